@@ -1,0 +1,27 @@
+# Every target sets up .venv first, with the project in it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: test test-all demo lint clean
+
+$(VENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@
+
+test: $(VENV)/installed  ## the tests, in minutes on 2 cores
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/installed  ## the slow ones as well
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+demo: $(VENV)/installed  ## train ER-JEPA on the embedded model and pairs, and score it
+	$(BIN)/python demo.py
+
+clean:
+	rm -rf $(VENV) demo_output build *.egg-info

@@ -1,0 +1,119 @@
+"""From chat messages to the token segments of a pair, by the tokenizer's own template."""
+
+from array import array
+
+from torchtune.data import Message
+from torchtune.modules.transforms import Transform
+
+
+class ChatTemplate:
+    """Cuts a tokenized chat at the edges of its contents, for any torchtune tokenizer.
+
+    A template wraps the content of a message in a header and an ending. Two renderings
+    whose last contents differ show how many tokens the ending has, so the position of
+    the last content token follows from tokenization alone: no model family is named and
+    no offset is fixed.
+
+    Args:
+        tokenizer (Transform): a torchtune model tokenizer, called as
+            ``tokenizer({"messages": messages}, inference=True)``.
+
+    Raises:
+        ValueError: if the tokenizer truncates, or ends turns without a token.
+    """
+
+    def __init__(self, tokenizer: Transform) -> None:
+        if getattr(tokenizer, "max_seq_len", None) is not None:
+            raise ValueError(
+                f"tokenizer.max_seq_len={tokenizer.max_seq_len} would cut a view before "
+                "its readout; set tokenizer.max_seq_len=null and use the top-level "
+                "max_seq_len instead."
+            )
+        self._tokenizer = tokenizer
+        user = Message(role="user", content="a")
+        self._ending = {
+            "user": self._ending_length([], "user"),
+            "assistant": self._ending_length([user], "assistant"),
+        }
+        chat = [user, Message(role="assistant", content="a")]
+        ended = self._render(chat, inference=False)
+        content_end = len(ended) - self._ending_length(
+            [user], "assistant", inference=False
+        )
+        if content_end == len(ended):
+            raise ValueError(
+                f"{type(tokenizer).__name__} puts no token after the assistant's "
+                "content, so a model could not learn to stop. Use a chat tokenizer."
+            )
+        self.end_of_turn = ended[content_end]
+
+    def __call__(self, messages: list[Message]) -> tuple[array, ...]:
+        """Tokenize one example.
+
+        Args:
+            messages (list[Message]): the chat; the last message is the target, all
+                before it are the source.
+
+        Returns:
+            tuple[array, ...]: ``source, bridge, target, source_view, target_view``
+            as in :class:`~erjepa.datasets.Pair`.
+
+        Raises:
+            ValueError: if source or target is missing or empty, or if the template
+                does not render the source alone as it renders it within the chat.
+        """
+        *context, answer = messages
+        self._validate(context, answer)
+        source = self._up_to_content(context)
+        prompt = self._up_to_content([*context, Message(role="assistant", content="")])
+        full = self._up_to_content(messages)
+        if full[: len(prompt)] != prompt or prompt[: len(source)] != source:
+            raise ValueError(
+                "the chat template does not extend the source's tokens when the target "
+                "follows, so the two views cannot share them"
+            )
+        if len(full) == len(prompt):
+            raise ValueError("the target has no content tokens")
+        source_view = self._up_to_content([m for m in context if m.role != "system"])
+        return (
+            array("i", source),
+            array("i", prompt[len(source) :]),
+            array("i", [*full[len(prompt) :], self.end_of_turn]),
+            array("i", source_view),
+            array("i", self._up_to_content([answer])),
+        )
+
+    def prompt(self, messages: list[Message]) -> list[int]:
+        """The tokens a model is given to generate the target that ends ``messages``."""
+        *context, answer = messages
+        self._validate(context, answer)
+        return self._up_to_content([*context, Message(role="assistant", content="")])
+
+    def _validate(self, context: list[Message], answer: Message) -> None:
+        if answer.role != "assistant" or not context or context[-1].role != "user":
+            roles = [m.role for m in (*context, answer)]
+            raise ValueError(
+                f"a pair ends with a user and an assistant message, got roles {roles}"
+            )
+        for name, message in (("source", context[-1]), ("target", answer)):
+            if not message.text_content.strip():
+                raise ValueError(f"the {name} ({message.role} message) is empty")
+
+    def _up_to_content(self, messages: list[Message]) -> list[int]:
+        tokens = self._render(messages)
+        return tokens[: len(tokens) - self._ending[messages[-1].role]]
+
+    def _ending_length(
+        self, context: list[Message], role: str, inference: bool = True
+    ) -> int:
+        first, second = (
+            self._render([*context, Message(role=role, content=content)], inference)
+            for content in ("a", "b")
+        )
+        length = 0
+        while first[-1 - length] == second[-1 - length]:
+            length += 1
+        return length
+
+    def _render(self, messages: list[Message], inference: bool = True) -> list[int]:
+        return self._tokenizer({"messages": messages}, inference=inference)["tokens"]

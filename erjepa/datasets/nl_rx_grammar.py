@@ -1,0 +1,185 @@
+"""A synchronous grammar that writes descriptions and regular expressions together.
+
+In the manner of NL-RX-SYNTH (Locascio et al. 2016, "Neural Generation of Regular
+Expressions from Natural Language with Minimal Domain Knowledge"), each production
+carries a regex and several wordings, so that one derivation gives both sides of a pair:
+
+    line    lines with BODY            .*BODY.*
+            lines starting with BODY   BODY.*
+            lines ending with BODY     .*BODY
+            lines without BODY         ~(.*BODY.*)
+            words with BODY            \\bBODY\\b
+    body    PHRASE | UNIT before PHRASE | PHRASE before UNIT         (A.*B)
+    phrase  UNIT | UNIT or UNIT | UNIT and UNIT | UNIT N or more times
+                                       (A|B)     (A&B)     (A){N,}
+    unit    a character class, or a quoted word
+
+Every composition is bracketed and precedence is fixed by the nesting above, so a
+description has one reading. `&` (intersection) and `~` (complement) are NL-RX's own
+operators; a regex without them is one that `re` compiles.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
+from typing import Any
+
+SYSTEM_PROMPT = "Convert natural language to regular expression."
+SPLITS = ("train", "test")
+
+# One regex in TEST_SHARE belongs to the test split.
+TEST_SHARE = 8
+
+CLASSES = {
+    "[0-9]": ("a number", "a digit"),
+    "[A-Za-z]": ("a letter",),
+    "[A-Z]": ("a capital letter", "an upper-case letter"),
+    "[a-z]": ("a lower-case letter",),
+    "[AEIOUaeiou]": ("a vowel",),
+    ".": ("a character",),
+}
+WORDS = ("dog", "lake", "moon", "ring", "tree", "truck")
+COUNTS = (2, 3, 4, 5)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A derivation: its regex, and the wordings that describe it.
+
+    Args:
+        regex (str): the regex of the whole derivation.
+        wordings (tuple[str, ...]): format strings with a slot for each part.
+        parts (tuple[Node, ...]): the derivations that fill the slots.
+    """
+
+    regex: str
+    wordings: tuple[str, ...]
+    parts: tuple["Node", ...] = ()
+
+    def describe(self, rng: random.Random) -> str:
+        """Word the derivation, choosing each synonym with ``rng``."""
+        wording = rng.choice(self.wordings)
+        return wording.format(*(part.describe(rng) for part in self.parts))
+
+
+def _units() -> list[Node]:
+    classes = [Node(regex, wordings) for regex, wordings in CLASSES.items()]
+    words = [Node(w, (f"'{w}'", f"the word '{w}'")) for w in WORDS]
+    return classes + words
+
+
+def _phrases(units: list[Node]) -> Iterator[Node]:
+    yield from units
+    for a, b in permutations(units, 2):
+        yield Node(f"({a.regex}|{b.regex})", ("{} or {}", "either {} or {}"), (a, b))
+        yield Node(f"({a.regex}&{b.regex})", ("{} and {}", "both {} and {}"), (a, b))
+    for a in units:
+        for n in COUNTS:
+            wordings = (f"{{}} {n} or more times", f"{{}} at least {n} times")
+            yield Node(f"({a.regex}){{{n},}}", wordings, (a,))
+
+
+def _bodies(units: list[Node], phrases: list[Node]) -> Iterator[Node]:
+    yield from phrases
+    # Two units would come from both orders of (unit, phrase): keep them once.
+    pairs = [(unit, phrase) for unit in units for phrase in phrases]
+    pairs += [(phrase, unit) for unit in units for phrase in phrases if phrase.parts]
+    for a, b in pairs:
+        wordings = ("{} before {}", "{} followed by {}")
+        yield Node(f"({a.regex}.*{b.regex})", wordings, (a, b))
+
+
+def _lines(bodies: list[Node]) -> Iterator[Node]:
+    for body in bodies:
+        regex, parts = body.regex, (body,)
+        yield Node(f".*{regex}.*", ("lines with {}", "lines containing {}"), parts)
+        yield Node(f"{regex}.*", ("lines starting with {}",), parts)
+        yield Node(f".*{regex}", ("lines ending with {}",), parts)
+        wordings = ("lines without {}", "lines not containing {}")
+        yield Node(f"~(.*{regex}.*)", wordings, parts)
+        yield Node(rf"\b{regex}\b", ("words with {}",), parts)
+
+
+def split_of(regex: str) -> str:
+    """Name the split a regex belongs to, for every seed and size alike.
+
+    Args:
+        regex (str): a regex of the grammar.
+
+    Returns:
+        str: "test" for one regex in ``TEST_SHARE``, else "train".
+    """
+    digest = hashlib.sha256(regex.encode()).digest()
+    return "test" if digest[0] % TEST_SHARE == 0 else "train"
+
+
+@lru_cache(maxsize=len(SPLITS))
+def _support(split: str) -> tuple[Node, ...]:
+    units = _units()
+    phrases = list(_phrases(units))
+    lines = _lines(list(_bodies(units, phrases)))
+    return tuple(line for line in lines if split_of(line.regex) == split)
+
+
+def generate_pairs(size: int, *, split: str, seed: int = 0) -> list[tuple[str, str]]:
+    """Draw pairs without replacement: no regex and no description occurs twice.
+
+    Args:
+        size (int): number of pairs.
+        split (str): "train" or "test". No regex occurs in both, whatever the seeds.
+        seed (int): seed of the draw and of the wordings. Default is 0.
+
+    Returns:
+        list[tuple[str, str]]: (description, regex) pairs, in random order.
+
+    Raises:
+        ValueError: If ``split`` is unknown, or ``size`` is negative or more than the
+            split holds.
+
+    Examples:
+        >>> generate_pairs(1, split="train", seed=5)  # doctest: +SKIP
+        [("lines ending with a vowel before a digit", ".*([AEIOUaeiou].*[0-9])")]
+    """
+    if split not in SPLITS:
+        raise ValueError(f"Unknown split {split!r}; expected one of {SPLITS}.")
+    support = _support(split)
+    if not 0 <= size <= len(support):
+        raise ValueError(
+            f"Cannot draw {size} pairs: the {split} split of the grammar holds "
+            f"at most {len(support)}."
+        )
+    rng = random.Random(f"{split}-{seed}")
+    return [(node.describe(rng), node.regex) for node in rng.sample(support, size)]
+
+
+def generate_records(
+    size: int, *, split: str, seed: int = 0, system_prompt: str = SYSTEM_PROMPT
+) -> list[dict[str, Any]]:
+    """Draw pairs as chat records, in the layout of the NL-RX files.
+
+    Args:
+        size (int): number of records.
+        split (str): "train" or "test".
+        seed (int): seed of the draw and of the wordings. Default is 0.
+        system_prompt (str): content of the system message.
+
+    Returns:
+        list[dict[str, Any]]: {"messages": [system, user, assistant]}, where the user
+            message is the description and the assistant message the regex.
+
+    Raises:
+        ValueError: As :func:`generate_pairs`.
+    """
+    return [
+        {
+            "messages": [
+                {"role": "system", "content": system_prompt},
+                {"role": "user", "content": description},
+                {"role": "assistant", "content": regex},
+            ]
+        }
+        for description, regex in generate_pairs(size, split=split, seed=seed)
+    ]

@@ -1,0 +1,91 @@
+"""Which examples each rank sees at each step."""
+
+from collections.abc import Iterator
+
+import torch
+from torch.utils.data import Sampler
+
+
+class StepSampler(Sampler[list[int]]):
+    """Deals a seeded permutation of the dataset into steps, ranks and micro-batches.
+
+    A step is a run of ``batch_size * gradient_accumulation_steps * world_size`` examples of
+    the permutation; rank ``r`` takes the positions ``r, r + world_size, ...`` of it. So the
+    examples of a step, and their order, depend on the size of the step alone and not on how
+    it is cut::
+
+        permutation  7 2 9 4 | 0 5 1 8 | 3 6        10 examples, 4 a step
+        rank 0       7   9   | 0   1   | 3          micro-batches of batch_size = 1:
+        rank 1         2   4 |   5   8 |   6        [7] [9] | [0] [1] | [3] []
+
+    The last step of an epoch holds what is left; no example is dropped or repeated, and a
+    rank without examples gets an empty micro-batch so that all run the same number.
+
+    Torchtune's recipes use ``StatefulDistributedSampler``, which is built without the
+    recipe's seed and pads the last batch with repeated examples.
+
+    Args:
+        num_examples (int): size of the dataset.
+        batch_size (int): examples of one micro-batch of one rank.
+        gradient_accumulation_steps (int): micro-batches of one rank in a step.
+        world_size (int): number of ranks.
+        rank (int): this rank.
+        seed (int): seed of the permutations; every epoch has its own.
+        shuffle (bool): whether to permute at all.
+    """
+
+    def __init__(
+        self,
+        num_examples: int,
+        *,
+        batch_size: int,
+        gradient_accumulation_steps: int,
+        world_size: int,
+        rank: int,
+        seed: int,
+        shuffle: bool = True,
+    ) -> None:
+        self._num_examples = num_examples
+        self._batch_size = batch_size
+        self._accumulation = gradient_accumulation_steps
+        self._world_size = world_size
+        self._rank = rank
+        self._seed = seed
+        self._shuffle = shuffle
+        self._epoch = 0
+        self._start_step = 0
+
+    @property
+    def examples_per_step(self) -> int:
+        """Examples of a whole step, over all ranks and micro-batches."""
+        return self._batch_size * self._accumulation * self._world_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps that see every example once."""
+        return -(-self._num_examples // self.examples_per_step)
+
+    def set_position(self, epoch: int, step: int = 0) -> None:
+        """Make the next iteration start at step ``step`` (0-based) of ``epoch``."""
+        self._epoch, self._start_step = epoch, step
+
+    def __len__(self) -> int:
+        return (self.steps_per_epoch - self._start_step) * self._accumulation
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = self._permutation()
+        for step in range(self._start_step, self.steps_per_epoch):
+            start = step * self.examples_per_step
+            mine = order[start : start + self.examples_per_step]
+            mine = mine[self._rank :: self._world_size]
+            for micro in range(self._accumulation):
+                yield mine[micro * self._batch_size : (micro + 1) * self._batch_size]
+
+    def _permutation(self) -> list[int]:
+        if not self._shuffle:
+            return list(range(self._num_examples))
+        # Seeding with seed + epoch would make runs of near seeds share permutations.
+        generator = torch.Generator().manual_seed(self._seed)
+        for _ in range(self._epoch + 1):
+            order = torch.randperm(self._num_examples, generator=generator)
+        return order.tolist()

@@ -1,0 +1,68 @@
+"""Collectives of the recipes, one process included."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torchtune import training
+
+
+def init_process_group(device: torch.device, cpu_offload: bool = False) -> None:
+    """Join the process group that the launcher describes, or form one of a single process.
+
+    Args:
+        device (torch.device): device of the run; chooses nccl or gloo.
+        cpu_offload (bool): whether tensors on the CPU take part as well.
+    """
+    backend = training.get_distributed_backend(
+        device.type, offload_ops_to_cpu=cpu_offload and device.type != "cpu"
+    )
+    if "RANK" in os.environ:
+        dist.init_process_group(backend)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+
+
+def gradient_scale(device: torch.device) -> float:
+    """What to multiply a loss by so that FSDP2's reduced gradients are sums over ranks.
+
+    FSDP2 reduces with ``ReduceOp.AVG``. NCCL averages; Gloo has summed in some releases of
+    torch. One small reduction tells which.
+    """
+    world_size = dist.get_world_size()
+    if world_size == 1:
+        return 1.0
+    reduced = torch.zeros(1, device=device)
+    ones = torch.ones(world_size, device=device)
+    # torch 2.13 renamed the collective that FSDP2 calls.
+    renamed = getattr(dist, "reduce_scatter_single", None)
+    (renamed or dist.reduce_scatter_tensor)(reduced, ones, op=dist.ReduceOp.AVG)
+    return world_size / reduced.item()
+
+
+def all_reduce_sum(values: Tensor) -> Tensor:
+    """Sum ``values`` over the ranks, in place, and return it."""
+    dist.all_reduce(values)
+    return values
+
+
+def gather_interleaved(mine: Tensor, total: int) -> Tensor:
+    """Undo a deal: rank ``r`` holds items ``r, r + W, r + 2W, ...`` of ``total``.
+
+    Args:
+        mine (Tensor): this rank's items in order, [m, ...], m = ceil((total - r) / W).
+        total (int): number of items over all W ranks.
+
+    Returns:
+        Tensor: all items in order, [total, ...], the same on every rank.
+    """
+    if total == 0:
+        return mine[:0]
+    world_size = dist.get_world_size()
+    most = -(-total // world_size)
+    padded = mine.new_zeros(most, *mine.shape[1:])
+    padded[: len(mine)] = mine
+    gathered = [torch.empty_like(padded) for _ in range(world_size)]
+    dist.all_gather(gathered, padded)
+    return torch.stack(gathered, dim=1).flatten(0, 1)[:total]

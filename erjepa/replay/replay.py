@@ -1,0 +1,203 @@
+"""What a training recipe holds: memory, selection and randomness behind four calls."""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from erjepa.replay.addresses import DenseAddresses, SparseAddresses
+from erjepa.replay.memory import EpisodicMemory
+from erjepa.replay.records import Record
+from erjepa.replay.selection import resolve_selection
+from erjepa.replay.validation import validate_replay
+
+
+class Draw(NamedTuple):
+    """The pairs to replay in one step.
+
+    Attributes:
+        example_ids (list[int]): the examples they are.
+        records (list[tuple[array, ...]]): their token segments, at most R of them.
+        slots (list[int] | None): the slots they come from; None when they are the
+            current pairs, which ``refresh`` then leaves alone.
+    """
+
+    example_ids: list[int]
+    records: list[tuple[array, ...]]
+    slots: list[int] | None
+
+
+class EpisodicReplay:
+    """Episodic replay for one training run; the arguments are the `replay:` keys.
+
+    A step calls ``draw``, trains on what it got, then ``refresh`` and ``write``. Every
+    rank calls them with the pairs of the whole step, in the same order: the memories then
+    stay equal, whatever the number of ranks.
+
+    Args:
+        embed_dim (int): size of a source embedding, H.
+        seed (int): seed of the address projection and of random selections.
+        device (torch.device | str): where addresses, scores and counts live.
+        weight (float): weight of the replay loss, beta; for the caller, who has the loss.
+        budget (int | None): most pairs replayed in a step, R; None is the step's pairs.
+        selection (str): content, uniform, hard, current_batch (the step's own pairs as a
+            control), or the dotted path of a function like those in ``selection.py``.
+        neighbors (int): slots retrieved per source by content selection, kappa.
+        fill (bool): repeat a shorter content selection up to the budget.
+        capacity (int): slots in the memory, M.
+        on_revisit (str): refresh or append, see ``EpisodicMemory``.
+        score_update_rate (float): weight of a new error in the running one, eta.
+        address (str): sparse (random projection, Top-K) or dense (the embedding).
+        address_dim (int | None): size of a sparse address, S; None is 4 H.
+        address_top_k (int | None): entries kept of it, K; None is S / 32, at least 1.
+
+    Raises:
+        ValueError: if a setting is wrong; the message names its key.
+    """
+
+    def __init__(
+        self,
+        *,
+        embed_dim: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+        weight: float = 1.0,
+        budget: int | None = None,
+        selection: str = "content",
+        neighbors: int = 4,
+        fill: bool = False,
+        capacity: int = 10000,
+        on_revisit: str = "refresh",
+        score_update_rate: float = 0.1,
+        address: str = "sparse",
+        address_dim: int | None = None,
+        address_top_k: int | None = None,
+    ) -> None:
+        validate_replay(
+            weight=weight,
+            budget=budget,
+            selection=selection,
+            neighbors=neighbors,
+            fill=fill,
+            capacity=capacity,
+            on_revisit=on_revisit,
+            score_update_rate=score_update_rate,
+            address=address,
+            address_dim=address_dim,
+            address_top_k=address_top_k,
+        )
+        self.weight = weight
+        self.budget = budget
+        self.neighbors = neighbors
+        self.fill = fill
+        self.seed = seed
+        control = selection == "current_batch"
+        self._select = None if control else resolve_selection(selection)
+        self._generator = torch.Generator("cpu").manual_seed(seed)
+
+        addresses: SparseAddresses | DenseAddresses
+        if address == "dense":
+            addresses = DenseAddresses(capacity, embed_dim, device=device)
+        else:
+            dim = address_dim or 4 * embed_dim
+            addresses = SparseAddresses(
+                capacity,
+                embed_dim,
+                address_dim=dim,
+                top_k=address_top_k or max(1, dim // 32),
+                seed=seed,
+                device=device,
+            )
+        self.memory = EpisodicMemory(
+            capacity,
+            addresses,
+            on_revisit=on_revisit,
+            score_update_rate=score_update_rate,
+            device=device,
+        )
+
+    def __len__(self) -> int:
+        """Number of slots in use."""
+        return len(self.memory)
+
+    def draw(
+        self,
+        example_ids: Tensor,
+        records: Sequence[Record],
+        source_embeddings: Tensor,
+    ) -> Draw:
+        """Chooses the pairs to replay next to the current ones.
+
+        Args:
+            example_ids (Tensor): examples of the whole step, int64, shape [B]; their own
+                slots are never drawn.
+            records (Sequence[Record]): their B tuples of token segments.
+            source_embeddings (Tensor): their z^u, any float dtype, shape [B, H].
+
+        Returns:
+            Draw: at most R pairs; none while the memory holds no other example.
+
+        Raises:
+            ValueError: if a user's selection exceeds the budget or what is eligible.
+        """
+        budget = len(records) if self.budget is None else self.budget
+        if self._select is None:
+            return Draw(example_ids.tolist()[:budget], list(records[:budget]), None)
+        eligible = self.memory.eligible(example_ids)
+        slots = self._select(
+            self.memory,
+            self.memory.addresses.encode(source_embeddings),
+            eligible,
+            budget=budget,
+            neighbors=self.neighbors,
+            fill=self.fill,
+            generator=self._generator,
+        )
+        in_use = all(0 <= slot < len(self) for slot in slots)
+        if len(slots) > budget or not (in_use and bool(eligible[slots].all())):
+            raise ValueError(
+                f"replay.selection must return at most {budget} slots, all of them "
+                f"eligible; it returned {slots}"
+            )
+        drawn = self.memory.example_ids[slots].tolist()
+        return Draw(drawn, self.memory.records(slots), slots)
+
+    def refresh(self, draw: Draw, errors: Tensor) -> None:
+        """Takes in the JEPA errors [n] of the n pairs of ``draw``, as replayed."""
+        if draw.slots is not None:
+            self.memory.refresh(draw.slots, errors)
+
+    def write(
+        self,
+        example_ids: Tensor,
+        records: Sequence[Record],
+        source_embeddings: Tensor,
+        errors: Tensor,
+    ) -> None:
+        """Stores the step's B pairs with their JEPA errors [B]; shapes as in ``draw``."""
+        codes = self.memory.addresses.encode(source_embeddings)
+        self.memory.write(example_ids, records, codes, errors)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that later draws depend on, loadable with ``weights_only=True``."""
+        return {
+            "seed": self.seed,
+            "generator": self._generator.get_state(),
+            "memory": self.memory.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues where ``state_dict`` was taken.
+
+        Raises:
+            ValueError: if the seed or the memory's settings differ from the saved ones.
+        """
+        if self.seed != state["seed"]:
+            raise ValueError(
+                f"seed must be the checkpoint's {state['seed']}, got {self.seed}; it "
+                f"makes the projection of the stored addresses"
+            )
+        self.memory.load_state_dict(state["memory"])
+        self._generator.set_state(state["generator"])

@@ -1,0 +1,155 @@
+"""Which slots are replayed: content, uniform or hard (appendix "Replay Selection
+Policies").
+
+All selections have one signature, so a function of the same shape can take their place
+by its dotted path:
+
+    select(memory, codes, eligible, *, budget, neighbors, fill, generator) -> list[int]
+
+    memory     EpisodicMemory of N slots in use
+    codes      addresses of the B current sources, from ``memory.addresses.encode``
+    eligible   bool mask [N]: the slots that may be replayed in this step
+    budget     R, the most slots to return
+    neighbors  kappa, slots retrieved per cue (content)
+    fill       repeat a shorter list up to R (content)
+    generator  CPU generator; the only source of randomness
+
+They return slots in the order of their replay; a repeated slot is replayed repeatedly.
+"""
+
+import importlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from erjepa.replay.codes import Codes
+from erjepa.replay.memory import EpisodicMemory
+from erjepa.replay.top import top_slots
+
+# Cosines held at a time: at a million slots, 33 cues and 128 MiB.
+_CHUNK_COSINES = 1 << 25
+
+
+def content(
+    memory: EpisodicMemory,
+    codes: Codes,
+    eligible: Tensor,
+    *,
+    budget: int,
+    neighbors: int,
+    fill: bool,
+    generator: torch.Generator,
+) -> list[int]:
+    """Prefix_R(Unique(K_1 || .. || K_B)), K_j being the slots most similar to cue j.
+
+    K_j has the min(kappa, eligible slots) highest cosines in descending order, ties lower
+    slot first. With ``fill`` the list is repeated up to the budget.
+    """
+    per_cue = min(neighbors, int(eligible.sum()))
+    if per_cue == 0:
+        return []
+    num_cues = codes.values.shape[0]
+    chunk = max(1, _CHUNK_COSINES // len(memory))
+    found: dict[int, None] = {}
+    for start in range(0, num_cues, chunk):
+        cosines = memory.similarity(codes.rows(slice(start, start + chunk)))
+        cosines.masked_fill_(~eligible, -torch.inf)
+        found.update(dict.fromkeys(top_slots(cosines, per_cue).flatten().tolist()))
+        if len(found) >= budget:
+            break
+    slots = list(found)[:budget]
+    return fill_to(slots, budget) if fill else slots
+
+
+def uniform(
+    memory: EpisodicMemory,
+    codes: Codes,
+    eligible: Tensor,
+    *,
+    budget: int,
+    neighbors: int,
+    fill: bool,
+    generator: torch.Generator,
+) -> list[int]:
+    """R eligible slots with equal probability: without replacement when there are at
+    least R of them, else R independent draws; none when there is none.
+    """
+    slots = eligible.nonzero().flatten()
+    if slots.numel() == 0:
+        return []
+    if slots.numel() >= budget:
+        picks = torch.randperm(slots.numel(), generator=generator, device="cpu")
+        picks = picks[:budget]
+    else:
+        picks = torch.randint(
+            slots.numel(), (budget,), generator=generator, device="cpu"
+        )
+    return slots[picks.to(slots.device)].tolist()
+
+
+def hard(
+    memory: EpisodicMemory,
+    codes: Codes,
+    eligible: Tensor,
+    *,
+    budget: int,
+    neighbors: int,
+    fill: bool,
+    generator: torch.Generator,
+) -> list[int]:
+    """The R eligible slots with the largest scores, descending, ties lower slot first;
+    a shorter list is always repeated up to the budget.
+    """
+    count = min(budget, int(eligible.sum()))
+    scores = memory.scores.masked_fill(~eligible, -torch.inf)
+    return fill_to(top_slots(scores[None], count)[0].tolist(), budget)
+
+
+def fill_to(slots: list[int], budget: int) -> list[int]:
+    """The paper's Fill_R: repeats a shorter list in its order until it has ``budget``
+    entries; an empty list stays empty.
+    """
+    if not slots:
+        return []
+    return [slots[i % len(slots)] for i in range(max(budget, len(slots)))]
+
+
+SELECTIONS: dict[str, Callable[..., list[int]]] = {
+    "content": content,
+    "uniform": uniform,
+    "hard": hard,
+}
+
+
+def resolve_selection(name: str) -> Callable[..., list[int]]:
+    """The selection of that name, or the function at that dotted path.
+
+    Args:
+        name (str): "content", "uniform", "hard" or e.g. "my_package.replay.newest".
+
+    Returns:
+        Callable[..., list[int]]: a function with the signature at the top of this file.
+
+    Raises:
+        ValueError: if there is no such name, or the path leads to no function.
+    """
+    if isinstance(name, str) and name in SELECTIONS:
+        return SELECTIONS[name]
+    module, dot, attribute = str(name).rpartition(".")
+    if not (module and attribute):
+        known = ", ".join([*SELECTIONS, "current_batch"])
+        raise ValueError(
+            f"replay.selection must be one of {known}, or the dotted path of a "
+            f"function, got {name!r}"
+        )
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"replay.selection={name!r} cannot be imported ({error}); check the path and "
+            f"that its module is on PYTHONPATH"
+        ) from error
+    if not callable(function):
+        raise ValueError(f"replay.selection={name!r} is not a function")
+    return function

@@ -1,0 +1,1 @@
+"""``tune run erjepa_eval --config NAME`` runs the evaluation recipe."""

@@ -1,0 +1,97 @@
+"""The config keys that the recipes share, and the files that configs name."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+# Every key that a recipe reads; None where there is nothing below it to check.
+KEYS = {
+    **dict.fromkeys(
+        # fmt: off
+        (
+            "seed",
+            "device",
+            "dtype",
+            "output_dir",
+            "base_model",
+            "cudnn_deterministic_mode",
+            "model",
+            "tokenizer",
+            "checkpointer",
+            "dataset",
+            "eval_dataset",
+            "shuffle",
+            "batch_size",
+            "max_seq_len",
+            "row_length",
+            "skip_too_long",
+            "num_workers",
+            "loss",
+            "views",
+            "num_predictor_tokens",
+            "train_predictor_tokens",
+            "train_on_input",
+            "epochs",
+            "max_steps_per_epoch",
+            "gradient_accumulation_steps",
+            "clip_grad_norm",
+            "optimizer",
+            "lr_scheduler",
+            "resume_from_checkpoint",
+            "save_every_n_steps",
+            "save_adapter_weights_only",
+            "compile",
+            "enable_activation_checkpointing",
+            "enable_activation_offloading",
+            "custom_sharded_layers",
+            "fsdp_cpu_offload",
+            "fsdp_reshard_after_forward",
+            "checkpoint_dir",
+            "base_only",
+            "max_new_tokens",
+            "eval_batch_size",
+            "metric_logger",
+            "log_every_n_steps",
+            "log_peak_memory_stats",
+            "profiler",
+        ),
+        # fmt: on
+        None,
+    ),
+    "replay": (
+        # fmt: off
+        "weight",
+        "budget",
+        "selection",
+        "neighbors",
+        "fill",
+        "capacity",
+        "on_revisit",
+        "score_update_rate",
+        "address",
+        "address_dim",
+        "address_top_k",
+        # fmt: on
+    ),
+    "stop": ("flops", "tokens", "steps"),
+}
+
+
+def require_files(cfg: DictConfig) -> None:
+    """Fail with the command that gets them where the base model's files are missing.
+
+    Args:
+        cfg (DictConfig): config of a recipe.
+
+    Raises:
+        FileNotFoundError: naming the key, the path and the ``tune download`` command.
+    """
+    for key in ("checkpointer.checkpoint_dir", "tokenizer.path"):
+        path = OmegaConf.select(cfg, key)
+        if path is not None and not Path(path).exists():
+            raise FileNotFoundError(
+                f"{key}={path} does not exist. Get the base model with\n"
+                f"  tune download {cfg.get('base_model', '<repository>')} "
+                f"--output-dir {cfg.checkpointer.checkpoint_dir}\n"
+                f"or set {key} to where it is."
+            )

@@ -1,0 +1,686 @@
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils.data import DataLoader, Subset
+from torchtune import config, modules, training, utils
+from torchtune.modules.peft import (
+    get_adapter_params,
+    get_adapter_state_dict,
+    get_lora_module_names,
+    get_merged_lora_ckpt,
+    set_trainable_params,
+)
+from torchtune.recipe_interfaces import FTRecipeInterface
+from tqdm import tqdm
+
+import erjepa.config
+from erjepa import checkpoint
+from erjepa.adapters import initial_adapter_state
+from erjepa.datasets import Pair, StepSampler, predictor_token_ids
+from erjepa.distributed import (
+    all_reduce_sum,
+    gather_interleaved,
+    gradient_scale,
+    init_process_group,
+)
+from erjepa.flops import StepFlops
+from erjepa.forward import PackedDecoder
+from erjepa.loss import cosine_distance
+from erjepa.packing import PackedBatch, PairCollator, packed_length
+from erjepa.replay import Draw, EpisodicReplay, validate_replay
+from erjepa_recipe.keys import KEYS, require_files
+
+log = utils.get_logger("INFO")
+
+
+class StepSize(NamedTuple):
+    """Totals of one pass of a step, over all ranks and micro-batches."""
+
+    labels: int
+    pairs: int
+    tokens: int
+    flops: int
+
+
+class PassResult(NamedTuple):
+    """Outcome of one pass over B pairs, in batch order, equal on every rank.
+
+    Args:
+        example_ids (Tensor): int64 [B].
+        loss (Tensor): weighted loss of the pass, scalar.
+        lm (Tensor): cross-entropy summed over each pair's labels, [B].
+        jepa (Tensor): :math:`d(p, z^a)` of each pair, [B], or [0] without views.
+        source (Tensor): :math:`z^u`, [B, H] or [0, H].
+        cosine_shuffled (Tensor): mean cosine of :math:`p_i` and :math:`z^a_{i+1}`, scalar.
+    """
+
+    example_ids: Tensor
+    loss: Tensor
+    lm: Tensor
+    jepa: Tensor
+    source: Tensor
+    cosine_shuffled: Tensor
+
+
+class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
+    """
+    LoRA finetuning with ER-JEPA on one or more ranks, on CUDA (NCCL) or CPU (Gloo).
+
+    Next-token loss on the target, a JEPA loss that aligns the embeddings of source and target
+    (LLM-JEPA), and a replay path that keeps past pairs in an episodic memory and trains on
+    selected ones again. ``replay.weight=0`` is LLM-JEPA; with ``loss.jepa_weight=0`` as well it
+    is LoRA SFT. Losses, gradients and memory do not depend on how a step is cut into ranks and
+    micro-batches.
+
+    As in torchtune's distributed LoRA recipe: FSDP2, LoRA, DoRA and QLoRA by the model's builder,
+    activation checkpointing and offloading, compile, gradient clipping, metric loggers, profiler.
+
+    Checkpoints are complete or absent, at the end of each epoch and every
+    ``save_every_n_steps``; ``resume_from_checkpoint=True`` goes on from the newest one as if the
+    run had not stopped.
+
+    Args:
+        cfg (DictConfig): config after overrides, see ``configs/``.
+
+    Raises:
+        ValueError: if a key is unknown or a value makes no sense.
+        RuntimeError: if activation offloading is asked for without CUDA or checkpointing.
+    """
+
+    def __init__(self, cfg: DictConfig) -> None:
+        self._device = utils.get_device(device=cfg.device)
+        self._dtype = training.get_dtype(cfg.dtype, device=self._device)
+        self._world_size, self._rank = utils.get_world_size_and_rank()
+        self._is_rank_zero = self._rank == 0
+        self._output_dir = Path(cfg.output_dir)
+        self._seed = training.set_seed(
+            seed=cfg.seed, debug_mode=cfg.get("cudnn_deterministic_mode", None)
+        )
+        self._total_epochs = cfg.epochs
+        self._batch_size = cfg.batch_size
+        self._accumulation_steps = cfg.gradient_accumulation_steps
+        self._save_every_n_steps = cfg.get("save_every_n_steps", None)
+        self._save_adapter_weights_only = cfg.get("save_adapter_weights_only", False)
+        self._log_every_n_steps = cfg.get("log_every_n_steps", 1)
+        self._log_peak_memory_stats = (
+            cfg.get("log_peak_memory_stats", False) and self._device.type == "cuda"
+        )
+        clip_grad_norm = cfg.get("clip_grad_norm", None)
+        self._clip_grad_norm = float(
+            "inf" if clip_grad_norm is None else clip_grad_norm
+        )
+        self._stop = {k: v for k, v in (cfg.get("stop") or {}).items() if v is not None}
+        self._resume = cfg.get("resume_from_checkpoint", False)
+        self._adapter_cfg = cfg.model
+
+        # Where the run is; load_checkpoint sets them when resuming.
+        self._epoch = 0
+        self._step_in_epoch = 0
+        self._totals = {"steps": 0, "tokens": 0, "flops": 0}
+
+    # ------------------------------------------------------------------ set-up
+
+    def setup(self, cfg: DictConfig) -> None:
+        """Build everything; whatever can be wrong in the config fails before weights load."""
+        replay = OmegaConf.to_container(
+            cfg.get("replay") or {"weight": 0}, resolve=True
+        )
+        validate_replay(**replay)
+        self._loss_fn = config.instantiate(cfg.loss)
+        require_files(cfg)
+        self._require_fresh_output()
+        tokenizer = config.instantiate(cfg.tokenizer)
+        self._dataset = config.instantiate(cfg.dataset, tokenizer)
+        views = cfg.get("views", "shared")
+        if self._loss_fn.jepa_weight == 0 and replay.get("weight", 1.0) == 0:
+            views = "none"  # plain SFT: nothing reads the embeddings of the views
+        num_predictor_tokens = cfg.num_predictor_tokens if views != "none" else 0
+        model = self._build_model(cfg, num_predictor_tokens)
+        vocab_size = model.decoder.tok_embeddings.num_embeddings
+        self._collator = PairCollator(
+            views=views,
+            predictor_ids=predictor_token_ids(
+                tokenizer, num_predictor_tokens, vocab_size
+            ),
+            pad_id=tokenizer.pad_id,
+            row_length=cfg.get("row_length", None),
+            train_on_input=cfg.get("train_on_input", False),
+        )
+        self._setup_data(cfg)
+
+        if self._is_rank_zero:
+            self._metric_logger = config.instantiate(cfg.metric_logger)
+            self._metric_logger.log_config(cfg)
+        base, adapter, state = self.load_checkpoint(cfg)
+        self._model = self._setup_model(cfg, model, base, adapter, state)
+        self._gradient_scale = gradient_scale(self._device)
+        self._count_flops = StepFlops(self._model.decoder)
+        self._replay = None
+        if replay.get("weight", 1.0):
+            self._replay = EpisodicReplay(
+                **replay,
+                embed_dim=self._model.decoder.tok_embeddings.embedding_dim,
+                seed=self._seed,
+                device=self._device,
+            )
+        self._optimizer = config.instantiate(
+            cfg.optimizer, [p for p in self._model.parameters() if p.requires_grad]
+        )
+        self._lr_scheduler = config.instantiate(
+            cfg.lr_scheduler,
+            self._optimizer,
+            num_training_steps=self._total_epochs * self._steps_per_epoch,
+        )
+        self._profiler = self._setup_profiler(cfg)
+        if state is not None:
+            self._restore(state)
+
+    def _require_fresh_output(self) -> None:
+        """Never write over the checkpoints of another run."""
+        existing = checkpoint.checkpoints(self._output_dir)
+        if existing and not self._resume:
+            raise FileExistsError(
+                f"output_dir={self._output_dir} holds {existing[-1].name} of an earlier "
+                "run. Go on with it (resume_from_checkpoint=True) or choose another "
+                "output_dir."
+            )
+
+    def _setup_data(self, cfg: DictConfig) -> None:
+        """Keep the pairs that fit and deal them into steps."""
+        lengths = [
+            packed_length(pair, self._collator.views, len(self._collator.predictor_ids))
+            for pair in self._dataset
+        ]
+        fitting = [i for i, length in enumerate(lengths) if length <= cfg.max_seq_len]
+        if skipped := len(lengths) - len(fitting):
+            worst = max(range(len(lengths)), key=lengths.__getitem__)
+            message = (
+                f"{skipped} of {len(lengths)} pairs do not fit max_seq_len="
+                f"{cfg.max_seq_len}; the longest, {self._dataset.where(worst)}, takes "
+                f"{lengths[worst]} tokens with its views"
+            )
+            if not cfg.get("skip_too_long", False):
+                raise ValueError(
+                    f"{message}. Raise max_seq_len, or set skip_too_long=True."
+                )
+            utils.log_rank_zero(log, f"Skipping pairs: {message}.")
+        if not fitting:
+            raise ValueError(f"no pair fits max_seq_len={cfg.max_seq_len}")
+        self._sampler = StepSampler(
+            len(fitting),
+            batch_size=self._batch_size,
+            gradient_accumulation_steps=self._accumulation_steps,
+            world_size=self._world_size,
+            rank=self._rank,
+            seed=self._seed,
+            shuffle=cfg.get("shuffle", True),
+        )
+        self._steps_per_epoch = min(
+            self._sampler.steps_per_epoch,
+            cfg.get("max_steps_per_epoch", None) or self._sampler.steps_per_epoch,
+        )
+        self._dataloader = DataLoader(
+            Subset(self._dataset, fitting),
+            batch_sampler=self._sampler,
+            collate_fn=self._collator,
+            num_workers=cfg.get("num_workers", 0),
+            pin_memory=self._device.type == "cuda",
+        )
+
+    def _build_model(self, cfg: DictConfig, num_predictor_tokens: int) -> PackedDecoder:
+        """The model on the meta device, with what is to be trained set."""
+        with training.set_default_dtype(self._dtype), torch.device("meta"):
+            decoder = config.instantiate(cfg.model)
+        set_trainable_params(decoder, get_adapter_params(decoder))
+        return PackedDecoder(
+            decoder,
+            num_predictor_tokens=num_predictor_tokens,
+            train_predictor_tokens=cfg.get("train_predictor_tokens", True),
+        )
+
+    def load_checkpoint(
+        self, cfg: DictConfig
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]:
+        """Base weights; adapter weights and recipe state as well when resuming."""
+        self._checkpointer = config.instantiate(
+            cfg.checkpointer, output_dir=str(self._output_dir / checkpoint.SCRATCH)
+        )
+        base = self._checkpointer.load_checkpoint()[training.MODEL_KEY]
+        if not self._resume:
+            return base, None, None
+        path, adapter, state = checkpoint.load_latest(self._output_dir)
+        for name, mine in (
+            ("seed", self._seed),
+            ("examples of a step", self._sampler.examples_per_step),
+        ):
+            if state[name] != mine:
+                raise ValueError(
+                    f"{path} was written with {name} {state[name]}, this run has {mine}; "
+                    "a resumed run keeps its seed and its batch_size x "
+                    "gradient_accumulation_steps x ranks."
+                )
+        utils.log_rank_zero(log, f"Resuming from {path}.")
+        return base, adapter, state
+
+    def _setup_model(
+        self,
+        cfg: DictConfig,
+        model: PackedDecoder,
+        base: dict[str, Tensor],
+        adapter: dict[str, Tensor] | None,
+        state: dict[str, Any] | None,
+    ) -> PackedDecoder:
+        """Shard the model and load its weights."""
+        start = time.perf_counter()
+        decoder = model.decoder
+        offload = cfg.get("fsdp_cpu_offload", False)
+        if cfg.get("compile", False):
+            training.compile_model(decoder, verbose=self._is_rank_zero)
+        if cfg.get("enable_activation_checkpointing", False):
+            training.set_activation_checkpointing(
+                model, auto_wrap_policy={modules.TransformerSelfAttentionLayer}
+            )
+        initial = initial_adapter_state(decoder, self._seed)
+        expected = set(decoder.state_dict()) - set(initial)
+        if missing := sorted(expected - set(base)):
+            raise ValueError(f"the checkpoint has no weights for {missing[:3]} ...")
+        if unknown := sorted(set(base) - expected):
+            raise ValueError(
+                f"the model has no place for the weights {unknown[:3]} ..."
+            )
+
+        names = cfg.get("custom_sharded_layers", None) or []
+        training.shard_model(
+            model=model,
+            shard_conditions=[
+                partial(
+                    training.get_shard_conditions,
+                    names_to_match=[f"decoder.{name}" for name in names],
+                )
+            ],
+            cpu_offload=offload,
+            reshard_after_forward=cfg.get("fsdp_reshard_after_forward", True),
+        )
+        weights = {**base, **(initial if adapter is None else adapter)}
+        weights = {f"decoder.{name}": weight for name, weight in weights.items()}
+        if model.predictor is not None:
+            rows = base["tok_embeddings.weight"][self._collator.predictor_ids]
+            weights["predictor"] = rows if state is None else state["predictor"]
+        training.load_from_full_model_state_dict(
+            model, weights, self._device, strict=True, cpu_offload=offload
+        )
+        with training.set_default_dtype(self._dtype), self._device:
+            for module in model.modules():
+                if hasattr(module, "rope_init"):
+                    module.rope_init()
+        for module in model.modules():
+            if adapter is None and hasattr(module, "initialize_dora_magnitude"):
+                module.initialize_dora_magnitude()
+        training.validate_no_params_on_meta_device(model)
+
+        offload_activations = cfg.get("enable_activation_offloading", False)
+        if offload_activations and not (
+            self._device.type == "cuda"
+            and cfg.get("enable_activation_checkpointing", False)
+        ):
+            raise RuntimeError(
+                "enable_activation_offloading needs CUDA and "
+                "enable_activation_checkpointing=True"
+            )
+        self._activations_ctx = training.get_act_offloading_ctx_manager(
+            decoder, offload_activations
+        )
+        seconds = time.perf_counter() - start
+        utils.log_rank_zero(
+            log, f"Sharding and loading the model took {seconds:.1f} s."
+        )
+        dist.barrier()
+        return model
+
+    def _setup_profiler(self, cfg: DictConfig):
+        profiler = cfg.get(training.PROFILER_KEY, None) or DictConfig(
+            {"enabled": False}
+        )
+        profiler["_component_"] = "torchtune.training.setup_torch_profiler"
+        return config.instantiate(profiler)[0]
+
+    # --------------------------------------------------------------- the step
+
+    def _train_step(self, batches: list[PackedBatch]) -> dict[str, float]:
+        """One optimizer step: the loss of Eq. 4, then the rules of the episodic memory.
+
+        New and replayed pairs run one after the other, so gradients add up to those of the sum
+        and activations peak at the larger of the two. Counts, selection and memory are those of
+        the whole step, the same on every rank.
+        """
+        # New pairs.
+        size = self._size_of(batches)
+        new = self._forward_backward(batches, size, last=self._replay is None)
+
+        # Replayed pairs: chosen by the new ones, never among them.
+        replayed, replay_size = None, StepSize(0, 0, 0, 0)
+        if self._replay is not None:
+            records = [self._dataset[i].record for i in new.example_ids.tolist()]
+            draw = self._replay.draw(new.example_ids, records, new.source)
+            batches = self._deal(draw)
+            replay_size = self._size_of(batches)
+            replayed = self._forward_backward(
+                batches, replay_size, weight=self._replay.weight, last=True
+            )
+
+        # Update of the weights.
+        grad_norm = self._clipped_grad_norm(new, replayed)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self._lr_scheduler.step()
+
+        # Update of the memory: refresh what was replayed, then store what is new.
+        if self._replay is not None:
+            self._replay.refresh(draw, replayed.jepa)
+            self._replay.write(new.example_ids, records, new.source, new.jepa)
+
+        return self._metrics(new, size, replayed, replay_size, grad_norm)
+
+    def _size_of(self, batches: list[PackedBatch]) -> StepSize:
+        mine = [
+            (b.num_labels, b.num_pairs, b.num_tokens, self._count_flops(b))
+            for b in batches
+        ]
+        total = torch.tensor(mine, dtype=torch.int64, device=self._device).sum(dim=0)
+        return StepSize(*all_reduce_sum(total).tolist())
+
+    def _forward_backward(
+        self,
+        batches: list[PackedBatch],
+        size: StepSize,
+        *,
+        weight: float = 1.0,
+        last: bool,
+    ) -> PassResult:
+        """Accumulate the gradient of ``weight`` times the loss; reduce it after the ``last``."""
+        losses, outputs = [], []
+        for i, batch in enumerate(batches):
+            self._model.set_requires_gradient_sync(last and i == len(batches) - 1)
+            batch = batch.to(self._device)
+            with self._activations_ctx:
+                output = self._model(batch)
+                loss, pair_losses = self._loss_fn(
+                    output, batch, max(size.labels, 1), max(size.pairs, 1)
+                )
+            (loss * weight * self._gradient_scale).backward()
+            losses.append(loss.detach())
+            views = torch.stack(output[1:], dim=1).detach().float()  # [n, 3, H]
+            outputs.append((batch.example_ids, pair_losses.lm, views))
+        ids, lm, views = map(torch.cat, zip(*outputs, strict=True))
+        ids, lm = (gather_interleaved(mine, size.pairs) for mine in (ids, lm))
+        num_views = 0 if self._collator.views == "none" else size.pairs
+        source, predicted, target = gather_interleaved(views, num_views).unbind(dim=1)
+        result = PassResult(
+            example_ids=ids,
+            loss=all_reduce_sum(torch.stack(losses).sum()),
+            lm=lm,
+            jepa=cosine_distance(predicted, target),
+            source=source,
+            cosine_shuffled=1 - cosine_distance(predicted, target.roll(1, 0)).mean(),
+        )
+        self._require_finite(result)
+        return result
+
+    def _deal(self, draw: Draw) -> list[PackedBatch]:
+        """This rank's share of the replayed pairs, in as many micro-batches as every rank's."""
+        ids = draw.example_ids
+        pairs = [Pair(i, *record) for i, record in zip(ids, draw.records, strict=True)]
+        mine = pairs[self._rank :: self._world_size]
+        most = -(-len(pairs) // self._world_size)
+        return [
+            self._collator(mine[start : start + self._batch_size])
+            for start in range(0, max(most, 1), self._batch_size)
+        ]
+
+    def _clipped_grad_norm(self, *passes: PassResult | None) -> float:
+        norm = torch.nn.utils.clip_grad_norm_(
+            self._model.parameters(), max_norm=self._clip_grad_norm
+        )
+        norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+        if norm != norm or norm == float("inf"):
+            ids = torch.cat([p.example_ids for p in passes if p is not None])
+            self._stop_at_non_finite("gradient", ids)
+        return norm
+
+    def _require_finite(self, result: PassResult) -> None:
+        bad = ~torch.isfinite(result.lm)
+        if len(result.jepa):
+            bad |= ~torch.isfinite(result.jepa)
+        if bad.any().item():
+            self._stop_at_non_finite("loss", result.example_ids[bad])
+
+    def _stop_at_non_finite(self, what: str, example_ids: Tensor) -> None:
+        where = [self._dataset.where(i) for i in example_ids.unique().tolist()]
+        raise RuntimeError(
+            f"The {what} is not finite at step {self._totals['steps'] + 1}. Stopping before "
+            f"the optimizer update; the step's examples are {', '.join(where)}."
+        )
+
+    # ------------------------------------------------------------ the training loop
+
+    def train(self) -> None:
+        """Run to the last epoch, or to the first of ``stop.flops``, ``.tokens``, ``.steps``."""
+        if self._device.type == "cuda":
+            training.cleanup_before_training()
+        self._model.train()
+        self._profiler.start()
+        while self._epoch < self._total_epochs and not self._reached_stop():
+            self._sampler.set_position(self._epoch, self._step_in_epoch)
+            micro_batches = iter(self._dataloader)
+            progress = tqdm(
+                total=self._steps_per_epoch,
+                initial=self._step_in_epoch,
+                disable=not self._is_rank_zero,
+            )
+            while (
+                self._step_in_epoch < self._steps_per_epoch and not self._reached_stop()
+            ):
+                start = time.perf_counter()
+                metrics = self._train_step(
+                    [next(micro_batches) for _ in range(self._accumulation_steps)]
+                )
+                self._step_in_epoch += 1
+                self._log(metrics, time.perf_counter() - start, progress)
+                self._profiler.step()
+                if (
+                    self._save_every_n_steps
+                    and self._totals["steps"] % self._save_every_n_steps == 0
+                    and self._step_in_epoch < self._steps_per_epoch
+                ):
+                    self.save_checkpoint()
+            progress.close()
+            if self._step_in_epoch == self._steps_per_epoch:
+                self._epoch, self._step_in_epoch = self._epoch + 1, 0
+                self.save_checkpoint()
+            elif self._reached_stop():
+                self.save_checkpoint()
+        self._profiler.stop()
+
+    def _reached_stop(self) -> bool:
+        return any(self._totals[name] >= limit for name, limit in self._stop.items())
+
+    def _metrics(
+        self,
+        new: PassResult,
+        size: StepSize,
+        replayed: PassResult | None,
+        replay_size: StepSize,
+        grad_norm: float,
+    ) -> dict[str, float]:
+        flops = size.flops + replay_size.flops
+        tokens = size.tokens + replay_size.tokens
+        self._totals["steps"] += 1
+        self._totals["tokens"] += tokens
+        self._totals["flops"] += flops
+        metrics = {
+            "loss": new.loss,
+            "lm_loss": new.lm.sum() / max(size.labels, 1),
+            "replayed": replay_size.pairs,
+            "memory_size": 0 if self._replay is None else len(self._replay),
+            "lr": self._optimizer.param_groups[0]["lr"],
+            "grad_norm": grad_norm,
+            "tokens_per_second_per_gpu": tokens / self._world_size,
+            "pairs_per_second": size.pairs,
+            "step_flops": flops,
+            "total_flops": self._totals["flops"],
+            "total_tokens": self._totals["tokens"],
+        }
+        if self._collator.views != "none":
+            metrics["jepa_loss"] = new.jepa.mean()
+            metrics["cosine_paired"] = 1 - new.jepa.mean()
+            metrics["cosine_shuffled"] = new.cosine_shuffled
+        metrics["replay_lm_loss"] = metrics["replay_jepa_loss"] = 0.0
+        if replay_size.pairs:
+            metrics["loss"] = new.loss + self._replay.weight * replayed.loss
+            metrics["replay_lm_loss"] = replayed.lm.sum() / replay_size.labels
+            metrics["replay_jepa_loss"] = replayed.jepa.mean()
+        return metrics
+
+    def _log(self, metrics: dict[str, Any], seconds: float, progress: tqdm) -> None:
+        progress.update(1)
+        if self._totals["steps"] % self._log_every_n_steps or not self._is_rank_zero:
+            return
+        metrics = {
+            k: v.item() if isinstance(v, Tensor) else v for k, v in metrics.items()
+        }
+        for rate in ("tokens_per_second_per_gpu", "pairs_per_second"):
+            metrics[rate] /= seconds
+        if self._log_peak_memory_stats:
+            metrics.update(training.get_memory_stats(device=self._device))
+        progress.set_description(f"{self._epoch + 1}|loss {metrics['loss']:.4f}")
+        self._metric_logger.log_dict(metrics, step=self._totals["steps"])
+
+    # ------------------------------------------------------------- checkpoints
+
+    def save_checkpoint(self) -> None:
+        """Write weights and all that a resumed run needs; complete or absent."""
+        weights = training.gather_cpu_state_dict(
+            self._model,
+            self._is_rank_zero,
+            device=self._device,
+        )
+        optimizer = training.get_full_optimizer_state_dict(
+            self._model, self._optimizer, self._is_rank_zero, device=self._device
+        )
+        random_states: list[Any] = [None] * self._world_size
+        dist.all_gather_object(random_states, self._random_state())
+        if self._is_rank_zero:
+            if self._device.type == "cpu":
+                # On one rank they are the live weights, and merging works in place.
+                weights = {name: weight.clone() for name, weight in weights.items()}
+            predictor = weights.pop("predictor", None)
+            weights = {k.removeprefix("decoder."): v for k, v in weights.items()}
+            if self._step_in_epoch == 0:
+                name = checkpoint.checkpoint_name(self._epoch - 1, None)
+            else:
+                name = checkpoint.checkpoint_name(self._epoch, self._step_in_epoch)
+            path = checkpoint.publish(
+                self._output_dir,
+                name,
+                lambda epoch: self._write_weights(weights, epoch),
+                {
+                    "seed": self._seed,
+                    "examples of a step": self._sampler.examples_per_step,
+                    "epoch": self._epoch,
+                    "step_in_epoch": self._step_in_epoch,
+                    "totals": self._totals,
+                    "predictor": predictor,
+                    "optimizer": optimizer,
+                    "lr_scheduler": self._lr_scheduler.state_dict(),
+                    "replay": self._replay and self._replay.state_dict(),
+                    "random_states": random_states,
+                },
+            )
+            log.info(f"Saved {path}.")
+        dist.barrier()
+
+    def _write_weights(self, weights: dict[str, Tensor], epoch: str) -> None:
+        """Hand adapter and, unless only that is wanted, merged weights to the checkpointer."""
+        cfg = self._adapter_cfg
+        content = {
+            training.ADAPTER_KEY: get_adapter_state_dict(weights),
+            training.ADAPTER_CONFIG: {
+                "r": cfg.lora_rank,
+                "lora_alpha": cfg.lora_alpha,
+                "target_modules": get_lora_module_names(
+                    list(cfg.lora_attn_modules),
+                    cfg.get("apply_lora_to_mlp", False),
+                    cfg.get("apply_lora_to_output", False),
+                ),
+                "peft_type": "LORA",
+            },
+        }
+        if not self._save_adapter_weights_only:
+            content[training.MODEL_KEY] = get_merged_lora_ckpt(
+                weights, rank=cfg.lora_rank, alpha=cfg.lora_alpha
+            )
+        self._checkpointer.save_checkpoint(
+            content, epoch=epoch, adapter_only=self._save_adapter_weights_only
+        )
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Put everything but the weights back to where the checkpoint was written."""
+        self._epoch, self._step_in_epoch = state["epoch"], state["step_in_epoch"]
+        self._totals = state["totals"]
+        training.load_from_full_optimizer_state_dict(
+            self._model, self._optimizer, state["optimizer"], self._device
+        )
+        self._lr_scheduler.load_state_dict(state["lr_scheduler"])
+        if self._replay is not None and state["replay"] is not None:
+            self._replay.load_state_dict(state["replay"])
+        if len(state["random_states"]) == self._world_size:
+            cpu, cuda = state["random_states"][self._rank]
+            torch.set_rng_state(cpu)
+            if cuda is not None and self._device.type == "cuda":
+                torch.cuda.set_rng_state(cuda, self._device)
+
+    def _random_state(self) -> tuple[Tensor, Tensor | None]:
+        on_cuda = self._device.type == "cuda"
+        cuda = torch.cuda.get_rng_state(self._device) if on_cuda else None
+        return torch.get_rng_state(), cuda
+
+    def cleanup(self) -> None:
+        """Close the log and leave the process group."""
+        if self._is_rank_zero:
+            self._metric_logger.close()
+        dist.destroy_process_group()
+
+
+@erjepa.config.parse
+def recipe_main(cfg: DictConfig) -> None:
+    """
+    Entry point for the recipe.
+
+    Configurable parameters are read in the following order:
+        - Parameters specified in config (a path, or a name such as ``llama3_2_1b_synth``)
+        - Overwritten by arguments from the command-line
+    """
+    erjepa.config.check_keys(cfg, KEYS)
+    device = utils.get_device(device=cfg.device)
+    offload = cfg.get("fsdp_cpu_offload", False)
+    init_process_group(device, cpu_offload=offload)
+    if offload:
+        training.set_torch_num_threads()
+    config.log_config(recipe_name="LoRAFinetuneRecipeDistributedERJEPA", cfg=cfg)
+
+    recipe = LoRAFinetuneRecipeDistributedERJEPA(cfg=cfg)
+    recipe.setup(cfg=cfg)
+    recipe.train()
+    recipe.cleanup()
+
+
+if __name__ == "__main__":
+    sys.exit(recipe_main())

@@ -1,0 +1,44 @@
+"""Fixtures: a random base model, and small files of pairs."""
+
+import json
+import os
+import random
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests fork; OpenMP pools do not survive
+
+import pytest
+import torch
+
+from tests.models_for_tests import write_base
+
+torch.set_num_threads(1)
+
+WORDS = "a line with the word dog or truck and three vowels before some number".split()
+
+
+def write_records(path: Path, count: int, seed: int = 0) -> Path:
+    """``count`` chat records of ragged lengths with distinct sources."""
+    rng = random.Random(seed)
+    with path.open("w") as lines:
+        for i in range(count):
+            source = " ".join([str(i), *rng.choices(WORDS, k=rng.randint(1, 12))])
+            target = "".join(rng.choices("abc.*[](|)&", k=rng.randint(1, 30)))
+            messages = [
+                {"role": "system", "content": "Convert."},
+                {"role": "user", "content": source},
+                {"role": "assistant", "content": target},
+            ]
+            lines.write(json.dumps({"messages": messages}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory) -> Path:
+    return write_base(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory) -> Path:
+    """44 pairs: six steps of 8 an epoch, the last one of 4."""
+    return write_records(tmp_path_factory.mktemp("data") / "train.jsonl", 44)

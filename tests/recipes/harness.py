@@ -1,0 +1,129 @@
+"""Runs the training recipe on ranks that are forked from the test, and reads its log."""
+
+import multiprocessing
+import os
+import pickle
+import re
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from torchtune.config._utils import _merge_yaml_and_cli_args
+
+import erjepa.config
+from erjepa_recipe.keys import KEYS
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
+    LoRAFinetuneRecipeDistributedERJEPA,
+    init_process_group,
+    utils,
+)
+from tests.models_for_tests import BASE_SHAPE
+
+BUILDER = "torchtune.models.llama3_2.lora_llama3_2"
+
+
+def overrides_for(
+    base: Path, data: Path, output_dir: Path, **overrides: Any
+) -> list[str]:
+    """Overrides that make ``llama3_2_1b_synth`` a small run on the CPU.
+
+    Keyword arguments name config keys with ``__`` for a dot.
+    """
+    settings = {
+        "output_dir": output_dir,
+        "model": BUILDER,
+        **{f"model.{name}": value for name, value in BASE_SHAPE.items()},
+        "model.lora_rank": 4,
+        "model.lora_alpha": 8,
+        "model.lora_dropout": 0.0,
+        "tokenizer.path": base / "tokenizer.model",
+        "tokenizer.special_tokens_path": base / "special_tokens.json",
+        "checkpointer.checkpoint_dir": base,
+        "dataset": "erjepa.datasets.paired_dataset",
+        "dataset.source": data,
+        "device": "cpu",
+        "dtype": "fp32",
+        "row_length": "null",
+        "batch_size": 4,
+        "epochs": 2,
+        "optimizer.lr": 3e-3,
+        "optimizer.fused": False,
+        "lr_scheduler.num_warmup_steps": 2,
+        "metric_logger.filename": "metrics.txt",
+    }
+    settings.update({key.replace("__", "."): v for key, v in overrides.items()})
+    return ["~dataset.subset", *(f"{key}={value}" for key, value in settings.items())]
+
+
+def make_config(overrides: list[str], name: str = "llama3_2_1b_synth"):
+    """The packaged config with overrides, as the command line would merge them."""
+    yaml = OmegaConf.load(erjepa.config.config_path(name))
+
+    class Arguments:
+        def __init__(self):
+            vars(self).update(OmegaConf.to_container(yaml, resolve=False))
+
+    return _merge_yaml_and_cli_args(Arguments(), overrides)
+
+
+def train(cfg, world_size: int = 1, inspect: Callable | None = None) -> list[Any]:
+    """Train on ``world_size`` forked ranks; ``inspect(recipe)`` of each rank is returned."""
+    context = multiprocessing.get_context("fork")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    results = context.SimpleQueue()
+    ranks = [
+        context.Process(
+            target=_run_rank, args=(cfg, rank, world_size, port, inspect, results)
+        )
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    # Plain pickles: tensors sent as such would share memory with ranks that are gone.
+    by_rank = dict(pickle.loads(results.get()) for _ in ranks)
+    for process in ranks:
+        process.join()
+    for outcome in by_rank.values():
+        if isinstance(outcome, Exception):
+            raise outcome
+    return [by_rank[rank] for rank in range(world_size)]
+
+
+def _run_rank(cfg, rank, world_size, port, inspect, results) -> None:
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    try:
+        erjepa.config.check_keys(cfg, KEYS)
+        init_process_group(utils.get_device("cpu"))
+        recipe = LoRAFinetuneRecipeDistributedERJEPA(cfg)
+        recipe.setup(cfg)
+        recipe.train()
+        outcome = inspect(recipe) if inspect else None
+        recipe.cleanup()
+        results.put(pickle.dumps((rank, outcome)))
+    except Exception as error:  # noqa: BLE001
+        error.add_note(traceback.format_exc()) if hasattr(error, "add_note") else None
+        results.put(pickle.dumps((rank, error)))
+
+
+def read_metrics(output_dir: Path) -> list[dict[str, float]]:
+    """Every logged step, in order; a later line of the same step replaces an earlier one."""
+    steps = {}
+    for line in (output_dir / "logs" / "metrics.txt").read_text().splitlines():
+        step, _, rest = line.removeprefix("Step ").partition(" | ")
+        steps[int(step)] = {
+            name: float(value) for name, value in re.findall(r"(\w+):(\S+)", rest)
+        }
+    return [steps[step] for step in sorted(steps)]

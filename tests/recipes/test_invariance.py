@@ -1,0 +1,97 @@
+"""Losses, gradients and memory do not depend on how a step is cut.
+
+Chain: one rank, one micro-batch of 8 = any ranks x micro-batches x pairs of the same 8, at
+every one of 12 steps, with a last step of 4 pairs in each epoch.
+"""
+
+import pytest
+import torch
+
+from tests.recipes.harness import make_config, overrides_for, read_metrics, train
+
+# (ranks, batch_size, gradient_accumulation_steps), all of 8 pairs a step
+CUTS = [(1, 2, 4), (1, 4, 2), (2, 4, 1), (2, 1, 4), (4, 2, 1), (4, 1, 2)]
+INVARIANT = (
+    *("loss", "lm_loss", "jepa_loss", "replay_lm_loss", "replay_jepa_loss"),
+    *("cosine_paired", "cosine_shuffled", "grad_norm", "replayed", "memory_size"),
+    *("lr", "step_flops", "total_flops", "total_tokens"),
+)
+
+
+def memory_of(recipe):
+    memory = recipe._replay.memory
+    return {
+        "ids": memory.example_ids.clone(),
+        "scores": memory.scores.clone(),
+        "counts": memory.replay_counts.clone(),
+        "records": [
+            [list(segment) for segment in record]
+            for record in memory.records(range(len(memory)))
+        ],
+    }
+
+
+def run(base, data, output_dir, world_size, batch_size, accumulation, **overrides):
+    overrides = {
+        "replay__capacity": 30,
+        "replay__budget": 6,
+        "batch_size": batch_size,
+        "gradient_accumulation_steps": accumulation,
+        **overrides,
+    }
+    cfg = make_config(overrides_for(base, data, output_dir, **overrides))
+    memories = train(cfg, world_size, memory_of)
+    return read_metrics(output_dir), memories
+
+
+@pytest.mark.parametrize("selection", ["content", "uniform", "hard"])
+@pytest.mark.parametrize(("budget", "cuts"), [(3, CUTS), (6, CUTS[4:5])])
+def test_every_cut_of_a_step_gives_the_same_run(
+    base, data, tmp_path, selection, budget, cuts
+):
+    # With a budget of 3, some of 4 ranks have nothing to replay.
+    settings = {"replay__selection": selection, "replay__budget": budget}
+    expected, (memory,) = run(base, data, tmp_path / "one", 1, 8, 1, **settings)
+    assert len(expected) == 12
+    assert [m["replayed"] for m in expected] == [0] + [budget] * 11
+    assert expected[-1]["memory_size"] == 30
+    for cut in cuts:
+        output_dir = tmp_path / "_".join(map(str, cut))
+        metrics, memories = run(base, data, output_dir, *cut, **settings)
+        for step, (mine, reference) in enumerate(
+            zip(metrics, expected, strict=True), start=1
+        ):
+            for name in INVARIANT:
+                assert mine[name] == pytest.approx(
+                    reference[name], rel=1e-4, abs=1e-6
+                ), f"{name} at step {step} with cut {cut}"
+        for mine in memories:
+            assert torch.equal(mine["ids"], memory["ids"])
+            assert torch.equal(mine["counts"], memory["counts"])
+            assert mine["records"] == memory["records"]
+            torch.testing.assert_close(
+                mine["scores"], memory["scores"], rtol=1e-4, atol=1e-6
+            )
+        for mine in memories[1:]:
+            assert torch.equal(mine["scores"], memories[0]["scores"])
+
+
+def test_replay_never_repeats_an_example_of_the_step(base, data, tmp_path):
+    seen = []
+
+    from erjepa.replay import EpisodicReplay
+
+    draw = EpisodicReplay.draw
+
+    def recorded(self, example_ids, records, embeddings):
+        drawn = draw(self, example_ids, records, embeddings)
+        seen.append((set(example_ids.tolist()), set(drawn.example_ids)))
+        return drawn
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EpisodicReplay, "draw", recorded)
+        cfg = make_config(overrides_for(base, data, tmp_path, batch_size=8))
+        (steps,) = train(cfg, 1, lambda recipe: list(seen))
+    assert len(steps) == 12
+    assert all(current and not (current & drawn) for current, drawn in steps)
+    assert all(drawn for _, drawn in steps[1:])

@@ -1,0 +1,99 @@
+"""The episodic memory written as the paper states it: slow, sequential, obvious.
+
+One dict per slot in a list, dense addresses, argmin and sorting by brute force. The fast
+memory is compared with it, slot by slot.
+"""
+
+import torch
+
+
+class ListMemory:
+    """Memory of ``capacity`` slots with Phi given by ``projection`` [S, H] and ``top_k``;
+    without a projection, addresses are the normalized embeddings.
+    """
+
+    def __init__(
+        self, capacity, *, on_revisit, score_update_rate, projection=None, top_k=None
+    ):
+        self.capacity = capacity
+        self.on_revisit = on_revisit
+        self.rate = score_update_rate
+        self.projection = projection
+        self.top_k = top_k
+        self.slots = []
+
+    def address(self, embedding):
+        if self.projection is None:
+            address = embedding.clone()
+        else:
+            projected = self.projection @ embedding
+            magnitude = projected.abs().tolist()
+            by_magnitude = sorted(
+                range(len(magnitude)), key=lambda i: (-magnitude[i], i)
+            )
+            address = torch.zeros_like(projected)
+            for i in by_magnitude[: self.top_k]:
+                address[i] = projected[i]
+        norm = address.norm()
+        return address / norm if norm > 0 else address
+
+    def write(self, example_ids, records, embeddings, scores):
+        for example, record, embedding, score in zip(
+            example_ids, records, embeddings, scores, strict=True
+        ):
+            new = {
+                "example": example,
+                "record": [list(segment) for segment in record],
+                "address": self.address(embedding),
+                "score": torch.tensor(score, dtype=torch.float32),
+                "count": 0,
+            }
+            held = [n for n, m in enumerate(self.slots) if m["example"] == example]
+            if held and self.on_revisit == "refresh":
+                new["count"] = self.slots[held[0]]["count"]
+                self.slots[held[0]] = new
+            elif len(self.slots) < self.capacity:
+                self.slots.append(new)
+            else:
+                self.slots[self.weakest()] = new
+
+    def weakest(self):
+        weakest, lowest = None, None
+        for n, slot in enumerate(self.slots):
+            priority = (slot["score"] / (1 + slot["count"])).item()
+            if lowest is None or priority < lowest:
+                weakest, lowest = n, priority
+        return weakest
+
+    def refresh(self, slots, errors):
+        for n, error in zip(slots, errors, strict=True):
+            slot = self.slots[n]
+            error = torch.tensor(error, dtype=torch.float32)
+            slot["score"] = (1 - self.rate) * slot["score"] + self.rate * error
+            slot["count"] += 1
+
+    def eligible(self, current_ids):
+        return [n for n, m in enumerate(self.slots) if m["example"] not in current_ids]
+
+    def content(self, embeddings, current_ids, *, budget, neighbors, fill):
+        eligible = self.eligible(current_ids)
+        chosen = []
+        for embedding in embeddings:
+            cue = self.address(embedding)
+            cosine = {n: float(cue @ self.slots[n]["address"]) for n in eligible}
+            nearest = sorted(eligible, key=lambda n: (-cosine[n], n))[:neighbors]
+            chosen += [n for n in nearest if n not in chosen]
+        chosen = chosen[:budget]
+        return self.fill(chosen, budget) if fill else chosen
+
+    def hard(self, current_ids, *, budget):
+        eligible = self.eligible(current_ids)
+        hardest = sorted(eligible, key=lambda n: (-self.slots[n]["score"].item(), n))
+        return self.fill(hardest[:budget], budget)
+
+    @staticmethod
+    def fill(slots, budget):
+        filled = list(slots)
+        while filled and len(filled) < budget:
+            filled += slots[: budget - len(filled)]
+        return filled

@@ -1,0 +1,55 @@
+"""The slow obvious objective: each pair runs three padded-free forwards of its own.
+
+Full chat, source view with predictor tokens, target view: no packing, no mask beyond the
+causal one, no shared computation.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchtune.modules import TransformerDecoder
+
+from erjepa.datasets import Pair
+
+
+def hidden_states(
+    decoder: TransformerDecoder, tokens: list[int], predictor: dict[int, Tensor]
+) -> Tensor:
+    """Hidden states after the final norm of one sequence, [L, H]."""
+    embeddings = decoder.tok_embeddings(torch.tensor(tokens))
+    rows = [predictor.get(token, embeddings[i]) for i, token in enumerate(tokens)]
+    hidden = torch.stack(rows)[None]
+    for layer in decoder.layers:
+        hidden = layer(hidden)
+    return decoder.norm(hidden)[0]
+
+
+def reference_loss(
+    decoder: TransformerDecoder,
+    pairs: list[Pair],
+    *,
+    views: str,
+    predictor_ids: list[int],
+    predictor_rows: Tensor | None = None,
+    lm_weight: float = 1.0,
+    jepa_weight: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss, mean next-token loss and mean JEPA loss of all pairs, with gradient."""
+    predictor = {}
+    if predictor_rows is not None:
+        predictor = dict(zip(predictor_ids, predictor_rows, strict=True))
+    token_losses, distances = [], []
+    for pair in pairs:
+        full = [*pair.source, *pair.bridge, *pair.target]
+        logits = decoder.output(hidden_states(decoder, full, {}))
+        start = len(pair.source) + len(pair.bridge)
+        for position in range(start, len(full)):
+            token_losses.append(
+                F.cross_entropy(logits[position - 1], torch.tensor(full[position]))
+            )
+        source = pair.source if views == "shared" else pair.source_view
+        p = hidden_states(decoder, [*source, *predictor_ids], predictor)[-1]
+        z = hidden_states(decoder, list(pair.target_view), {})[-1]
+        distances.append(1 - (p @ z) / (p.norm() * z.norm()))
+    lm, jepa = torch.stack(token_losses).mean(), torch.stack(distances).mean()
+    return lm_weight * lm + jepa_weight * jepa, lm, jepa

@@ -1,0 +1,266 @@
+"""The memory equals the reference after every operation of any history."""
+
+import io
+import tracemalloc
+from array import array
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from erjepa.replay.records import RecordStore
+from tests.replay.histories import (
+    assert_same,
+    cue_codes,
+    histories,
+    make_memory,
+    make_reference,
+    play,
+    quick,
+    record,
+)
+
+modes = st.sampled_from(["refresh", "append"])
+kinds = st.sampled_from(["sparse", "dense"])
+
+
+def write(memory, *pairs):
+    """Writes (example, score) pairs as one batch."""
+    ids, scores = zip(*pairs, strict=True)
+    records = [record(example, row) for row, example in enumerate(ids)]
+    codes = cue_codes(memory, [0] * len(ids))
+    memory.write(torch.tensor(ids), records, codes, torch.tensor(scores))
+
+
+@quick
+@given(histories, st.integers(1, 6), modes, kinds)
+def test_history_equals_list_memory(history, capacity, on_revisit, address):
+    memory = make_memory(capacity, on_revisit=on_revisit, address=address)
+    reference = make_reference(memory)
+    for operation in history:
+        play(operation, memory, reference)
+        assert_same(memory, reference)
+
+
+@quick
+@given(histories, histories, st.integers(1, 6), modes, kinds)
+def test_state_dict_continues_a_history(before, after, capacity, on_revisit, address):
+    memory = make_memory(capacity, on_revisit=on_revisit, address=address)
+    reference = make_reference(memory)
+    for operation in before:
+        play(operation, memory, reference)
+    state = saved_and_loaded(memory.state_dict())
+    play(("write", [(0, 0, 2.0)] * 3), memory)  # the state is a copy, not a view
+
+    resumed = make_memory(capacity, on_revisit=on_revisit, address=address)
+    play(("write", [(7, 1, 1.0), (6, 2, 2.0)]), resumed)  # replaced by loading
+    resumed.load_state_dict(state)
+    assert_same(resumed, reference)
+    for operation in after:
+        play(operation, resumed, reference)
+    assert_same(resumed, reference)
+
+
+def saved_and_loaded(state):
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def test_evicts_the_lowest_score_per_use():
+    memory = make_memory(3)
+    write(memory, (10, 0.9), (11, 0.5), (12, 0.6))
+    memory.refresh([0, 0], torch.tensor([0.9, 0.9]))  # slot 0: 0.9 / 3 = 0.3 < 0.5
+    write(memory, (13, 0.7))
+    assert memory.example_ids.tolist() == [13, 11, 12]
+    assert memory.replay_counts.tolist() == [0, 0, 0]
+
+
+def test_equal_priorities_evict_the_lowest_slot():
+    memory = make_memory(3)
+    write(memory, (10, 0.7), (11, 0.5), (12, 0.5))
+    write(memory, (13, 0.5))
+    assert memory.example_ids.tolist() == [10, 13, 12]
+
+
+def test_a_batch_can_evict_its_own_writes():
+    memory = make_memory(2)
+    write(memory, (10, 0.9), (11, 0.2))
+    write(memory, (12, 0.1), (13, 0.3), (14, 0.4))
+    assert memory.example_ids.tolist() == [10, 14]
+    assert memory.records([1]) == [tuple(map(lambda s: array("i", s), record(14, 2)))]
+
+
+def test_an_evicted_example_gets_a_new_slot():
+    memory = make_memory(2)
+    write(memory, (10, 0.1), (11, 0.2))
+    # 12 takes the slot of 10, which then takes that of 11 rather than its old one.
+    write(memory, (12, 0.9), (10, 0.5))
+    assert memory.example_ids.tolist() == [12, 10]
+
+
+@pytest.mark.parametrize(
+    "on_revisit, ids, counts", [("refresh", [10], [1]), ("append", [10, 10], [1, 0])]
+)
+def test_revisit(on_revisit, ids, counts):
+    memory = make_memory(4, on_revisit=on_revisit)
+    write(memory, (10, 0.9))
+    memory.refresh([0], torch.tensor([0.9]))
+    write(memory, (10, 0.3))
+    assert memory.example_ids.tolist() == ids
+    assert memory.replay_counts.tolist() == counts
+    assert memory.scores[-1].item() == pytest.approx(0.3)
+
+
+def test_refresh_compounds_once_per_occurrence():
+    memory = make_memory(2)
+    write(memory, (10, 1.0), (11, 2.0))
+    memory.refresh([1, 0, 1], torch.tensor([0.0, 0.0, 4.0]))
+    # eta = 1/4: slot 1 goes 2 -> 1.5 -> 1.125 + 1
+    assert memory.scores.tolist() == [0.75, 2.125]
+    assert memory.replay_counts.tolist() == [1, 2]
+
+
+def test_a_larger_memory_takes_over_a_smaller_one():
+    small, large = make_memory(2), make_memory(3)
+    write(small, (10, 0.5), (11, 0.6))
+    large.load_state_dict(small.state_dict())
+    write(large, (12, 0.1))
+    assert large.example_ids.tolist() == [10, 11, 12]
+
+
+def test_state_holds_used_slots_only():
+    memory = make_memory(1000)
+    write(memory, (10, 0.5))
+    buffer = io.BytesIO()
+    torch.save(memory.state_dict(), buffer)
+    assert buffer.tell() < 8000
+
+
+def test_a_token_costs_four_bytes():
+    store, tokens = RecordStore(1000), list(range(50))
+    tracemalloc.start()
+    store.write(range(1000), [(tokens, tokens)] * 1000)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 1000 * (4 * 100 + 90)
+
+
+def test_a_batch_of_writes_into_a_large_full_memory():
+    capacity, batch = 100_000, 64
+    memory = make_memory(capacity)
+    generator = torch.Generator().manual_seed(0)
+    state = memory.state_dict()
+    state["example_ids"] = torch.arange(capacity)
+    state["scores"] = torch.randint(50, 9000, (capacity,), generator=generator) / 100
+    state["replay_counts"] = torch.randint(0, 4, (capacity,), generator=generator).int()
+    state["records"] = {
+        "tokens": torch.arange(capacity, dtype=torch.int32),
+        "lengths": torch.ones(capacity, 1, dtype=torch.int32),
+    }
+    codes = cue_codes(memory, [0]).rows(torch.zeros(capacity, dtype=torch.int64))
+    state["addresses"] |= {"indices": codes.indices, "values": codes.values}
+    memory.load_state_dict(state)
+
+    ids = torch.arange(capacity, capacity + batch)
+    ids[::8] = torch.randint(capacity, (8,), generator=generator)  # revisits
+    scores = torch.randint(0, 80, (batch,), generator=generator) / 100
+    expected_ids, expected_scores = memory.example_ids.clone(), memory.scores.clone()
+    counts = memory.replay_counts.clone()
+    for example, score in zip(ids, scores, strict=True):
+        held = (expected_ids == example).nonzero()
+        slot = (expected_scores / (1 + counts)).argmin()
+        slot = held[0, 0] if held.numel() else slot
+        expected_ids[slot], expected_scores[slot] = example, score
+        counts[slot] = counts[slot] if held.numel() else 0
+
+    records = [[[int(example)]] for example in ids]
+    codes = cue_codes(memory, [1] * batch)
+    tracemalloc.start()
+    memory.write(ids, records, codes, scores)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert torch.equal(memory.example_ids, expected_ids)
+    assert torch.equal(memory.scores, expected_scores)
+    assert torch.equal(memory.replay_counts, counts)
+    # A Python object per slot would take megabytes.
+    assert peak < 200_000
+
+
+def write_args(memory, **changes):
+    args = {
+        "example_ids": torch.tensor([1, 2]),
+        "records": [([1], [2]), ([3], [4])],
+        "codes": cue_codes(memory, [0, 1]),
+        "scores": torch.tensor([0.5, 0.5]),
+    }
+    return args | changes
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"scores": torch.tensor([0.5, torch.nan])}, "JEPA errors must be finite"),
+        ({"scores": torch.tensor([0.5])}, r"JEPA errors must have shape \[2\]"),
+        ({"example_ids": torch.tensor([1])}, r"example_ids must have shape \[2\]"),
+        (
+            {"records": [([1], [2]), ([3],)]},
+            r"segments \(2 so far, at least 1\), got 1",
+        ),
+        ({"records": [(), ()]}, r"segments \(0 so far, at least 1\), got 0"),
+    ],
+)
+def test_refused_writes_leave_the_memory_as_it_was(changes, message):
+    memory = make_memory(4)
+    with pytest.raises(ValueError, match=message):
+        memory.write(**write_args(memory, **changes))
+    assert len(memory) == 0
+    memory.write(**write_args(memory))
+    assert len(memory) == 2
+
+
+def test_refuses_missing_addresses_and_other_record_shapes():
+    memory = make_memory(4)
+    with pytest.raises(ValueError, match=r"addresses must have shape \[2\]"):
+        memory.write(**write_args(memory, codes=cue_codes(memory, [0])))
+    memory.write(**write_args(memory))
+    with pytest.raises(ValueError, match=r"segments \(2 so far, at least 1\), got 1"):
+        memory.write(**write_args(memory, records=[([1],), ([2],)]))
+
+
+def test_refused_refreshes():
+    memory = make_memory(4)
+    write(memory, (10, 0.5))
+    with pytest.raises(ValueError, match=r"refresh takes slots below 1, got \[1\]"):
+        memory.refresh([1], torch.tensor([0.5]))
+    with pytest.raises(ValueError, match="JEPA errors must be finite"):
+        memory.refresh([0], torch.tensor([torch.inf]))
+    with pytest.raises(ValueError, match=r"JEPA errors must have shape \[1\]"):
+        memory.refresh([0], torch.tensor([0.5, 0.5]))
+    assert memory.replay_counts.tolist() == [0]
+
+
+def test_an_empty_batch_changes_nothing():
+    memory = make_memory(4)
+    memory.write(torch.tensor([]).long(), [], cue_codes(memory, []), torch.tensor([]))
+    memory.refresh([], torch.tensor([]))
+    assert len(memory) == 0 and memory.records([]) == []
+
+
+@pytest.mark.parametrize(
+    "saved, ours, message",
+    [
+        ({"capacity": 3}, {"capacity": 2}, "replay.capacity must be at least the"),
+        ({}, {"on_revisit": "append"}, "replay.on_revisit must be the .* 'refresh'"),
+        ({}, {"address": "dense"}, "replay.address differs from the checkpoint's"),
+    ],
+)
+def test_refuses_a_state_of_other_settings(saved, ours, message):
+    source = make_memory(**({"capacity": 2} | saved))
+    write(source, (10, 0.5))
+    target = make_memory(**({"capacity": 2} | ours))
+    with pytest.raises(ValueError, match=message):
+        target.load_state_dict(source.state_dict())
+    assert len(target) == 0

@@ -1,0 +1,287 @@
+"""EpisodicReplay plays a run like the reference, resumes it, and checks its settings."""
+
+import ast
+import inspect
+import io
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import erjepa.replay
+from erjepa.replay import Draw, EpisodicReplay, validate_replay
+from tests.replay.histories import make_reference
+
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+EMBED_DIM = 8
+
+
+def make(**settings):
+    settings = {"embed_dim": EMBED_DIM, "seed": 7, "capacity": 12} | settings
+    return EpisodicReplay(**settings)
+
+
+def make_step(number, batch=5):
+    """The pairs of one step; examples come back, and may repeat within the step."""
+    generator = torch.Generator().manual_seed(number)
+    ids = torch.randint(20, (batch,), generator=generator)
+    records = [([int(i)] * 3, [number, row]) for row, i in enumerate(ids)]
+    embeddings = torch.randn(batch, EMBED_DIM, generator=generator)
+    errors = torch.randint(9, (batch,), generator=generator) / 4
+    return ids, records, embeddings, errors
+
+
+def run_step(replay, number):
+    ids, records, embeddings, errors = make_step(number)
+    draw = replay.draw(ids, records, embeddings)
+    replay_errors = torch.tensor(
+        [(number * 3 + i) % 8 / 4 for i in range(len(draw[0]))]
+    )
+    replay.refresh(draw, replay_errors)
+    replay.write(ids, records, embeddings, errors)
+    return draw, replay_errors
+
+
+def as_lists(records):
+    return [[list(segment) for segment in record] for record in records]
+
+
+def contents(replay):
+    memory = replay.memory
+    return (
+        memory.example_ids.tolist(),
+        memory.scores.tolist(),
+        memory.replay_counts.tolist(),
+        as_lists(memory.records(range(len(memory)))),
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("on_revisit", ["refresh", "append"])
+@pytest.mark.parametrize("address", ["sparse", "dense"])
+@pytest.mark.parametrize("selection", ["content", "hard", "uniform"])
+def test_a_run_equals_the_reference(selection, address, on_revisit, device):
+    replay = make(
+        budget=6,
+        neighbors=2,
+        selection=selection,
+        on_revisit=on_revisit,
+        address=address,
+        address_top_k=6,
+        device=device,
+    )
+    reference = make_reference(replay.memory)
+    if reference.projection is not None:
+        reference.projection = reference.projection.cpu()
+    replayed = 0
+    for number in range(25):
+        ids, records, embeddings, errors = make_step(number)
+        current = ids.tolist()
+        if selection == "content":
+            rules = {"budget": 6, "neighbors": 2, "fill": False}
+            expected = reference.content(embeddings, current, **rules)
+        else:
+            expected = reference.hard(current, budget=6)
+        before = [reference.slots[n] for n in range(len(reference.slots))]
+        draw, replay_errors = run_step(replay, number)
+        if selection != "uniform":
+            assert draw.slots == expected
+        drawn = [before[n] for n in draw.slots]
+        assert not {m["example"] for m in drawn} & set(current)
+        assert as_lists(draw.records) == [m["record"] for m in drawn]
+        reference.refresh(draw.slots, replay_errors.tolist())
+        reference.write(current, records, embeddings, errors.tolist())
+        replayed += len(draw.slots)
+    assert contents(replay) == (
+        [m["example"] for m in reference.slots],
+        [m["score"].item() for m in reference.slots],
+        [m["count"] for m in reference.slots],
+        [m["record"] for m in reference.slots],
+    )
+    assert len(replay) == 12 and replayed > 100
+
+
+@pytest.mark.parametrize("selection", ["content", "uniform", "hard", "current_batch"])
+def test_a_resumed_run_draws_what_the_run_would_have(selection):
+    replay = make(budget=6, selection=selection)
+    for number in range(8):
+        run_step(replay, number)
+    buffer = io.BytesIO()
+    torch.save(replay.state_dict(), buffer)
+    buffer.seek(0)
+    resumed = make(budget=6, selection=selection)
+    run_step(resumed, 99)
+    resumed.load_state_dict(torch.load(buffer, weights_only=True))
+    for number in range(8, 16):
+        ours, _ = run_step(replay, number)
+        theirs, _ = run_step(resumed, number)
+        assert theirs == ours
+        assert contents(resumed) == contents(replay)
+
+
+def test_uniform_draws_follow_the_seed_and_ignore_the_global_generator():
+    def slots(seed, global_seed):
+        torch.manual_seed(global_seed)
+        replay = make(budget=4, selection="uniform", seed=seed)
+        return [run_step(replay, number)[0].slots for number in range(6)]
+
+    assert slots(1, 0) == slots(1, 1)
+    assert slots(1, 0) != slots(2, 0)
+
+
+def test_current_batch_replays_the_first_current_pairs():
+    replay = make(budget=3, selection="current_batch")
+    ids, records, embeddings, errors = make_step(0)
+    draw = replay.draw(ids, records, embeddings)
+    assert draw == Draw(ids.tolist()[:3], records[:3], None)
+    replay.refresh(draw, torch.ones(3))
+    replay.write(ids, records, embeddings, errors)
+    assert replay.memory.replay_counts.sum() == 0
+
+
+@pytest.mark.parametrize("selection", ["hard", "current_batch"])
+def test_without_a_budget_a_step_replays_as_many_pairs_as_it_has(selection):
+    replay = make(selection=selection)
+    for number in range(3):
+        draw, _ = run_step(replay, number)
+    assert len(draw.records) == 5
+
+
+def test_fill_reaches_content_selection():
+    assert draw_after_one_write(make(budget=4, fill=True)).slots == [0, 0, 0, 0]
+    assert draw_after_one_write(make(budget=4)).slots == [0]
+
+
+def draw_after_one_write(replay):
+    z = torch.ones(1, EMBED_DIM)
+    replay.write(torch.tensor([50]), [([1], [2])], z, torch.ones(1))
+    return replay.draw(torch.tensor([51]), [([3], [4])], z)
+
+
+def test_address_sizes_default_to_multiples_of_the_embedding():
+    addresses = EpisodicReplay(embed_dim=64, seed=0, capacity=2).memory.addresses
+    assert addresses.projection.shape == (256, 64) and addresses.top_k == 8
+    addresses = make(address_dim=16, address_top_k=3).memory.addresses
+    assert addresses.projection.shape == (16, EMBED_DIM) and addresses.top_k == 3
+    assert make(address_dim=16).memory.addresses.top_k == 1
+
+
+def newest(memory, codes, eligible, *, budget, neighbors, fill, generator):
+    """A selection of a user's own, for the test of dotted paths."""
+    return eligible.nonzero().flatten().tolist()[::-1][:budget]
+
+
+def careless(memory, codes, eligible, *, budget, neighbors, fill, generator):
+    """Ignores what is eligible."""
+    return list(range(len(memory)))[:budget]
+
+
+def endless(memory, codes, eligible, *, budget, neighbors, fill, generator):
+    """Ignores the budget."""
+    return eligible.nonzero().flatten().tolist() * budget * 2
+
+
+def test_a_selection_of_the_users_own():
+    replay = make(selection=f"{__name__}.newest", budget=2)
+    ids = torch.tensor([1, 2, 3])
+    records = [([1], [1]), ([2], [2]), ([3], [3])]
+    replay.write(ids, records, torch.ones(3, EMBED_DIM), torch.ones(3))
+    draw = replay.draw(torch.tensor([3]), records[2:], torch.ones(1, EMBED_DIM))
+    assert draw.slots == [1, 0]
+
+
+@pytest.mark.parametrize("name", ["careless", "endless"])
+def test_a_selection_that_breaks_the_rules_is_an_error(name):
+    replay = make(selection=f"{__name__}.{name}", budget=3)
+    z = torch.ones(2, EMBED_DIM)
+    records = [([1], [1]), ([2], [2])]
+    replay.write(torch.tensor([1, 2]), records, z, torch.ones(2))
+    message = "replay.selection must return at most 3 slots, all of them eligible"
+    with pytest.raises(ValueError, match=message):
+        replay.draw(torch.tensor([1, 9]), records, z)
+
+
+def test_refuses_the_state_of_another_seed():
+    with pytest.raises(ValueError, match="seed must be the checkpoint's 7, got 8"):
+        make(seed=8).load_state_dict(make().state_dict())
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (
+            {"weight": -1.0},
+            "replay.weight must be a finite number of at least 0, got -1",
+        ),
+        ({"weight": float("inf")}, "replay.weight must be .* got inf"),
+        ({"weight": True}, "replay.weight must be .* got True"),
+        ({"weight": "1"}, "replay.weight must be .* got '1'"),
+        ({"budget": 0}, "replay.budget must be at least 1, got 0; set replay.weight=0"),
+        ({"budget": 1.5}, "replay.budget must be a whole number, got 1.5"),
+        ({"selection": "best"}, "replay.selection must be one of content, .*'best'"),
+        ({"neighbors": 0}, "replay.neighbors must be at least 1, got 0"),
+        ({"neighbors": True}, "replay.neighbors must be a whole number, got True"),
+        ({"fill": 1}, "replay.fill must be True or False, got 1"),
+        ({"fill": "False"}, "replay.fill must be True or False, got 'False'"),
+        (
+            {"capacity": 0},
+            "replay.capacity must be at least 1, got 0; set replay.weight",
+        ),
+        (
+            {"on_revisit": "keep"},
+            "replay.on_revisit must be one of refresh, append, got",
+        ),
+        ({"score_update_rate": 0}, "replay.score_update_rate must lie between 0 and 1"),
+        ({"score_update_rate": 1.0}, "replay.score_update_rate must lie .* got 1.0"),
+        ({"score_update_rate": "a"}, "replay.score_update_rate must lie .* got 'a'"),
+        (
+            {"address": "hash"},
+            "replay.address must be one of sparse, dense, got 'hash'",
+        ),
+        ({"address_dim": 0}, "replay.address_dim must be at least 1, got 0"),
+        ({"address_top_k": 0}, "replay.address_top_k must be at least 1, got 0"),
+        (
+            {"address_dim": 8, "address_top_k": 9},
+            r"replay.address_top_k must be at most replay.address_dim \(8\), got 9",
+        ),
+    ],
+)
+def test_wrong_settings_name_their_key(settings, message):
+    with pytest.raises(ValueError, match=message):
+        validate_replay(**settings)
+    with pytest.raises(ValueError, match=message):
+        make(**settings)
+
+
+def test_top_k_is_checked_against_the_default_address_too():
+    with pytest.raises(ValueError, match=r"replay.address_top_k must be .* \(32\)"):
+        make(address_top_k=33)
+
+
+def test_validation_takes_the_settings_of_the_class():
+    ours = dict(inspect.signature(validate_replay).parameters)
+    theirs = dict(inspect.signature(EpisodicReplay.__init__).parameters)
+    for key in ("self", "embed_dim", "seed", "device"):
+        del theirs[key]
+    assert {k: p.default for k, p in ours.items()} == {
+        k: p.default for k, p in theirs.items()
+    }
+    validate_replay()
+    validate_replay(selection="current_batch", weight=0, budget=1, address="dense")
+
+
+def test_the_package_imports_only_torch_and_the_standard_library():
+    allowed = sys.stdlib_module_names | {"torch"}
+    files = sorted(Path(erjepa.replay.__file__).parent.glob("*.py"))
+    assert len(files) > 5
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module]
+            for name in names:
+                ours = name.startswith("erjepa.replay")
+                assert ours or name.split(".")[0] in allowed, f"{file.name}: {name}"

@@ -1,0 +1,224 @@
+"""Selections equal brute force on any history, and the paper's rules on small ones."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from erjepa.replay import selection
+from erjepa.replay.selection import content, fill_to, hard, resolve_selection, uniform
+from erjepa.replay.top import top_slots
+from tests.replay.histories import (
+    POOL,
+    cue_codes,
+    histories,
+    make_memory,
+    make_reference,
+    play,
+    quick,
+)
+
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+small_values = st.sampled_from([-math.inf, -1.0, -0.0, 0.0, 0.5, 2.0])
+
+
+def select(policy, memory, *, cues=(0,), current=(), seed=0, **settings):
+    settings = {"budget": 4, "neighbors": 2, "fill": False} | settings
+    return policy(
+        memory,
+        cue_codes(memory, list(cues)),
+        memory.eligible(torch.tensor(current, dtype=torch.int64)),
+        generator=torch.Generator().manual_seed(seed),
+        **settings,
+    )
+
+
+def memory_of(*pairs, address="sparse"):
+    """A memory of (example, pool row, score) entries, one per slot."""
+    memory = make_memory(max(1, len(pairs)), on_revisit="append", address=address)
+    if pairs:
+        play(("write", list(pairs)), memory)
+    return memory
+
+
+@quick
+@given(
+    history=histories,
+    capacity=st.integers(1, 6),
+    on_revisit=st.sampled_from(["refresh", "append"]),
+    address=st.sampled_from(["sparse", "dense"]),
+    cues=st.lists(st.integers(0, len(POOL) - 1), min_size=1, max_size=4),
+    current=st.lists(st.integers(0, 7), max_size=3),
+    budget=st.integers(1, 8),
+    neighbors=st.integers(1, 5),
+    fill=st.booleans(),
+)
+def test_selections_equal_brute_force(
+    history, capacity, on_revisit, address, cues, current, budget, neighbors, fill
+):
+    memory = make_memory(capacity, on_revisit=on_revisit, address=address)
+    reference = make_reference(memory)
+    for operation in history:
+        play(operation, memory, reference)
+    settings = {"budget": budget, "neighbors": neighbors, "fill": fill}
+
+    def run(policy):
+        return select(policy, memory, cues=cues, current=current, **settings)
+
+    assert run(content) == reference.content(POOL[cues], current, **settings)
+    assert run(hard) == reference.hard(current, budget=budget)
+    eligible, drawn = reference.eligible(current), run(uniform)
+    assert set(drawn) <= set(eligible)
+    assert len(drawn) == (budget if eligible else 0)
+    if len(eligible) >= budget:
+        assert len(set(drawn)) == budget
+
+
+def test_content_by_hand():
+    # Pool row 0 is stored in slots 1 and 3, row 1 in 0 and 2: each cue finds its own two,
+    # lower slot first; the second cue's come after the first cue's.
+    memory = memory_of((5, 1, 1.0), (6, 0, 1.0), (7, 1, 1.0), (8, 0, 1.0))
+    assert select(content, memory, cues=[0, 1]) == [1, 3, 0, 2]
+    assert select(content, memory, cues=[1, 0]) == [0, 2, 1, 3]
+    assert select(content, memory, cues=[0, 0]) == [1, 3]
+    assert select(content, memory, cues=[0, 1], budget=3) == [1, 3, 0]
+    assert select(content, memory, cues=[0, 1], neighbors=1) == [1, 0]
+    assert select(content, memory, cues=[0], neighbors=1, current=[6]) == [3]
+    assert select(content, memory, cues=[0], budget=5, fill=True) == [1, 3, 1, 3, 1]
+    assert select(content, memory, current=[5, 6, 7, 8], fill=True) == []
+
+
+def test_hard_by_hand():
+    memory = memory_of((5, 0, 0.3), (6, 0, 2.0), (7, 0, 0.5), (8, 0, 2.0))
+    assert select(hard, memory, budget=3) == [1, 3, 2]
+    assert select(hard, memory, budget=3, current=[6]) == [3, 2, 0]
+    assert select(hard, memory, budget=5, current=[6, 8]) == [2, 0, 2, 0, 2]
+    assert select(hard, memory, current=[5, 6, 7, 8]) == []
+
+
+@pytest.mark.parametrize("policy", [content, uniform, hard])
+def test_an_empty_memory_gives_nothing(policy):
+    assert select(policy, memory_of(), fill=True) == []
+
+
+@pytest.mark.parametrize(
+    "slots, budget, filled",
+    [
+        ([4, 1], 5, [4, 1, 4, 1, 4]),
+        ([4, 1], 2, [4, 1]),
+        ([4], 3, [4, 4, 4]),
+        ([], 3, []),
+    ],
+)
+def test_fill_repeats_in_order(slots, budget, filled):
+    assert fill_to(slots, budget) == filled
+
+
+def test_cues_in_chunks_give_the_same_slots(monkeypatch):
+    memory = memory_of(*[(n, n % 6, 1.0) for n in range(40)])
+    settings = {"cues": [3, 0, 5, 0, 1], "neighbors": 5, "budget": 22}
+    whole = select(content, memory, **settings)
+    monkeypatch.setattr(selection, "_CHUNK_COSINES", 80)  # two cues at a time
+    assert select(content, memory, **settings) == whole
+    assert len(whole) == 20
+
+
+def test_uniform_without_replacement_takes_each_slot_with_probability_r_over_n():
+    memory, draws = memory_of(*[(n, 0, 1.0) for n in range(9)]), 3000
+    generator = torch.Generator().manual_seed(0)
+    codes, eligible = cue_codes(memory, [0]), memory.eligible(torch.tensor([4]))
+    counts, pairs = torch.zeros(9), torch.zeros(9, 9)
+    for _ in range(draws):
+        slots = uniform(
+            memory,
+            codes,
+            eligible,
+            budget=3,
+            neighbors=1,
+            fill=False,
+            generator=generator,
+        )
+        assert len(set(slots)) == 3
+        counts[slots] += 1
+        for a in slots:
+            pairs[a, [b for b in slots if b != a]] += 1
+    assert counts[4] == 0
+    others = torch.arange(9) != 4
+    share = 3 / 8
+    deviation = (draws * share * (1 - share)) ** 0.5
+    assert (counts[others] - draws * share).abs().max() < 4 * deviation
+    # Sets, not only slots, are equally likely: every pair has 3/8 * 2/7.
+    share = 3 / 8 * 2 / 7
+    deviation = (draws * share * (1 - share)) ** 0.5
+    upper = pairs[others][:, others].triu(1)
+    assert (upper[upper > 0] - draws * share).abs().max() < 4 * deviation
+    assert (upper > 0).sum() == 28
+
+
+def test_uniform_draws_with_replacement_below_the_budget():
+    memory = memory_of((5, 0, 1.0), (6, 0, 1.0))
+    drawn = torch.tensor([select(uniform, memory, seed=s) for s in range(1000)])
+    assert drawn.shape == (1000, 4)
+    # Independent draws: all 16 lists, each 62.5 times in 1000 (five sigma is 38).
+    lists = (drawn * torch.tensor([8, 4, 2, 1])).sum(dim=1).bincount(minlength=16)
+    assert (lists - 62.5).abs().max() < 38
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@quick
+@given(st.lists(st.lists(small_values, min_size=9, max_size=9), min_size=1, max_size=3))
+def test_top_slots_is_a_stable_sort(device, rows):
+    values = torch.tensor(rows, device=device)
+    for k in range(10):
+        expected = [sorted(range(9), key=lambda n: (-r[n], n))[:k] for r in rows]  # noqa: B023
+        assert top_slots(values, k).tolist() == expected
+
+
+def test_content_and_write_at_a_hundred_thousand_slots():
+    capacity = 100_000
+    memory = make_memory(capacity)
+    state = memory.state_dict()
+    rows = torch.arange(capacity) % 6
+    codes = cue_codes(memory, rows.tolist())
+    state["example_ids"] = torch.arange(capacity)
+    state["scores"] = torch.ones(capacity)
+    state["replay_counts"] = torch.zeros(capacity, dtype=torch.int32)
+    state["records"] = {
+        "tokens": torch.zeros(0, dtype=torch.int32),
+        "lengths": torch.zeros(capacity, 2, dtype=torch.int32),
+    }
+    state["addresses"] |= {"indices": codes.indices, "values": codes.values}
+    memory.load_state_dict(state)
+    cues = [0, 5] * 32
+    # Example 6 has the second copy of pool row 0, example 5 the first of row 5.
+    assert select(content, memory, cues=cues, current=[5, 6]) == [0, 12, 11, 17]
+    play(("write", [(capacity + n, 3, 0.5) for n in range(8)]), memory)
+    # The first write takes the lowest of equal slots, the others the write before them.
+    assert memory.example_ids[:2].tolist() == [capacity + 7, 1]
+    assert select(content, memory, cues=[3], neighbors=3) == [0, 3, 9]
+
+
+def test_resolve_selection():
+    assert resolve_selection("hard") is hard
+    assert resolve_selection("erjepa.replay.selection.uniform") is uniform
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        (
+            "hardest",
+            "must be one of content, uniform, hard, current_batch, or .*hardest",
+        ),
+        (None, "must be one of content, uniform, hard, current_batch, or .*None"),
+        (".hard", "must be one of content"),
+        ("no_such_module.select", "cannot be imported .No module named"),
+        ("erjepa.replay.selection.hardest", "cannot be imported .*no attribute"),
+        ("erjepa.replay.selection.SELECTIONS", "is not a function"),
+    ],
+)
+def test_unknown_selections(name, message):
+    with pytest.raises(ValueError, match=f"replay.selection.*{message}"):
+        resolve_selection(name)
