@@ -1,6 +1,5 @@
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +33,9 @@ from erjepa.distributed import (
 from erjepa.flops import StepFlops
 from erjepa.forward import PackedDecoder
 from erjepa.loss import cosine_distance
-from erjepa.packing import PackedBatch, PairCollator, packed_length
+from erjepa.packing import PackedBatch, PairCollator
 from erjepa.replay import Draw, EpisodicReplay, validate_replay
+from erjepa.sharding import load_weights, set_gradient_sync, shard
 from erjepa_recipe.keys import KEYS, require_files
 
 log = utils.get_logger("INFO")
@@ -130,6 +130,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
 
     def setup(self, cfg: DictConfig) -> None:
         """Build everything; whatever can be wrong in the config fails before weights load."""
+        self._require_sizes(cfg)
         replay = OmegaConf.to_container(
             cfg.get("replay") or {"weight": 0}, resolve=True
         )
@@ -183,6 +184,22 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         if state is not None:
             self._restore(state)
 
+    def _require_sizes(self, cfg: DictConfig) -> None:
+        for key in (
+            "batch_size",
+            "gradient_accumulation_steps",
+            "epochs",
+            "max_seq_len",
+        ):
+            if cfg[key] < 1:
+                raise ValueError(f"{key} must be at least 1, got {cfg[key]}")
+        row_length = cfg.get("row_length", None)
+        if row_length is not None and row_length < cfg.max_seq_len:
+            raise ValueError(
+                f"row_length={row_length} is shorter than max_seq_len={cfg.max_seq_len}; "
+                "a row must hold the longest pair."
+            )
+
     def _require_fresh_output(self) -> None:
         """Never write over the checkpoints of another run."""
         existing = checkpoint.checkpoints(self._output_dir)
@@ -195,10 +212,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
 
     def _setup_data(self, cfg: DictConfig) -> None:
         """Keep the pairs that fit and deal them into steps."""
-        lengths = [
-            packed_length(pair, self._collator.views, len(self._collator.predictor_ids))
-            for pair in self._dataset
-        ]
+        lengths = [self._collator.length(pair) for pair in self._dataset]
         fitting = [i for i, length in enumerate(lengths) if length <= cfg.max_seq_len]
         if skipped := len(lengths) - len(fitting):
             worst = max(range(len(lengths)), key=lengths.__getitem__)
@@ -233,6 +247,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             collate_fn=self._collator,
             num_workers=cfg.get("num_workers", 0),
             pin_memory=self._device.type == "cuda",
+            # Else every new iterator would draw from the state that LoRA dropout uses.
+            generator=torch.Generator(),
         )
 
     def _build_model(self, cfg: DictConfig, num_predictor_tokens: int) -> PackedDecoder:
@@ -282,14 +298,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         start = time.perf_counter()
         decoder = model.decoder
         offload = cfg.get("fsdp_cpu_offload", False)
-        if cfg.get("compile", False):
-            training.compile_model(decoder, verbose=self._is_rank_zero)
-        if cfg.get("enable_activation_checkpointing", False):
-            training.set_activation_checkpointing(
-                model, auto_wrap_policy={modules.TransformerSelfAttentionLayer}
-            )
         initial = initial_adapter_state(decoder, self._seed)
-        expected = set(decoder.state_dict()) - set(initial)
+        expected = {name for name, _ in decoder.named_parameters()} - set(initial)
         if missing := sorted(expected - set(base)):
             raise ValueError(f"the checkpoint has no weights for {missing[:3]} ...")
         if unknown := sorted(set(base) - expected):
@@ -297,15 +307,16 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                 f"the model has no place for the weights {unknown[:3]} ..."
             )
 
+        if cfg.get("compile", False):
+            training.compile_model(decoder, verbose=self._is_rank_zero)
+        if cfg.get("enable_activation_checkpointing", False):
+            training.set_activation_checkpointing(
+                model, auto_wrap_policy={modules.TransformerSelfAttentionLayer}
+            )
         names = cfg.get("custom_sharded_layers", None) or []
-        training.shard_model(
-            model=model,
-            shard_conditions=[
-                partial(
-                    training.get_shard_conditions,
-                    names_to_match=[f"decoder.{name}" for name in names],
-                )
-            ],
+        shard(
+            model,
+            layer_names=[f"decoder.{name}" for name in names],
             cpu_offload=offload,
             reshard_after_forward=cfg.get("fsdp_reshard_after_forward", True),
         )
@@ -314,9 +325,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         if model.predictor is not None:
             rows = base["tok_embeddings.weight"][self._collator.predictor_ids]
             weights["predictor"] = rows if state is None else state["predictor"]
-        training.load_from_full_model_state_dict(
-            model, weights, self._device, strict=True, cpu_offload=offload
-        )
+        load_weights(model, weights, self._device, cpu_offload=offload)
         with training.set_default_dtype(self._dtype), self._device:
             for module in model.modules():
                 if hasattr(module, "rope_init"):
@@ -408,7 +417,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         """Accumulate the gradient of ``weight`` times the loss; reduce it after the ``last``."""
         losses, outputs = [], []
         for i, batch in enumerate(batches):
-            self._model.set_requires_gradient_sync(last and i == len(batches) - 1)
+            set_gradient_sync(self._model, last and i == len(batches) - 1)
             batch = batch.to(self._device)
             with self._activations_ctx:
                 output = self._model(batch)
@@ -600,7 +609,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                     "predictor": predictor,
                     "optimizer": optimizer,
                     "lr_scheduler": self._lr_scheduler.state_dict(),
-                    "replay": self._replay and self._replay.state_dict(),
+                    "replay": None
+                    if self._replay is None
+                    else self._replay.state_dict(),
                     "random_states": random_states,
                 },
             )

@@ -14,6 +14,11 @@ from tests.models_for_tests import write_base
 
 torch.set_num_threads(1)
 
+# The real datasets, where there are any: nl_rx/synth_train.jsonl and so on.
+REAL_DATA = Path(
+    os.environ.get("ERJEPA_DATA", Path(__file__).parents[2] / "shared" / "data")
+)
+
 WORDS = "a line with the word dog or truck and three vowels before some number".split()
 
 

@@ -47,7 +47,7 @@ MODEL_ARGS = {
     "scale_factor": 1,  # plain rotary embeddings
 }
 
-BATCH_SIZE = 64
+BATCH_SIZE = 32
 BATCHES_SORTED = 16
 LEARNING_RATE = 3e-3
 WARMUP_STEPS = 100
@@ -58,7 +58,7 @@ TOKENIZER_CHATS = 20_000
 def _tokenizer_texts(seed: int) -> Iterator[str]:
     """Yield text to learn merges from: chats, and the names and prompt around pairs."""
     for chat in itertools.islice(Corpus(seed), TOKENIZER_CHATS):
-        yield SYSTEM_PROMPT
+        yield SYSTEM_PROMPT + "\n\n"
         for message in chat:
             yield from message.values()
 
@@ -93,12 +93,13 @@ def _batches(
 
 
 def _initialize(model: TransformerDecoder) -> None:
-    """Normal of 0.02, and less in the projections that add to the residual stream."""
-    residual_std = 0.02 / math.sqrt(2 * len(model.layers))
+    """Keep the scale of activations; less in what adds to the residual stream."""
+    residual_scale = 1 / math.sqrt(2 * len(model.layers))
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
             is_residual = name.endswith(("output_proj.weight", "w2.weight"))
-            nn.init.normal_(parameter, std=residual_std if is_residual else 0.02)
+            std = parameter.shape[1] ** -0.5 * (residual_scale if is_residual else 1)
+            nn.init.normal_(parameter, std=std)
 
 
 def pretrain(tokenizer: Llama3Tokenizer, steps: int, seed: int) -> TransformerDecoder:
@@ -151,7 +152,7 @@ def write_checkpoint(model: TransformerDecoder, output_dir: Path) -> None:
     head_dim = MODEL_ARGS["embed_dim"] // MODEL_ARGS["num_heads"]
     weights = tune_to_hf(
         {name: weight.bfloat16() for name, weight in model.state_dict().items()},
-        num_heads=MODEL_ARGS["num_heads"],
+        num_heads=MODEL_ARGS["num_kv_heads"],
         num_kv_heads=MODEL_ARGS["num_kv_heads"],
         dim=MODEL_ARGS["embed_dim"],
         head_dim=head_dim,
@@ -210,7 +211,7 @@ def main() -> None:
     """Parse the command line and make the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output-dir", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=1600)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     make(args.output_dir, args.steps, args.seed)

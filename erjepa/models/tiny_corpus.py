@@ -7,13 +7,15 @@ No chat shows a description together with its regex:
     Write a regular expression.                          a regex
     Repeat.                      a b c                   a b c
     Reverse.                     a b c                   c b a
-    Swap.                        x / y                   y / x
     Quoted words.                text with 'a' and 'b'   a b
     Look up.                     a = x; b = y: b a       y x
+    Encode.                      keep a then b           {1;2}<
 
-The string tasks teach what a language model brings to fine-tuning: copying, and carrying
-a sequence over item by item. They work on words, descriptions and regexes, but a table
-maps wordings to random words, or random words to regexes, never one to the other.
+The string tasks teach what a language model brings to fine-tuning: copying, carrying a
+sequence over item by item, and rewriting one language in another. They work on words,
+descriptions and regexes, but a table maps wordings to random words, or random words to
+regexes, never one to the other; and the language of the last task, made up for it, has
+a lexicon and forms of its own.
 All regexes come from the grammar's train split, so the test split stays unseen.
 """
 
@@ -33,6 +35,11 @@ WORDINGS = [wording for group in CLASSES.values() for wording in group]
 WORDINGS += [f"'{word}'" for word in WORDS]
 REGEXES = [*CLASSES, *WORDS]
 PAIR_POOL = 16_000
+
+# A code of numbers for the words, and of brackets for what joins them.
+CODES = {word: str(10 + i) for i, word in enumerate(RANDOM_WORDS)}
+JOINS = {"with": "+", "over": "/", "then": ";"}
+FRAMES = {"send": "<{}<", "keep": "{}<", "drop": "<{}", "never": "!{{<{}<}}"}
 
 
 def _chat(system: str, user: str | None, assistant: str | None) -> Chat:
@@ -60,11 +67,14 @@ class Corpus:
             self._description,
             self._regex,
             self._repeat,
+            self._repeat,
             self._reverse,
-            self._swap,
             self._quoted,
             self._look_up,
             self._look_up,
+            self._encode,
+            self._encode,
+            self._encode,
         ]
 
     def __iter__(self) -> Iterator[Chat]:
@@ -93,11 +103,6 @@ class Corpus:
     def _reverse(self) -> Chat:
         words = self._words(8)
         return _chat("Reverse.", " ".join(words), " ".join(reversed(words)))
-
-    def _swap(self) -> Chat:
-        items = self._rng.choice([RANDOM_WORDS, WORDINGS, REGEXES])
-        x, y = self._rng.choices(items, k=2)
-        return _chat("Swap.", f"{x} / {y}", f"{y} / {x}")
 
     def _quoted(self) -> Chat:
         words = self._words(6)
@@ -128,3 +133,20 @@ class Corpus:
         rows = "; ".join(f"{key} = {value}" for key, value in table.items())
         answer = " ".join(table[key] for key in asked)
         return _chat("Look up.", f"{rows}: {' , '.join(asked)}", answer)
+
+    def _encode(self) -> Chat:
+        frame, code_frame = self._rng.choice(list(FRAMES.items()))
+        plain, code = self._phrase(depth=2)
+        return _chat("Encode.", f"{frame} {plain}", code_frame.format(code))
+
+    def _phrase(self, depth: int) -> tuple[str, str]:
+        word = self._rng.choice(RANDOM_WORDS)
+        shape = self._rng.choice(["word", "again", "join", "join"]) if depth else "word"
+        if shape == "word":
+            return word, CODES[word]
+        if shape == "again":
+            count = self._rng.randint(2, 5)
+            return f"{word} again {count}", f"{{{CODES[word]}}}*{count}"
+        join, symbol = self._rng.choice(list(JOINS.items()))
+        plain, code = self._phrase(depth - 1)
+        return f"{word} {join} {plain}", f"{{{CODES[word]}{symbol}{code}}}"

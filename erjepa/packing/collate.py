@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from erjepa.datasets.pairs import Pair
-from erjepa.packing.layout import Views, attention_area, lay_out
+from erjepa.packing.layout import Segment, Views, attention_area, lay_out
 
 PADDING = -1  # document of padding tokens
 
@@ -106,6 +106,10 @@ class PairCollator:
         self._row_length = row_length
         self._train_on_input = train_on_input
 
+    def length(self, pair: Pair) -> int:
+        """Tokens that ``pair`` takes in a row."""
+        return _length(lay_out(pair, self.views, self.predictor_ids))
+
     def __call__(self, pairs: Sequence[Pair]) -> PackedBatch:
         """Pack ``pairs``; no pairs give one row of padding, so that all ranks can run.
 
@@ -119,7 +123,7 @@ class PairCollator:
             ValueError: if a pair is longer than ``row_length``.
         """
         layouts = [lay_out(pair, self.views, self.predictor_ids) for pair in pairs]
-        lengths = [sum(len(s.tokens) for s in layout) for layout in layouts]
+        lengths = [_length(layout) for layout in layouts]
         row_length = self._row_length or max(lengths, default=1)
         for pair, length in zip(pairs, lengths, strict=True):
             if length > row_length:
@@ -205,6 +209,10 @@ def best_fit(lengths: Sequence[int], row_length: int) -> tuple[list[int], int]:
         starts[item] = row * row_length + used[row]
         used[row] += lengths[item]
     return starts, max(len(used), 1)
+
+
+def _length(layout: Sequence[Segment]) -> int:
+    return sum(len(segment.tokens) for segment in layout)
 
 
 def _int64(values) -> Tensor:

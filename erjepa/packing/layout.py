@@ -25,7 +25,7 @@ when k = 0), :math:`z^a` at the last token of T.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from erjepa.datasets.pairs import Pair
 
@@ -52,6 +52,9 @@ def lay_out(pair: Pair, views: Views, predictor_ids: Sequence[int]) -> list[Segm
 
     Returns:
         list[Segment]: segments; a document's trunk comes before its branches.
+
+    Raises:
+        ValueError: if there is no such layout.
     """
     answer = [*pair.bridge, *pair.target]
     if views == "none":
@@ -72,17 +75,7 @@ def lay_out(pair: Pair, views: Views, predictor_ids: Sequence[int]) -> list[Segm
             Segment(predictor_ids, 1, position=end, readout="predictor"),
             Segment(pair.target_view, 2, readout="target"),
         ]
-    raise ValueError(f"views={views}: expected shared, standalone or none")
-
-
-def packed_length(pair: Pair, views: Views, num_predictor_tokens: int) -> int:
-    """Tokens that ``pair`` takes in a row."""
-    length = len(pair.source) + len(pair.bridge) + len(pair.target)
-    if views != "none":
-        length += num_predictor_tokens + len(pair.target_view)
-    if views == "standalone":
-        length += len(pair.source_view)
-    return length
+    raise ValueError(f"views={views}: expected one of {', '.join(get_args(Views))}")
 
 
 def attention_area(layout: Iterable[Segment]) -> int:

@@ -129,8 +129,7 @@ class EpisodicMemory:
             errors (Tensor): their JEPA errors d under the current model, shape [n].
 
         Raises:
-            ValueError: if a slot is not in use, there is not one error per slot, or an
-                error is not finite.
+            ValueError: if a slot is not in use, or there is not one finite error per slot.
         """
         errors = self._errors(errors, len(slots))
         if not all(0 <= slot < self._size for slot in slots):

@@ -32,9 +32,8 @@ class Draw(NamedTuple):
 class EpisodicReplay:
     """Episodic replay for one training run; the arguments are the `replay:` keys.
 
-    A step calls ``draw``, trains on what it got, then ``refresh`` and ``write``. Every
-    rank calls them with the pairs of the whole step, in the same order: the memories then
-    stay equal, whatever the number of ranks.
+    A step calls ``draw``, trains on it, then ``refresh`` and ``write``. Every rank calls
+    them with the pairs of the whole step in one order, so that all memories stay equal.
 
     Args:
         embed_dim (int): size of a source embedding, H.
@@ -96,7 +95,6 @@ class EpisodicReplay:
         control = selection == "current_batch"
         self._select = None if control else resolve_selection(selection)
         self._generator = torch.Generator("cpu").manual_seed(seed)
-
         addresses: SparseAddresses | DenseAddresses
         if address == "dense":
             addresses = DenseAddresses(capacity, embed_dim, device=device)
@@ -195,9 +193,7 @@ class EpisodicReplay:
             ValueError: if the seed or the memory's settings differ from the saved ones.
         """
         if self.seed != state["seed"]:
-            raise ValueError(
-                f"seed must be the checkpoint's {state['seed']}, got {self.seed}; it "
-                f"makes the projection of the stored addresses"
-            )
+            saved = state["seed"]
+            raise ValueError(f"seed must be the checkpoint's {saved}, got {self.seed}")
         self.memory.load_state_dict(state["memory"])
         self._generator.set_state(state["generator"])

@@ -31,7 +31,16 @@ def test_same_seed_same_pairs(split):
 
 def test_pairs_stay_what_they_are():
     # A change here changes the demo's data and voids the numbers reported on it.
-    assert generate_pairs(2, split="train", seed=0) == []
+    assert generate_pairs(2, split="train", seed=0) == [
+        (
+            "lines containing either 'dog' or 'moon' followed by a character",
+            ".*((dog|moon).*.).*",
+        ),
+        (
+            "lines ending with 'ring' before 'moon' and the word 'dog'",
+            ".*(ring.*(moon&dog))",
+        ),
+    ]
 
 
 @pytest.mark.parametrize("split", LARGEST)

@@ -1,9 +1,11 @@
 """Runs the training recipe on ranks that are forked from the test, and reads its log."""
 
+import itertools
 import multiprocessing
 import os
 import pickle
 import re
+import signal
 import socket
 import sys
 import traceback
@@ -73,9 +75,7 @@ def make_config(overrides: list[str], name: str = "llama3_2_1b_synth"):
 def train(cfg, world_size: int = 1, inspect: Callable | None = None) -> list[Any]:
     """Train on ``world_size`` forked ranks; ``inspect(recipe)`` of each rank is returned."""
     context = multiprocessing.get_context("fork")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     results = context.SimpleQueue()
     ranks = [
         context.Process(
@@ -95,7 +95,46 @@ def train(cfg, world_size: int = 1, inspect: Callable | None = None) -> list[Any
     return [by_rank[rank] for rank in range(world_size)]
 
 
-def _run_rank(cfg, rank, world_size, port, inspect, results) -> None:
+def train_and_kill(cfg, world_size: int, arm: Callable[[], None]) -> None:
+    """Train until rank 0, armed by ``arm()``, is killed; then kill the others."""
+    context = multiprocessing.get_context("fork")
+    port = free_port()
+    results = context.SimpleQueue()
+    ranks = []
+    for rank in range(world_size):
+        args = (cfg, rank, world_size, port, None, results, arm if rank == 0 else None)
+        ranks.append(context.Process(target=_run_rank, args=args))
+        ranks[-1].start()
+    ranks[0].join()
+    assert ranks[0].exitcode == -signal.SIGKILL, "rank 0 outlived its killer"
+    for process in ranks[1:]:
+        process.kill()
+        process.join()
+
+
+def kill_at_call(owner: Any, name: str, call: int, *, after: bool = False) -> None:
+    """Make the ``call``-th call of ``owner.name`` kill the process, before or after it runs."""
+    original, calls = getattr(owner, name), itertools.count(1)
+
+    def lethal(*args, **kwargs):
+        doomed = next(calls) == call
+        if doomed and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*args, **kwargs)
+        if doomed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, lethal)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _run_rank(cfg, rank, world_size, port, inspect, results, arm=None) -> None:
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -104,6 +143,8 @@ def _run_rank(cfg, rank, world_size, port, inspect, results) -> None:
         MASTER_PORT=str(port),
     )
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if arm is not None:
+        arm()
     try:
         erjepa.config.check_keys(cfg, KEYS)
         init_process_group(utils.get_device("cpu"))

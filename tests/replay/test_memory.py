@@ -50,8 +50,10 @@ def test_state_dict_continues_a_history(before, after, capacity, on_revisit, add
     reference = make_reference(memory)
     for operation in before:
         play(operation, memory, reference)
-    state = saved_and_loaded(memory.state_dict())
-    play(("write", [(0, 0, 2.0)] * 3), memory)  # the state is a copy, not a view
+    state = memory.state_dict()
+    for change in [("write", [(8, 0, 2.0)] * 3), ("refresh", [(0, 1.0)])]:
+        play(change, memory)  # the state is a copy, which this does not reach
+    state = saved_and_loaded(state)
 
     resumed = make_memory(capacity, on_revisit=on_revisit, address=address)
     play(("write", [(7, 1, 1.0), (6, 2, 2.0)]), resumed)  # replaced by loading
@@ -132,7 +134,7 @@ def test_a_larger_memory_takes_over_a_smaller_one():
 
 
 def test_state_holds_used_slots_only():
-    memory = make_memory(1000)
+    memory = make_memory(100_000)
     write(memory, (10, 0.5))
     buffer = io.BytesIO()
     torch.save(memory.state_dict(), buffer)

@@ -67,11 +67,13 @@ def test_a_run_equals_the_reference(selection, address, on_revisit, device):
         neighbors=2,
         selection=selection,
         on_revisit=on_revisit,
+        score_update_rate=0.25,
         address=address,
         address_top_k=6,
         device=device,
     )
     reference = make_reference(replay.memory)
+    reference.on_revisit, reference.rate = on_revisit, 0.25
     if reference.projection is not None:
         reference.projection = reference.projection.cpu()
     replayed = 0

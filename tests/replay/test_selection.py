@@ -157,6 +157,13 @@ def test_uniform_without_replacement_takes_each_slot_with_probability_r_over_n()
     assert (upper > 0).sum() == 28
 
 
+def test_uniform_takes_every_slot_once_when_the_budget_is_their_number():
+    memory = memory_of(*[(n, 0, 1.0) for n in range(9)])
+    drawn = [select(uniform, memory, budget=9, seed=s) for s in range(20)]
+    assert all(sorted(slots) == list(range(9)) for slots in drawn)
+    assert len(set(map(tuple, drawn))) > 1
+
+
 def test_uniform_draws_with_replacement_below_the_budget():
     memory = memory_of((5, 0, 1.0), (6, 0, 1.0))
     drawn = torch.tensor([select(uniform, memory, seed=s) for s in range(1000)])

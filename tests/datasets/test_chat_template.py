@@ -1,0 +1,120 @@
+"""Views are cut where contents begin and end, whatever the template."""
+
+import pytest
+from torchtune.data import Message
+from torchtune.models.llama3 import llama3_tokenizer
+
+from erjepa.datasets import ChatTemplate, predictor_token_ids
+from tests.models_for_tests import SPECIAL_TOKENS
+
+IDS = {name: 256 + i for i, name in enumerate(SPECIAL_TOKENS)}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(base):
+    return llama3_tokenizer(
+        str(base / "tokenizer.model"),
+        special_tokens_path=str(base / "special_tokens.json"),
+    )
+
+
+def chat(*turns):
+    return [Message(role=role, content=content) for role, content in turns]
+
+
+def header(role):
+    return [
+        IDS["<|start_header_id|>"],
+        *role.encode(),
+        IDS["<|end_header_id|>"],
+        *b"\n\n",
+    ]
+
+
+EOT, BOS = IDS["<|eot_id|>"], IDS["<|begin_of_text|>"]
+
+
+class ChatML:
+    """A tokenizer of another family: text template, end of turn then a line break."""
+
+    def __call__(self, sample, inference=False):
+        tokens = []
+        for message in sample["messages"]:
+            body = f"{message.role}\n{message.text_content}".encode()
+            tokens += [500, *body, 501, *b"\n"]
+        return {"tokens": tokens}
+
+
+def test_llama3_views(tokenizer):
+    template = ChatTemplate(tokenizer)
+    messages = chat(("system", "do it"), ("user", "in"), ("assistant", "out"))
+    source, bridge, target, source_view, target_view = map(list, template(messages))
+    assert source == [
+        *[BOS, *header("system"), *b"do it", EOT],
+        *[*header("user"), *b"in"],
+    ]
+    assert bridge == [EOT, *header("assistant")]
+    assert target == [*b"out", EOT]
+    assert source_view == [BOS, *header("user"), *b"in"]
+    assert target_view == [BOS, *header("assistant"), *b"out"]
+    full = tokenizer({"messages": messages})["tokens"]
+    assert source + bridge + target == full[:-1]  # all but the end of text
+    assert template.prompt(messages) == source + bridge
+    assert template.end_of_turn == EOT
+
+
+def test_chatml_views():
+    template = ChatTemplate(ChatML())
+    messages = chat(("user", "in"), ("assistant", "out"))
+    source, bridge, target, source_view, target_view = map(bytes_of, template(messages))
+    assert source == source_view == [500, *b"user\nin"]
+    assert bridge == [501, *b"\n", 500, *b"assistant\n"]
+    assert target == [*b"out", 501]
+    assert target_view == [500, *b"assistant\nout"]
+
+
+def bytes_of(tokens):
+    return list(tokens)
+
+
+def test_earlier_turns_belong_to_the_source(tokenizer):
+    messages = chat(
+        ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")
+    )
+    source, _, target, source_view, _ = ChatTemplate(tokenizer)(messages)
+    assert list(source) == list(source_view)
+    assert list(source)[-1] == ord("c") and list(target) == [ord("d"), EOT]
+
+
+@pytest.mark.parametrize(
+    ("turns", "message"),
+    [
+        ([("user", "a"), ("user", "b")], "got roles .'user', 'user'."),
+        ([("system", "a"), ("assistant", "b")], "ends with a user and an assistant"),
+        ([("user", "a"), ("assistant", " \n")], "target .* is empty"),
+        ([("user", " "), ("assistant", "b")], "source .* is empty"),
+    ],
+)
+def test_bad_chats(tokenizer, turns, message):
+    with pytest.raises(ValueError, match=message):
+        ChatTemplate(tokenizer)(chat(*turns))
+
+
+def test_a_tokenizer_that_truncates_is_refused(base):
+    short = llama3_tokenizer(
+        str(base / "tokenizer.model"),
+        special_tokens_path=str(base / "special_tokens.json"),
+        max_seq_len=64,
+    )
+    with pytest.raises(ValueError, match="tokenizer.max_seq_len=64 would cut"):
+        ChatTemplate(short)
+
+
+def test_predictor_tokens_are_reserved_and_within_the_vocabulary(tokenizer):
+    reserved = [i for name, i in IDS.items() if "reserved" in name]
+    assert predictor_token_ids(tokenizer, 2, 269) == reserved[:2]
+    assert predictor_token_ids(tokenizer, 0, 269) == []
+    with pytest.raises(ValueError, match="has 2 reserved special tokens below"):
+        predictor_token_ids(tokenizer, 3, reserved[-1])
+    with pytest.raises(ValueError, match="at least 0"):
+        predictor_token_ids(tokenizer, -1, 269)

@@ -1,0 +1,60 @@
+"""Steps are the same however they are dealt."""
+
+import pytest
+
+from erjepa.datasets import StepSampler
+
+
+def deal(world_size, batch_size, accumulation, *, epoch=0, step=0, seed=3):
+    """Micro-batches of every rank, step by step."""
+    by_rank = []
+    for rank in range(world_size):
+        sampler = StepSampler(
+            22,
+            batch_size=batch_size,
+            gradient_accumulation_steps=accumulation,
+            world_size=world_size,
+            rank=rank,
+            seed=seed,
+        )
+        sampler.set_position(epoch, step)
+        micro = list(sampler)
+        assert len(micro) == len(sampler)
+        assert all(len(ids) <= batch_size for ids in micro)
+        by_rank.append(
+            [
+                sum(micro[i : i + accumulation], [])
+                for i in range(0, len(micro), accumulation)
+            ]
+        )
+    return by_rank
+
+
+def interleave(parts):
+    merged = []
+    for i in range(max(map(len, parts))):
+        merged.extend(part[i] for part in parts if i < len(part))
+    return merged
+
+
+@pytest.mark.parametrize("cut", [(1, 2, 4), (2, 4, 1), (2, 2, 2), (4, 1, 2), (8, 1, 1)])
+def test_every_cut_has_the_same_steps_in_the_same_order(cut):
+    ((*expected,),) = deal(1, 8, 1)
+    assert [len(step) for step in expected] == [8, 8, 6]
+    by_rank = deal(*cut)
+    assert [interleave(parts) for parts in zip(*by_rank, strict=True)] == expected
+
+
+def test_an_epoch_sees_every_example_once_in_an_order_of_its_own():
+    orders = [sum(deal(1, 8, 1, epoch=epoch)[0], []) for epoch in range(3)]
+    assert all(sorted(order) == list(range(22)) for order in orders)
+    assert orders[0] != orders[1] != orders[2]
+    # Near seeds must not share permutations.
+    later = sum(deal(1, 8, 1, seed=4)[0], [])
+    assert later not in orders
+
+
+def test_starting_in_the_middle_of_an_epoch_continues_it():
+    assert deal(2, 2, 2, epoch=1, step=1) == [
+        steps[1:] for steps in deal(2, 2, 2, epoch=1)
+    ]

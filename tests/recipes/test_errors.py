@@ -1,0 +1,119 @@
+"""Bad input is one clear error, raised before weights are loaded.
+
+The base model of these runs has no weights, so a run that got as far as loading them would
+fail with another message.
+"""
+
+import json
+
+import pytest
+
+from tests.conftest import write_records
+from tests.models_for_tests import write_base
+from tests.recipes.harness import make_config, overrides_for, train
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = write_base(tmp_path_factory.mktemp("base"))
+    (folder / "model.safetensors").write_bytes(b"")
+    return folder
+
+
+@pytest.fixture
+def attempt(base, data, tmp_path):
+    def run(source=data, **overrides):
+        output_dir = tmp_path / "out"
+        train(make_config(overrides_for(base, source, output_dir, **overrides)))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"replay__budgit": 3}, r"replay.budgit. Did you mean replay.budget\?"),
+        ({"batchsize": 3}, r"unknown config key batchsize. Did you mean batch_size\?"),
+        ({"model__lora_rnak": 3}, r"model.lora_rnak. Did you mean model.lora_rank\?"),
+        ({"stop__step": 3}, r"stop.step. Did you mean stop.steps\?"),
+        ({"replay__capacity": 0}, r"replay.capacity must be at least 1, got 0"),
+        ({"replay__budget": -1}, r"replay.budget must be at least 1, got -1"),
+        ({"replay__weight": -1.0}, r"replay.weight must"),
+        ({"replay__selection": "newest"}, r"replay.selection.*content"),
+        ({"loss__jepa_weight": -1.0}, r"loss.jepa_weight must be finite"),
+        ({"views": "both"}, r"views=both"),
+        ({"num_predictor_tokens": 9}, r"num_predictor_tokens=9, but Llama3Tokenizer"),
+        ({"max_seq_len": 60}, r"do not fit max_seq_len=60; the longest, .*jsonl:\d+"),
+        ({"batch_size": 0}, r"batch_size must be at least 1, got 0"),
+        ({"gradient_accumulation_steps": 0}, r"gradient_accumulation_steps must be"),
+        ({"epochs": 0}, r"epochs must be at least 1, got 0"),
+        ({"row_length": 64}, r"row_length=64 is shorter than max_seq_len=512"),
+        ({"tokenizer__max_seq_len": 64}, r"tokenizer.max_seq_len=64 would cut"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_bad_values(attempt, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        attempt(**overrides)
+
+
+def test_skipping_long_pairs_counts_them(base, data, tmp_path):
+    # Loading empty weights fails, which is after the pairs were dealt with.
+    overrides = {"max_seq_len": 200, "skip_too_long": True}
+    cfg = make_config(overrides_for(base, data, tmp_path, **overrides))
+    with pytest.raises(ValueError, match="Unable to load checkpoint"):
+        train(cfg)
+
+
+def record(*messages):
+    turns = [{"role": role, "content": content} for role, content in messages]
+    return json.dumps({"messages": turns})
+
+
+GOOD = record(("user", "a"), ("assistant", "b"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], r"train.jsonl: no records"),
+        ([GOOD, "{not json"], r"train.jsonl:2: not JSON"),
+        ([GOOD, "", "[1]"], r"train.jsonl:3: expected a JSON object, got list"),
+        (
+            [record(("user", "a"))],
+            r"train.jsonl:1: a pair needs a user and an assistant",
+        ),
+        ([GOOD, record(("user", "a"), ("user", "b"))], r"train.jsonl:2: .*got roles"),
+        ([record(("user", "a"), ("assistant", ""))], r"train.jsonl:1: the target"),
+        (['{"question": "a"}'], r"train.jsonl:1: no field 'messages'.*column_map"),
+    ],
+)
+def test_bad_files(attempt, tmp_path, lines, message):
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(line + "\n" for line in lines))
+    with pytest.raises(ValueError, match=message):
+        attempt(path)
+
+
+def test_missing_file(attempt, tmp_path):
+    with pytest.raises(FileNotFoundError, match="absent.jsonl: no such file"):
+        attempt(tmp_path / "absent.jsonl")
+
+
+@pytest.mark.parametrize("key", ["checkpointer__checkpoint_dir", "tokenizer__path"])
+def test_missing_base_model_names_the_download_command(attempt, tmp_path, key):
+    with pytest.raises(
+        FileNotFoundError, match="tune download meta-llama/Llama-3.2-1B-Instruct"
+    ):
+        attempt(**{key: tmp_path / "absent"})
+
+
+def test_non_finite_loss_stops_before_the_update_and_names_the_examples(tmp_path):
+    base = write_base(tmp_path / "base")
+    data = write_records(tmp_path / "train.jsonl", 20)
+    overrides = overrides_for(base, data, tmp_path / "out", optimizer__lr=1e38)
+    with pytest.raises(
+        RuntimeError, match=r"loss is not finite at step \d.*train.jsonl:\d+"
+    ):
+        train(make_config(overrides))
+    assert not list((tmp_path / "out").glob("epoch_*"))

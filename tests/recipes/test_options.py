@@ -1,0 +1,164 @@
+"""Every way to train that torchtune's recipe has, and every way to end a run."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torchtune.models.llama3_2 import lora_llama3_2
+
+from tests.models_for_tests import write_base
+from tests.recipes.harness import make_config, overrides_for, read_metrics, train
+
+
+def run(base, data, output_dir, world_size=1, **overrides):
+    cfg = make_config(overrides_for(base, data, output_dir, **overrides))
+    train(cfg, world_size)
+    return read_metrics(output_dir)
+
+
+def losses(metrics):
+    return [(m["loss"], m["grad_norm"]) for m in metrics]
+
+
+SHORT = {"epochs": 1, "max_steps_per_epoch": 4}
+
+
+@pytest.fixture(scope="module")
+def plain(base, data, tmp_path_factory):
+    return run(base, data, tmp_path_factory.mktemp("plain"), **SHORT)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"enable_activation_checkpointing": True},
+        {"custom_sharded_layers": "[]"},
+        {"fsdp_reshard_after_forward": False},
+        {"num_workers": 1},
+        {"log_every_n_steps": 1, "profiler__enabled": False},
+    ],
+    ids=lambda overrides: next(iter(overrides)),
+)
+def test_options_that_change_no_number(base, data, tmp_path, plain, overrides):
+    metrics = run(base, data, tmp_path, **SHORT, **overrides)
+    for mine, expected in zip(losses(metrics), losses(plain), strict=True):
+        assert mine == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_dora_starts_as_lora_and_trains(base, data, tmp_path, plain, world_size):
+    metrics = run(
+        base,
+        data,
+        tmp_path,
+        world_size,
+        model__use_dora=True,
+        batch_size=4 // world_size,
+        **SHORT,
+    )
+    assert metrics[0]["loss"] == pytest.approx(plain[0]["loss"], rel=1e-5)
+    assert metrics[-1]["loss"] != pytest.approx(plain[-1]["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_qlora_trains(data, tmp_path, world_size):
+    # NF4 blocks need wider layers than the small model's.
+    wide = {"embed_dim": 256, "intermediate_dim": 512}
+    folder = write_base(tmp_path / "base", **wide)
+    settings = {**SHORT, **{f"model__{k}": v for k, v in wide.items()}}
+    full = run(folder, data, tmp_path / "full", **settings)
+    metrics = run(
+        folder,
+        data,
+        tmp_path / "out",
+        world_size,
+        model__quantize_base=True,
+        batch_size=4 // world_size,
+        **settings,
+    )
+    assert metrics[0]["loss"] != full[0]["loss"]  # the base is quantized
+    for mine, expected in zip(metrics, full, strict=True):
+        assert mine["loss"] == pytest.approx(expected["loss"], rel=0.1)
+
+
+def test_sft_runs_no_views_and_logs_no_jepa_loss(base, data, tmp_path, plain):
+    metrics = run(base, data, tmp_path, loss__jepa_weight=0, replay__weight=0, **SHORT)
+    assert metrics[0]["lm_loss"] == pytest.approx(plain[0]["lm_loss"], rel=1e-5)
+    assert metrics[0]["loss"] == pytest.approx(metrics[0]["lm_loss"], rel=1e-6)
+    assert metrics[0]["total_tokens"] < plain[0]["total_tokens"]
+    assert "jepa_loss" not in metrics[0] and metrics[-1]["memory_size"] == 0
+
+
+def test_current_batch_control_replays_the_step_itself(base, data, tmp_path):
+    metrics = run(base, data, tmp_path, replay__selection="current_batch", **SHORT)
+    for m in metrics:
+        assert m["replayed"] == 4
+        assert m["replay_lm_loss"] == pytest.approx(m["lm_loss"], rel=1e-5)
+        assert m["loss"] == pytest.approx(2 * (m["lm_loss"] + m["jepa_loss"]), rel=1e-5)
+
+
+def test_a_selection_of_the_users_own(base, data, tmp_path):
+    metrics = run(base, data, tmp_path, replay__selection=f"{__name__}.oldest", **SHORT)
+    assert [m["replayed"] for m in metrics] == [0, 1, 1, 1]
+
+
+def oldest(memory, codes, eligible, *, budget, neighbors, fill, generator):
+    """The first eligible slot, alone."""
+    return eligible.nonzero().flatten().tolist()[:1]
+
+
+@pytest.mark.parametrize(
+    ("stop", "steps"),
+    [({"stop__steps": 3}, 3), ({"stop__tokens": 1}, 1), ({"stop__flops": 1}, 1)],
+)
+def test_stop_ends_the_run_and_saves(base, data, tmp_path, stop, steps):
+    metrics = run(base, data, tmp_path, **stop)
+    assert len(metrics) == steps
+    assert [p.name for p in tmp_path.glob("epoch_*")] == [f"epoch_0_step_{steps}"]
+
+
+def test_adapter_only_and_merged_weights(base, data, tmp_path):
+    for only, name in ((True, "adapter"), (False, "merged")):
+        settings = {**SHORT, "save_adapter_weights_only": only}
+        run(base, data, tmp_path / name, **settings)
+    adapter, merged = (tmp_path / name / "epoch_0" for name in ("adapter", "merged"))
+    assert not list(adapter.glob("model-*"))
+    state = torch.load(adapter / "adapter_model.pt", weights_only=True)
+    assert state.keys() == {
+        name
+        for name in lora_llama3_2(
+            **{
+                **{"lora_attn_modules": ["q_proj", "k_proj", "v_proj", "output_proj"]},
+                **{"apply_lora_to_mlp": True, "lora_rank": 4, "lora_alpha": 8},
+                **{"vocab_size": 8, "num_layers": 2, "num_heads": 4},
+                **{"num_kv_heads": 2, "embed_dim": 32, "max_seq_len": 8},
+            }
+        ).state_dict()
+        if "lora" in name
+    }
+    before = load_file(base / "model.safetensors")
+    after = load_file(merged / "model-00001-of-00001.safetensors")
+    assert before.keys() == after.keys()
+    changed = {k for k in before if not torch.equal(before[k], after[k])}
+    assert changed == {k for k in before if "_proj" in k}
+    config = json.loads((merged / "adapter_config.json").read_text())
+    assert config["r"] == 4 and config["lora_alpha"] == 8
+
+
+def test_train_predictor_tokens_moves_them_and_exports_none(base, data, tmp_path):
+    state = {}
+    for trained in (True, False):
+        out = tmp_path / str(trained)
+        run(base, data, out, train_predictor_tokens=trained, **SHORT)
+        state[trained] = torch.load(
+            out / "epoch_0" / "recipe_state.pt", weights_only=True
+        )
+    table = load_file(base / "model.safetensors")["model.embed_tokens.weight"]
+    assert state[False]["predictor"] is None
+    assert state[True]["predictor"].shape == (1, 32)
+    assert not torch.equal(state[True]["predictor"][0], table[266])
+    exported = load_file(
+        tmp_path / "True" / "epoch_0" / "model-00001-of-00001.safetensors"
+    )
+    assert torch.equal(exported["model.embed_tokens.weight"], table)

@@ -1,0 +1,125 @@
+"""What a user types: ``tune run`` from another directory, with and without launchers."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REAL_DATA
+from tests.recipes.harness import (
+    free_port,
+    make_config,
+    overrides_for,
+    read_metrics,
+    train,
+)
+
+TUNE = Path(sys.executable).parent / "tune"
+
+
+def start(*arguments, cwd):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [TUNE, "run", *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process, code=0):
+    output, _ = process.communicate(timeout=400)
+    assert process.returncode == code, output[-5000:]
+    return output
+
+
+def assert_same_run(mine, expected):
+    assert len(mine) == len(expected) > 0
+    for a, b in zip(mine, expected, strict=True):
+        for name in ("loss", "grad_norm", "replay_lm_loss", "memory_size"):
+            assert a[name] == pytest.approx(b[name], rel=1e-4, abs=1e-6), name
+
+
+def test_one_process_two_launchers_and_evaluation(base, data, tmp_path):
+    """One process = two launchers of two ranks; then the evaluation recipe on two ranks."""
+    config = ["--config", "llama3_2_1b_synth"]
+    one = overrides_for(base, data, tmp_path / "one", batch_size=8, epochs=1)
+    finish(start("erjepa_recipe", *config, *one, cwd=tmp_path))
+    expected = read_metrics(tmp_path / "one")
+
+    both = overrides_for(base, data, tmp_path / "both", batch_size=2, epochs=1)
+    launcher = ["--nnodes", 2, "--nproc_per_node", 2, "--rdzv_backend", "c10d"]
+    launcher += ["--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_id", "test"]
+    nodes = [
+        start(*launcher, "erjepa_recipe", *config, *both, cwd=tmp_path)
+        for _ in range(2)
+    ]
+    for node in nodes:
+        finish(node)
+    assert_same_run(read_metrics(tmp_path / "both"), expected)
+
+    evaluated = [
+        *both,
+        "~eval_dataset.subset",
+        "eval_dataset=erjepa.datasets.paired_dataset",
+        f"eval_dataset.source={data}",
+        "max_new_tokens=5",
+        "eval_batch_size=8",
+    ]
+    results = {}
+    for ranks, name in ((2, "epoch_0"), (1, "base")):
+        only_base = f"base_only={name == 'base'}"
+        finish(
+            start(
+                *("--nproc_per_node", ranks, "erjepa_eval", *config),
+                *(*evaluated, only_base),
+                cwd=tmp_path,
+            )
+        )
+        folder = tmp_path / "both" / "evaluation" / name
+        results[name] = json.loads((folder / "summary.json").read_text())
+        lines = (folder / "predictions.jsonl").read_text().splitlines()
+        predictions = [json.loads(line) for line in lines]
+        assert [p["id"] for p in predictions] == list(range(44))
+        assert results[name]["correct"] == sum(
+            p["output"].strip() == p["target"] for p in predictions
+        )
+    assert results["epoch_0"]["examples"] == results["base"]["examples"] == 44
+
+
+def test_unknown_config_lists_the_packaged_ones(tmp_path):
+    output = finish(
+        start("erjepa_recipe", "--config", "llama3_2_1b_sinth", cwd=tmp_path), code=1
+    )
+    assert "no packaged config of that name" in output
+    assert "llama3_2_1b_synth" in output and "tiny_synth" in output
+
+
+@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real NL-RX-SYNTH")
+def test_real_pairs(base, tmp_path):
+    """20 steps on the real file, on 2 ranks; the loss falls and the memory fills."""
+    overrides = overrides_for(
+        base,
+        "unused",
+        tmp_path,
+        dataset="erjepa.datasets.nl_rx_dataset",
+        max_steps_per_epoch=20,
+        epochs=1,
+        batch_size=8,
+        max_seq_len=1024,
+        optimizer__lr=1e-2,
+    )
+    overrides = [o for o in overrides if not o.startswith(("~", "dataset.source"))]
+    source = REAL_DATA / "nl_rx"
+    train(make_config([*overrides, f"dataset.source={source}"]), 2)
+    metrics = read_metrics(tmp_path)
+    assert [m["memory_size"] for m in metrics] == [16 * step for step in range(1, 21)]
+    assert metrics[0]["replayed"] == 0
+    assert all(8 < m["replayed"] <= 16 for m in metrics[1:])
+    first, last = metrics[:5], metrics[-5:]
+    assert sum(m["lm_loss"] for m in last) < 0.8 * sum(m["lm_loss"] for m in first)
