@@ -21,7 +21,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 demo: $(VENV)/installed  ## train ER-JEPA on the embedded model and pairs, and score it
-	$(BIN)/python demo.py
+	$(BIN)/python -m erjepa.demo
 
 clean:
 	rm -rf $(VENV) demo_output build *.egg-info

@@ -45,10 +45,15 @@ def config_path(name: str) -> str:
     )
 
 
+def register_resolvers() -> None:
+    """Let configs name files that are installed with a package: ``${package_dir:NAME}``."""
+    OmegaConf.register_resolver(
+        "package_dir", lambda package: str(files(package)), replace=True
+    )
+
+
 def parse(recipe_main: Callable[[DictConfig], Any]) -> Callable[[], Any]:
     """``torchtune.config.parse`` that also takes the name of a packaged config.
-
-    In a config, ``${package_dir:NAME}`` stands for the folder of an installed package.
 
     Args:
         recipe_main (Callable[[DictConfig], Any]): main function of a recipe.
@@ -60,9 +65,7 @@ def parse(recipe_main: Callable[[DictConfig], Any]) -> Callable[[], Any]:
 
     @functools.wraps(recipe_main)
     def main() -> Any:
-        OmegaConf.register_resolver(
-            "package_dir", lambda package: str(files(package)), replace=True
-        )
+        register_resolvers()
         for i, argument in enumerate(sys.argv):
             if argument == "--config" and i + 1 < len(sys.argv):
                 sys.argv[i + 1] = config_path(sys.argv[i + 1])

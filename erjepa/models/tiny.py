@@ -152,7 +152,7 @@ def write_checkpoint(model: TransformerDecoder, output_dir: Path) -> None:
     head_dim = MODEL_ARGS["embed_dim"] // MODEL_ARGS["num_heads"]
     weights = tune_to_hf(
         {name: weight.bfloat16() for name, weight in model.state_dict().items()},
-        num_heads=MODEL_ARGS["num_kv_heads"],
+        num_heads=MODEL_ARGS["num_heads"],
         num_kv_heads=MODEL_ARGS["num_kv_heads"],
         dim=MODEL_ARGS["embed_dim"],
         head_dim=head_dim,
@@ -171,7 +171,6 @@ def write_checkpoint(model: TransformerDecoder, output_dir: Path) -> None:
         "head_dim": head_dim,
         "hidden_act": "silu",
         "hidden_size": MODEL_ARGS["embed_dim"],
-        "initializer_range": 0.02,
         "intermediate_size": MODEL_ARGS["intermediate_dim"],
         "max_position_embeddings": MODEL_ARGS["max_seq_len"],
         "mlp_bias": False,

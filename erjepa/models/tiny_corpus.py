@@ -27,9 +27,9 @@ from erjepa.datasets.nl_rx_grammar import CLASSES, WORDS, generate_pairs
 Chat = list[dict[str, str]]
 
 RANDOM_WORDS = (
-    "apple bird blue boat book box cup door east egg fire fish game girl good green hand "
-    "home hour ice key king land map milk name oil paper rain red road room sea snow song "
-    "sun table town wall wind"
+    "apple bird blue boat book box cup door east egg fire fish game girl good green "
+    "hand home hour ice key king land map milk name oil paper rain red road room sea "
+    "snow song sun table town wall wind"
 ).split()
 WORDINGS = [wording for group in CLASSES.values() for wording in group]
 WORDINGS += [f"'{word}'" for word in WORDS]

@@ -177,7 +177,7 @@ def test_remade_tokenizer_is_the_shipped_one(remade):
 def test_command_line(tmp_path, monkeypatch, remade):
     # Another seed gives other weights.
     made = tmp_path / "made"
-    argv = ["tiny", "--output-dir", str(made), "--steps", "1", "--seed", "1"]
+    argv = ["tiny", "--output-dir", str(made), "--steps", "2", "--seed", "1"]
     monkeypatch.setattr("sys.argv", argv)
     tiny.main()
     weights = load_weights(made, tmp_path / "out")

@@ -4,7 +4,6 @@ import itertools
 import multiprocessing
 import os
 import pickle
-import re
 import signal
 import socket
 import sys
@@ -17,6 +16,7 @@ from omegaconf import OmegaConf
 from torchtune.config._utils import _merge_yaml_and_cli_args
 
 import erjepa.config
+from erjepa.analysis.training_log import read_training_log
 from erjepa_recipe.keys import KEYS
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     LoRAFinetuneRecipeDistributedERJEPA,
@@ -55,7 +55,6 @@ def overrides_for(
         "optimizer.lr": 3e-3,
         "optimizer.fused": False,
         "lr_scheduler.num_warmup_steps": 2,
-        "metric_logger.filename": "metrics.txt",
     }
     settings.update({key.replace("__", "."): v for key, v in overrides.items()})
     return ["~dataset.subset", *(f"{key}={value}" for key, value in settings.items())]
@@ -160,11 +159,5 @@ def _run_rank(cfg, rank, world_size, port, inspect, results, arm=None) -> None:
 
 
 def read_metrics(output_dir: Path) -> list[dict[str, float]]:
-    """Every logged step, in order; a later line of the same step replaces an earlier one."""
-    steps = {}
-    for line in (output_dir / "logs" / "metrics.txt").read_text().splitlines():
-        step, _, rest = line.removeprefix("Step ").partition(" | ")
-        steps[int(step)] = {
-            name: float(value) for name, value in re.findall(r"(\w+):(\S+)", rest)
-        }
-    return [steps[step] for step in sorted(steps)]
+    """The metrics of every step, in order."""
+    return list(read_training_log(output_dir / "logs" / "metrics.txt").values())

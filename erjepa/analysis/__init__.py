@@ -1,0 +1,1 @@
+"""What is read from finished runs: logs and JSONL in, tables and pictures out."""

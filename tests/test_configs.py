@@ -1,0 +1,89 @@
+"""Every packaged config says something the recipes understand."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torchtune import config
+from torchtune.models.convert_weights import hf_to_tune
+from torchtune.models.llama3_2 import lora_llama3_2_1b
+
+import erjepa.config
+from erjepa.adapters import initial_adapter_state
+from erjepa.replay import validate_replay
+from erjepa_recipe.keys import KEYS
+
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
+
+
+def test_all_configs_are_packaged():
+    assert erjepa.config.config_names() == [path.stem for path in CONFIGS]
+    assert {"llama3_2_1b_synth", "llama3_2_1b_turk", "tiny_synth"} <= {
+        path.stem for path in CONFIGS
+    }
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_config(path):
+    erjepa.config.register_resolvers()
+    cfg = OmegaConf.load(path)
+    erjepa.config.check_keys(cfg, KEYS)
+    OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    validate_replay(**cfg.replay)
+    loss = config.instantiate(cfg.loss)
+    assert (loss.lm_weight, loss.jepa_weight) == (1.0, 1.0)
+    with torch.device("meta"):
+        model = config.instantiate(cfg.model)
+    optimizer = config.instantiate(cfg.optimizer, list(model.parameters()))
+    config.instantiate(cfg.lr_scheduler, optimizer, num_training_steps=100)
+    missing = set(KEYS) - set(cfg) - {"cudnn_deterministic_mode"}
+    assert not missing, "a config shows every key that can be tuned"
+
+
+@pytest.mark.parametrize("name", ["llama3_2_1b_synth", "llama3_2_1b_turk"])
+def test_the_papers_setting(name):
+    cfg = OmegaConf.load(erjepa.config.config_path(name))
+    assert cfg.model.lora_rank == 512 and cfg.model.lora_alpha == 1024
+    assert cfg.model.lora_dropout == 0.1 and cfg.model.apply_lora_to_mlp
+    assert len(cfg.model.lora_attn_modules) == 4
+    assert float(cfg.optimizer.lr) == 1e-5 and cfg.epochs == 6
+    assert cfg.seed in (82, 23, 37, 84, 4)
+    assert cfg.replay.selection == "content" and cfg.replay.capacity == 10_000
+
+
+def test_llama_3_2_1b_takes_the_keys_of_its_checkpoint_exactly():
+    """The Hugging Face checkpoint of Llama-3.2-1B has these keys and shapes."""
+    width, kv, hidden, vocab = 2048, 512, 8192, 128_256
+    shapes = {
+        "model.embed_tokens.weight": (vocab, width),
+        "model.norm.weight": (width,),
+    }
+    for i in range(16):
+        layer = f"model.layers.{i}"
+        shapes |= {
+            f"{layer}.input_layernorm.weight": (width,),
+            f"{layer}.post_attention_layernorm.weight": (width,),
+            f"{layer}.self_attn.q_proj.weight": (width, width),
+            f"{layer}.self_attn.k_proj.weight": (kv, width),
+            f"{layer}.self_attn.v_proj.weight": (kv, width),
+            f"{layer}.self_attn.o_proj.weight": (width, width),
+            f"{layer}.mlp.gate_proj.weight": (hidden, width),
+            f"{layer}.mlp.up_proj.weight": (hidden, width),
+            f"{layer}.mlp.down_proj.weight": (width, hidden),
+        }
+    with torch.device("meta"):
+        model = lora_llama3_2_1b(
+            ["q_proj", "k_proj", "v_proj", "output_proj"],
+            apply_lora_to_mlp=True,
+            lora_rank=4,
+        )
+        checkpoint = {name: torch.empty(shape) for name, shape in shapes.items()}
+        base = hf_to_tune(checkpoint, num_heads=32, num_kv_heads=8, dim=width)
+    adapter = initial_adapter_state(model, seed=82)
+    wanted = model.state_dict()
+    assert not base.keys() & adapter.keys()
+    assert base.keys() | adapter.keys() == wanted.keys()
+    for name, tensor in {**base, **adapter}.items():
+        assert tensor.shape == wanted[name].shape, name
+    assert sum("lora" in name for name in adapter) == 16 * 7 * 2

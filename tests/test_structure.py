@@ -1,0 +1,69 @@
+"""Data flows one way: each part imports only what comes before it."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+# Part of the package -> parts of the project that it may import.
+MAY_IMPORT = {
+    "replay": set(),
+    "config": set(),
+    "distributed": set(),
+    "checkpoint": set(),
+    "adapters": set(),
+    "sharding": set(),
+    "generation": set(),
+    "datasets": set(),
+    "packing": {"datasets"},
+    "flops": {"packing"},
+    "forward": {"packing"},
+    "loss": {"packing", "forward"},
+    "models": {"datasets"},
+    "analysis": set(),
+    "demo": {"analysis"},
+}
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+
+
+def part_of(path):
+    return path.relative_to(ROOT / "erjepa").with_suffix("").parts[0]
+
+
+def test_every_part_imports_only_earlier_ones():
+    parts = set()
+    for path in (ROOT / "erjepa").rglob("*.py"):
+        part = part_of(path)
+        if part == "__init__":
+            continue
+        parts.add(part)
+        for module in imports(path):
+            top, *rest = module.split(".")
+            assert top not in ("erjepa_recipe", "erjepa_eval", "tests"), path
+            if top == "erjepa":
+                assert rest and rest[0] in MAY_IMPORT[part] | {part}, (
+                    f"{path} imports {module}"
+                )
+    assert parts == set(MAY_IMPORT)
+
+
+def test_replay_imports_only_torch():
+    import sys
+
+    for path in (ROOT / "erjepa" / "replay").glob("*.py"):
+        for module in imports(path):
+            top = module.split(".")[0]
+            assert top in {"erjepa", "torch", *sys.stdlib_module_names}, path
+
+
+def test_files_are_of_one_idea():
+    for path in (ROOT / "erjepa").rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 260, path
