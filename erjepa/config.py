@@ -3,6 +3,7 @@
 import difflib
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
@@ -66,6 +67,8 @@ def parse(recipe_main: Callable[[DictConfig], Any]) -> Callable[[], Any]:
     @functools.wraps(recipe_main)
     def main() -> Any:
         register_resolvers()
+        # tiktoken caches local tokenizers by path, so a file made anew would be read stale.
+        os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
         for i, argument in enumerate(sys.argv):
             if argument == "--config" and i + 1 < len(sys.argv):
                 sys.argv[i + 1] = config_path(sys.argv[i + 1])

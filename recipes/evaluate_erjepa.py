@@ -12,10 +12,10 @@ from torchtune import config, training, utils
 from tqdm import tqdm
 
 import erjepa.config
-from erjepa import checkpoint
-from erjepa.adapters import initial_adapter_state
-from erjepa.distributed import init_process_group
 from erjepa.generation import generate_greedy
+from erjepa.training import checkpoint
+from erjepa.training.adapters import initial_adapter_state
+from erjepa.training.distributed import init_process_group
 from erjepa_recipe.keys import KEYS, require_files
 
 log = utils.get_logger("INFO")

@@ -21,21 +21,21 @@ from torchtune.recipe_interfaces import FTRecipeInterface
 from tqdm import tqdm
 
 import erjepa.config
-from erjepa import checkpoint
-from erjepa.adapters import initial_adapter_state
 from erjepa.datasets import Pair, StepSampler, predictor_token_ids
-from erjepa.distributed import (
-    all_reduce_sum,
-    gather_interleaved,
-    gradient_scale,
-    init_process_group,
-)
 from erjepa.flops import StepFlops
 from erjepa.forward import PackedDecoder
 from erjepa.loss import cosine_distance
 from erjepa.packing import PackedBatch, PairCollator
 from erjepa.replay import Draw, EpisodicReplay, validate_replay
-from erjepa.sharding import load_weights, set_gradient_sync, shard
+from erjepa.training import checkpoint
+from erjepa.training.adapters import initial_adapter_state
+from erjepa.training.distributed import (
+    all_reduce_sum,
+    gather_interleaved,
+    gradient_scale,
+    init_process_group,
+)
+from erjepa.training.sharding import load_weights, set_gradient_sync, shard
 from erjepa_recipe.keys import KEYS, require_files
 
 log = utils.get_logger("INFO")
@@ -185,14 +185,10 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             self._restore(state)
 
     def _require_sizes(self, cfg: DictConfig) -> None:
-        for key in (
-            "batch_size",
-            "gradient_accumulation_steps",
-            "epochs",
-            "max_seq_len",
-        ):
-            if cfg[key] < 1:
-                raise ValueError(f"{key} must be at least 1, got {cfg[key]}")
+        at_least_one = ("batch_size", "gradient_accumulation_steps", "epochs")
+        for key in (*at_least_one, "max_steps_per_epoch", "save_every_n_steps"):
+            if (value := cfg.get(key, None)) is not None and value < 1:
+                raise ValueError(f"{key} must be at least 1, got {value}")
         row_length = cfg.get("row_length", None)
         if row_length is not None and row_length < cfg.max_seq_len:
             raise ValueError(
@@ -489,34 +485,36 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         while self._epoch < self._total_epochs and not self._reached_stop():
             self._sampler.set_position(self._epoch, self._step_in_epoch)
             micro_batches = iter(self._dataloader)
+            steps = range(self._step_in_epoch, self._steps_per_epoch)
             progress = tqdm(
                 total=self._steps_per_epoch,
                 initial=self._step_in_epoch,
                 disable=not self._is_rank_zero,
             )
-            while (
-                self._step_in_epoch < self._steps_per_epoch and not self._reached_stop()
-            ):
+            for _ in steps:
                 start = time.perf_counter()
                 metrics = self._train_step(
                     [next(micro_batches) for _ in range(self._accumulation_steps)]
                 )
-                self._step_in_epoch += 1
                 self._log(metrics, time.perf_counter() - start, progress)
                 self._profiler.step()
-                if (
-                    self._save_every_n_steps
-                    and self._totals["steps"] % self._save_every_n_steps == 0
-                    and self._step_in_epoch < self._steps_per_epoch
-                ):
+                self._step_in_epoch += 1
+                if self._step_in_epoch == self._steps_per_epoch:
+                    self._epoch, self._step_in_epoch = self._epoch + 1, 0
+                if self._is_time_to_save():
                     self.save_checkpoint()
+                if self._reached_stop():
+                    break
             progress.close()
-            if self._step_in_epoch == self._steps_per_epoch:
-                self._epoch, self._step_in_epoch = self._epoch + 1, 0
-                self.save_checkpoint()
-            elif self._reached_stop():
-                self.save_checkpoint()
         self._profiler.stop()
+
+    def _is_time_to_save(self) -> bool:
+        every = self._save_every_n_steps
+        return (
+            self._step_in_epoch == 0
+            or self._reached_stop()
+            or (every is not None and self._totals["steps"] % every == 0)
+        )
 
     def _reached_stop(self) -> bool:
         return any(self._totals[name] >= limit for name, limit in self._stop.items())

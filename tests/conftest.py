@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests fork; OpenMP pools do not survive
+os.environ["TIKTOKEN_CACHE_DIR"] = ""  # tokenizers are made anew at the same paths
 
 import pytest
 import torch

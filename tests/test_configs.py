@@ -10,8 +10,8 @@ from torchtune.models.convert_weights import hf_to_tune
 from torchtune.models.llama3_2 import lora_llama3_2_1b
 
 import erjepa.config
-from erjepa.adapters import initial_adapter_state
 from erjepa.replay import validate_replay
+from erjepa.training.adapters import initial_adapter_state
 from erjepa_recipe.keys import KEYS
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))

@@ -9,11 +9,8 @@ ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "replay": set(),
     "config": set(),
-    "distributed": set(),
-    "checkpoint": set(),
-    "adapters": set(),
-    "sharding": set(),
     "generation": set(),
+    "training": set(),
     "datasets": set(),
     "packing": {"datasets"},
     "flops": {"packing"},

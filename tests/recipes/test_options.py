@@ -110,7 +110,12 @@ def oldest(memory, codes, eligible, *, budget, neighbors, fill, generator):
 
 @pytest.mark.parametrize(
     ("stop", "steps"),
-    [({"stop__steps": 3}, 3), ({"stop__tokens": 1}, 1), ({"stop__flops": 1}, 1)],
+    [
+        ({"stop__steps": 3}, 3),
+        ({"stop__steps": 2, "save_every_n_steps": 2}, 2),
+        ({"stop__tokens": 1}, 1),
+        ({"stop__flops": 1}, 1),
+    ],
 )
 def test_stop_ends_the_run_and_saves(base, data, tmp_path, stop, steps):
     metrics = run(base, data, tmp_path, **stop)

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from erjepa import checkpoint
+from erjepa.training import checkpoint
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     LoRAFinetuneRecipeDistributedERJEPA as Recipe,
 )
