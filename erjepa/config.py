@@ -19,7 +19,7 @@ def config_names() -> list[str]:
     """Names of the packaged configs."""
     return sorted(
         Path(entry.name).stem
-        for entry in files("erjepa.configs").iterdir()
+        for entry in files("erjepa_configs").iterdir()
         if entry.name.endswith(".yaml")
     )
 
@@ -39,7 +39,7 @@ def config_path(name: str) -> str:
     if Path(name).is_file():
         return name
     if name in config_names():
-        return str(files("erjepa.configs") / f"{name}.yaml")
+        return str(files("erjepa_configs") / f"{name}.yaml")
     raise FileNotFoundError(
         f"--config {name}: no such file, and no packaged config of that name. "
         f"Packaged configs: {', '.join(config_names())}."
