@@ -12,16 +12,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from omegaconf import OmegaConf
+from torchtune import utils
 from torchtune.config._utils import _merge_yaml_and_cli_args
 
 import erjepa.config
 from erjepa.analysis.training_log import read_training_log
+from erjepa.training.distributed import init_process_group
 from erjepa_recipe.keys import KEYS
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     LoRAFinetuneRecipeDistributedERJEPA,
-    init_process_group,
-    utils,
 )
 from tests.models_for_tests import BASE_SHAPE
 
@@ -73,12 +74,17 @@ def make_config(overrides: list[str], name: str = "llama3_2_1b_synth"):
 
 def train(cfg, world_size: int = 1, inspect: Callable | None = None) -> list[Any]:
     """Train on ``world_size`` forked ranks; ``inspect(recipe)`` of each rank is returned."""
+    return on_ranks(lambda: _train(cfg, inspect), world_size)
+
+
+def on_ranks(function: Callable[[], Any], world_size: int) -> list[Any]:
+    """Call ``function`` on forked ranks of one process group; their results, by rank."""
     context = multiprocessing.get_context("fork")
     port = free_port()
     results = context.SimpleQueue()
     ranks = [
         context.Process(
-            target=_run_rank, args=(cfg, rank, world_size, port, inspect, results)
+            target=_run_rank, args=(function, rank, world_size, port, results)
         )
         for rank in range(world_size)
     ]
@@ -101,7 +107,13 @@ def train_and_kill(cfg, world_size: int, arm: Callable[[], None]) -> None:
     results = context.SimpleQueue()
     ranks = []
     for rank in range(world_size):
-        args = (cfg, rank, world_size, port, None, results, arm if rank == 0 else None)
+
+        def doomed(armed=rank == 0):
+            if armed:
+                arm()
+            _train(cfg, None)
+
+        args = (doomed, rank, world_size, port, results)
         ranks.append(context.Process(target=_run_rank, args=args))
         ranks[-1].start()
     ranks[0].join()
@@ -133,7 +145,15 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _run_rank(cfg, rank, world_size, port, inspect, results, arm=None) -> None:
+def _train(cfg, inspect: Callable | None) -> Any:
+    erjepa.config.check_keys(cfg, KEYS)
+    recipe = LoRAFinetuneRecipeDistributedERJEPA(cfg)
+    recipe.setup(cfg)
+    recipe.train()
+    return inspect(recipe) if inspect else None
+
+
+def _run_rank(function, rank, world_size, port, results) -> None:
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -142,20 +162,15 @@ def _run_rank(cfg, rank, world_size, port, inspect, results, arm=None) -> None:
         MASTER_PORT=str(port),
     )
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    if arm is not None:
-        arm()
     try:
-        erjepa.config.check_keys(cfg, KEYS)
         init_process_group(utils.get_device("cpu"))
-        recipe = LoRAFinetuneRecipeDistributedERJEPA(cfg)
-        recipe.setup(cfg)
-        recipe.train()
-        outcome = inspect(recipe) if inspect else None
-        recipe.cleanup()
-        results.put(pickle.dumps((rank, outcome)))
+        outcome = function()
+        dist.destroy_process_group()
     except Exception as error:  # noqa: BLE001
-        error.add_note(traceback.format_exc()) if hasattr(error, "add_note") else None
-        results.put(pickle.dumps((rank, error)))
+        if hasattr(error, "add_note"):
+            error.add_note(traceback.format_exc())
+        outcome = error
+    results.put(pickle.dumps((rank, outcome)))
 
 
 def read_metrics(output_dir: Path) -> list[dict[str, float]]:

@@ -91,7 +91,15 @@ def test_sft_runs_no_views_and_logs_no_jepa_loss(base, data, tmp_path, plain):
 
 
 def test_current_batch_control_replays_the_step_itself(base, data, tmp_path):
-    metrics = run(base, data, tmp_path, replay__selection="current_batch", **SHORT)
+    control = {**SHORT, "replay__selection": "current_batch"}
+    metrics = run(base, data, tmp_path / "control", **control)
+    without = run(base, data, tmp_path / "without", replay__weight=0, **SHORT)
+    half = run(base, data, tmp_path / "half", replay__weight=0.5, **control)
+    # The replayed pairs are the new ones, so gradients are 1 + beta times theirs.
+    first = without[0]["grad_norm"]
+    assert metrics[0]["grad_norm"] == pytest.approx(2 * first, rel=1e-5)
+    assert half[0]["grad_norm"] == pytest.approx(1.5 * first, rel=1e-5)
+    assert half[0]["loss"] == pytest.approx(1.5 * without[0]["loss"], rel=1e-5)
     for m in metrics:
         assert m["replayed"] == 4
         assert m["replay_lm_loss"] == pytest.approx(m["lm_loss"], rel=1e-5)

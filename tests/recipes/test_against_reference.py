@@ -1,0 +1,112 @@
+"""The recipe = the paper's algorithm written slowly, step by step and slot by slot."""
+
+import pytest
+import torch
+from torchtune.models.llama3 import llama3_tokenizer
+from torchtune.models.llama3_2 import lora_llama3_2
+from torchtune.modules.peft import get_adapter_params, set_trainable_params
+from torchtune.training import FullModelHFCheckpointer
+
+from erjepa.datasets import StepSampler, paired_dataset
+from erjepa.training.adapters import initial_adapter_state
+from tests.models_for_tests import BASE_SHAPE
+from tests.recipes.harness import make_config, overrides_for, read_metrics, train
+from tests.reference.slow_training import train_slowly
+
+SETTINGS = {"budget": 5, "neighbors": 3, "capacity": 14}
+
+
+def reference_model(base, tmp_path):
+    decoder = lora_llama3_2(
+        ["q_proj", "k_proj", "v_proj", "output_proj"],
+        apply_lora_to_mlp=True,
+        lora_rank=4,
+        lora_alpha=8,
+        **BASE_SHAPE,
+    )
+    checkpointer = FullModelHFCheckpointer(
+        str(base), ["model.safetensors"], "LLAMA3_2", str(tmp_path / "reference")
+    )
+    weights = checkpointer.load_checkpoint()["model"]
+    decoder.load_state_dict({**weights, **initial_adapter_state(decoder, 82)})
+    set_trainable_params(decoder, get_adapter_params(decoder))
+    return decoder
+
+
+def result(recipe):
+    memory = recipe._replay.memory
+    return {
+        "projection": memory.addresses.projection,
+        "top_k": memory.addresses.top_k,
+        "ids": memory.example_ids.tolist(),
+        "scores": memory.scores.tolist(),
+        "counts": memory.replay_counts.tolist(),
+        "weights": {
+            name.removeprefix("decoder."): p.detach()
+            for name, p in recipe._model.named_parameters()
+            if p.requires_grad
+        },
+    }
+
+
+@pytest.mark.parametrize("selection", ["content", "hard"])
+def test_recipe_equals_the_slow_algorithm(base, data, tmp_path, selection):
+    overrides = overrides_for(
+        base,
+        data,
+        tmp_path / "out",
+        replay__selection=selection,
+        replay__weight=0.7,
+        clip_grad_norm=2.0,
+        dataset__max_examples=22,
+        **{f"replay__{name}": value for name, value in SETTINGS.items()},
+    )
+    cfg = make_config(overrides)
+    (fast,) = train(cfg, 1, result)
+
+    tokenizer = llama3_tokenizer(cfg.tokenizer.path, cfg.tokenizer.special_tokens_path)
+    dataset = paired_dataset(tokenizer, source=str(data), max_examples=22)
+    sampler = StepSampler(
+        22,
+        batch_size=4,
+        gradient_accumulation_steps=1,
+        world_size=1,
+        rank=0,
+        seed=82,
+    )
+    steps = []
+    for epoch in range(2):
+        sampler.set_position(epoch)
+        steps += list(sampler)
+    decoder = reference_model(base, tmp_path)
+    expected, memory = train_slowly(
+        decoder,
+        dataset,
+        steps,
+        predictor_ids=[266],
+        selection=selection,
+        beta=0.7,
+        projection=fast["projection"],
+        top_k=fast["top_k"],
+        lr=3e-3,
+        warmup=2,
+        num_training_steps=len(steps),
+        max_norm=2.0,
+        **SETTINGS,
+    )
+    metrics = read_metrics(tmp_path / "out")
+    assert len(metrics) == len(expected) == 12
+    assert metrics[-1]["memory_size"] == 14 and metrics[-1]["replayed"] == 5
+    for step, (mine, slow) in enumerate(zip(metrics, expected, strict=True), start=1):
+        for name, value in slow.items():
+            assert mine[name] == pytest.approx(value, rel=1e-4), f"{name}, step {step}"
+    assert fast["ids"] == [slot["example"] for slot in memory.slots]
+    assert fast["counts"] == [slot["count"] for slot in memory.slots]
+    assert max(fast["counts"]) > 0
+    scores = [slot["score"].item() for slot in memory.slots]
+    assert fast["scores"] == pytest.approx(scores, rel=1e-4)
+    for name, weight in fast["weights"].items():
+        if name != "predictor":
+            torch.testing.assert_close(
+                weight, decoder.get_parameter(name), rtol=1e-3, atol=1e-5
+            )

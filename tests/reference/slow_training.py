@@ -1,0 +1,104 @@
+"""ER-JEPA as the paper states it: one process, one pair at a time, a list as memory."""
+
+import math
+
+import torch
+
+from erjepa.datasets import PairedDataset
+from erjepa.datasets.pairs import Pair
+from tests.reference.list_memory import ListMemory
+from tests.reference.three_forwards import hidden_states, reference_loss
+
+
+def embeddings(decoder, pairs, predictor_ids, predictor):
+    """Source embeddings and JEPA errors of ``pairs``, without gradient."""
+    by_id = dict(zip(predictor_ids, predictor, strict=True))
+    sources, errors = [], []
+    with torch.no_grad():
+        for pair in pairs:
+            source = list(pair.source)
+            z_u = hidden_states(decoder, source, {})[-1]
+            p = hidden_states(decoder, [*source, *predictor_ids], by_id)[-1]
+            z_a = hidden_states(decoder, list(pair.target_view), {})[-1]
+            sources.append(z_u)
+            errors.append((1 - torch.cosine_similarity(p, z_a, dim=0)).item())
+    return sources, errors
+
+
+def train_slowly(
+    decoder: torch.nn.Module,
+    dataset: PairedDataset,
+    steps: list[list[int]],
+    *,
+    predictor_ids: list[int],
+    selection: str,
+    budget: int,
+    neighbors: int,
+    capacity: int,
+    beta: float,
+    projection: torch.Tensor,
+    top_k: int,
+    lr: float,
+    warmup: int,
+    num_training_steps: int,
+    max_norm: float,
+) -> tuple[list[dict], ListMemory]:
+    """Train ``decoder`` on ``steps`` of example ids; metrics of each step, and the memory."""
+    predictor = torch.nn.Parameter(
+        decoder.tok_embeddings.weight[predictor_ids].detach().clone()
+    )
+    parameters = [p for p in decoder.parameters() if p.requires_grad] + [predictor]
+    optimizer = torch.optim.AdamW(parameters, lr=lr, weight_decay=0.0)
+    memory = ListMemory(
+        capacity,
+        on_revisit="refresh",
+        score_update_rate=0.1,
+        projection=projection,
+        top_k=top_k,
+    )
+    objective = {"views": "shared", "predictor_ids": predictor_ids}
+    metrics = []
+    for step, ids in enumerate(steps):
+        progress = (step - warmup) / max(1, num_training_steps - warmup)
+        cosine = max(0.0, 0.5 * (1 + math.cos(math.pi * progress)))
+        optimizer.param_groups[0]["lr"] = lr * (
+            step / warmup if step < warmup else cosine
+        )
+
+        new = [dataset[i] for i in ids]
+        sources, errors = embeddings(decoder, new, predictor_ids, predictor)
+        if selection == "content":
+            slots = memory.content(
+                sources, ids, budget=budget, neighbors=neighbors, fill=False
+            )
+        else:
+            slots = memory.hard(ids, budget=budget)
+        replayed = [Pair(-1, *memory.slots[n]["record"]) for n in slots]
+        _, replay_errors = embeddings(decoder, replayed, predictor_ids, predictor)
+
+        loss, lm, jepa = reference_loss(
+            decoder, new, predictor_rows=predictor, **objective
+        )
+        if replayed:
+            replay, *_ = reference_loss(
+                decoder, replayed, predictor_rows=predictor, **objective
+            )
+            loss = loss + beta * replay
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        optimizer.step()
+
+        memory.refresh(slots, replay_errors)
+        memory.write(ids, [pair.record for pair in new], sources, errors)
+        metrics.append(
+            {
+                "loss": loss.item(),
+                "lm_loss": lm.item(),
+                "jepa_loss": jepa.item(),
+                "grad_norm": norm.item(),
+                "replayed": len(slots),
+                "memory_size": len(memory.slots),
+            }
+        )
+    return metrics, memory
