@@ -1,4 +1,3 @@
-import json
 import sys
 import time
 from pathlib import Path
@@ -6,13 +5,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torchtune import config, training, utils
 from tqdm import tqdm
 
 import erjepa.config
 from erjepa.generation import generate_greedy
+from erjepa.predictions import PredictionStore
+from erjepa.tasks.score import FIELDS, load_task
+from erjepa.tasks.summary import summarize
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state
 from erjepa.training.distributed import init_process_group
@@ -23,12 +25,13 @@ log = utils.get_logger("INFO")
 
 class EvaluationRecipeERJEPA:
     """
-    Greedy generation for every pair of ``eval_dataset``, scored by exact match.
+    Greedy generation for every pair of ``eval_dataset``, scored by its ``task``.
 
     Reads the config of the training run. Scores the adapter (or the merged weights) in
     ``checkpoint_dir``, by default the newest checkpoint of ``output_dir``; with
     ``base_only=True`` the base model. Writes ``predictions.jsonl`` and ``summary.json`` to
-    ``output_dir/evaluation/NAME``. Ranks share the examples; each holds the whole model.
+    ``output_dir/evaluation/NAME``; interrupted, it goes on where it stopped. Ranks share the
+    examples; each holds the whole model.
 
     Args:
         cfg (DictConfig): config after overrides.
@@ -47,6 +50,23 @@ class EvaluationRecipeERJEPA:
         self._checkpoint = self._find_checkpoint(cfg, output_dir)
         name = "base" if self._checkpoint is None else self._checkpoint.name
         self._results_dir = output_dir / "evaluation" / name
+        self._task = load_task(cfg.task, cfg.get("databases", None))
+        self._store = PredictionStore(
+            self._results_dir, self._settings(cfg), rank=self._rank
+        )
+
+    def _settings(self, cfg: DictConfig) -> dict[str, Any]:
+        """All that predictions depend on."""
+        keys = ("model", "tokenizer", "checkpointer", "eval_dataset", "dtype")
+        cfg = OmegaConf.to_container(cfg, resolve=True)
+        settings = {key: cfg[key] for key in (*keys, "max_new_tokens")}
+        settings["batch_size"] = self._batch_size
+        if self._checkpoint is not None:
+            settings["files"] = {
+                file.name: [file.stat().st_size, file.stat().st_mtime_ns]
+                for file in sorted(self._checkpoint.glob("*model*"))
+            }
+        return settings
 
     def _find_checkpoint(self, cfg: DictConfig, output_dir: Path) -> Path | None:
         if cfg.get("base_only", False):
@@ -69,6 +89,12 @@ class EvaluationRecipeERJEPA:
         require_files(cfg)
         self._tokenizer = config.instantiate(cfg.tokenizer)
         self._dataset = config.instantiate(cfg.eval_dataset, self._tokenizer)
+        known = {"target", "output", *self._dataset.scoring_fields(0)}
+        if missing := sorted(set(FIELDS[self._task.name]) - known):
+            raise ValueError(
+                f"task={self._task.name} scores by {', '.join(missing)}, which "
+                f"{cfg.eval_dataset._component_} does not give"
+            )
         with training.set_default_dtype(self._dtype), self._device:
             self._model = config.instantiate(cfg.model)
         self._model.load_state_dict(self._weights(cfg))
@@ -101,73 +127,85 @@ class EvaluationRecipeERJEPA:
         return {**base, **(self._adapter or initial_adapter_state(self._model, 0))}
 
     def evaluate(self) -> dict[str, Any]:
-        """Generate and score; rank 0 writes the results.
+        """Generate what is missing and score all; rank 0 writes the results.
 
         Returns:
-            dict[str, Any]: the summary, with ``accuracy`` between 0 and 1.
+            dict[str, Any]: the summary on rank 0, with ``accuracy`` between 0 and 1.
         """
-        start = time.perf_counter()
-        # Prompts of like length share a batch, so little of it is padding.
-        order = sorted(
-            range(len(self._dataset)), key=lambda i: len(self._dataset.prompt(i))
-        )
-        mine = order[self._rank :: self._world_size]
-        predictions = []
-        with tqdm(total=len(mine), disable=self._rank != 0) as progress:
-            for first in range(0, len(mine), self._batch_size):
-                ids = mine[first : first + self._batch_size]
-                predictions.extend(self._predict(ids))
-                progress.update(len(ids))
-        by_rank: list[Any] = [None] * self._world_size
-        dist.all_gather_object(by_rank, predictions)
-        predictions = sorted(sum(by_rank, []), key=lambda p: p["id"])
+        found = [self._store.open() if self._rank == 0 else None]
+        dist.broadcast_object_list(found)
+        done = found[0]
+        # Prompts of like length share a batch, so little of it is padding. Batches do not
+        # depend on ranks or interruptions, and a batch is generated whole: the same numbers.
+        prompts = [self._dataset.prompt(i) for i in range(len(self._dataset))]
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        starts = range(0, len(order), self._batch_size)
+        batches = [order[start : start + self._batch_size] for start in starts]
+        mine = [
+            batch
+            for batch in batches[self._rank :: self._world_size]
+            if not all(i in done for i in batch)
+        ]
+        new, start = [], time.perf_counter()
+        with tqdm(total=sum(map(len, mine)), disable=self._rank != 0) as progress:
+            for batch in mine:
+                predictions = self._generate(batch, [prompts[i] for i in batch])
+                self._store.append(predictions)
+                new.extend(predictions)
+                progress.update(len(batch))
         seconds = time.perf_counter() - start
-        correct = sum(p["correct"] for p in predictions)
-        summary = {
-            "accuracy": correct / len(predictions),
-            "correct": correct,
-            "examples": len(predictions),
-            "checkpoint": str(self._checkpoint or "base"),
-            "examples_per_second": len(predictions) / seconds,
-        }
-        if self._rank == 0:
-            self._results_dir.mkdir(parents=True, exist_ok=True)
-            with (self._results_dir / "predictions.jsonl").open("w") as lines:
-                lines.writelines(json.dumps(p) + "\n" for p in predictions)
-            text = json.dumps(summary, indent=2) + "\n"
-            (self._results_dir / "summary.json").write_text(text)
-            log.info(
-                f"Exact match {summary['accuracy']:.1%} ({correct} of {len(predictions)}) "
-                f"for {summary['checkpoint']}; see {self._results_dir}."
-            )
-        return summary
+        by_rank: list[Any] = [None] * self._world_size
+        dist.all_gather_object(by_rank, new)
+        new = {p["id"]: p for predictions in by_rank for p in predictions}
+        if self._rank != 0:
+            return {}
+        rate = len(new) / seconds if new else None
+        predictions = [{**done, **new}[i] for i in range(len(prompts))]
+        return self._score(predictions, rate)
 
-    def _predict(self, ids: list[int]) -> list[dict[str, Any]]:
+    def _generate(
+        self, ids: list[int], prompts: list[list[int]]
+    ) -> list[dict[str, Any]]:
         outputs = generate_greedy(
             self._model,
-            [self._dataset.prompt(i) for i in ids],
+            prompts,
             max_new_tokens=self._max_new_tokens,
             stop_tokens=self._tokenizer.stop_tokens,
             pad_id=self._tokenizer.pad_id,
         )
-        predictions = []
-        for i, tokens in zip(ids, outputs, strict=True):
-            output, target = (
-                self._tokenizer.decode(tokens),
-                self._dataset.target_text(i),
-            )
-            predictions.append(
-                {
-                    "id": i,
-                    "source": self._dataset.source_text(i),
-                    "target": target,
-                    "output": output,
-                    "correct": output.strip() == target,
-                    "tokens": len(tokens),
-                    "finished": len(tokens) < self._max_new_tokens,
-                }
-            )
-        return predictions
+        return [
+            {
+                "id": i,
+                "prompt": self._dataset.source_text(i),
+                "target": self._dataset.target_text(i),
+                "output": self._tokenizer.decode(tokens),
+                "tokens": len(tokens),
+                "finished": len(tokens) < self._max_new_tokens,
+                **self._dataset.scoring_fields(i),
+            }
+            for i, tokens in zip(ids, outputs, strict=True)
+        ]
+
+    def _score(
+        self, predictions: list[dict[str, Any]], examples_per_second: float | None
+    ) -> dict[str, Any]:
+        verdicts = self._task.score(predictions)
+        for prediction, verdict in zip(predictions, verdicts, strict=True):
+            prediction["extracted"] = self._task.extract(prediction["output"])
+            prediction.update(verdict)
+        summary = {
+            "task": self._task.name,
+            "checkpoint": str(self._checkpoint or "base"),
+            **summarize(predictions, verdicts, self._task.primary),
+            "cut": sum(not p["finished"] for p in predictions),
+            "examples_per_second": examples_per_second,
+        }
+        folder = self._store.finish(predictions, summary)
+        log.info(
+            f"{self._task.primary} {summary['accuracy']:.1%} of {len(predictions)} for "
+            f"{summary['checkpoint']}; see {folder}."
+        )
+        return summary
 
 
 @erjepa.config.parse

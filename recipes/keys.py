@@ -4,76 +4,29 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-# Every key that a recipe reads; None where there is nothing below it to check.
+# Every key that a recipe reads; below replay and stop as well. What a component takes is
+# known from its parameters.
+_KEYS = """
+seed device dtype output_dir base_model cudnn_deterministic_mode
+model tokenizer checkpointer dataset eval_dataset
+shuffle batch_size max_seq_len row_length skip_too_long num_workers
+loss views num_predictor_tokens train_predictor_tokens train_on_input
+epochs max_steps_per_epoch gradient_accumulation_steps clip_grad_norm
+optimizer lr_scheduler
+resume_from_checkpoint save_every_n_steps save_adapter_weights_only
+compile enable_activation_checkpointing enable_activation_offloading
+custom_sharded_layers fsdp_cpu_offload fsdp_reshard_after_forward
+task databases checkpoint_dir base_only max_new_tokens eval_batch_size
+metric_logger log_every_n_steps log_peak_memory_stats profiler
+"""
+_REPLAY = """
+weight budget selection neighbors fill capacity on_revisit score_update_rate
+address address_dim address_top_k
+"""
 KEYS = {
-    **dict.fromkeys(
-        # fmt: off
-        (
-            "seed",
-            "device",
-            "dtype",
-            "output_dir",
-            "base_model",
-            "cudnn_deterministic_mode",
-            "model",
-            "tokenizer",
-            "checkpointer",
-            "dataset",
-            "eval_dataset",
-            "shuffle",
-            "batch_size",
-            "max_seq_len",
-            "row_length",
-            "skip_too_long",
-            "num_workers",
-            "loss",
-            "views",
-            "num_predictor_tokens",
-            "train_predictor_tokens",
-            "train_on_input",
-            "epochs",
-            "max_steps_per_epoch",
-            "gradient_accumulation_steps",
-            "clip_grad_norm",
-            "optimizer",
-            "lr_scheduler",
-            "resume_from_checkpoint",
-            "save_every_n_steps",
-            "save_adapter_weights_only",
-            "compile",
-            "enable_activation_checkpointing",
-            "enable_activation_offloading",
-            "custom_sharded_layers",
-            "fsdp_cpu_offload",
-            "fsdp_reshard_after_forward",
-            "checkpoint_dir",
-            "base_only",
-            "max_new_tokens",
-            "eval_batch_size",
-            "metric_logger",
-            "log_every_n_steps",
-            "log_peak_memory_stats",
-            "profiler",
-        ),
-        # fmt: on
-        None,
-    ),
-    "replay": (
-        # fmt: off
-        "weight",
-        "budget",
-        "selection",
-        "neighbors",
-        "fill",
-        "capacity",
-        "on_revisit",
-        "score_update_rate",
-        "address",
-        "address_dim",
-        "address_top_k",
-        # fmt: on
-    ),
-    "stop": ("flops", "tokens", "steps"),
+    **dict.fromkeys(_KEYS.split()),
+    "replay": _REPLAY.split(),
+    "stop": ["flops", "tokens", "steps"],
 }
 
 

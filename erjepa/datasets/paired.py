@@ -1,6 +1,6 @@
 """Datasets of (source, target) pairs, and the general builder for them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -23,6 +23,8 @@ class PairedDataset(Dataset):
         records (Sequence[Record]): raw records.
         tokenizer (Transform): torchtune model tokenizer.
         message_transform (Transform): from the fields of a record to ``{"messages": [...]}``.
+        scoring_fields (Callable[[str], dict[str, Any]] | None): from the text of a source to
+            what scoring its answer needs besides the target.
 
     Raises:
         ValueError: naming the record, if a field or role is missing or a side is empty.
@@ -33,7 +35,9 @@ class PairedDataset(Dataset):
         records: Sequence[Record],
         tokenizer: Transform,
         message_transform: Transform,
+        scoring_fields: Callable[[str], dict[str, Any]] | None = None,
     ) -> None:
+        self._scoring_fields = scoring_fields or (lambda source: {})
         self._template = ChatTemplate(tokenizer)
         self._records = records
         self._message_transform = message_transform
@@ -67,6 +71,10 @@ class PairedDataset(Dataset):
         return self._convert(
             self._records[example_id], lambda m: m[-2].text_content.strip()
         )
+
+    def scoring_fields(self, example_id: int) -> dict[str, Any]:
+        """What scoring an answer to this example needs besides its target."""
+        return self._scoring_fields(self.source_text(example_id))
 
     def _convert(self, record: Record, convert) -> Any:
         try:

@@ -102,20 +102,28 @@ def on_ranks(function: Callable[[], Any], world_size: int) -> list[Any]:
 
 def train_and_kill(cfg, world_size: int, arm: Callable[[], None]) -> None:
     """Train until rank 0, armed by ``arm()``, is killed; then kill the others."""
+
+    def doomed():
+        if utils.get_world_size_and_rank()[1] == 0:
+            arm()
+        _train(cfg, None)
+
+    on_doomed_ranks(doomed, world_size)
+
+
+def on_doomed_ranks(function: Callable[[], Any], world_size: int) -> None:
+    """Call ``function`` on ranks of which the first is going to be killed."""
     context = multiprocessing.get_context("fork")
     port = free_port()
-    results = context.SimpleQueue()
-    ranks = []
-    for rank in range(world_size):
-
-        def doomed(armed=rank == 0):
-            if armed:
-                arm()
-            _train(cfg, None)
-
-        args = (doomed, rank, world_size, port, results)
-        ranks.append(context.Process(target=_run_rank, args=args))
-        ranks[-1].start()
+    ranks = [
+        context.Process(
+            target=_run_rank,
+            args=(function, rank, world_size, port, context.SimpleQueue()),
+        )
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
     ranks[0].join()
     assert ranks[0].exitcode == -signal.SIGKILL, "rank 0 outlived its killer"
     for process in ranks[1:]:

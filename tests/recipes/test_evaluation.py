@@ -6,25 +6,41 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
+from torchtune import utils
 
 import erjepa.config
-from erjepa_recipe.evaluate_erjepa import EvaluationRecipeERJEPA
-from tests.recipes.harness import make_config, on_ranks, overrides_for, train
+from erjepa_recipe import evaluate_erjepa
+from tests.recipes.harness import (
+    kill_at_call,
+    make_config,
+    on_doomed_ranks,
+    on_ranks,
+    overrides_for,
+    train,
+)
 
 
-def evaluate(cfg, world_size=1):
+def evaluate(cfg, world_size=1, dies_at_batch=None):
+    """The summary; or None, after rank 0 was killed at a batch."""
+
     def run():
-        recipe = EvaluationRecipeERJEPA(cfg)
+        if dies_at_batch is not None and utils.get_world_size_and_rank()[1] == 0:
+            kill_at_call(evaluate_erjepa, "generate_greedy", dies_at_batch)
+        recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
         recipe.setup(cfg)
         return recipe.evaluate()
 
+    if dies_at_batch is not None:
+        return on_doomed_ranks(run, world_size)
     return on_ranks(run, world_size)[0]
 
 
 def tiny(output_dir, *overrides):
     """The packaged demo config, cut short."""
     erjepa.config.register_resolvers()
-    short = ["dataset.size=64", "eval_dataset.size=40", "eval_batch_size=16"]
+    short = ["dataset.size=64", "eval_batch_size=16"]
+    if "~eval_dataset.size" not in overrides:
+        short.append("eval_dataset.size=40")
     return make_config([f"output_dir={output_dir}", *short, *overrides], "tiny_synth")
 
 
@@ -43,7 +59,8 @@ def trained(tmp_path_factory):
 def test_adapter_and_merged_weights_and_any_ranks_score_alike(trained, tmp_path):
     from_adapter = evaluate(tiny(trained))
     expected = predictions(trained, "epoch_0")
-    assert from_adapter["examples"] == len(expected) == 40
+    right = sum(p["output"] == p["target"] for p in expected)
+    assert from_adapter["accuracy"] == right / 40 and len(expected) == 40
     assert len({p["output"] for p in expected}) > 1
 
     merged = tmp_path / "merged"
@@ -70,6 +87,71 @@ def predictions_or_none(output_dir, name):
         return predictions(output_dir, name)
     except FileNotFoundError:
         return None
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_killed_and_resumed(trained, tmp_path, world_size):
+    checkpoint = f"checkpoint_dir={trained / 'epoch_0'}"
+    evaluate(tiny(tmp_path / "whole", checkpoint))
+    expected = predictions(tmp_path / "whole", "epoch_0")
+    cfg = tiny(tmp_path / "killed", checkpoint)
+    folder = tmp_path / "killed" / "evaluation" / "epoch_0"
+    evaluate(cfg, world_size, dies_at_batch=2)
+    assert not (folder / "summary.json").exists()
+    (part,) = folder.glob("part_0.jsonl")
+    assert len(part.read_text().splitlines()) == 16
+    with part.open("a") as torn:
+        torn.write('{"id": 3, "out')  # as if killed within a write
+    summary = evaluate(cfg, world_size)
+    assert predictions(tmp_path / "killed", "epoch_0") == expected
+    assert not list(folder.glob("part_*"))
+    assert summary["examples_per_second"] is not None
+    assert evaluate(cfg, world_size)["examples_per_second"] is None  # all was there
+
+
+def test_other_settings_start_anew(trained, tmp_path):
+    checkpoint = f"checkpoint_dir={trained / 'epoch_0'}"
+    evaluate(tiny(tmp_path, checkpoint))
+    summary = evaluate(tiny(tmp_path, checkpoint, "max_new_tokens=2"))
+    assert summary["examples_per_second"] is not None
+    assert max(p["tokens"] for p in predictions(tmp_path, "epoch_0")) == 2
+
+
+TASKS = {
+    "nl_rx": ("lines with a dog", ".*dog.*"),
+    "gsm8k": ("How many?", "2 + 2 = <<2+2=4>>4\n#### 4"),
+    "nq_open": ("who?", "a dog; the dog"),
+    "spider": ("For db_id:[none]\n\nHow many?", "SELECT count(*) FROM dog"),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task(trained, tmp_path, task):
+    source, target = TASKS[task]
+    data = tmp_path / "test.jsonl"
+    turns = [("system", "Answer."), ("user", source), ("assistant", target)]
+    record = {"messages": [{"role": r, "content": c} for r, c in turns]}
+    data.write_text((json.dumps(record) + "\n") * 5)
+
+    def config(builder):
+        return tiny(
+            tmp_path,
+            *("~eval_dataset.grammar_seed", "~eval_dataset.size"),
+            f"checkpoint_dir={trained / 'epoch_0'}",
+            f"task={task}",
+            f"eval_dataset=erjepa.datasets.{builder}",
+            f"eval_dataset.source={data}",
+            "max_new_tokens=4",
+        )
+
+    if task == "spider":
+        with pytest.raises(ValueError, match="task=spider scores by db_id, which"):
+            evaluate(config("paired_dataset"))
+    cfg = config("spider_dataset" if task == "spider" else "paired_dataset")
+    summary = evaluate(cfg, 2)
+    assert summary["task"] == task and 0 <= summary["accuracy"] <= 1
+    for prediction in predictions(tmp_path, "epoch_0"):
+        assert {"prompt", "output", "extracted", "llm_jepa"} <= prediction.keys()
 
 
 def test_nothing_to_score(tmp_path):

@@ -1,0 +1,81 @@
+"""NQ-Open: questions that people asked a search engine, and their short answers.
+
+Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering",
+from Natural Questions. LLM-JEPA's split has 8000 training and 1769 test questions.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torchtune.modules.transforms import Transform
+
+from erjepa.datasets.gsm8k import question_answer_dataset
+from erjepa.datasets.nl_rx import NL_RX_SOURCE
+from erjepa.datasets.paired import PairedDataset
+
+NQ_OPEN_SOURCE = NL_RX_SOURCE  # LLM-JEPA keeps its datasets in one folder
+NQ_OPEN_HUB = "google-research-datasets/nq_open"
+NQ_OPEN_HUB_REVISION = "5dd9790a83002ad084ddeb7c420dc716852c6f28"
+SYSTEM_PROMPT = "Answer the question below."  # of LLM-JEPA's files
+
+
+def nq_open_dataset(
+    tokenizer: Transform,
+    *,
+    split: Literal["train", "test", "validation"] = "train",
+    source: str = NQ_OPEN_SOURCE,
+    revision: str | None = None,
+    answers: Literal["joined", "first"] = "joined",
+    max_examples: int | None = None,
+    sample_seed: int | None = None,
+) -> PairedDataset:
+    """NQ-Open as chat pairs.
+
+    Args:
+        tokenizer (Transform): torchtune model tokenizer.
+        split (Literal["train", "test", "validation"]): LLM-JEPA's files are ``train`` and
+            ``test``; the hub has ``train`` (87925 questions) and ``validation`` (3610).
+        source (str): ``google-research-datasets/nq_open`` or another dataset of the hub
+            with its columns, or see
+            :func:`~erjepa.datasets.gsm8k.question_answer_dataset`.
+        revision (str | None): of a hub dataset. ``None``: a fixed one of
+            ``google-research-datasets/nq_open``; the newest of any other.
+        answers (Literal["joined", "first"]): the target where a question has several
+            answers: all, joined by ``"; "`` as in LLM-JEPA's files, or the first one.
+            The scorer knows the other answers only if they are joined.
+        max_examples (int | None): keep so many pairs.
+        sample_seed (int | None): see :func:`~erjepa.datasets.gsm8k.subsample`.
+
+    Returns:
+        PairedDataset: the tokenized pairs.
+
+    Raises:
+        ValueError: if there is no such split or choice of answers.
+    """
+    for key, value, known in (
+        ("split", split, ("train", "test", "validation")),
+        ("answers", answers, ("joined", "first")),
+    ):
+        if value not in known:
+            raise ValueError(f"dataset.{key}={value}: expected {' or '.join(known)}")
+    if source == NQ_OPEN_HUB:
+        revision = revision or NQ_OPEN_HUB_REVISION
+    return question_answer_dataset(
+        tokenizer,
+        name="nq_open",
+        split=split,
+        source=source,
+        system_prompt=SYSTEM_PROMPT,
+        read_answer=_join if answers == "joined" else _first,
+        max_examples=max_examples,
+        sample_seed=sample_seed,
+        load_dataset_kwargs={"revision": revision},
+    )
+
+
+def _join(answer: str | Sequence[str]) -> str:
+    return answer if isinstance(answer, str) else "; ".join(answer)
+
+
+def _first(answer: str | Sequence[str]) -> str:
+    return _join(answer).split("; ")[0]

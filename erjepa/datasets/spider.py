@@ -1,0 +1,228 @@
+"""Spider: questions about databases and the SQL that answers them.
+
+Yu et al. 2018, "Spider: A Large-Scale Human-Labeled Dataset for Complex and Cross-Domain
+Semantic Parsing and Text-to-SQL Task". LLM-JEPA's random split has 6587 training and 1447
+test pairs. All databases of its test file and 1041 of its 1447 test queries occur in its
+training file; ``split_by="database"`` is a split where no database does.
+
+A source text names its database in its first line, in every prompt:
+
+    bare                        with_schema
+    For db_id:[shop]            For db_id:[shop]
+
+    How many clerks are there?  clerk(id number primary key, name text, shop_id number)
+                                shop(id number primary key)
+                                clerk.shop_id = shop.id
+
+                                How many clerks are there?
+"""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+from torchtune.data import OpenAIToMessages
+from torchtune.modules.transforms import Transform
+
+from erjepa.datasets.gsm8k import _locate, subsample
+from erjepa.datasets.nl_rx import NL_RX_SOURCE
+from erjepa.datasets.paired import PairedDataset
+from erjepa.datasets.records import Record, load_records
+
+SPIDER_SOURCE = NL_RX_SOURCE  # LLM-JEPA keeps its datasets in one folder
+SYSTEM_PROMPT = "Convert natural language to SQL."  # of LLM-JEPA's files
+
+# With split_by="database", about one database in TEST_SHARE belongs to the test split: 37
+# of 160 databases, with 1653 of 8034 pairs.
+TEST_SHARE = 5
+
+_SOURCE_TEXT = re.compile(r"For db_id:\[([^\]\n]+)\]\n\n(.*)", re.DOTALL)
+
+
+def spider_dataset(
+    tokenizer: Transform,
+    *,
+    split: Literal["train", "test", "validation"] = "train",
+    source: str = SPIDER_SOURCE,
+    prompt: Literal["bare", "with_schema"] = "bare",
+    tables: str | None = None,
+    split_by: Literal["record", "database"] = "record",
+    revision: str | None = None,
+    max_examples: int | None = None,
+    sample_seed: int | None = None,
+) -> PairedDataset:
+    """Spider as chat pairs; :func:`database_of` a source text names its database.
+
+    Args:
+        tokenizer (Transform): torchtune model tokenizer.
+        split (Literal["train", "test", "validation"]): LLM-JEPA's files are ``train`` and
+            ``test``; the hub has ``train`` and ``validation``.
+        source (str): folder with ``spider_{split}.jsonl`` or ``{split}.jsonl``, a URL of
+            a folder with the former, a ``.jsonl`` file or URL, or a dataset of the hub,
+            such as ``xlangai/spider``. Records are LLM-JEPA's chats in ``messages``, or
+            have the hub's columns ``db_id``, ``question`` and ``query``.
+        prompt (Literal["bare", "with_schema"]): as drawn above.
+        tables (str | None): Spider's ``tables.json``, for ``with_schema``.
+        split_by (Literal["record", "database"]): ``record``: the split of the files.
+            ``database``: LLM-JEPA's two files together, split anew by a hash of the
+            database's name, so that no database is in both splits.
+        revision (str | None): of a hub dataset.
+        max_examples (int | None): keep so many pairs.
+        sample_seed (int | None): see :func:`~erjepa.datasets.gsm8k.subsample`.
+
+    Returns:
+        PairedDataset: the tokenized pairs.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if an option has no such value, the schema of a database is not
+            known, or a record is not one of Spider.
+    """
+    for key, value, known in (
+        ("split", split, ("train", "test", "validation")),
+        ("prompt", prompt, ("bare", "with_schema")),
+        ("split_by", split_by, ("record", "database")),
+    ):
+        if value not in known:
+            raise ValueError(f"dataset.{key}={value}: expected {' or '.join(known)}")
+    schemas = _load_schemas(tables) if prompt == "with_schema" else None
+    if split_by == "record":
+        records = load_records(
+            _locate(source, "spider", split), split=split, revision=revision
+        )
+        records = [_as_chat(record) for record in records]
+    else:
+        records = _split_by_database(source, split)
+    records = subsample(records, max_examples, sample_seed)
+    if schemas is not None:
+        records = [_with_schema(record, schemas, tables) for record in records]
+    return PairedDataset(
+        records,
+        tokenizer,
+        OpenAIToMessages(),
+        scoring_fields=lambda text: {"db_id": database_of(text)},
+    )
+
+
+def database_of(source_text: str) -> str:
+    """The database that a question is about.
+
+    Args:
+        source_text (str): user message of a pair, ``For db_id:[NAME]`` in front.
+
+    Returns:
+        str: the name.
+
+    Raises:
+        ValueError: if the text does not start so.
+    """
+    return _parse(source_text)[0]
+
+
+def in_test_split(db_id: str) -> bool:
+    """Whether a database is one of the test split of ``split_by="database"``."""
+    return int(hashlib.sha256(db_id.encode()).hexdigest(), 16) % TEST_SHARE == 0
+
+
+def schema_text(schema: dict[str, Any]) -> str:
+    """A line for every table, then one for every foreign key.
+
+    Args:
+        schema (dict[str, Any]): one entry of ``tables.json``.
+
+    Returns:
+        str: as drawn at the top of this file.
+    """
+    tables = schema["table_names_original"]
+    columns = schema["column_names_original"]  # (index of the table, name)
+    primary = set(schema["primary_keys"])
+    inside: list[list[str]] = [[] for _ in tables]
+    for i, ((table, name), kind) in enumerate(
+        zip(columns, schema["column_types"], strict=True)
+    ):
+        if table >= 0:  # -1 is the column "*"
+            inside[table].append(f"{name} {kind}{' primary key' * (i in primary)}")
+    lines = [
+        f"{name}({', '.join(parts)})"
+        for name, parts in zip(tables, inside, strict=True)
+    ]
+    for pair in schema["foreign_keys"]:
+        ends = [f"{tables[columns[i][0]]}.{columns[i][1]}" for i in pair]
+        lines.append(" = ".join(ends))
+    return "\n".join(lines)
+
+
+def _parse(source_text: str) -> tuple[str, str]:
+    match = _SOURCE_TEXT.fullmatch(source_text)
+    if match is None:
+        raise ValueError(
+            "a source text of Spider starts with 'For db_id:[NAME]' and an empty line, "
+            f"got {source_text[:60]!r}"
+        )
+    return match[1], match[2]
+
+
+def _as_chat(record: Record) -> Record:
+    """The record as a chat whose last two messages are question and query."""
+    fields = record.fields
+    try:
+        if "messages" in fields:
+            database_of(fields["messages"][-2]["content"])
+            return record
+        turns = (
+            ("system", SYSTEM_PROMPT),
+            ("user", f"For db_id:[{fields['db_id']}]\n\n{fields['question']}"),
+            ("assistant", fields["query"]),
+        )
+    except KeyError as error:
+        raise ValueError(
+            f"{record.where}: no field {error}; the record has {sorted(fields)}, and "
+            "Spider's have messages, or db_id, question and query."
+        ) from None
+    except (ValueError, IndexError, TypeError) as error:
+        raise ValueError(f"{record.where}: {error}") from None
+    messages = [{"role": role, "content": content} for role, content in turns]
+    return Record(record.where, {"messages": messages})
+
+
+def _split_by_database(source: str, split: str) -> list[Record]:
+    places = [_locate(source, "spider", name) for name in ("train", "test")]
+    if split == "validation" or places[0] == places[1]:
+        raise ValueError(
+            f"dataset.split_by=database with split={split}, source={source}: this split "
+            "has train and test, made of LLM-JEPA's two files; set source to their folder"
+        )
+    records = [_as_chat(record) for place in places for record in load_records(place)]
+    return [
+        record
+        for record in records
+        if in_test_split(_database(record)) == (split == "test")
+    ]
+
+
+def _database(record: Record) -> str:
+    return database_of(record.fields["messages"][-2]["content"])
+
+
+def _load_schemas(tables: str | None) -> dict[str, dict[str, Any]]:
+    if tables is None:
+        raise ValueError(
+            "dataset.tables is not set; prompt=with_schema needs Spider's tables.json"
+        )
+    if not Path(tables).is_file():
+        raise FileNotFoundError(f"dataset.tables={tables}: no such file")
+    return {s["db_id"]: s for s in json.loads(Path(tables).read_text("utf-8"))}
+
+
+def _with_schema(
+    record: Record, schemas: dict[str, dict[str, Any]], tables: str | None
+) -> Record:
+    *context, user, target = record.fields["messages"]
+    db_id, question = _parse(user["content"])
+    if db_id not in schemas:
+        raise ValueError(f"{record.where}: dataset.tables={tables} has no {db_id!r}")
+    text = f"For db_id:[{db_id}]\n\n{schema_text(schemas[db_id])}\n\n{question}"
+    messages = [*context, {**user, "content": text}, target]
+    return Record(record.where, {**record.fields, "messages": messages})

@@ -1,0 +1,88 @@
+"""Predictions on disk: one JSON object a line, kept across interruptions."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+PREDICTIONS = "predictions.jsonl"
+SUMMARY = "summary.json"
+_SETTINGS = "settings.json"
+
+
+class PredictionStore:
+    """The results folder of one evaluation.
+
+    While it runs, each rank appends to a file of its own; ``finish`` puts
+    ``predictions.jsonl`` and ``summary.json`` in place. An interrupted evaluation finds what
+    it had, if its settings are the same; with other settings it starts anew.
+
+    Args:
+        folder (Path): where the results go.
+        settings (Mapping[str, Any]): all that predictions depend on, as JSON.
+        rank (int): this rank.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], rank: int) -> None:
+        self._folder = folder
+        self._settings = json.dumps(settings, indent=2, sort_keys=True) + "\n"
+        self._part = folder / f"part_{rank}.jsonl"
+
+    def open(self) -> dict[int, dict[str, Any]]:
+        """Make the folder ready, on one rank; the predictions that are there already, by id."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        settings = self._folder / _SETTINGS
+        if not settings.exists() or settings.read_text() != self._settings:
+            for path in (*self._parts(), self._folder / PREDICTIONS):
+                path.unlink(missing_ok=True)
+            settings.write_text(self._settings)
+        return self.read()
+
+    def read(self) -> dict[int, dict[str, Any]]:
+        """All predictions so far, of every rank, by id."""
+        found = {}
+        for path in (*self._parts(), self._folder / PREDICTIONS):
+            for line in path.read_text().splitlines() if path.exists() else ():
+                try:
+                    prediction = json.loads(line)
+                except json.JSONDecodeError:
+                    continue  # the last line of a killed run
+                found[prediction["id"]] = prediction
+        return found
+
+    def append(self, predictions: Iterable[Mapping[str, Any]]) -> None:
+        """Add predictions of this rank."""
+        text = "".join(json.dumps(prediction) + "\n" for prediction in predictions)
+        # A killed run may have left half a line; what follows must not join it.
+        if self._part.exists() and not self._part.read_bytes().endswith(b"\n"):
+            text = "\n" + text
+        with self._part.open("a") as part:
+            part.write(text)
+
+    def finish(
+        self, predictions: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]
+    ) -> Path:
+        """Put the final files in place, on one rank.
+
+        Args:
+            predictions (Iterable[Mapping[str, Any]]): in order, with their verdicts.
+            summary (Mapping[str, Any]): what they add up to.
+
+        Returns:
+            Path: the folder.
+        """
+        lines = "".join(json.dumps(prediction) + "\n" for prediction in predictions)
+        for name, text in (
+            (PREDICTIONS, lines),
+            (SUMMARY, json.dumps(summary, indent=2) + "\n"),
+        ):
+            aside = self._folder / f".{name}"
+            aside.write_text(text)
+            os.replace(aside, self._folder / name)
+        for path in self._parts():
+            path.unlink()
+        return self._folder
+
+    def _parts(self) -> list[Path]:
+        return sorted(self._folder.glob("part_*.jsonl"))

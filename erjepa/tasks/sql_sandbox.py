@@ -1,0 +1,227 @@
+"""Generated SQL is hostile input: run it where it can only read, and not for long.
+
+Each query goes to a worker process over a pipe; rows or an error come back as JSON:
+
+    this process                          worker process (sql_worker.py)
+    ------------                          ------------------------------
+    execute(db, sql) --- db, sql ---->    new read-only connection, authorizer, limits
+                     <-- rows, error -    one statement, rows counted as they come
+    clock: kill, start another            clock: interrupt; alarm: die
+
+Covered:
+
+- Writing: the database is opened ``mode=ro&immutable=1``, so no journal, lock or WAL file
+  appears beside it. An authorizer lets SELECT, column reads, recursion and functions
+  compile, and nothing else: no ATTACH, PRAGMA, VACUUM, transaction, DDL, DML, temporary
+  table or table-valued function, and no function that reaches files or loads code.
+  Sorting spills to memory. Files of a worker cannot grow (RLIMIT_FSIZE).
+- Shells: nothing is passed to one, and the ``sqlite3`` program with its dot-commands is
+  not used. Worker processes can start no process, unless they are root's (RLIMIT_NPROC).
+- Time: a handler inside SQLite interrupts queries; the parent kills a worker that is
+  inside one long C function a second later; an alarm ends a worker without a parent.
+- Memory: SQLite's own heap limit, RLIMIT_AS on the process (Linux), and limits on the
+  length of SQL and of values, on nesting, on rows, and on the size of a whole result.
+- Crashes: a worker that dies costs its query an error, and another one takes its place.
+- Answers: JSON, never pickle, with an end to their length.
+
+Not covered:
+
+- A hole in SQLite or Python itself: the worker has the user's rights, with no seccomp,
+  container or other user. For anything beyond scoring a benchmark use one of those.
+- Database files made to attack SQLite: the files are trusted, the SQL is not.
+- Reading: a query may read all of its database, including ``sqlite_master``.
+- Python 3.10, whose ``sqlite3`` has no ``setlimit``: SQLite's built-in limits hold (values
+  up to 1 GB, stopped by the memory limits; ATTACH is still denied).
+- Systems without ``resource`` (Windows): no process limits, no alarm.
+- Fairness: time is by the clock, so a slow query can fail on a busy machine only.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from erjepa.tasks.sql_worker import Limits
+
+# A query may overrun so long before its worker is killed.
+GRACE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """Rows of a query, or why there are none.
+
+    Args:
+        rows (list[tuple] | None): None, int, float, str or bytes each. Bytes of a text
+            that are not UTF-8 are lone surrogates (``surrogateescape``).
+        error (str | None): message of SQLite, or the limit that the query reached.
+    """
+
+    rows: list[tuple] | None = None
+    error: str | None = None
+
+
+class SqlSandbox:
+    """Pool of worker processes that run untrusted SQL; a context manager.
+
+    Args:
+        workers (int): processes, and queries that run at once.
+        limits (Limits): of each query.
+
+    Examples:
+        >>> with SqlSandbox(workers=2) as sandbox:
+        ...     sandbox.execute("shop.sqlite", "SELECT 1, 'a'").rows
+        [(1, 'a')]
+    """
+
+    def __init__(self, workers: int = 2, limits: Limits | None = None) -> None:
+        if workers < 1:
+            raise ValueError(f"workers={workers}: a sandbox needs at least one")
+        limits = limits or Limits()
+        self._workers = [_Worker(limits) for _ in range(workers)]
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._open = False
+
+    def __enter__(self) -> "SqlSandbox":
+        try:
+            for worker in self._workers:
+                worker.start()
+                self._idle.put(worker)
+        except BaseException:
+            self.__exit__()
+            raise
+        self._open = True
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._open = False
+        for worker in self._workers:
+            worker.stop()
+
+    def pids(self) -> list[int]:
+        """Process ids of the workers that are alive."""
+        return [worker.pid for worker in self._workers if worker.pid is not None]
+
+    def execute(self, db_path: str | Path, sql: str) -> Result:
+        """Run one statement on one database file; never raises for what the SQL does.
+
+        Args:
+            db_path (str | Path): an SQLite file.
+            sql (str): the statement.
+
+        Returns:
+            Result: its rows, or an error.
+
+        Raises:
+            RuntimeError: outside of ``with``, or if no worker can be started.
+        """
+        if not self._open:
+            raise RuntimeError("SqlSandbox runs queries inside its `with` block only")
+        worker = self._idle.get()
+        try:
+            return worker.execute(db_path, sql)
+        finally:
+            self._idle.put(worker)
+
+    def execute_many(self, queries: Iterable[tuple[str | Path, str]]) -> list[Result]:
+        """Run ``(db_path, sql)`` pairs, as many at once as there are workers.
+
+        Args:
+            queries (Iterable[tuple[str | Path, str]]): databases and statements.
+
+        Returns:
+            list[Result]: in the order of the queries.
+        """
+        with ThreadPoolExecutor(len(self._workers)) as threads:
+            return list(threads.map(lambda query: self.execute(*query), queries))
+
+
+class _Worker:
+    """A worker process and the thread-side end of its pipes; starts again by itself."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._process: subprocess.Popen | None = None
+
+    @property
+    def pid(self) -> int | None:
+        alive = self._process is not None and self._process.poll() is None
+        return self._process.pid if alive else None
+
+    def start(self) -> None:
+        # A script in an isolated interpreter: no site-packages and none of the caller's
+        # modules, which would cost seconds and address space.
+        script = Path(__file__).with_name("sql_worker.py").absolute()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(script), json.dumps(asdict(self._limits))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=os.path.abspath(os.sep),
+        )
+        if self._process.stdout.readline().strip() != b"ready":
+            self.stop()
+            raise RuntimeError(f"{sys.executable} {script} does not start")
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.stdout.close()
+            with contextlib.suppress(OSError):  # it flushes what was never read
+                process.stdin.close()
+            process.wait()
+
+    def execute(self, db_path: str | Path, sql: str) -> Result:
+        if len(sql) > self._limits.sql_length:
+            return Result(error=f"more than {self._limits.sql_length} bytes of SQL")
+        if self.pid is None:  # killed from outside between two queries
+            self.stop()
+            self.start()
+        uri = f"{Path(db_path).absolute().as_uri()}?mode=ro&immutable=1"
+        late = threading.Event()
+
+        def kill(process=self._process) -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(self._limits.seconds + GRACE_SECONDS, kill)
+        timer.start()
+        try:
+            answer = self._ask(json.dumps([uri, sql]).encode() + b"\n")
+        except BaseException:
+            self.stop()  # its late answer must not become that of the next query
+            raise
+        finally:
+            timer.cancel()
+            timer.join()
+        if late.is_set() or not answer.endswith(b"\n"):
+            self.stop()
+            limit = f"time limit of {self._limits.seconds} s, killed"
+            return Result(error=limit if late.is_set() else "the worker died")
+        answer = json.loads(answer, object_hook=_blob)
+        if "rows" in answer:
+            return Result(rows=[tuple(row) for row in answer["rows"]])
+        return Result(error=answer["error"])
+
+    def _ask(self, question: bytes) -> bytes:
+        try:
+            self._process.stdin.write(question)
+            self._process.stdin.flush()
+            # Room for the commas between rows, or for an error that quotes the SQL.
+            room = self._limits.rows + 8 * self._limits.sql_length
+            return self._process.stdout.readline(self._limits.size + room)
+        except OSError:  # it died while reading
+            return b""
+
+
+def _blob(fields: dict[str, Any]) -> Any:
+    return bytes.fromhex(fields["blob"]) if "blob" in fields else fields

@@ -1,0 +1,73 @@
+"""What the verdicts of an evaluation add up to."""
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import Any
+
+from erjepa.tasks.task import Prediction, Verdicts
+
+_Z = 1.959963984540054  # the standard normal's 97.5% quantile
+
+
+def wilson_interval(right: int, examples: int) -> tuple[float, float]:
+    """95% interval of a share, by Wilson's score method (Wilson 1927).
+
+    Unlike the interval around the share itself it stays within 0 and 1, and is no point
+    where all examples or none are right.
+
+    Args:
+        right (int): number of examples that are right.
+        examples (int): number of examples, at least 1.
+
+    Returns:
+        tuple[float, float]: the lower and the upper end.
+    """
+    share, shrink = right / examples, 1 + _Z**2 / examples
+    center = (share + _Z**2 / (2 * examples)) / shrink
+    spread = share * (1 - share) / examples + (_Z / (2 * examples)) ** 2
+    half = _Z * sqrt(spread) / shrink
+    # At the ends the exact values are 0 and 1; rounding may miss them.
+    low = center - half if right > 0 else 0.0
+    high = center + half if right < examples else 1.0
+    return low, high
+
+
+def summarize(
+    predictions: Sequence[Prediction], verdicts: Sequence[Verdicts], primary: str
+) -> dict[str, Any]:
+    """Shares and 95% intervals. An undecided example counts as not right.
+
+    Args:
+        predictions (Sequence[Prediction]): what was scored.
+        verdicts (Sequence[Verdicts]): the verdicts of each prediction, in order.
+        primary (str): the verdict whose share is the accuracy.
+
+    Returns:
+        dict[str, Any]: ``accuracy`` and ``primary``, and for every verdict its ``share``,
+        how many are ``right`` and ``undecided`` among the ``examples``, and the
+        ``interval`` of the share.
+
+    Raises:
+        ValueError: if there is no prediction, one lacks its verdicts, or ``primary`` is
+            not among them.
+    """
+    if not predictions or len(predictions) != len(verdicts):
+        raise ValueError(
+            f"{len(predictions)} predictions and {len(verdicts)} verdicts: expected as "
+            "many of both, and at least one"
+        )
+    if primary not in verdicts[0]:
+        raise ValueError(f"primary={primary} is not among {', '.join(verdicts[0])}")
+    by_name = {name: _count([v[name] for v in verdicts]) for name in verdicts[0]}
+    return {"accuracy": by_name[primary]["share"], "primary": primary, **by_name}
+
+
+def _count(values: Sequence[bool | None]) -> dict[str, Any]:
+    right = sum(value is True for value in values)
+    return {
+        "share": right / len(values),
+        "right": right,
+        "undecided": sum(value is None for value in values),
+        "examples": len(values),
+        "interval": list(wilson_interval(right, len(values))),
+    }

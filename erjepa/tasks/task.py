@@ -1,0 +1,28 @@
+"""What a task knows about answers: how to read one out of a text, and when it is right."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# One prediction: "target" and "output" texts, and what the task needs besides ("db_id").
+Prediction = Mapping[str, Any]
+# Name of a reading to its verdict; None where it is undecided.
+Verdicts = dict[str, bool | None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A dataset family, as far as scoring goes.
+
+    Args:
+        name (str): name on the command line and in ``summary.json``.
+        primary (str): the verdict whose share is the ``accuracy``.
+        extract (Callable[[str], str]): the answer within a generated text.
+        score (Callable[[Sequence[Prediction]], list[Verdicts]]): verdicts of each
+            prediction, in order; every prediction has every verdict of the task.
+    """
+
+    name: str
+    primary: str
+    extract: Callable[[str], str]
+    score: Callable[[Sequence[Prediction]], list[Verdicts]]

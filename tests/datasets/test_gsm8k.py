@@ -1,0 +1,146 @@
+"""GSM8K of every source becomes the same pairs."""
+
+import json
+
+import datasets
+import pytest
+from torchtune.models.llama3 import llama3_tokenizer
+
+from erjepa.datasets.gsm8k import GSM8K_REVISION, gsm8k_dataset, subsample
+from tests.conftest import REAL_DATA
+
+ROWS = [
+    {"question": f"What is {i} and 1?", "answer": f"{i}+1={i + 1}\n#### {i + 1}"}
+    for i in range(6)
+]
+ROLES = ("system", "user", "assistant")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(base):
+    return llama3_tokenizer(
+        str(base / "tokenizer.model"),
+        special_tokens_path=str(base / "special_tokens.json"),
+    )
+
+
+@pytest.fixture
+def remote(monkeypatch):
+    """The calls that would reach the hub or a URL, answered with ``ROWS``."""
+    calls = []
+
+    def load_dataset(*args, **kwargs):
+        calls.append((args, kwargs))
+        return ROWS
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return calls
+
+
+def chat(row):
+    contents = ("Answer the math question, show steps.", row["question"], row["answer"])
+    messages = zip(ROLES, contents, strict=True)
+    return {"messages": [{"role": r, "content": c} for r, c in messages]}
+
+
+def write(path, records):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def test_rows_chats_and_the_hub_give_the_same_pairs(tokenizer, tmp_path, remote):
+    file = write(tmp_path / "rows" / "test.jsonl", ROWS)
+    write(tmp_path / "chats" / "gsm8k_test.jsonl", map(chat, ROWS))
+    expected = gsm8k_dataset(tokenizer, source=file)
+    assert len(expected) == len(ROWS) and remote == []
+    assert expected.target_text(2) == ROWS[2]["answer"]
+    assert expected.source_text(2) == ROWS[2]["question"]
+    assert expected.where(2) == f"{file}:3"
+    prompt = bytes(t for t in expected.prompt(2) if t < 256).decode()
+    assert prompt.startswith("system\n\nAnswer the math question, show steps.user")
+    for source in (tmp_path / "rows", tmp_path / "chats"):
+        mine = gsm8k_dataset(tokenizer, split="test", source=str(source))
+        assert list(mine) == list(expected)
+    assert list(gsm8k_dataset(tokenizer)) == list(expected)
+
+
+def test_what_is_asked_of_the_hub_and_of_urls(tokenizer, remote):
+    gsm8k_dataset(tokenizer)
+    gsm8k_dataset(tokenizer, split="test", revision="abc")
+    gsm8k_dataset(tokenizer, source="me/copy")
+    gsm8k_dataset(tokenizer, split="test", source="https://host/folder/")
+    gsm8k_dataset(tokenizer, source="https://host/some.jsonl?raw=1")
+    main = {"split": "train", "name": "main"}
+    url = {"split": "train"}
+    assert remote == [
+        (("openai/gsm8k",), {**main, "revision": GSM8K_REVISION}),
+        (("openai/gsm8k",), {"split": "test", "name": "main", "revision": "abc"}),
+        (("me/copy",), {**main, "revision": None}),
+        (("json",), {**url, "data_files": "https://host/folder/gsm8k_test.jsonl"}),
+        (("json",), {**url, "data_files": "https://host/some.jsonl?raw=1"}),
+    ]
+
+
+def test_what_is_not_there_is_named(tokenizer, tmp_path):
+    with pytest.raises(ValueError, match="dataset.split=dev: GSM8K has train and test"):
+        gsm8k_dataset(tokenizer, split="dev")
+    with pytest.raises(FileNotFoundError, match="neither train.jsonl nor gsm8k_train"):
+        gsm8k_dataset(tokenizer, source=str(tmp_path))
+    for source in (str(tmp_path / "no"), "./no"):
+        with pytest.raises(FileNotFoundError, match="/no: no such file or folder"):
+            gsm8k_dataset(tokenizer, source=source)
+
+
+@pytest.mark.parametrize(
+    ("record", "error"),
+    [
+        ({"question": "a"}, r"no field 'answer'; the record has \['question'\]"),
+        ({"question": "a", "answer": 18}, "assistant: 18 is no text"),
+        ({"question": None, "answer": "18"}, "user: None is no text"),
+        ({"messages": []}, "not enough values"),
+    ],
+)
+def test_a_bad_record_is_named(record, error, tokenizer, tmp_path):
+    file = write(tmp_path / "a.jsonl", [ROWS[0], record])
+    with pytest.raises(ValueError, match=f"a.jsonl:2: .*{error}"):
+        gsm8k_dataset(tokenizer, source=file)
+
+
+def test_subsample_is_the_same_every_time_and_grows_by_adding():
+    items = list(range(1000))
+    assert subsample(items, None, None) == items == subsample(items, 2000, 3)
+    assert subsample(items, 4, None) == [0, 1, 2, 3]
+    small, large = subsample(items, 10, 82), subsample(items, 200, 82)
+    assert small == [16, 44, 190, 237, 307, 395, 465, 597, 709, 725]
+    assert len(set(large)) == 200 and large == sorted(large) and set(small) < set(large)
+    assert subsample(items, 10, 23) != small
+    with pytest.raises(ValueError, match="max_examples=0 must be at least 1"):
+        subsample(items, 0, None)
+    with pytest.raises(ValueError, match="sample_seed=1 needs max_examples"):
+        subsample(items, None, 1)
+
+
+def test_a_sample_keeps_the_places_of_its_records(tokenizer, tmp_path):
+    file = write(tmp_path / "a.jsonl", ROWS)
+    sample = gsm8k_dataset(tokenizer, source=file, max_examples=3, sample_seed=5)
+    lines = subsample(range(1, 7), 3, 5)
+    assert [sample.where(i) for i in range(3)] == [f"{file}:{line}" for line in lines]
+    assert [pair.example_id for pair in sample] == [0, 1, 2]
+
+
+@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real GSM8K")
+@pytest.mark.parametrize(("split", "size"), [("train", 1000), ("test", 1319)])
+def test_real_gsm8k(tokenizer, split, size):
+    dataset = gsm8k_dataset(
+        tokenizer,
+        split=split,
+        source=str(REAL_DATA / "gsm8k"),
+        max_examples=1000 if split == "train" else None,
+        sample_seed=82 if split == "train" else None,
+    )
+    assert len(dataset) == size
+    assert all("\n#### " in dataset.target_text(i) for i in range(size))
+    lines = [int(dataset.where(i).rsplit(":")[-1]) for i in range(size)]
+    assert lines == sorted(set(lines))
+    assert (max(lines) > 7000) == (split == "train")

@@ -1,0 +1,216 @@
+"""Spider's records of every kind become pairs that know their database."""
+
+import json
+
+import pytest
+from torchtune.models.llama3 import llama3_tokenizer
+
+from erjepa.datasets import spider as module
+from erjepa.datasets.records import Record
+from erjepa.datasets.spider import (
+    database_of,
+    in_test_split,
+    schema_text,
+    spider_dataset,
+)
+from tests.conftest import REAL_DATA
+
+SCHEMA = {
+    "db_id": "shop",
+    "table_names": ["clerk", "the shop"],
+    "table_names_original": ["clerk", "Shop"],
+    "column_names": [],
+    "column_names_original": [
+        [-1, "*"],
+        [0, "id"],
+        [0, "name"],
+        [0, "Shop_ID"],
+        [1, "ID"],
+    ],
+    "column_types": ["text", "number", "text", "number", "number"],
+    "primary_keys": [1, 4],
+    "foreign_keys": [[3, 4]],
+}
+SCHEMA_TEXT = (
+    "clerk(id number primary key, name text, Shop_ID number)\n"
+    "Shop(ID number primary key)\n"
+    "clerk.Shop_ID = Shop.ID"
+)
+ROWS = [
+    ("shop", "How many clerks?", "SELECT count(*) FROM clerk"),
+    ("shop", "Who?\n\nAll [of] them.", "SELECT name FROM clerk"),
+    ("zoo", "How many apes?", "SELECT count(*) FROM ape"),
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(base):
+    return llama3_tokenizer(
+        str(base / "tokenizer.model"),
+        special_tokens_path=str(base / "special_tokens.json"),
+    )
+
+
+def chat(db_id, question, query):
+    turns = (
+        ("system", "Convert natural language to SQL."),
+        ("user", f"For db_id:[{db_id}]\n\n{question}"),
+        ("assistant", query),
+    )
+    return {"messages": [{"role": r, "content": c} for r, c in turns]}
+
+
+def columns(db_id, question, query):
+    return {"db_id": db_id, "query": query, "question": question, "query_toks": []}
+
+
+def write(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def source_texts(dataset):
+    return [dataset.source_text(i) for i in range(len(dataset))]
+
+
+def test_chats_columns_and_the_hub_give_the_same_pairs(
+    tokenizer, tmp_path, monkeypatch
+):
+    write(tmp_path / "spider_train.jsonl", [chat(*row) for row in ROWS])
+    of_columns = write(tmp_path / "columns.jsonl", [columns(*row) for row in ROWS])
+    expected = spider_dataset(tokenizer, source=str(tmp_path))
+    assert source_texts(expected)[2] == "For db_id:[zoo]\n\nHow many apes?"
+    assert [expected.target_text(i) for i in range(3)] == [row[2] for row in ROWS]
+    assert [database_of(t) for t in source_texts(expected)] == ["shop", "shop", "zoo"]
+    assert list(spider_dataset(tokenizer, source=of_columns)) == list(expected)
+
+    asked = []
+
+    def load_records(source, **options):
+        asked.append((source, options))
+        return [Record(f"{source}[{i}]", columns(*row)) for i, row in enumerate(ROWS)]
+
+    monkeypatch.setattr(module, "load_records", load_records)
+    hub = spider_dataset(tokenizer, source="xlangai/spider", split="validation")
+    assert list(hub) == list(expected)
+    assert hub.where(1) == "xlangai/spider[1]"
+    spider_dataset(tokenizer, source="https://a.b/c/", split="test")
+    spider_dataset(tokenizer)
+    assert asked == [
+        ("xlangai/spider", {"split": "validation", "revision": None}),
+        ("https://a.b/c/spider_test.jsonl", {"split": "test", "revision": None}),
+        (
+            f"{module.SPIDER_SOURCE}/spider_train.jsonl",
+            {"split": "train", "revision": None},
+        ),
+    ]
+
+
+def test_both_names_of_files_and_a_choice_of_examples(tokenizer, tmp_path):
+    write(tmp_path / "test.jsonl", [chat(*row) for row in ROWS])
+    whole = spider_dataset(tokenizer, source=str(tmp_path), split="test")
+    first = spider_dataset(
+        tokenizer, source=str(tmp_path), split="test", max_examples=2
+    )
+    assert source_texts(first) == source_texts(whole)[:2]
+    some = spider_dataset(
+        tokenizer, source=str(tmp_path), split="test", max_examples=2, sample_seed=1
+    )
+    assert set(source_texts(some)) < set(source_texts(whole)) and len(some) == 2
+    with pytest.raises(FileNotFoundError, match="spider_train.jsonl"):
+        spider_dataset(tokenizer, source=str(tmp_path))
+
+
+def test_schema_in_the_prompt(tokenizer, tmp_path):
+    path = write(tmp_path / "train.jsonl", [chat(*row) for row in ROWS[:2]])
+    tables = tmp_path / "tables.json"
+    tables.write_text(json.dumps([SCHEMA]))
+    assert schema_text(SCHEMA) == SCHEMA_TEXT
+    dataset = spider_dataset(
+        tokenizer, source=path, prompt="with_schema", tables=str(tables)
+    )
+    expected = f"For db_id:[shop]\n\n{SCHEMA_TEXT}\n\nHow many clerks?"
+    assert dataset.source_text(0) == expected
+    assert dataset.source_text(1).endswith("Shop.ID\n\nWho?\n\nAll [of] them.")
+    assert database_of(dataset.source_text(1)) == "shop"
+    bare = spider_dataset(tokenizer, source=path, tables=str(tables))
+    assert bare.source_text(0) == "For db_id:[shop]\n\nHow many clerks?"
+    assert dataset[0].target == bare[0].target
+    assert len(dataset[0].source) > len(bare[0].source)
+
+
+def test_split_by_database(tokenizer, tmp_path):
+    rows = [(f"db_{i % 30}", f"Question {i}?", f"SELECT {i}") for i in range(120)]
+    write(tmp_path / "spider_train.jsonl", [chat(*row) for row in rows[:100]])
+    write(tmp_path / "spider_test.jsonl", [chat(*row) for row in rows[100:]])
+    train, test = (
+        source_texts(
+            spider_dataset(
+                tokenizer, source=str(tmp_path), split=split, split_by="database"
+            )
+        )
+        for split in ("train", "test")
+    )
+    assert sorted(train + test) == sorted(f"For db_id:[{d}]\n\n{q}" for d, q, _ in rows)
+    trained, tested = ({database_of(t) for t in texts} for texts in (train, test))
+    assert not trained & tested
+    # The split may never change: numbers of models trained on it would mean nothing.
+    assert tested == {"db_7", "db_10"}
+    assert not in_test_split("department_store")
+
+
+def test_errors_name_the_key_or_the_record(tokenizer, tmp_path):
+    path = write(tmp_path / "train.jsonl", [chat(*row) for row in ROWS])
+    tables = tmp_path / "tables.json"
+    tables.write_text(json.dumps([SCHEMA]))
+    for options, message in (
+        ({"split": "dev"}, "dataset.split=dev"),
+        ({"prompt": "full"}, "dataset.prompt=full"),
+        ({"split_by": "year"}, "dataset.split_by=year"),
+        ({"split_by": "database"}, "dataset.split_by=database"),
+        ({"prompt": "with_schema"}, "dataset.tables is not set"),
+        (
+            {"prompt": "with_schema", "tables": str(tables)},
+            r"train.jsonl:3: dataset.tables=.* has no 'zoo'",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            spider_dataset(tokenizer, source=path, **options)
+    with pytest.raises(FileNotFoundError, match="dataset.tables="):
+        spider_dataset(tokenizer, source=path, prompt="with_schema", tables="/none")
+    with pytest.raises(FileNotFoundError):
+        spider_dataset(tokenizer, source=str(tmp_path / "none"))
+    for record, message in (
+        ({"db_id": "shop", "query": "SELECT 1"}, "no field 'question'"),
+        ({"messages": [{"role": "user", "content": "x"}] * 2}, "For db_id"),
+        ({"messages": []}, "index"),
+    ):
+        bad = write(tmp_path / "bad.jsonl", [chat(*ROWS[0]), record])
+        with pytest.raises(ValueError, match=f"bad.jsonl:2: .*{message}"):
+            spider_dataset(tokenizer, source=bad)
+    for text in ("", "How many?", "For db_id:[]\n\nx", " For db_id:[a]\n\nx"):
+        with pytest.raises(ValueError, match="starts with"):
+            database_of(text)
+
+
+# The real data
+
+SPIDER = REAL_DATA / "spider"
+
+
+@pytest.mark.skipif(not SPIDER.is_dir(), reason=f"no {SPIDER}")
+def test_real_data(tokenizer):
+    source, tables = str(SPIDER), str(SPIDER / "tables.json")
+
+    def databases(**options):
+        texts = source_texts(spider_dataset(tokenizer, source=source, **options))
+        return [database_of(text) for text in texts]
+
+    train, test = (databases(split=s, split_by="database") for s in ("train", "test"))
+    assert (len(train), len(test)) == (6381, 1653)
+    assert (len(set(train)), len(set(test))) == (123, 37)
+    assert not set(train) & set(test)
+    by_record = databases(split="test")
+    assert len(by_record) == 1447 and set(by_record) & set(train)
+    options = {"prompt": "with_schema", "tables": tables, "max_examples": 50}
+    assert databases(split="test", **options) == by_record[:50]

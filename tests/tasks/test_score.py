@@ -1,0 +1,136 @@
+"""The scoring command, from a file to its results."""
+
+import json
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+
+from erjepa.tasks.score import load_task, main
+from erjepa.tasks.task import Task
+
+PREDICTIONS = [
+    {"id": 7, "target": "a\n#### 18", "output": "b\n#### 18"},
+    {"id": 8, "target": "a\n#### 1,000", "output": "b\n#### 1000"},
+    {"id": 9, "target": "a\n#### 5", "output": "b"},
+    {"id": 10, "target": "a\n#### 6", "output": "b\n#### 7"},
+]
+
+
+def write(path, *lines):
+    text = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+    path.write_text("".join(f"{line}\n" for line in text))
+    return str(path)
+
+
+def test_a_file_is_scored_without_torch(tmp_path):
+    file = write(tmp_path / "out.jsonl", *PREDICTIONS)
+    folder = tmp_path / "new" / "results"
+    code = (
+        "import runpy, sys; sys.argv[1:] = sys.argv[2:]\n"
+        "runpy.run_module('erjepa.tasks.score', run_name='__main__')\n"
+        "assert not {'torch', 'torchtune', 'datasets'} & set(sys.modules)"
+    )
+    command = [sys.executable, "-c", code, "-", "gsm8k", file]
+    result = subprocess.run(
+        [*command, "--output", str(folder)], capture_output=True, text=True
+    )
+    assert result.returncode == 0 and result.stderr == "", result.stderr
+
+    summary = json.loads(result.stdout)
+    assert (summary["task"], summary["primary"]) == ("gsm8k", "exact_match")
+    assert summary["accuracy"] == summary["exact_match"]["share"] == 0.25
+    assert summary["number_match"]["right"] == 2
+    assert json.loads((folder / "summary.json").read_text()) == summary
+
+    lines = (folder / "predictions.jsonl").read_text().splitlines()
+    verdicts = [(True, True, True), (False, True, False), *[(False,) * 3] * 2]
+    assert list(map(json.loads, lines)) == [
+        {
+            **prediction,
+            "extracted": extracted,
+            "exact_match": exact,
+            "number_match": number,
+            "llm_jepa": theirs,
+        }
+        for prediction, extracted, (exact, number, theirs) in zip(
+            PREDICTIONS, ("18", "1000", "", "7"), verdicts, strict=True
+        )
+    ]
+
+
+def test_results_can_be_scored_again_and_blank_lines_are_none(tmp_path):
+    file = write(tmp_path / "predictions.jsonl", PREDICTIONS[0], "", PREDICTIONS[1])
+    main(["gsm8k", file, "--output", str(tmp_path)])
+    once = (tmp_path / "predictions.jsonl").read_text()
+    main(["gsm8k", file, "--output", str(tmp_path)])
+    assert (tmp_path / "predictions.jsonl").read_text() == once
+    assert once.count("\n") == 2
+
+
+GOOD = {"target": "a", "output": "b"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        ([GOOD, {"output": "b"}], r"out.jsonl:2: no field 'target'; .*\['output'\]"),
+        ([GOOD, {"target": "a"}], r"out.jsonl:2: no field 'output'"),
+        ([{"target": "a", "output": None}], "out.jsonl:1: output must be a text"),
+        ([GOOD, "", "{'target'"], r"out.jsonl:3: not JSON \(Expecting"),
+        ([GOOD, '"text"'], "out.jsonl:2: expected a JSON object, got str"),
+        ([], "out.jsonl: no predictions"),
+        ([""], "out.jsonl: no predictions"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_line(lines, error, tmp_path, capsys):
+    fails(["gsm8k", write(tmp_path / "out.jsonl", *lines)], error, capsys)
+
+
+def test_other_errors(tmp_path, capsys):
+    file = write(tmp_path / "out.jsonl", GOOD)
+    fails(["gsm", file], "task=gsm: expected one of nl_rx, gsm8k, nq_open", capsys)
+    fails(["gsm8k", str(tmp_path / "no.jsonl")], "no.jsonl", capsys)
+    fails(["gsm8k", file, "--databases", "d"], "databases=d: gsm8k has none", capsys)
+    fails(["gsm8k", file, "--output", file], "out.jsonl", capsys)
+    (tmp_path / "latin.jsonl").write_bytes(b'{}\n{"target": "\xe9"}\n')
+    fails(["gsm8k", str(tmp_path / "latin.jsonl")], "latin.jsonl:1: no field", capsys)
+    (tmp_path / "latin.jsonl").write_bytes(b'{"target": "\xe9"}\n')
+    fails(["gsm8k", str(tmp_path / "latin.jsonl")], "latin.jsonl:1: not JSON", capsys)
+
+
+def test_spider_gets_its_databases_and_needs_their_names(tmp_path, monkeypatch, capsys):
+    """By a stand-in for the scorer, which has tests of its own."""
+    seen = []
+
+    def spider_task(databases):
+        seen.append(databases)
+        return Task("spider", "right", str.upper, lambda p: [{"right": True}] * len(p))
+
+    module = types.ModuleType("erjepa.tasks.spider")
+    module.spider_task = spider_task
+    monkeypatch.setitem(sys.modules, "erjepa.tasks.spider", module)
+    file = write(tmp_path / "out.jsonl", GOOD)
+    fails(["spider", file], "out.jsonl:1: no field 'db_id'", capsys)
+    file = write(tmp_path / "out.jsonl", {**GOOD, "db_id": "pets"})
+    main(["spider", file, "--databases", str(tmp_path)])
+    assert json.loads(capsys.readouterr().out)["accuracy"] == 1
+    load_task("spider", str(tmp_path))
+    assert seen == [None, tmp_path, tmp_path]
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "nq_open"])
+def test_tasks_by_name(name):
+    assert load_task(name).name == name
+
+
+def fails(arguments, error, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(arguments)
+    assert exit.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    message = captured.err.split("erjepa.tasks.score: error: ")[1]
+    assert re.search(error, message), message

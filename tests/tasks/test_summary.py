@@ -1,0 +1,59 @@
+"""Shares, counts and intervals."""
+
+import pytest
+
+from erjepa.tasks.summary import summarize, wilson_interval
+
+
+@pytest.mark.parametrize(
+    ("right", "examples", "low", "high"),
+    [
+        # Newcombe 1998, "Two-sided confidence intervals for the single proportion", Table I.
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        # The mirror images of two of them.
+        (20, 20, 1 - 0.1611, 1.0),
+        (28, 29, 1 - 0.1718, 1 - 0.0061),
+    ],
+)
+def test_wilson_against_published_values(right, examples, low, high):
+    assert wilson_interval(right, examples) == pytest.approx((low, high), abs=5e-5)
+
+
+@pytest.mark.parametrize("examples", [1, 7, 1319, 1769])
+def test_intervals_hold_the_share_within_0_and_1(examples):
+    for right in {0, 1, examples // 2, examples - 1, examples}:
+        low, high = wilson_interval(right, examples)
+        assert 0 <= low <= right / examples <= high <= 1 and low < high
+
+
+def test_undecided_counts_as_not_right():
+    verdicts = [
+        {"first": True, "second": True},
+        {"first": None, "second": True},
+        {"first": False, "second": None},
+        {"first": None, "second": False},
+    ]
+    summary = summarize([{}] * 4, verdicts, "second")
+    assert list(summary) == ["accuracy", "primary", "first", "second"]
+    assert (summary["accuracy"], summary["primary"]) == (0.5, "second")
+    for name, right, undecided in (("first", 1, 2), ("second", 2, 1)):
+        assert summary[name] == {
+            "share": right / 4,
+            "right": right,
+            "undecided": undecided,
+            "examples": 4,
+            "interval": list(wilson_interval(right, 4)),
+        }
+    assert summarize([{}] * 4, verdicts, "first")["accuracy"] == 0.25
+
+
+def test_what_cannot_be_summarized():
+    with pytest.raises(ValueError, match="0 predictions and 0 verdicts"):
+        summarize([], [], "first")
+    with pytest.raises(ValueError, match="2 predictions and 1 verdicts"):
+        summarize([{}, {}], [{"first": True}], "first")
+    with pytest.raises(ValueError, match="primary=other is not among first"):
+        summarize([{}], [{"first": True}], "other")
