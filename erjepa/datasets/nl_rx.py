@@ -28,6 +28,7 @@ def nl_rx_dataset(
     split: Literal["train", "test"] = "train",
     source: str = NL_RX_SOURCE,
     max_examples: int | None = None,
+    sample_seed: int | None = None,
 ) -> PairedDataset:
     """NL-RX-SYNTH or NL-RX-TURK as chat pairs.
 
@@ -36,7 +37,8 @@ def nl_rx_dataset(
         subset (Literal["synth", "turk"]): which of the two.
         split (Literal["train", "test"]): 8000 or 2000 pairs.
         source (str): folder or URL that holds ``{subset}_{split}.jsonl``.
-        max_examples (int | None): keep the first so many pairs.
+        max_examples (int | None): keep so many pairs.
+        sample_seed (int | None): see :func:`~erjepa.datasets.sources.subsample`.
 
     Returns:
         PairedDataset: the tokenized pairs.
@@ -56,6 +58,7 @@ def nl_rx_dataset(
         tokenizer,
         source=f"{source.rstrip('/')}/{subset}_{split}.jsonl",
         max_examples=max_examples,
+        sample_seed=sample_seed,
     )
 
 

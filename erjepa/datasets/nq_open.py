@@ -9,9 +9,9 @@ from typing import Literal
 
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets.gsm8k import question_answer_dataset
 from erjepa.datasets.nl_rx import NL_RX_SOURCE
 from erjepa.datasets.paired import PairedDataset
+from erjepa.datasets.question_answer import question_answer_dataset
 
 NQ_OPEN_SOURCE = NL_RX_SOURCE  # LLM-JEPA keeps its datasets in one folder
 NQ_OPEN_HUB = "google-research-datasets/nq_open"
@@ -37,14 +37,14 @@ def nq_open_dataset(
             ``test``; the hub has ``train`` (87925 questions) and ``validation`` (3610).
         source (str): ``google-research-datasets/nq_open`` or another dataset of the hub
             with its columns, or see
-            :func:`~erjepa.datasets.gsm8k.question_answer_dataset`.
+            :func:`~erjepa.datasets.question_answer.question_answer_dataset`.
         revision (str | None): of a hub dataset. ``None``: a fixed one of
             ``google-research-datasets/nq_open``; the newest of any other.
         answers (Literal["joined", "first"]): the target where a question has several
             answers: all, joined by ``"; "`` as in LLM-JEPA's files, or the first one.
             The scorer knows the other answers only if they are joined.
         max_examples (int | None): keep so many pairs.
-        sample_seed (int | None): see :func:`~erjepa.datasets.gsm8k.subsample`.
+        sample_seed (int | None): see :func:`~erjepa.datasets.sources.subsample`.
 
     Returns:
         PairedDataset: the tokenized pairs.

@@ -10,6 +10,7 @@ from torchtune.modules.transforms import Transform
 from erjepa.datasets.chat_template import ChatTemplate
 from erjepa.datasets.pairs import Pair
 from erjepa.datasets.records import Record, load_records
+from erjepa.datasets.sources import subsample
 
 
 class PairedDataset(Dataset):
@@ -101,6 +102,7 @@ def paired_dataset(
     column_map: dict[str, str] | None = None,
     new_system_prompt: str | None = None,
     max_examples: int | None = None,
+    sample_seed: int | None = None,
     **load_dataset_kwargs: Any,
 ) -> PairedDataset:
     """Pairs from a JSONL file, a URL or the hub.
@@ -114,7 +116,8 @@ def paired_dataset(
             Default: chats in ``messages``.
         new_system_prompt (str | None): system message to put before every chat, in
             place of its own.
-        max_examples (int | None): keep the first so many records.
+        max_examples (int | None): keep so many records.
+        sample_seed (int | None): see :func:`~erjepa.datasets.sources.subsample`.
         **load_dataset_kwargs (Any): for ``datasets.load_dataset``.
 
     Returns:
@@ -130,4 +133,5 @@ def paired_dataset(
             column_map=dict(column_map) if column_map else None,
             new_system_prompt=new_system_prompt,
         )
-    return PairedDataset(records[:max_examples], tokenizer, transform)
+    records = subsample(records, max_examples, sample_seed)
+    return PairedDataset(records, tokenizer, transform)

@@ -26,10 +26,10 @@ from typing import Any, Literal
 from torchtune.data import OpenAIToMessages
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets.gsm8k import _locate, subsample
 from erjepa.datasets.nl_rx import NL_RX_SOURCE
 from erjepa.datasets.paired import PairedDataset
 from erjepa.datasets.records import Record, load_records
+from erjepa.datasets.sources import locate, subsample
 
 SPIDER_SOURCE = NL_RX_SOURCE  # LLM-JEPA keeps its datasets in one folder
 SYSTEM_PROMPT = "Convert natural language to SQL."  # of LLM-JEPA's files
@@ -70,7 +70,7 @@ def spider_dataset(
             database's name, so that no database is in both splits.
         revision (str | None): of a hub dataset.
         max_examples (int | None): keep so many pairs.
-        sample_seed (int | None): see :func:`~erjepa.datasets.gsm8k.subsample`.
+        sample_seed (int | None): see :func:`~erjepa.datasets.sources.subsample`.
 
     Returns:
         PairedDataset: the tokenized pairs.
@@ -90,7 +90,7 @@ def spider_dataset(
     schemas = _load_schemas(tables) if prompt == "with_schema" else None
     if split_by == "record":
         records = load_records(
-            _locate(source, "spider", split), split=split, revision=revision
+            locate(source, "spider", split), split=split, revision=revision
         )
         records = [_as_chat(record) for record in records]
     else:
@@ -188,7 +188,7 @@ def _as_chat(record: Record) -> Record:
 
 
 def _split_by_database(source: str, split: str) -> list[Record]:
-    places = [_locate(source, "spider", name) for name in ("train", "test")]
+    places = [locate(source, "spider", name) for name in ("train", "test")]
     if split == "validation" or places[0] == places[1]:
         raise ValueError(
             f"dataset.split_by=database with split={split}, source={source}: this split "

@@ -6,7 +6,8 @@ import datasets
 import pytest
 from torchtune.models.llama3 import llama3_tokenizer
 
-from erjepa.datasets.gsm8k import GSM8K_REVISION, gsm8k_dataset, subsample
+from erjepa.datasets.gsm8k import GSM8K_REVISION, gsm8k_dataset
+from erjepa.datasets.sources import subsample
 from tests.conftest import REAL_DATA
 
 ROWS = [

@@ -38,7 +38,7 @@ SCHEMA_TEXT = (
 )
 ROWS = [
     ("shop", "How many clerks?", "SELECT count(*) FROM clerk"),
-    ("shop", "Who?\n\nAll [of] them.", "SELECT name FROM clerk"),
+    ("shop", "Who?\n\nAll [of]\n\nthem.", "SELECT name FROM clerk"),
     ("zoo", "How many apes?", "SELECT count(*) FROM ape"),
 ]
 
@@ -131,7 +131,7 @@ def test_schema_in_the_prompt(tokenizer, tmp_path):
     )
     expected = f"For db_id:[shop]\n\n{SCHEMA_TEXT}\n\nHow many clerks?"
     assert dataset.source_text(0) == expected
-    assert dataset.source_text(1).endswith("Shop.ID\n\nWho?\n\nAll [of] them.")
+    assert dataset.source_text(1).endswith("Shop.ID\n\nWho?\n\nAll [of]\n\nthem.")
     assert database_of(dataset.source_text(1)) == "shop"
     bare = spider_dataset(tokenizer, source=path, tables=str(tables))
     assert bare.source_text(0) == "For db_id:[shop]\n\nHow many clerks?"

@@ -44,6 +44,7 @@ def solution(answer):
         ("  " + solution("18") + " \n", (True, True, True)),
         # Their <|end|> is cut from the end; the other verdicts see what was generated.
         (solution("18<|end|>"), (False, True, True)),
+        (solution("18 <|end|>\n"), (False, True, True)),
         # The last of several answers counts; theirs is the one on the last line.
         (solution("17") + "\nNo:\n#### 18", (True, True, True)),
         (solution("18") + "\nNo:\n#### 17", (False, False, False)),

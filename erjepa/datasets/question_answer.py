@@ -1,0 +1,68 @@
+"""Pairs of a question and its answer, as columns or as chats."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torchtune.data import OpenAIToMessages
+from torchtune.modules.transforms import Transform
+
+from erjepa.datasets.paired import PairedDataset
+from erjepa.datasets.records import load_records
+from erjepa.datasets.sources import locate, subsample
+
+
+def question_answer_dataset(
+    tokenizer: Transform,
+    *,
+    name: str,
+    split: str,
+    source: str,
+    system_prompt: str,
+    read_answer: Callable[[Any], str] = lambda answer: answer,
+    max_examples: int | None = None,
+    sample_seed: int | None = None,
+    load_dataset_kwargs: dict[str, Any],
+) -> PairedDataset:
+    """Pairs from records with ``question`` and ``answer``, or from chats in ``messages``.
+
+    Args:
+        tokenizer (Transform): torchtune model tokenizer.
+        name (str): of the dataset, in names of files.
+        split (str): of a folder, a URL or a hub dataset; a file is one split already.
+        source (str): a ``.jsonl`` file or URL, a folder with ``{split}.jsonl`` or
+            ``{name}_{split}.jsonl``, a URL with the latter, or a dataset of the hub.
+        system_prompt (str): system message of a question; a chat keeps its own.
+        read_answer (Callable[[Any], str]): from a record's answer to the target.
+        max_examples (int | None): keep so many records.
+        sample_seed (int | None): see :func:`~erjepa.datasets.sources.subsample`.
+        load_dataset_kwargs (dict[str, Any]): for a hub dataset.
+
+    Returns:
+        PairedDataset: the tokenized pairs.
+
+    Raises:
+        FileNotFoundError: if ``source`` is a path where no such file is.
+    """
+
+    def to_messages(fields: dict[str, Any]) -> dict[str, Any]:
+        if "messages" in fields:
+            chat = fields["messages"]
+        else:
+            chat = [
+                {"role": "system", "content": system_prompt},
+                {"role": "user", "content": fields["question"]},
+                {"role": "assistant", "content": fields["answer"]},
+            ]
+        *context, last = chat
+        chat = [*context, {**last, "content": read_answer(last["content"])}]
+        for message in chat:
+            # torchtune would repeat the message before, without a word.
+            if not isinstance(message["content"], str):
+                raise TypeError(f"{message['role']}: {message['content']!r} is no text")
+        return OpenAIToMessages()({"messages": chat})
+
+    location = locate(source, name, split)
+    records = load_records(location, split=split, **load_dataset_kwargs)
+    return PairedDataset(
+        subsample(records, max_examples, sample_seed), tokenizer, to_messages
+    )

@@ -1,0 +1,73 @@
+"""Where the records of a split are, and which of them to keep."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+Item = TypeVar("Item")
+
+
+def locate(source: str, name: str, split: str) -> str:
+    """The file of a split, if ``source`` is a place of files; else ``source``.
+
+    Args:
+        source (str): a ``.jsonl`` file or URL, a folder with ``{split}.jsonl`` or
+            ``{name}_{split}.jsonl``, a URL of a folder with the latter, or a dataset of
+            the hub.
+        name (str): of the dataset, in names of files.
+        split (str): of the dataset.
+
+    Returns:
+        str: file, URL or name on the hub.
+
+    Raises:
+        FileNotFoundError: if ``source`` is a path where no such file is.
+    """
+    if "://" in source:
+        if urlsplit(source).path.endswith(".jsonl"):
+            return source
+        return f"{source.rstrip('/')}/{name}_{split}.jsonl"
+    if Path(source).is_dir():
+        files = [Path(source) / f for f in (f"{split}.jsonl", f"{name}_{split}.jsonl")]
+        for file in files:
+            if file.is_file():
+                return str(file)
+        raise FileNotFoundError(
+            f"dataset.source={source} holds neither {files[0].name} nor {files[1].name}"
+        )
+    # A name on the hub is relative; without this its errors would speak of repositories.
+    if source.startswith(("/", ".")) and not Path(source).exists():
+        raise FileNotFoundError(f"dataset.source={source}: no such file or folder")
+    return source
+
+
+def subsample(
+    items: Sequence[Item], size: int | None, seed: int | None
+) -> Sequence[Item]:
+    """Some of the items, in their order; the same ones every time.
+
+    Args:
+        items (Sequence[Item]): to choose from.
+        size (int | None): how many to keep; ``None``, or more than there are: all.
+        seed (int | None): of a random choice, where a larger size keeps the choice of a
+            smaller one. ``None``: the first ``size``.
+
+    Returns:
+        Sequence[Item]: the chosen ones.
+
+    Raises:
+        ValueError: if ``size`` is less than 1, or missing where there is a seed.
+    """
+    if size is None:
+        if seed is not None:
+            raise ValueError(f"sample_seed={seed} needs max_examples")
+        return items
+    if size < 1:
+        raise ValueError(f"max_examples={size} must be at least 1")
+    if seed is None:
+        return items[:size]
+    order = list(range(len(items)))
+    random.Random(seed).shuffle(order)
+    return [items[i] for i in sorted(order[:size])]
