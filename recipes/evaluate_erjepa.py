@@ -14,6 +14,7 @@ import erjepa.config
 from erjepa.generation import generate_greedy
 from erjepa.predictions import PredictionStore
 from erjepa.tasks.score import FIELDS, load_task
+from erjepa.tasks.spider import verbatim_overlap
 from erjepa.tasks.summary import summarize
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state
@@ -94,6 +95,15 @@ class EvaluationRecipeERJEPA:
             raise ValueError(
                 f"task={self._task.name} scores by {', '.join(missing)}, which "
                 f"{cfg.eval_dataset._component_} does not give"
+            )
+        self._in_train = None
+        if self._rank == 0 and cfg.get("dataset", None) is not None:
+            train, test = (
+                config.instantiate(cfg.dataset, self._tokenizer),
+                self._dataset,
+            )
+            self._in_train = verbatim_overlap(
+                *([d.target_text(i) for i in range(len(d))] for d in (train, test))
             )
         with training.set_default_dtype(self._dtype), self._device:
             self._model = config.instantiate(cfg.model)
@@ -198,6 +208,7 @@ class EvaluationRecipeERJEPA:
             "checkpoint": str(self._checkpoint or "base"),
             **summarize(predictions, verdicts, self._task.primary),
             "cut": sum(not p["finished"] for p in predictions),
+            "targets_in_train": self._in_train,
             "examples_per_second": examples_per_second,
         }
         folder = self._store.finish(predictions, summary)

@@ -79,6 +79,7 @@ class PairedDataset(Dataset):
 
     def _convert(self, record: Record, convert) -> Any:
         try:
+            _require_texts(record)
             messages: list[Message] = self._message_transform(record.fields)["messages"]
             if len(messages) < 2:
                 raise ValueError(
@@ -92,6 +93,18 @@ class PairedDataset(Dataset):
             ) from None
         except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"{record.where}: {error}") from None
+
+
+def _require_texts(record: Record) -> None:
+    """torchtune's transform repeats the message before one whose content is no text."""
+    for chat in record.fields.values():
+        for message in chat if isinstance(chat, list) else ():
+            if isinstance(message, dict) and "role" in message:
+                content = message.get("content")
+                if not isinstance(content, (str, list)):
+                    raise TypeError(
+                        f"{message['role']}: content {content!r} is no text"
+                    )
 
 
 def paired_dataset(

@@ -76,12 +76,14 @@ def test_what_is_asked_of_the_hub_and_of_urls(tokenizer, remote):
     nq_open_dataset(tokenizer, split="test")
     nq_open_dataset(tokenizer, split="validation", source=NQ_OPEN_HUB)
     nq_open_dataset(tokenizer, source="me/copy", revision="abc")
+    nq_open_dataset(tokenizer, source="me/copy")
     file = f"{NQ_OPEN_SOURCE}/nq_open_test.jsonl"
     revision = {"revision": NQ_OPEN_HUB_REVISION}
     assert remote == [
         (("json",), {"split": "train", "data_files": file}),
         ((NQ_OPEN_HUB,), {"split": "validation", **revision}),
         (("me/copy",), {"split": "train", "revision": "abc"}),
+        (("me/copy",), {"split": "train", "revision": None}),
     ]
 
 

@@ -85,6 +85,8 @@ GOOD = record(("user", "a"), ("assistant", "b"))
         ),
         ([GOOD, record(("user", "a"), ("user", "b"))], r"train.jsonl:2: .*got roles"),
         ([record(("user", "a"), ("assistant", ""))], r"train.jsonl:1: the target"),
+        ([record(("user", "a"), ("assistant", None))], r"train.jsonl:1: .* is no text"),
+        ([record(("user", "a"), ("assistant", 7))], r"train.jsonl:1: .* 7 is no text"),
         (['{"question": "a"}'], r"train.jsonl:1: no field 'messages'.*column_map"),
     ],
 )

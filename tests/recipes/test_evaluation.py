@@ -61,6 +61,7 @@ def test_adapter_and_merged_weights_and_any_ranks_score_alike(trained, tmp_path)
     expected = predictions(trained, "epoch_0")
     right = sum(p["output"] == p["target"] for p in expected)
     assert from_adapter["accuracy"] == right / 40 and len(expected) == 40
+    assert from_adapter["targets_in_train"] == 0
     assert len({p["output"] for p in expected}) > 1
 
     merged = tmp_path / "merged"
@@ -179,4 +180,6 @@ def test_a_perfect_model_scores_one(base, tmp_path):
     cfg = make_config(overrides)
     cfg = OmegaConf.merge(cfg, {"save_adapter_weights_only": True})
     train(cfg, 1)
-    assert evaluate(cfg)["accuracy"] == 1
+    summary = evaluate(cfg)
+    assert summary["accuracy"] == 1
+    assert summary["targets_in_train"] == 1  # it is the pair trained on
