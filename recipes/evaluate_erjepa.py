@@ -14,8 +14,7 @@ import erjepa.config
 from erjepa.generation import generate_greedy
 from erjepa.predictions import PredictionStore
 from erjepa.tasks.score import FIELDS, load_task
-from erjepa.tasks.spider import verbatim_overlap
-from erjepa.tasks.summary import summarize
+from erjepa.tasks.summary import summarize, verbatim_overlap
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state
 from erjepa.training.distributed import init_process_group

@@ -20,7 +20,7 @@ Verdicts:
 
 Faults of LLM-JEPA's split: it is random, so every database of its test file occurs in its
 training file, and 1041 of the 1447 test queries occur there verbatim. See
-:func:`verbatim_overlap`, and ``split_by="database"`` of ``erjepa.datasets.spider``.
+:func:`~erjepa.tasks.summary.verbatim_overlap`, and ``split_by="database"`` of ``erjepa.datasets.spider``.
 
 Faults of LLM-JEPA's scorer, which hands the output to the ``sqlite3`` program:
 
@@ -37,7 +37,7 @@ Faults of LLM-JEPA's scorer, which hands the output to the ``sqlite3`` program:
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from erjepa.tasks.sql_sandbox import Limits, Result, SqlSandbox
@@ -93,20 +93,6 @@ def same_rows(result: Result, gold: Result, *, ordered: bool) -> bool:
     if ordered:
         return result.rows == gold.rows
     return Counter(result.rows) == Counter(gold.rows)
-
-
-def verbatim_overlap(train_targets: Iterable[str], test_targets: Iterable[str]) -> int:
-    """How many test queries occur in training, but for white space.
-
-    Args:
-        train_targets (Iterable[str]): queries of the training split.
-        test_targets (Iterable[str]): queries of the test split, repeated ones counted.
-
-    Returns:
-        int: their number; 1042 for LLM-JEPA's split (1041 with white space as it is).
-    """
-    seen = {" ".join(target.split()) for target in train_targets}
-    return sum(" ".join(target.split()) in seen for target in test_targets)
 
 
 def spider_task(

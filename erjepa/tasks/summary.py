@@ -1,6 +1,6 @@
 """What the verdicts of an evaluation add up to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import sqrt
 from typing import Any
 
@@ -71,3 +71,17 @@ def _count(values: Sequence[bool | None]) -> dict[str, Any]:
         "examples": len(values),
         "interval": list(wilson_interval(right, len(values))),
     }
+
+
+def verbatim_overlap(train_targets: Iterable[str], test_targets: Iterable[str]) -> int:
+    """How many test targets occur in training, but for white space.
+
+    Args:
+        train_targets (Iterable[str]): of the training split.
+        test_targets (Iterable[str]): of the test split, repeated ones counted.
+
+    Returns:
+        int: their number.
+    """
+    seen = {" ".join(target.split()) for target in train_targets}
+    return sum(" ".join(target.split()) in seen for target in test_targets)

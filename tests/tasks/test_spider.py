@@ -17,9 +17,9 @@ from erjepa.tasks.spider import (
     extract,
     is_ordered,
     spider_task,
-    verbatim_overlap,
 )
 from erjepa.tasks.sql_sandbox import SqlSandbox
+from erjepa.tasks.summary import verbatim_overlap
 from tests.conftest import REAL_DATA
 
 VERDICTS = ("execution", "exact_match", "llm_jepa")
