@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from erjepa.loss import JEPALoss
 from tests.conftest import write_records
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for, train
@@ -116,6 +117,27 @@ def test_non_finite_loss_stops_before_the_update_and_names_the_examples(tmp_path
     overrides = overrides_for(base, data, tmp_path / "out", optimizer__lr=1e38)
     with pytest.raises(
         RuntimeError, match=r"loss is not finite at step \d.*train.jsonl:\d+"
+    ):
+        train(make_config(overrides))
+    assert not list((tmp_path / "out").glob("epoch_*"))
+
+
+class ExplodingLoss(JEPALoss):
+    """Finite losses of the pairs, and a gradient that is not."""
+
+    def forward(self, *args):
+        loss, pair_losses = super().forward(*args)
+        return loss * float("inf"), pair_losses
+
+
+def test_non_finite_gradient_stops_before_the_update(tmp_path):
+    base = write_base(tmp_path / "base")
+    data = write_records(tmp_path / "train.jsonl", 20)
+    overrides = overrides_for(
+        base, data, tmp_path / "out", loss=f"{__name__}.ExplodingLoss"
+    )
+    with pytest.raises(
+        RuntimeError, match=r"gradient is not finite at step 1.*train.jsonl:\d+"
     ):
         train(make_config(overrides))
     assert not list((tmp_path / "out").glob("epoch_*"))

@@ -130,29 +130,38 @@ TASKS = {
 def test_every_task(trained, tmp_path, task):
     source, target = TASKS[task]
     data = tmp_path / "test.jsonl"
-    turns = [("system", "Answer."), ("user", source), ("assistant", target)]
-    record = {"messages": [{"role": r, "content": c} for r, c in turns]}
-    data.write_text((json.dumps(record) + "\n") * 5)
+    with data.open("w") as lines:
+        for i in range(7):
+            turns = [("user", f"{source} {i}"), ("assistant", target)]
+            record = {"messages": [{"role": r, "content": c} for r, c in turns]}
+            lines.write(json.dumps(record) + "\n")
 
-    def config(builder):
+    def config(builder, name="whole"):
         return tiny(
-            tmp_path,
+            tmp_path / name,
             *("~eval_dataset.grammar_seed", "~eval_dataset.size"),
             f"checkpoint_dir={trained / 'epoch_0'}",
             f"task={task}",
             f"eval_dataset=erjepa.datasets.{builder}",
             f"eval_dataset.source={data}",
-            "max_new_tokens=4",
+            *("max_new_tokens=4", "eval_batch_size=2"),
         )
 
     if task == "spider":
         with pytest.raises(ValueError, match="task=spider scores by db_id, which"):
             evaluate(config("paired_dataset"))
-    cfg = config("spider_dataset" if task == "spider" else "paired_dataset")
-    summary = evaluate(cfg, 2)
+    builder = "spider_dataset" if task == "spider" else "paired_dataset"
+    summary = evaluate(config(builder), 2)
     assert summary["task"] == task and 0 <= summary["accuracy"] <= 1
-    for prediction in predictions(tmp_path, "epoch_0"):
+    expected = predictions(tmp_path / "whole", "epoch_0")
+    assert len(expected) == 7
+    for prediction in expected:
         assert {"prompt", "output", "extracted", "llm_jepa"} <= prediction.keys()
+
+    evaluate(config(builder, "killed"), 2, dies_at_batch=2)
+    resumed = evaluate(config(builder, "killed"), 2)
+    assert predictions(tmp_path / "killed", "epoch_0") == expected
+    assert resumed["accuracy"] == summary["accuracy"]
 
 
 def test_nothing_to_score(tmp_path):
