@@ -66,15 +66,11 @@ def test_llama3_views(tokenizer):
 def test_chatml_views():
     template = ChatTemplate(ChatML())
     messages = chat(("user", "in"), ("assistant", "out"))
-    source, bridge, target, source_view, target_view = map(bytes_of, template(messages))
+    source, bridge, target, source_view, target_view = map(list, template(messages))
     assert source == source_view == [500, *b"user\nin"]
     assert bridge == [501, *b"\n", 500, *b"assistant\n"]
     assert target == [*b"out", 501]
     assert target_view == [500, *b"assistant\nout"]
-
-
-def bytes_of(tokens):
-    return list(tokens)
 
 
 def test_earlier_turns_belong_to_the_source(tokenizer):
