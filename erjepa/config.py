@@ -46,8 +46,10 @@ def config_path(name: str) -> str:
     )
 
 
-def register_resolvers() -> None:
-    """Let configs name files that are installed with a package: ``${package_dir:NAME}``."""
+def prepare() -> None:
+    """Make ready to read configs, which may name files of packages: ``${package_dir:NAME}``."""
+    # tiktoken caches local tokenizers by path, so a file made anew would be read stale.
+    os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
     OmegaConf.register_resolver(
         "package_dir", lambda package: str(files(package)), replace=True
     )
@@ -66,9 +68,7 @@ def parse(recipe_main: Callable[[DictConfig], Any]) -> Callable[[], Any]:
 
     @functools.wraps(recipe_main)
     def main() -> Any:
-        register_resolvers()
-        # tiktoken caches local tokenizers by path, so a file made anew would be read stale.
-        os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
+        prepare()
         for i, argument in enumerate(sys.argv):
             if argument == "--config" and i + 1 < len(sys.argv):
                 sys.argv[i + 1] = config_path(sys.argv[i + 1])

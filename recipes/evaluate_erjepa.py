@@ -13,8 +13,8 @@ from tqdm import tqdm
 import erjepa.config
 from erjepa.generation import generate_greedy
 from erjepa.predictions import PredictionStore
-from erjepa.tasks.score import FIELDS, load_task
-from erjepa.tasks.summary import summarize, verbatim_overlap
+from erjepa.tasks.score import FIELDS, load_task, score_predictions
+from erjepa.tasks.summary import verbatim_overlap
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state
 from erjepa.training.distributed import init_process_group
@@ -198,19 +198,15 @@ class EvaluationRecipeERJEPA:
     def _score(
         self, predictions: list[dict[str, Any]], examples_per_second: float | None
     ) -> dict[str, Any]:
-        verdicts = self._task.score(predictions)
-        for prediction, verdict in zip(predictions, verdicts, strict=True):
-            prediction["extracted"] = self._task.extract(prediction["output"])
-            prediction.update(verdict)
+        scored, summary = score_predictions(self._task, predictions)
         summary = {
-            "task": self._task.name,
             "checkpoint": str(self._checkpoint or "base"),
-            **summarize(predictions, verdicts, self._task.primary),
+            **summary,
             "cut": sum(not p["finished"] for p in predictions),
             "targets_in_train": self._in_train,
             "examples_per_second": examples_per_second,
         }
-        folder = self._store.finish(predictions, summary)
+        folder = self._store.finish(scored, summary)
         log.info(
             f"{self._task.primary} {summary['accuracy']:.1%} of {len(predictions)} for "
             f"{summary['checkpoint']}; see {folder}."

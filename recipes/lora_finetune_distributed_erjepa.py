@@ -485,13 +485,12 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         while self._epoch < self._total_epochs and not self._reached_stop():
             self._sampler.set_position(self._epoch, self._step_in_epoch)
             micro_batches = iter(self._dataloader)
-            steps = range(self._step_in_epoch, self._steps_per_epoch)
             progress = tqdm(
                 total=self._steps_per_epoch,
                 initial=self._step_in_epoch,
                 disable=not self._is_rank_zero,
             )
-            for _ in steps:
+            for _ in range(self._step_in_epoch, self._steps_per_epoch):
                 start = time.perf_counter()
                 metrics = self._train_step(
                     [next(micro_batches) for _ in range(self._accumulation_steps)]

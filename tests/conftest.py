@@ -10,6 +10,7 @@ os.environ["TIKTOKEN_CACHE_DIR"] = ""  # tokenizers are made anew at the same pa
 
 import pytest
 import torch
+from torchtune.models.llama3 import llama3_tokenizer
 
 from tests.models_for_tests import write_base
 
@@ -42,6 +43,15 @@ def write_records(path: Path, count: int, seed: int = 0) -> Path:
 @pytest.fixture(scope="session")
 def base(tmp_path_factory) -> Path:
     return write_base(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(base):
+    """Of the base model: one token a byte."""
+    return llama3_tokenizer(
+        str(base / "tokenizer.model"),
+        special_tokens_path=str(base / "special_tokens.json"),
+    )
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ def test_all_configs_are_packaged():
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_config(path):
-    erjepa.config.register_resolvers()
+    erjepa.config.prepare()
     cfg = OmegaConf.load(path)
     erjepa.config.check_keys(cfg, KEYS)
     OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)

@@ -6,28 +6,21 @@ without views, add ``views=none``.
 """
 
 import argparse
-import os
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from omegaconf import OmegaConf
 from torchtune import config
 
-from erjepa.config import check_keys, config_path, register_resolvers
+from erjepa.config import check_keys, config_path, prepare
 from erjepa.datasets.pairs import Pair
+from erjepa.packing import PairCollator
 
 SIZES = (128, 256, 512, 1024)
 MULTIPLE = 128  # FlexAttention's blocks, so rows on CUDA, are multiples of it
 
 
-class Measure(Protocol):
-    """What the statistics need of :class:`~erjepa.packing.PairCollator`."""
-
-    def length(self, pair: Pair) -> int:
-        """Tokens that ``pair`` takes in a row."""
-
-
-def token_statistics(dataset: Sequence[Pair], collator: Measure) -> dict[str, Any]:
+def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[str, Any]:
     """Lengths of the pairs in a row, with their views.
 
     Args:
@@ -85,21 +78,17 @@ def measure_config(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     for override in overrides:
         if "=" not in override:
             raise ValueError(f"{override}: expected key=value")
-    register_resolvers()
-    # tiktoken caches local tokenizers by path, so a file made anew would be read stale.
-    os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
+    prepare()
     base = OmegaConf.load(config_path(name))
     cfg = OmegaConf.merge(base, OmegaConf.from_dotlist(list(overrides)))
     check_keys(cfg, dict.fromkeys(base))
     dataset = config.instantiate(cfg.dataset, config.instantiate(cfg.tokenizer))
-    # By its path, as configs name components: packing is built on datasets. Which ids the
-    # predictor tokens have does not change a length.
-    collator = {
-        "_component_": "erjepa.packing.PairCollator",
-        "views": cfg.get("views", "shared"),
-        "predictor_ids": [0] * cfg.num_predictor_tokens,
-    }
-    return token_statistics(dataset, config.instantiate(OmegaConf.create(collator)))
+    collator = PairCollator(
+        views=cfg.get("views", "shared"),
+        # Which ids the predictor tokens have does not change a length.
+        predictor_ids=[0] * cfg.num_predictor_tokens,
+    )
+    return token_statistics(dataset, collator)
 
 
 def table(statistics: dict[str, Any]) -> str:

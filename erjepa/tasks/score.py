@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from erjepa.tasks.summary import summarize
-from erjepa.tasks.task import Task
+from erjepa.tasks.task import Prediction, Task
 
 # Name of a task to the fields that its predictions need.
 FIELDS = {
@@ -45,6 +45,28 @@ def load_task(name: str, databases: str | Path | None = None) -> Task:
     if databases is not None:
         raise ValueError(f"databases={databases}: {name} has none, only spider has")
     return import_module(f"erjepa.tasks.{name}").TASK
+
+
+def score_predictions(
+    task: Task, predictions: Sequence[Prediction]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Score predictions and add them up.
+
+    Args:
+        task (Task): what they are scored by.
+        predictions (Sequence[Prediction]): with the fields that the task needs.
+
+    Returns:
+        tuple[list[dict[str, Any]], dict[str, Any]]: the predictions with ``extracted`` and
+        their verdicts; and the summary, with ``task`` and ``accuracy``.
+    """
+    verdicts = task.score(predictions)
+    summary = {"task": task.name, **summarize(predictions, verdicts, task.primary)}
+    scored = [
+        {**prediction, "extracted": task.extract(prediction["output"]), **verdict}
+        for prediction, verdict in zip(predictions, verdicts, strict=True)
+    ]
+    return scored, summary
 
 
 def read_predictions(path: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
@@ -117,19 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         task = load_task(args.task, args.databases)
         predictions = read_predictions(args.file, FIELDS[args.task])
-        verdicts = task.score(predictions)
-        summary = summarize(predictions, verdicts, task.primary)
-        text = json.dumps({"task": task.name, **summary}, indent=2) + "\n"
+        scored, summary = score_predictions(task, predictions)
+        text = json.dumps(summary, indent=2) + "\n"
         if args.output is not None:
             args.output.mkdir(parents=True, exist_ok=True)
-            scored = [
-                {
-                    **prediction,
-                    "extracted": task.extract(prediction["output"]),
-                    **verdict,
-                }
-                for prediction, verdict in zip(predictions, verdicts, strict=True)
-            ]
             lines = "".join(json.dumps(prediction) + "\n" for prediction in scored)
             (args.output / "predictions.jsonl").write_text(lines)
             (args.output / "summary.json").write_text(text)

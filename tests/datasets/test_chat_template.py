@@ -10,14 +10,6 @@ from tests.models_for_tests import SPECIAL_TOKENS
 IDS = {name: 256 + i for i, name in enumerate(SPECIAL_TOKENS)}
 
 
-@pytest.fixture(scope="module")
-def tokenizer(base):
-    return llama3_tokenizer(
-        str(base / "tokenizer.model"),
-        special_tokens_path=str(base / "special_tokens.json"),
-    )
-
-
 def chat(*turns):
     return [Message(role=role, content=content) for role, content in turns]
 

@@ -4,7 +4,6 @@ import json
 
 import datasets
 import pytest
-from torchtune.models.llama3 import llama3_tokenizer
 
 from erjepa.datasets.gsm8k import GSM8K_REVISION, gsm8k_dataset
 from erjepa.datasets.sources import subsample
@@ -15,14 +14,6 @@ ROWS = [
     for i in range(6)
 ]
 ROLES = ("system", "user", "assistant")
-
-
-@pytest.fixture(scope="module")
-def tokenizer(base):
-    return llama3_tokenizer(
-        str(base / "tokenizer.model"),
-        special_tokens_path=str(base / "special_tokens.json"),
-    )
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 
 import datasets
 import pytest
-from torchtune.models.llama3 import llama3_tokenizer
 
 from erjepa.datasets.nq_open import (
     NQ_OPEN_HUB,
@@ -18,14 +17,6 @@ ROWS = [
     {"question": "how many", "answer": ["9"]},
     {"question": "who", "answer": ["Paul", "St. Paul", "Saul"]},
 ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(base):
-    return llama3_tokenizer(
-        str(base / "tokenizer.model"),
-        special_tokens_path=str(base / "special_tokens.json"),
-    )
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from torchtune.models.llama3 import llama3_tokenizer
 
 from erjepa.datasets import (
     nl_rx_dataset,
@@ -11,14 +10,6 @@ from erjepa.datasets import (
     synthetic_nl_rx_dataset,
 )
 from tests.conftest import REAL_DATA
-
-
-@pytest.fixture(scope="module")
-def tokenizer(base):
-    return llama3_tokenizer(
-        str(base / "tokenizer.model"),
-        special_tokens_path=str(base / "special_tokens.json"),
-    )
 
 
 def chat(source, target, system=None):

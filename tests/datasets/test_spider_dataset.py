@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from torchtune.models.llama3 import llama3_tokenizer
 
 from erjepa.datasets import spider as module
 from erjepa.datasets.records import Record
@@ -41,14 +40,6 @@ ROWS = [
     ("shop", "Who?\n\nAll [of]\n\nthem.", "SELECT name FROM clerk"),
     ("zoo", "How many apes?", "SELECT count(*) FROM ape"),
 ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(base):
-    return llama3_tokenizer(
-        str(base / "tokenizer.model"),
-        special_tokens_path=str(base / "special_tokens.json"),
-    )
 
 
 def chat(db_id, question, query):

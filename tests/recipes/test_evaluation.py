@@ -37,7 +37,7 @@ def evaluate(cfg, world_size=1, dies_at_batch=None):
 
 def tiny(output_dir, *overrides):
     """The packaged demo config, cut short."""
-    erjepa.config.register_resolvers()
+    erjepa.config.prepare()
     short = ["dataset.size=64", "eval_batch_size=16"]
     if "~eval_dataset.size" not in overrides:
         short.append("eval_dataset.size=40")
