@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 import erjepa.config
 from erjepa.generation import generate_greedy
+from erjepa.model_card import write_model_card
 from erjepa.predictions import PredictionStore
 from erjepa.tasks.score import FIELDS, load_task, score_predictions
 from erjepa.tasks.summary import verbatim_overlap
@@ -46,10 +47,10 @@ class EvaluationRecipeERJEPA:
         self._world_size, self._rank = utils.get_world_size_and_rank()
         self._batch_size = cfg.eval_batch_size
         self._max_new_tokens = cfg.max_new_tokens
-        output_dir = Path(cfg.output_dir)
-        self._checkpoint = self._find_checkpoint(cfg, output_dir)
+        self._output_dir = Path(cfg.output_dir)
+        self._checkpoint = self._find_checkpoint(cfg, self._output_dir)
         name = "base" if self._checkpoint is None else self._checkpoint.name
-        self._results_dir = output_dir / "evaluation" / name
+        self._results_dir = self._output_dir / "evaluation" / name
         self._task = load_task(cfg.task, cfg.get("databases", None))
         self._store = PredictionStore(
             self._results_dir, self._settings(cfg), rank=self._rank
@@ -207,6 +208,7 @@ class EvaluationRecipeERJEPA:
             "examples_per_second": examples_per_second,
         }
         folder = self._store.finish(scored, summary)
+        write_model_card(self._output_dir, checkpoint.checkpoints(self._output_dir))
         log.info(
             f"{self._task.primary} {summary['accuracy']:.1%} of {len(predictions)} for "
             f"{summary['checkpoint']}; see {folder}."

@@ -25,6 +25,7 @@ from erjepa.datasets import Pair, StepSampler, predictor_token_ids
 from erjepa.flops import StepFlops
 from erjepa.forward import PackedDecoder
 from erjepa.loss import cosine_distance
+from erjepa.model_card import write_model_card
 from erjepa.packing import PackedBatch, PairCollator
 from erjepa.replay import Draw, EpisodicReplay, validate_replay
 from erjepa.training import checkpoint
@@ -149,7 +150,10 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._collator = PairCollator(
             views=views,
             predictor_ids=predictor_token_ids(
-                tokenizer, num_predictor_tokens, vocab_size
+                tokenizer,
+                num_predictor_tokens,
+                vocab_size,
+                cfg.get("predictor_tokens", None),
             ),
             pad_id=tokenizer.pad_id,
             row_length=cfg.get("row_length", None),
@@ -611,6 +615,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                     else self._replay.state_dict(),
                     "random_states": random_states,
                 },
+            )
+            write_model_card(
+                self._output_dir, checkpoint.checkpoints(self._output_dir)
             )
             log.info(f"Saved {path}.")
         dist.barrier()

@@ -107,10 +107,19 @@ def write_base(folder: Path, **shape) -> Path:
     model = llama3_2(**shape)
     torch.nn.init.normal_(model.tok_embeddings.weight, std=0.2)
     config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": shape["vocab_size"],
+        "num_hidden_layers": shape["num_layers"],
         "num_attention_heads": shape["num_heads"],
         "num_key_value_heads": shape["num_kv_heads"],
         "hidden_size": shape["embed_dim"],
         "head_dim": shape["embed_dim"] // shape["num_heads"],
+        "intermediate_size": shape["intermediate_dim"],
+        "max_position_embeddings": shape["max_seq_len"],
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500_000.0,  # what torchtune's builder has
+        "tie_word_embeddings": True,
     }
     (folder / "config.json").write_text(json.dumps(config))
     weights = tune_to_hf(

@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "models": {"datasets"},
     "tasks": set(),
     "predictions": set(),
+    "model_card": set(),
     "analysis": set(),
     "demo": {"analysis"},
 }

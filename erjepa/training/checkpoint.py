@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from erjepa.training.peft_adapter import set_peft_adapter_apart
+
 RECIPE_STATE = "recipe_state.pt"
 ADAPTER = "adapter_model.pt"
 SCRATCH = ".partial"  # the checkpointer's own output_dir
@@ -62,10 +64,12 @@ def publish(
     written = scratch / name
     written.mkdir(parents=True)
     write(name.removeprefix("epoch_"))
+    set_peft_adapter_apart(written)
     torch.save(state, written / RECIPE_STATE)
-    for file in written.iterdir():
-        with file.open("rb") as handle:
-            os.fsync(handle.fileno())
+    for file in written.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
     older = checkpoints(output_dir)
     final = output_dir / name
     os.rename(written, final)
