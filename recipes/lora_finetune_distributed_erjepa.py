@@ -616,9 +616,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                     "random_states": random_states,
                 },
             )
-            write_model_card(
-                self._output_dir, checkpoint.checkpoints(self._output_dir)
-            )
+            write_model_card(self._output_dir, checkpoint.checkpoints(self._output_dir))
             log.info(f"Saved {path}.")
         dist.barrier()
 

@@ -98,14 +98,8 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "special_tokens.json").write_text(json.dumps({"added_tokens": added}))
 
 
-def write_base(folder: Path, **shape) -> Path:
-    """A random base model in Hugging Face format with a byte-level tokenizer."""
-    shape = {**BASE_SHAPE, **shape}
-    folder.mkdir(parents=True, exist_ok=True)
-    write_tokenizer(folder)
-    torch.manual_seed(0)
-    model = llama3_2(**shape)
-    torch.nn.init.normal_(model.tok_embeddings.weight, std=0.2)
+def write_config(folder: Path, shape: dict[str, int]) -> None:
+    """The ``config.json`` of a Llama model of this shape."""
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -122,12 +116,22 @@ def write_base(folder: Path, **shape) -> Path:
         "tie_word_embeddings": True,
     }
     (folder / "config.json").write_text(json.dumps(config))
+
+
+def write_base(folder: Path, **shape) -> Path:
+    """A random base model in Hugging Face format with a byte-level tokenizer."""
+    shape = {**BASE_SHAPE, **shape}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(folder)
+    torch.manual_seed(0)
+    model = llama3_2(**shape)
+    torch.nn.init.normal_(model.tok_embeddings.weight, std=0.2)
+    write_config(folder, shape)
     weights = tune_to_hf(
         model.state_dict(),
         num_heads=shape["num_heads"],
         num_kv_heads=shape["num_kv_heads"],
         dim=shape["embed_dim"],
-        head_dim=config["head_dim"],
     )
     weights = {name: weight.contiguous() for name, weight in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

@@ -7,19 +7,29 @@ greedy text of the merged checkpoint in transformers = greedy text of ours.
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from torchtune import config
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
+import erjepa.config
+from tests.models.test_smollm2 import FOLDER as SMOLLM2
+from tests.models.test_smollm2 import real
 from tests.models_for_tests import BASE_SHAPE, write_tokenizer
 from tests.recipes.harness import make_config, overrides_for, train
+from tests.recipes.test_evaluation import evaluate, predictions
 
 TOKENS = torch.randint(
     0, BASE_SHAPE["vocab_size"], (4, 40), generator=torch.Generator().manual_seed(0)
 )
 
 
-def logits_of(model):
+def logits_of(model, tokens=TOKENS):
     with torch.no_grad():
-        output = model.eval()(TOKENS)
+        output = model.eval()(tokens)
     return getattr(output, "logits", output)
 
 
@@ -92,3 +102,107 @@ def test_adapter_in_peft(run):
     base, checkpoint, logits = run
     model = PeftModel.from_pretrained(from_pretrained(base), checkpoint / "adapter")
     torch.testing.assert_close(logits_of(model), logits, rtol=0, atol=1e-4)
+
+
+def greedy_in_transformers(folder, prompts, max_new_tokens, stop_tokens):
+    """New tokens of each prompt, without what ends them."""
+    model = from_pretrained(folder)
+    texts = []
+    for prompt in prompts:
+        output = model.generate(
+            torch.tensor([prompt]),
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            eos_token_id=stop_tokens,
+            pad_token_id=stop_tokens[0],
+        )[0, len(prompt) :].tolist()
+        texts.append(output[:-1] if output[-1] in stop_tokens else output)
+    return texts
+
+
+def trained_config(name, output_dir, *overrides):
+    """A short fp32 run of a packaged config on the embedded pairs."""
+    erjepa.config.prepare()
+    cfg = make_config(
+        [
+            f"output_dir={output_dir}",
+            "dataset=erjepa.datasets.synthetic_nl_rx_dataset",
+            "eval_dataset=erjepa.datasets.synthetic_nl_rx_dataset",
+            "dataset.split=train",
+            "eval_dataset.split=test",
+            "dataset.size=64",
+            "eval_dataset.size=50",
+            "device=cpu",
+            "dtype=fp32",
+            "lr_scheduler.num_warmup_steps=0",
+            *overrides,
+        ],
+        name,
+    )
+    return cfg, config.instantiate(cfg.tokenizer)
+
+
+def test_greedy_tokens_of_the_embedded_base(tmp_path):
+    cfg, tokenizer = trained_config(
+        "tiny_synth", tmp_path, "dataset.size=1600", "max_new_tokens=24"
+    )
+    train(cfg)
+    assert evaluate(cfg)["examples_per_second"] > 0
+    prompts = config.instantiate(cfg.eval_dataset, tokenizer)
+    theirs = greedy_in_transformers(
+        tmp_path / "epoch_0",
+        [prompts.prompt(i) for i in range(50)],
+        24,
+        tokenizer.stop_tokens,
+    )
+    ours = [p["output"] for p in predictions(tmp_path, "epoch_0")]
+    assert [tokenizer.decode(tokens) for tokens in theirs] == ours
+    assert len(set(ours)) > 10
+
+
+@real
+@pytest.mark.slow
+def test_smollm2_leaves(tmp_path):
+    """Merged and adapter logits, and greedy text from a chat in transformers alone."""
+    cfg, _ = trained_config(
+        "smollm2_135m_synth",
+        tmp_path,
+        f"checkpointer.checkpoint_dir={SMOLLM2}",
+        f"tokenizer.path={SMOLLM2}/tokenizer.json",
+        "~dataset.subset",
+        "~eval_dataset.subset",
+        "batch_size=4",
+        "stop.steps=4",
+        "max_new_tokens=24",
+        "eval_batch_size=25",
+        "row_length=null",
+    )
+    tokens = torch.randint(0, 49_152, (1, 60))
+    (ours,) = train(cfg, 1, lambda recipe: logits_of(recipe._model.decoder, tokens))
+    checkpoint = tmp_path / "epoch_0_step_4"
+    base = logits_of(from_pretrained(SMOLLM2), tokens)
+    assert (base - ours).abs().max() > 0.1
+    merged = logits_of(from_pretrained(checkpoint), tokens)
+    torch.testing.assert_close(merged, ours, rtol=0, atol=1e-4)
+    model = PeftModel.from_pretrained(from_pretrained(SMOLLM2), checkpoint / "adapter")
+    torch.testing.assert_close(logits_of(model, tokens), ours, rtol=0, atol=1e-4)
+
+    evaluate(cfg)
+    written = predictions(tmp_path, "epoch_0_step_4")
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    system = config.instantiate(
+        cfg.eval_dataset, config.instantiate(cfg.tokenizer)
+    ).messages(0)[0]
+    chats = [
+        [
+            {"role": "system", "content": system.text_content},
+            {"role": "user", "content": p["prompt"]},
+        ]
+        for p in written
+    ]
+    prompts = tokenizer.apply_chat_template(
+        chats, add_generation_prompt=True, return_dict=False
+    )
+    theirs = greedy_in_transformers(checkpoint, prompts, 24, [2, 0])
+    assert tokenizer.batch_decode(theirs) == [p["output"] for p in written]
+    assert len(written) == 50
