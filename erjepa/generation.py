@@ -136,7 +136,7 @@ def _shared_prefix(prompts: Sequence[Sequence[int]]) -> int:
     """Number of tokens that all prompts begin with, short of a whole prompt; 0 for one."""
     if len(prompts) == 1:
         return 0
-    most = min(map(len, prompts)) - 1
+    most = max(0, min(map(len, prompts)) - 1)
     for column in range(most):
         if any(prompt[column] != prompts[0][column] for prompt in prompts):
             return column
