@@ -378,7 +378,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         replayed, replay_size = None, StepSize(0, 0, 0, 0)
         if self._replay is not None:
             records = [self._dataset[i].record for i in new.example_ids.tolist()]
-            draw = self._replay.draw(new.example_ids, records, new.source)
+            addresses = self._replay.encode(new.source)
+            draw = self._replay.draw(new.example_ids, records, addresses)
             batches = self._deal(draw)
             replay_size = self._size_of(batches)
             replayed = self._forward_backward(
@@ -394,7 +395,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         # Update of the memory: refresh what was replayed, then store what is new.
         if self._replay is not None:
             self._replay.refresh(draw, replayed.jepa)
-            self._replay.write(new.example_ids, records, new.source, new.jepa)
+            self._replay.write(new.example_ids, records, addresses, new.jepa)
 
         return self._metrics(new, size, replayed, replay_size, grad_norm)
 
