@@ -108,7 +108,7 @@ class SparseAddresses:
         table = self.projection.new_zeros(self.projection.shape[0], num_cues)
         table.scatter_(0, code.indices.T, code.values.T)
         out = table.new_empty(num_cues, num_slots)
-        entries = _CHUNK_ENTRIES[table.device.type]
+        entries = _CHUNK_ENTRIES.get(table.device.type, _CHUNK_ENTRIES["cuda"])
         chunk = max(1, entries // max(self.top_k, num_cues))
         for start in range(0, num_slots, chunk):
             part = slice(start, min(start + chunk, num_slots))
