@@ -16,7 +16,7 @@ optimizer lr_scheduler
 resume_from_checkpoint save_every_n_steps save_adapter_weights_only checkpoint_at_flops
 compile enable_activation_checkpointing enable_activation_offloading
 custom_sharded_layers fsdp_cpu_offload fsdp_reshard_after_forward
-task databases checkpoint_dir base_only max_new_tokens eval_batch_size
+task databases checkpoint_dir base_only max_new_tokens eval_batch_size alignment
 metric_logger log_every_n_steps log_peak_memory_stats profiler
 """
 _REPLAY = """

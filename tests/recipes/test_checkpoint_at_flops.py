@@ -133,6 +133,14 @@ def test_a_resumed_run_keeps_its_budgets(base, data, tmp_path, budgets):
     assert [path.name for path in checkpoint.flops_checkpoints(tmp_path)] == list(STEPS)
 
 
+def test_a_budget_that_was_passed_is_not_written_late(base, data, tmp_path, budgets):
+    train(config(base, data, tmp_path, stop__steps=6), 2)
+    cfg = {"resume_from_checkpoint": True, "checkpoint_at_flops": budgets}
+    train(config(base, data, tmp_path, **cfg), 2)
+    found = checkpoint.flops_checkpoints(tmp_path)
+    assert [path.name for path in found] == ["flops_2", "flops_3"]
+
+
 def test_they_count_as_checkpoints_of_an_earlier_run(base, data, tmp_path, budgets):
     cfg = config(base, data, tmp_path, checkpoint_at_flops=budgets, stop__steps=3)
     train(cfg, 2)
