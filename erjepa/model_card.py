@@ -5,7 +5,7 @@ torchtune copies the base model's own card into every checkpoint; this one takes
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +58,11 @@ model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}")
 """
 
 
-def write_model_card(output_dir: Path, folders: Iterable[Path]) -> None:
+def write_model_card(output_dir: Path) -> None:
     """Write the card of a run into its folder, and into those of its checkpoints.
 
     Args:
         output_dir (Path): folder of the run, with its config and what evaluations found.
-        folders (Iterable[Path]): the run's checkpoints.
     """
     config_file = output_dir / CONFIG
     if not config_file.is_file():
@@ -73,7 +72,8 @@ def write_model_card(output_dir: Path, folders: Iterable[Path]) -> None:
         OmegaConf.to_container(OmegaConf.load(config_file)),
         {path.parent.name: json.loads(path.read_text()) for path in summaries},
     )
-    for folder in (output_dir, *folders):
+    checkpoints = (path.parent for path in output_dir.glob("*/adapter_model.pt"))
+    for folder in (output_dir, *checkpoints):
         aside = folder / f".{CARD}"
         aside.write_text(card)
         os.replace(aside, folder / CARD)

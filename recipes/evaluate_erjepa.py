@@ -6,13 +6,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
 from torchtune import config, training, utils
 from tqdm import tqdm
 
 import erjepa.config
+from erjepa.alignment import pair_cosines
+from erjepa.datasets import predictor_token_ids
 from erjepa.generation import generate_greedy
 from erjepa.model_card import write_model_card
+from erjepa.packing import PairCollator
 from erjepa.predictions import PredictionStore
 from erjepa.tasks.score import FIELDS, load_task, score_predictions
 from erjepa.tasks.summary import verbatim_overlap
@@ -29,10 +31,11 @@ class EvaluationRecipeERJEPA:
     Greedy generation for every pair of ``eval_dataset``, scored by its ``task``.
 
     Reads the config of the training run. Scores the adapter (or the merged weights) in
-    ``checkpoint_dir``, by default the newest checkpoint of ``output_dir``; with
-    ``base_only=True`` the base model. Writes ``predictions.jsonl`` and ``summary.json`` to
-    ``output_dir/evaluation/NAME``; interrupted, it goes on where it stopped. Ranks share the
-    examples; each holds the whole model.
+    ``checkpoint_dir``, which may be a list, by default the newest checkpoint of
+    ``output_dir``; with ``base_only=True`` the base model. Writes ``predictions.jsonl`` and
+    ``summary.json`` to ``output_dir/evaluation/NAME``; interrupted, it goes on where it
+    stopped. With ``alignment=True`` each prediction has the ``cosine`` of its pair's
+    embeddings. Ranks share the examples; each holds the whole model.
 
     Args:
         cfg (DictConfig): config after overrides.
@@ -42,48 +45,40 @@ class EvaluationRecipeERJEPA:
     """
 
     def __init__(self, cfg: DictConfig) -> None:
+        self._cfg = cfg
         self._device = utils.get_device(device=cfg.device)
         self._dtype = training.get_dtype(cfg.dtype, device=self._device)
         self._world_size, self._rank = utils.get_world_size_and_rank()
         self._batch_size = cfg.eval_batch_size
         self._max_new_tokens = cfg.max_new_tokens
+        self._alignment = cfg.get("alignment", False)
         self._output_dir = Path(cfg.output_dir)
-        self._checkpoint = self._find_checkpoint(cfg, self._output_dir)
-        name = "base" if self._checkpoint is None else self._checkpoint.name
-        self._results_dir = self._output_dir / "evaluation" / name
+        self._results_dir = self._output_dir / "evaluation"
+        self._checkpoints = self._find_checkpoints(cfg)
         self._task = load_task(cfg.task, cfg.get("databases", None))
-        self._store = PredictionStore(
-            self._results_dir, self._settings(cfg), rank=self._rank
-        )
 
-    def _settings(self, cfg: DictConfig) -> dict[str, Any]:
-        """All that predictions depend on."""
-        keys = ("model", "tokenizer", "checkpointer", "eval_dataset", "dtype")
-        cfg = OmegaConf.to_container(cfg, resolve=True)
-        settings = {key: cfg[key] for key in (*keys, "max_new_tokens")}
-        settings["batch_size"] = self._batch_size
-        if self._checkpoint is not None:
-            settings["files"] = {
-                file.name: [file.stat().st_size, file.stat().st_mtime_ns]
-                for file in sorted(self._checkpoint.glob("*model*"))
-            }
-        return settings
-
-    def _find_checkpoint(self, cfg: DictConfig, output_dir: Path) -> Path | None:
+    def _find_checkpoints(self, cfg: DictConfig) -> list[Path | None]:
+        """Folders to score, each by a name of its own; ``None`` is the base model."""
         if cfg.get("base_only", False):
-            return None
-        if cfg.get("checkpoint_dir", None):
-            path = Path(cfg.checkpoint_dir)
-            if not path.is_dir():
-                raise FileNotFoundError(f"checkpoint_dir={path} is not a folder")
-            return path
-        found = checkpoint.checkpoints(output_dir)
+            return [None]
+        if given := cfg.get("checkpoint_dir", None):
+            paths = [Path(p) for p in ([given] if isinstance(given, str) else given)]
+            for path in paths:
+                if not path.is_dir():
+                    raise FileNotFoundError(f"checkpoint_dir={path} is not a folder")
+            if len({path.name for path in paths}) < len(paths):
+                raise ValueError(
+                    f"checkpoint_dir={given}: results go to folders of these names, so "
+                    "the names must differ"
+                )
+            return paths
+        found = checkpoint.checkpoints(self._output_dir)
         if not found:
             raise FileNotFoundError(
-                f"output_dir={output_dir} holds no checkpoint. Train one, set "
+                f"output_dir={cfg.output_dir} holds no checkpoint. Train one, set "
                 "checkpoint_dir, or score the base model with base_only=True."
             )
-        return found[-1]
+        return found[-1:]
 
     def setup(self, cfg: DictConfig) -> None:
         """Load tokenizer, examples and model."""
@@ -106,43 +101,82 @@ class EvaluationRecipeERJEPA:
                 *([d.target_text(i) for i in range(len(d))] for d in (train, test))
             )
         with training.set_default_dtype(self._dtype), self._device:
-            self._model = config.instantiate(cfg.model)
-        self._model.load_state_dict(self._weights(cfg))
-        if self._adapter is None:
-            for module in self._model.modules():
-                if hasattr(module, "initialize_dora_magnitude"):
-                    module.initialize_dora_magnitude()
-        self._model.eval()
+            self._model = config.instantiate(cfg.model).eval()
+        if self._alignment:
+            vocab_size = self._model.tok_embeddings.num_embeddings
+            self._collator = PairCollator(
+                views=cfg.get("views", "shared"),
+                predictor_ids=predictor_token_ids(
+                    self._tokenizer,
+                    cfg.num_predictor_tokens,
+                    vocab_size,
+                    cfg.get("predictor_tokens", None),
+                ),
+                pad_id=self._tokenizer.pad_id,
+                row_length=cfg.get("row_length", None),
+            )
 
-    def _weights(self, cfg: DictConfig) -> dict[str, Tensor]:
+    def _load(self, path: Path | None, results_dir: Path) -> None:
         """Base and trained adapter; or base or merged weights, and an adapter of no effect."""
-        self._adapter = None
+        adapter, self._predictor = None, None
         source: dict[str, Any] = {}
-        if self._checkpoint is not None:
-            if (self._checkpoint / checkpoint.ADAPTER).is_file():
-                self._adapter = torch.load(
-                    self._checkpoint / checkpoint.ADAPTER, weights_only=True
-                )
+        if path is not None:
+            self._predictor = checkpoint.load_predictor(path)
+            if (path / checkpoint.ADAPTER).is_file():
+                adapter = torch.load(path / checkpoint.ADAPTER, weights_only=True)
             else:
-                source["checkpoint_dir"] = str(self._checkpoint)
+                source["checkpoint_dir"] = str(path)
                 source["checkpoint_files"] = sorted(
-                    path.name for path in self._checkpoint.glob("model*.safetensors")
+                    file.name for file in path.glob("model*.safetensors")
                 )
         checkpointer = config.instantiate(
-            cfg.checkpointer,
-            output_dir=str(self._results_dir / checkpoint.SCRATCH),
+            self._cfg.checkpointer,
+            output_dir=str(results_dir / checkpoint.SCRATCH),
             **source,
         )
         base = checkpointer.load_checkpoint()[training.MODEL_KEY]
-        return {**base, **(self._adapter or initial_adapter_state(self._model, 0))}
+        self._model.load_state_dict(
+            {**base, **(adapter or initial_adapter_state(self._model, 0))}
+        )
+        if adapter is None:
+            for module in self._model.modules():
+                if hasattr(module, "initialize_dora_magnitude"):
+                    module.initialize_dora_magnitude()
 
-    def evaluate(self) -> dict[str, Any]:
-        """Generate what is missing and score all; rank 0 writes the results.
+    def _settings(self, path: Path | None) -> dict[str, Any]:
+        """All that predictions depend on."""
+        keys = ("model", "tokenizer", "checkpointer", "eval_dataset", "dtype")
+        cfg = OmegaConf.to_container(self._cfg, resolve=True)
+        settings = {key: cfg[key] for key in (*keys, "max_new_tokens")}
+        settings["batch_size"] = self._batch_size
+        if path is not None:
+            settings["files"] = {
+                file.name: [file.stat().st_size, file.stat().st_mtime_ns]
+                for file in sorted(path.glob("*model*"))
+            }
+        if self._alignment:
+            keys = (
+                "views",
+                "num_predictor_tokens",
+                "predictor_tokens",
+                "row_length",
+            )
+            settings["alignment"] = {key: cfg.get(key) for key in keys}
+        return settings
+
+    def evaluate(self) -> list[dict[str, Any]]:
+        """Score every checkpoint; rank 0 writes the results.
 
         Returns:
-            dict[str, Any]: the summary on rank 0, with ``accuracy`` between 0 and 1.
+            list[dict[str, Any]]: on rank 0 the summaries, with ``accuracy`` between 0 and 1.
         """
-        found = [self._store.open() if self._rank == 0 else None]
+        return [self._evaluate(path) for path in self._checkpoints]
+
+    def _evaluate(self, path: Path | None) -> dict[str, Any]:
+        """Generate what is missing and score all."""
+        results_dir = self._results_dir / ("base" if path is None else path.name)
+        store = PredictionStore(results_dir, self._settings(path), rank=self._rank)
+        found = [store.open() if self._rank == 0 else None]
         dist.broadcast_object_list(found)
         done = found[0]
         # Prompts of like length share a batch, so little of it is padding. Batches do not
@@ -156,11 +190,13 @@ class EvaluationRecipeERJEPA:
             for batch in batches[self._rank :: self._world_size]
             if not all(i in done for i in batch)
         ]
+        if mine:
+            self._load(path, results_dir)
         new, start = [], time.perf_counter()
         with tqdm(total=sum(map(len, mine)), disable=self._rank != 0) as progress:
             for batch in mine:
                 predictions = self._generate(batch, [prompts[i] for i in batch])
-                self._store.append(predictions)
+                store.append(predictions)
                 new.extend(predictions)
                 progress.update(len(batch))
         seconds = time.perf_counter() - start
@@ -171,7 +207,21 @@ class EvaluationRecipeERJEPA:
             return {}
         rate = len(new) / seconds if new else None
         predictions = [{**done, **new}[i] for i in range(len(prompts))]
-        return self._score(predictions, rate)
+        scored, summary = score_predictions(self._task, predictions)
+        summary = {
+            "checkpoint": str(path or "base"),
+            **summary,
+            "cut": sum(not p["finished"] for p in predictions),
+            "targets_in_train": self._in_train,
+            "examples_per_second": rate,
+        }
+        folder = store.finish(scored, summary)
+        write_model_card(self._output_dir)
+        log.info(
+            f"{self._task.primary} {summary['accuracy']:.1%} of {len(predictions)} for "
+            f"{summary['checkpoint']}; see {folder}."
+        )
+        return summary
 
     def _generate(
         self, ids: list[int], prompts: list[list[int]]
@@ -183,7 +233,7 @@ class EvaluationRecipeERJEPA:
             stop_tokens=self._tokenizer.stop_tokens,
             pad_id=self._tokenizer.pad_id,
         )
-        return [
+        predictions = [
             {
                 "id": i,
                 "prompt": self._dataset.source_text(i),
@@ -195,25 +245,12 @@ class EvaluationRecipeERJEPA:
             }
             for i, tokens in zip(ids, outputs, strict=True)
         ]
-
-    def _score(
-        self, predictions: list[dict[str, Any]], examples_per_second: float | None
-    ) -> dict[str, Any]:
-        scored, summary = score_predictions(self._task, predictions)
-        summary = {
-            "checkpoint": str(self._checkpoint or "base"),
-            **summary,
-            "cut": sum(not p["finished"] for p in predictions),
-            "targets_in_train": self._in_train,
-            "examples_per_second": examples_per_second,
-        }
-        folder = self._store.finish(scored, summary)
-        write_model_card(self._output_dir, checkpoint.checkpoints(self._output_dir))
-        log.info(
-            f"{self._task.primary} {summary['accuracy']:.1%} of {len(predictions)} for "
-            f"{summary['checkpoint']}; see {folder}."
-        )
-        return summary
+        if self._alignment:
+            pairs = [self._dataset[i] for i in ids]
+            cosines = pair_cosines(self._model, self._collator, pairs, self._predictor)
+            for prediction, cosine in zip(predictions, cosines, strict=True):
+                prediction["cosine"] = cosine
+        return predictions
 
 
 @erjepa.config.parse

@@ -86,7 +86,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
 
     Checkpoints are complete or absent, at the end of each epoch and every
     ``save_every_n_steps``; ``resume_from_checkpoint=True`` goes on from the newest one as if the
-    run had not stopped.
+    run had not stopped. The adapter alone is kept at each budget of ``checkpoint_at_flops``, to
+    compare runs at equal compute.
 
     Args:
         cfg (DictConfig): config after overrides, see ``configs/``.
@@ -110,6 +111,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._accumulation_steps = cfg.gradient_accumulation_steps
         self._save_every_n_steps = cfg.get("save_every_n_steps", None)
         self._save_adapter_weights_only = cfg.get("save_adapter_weights_only", False)
+        self._flops_budgets = list(cfg.get("checkpoint_at_flops", None) or [])
         self._log_every_n_steps = cfg.get("log_every_n_steps", 1)
         self._log_peak_memory_stats = (
             cfg.get("log_peak_memory_stats", False) and self._device.type == "cuda"
@@ -125,7 +127,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         # Where the run is; load_checkpoint sets them when resuming.
         self._epoch = 0
         self._step_in_epoch = 0
-        self._totals = {"steps": 0, "tokens": 0, "flops": 0}
+        self._totals = {"steps": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
 
     # ------------------------------------------------------------------ set-up
 
@@ -193,6 +195,14 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         for key in (*at_least_one, "max_steps_per_epoch", "save_every_n_steps"):
             if (value := cfg.get(key, None)) is not None and value < 1:
                 raise ValueError(f"{key} must be at least 1, got {value}")
+        budgets = self._flops_budgets
+        if not (
+            all(isinstance(budget, (int, float)) for budget in budgets)
+            and all(a < b for a, b in zip([0, *budgets], budgets, strict=False))
+        ):
+            raise ValueError(
+                f"checkpoint_at_flops must be an ascending list of FLOPs, got {budgets}"
+            )
         row_length = cfg.get("row_length", None)
         if row_length is not None and row_length < cfg.max_seq_len:
             raise ValueError(
@@ -201,14 +211,22 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             )
 
     def _require_fresh_output(self) -> None:
-        """Never write over the checkpoints of another run."""
-        existing = checkpoint.checkpoints(self._output_dir)
+        """Never write over the checkpoints of another run, nor mix budgets with its."""
+        at_flops = checkpoint.flops_checkpoints(self._output_dir)
+        existing = at_flops + checkpoint.checkpoints(self._output_dir)
         if existing and not self._resume:
             raise FileExistsError(
                 f"output_dir={self._output_dir} holds {existing[-1].name} of an earlier "
                 "run. Go on with it (resume_from_checkpoint=True) or choose another "
                 "output_dir."
             )
+        for i, budget in enumerate(self._flops_budgets):
+            path = self._output_dir / f"flops_{i}"
+            if path in at_flops and checkpoint.load_progress(path)["budget"] != budget:
+                raise ValueError(
+                    f"{path} was not written at {budget:g} FLOPs; a resumed run keeps "
+                    "its checkpoint_at_flops and may add larger ones."
+                )
 
     def _setup_data(self, cfg: DictConfig) -> None:
         """Keep the pairs that fit and deal them into steps."""
@@ -500,11 +518,15 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                 metrics = self._train_step(
                     [next(micro_batches) for _ in range(self._accumulation_steps)]
                 )
-                self._log(metrics, time.perf_counter() - start, progress)
+                seconds = time.perf_counter() - start
+                self._totals["seconds"] += seconds
+                self._log(metrics, seconds, progress)
                 self._profiler.step()
                 self._step_in_epoch += 1
                 if self._step_in_epoch == self._steps_per_epoch:
                     self._epoch, self._step_in_epoch = self._epoch + 1, 0
+                # Before the one to resume from, so that a killed run leaves none out.
+                self._save_at_flops(metrics["step_flops"])
                 if self._is_time_to_save():
                     self.save_checkpoint()
                 if self._reached_stop():
@@ -578,37 +600,30 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
 
     def save_checkpoint(self) -> None:
         """Write weights and all that a resumed run needs; complete or absent."""
-        weights = training.gather_cpu_state_dict(
-            self._model,
-            self._is_rank_zero,
-            device=self._device,
-        )
+        weights, predictor = self._gather_weights()
         optimizer = training.get_full_optimizer_state_dict(
             self._model, self._optimizer, self._is_rank_zero, device=self._device
         )
         random_states: list[Any] = [None] * self._world_size
         dist.all_gather_object(random_states, self._random_state())
         if self._is_rank_zero:
-            if self._device.type == "cpu":
-                # On one rank they are the live weights, and merging works in place.
-                weights = {name: weight.clone() for name, weight in weights.items()}
-            predictor = weights.pop("predictor", None)
-            weights = {k.removeprefix("decoder."): v for k, v in weights.items()}
             if self._step_in_epoch == 0:
                 name = checkpoint.checkpoint_name(self._epoch - 1, None)
             else:
                 name = checkpoint.checkpoint_name(self._epoch, self._step_in_epoch)
+            adapter_only = self._save_adapter_weights_only
             path = checkpoint.publish(
                 self._output_dir,
                 name,
-                lambda epoch: self._write_weights(weights, epoch),
-                {
+                lambda epoch: self._write_weights(weights, epoch, adapter_only),
+                progress=self._progress(),
+                predictor=predictor,
+                state={
                     "seed": self._seed,
                     "examples of a step": self._sampler.examples_per_step,
                     "epoch": self._epoch,
                     "step_in_epoch": self._step_in_epoch,
                     "totals": self._totals,
-                    "predictor": predictor,
                     "optimizer": optimizer,
                     "lr_scheduler": self._lr_scheduler.state_dict(),
                     "replay": None
@@ -617,11 +632,61 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                     "random_states": random_states,
                 },
             )
-            write_model_card(self._output_dir, checkpoint.checkpoints(self._output_dir))
+            write_model_card(self._output_dir)
             log.info(f"Saved {path}.")
         dist.barrier()
 
-    def _write_weights(self, weights: dict[str, Tensor], epoch: str) -> None:
+    def _save_at_flops(self, step_flops: int) -> None:
+        """Keep the adapter at each budget that the last step reached."""
+        total = self._totals["flops"]
+        reached = [
+            (f"flops_{i}", budget)
+            for i, budget in enumerate(self._flops_budgets)
+            if total - step_flops < budget <= total
+        ]
+        if not reached:
+            return
+        weights, predictor = self._gather_weights()
+        for name, budget in reached if self._is_rank_zero else ():
+            # A run that was killed after writing it comes by again.
+            if not (self._output_dir / name).is_dir():
+                checkpoint.publish(
+                    self._output_dir,
+                    name,
+                    lambda epoch: self._write_weights(weights, epoch, True),
+                    progress={"budget": budget, **self._progress()},
+                    predictor=predictor,
+                )
+                write_model_card(self._output_dir)
+                log.info(f"Saved {self._output_dir / name}.")
+        dist.barrier()
+
+    def _gather_weights(self) -> tuple[dict[str, Tensor], Tensor | None]:
+        """The decoder's weights and the predictor tokens' embeddings, whole on rank 0."""
+        weights = training.gather_cpu_state_dict(
+            self._model,
+            self._is_rank_zero,
+            device=self._device,
+        )
+        if self._device.type == "cpu":
+            # On one rank they are the live weights, and merging works in place.
+            weights = {name: weight.clone() for name, weight in weights.items()}
+        predictor = weights.pop("predictor", None)
+        return {k.removeprefix("decoder."): v for k, v in weights.items()}, predictor
+
+    def _progress(self) -> dict[str, Any]:
+        """Where the run is, for those who read its checkpoints."""
+        return {
+            "steps": self._totals["steps"],
+            "epoch": self._epoch + self._step_in_epoch / self._steps_per_epoch,
+            "total_flops": self._totals["flops"],
+            "total_tokens": self._totals["tokens"],
+            "train_seconds": self._totals["seconds"],
+        }
+
+    def _write_weights(
+        self, weights: dict[str, Tensor], epoch: str, adapter_only: bool
+    ) -> None:
         """Hand adapter and, unless only that is wanted, merged weights to the checkpointer."""
         cfg = self._adapter_cfg
         content = {
@@ -637,12 +702,12 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                 "peft_type": "LORA",
             },
         }
-        if not self._save_adapter_weights_only:
+        if not adapter_only:
             content[training.MODEL_KEY] = get_merged_lora_ckpt(
                 weights, rank=cfg.lora_rank, alpha=cfg.lora_alpha
             )
         self._checkpointer.save_checkpoint(
-            content, epoch=epoch, adapter_only=self._save_adapter_weights_only
+            content, epoch=epoch, adapter_only=adapter_only
         )
 
     def _restore(self, state: dict[str, Any]) -> None:

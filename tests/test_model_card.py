@@ -64,15 +64,16 @@ def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):
     checkpoint = tmp_path / "epoch_0"
     checkpoint.mkdir()
     (checkpoint / "README.md").write_text("card of the base")
-    write_model_card(tmp_path, [checkpoint])
+    (checkpoint / "adapter_model.pt").touch()
+    write_model_card(tmp_path)
     assert (checkpoint / "README.md").read_text() == "card of the base"  # no config
     OmegaConf.save(config(), tmp_path / "torchtune_config.yaml")
-    write_model_card(tmp_path, [checkpoint])
+    write_model_card(tmp_path)
     before = (tmp_path / "README.md").read_text()
     assert (checkpoint / "README.md").read_text() == before and "Not scored" in before
     results = tmp_path / "evaluation" / "epoch_0"
     results.mkdir(parents=True)
     (results / "summary.json").write_text(json.dumps(SUMMARY))
-    write_model_card(tmp_path, [checkpoint])
+    write_model_card(tmp_path)
     after = (checkpoint / "README.md").read_text()
     assert "| epoch_0 | exact_match | 50.00% |" in after and "Not scored" not in after

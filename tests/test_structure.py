@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "flops": {"packing"},
     "forward": {"packing"},
     "loss": {"packing", "forward"},
+    "alignment": {"datasets", "packing", "forward", "loss"},
     "models": {"datasets"},
     "tasks": set(),
     "predictions": set(),

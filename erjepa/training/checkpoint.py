@@ -1,15 +1,18 @@
 """Checkpoints that are complete or absent, and where to resume.
 
 A checkpoint is one folder of ``output_dir``: ``epoch_0`` after the first epoch,
-``epoch_1_step_40`` within the second. It holds what torchtune's checkpointer writes (merged
-weights, adapter, their configs) and, in the newest one, ``recipe_state.pt``: all that a run
-needs to go on as if it had not stopped.
+``epoch_1_step_40`` within the second, ``flops_0`` at the first of ``checkpoint_at_flops``. It
+holds what torchtune's checkpointer writes (merged weights, adapter, their configs),
+``progress.json``: where the run was, and ``predictor.pt``: the embeddings of the predictor
+tokens, where they are trained. The newest of an epoch or step also has ``recipe_state.pt``:
+all that a run needs to go on as if it had not stopped. Those at FLOPs are for scoring.
 
 torchtune writes the files of a checkpoint one after the other where they are to be found, so
 a killed run can leave half of one. Here they are written aside, and one rename puts them in
 place.
 """
 
+import json
 import os
 import re
 import shutil
@@ -18,13 +21,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from erjepa.training.peft_adapter import set_peft_adapter_apart
 
 RECIPE_STATE = "recipe_state.pt"
 ADAPTER = "adapter_model.pt"
+PROGRESS = "progress.json"
+PREDICTOR = "predictor.pt"
 SCRATCH = ".partial"  # the checkpointer's own output_dir
 _NAME = re.compile(r"epoch_(\d+)(?:_step_(\d+))?$")
+_FLOPS_NAME = re.compile(r"flops_(\d+)$")
 
 
 def checkpoint_name(epoch: int, step: int | None) -> str:
@@ -33,50 +40,87 @@ def checkpoint_name(epoch: int, step: int | None) -> str:
 
 
 def checkpoints(output_dir: Path) -> list[Path]:
-    """The complete checkpoints in ``output_dir``, oldest first."""
+    """The complete checkpoints of epochs and steps in ``output_dir``, oldest first."""
+    return _matching(
+        output_dir, _NAME, lambda epoch, step: (int(epoch), float(step or "inf"))
+    )
+
+
+def flops_checkpoints(output_dir: Path) -> list[Path]:
+    """The complete checkpoints of ``checkpoint_at_flops`` in ``output_dir``, oldest first."""
+    return _matching(output_dir, _FLOPS_NAME, int)
+
+
+def _matching(
+    output_dir: Path, pattern: re.Pattern, place: Callable[..., Any]
+) -> list[Path]:
     found = []
     for path in output_dir.iterdir() if output_dir.is_dir() else ():
-        if match := _NAME.match(path.name):
-            epoch, step = match.groups()
-            found.append(((int(epoch), float(step or "inf")), path))
+        if match := pattern.match(path.name):
+            found.append((place(*match.groups()), path))
     return [path for _, path in sorted(found)]
 
 
 def publish(
-    output_dir: Path, name: str, write: Callable[[str], None], state: dict[str, Any]
+    output_dir: Path,
+    name: str,
+    write: Callable[[str], None],
+    *,
+    progress: dict[str, Any],
+    predictor: Tensor | None = None,
+    state: dict[str, Any] | None = None,
 ) -> Path:
     """Write a checkpoint aside, then put it in place at once.
 
-    Older checkpoints keep their weights and give up their ``recipe_state.pt``.
+    Older checkpoints keep their weights and, to one with a ``state``, give up their
+    ``recipe_state.pt``.
 
     Args:
         output_dir (Path): folder of the run.
-        name (str): from :func:`checkpoint_name`.
+        name (str): name of the checkpoint.
         write (Callable[[str], None]): called with the ``epoch`` to hand to a torchtune
             checkpointer whose ``output_dir`` is ``output_dir / SCRATCH``.
-        state (dict[str, Any]): contents of ``recipe_state.pt``.
+        progress (dict[str, Any]): contents of ``progress.json``.
+        predictor (Tensor | None): trained embeddings of the k predictor tokens, [k, H].
+        state (dict[str, Any] | None): contents of ``recipe_state.pt``.
 
     Returns:
         Path: the checkpoint.
     """
     scratch = output_dir / SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)
-    written = scratch / name
+    epoch = name.removeprefix("epoch_")
+    written = scratch / f"epoch_{epoch}"  # where a torchtune checkpointer writes
     written.mkdir(parents=True)
-    write(name.removeprefix("epoch_"))
+    write(epoch)
     set_peft_adapter_apart(written)
-    torch.save(state, written / RECIPE_STATE)
+    (written / PROGRESS).write_text(json.dumps(progress, indent=2) + "\n")
+    if predictor is not None:
+        torch.save(predictor, written / PREDICTOR)
+    if state is not None:
+        torch.save(state, written / RECIPE_STATE)
     for file in written.rglob("*"):
         if file.is_file():
             with file.open("rb") as handle:
                 os.fsync(handle.fileno())
-    older = checkpoints(output_dir)
+    older = checkpoints(output_dir) if state is not None else []
     final = output_dir / name
     os.rename(written, final)
     shutil.rmtree(scratch)
     for path in older:
         (path / RECIPE_STATE).unlink(missing_ok=True)
     return final
+
+
+def load_progress(path: Path) -> dict[str, Any]:
+    """Where the run was at the checkpoint ``path``."""
+    return json.loads((path / PROGRESS).read_text())
+
+
+def load_predictor(path: Path) -> Tensor | None:
+    """Trained embeddings of the predictor tokens, [k, H], or ``None`` if they were frozen."""
+    file = path / PREDICTOR
+    return torch.load(file, weights_only=True) if file.is_file() else None
 
 
 def load_latest(output_dir: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
@@ -87,21 +131,26 @@ def load_latest(output_dir: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]
 
     Returns:
         tuple[Path, dict[str, Any], dict[str, Any]]: its folder, adapter weights in
-        torchtune's format, and recipe state.
+        torchtune's format, and recipe state, ``predictor`` included.
 
     Raises:
         FileNotFoundError: if there is none.
     """
-    resumable = [p for p in checkpoints(output_dir) if (p / RECIPE_STATE).is_file()]
+    resumable = resumable_checkpoints(output_dir)
     if not resumable:
         raise FileNotFoundError(
             f"resume_from_checkpoint=True, but {output_dir} holds no checkpoint with a "
-            f"{RECIPE_STATE}. Set output_dir to that of the run to go on with, or "
-            "resume_from_checkpoint=False to start one."
+            f"{RECIPE_STATE}. Set output_dir to that of the run to go on with, or start "
+            "one: resume_from_checkpoint=False and an output_dir without checkpoints."
         )
     newest = resumable[-1]
     adapter, state = (
         torch.load(newest / name, map_location="cpu", weights_only=True)
         for name in (ADAPTER, RECIPE_STATE)
     )
-    return newest, adapter, state
+    return newest, adapter, {**state, "predictor": load_predictor(newest)}
+
+
+def resumable_checkpoints(output_dir: Path) -> list[Path]:
+    """The checkpoints that a run can go on from, oldest first."""
+    return [p for p in checkpoints(output_dir) if (p / RECIPE_STATE).is_file()]

@@ -48,6 +48,18 @@ def attempt(base, data, tmp_path):
         ({"batch_size": 0}, r"batch_size must be at least 1, got 0"),
         ({"gradient_accumulation_steps": 0}, r"gradient_accumulation_steps must be"),
         ({"epochs": 0}, r"epochs must be at least 1, got 0"),
+        (
+            {"checkpoint_at_flops": "[2.0e9,1.0e9]"},
+            r"checkpoint_at_flops must be an ascending list",
+        ),
+        (
+            {"checkpoint_at_flops": "[0,1.0e9]"},
+            r"checkpoint_at_flops must be an ascending list",
+        ),
+        (
+            {"checkpoint_at_flops": "[many]"},
+            r"checkpoint_at_flops must be an ascending list",
+        ),
         ({"row_length": 64}, r"row_length=64 is shorter than max_seq_len=512"),
         ({"tokenizer__max_seq_len": 64}, r"tokenizer.max_seq_len=64 would cut"),
     ],

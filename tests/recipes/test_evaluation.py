@@ -5,10 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
-from torchtune import utils
+from torchtune import config, utils
 
 import erjepa.config
+from erjepa.datasets import predictor_token_ids
+from erjepa.training.checkpoint import load_predictor
 from erjepa_recipe import evaluate_erjepa
 from tests.recipes.harness import (
     kill_at_call,
@@ -18,10 +21,11 @@ from tests.recipes.harness import (
     overrides_for,
     train,
 )
+from tests.reference.three_forwards import hidden_states
 
 
 def evaluate(cfg, world_size=1, dies_at_batch=None):
-    """The summary; or None, after rank 0 was killed at a batch."""
+    """The last summary; or None, after rank 0 was killed at a batch."""
 
     def run():
         if dies_at_batch is not None and utils.get_world_size_and_rank()[1] == 0:
@@ -32,7 +36,7 @@ def evaluate(cfg, world_size=1, dies_at_batch=None):
 
     if dies_at_batch is not None:
         return on_doomed_ranks(run, world_size)
-    return on_ranks(run, world_size)[0]
+    return on_ranks(run, world_size)[0][-1]
 
 
 def tiny(output_dir, *overrides):
@@ -75,6 +79,72 @@ def test_adapter_and_merged_weights_and_any_ranks_score_alike(trained, tmp_path)
     ):
         summary = evaluate(tiny(tmp_path, *overrides), ranks)
         assert predictions(tmp_path, Path(summary["checkpoint"]).name) == expected
+
+
+def test_a_list_of_checkpoints_scores_each_as_if_alone(trained, tmp_path):
+    """Merged weights, then an adapter; killed in the second, which starts from the base."""
+    merged, half = tmp_path / "merged", tmp_path / "half"
+    shutil.copytree(
+        trained / "epoch_0", merged, ignore=shutil.ignore_patterns("adapter*")
+    )
+    half.mkdir()
+    state = torch.load(trained / "epoch_0" / "adapter_model.pt", weights_only=True)
+    torch.save({k: v / 2 for k, v in state.items()}, half / "adapter_model.pt")
+    expected = {}
+    for path in (merged, half):
+        evaluate(tiny(tmp_path / "alone", f"checkpoint_dir={path}"))
+        expected[path.name] = predictions(tmp_path / "alone", path.name)
+    assert expected["merged"] != expected["half"]
+
+    together = tiny(tmp_path / "listed", f"checkpoint_dir=[{merged},{half}]")
+    evaluate(together, dies_at_batch=5)  # of three batches each
+    evaluate(together)
+    for path in (merged, half):
+        assert predictions(tmp_path / "listed", path.name) == expected[path.name]
+
+    same_name = f"checkpoint_dir=[{trained / 'epoch_0'},{tmp_path / 'epoch_0'}]"
+    (tmp_path / "epoch_0").mkdir()
+    with pytest.raises(ValueError, match="the names must differ"):
+        evaluate(tiny(tmp_path, same_name))
+
+
+def expected_cosines(cfg, adapter, predictor):
+    """Each pair's cosine by two forward passes of its own."""
+    tokenizer = config.instantiate(cfg.tokenizer)
+    model = config.instantiate(cfg.model)
+    base = config.instantiate(cfg.checkpointer, output_dir=cfg.output_dir)
+    weights = base.load_checkpoint()["model"]
+    model.load_state_dict({**weights, **adapter})
+    ids = predictor_token_ids(tokenizer, cfg.num_predictor_tokens, 672)
+    rows = weights["tok_embeddings.weight"][ids] if predictor is None else predictor
+    rows = dict(zip(ids, rows, strict=True))
+    cosines = []
+    for pair in config.instantiate(cfg.eval_dataset, tokenizer):
+        p = hidden_states(model, [*pair.source, *ids], rows)[-1]
+        z = hidden_states(model, list(pair.target_view), {})[-1]
+        cosines.append(torch.cosine_similarity(p, z, dim=0).item())
+    return cosines
+
+
+@pytest.mark.parametrize("trained_rows", [True, False])
+def test_alignment(trained, tmp_path, trained_rows):
+    """With the predictor tokens of the checkpoint, or with those of the vocabulary."""
+    path = tmp_path / "epoch_0"
+    shutil.copytree(trained / "epoch_0", path)
+    predictor = load_predictor(path)
+    if not trained_rows:
+        (path / "predictor.pt").unlink()
+        predictor = None
+    cfg = tiny(tmp_path, f"checkpoint_dir={path}", "alignment=True")
+    evaluate(cfg, 2)
+    adapter = torch.load(path / "adapter_model.pt", weights_only=True)
+    expected = expected_cosines(cfg, adapter, predictor)
+    scored = predictions(tmp_path, "epoch_0")
+    assert [p["cosine"] for p in scored] == pytest.approx(expected, abs=1e-5)
+    assert max(expected) - min(expected) > 1e-3
+    evaluate(tiny(trained))
+    without = predictions(trained, "epoch_0")
+    assert [{k: v for k, v in p.items() if k != "cosine"} for p in scored] == without
 
 
 def test_base_only_ignores_the_adapter(trained):
@@ -134,7 +204,7 @@ def test_every_task(trained, tmp_path, task):
             record = {"messages": [{"role": r, "content": c} for r, c in turns]}
             lines.write(json.dumps(record) + "\n")
 
-    def config(builder, name="whole"):
+    def config_of(builder, name="whole"):
         return tiny(
             tmp_path / name,
             *("~eval_dataset.grammar_seed", "~eval_dataset.size"),
@@ -147,17 +217,17 @@ def test_every_task(trained, tmp_path, task):
 
     if task == "spider":
         with pytest.raises(ValueError, match="task=spider scores by db_id, which"):
-            evaluate(config("paired_dataset"))
+            evaluate(config_of("paired_dataset"))
     builder = "spider_dataset" if task == "spider" else "paired_dataset"
-    summary = evaluate(config(builder), 2)
+    summary = evaluate(config_of(builder), 2)
     assert summary["task"] == task and 0 <= summary["accuracy"] <= 1
     expected = predictions(tmp_path / "whole", "epoch_0")
     assert len(expected) == 7
     for prediction in expected:
         assert {"prompt", "output", "extracted", "llm_jepa"} <= prediction.keys()
 
-    evaluate(config(builder, "killed"), 2, dies_at_batch=2)
-    resumed = evaluate(config(builder, "killed"), 2)
+    evaluate(config_of(builder, "killed"), 2, dies_at_batch=2)
+    resumed = evaluate(config_of(builder, "killed"), 2)
     assert predictions(tmp_path / "killed", "epoch_0") == expected
     assert resumed["accuracy"] == summary["accuracy"]
 

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torchtune.models.llama3_2 import lora_llama3_2
 
+from erjepa.training import checkpoint
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for, read_metrics, train
 
@@ -160,17 +161,15 @@ def test_adapter_only_and_merged_weights(base, data, tmp_path):
 
 
 def test_train_predictor_tokens_moves_them_and_exports_none(base, data, tmp_path):
-    state = {}
+    rows = {}
     for trained in (True, False):
         out = tmp_path / str(trained)
         run(base, data, out, train_predictor_tokens=trained, **SHORT)
-        state[trained] = torch.load(
-            out / "epoch_0" / "recipe_state.pt", weights_only=True
-        )
+        rows[trained] = checkpoint.load_predictor(out / "epoch_0")
     table = load_file(base / "model.safetensors")["model.embed_tokens.weight"]
-    assert state[False]["predictor"] is None
-    assert state[True]["predictor"].shape == (1, 32)
-    assert not torch.equal(state[True]["predictor"][0], table[266])
+    assert rows[False] is None
+    assert rows[True].shape == (1, 32)
+    assert not torch.equal(rows[True][0], table[266])
     exported = load_file(
         tmp_path / "True" / "epoch_0" / "model-00001-of-00001.safetensors"
     )

@@ -1,0 +1,153 @@
+"""At each budget of FLOPs the adapter of that step is kept, once, on any number of ranks."""
+
+import functools
+import os
+import shutil
+
+import pytest
+import torch
+
+from erjepa.training import checkpoint
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
+    LoRAFinetuneRecipeDistributedERJEPA as Recipe,
+)
+from tests.recipes.harness import (
+    kill_at_call,
+    make_config,
+    overrides_for,
+    read_metrics,
+    train,
+    train_and_kill,
+)
+
+
+def config(base, data, output_dir, **overrides):
+    settings = {"replay__budget": 6, "model__lora_dropout": 0.1, **overrides}
+    return make_config(overrides_for(base, data, output_dir, **settings))
+
+
+def adapter(path):
+    return torch.load(path / checkpoint.ADAPTER, weights_only=True)
+
+
+def assert_same(mine, expected):
+    assert mine.keys() == expected.keys()
+    for name in expected:
+        assert torch.equal(mine[name], expected[name]), name
+
+
+@pytest.fixture(scope="module")
+def by_step(base, data, tmp_path_factory):
+    """A run of 12 steps on two ranks with a checkpoint at every step."""
+    output_dir = tmp_path_factory.mktemp("by_step")
+    train(config(base, data, output_dir, save_every_n_steps=1), 2)
+    return output_dir
+
+
+@pytest.fixture(scope="module")
+def budgets(by_step):
+    """Just past step 2; at step 5 exactly; two within step 7; one that is never reached."""
+    total = [0, *(int(m["total_flops"]) for m in read_metrics(by_step))]
+    assert total[6] + 2 <= total[7]
+    return [total[2] + 1, total[5], total[6] + 1, total[6] + 2, total[12] + 1]
+
+
+STEPS = {"flops_0": 3, "flops_1": 5, "flops_2": 7, "flops_3": 7}
+
+
+def test_content(base, data, tmp_path, by_step, budgets):
+    train(config(base, data, tmp_path, checkpoint_at_flops=budgets), 2)
+    assert [path.name for path in checkpoint.flops_checkpoints(tmp_path)] == list(STEPS)
+    every_step = checkpoint.checkpoints(by_step)
+    metrics = read_metrics(by_step)
+    for (name, step), budget in zip(STEPS.items(), budgets, strict=False):
+        path, same_step = tmp_path / name, every_step[step - 1]
+        assert_same(adapter(path), adapter(same_step))
+        assert torch.equal(
+            checkpoint.load_predictor(path), checkpoint.load_predictor(same_step)
+        )
+        assert not list(path.glob("model*")), "the adapter alone"
+        assert not (path / checkpoint.RECIPE_STATE).exists()
+        assert (path / "adapter" / "adapter_config.json").is_file()
+        progress = checkpoint.load_progress(path)
+        assert progress.pop("train_seconds") > 0
+        assert progress == {
+            "budget": budget,
+            "steps": step,
+            "epoch": pytest.approx(step / 6),
+            "total_flops": metrics[step - 1]["total_flops"],
+            "total_tokens": metrics[step - 1]["total_tokens"],
+        }
+    # They leave resuming as it is.
+    *older, newest = checkpoint.checkpoints(tmp_path)
+    assert [path.name for path in (*older, newest)] == ["epoch_0", "epoch_1"]
+    assert checkpoint.resumable_checkpoints(tmp_path) == [newest]
+    assert checkpoint.load_progress(newest)["epoch"] == 2
+
+
+def test_the_step_that_reaches_stop_flops_is_kept(base, data, tmp_path, budgets):
+    cfg = config(
+        base, data, tmp_path, checkpoint_at_flops=budgets[:2], stop__flops=budgets[1]
+    )
+    train(cfg, 2)
+    assert len(read_metrics(tmp_path)) == STEPS["flops_1"]
+    assert [p.name for p in tmp_path.glob("*_1*")] == ["flops_1"]
+    assert_same(adapter(tmp_path / "flops_1"), adapter(tmp_path / "epoch_0_step_5"))
+
+
+def written(path):
+    return (path / checkpoint.ADAPTER).stat().st_mtime_ns
+
+
+# Rank 0 is killed within the write of a checkpoint, by the count of the renames that put them
+# in place: epoch_0_step_2, flops_0, epoch_0_step_4, flops_1, epoch_0, flops_2, flops_3, ...
+KILLS = {
+    "between flops_2 and flops_3": (os, "rename", 6, True),
+    "within the adapter of flops_3": (Recipe, "_write_weights", 7, True),
+    "at a later step": (Recipe, "_train_step", 10, False),
+}
+
+
+@pytest.mark.parametrize("kill", KILLS)
+def test_killed_and_resumed(base, data, tmp_path, by_step, budgets, kill):
+    settings = {"checkpoint_at_flops": budgets, "save_every_n_steps": 2}
+    arm = functools.partial(kill_at_call, *KILLS[kill][:3], after=KILLS[kill][3])
+    train_and_kill(config(base, data, tmp_path, **settings), 2, arm)
+    before = {
+        path.name: written(path) for path in checkpoint.flops_checkpoints(tmp_path)
+    }
+    train(config(base, data, tmp_path, resume_from_checkpoint=True, **settings), 2)
+    found = checkpoint.flops_checkpoints(tmp_path)
+    assert [path.name for path in found] == list(STEPS)
+    for path in found:
+        same_step = checkpoint.checkpoints(by_step)[STEPS[path.name] - 1]
+        assert_same(adapter(path), adapter(same_step))
+        assert written(path) == before.get(path.name, written(path))
+
+
+def test_a_resumed_run_keeps_its_budgets(base, data, tmp_path, budgets):
+    cfg = {"checkpoint_at_flops": budgets[:2], "stop__steps": 6}
+    train(config(base, data, tmp_path, **cfg), 2)
+    resumed = {"resume_from_checkpoint": True}
+    other = {"checkpoint_at_flops": [budgets[0], budgets[1] + 1]}
+    with pytest.raises(ValueError, match="flops_1 was not written at"):
+        train(config(base, data, tmp_path, **resumed, **other), 2)
+    train(config(base, data, tmp_path, **resumed, checkpoint_at_flops=budgets), 2)
+    assert [path.name for path in checkpoint.flops_checkpoints(tmp_path)] == list(STEPS)
+
+
+def test_a_budget_that_was_passed_is_not_written_late(base, data, tmp_path, budgets):
+    train(config(base, data, tmp_path, stop__steps=6), 2)
+    cfg = {"resume_from_checkpoint": True, "checkpoint_at_flops": budgets}
+    train(config(base, data, tmp_path, **cfg), 2)
+    found = checkpoint.flops_checkpoints(tmp_path)
+    assert [path.name for path in found] == ["flops_2", "flops_3"]
+
+
+def test_they_count_as_checkpoints_of_an_earlier_run(base, data, tmp_path, budgets):
+    cfg = config(base, data, tmp_path, checkpoint_at_flops=budgets, stop__steps=3)
+    train(cfg, 2)
+    for path in checkpoint.checkpoints(tmp_path):
+        shutil.rmtree(path)
+    with pytest.raises(FileExistsError, match="holds flops_0 of an earlier run"):
+        train(cfg, 2)
