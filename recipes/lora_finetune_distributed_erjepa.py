@@ -1,5 +1,6 @@
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -154,6 +155,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             pad_id=tokenizer.pad_id,
             row_length=cfg.get("row_length", None),
             train_on_input=cfg.get("train_on_input", False),
+            trim=self._device.type != "cuda",
         )
         self._setup_data(cfg)
 
@@ -240,7 +242,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._dataloader = DataLoader(
             Subset(self._dataset, fitting),
             batch_sampler=self._sampler,
-            collate_fn=self._collator,
+            collate_fn=partial(
+                self._collator.split, num_batches=self._accumulation_steps
+            ),
             num_workers=cfg.get("num_workers", 0),
             pin_memory=self._device.type == "cuda",
             # Else every new iterator would draw from the state that LoRA dropout uses.
@@ -423,10 +427,12 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             (loss * weight * self._gradient_scale).backward()
             losses.append(loss.detach())
             views = torch.stack(output[1:], dim=1).detach().float()  # [n, 3, H]
-            outputs.append((batch.example_ids, pair_losses.lm, views))
-        ids, lm, views = map(torch.cat, zip(*outputs, strict=True))
-        ids, lm = (gather_interleaved(mine, size.pairs) for mine in (ids, lm))
+            outputs.append((batch.order, batch.example_ids, pair_losses.lm, views))
+        order, ids, lm, views = map(torch.cat, zip(*outputs, strict=True))
+        place = order.argsort()
+        ids, lm = (gather_interleaved(mine[place], size.pairs) for mine in (ids, lm))
         num_views = 0 if self._collator.views == "none" else size.pairs
+        views = views[place] if num_views else views
         source, predicted, target = gather_interleaved(views, num_views).unbind(dim=1)
         result = PassResult(
             example_ids=ids,
@@ -445,10 +451,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         pairs = [Pair(i, *record) for i, record in zip(ids, draw.records, strict=True)]
         mine = pairs[self._rank :: self._world_size]
         most = -(-len(pairs) // self._world_size)
-        return [
-            self._collator(mine[start : start + self._batch_size])
-            for start in range(0, max(most, 1), self._batch_size)
-        ]
+        return self._collator.split(mine, max(-(-most // self._batch_size), 1))
 
     def _clipped_grad_norm(self, *passes: PassResult | None) -> float:
         norm = torch.nn.utils.clip_grad_norm_(
@@ -484,7 +487,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._profiler.start()
         while self._epoch < self._total_epochs and not self._reached_stop():
             self._sampler.set_position(self._epoch, self._step_in_epoch)
-            micro_batches = iter(self._dataloader)
+            steps = iter(self._dataloader)
             progress = tqdm(
                 total=self._steps_per_epoch,
                 initial=self._step_in_epoch,
@@ -492,9 +495,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             )
             for _ in range(self._step_in_epoch, self._steps_per_epoch):
                 start = time.perf_counter()
-                metrics = self._train_step(
-                    [next(micro_batches) for _ in range(self._accumulation_steps)]
-                )
+                metrics = self._train_step(next(steps))
                 self._log(metrics, time.perf_counter() - start, progress)
                 self._profiler.step()
                 self._step_in_epoch += 1
