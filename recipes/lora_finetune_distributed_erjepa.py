@@ -36,7 +36,7 @@ from erjepa.training.distributed import (
     gradient_scale,
     init_process_group,
 )
-from erjepa.training.sharding import load_weights, set_gradient_sync, shard
+from erjepa.training.sharding import load_weights, set_last_backward, shard
 from erjepa_recipe.keys import KEYS, require_files
 
 log = utils.get_logger("INFO")
@@ -120,6 +120,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         )
         self._stop = {k: v for k, v in (cfg.get("stop") or {}).items() if v is not None}
         self._resume = cfg.get("resume_from_checkpoint", False)
+        self._keep_gathered = not cfg.get("fsdp_reshard_after_forward", True)
         self._adapter_cfg = cfg.model
 
         # Where the run is; load_checkpoint sets them when resuming.
@@ -318,7 +319,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             model,
             layer_names=[f"decoder.{name}" for name in names],
             cpu_offload=offload,
-            reshard_after_forward=cfg.get("fsdp_reshard_after_forward", True),
+            reshard_after_forward=not self._keep_gathered,
         )
         weights = {**base, **(initial if adapter is None else adapter)}
         weights = {f"decoder.{name}": weight for name, weight in weights.items()}
@@ -417,7 +418,11 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         """Accumulate the gradient of ``weight`` times the loss; reduce it after the ``last``."""
         losses, outputs = [], []
         for i, batch in enumerate(batches):
-            set_gradient_sync(self._model, last and i == len(batches) - 1)
+            set_last_backward(
+                self._model,
+                last and i == len(batches) - 1,
+                keep_gathered=self._keep_gathered,
+            )
             batch = batch.to(self._device)
             with self._activations_ctx:
                 output = self._model(batch)
