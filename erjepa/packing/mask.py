@@ -53,21 +53,19 @@ def block_mask(document: Tensor, branch: Tensor) -> BlockMask:
     """
     documents = document.unflatten(1, (-1, BLOCK))  # [R, L/128, 128]
     branches = branch.unflatten(1, (-1, BLOCK))
-    of_last = documents == documents[..., -1:]
     trunk, last_branch = branches == 0, branches == branches[..., -1:]
-    has_trunk = (trunk & of_last).any(dim=-1)[:, None]
+    # Documents begin with a trunk: where there is any, there is that of the last document.
+    has_trunk = trunk.any(dim=-1)[:, None]
     one_branch = (trunk | last_branch).all(dim=-1)[:, None]
 
     # Queries vary along dimension 1, keys along 2.
     query_document, query_branch = documents[:, :, None], branches[:, :, None]
-    key_document, key_branch = documents[:, None], branches[:, None]
-    some = (key_document[..., -1] == query_document[..., 0]) & (
-        has_trunk | (key_branch[..., -1] == query_branch[..., 0])
-    )
-    every = (key_document[..., 0] == query_document[..., -1]) & (
-        one_branch
-        & ((key_branch[..., -1] == 0) | (key_branch[..., -1] == query_branch[..., -1]))
-    )
+    key_document, key_branch = documents[:, None, :, :], branches[:, None, :, -1]
+    some = key_document[..., -1] == query_document[..., 0]
+    some &= has_trunk | (key_branch == query_branch[..., 0])
+    every = key_document[..., 0] == query_document[..., -1]
+    every &= one_branch & ((key_branch == 0) | (key_branch == query_branch[..., -1]))
+
     block = torch.arange(documents.shape[1], device=document.device)
     before = block[:, None] > block[None, :]
     full = before & every

@@ -63,6 +63,11 @@ def test_micro_batches_hold_the_pairs_in_rows_of_one_shape(num_batches, count, t
     assert length == (max(rows.max().item(), 1) if trim else 64)
 
 
+def test_no_micro_batch_is_empty_while_there_are_pairs():
+    batches = PairCollator(row_length=512).split(random_pairs(5), 3)
+    assert sorted(batch.num_pairs for batch in batches) == [1, 2, 2]
+
+
 def test_packing_a_step_together_takes_fewer_rows_than_its_parts():
     pairs = random_pairs(32)
     collator = PairCollator(predictor_ids=PREDICTOR_IDS, row_length=128)
