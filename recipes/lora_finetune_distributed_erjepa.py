@@ -26,7 +26,7 @@ from erjepa.datasets import Pair, StepSampler, predictor_token_ids
 from erjepa.flops import StepFlops
 from erjepa.forward import PackedDecoder
 from erjepa.loss import cosine_distance
-from erjepa.packing import PackedBatch, PairCollator
+from erjepa.packing import BLOCK, PackedBatch, PairCollator
 from erjepa.replay import Draw, EpisodicReplay, validate_replay
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state
@@ -197,6 +197,11 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             raise ValueError(
                 f"row_length={row_length} is shorter than max_seq_len={cfg.max_seq_len}; "
                 "a row must hold the longest pair."
+            )
+        if self._device.type == "cuda" and (row_length is None or row_length % BLOCK):
+            raise ValueError(
+                f"row_length={row_length}: on CUDA it must be a multiple of {BLOCK}, "
+                "FlexAttention's block."
             )
 
     def _require_fresh_output(self) -> None:

@@ -3,10 +3,11 @@
 from erjepa.packing.batch import PADDING, PackedBatch
 from erjepa.packing.collate import PairCollator
 from erjepa.packing.layout import Segment, Views, attention_area, lay_out
-from erjepa.packing.mask import attention_mask, block_mask, dense_mask
+from erjepa.packing.mask import BLOCK, attention_mask, block_mask, dense_mask
 from erjepa.packing.rows import few_sizes, level
 
 __all__ = [
+    "BLOCK",
     "PADDING",
     "PackedBatch",
     "PairCollator",
