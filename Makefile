@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test test-all demo lint clean
+.PHONY: test test-all demo bench lint clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,5 +23,8 @@ lint: $(VENV)/installed
 demo: $(VENV)/installed  ## train ER-JEPA on the embedded model and pairs, and score it
 	$(BIN)/python -m erjepa.demo
 
+bench: $(VENV)/installed  ## times, memory and ratios as a table; some minutes
+	$(BIN)/python -m tests.benchmarks
+
 clean:
-	rm -rf $(VENV) demo_output build *.egg-info
+	rm -rf $(VENV) demo_output bench_output build *.egg-info

@@ -114,6 +114,7 @@ class EvaluationRecipeERJEPA:
                 ),
                 pad_id=self._tokenizer.pad_id,
                 row_length=cfg.get("row_length", None),
+                trim=self._device.type != "cuda",
             )
 
     def _load(self, path: Path | None, results_dir: Path) -> None:

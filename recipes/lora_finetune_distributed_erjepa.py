@@ -1,5 +1,6 @@
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from erjepa.flops import StepFlops
 from erjepa.forward import PackedDecoder
 from erjepa.loss import cosine_distance
 from erjepa.model_card import write_model_card
-from erjepa.packing import PackedBatch, PairCollator
+from erjepa.packing import BLOCK, PackedBatch, PairCollator
 from erjepa.replay import Draw, EpisodicReplay, validate_replay
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state
@@ -36,7 +37,7 @@ from erjepa.training.distributed import (
     gradient_scale,
     init_process_group,
 )
-from erjepa.training.sharding import load_weights, set_gradient_sync, shard
+from erjepa.training.sharding import load_weights, set_last_backward, shard
 from erjepa_recipe.keys import KEYS, require_files
 
 log = utils.get_logger("INFO")
@@ -122,6 +123,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         )
         self._stop = {k: v for k, v in (cfg.get("stop") or {}).items() if v is not None}
         self._resume = cfg.get("resume_from_checkpoint", False)
+        self._keep_gathered = not cfg.get("fsdp_reshard_after_forward", True)
         self._adapter_cfg = cfg.model
 
         # Where the run is; load_checkpoint sets them when resuming.
@@ -160,6 +162,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             pad_id=tokenizer.pad_id,
             row_length=cfg.get("row_length", None),
             train_on_input=cfg.get("train_on_input", False),
+            trim=self._device.type != "cuda",
         )
         self._setup_data(cfg)
 
@@ -208,6 +211,11 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             raise ValueError(
                 f"row_length={row_length} is shorter than max_seq_len={cfg.max_seq_len}; "
                 "a row must hold the longest pair."
+            )
+        if self._device.type == "cuda" and (row_length is None or row_length % BLOCK):
+            raise ValueError(
+                f"row_length={row_length}: on CUDA it must be a multiple of {BLOCK}, "
+                "FlexAttention's block."
             )
 
     def _require_fresh_output(self) -> None:
@@ -262,7 +270,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._dataloader = DataLoader(
             Subset(self._dataset, fitting),
             batch_sampler=self._sampler,
-            collate_fn=self._collator,
+            collate_fn=partial(
+                self._collator.split, num_batches=self._accumulation_steps
+            ),
             num_workers=cfg.get("num_workers", 0),
             pin_memory=self._device.type == "cuda",
             # Else every new iterator would draw from the state that LoRA dropout uses.
@@ -336,7 +346,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             model,
             layer_names=[f"decoder.{name}" for name in names],
             cpu_offload=offload,
-            reshard_after_forward=cfg.get("fsdp_reshard_after_forward", True),
+            reshard_after_forward=not self._keep_gathered,
         )
         weights = {**base, **(initial if adapter is None else adapter)}
         weights = {f"decoder.{name}": weight for name, weight in weights.items()}
@@ -436,7 +446,11 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         """Accumulate the gradient of ``weight`` times the loss; reduce it after the ``last``."""
         losses, outputs = [], []
         for i, batch in enumerate(batches):
-            set_gradient_sync(self._model, last and i == len(batches) - 1)
+            set_last_backward(
+                self._model,
+                last and i == len(batches) - 1,
+                keep_gathered=self._keep_gathered,
+            )
             batch = batch.to(self._device)
             with self._activations_ctx:
                 output = self._model(batch)
@@ -446,10 +460,12 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             (loss * weight * self._gradient_scale).backward()
             losses.append(loss.detach())
             views = torch.stack(output[1:], dim=1).detach().float()  # [n, 3, H]
-            outputs.append((batch.example_ids, pair_losses.lm, views))
-        ids, lm, views = map(torch.cat, zip(*outputs, strict=True))
-        ids, lm = (gather_interleaved(mine, size.pairs) for mine in (ids, lm))
+            outputs.append((batch.order, batch.example_ids, pair_losses.lm, views))
+        order, ids, lm, views = map(torch.cat, zip(*outputs, strict=True))
+        place = order.argsort()
+        ids, lm = (gather_interleaved(mine[place], size.pairs) for mine in (ids, lm))
         num_views = 0 if self._collator.views == "none" else size.pairs
+        views = views[place] if num_views else views
         source, predicted, target = gather_interleaved(views, num_views).unbind(dim=1)
         result = PassResult(
             example_ids=ids,
@@ -468,10 +484,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         pairs = [Pair(i, *record) for i, record in zip(ids, draw.records, strict=True)]
         mine = pairs[self._rank :: self._world_size]
         most = -(-len(pairs) // self._world_size)
-        return [
-            self._collator(mine[start : start + self._batch_size])
-            for start in range(0, max(most, 1), self._batch_size)
-        ]
+        return self._collator.split(mine, max(-(-most // self._batch_size), 1))
 
     def _clipped_grad_norm(self, *passes: PassResult | None) -> float:
         norm = torch.nn.utils.clip_grad_norm_(
@@ -507,7 +520,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._profiler.start()
         while self._epoch < self._total_epochs and not self._reached_stop():
             self._sampler.set_position(self._epoch, self._step_in_epoch)
-            micro_batches = iter(self._dataloader)
+            steps = iter(self._dataloader)
             progress = tqdm(
                 total=self._steps_per_epoch,
                 initial=self._step_in_epoch,
@@ -515,9 +528,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             )
             for _ in range(self._step_in_epoch, self._steps_per_epoch):
                 start = time.perf_counter()
-                metrics = self._train_step(
-                    [next(micro_batches) for _ in range(self._accumulation_steps)]
-                )
+                metrics = self._train_step(next(steps))
                 seconds = time.perf_counter() - start
                 self._totals["seconds"] += seconds
                 self._log(metrics, seconds, progress)

@@ -7,7 +7,7 @@ from torch.utils.data import Sampler
 
 
 class StepSampler(Sampler[list[int]]):
-    """Deals a seeded permutation of the dataset into steps, ranks and micro-batches.
+    """Deals a seeded permutation of the dataset into steps and ranks.
 
     A step is a run of ``batch_size * gradient_accumulation_steps * world_size`` examples of
     the permutation; rank ``r`` takes the positions ``r, r + world_size, ...`` of it. So the
@@ -15,11 +15,11 @@ class StepSampler(Sampler[list[int]]):
     it is cut::
 
         permutation  7 2 9 4 | 0 5 1 8 | 3 6        10 examples, 4 a step
-        rank 0       7   9   | 0   1   | 3          micro-batches of batch_size = 1:
-        rank 1         2   4 |   5   8 |   6        [7] [9] | [0] [1] | [3] []
+        rank 0       7   9   | 0   1   | 3          yields [7, 9], [0, 1], [3]
+        rank 1         2   4 |   5   8 |   6        yields [2, 4], [5, 8], [6]
 
     The last step of an epoch holds what is left; no example is dropped or repeated, and a
-    rank without examples gets an empty micro-batch so that all run the same number.
+    rank without examples yields an empty list so that all yield as often.
 
     Torchtune's recipes use ``StatefulDistributedSampler``, which is built without the
     recipe's seed and pads the last batch with repeated examples.
@@ -70,16 +70,14 @@ class StepSampler(Sampler[list[int]]):
         self._epoch, self._start_step = epoch, step
 
     def __len__(self) -> int:
-        return (self.steps_per_epoch - self._start_step) * self._accumulation
+        return self.steps_per_epoch - self._start_step
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self._permutation()
+        size = self.examples_per_step
         for step in range(self._start_step, self.steps_per_epoch):
-            start = step * self.examples_per_step
-            mine = order[start : start + self.examples_per_step]
-            mine = mine[self._rank :: self._world_size]
-            for micro in range(self._accumulation):
-                yield mine[micro * self._batch_size : (micro + 1) * self._batch_size]
+            step_examples = order[step * size : (step + 1) * size]
+            yield step_examples[self._rank :: self._world_size]
 
     def _permutation(self) -> list[int]:
         if not self._shuffle:

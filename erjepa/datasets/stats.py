@@ -14,10 +14,9 @@ from torchtune import config
 
 from erjepa.config import check_keys, config_path, prepare
 from erjepa.datasets.pairs import Pair
-from erjepa.packing import PairCollator
+from erjepa.packing import BLOCK, PairCollator
 
 SIZES = (128, 256, 512, 1024)
-MULTIPLE = 128  # FlexAttention's blocks, so rows on CUDA, are multiples of it
 
 
 def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[st
         return lengths[-(-len(lengths) * per_mille // 1000) - 1]
 
     def row_length(per_mille: int) -> int:
-        return -(-holding(per_mille) // MULTIPLE) * MULTIPLE
+        return -(-holding(per_mille) // BLOCK) * BLOCK
 
     return {
         "pairs": len(lengths),

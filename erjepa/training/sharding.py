@@ -79,7 +79,17 @@ def load_weights(
     model.load_state_dict(state, strict=True, assign=True)
 
 
-def set_gradient_sync(model: nn.Module, sync: bool) -> None:
-    """Whether the next backward pass reduces gradients over ranks or adds them up here."""
+def set_last_backward(model: nn.Module, last: bool, *, keep_gathered: bool) -> None:
+    """Whether the next backward pass is the last one of a step.
+
+    Gradients add up on each rank and are reduced over ranks after the last one.
+
+    Args:
+        model (nn.Module): model after :func:`shard`.
+        last (bool): whether it is.
+        keep_gathered (bool): keep gathered parameters until the last one, so that a step
+            gathers them once; for ``reshard_after_forward=False``.
+    """
     if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(sync)
+        model.set_requires_gradient_sync(last)
+        model.set_reshard_after_backward(last or not keep_gathered)

@@ -6,7 +6,7 @@ from erjepa.datasets import StepSampler
 
 
 def deal(world_size, batch_size, accumulation, *, epoch=0, step=0, seed=3):
-    """Micro-batches of every rank, step by step."""
+    """Examples of every rank, step by step."""
     by_rank = []
     for rank in range(world_size):
         sampler = StepSampler(
@@ -18,15 +18,10 @@ def deal(world_size, batch_size, accumulation, *, epoch=0, step=0, seed=3):
             seed=seed,
         )
         sampler.set_position(epoch, step)
-        micro = list(sampler)
-        assert len(micro) == len(sampler)
-        assert all(len(ids) <= batch_size for ids in micro)
-        by_rank.append(
-            [
-                sum(micro[i : i + accumulation], [])
-                for i in range(0, len(micro), accumulation)
-            ]
-        )
+        steps = list(sampler)
+        assert len(steps) == len(sampler)
+        assert all(len(ids) <= batch_size * accumulation for ids in steps)
+        by_rank.append(steps)
     return by_rank
 
 

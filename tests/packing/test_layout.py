@@ -3,16 +3,12 @@
 from array import array
 
 import pytest
-import torch
-from torch.nn.attention.flex_attention import create_mask
 
 from erjepa.datasets import Pair
 from erjepa.packing import (
     PADDING,
     PairCollator,
     attention_area,
-    best_fit,
-    block_mask,
     dense_mask,
     lay_out,
 )
@@ -118,21 +114,6 @@ def test_rows_keep_every_token_and_the_mask_its_area(views, row_length):
         assert flat[batch.predictor_pos].tolist() == [PREDICTOR_IDS] * len(pairs)
     assert flat[batch.label_pos + 1].tolist() == batch.labels.tolist()
     assert batch.labels.tolist() == [t for pair in pairs for t in pair.target]
-
-
-def test_block_mask_is_the_dense_mask():
-    batch = PairCollator(predictor_ids=PREDICTOR_IDS, row_length=128)(random_pairs(9))
-    mask = block_mask(batch.document, batch.branch)
-    rows = len(batch.tokens)
-    dense = create_mask(mask.mask_mod, rows, 1, 128, 128, device="cpu")
-    assert torch.equal(dense[:, 0], dense_mask(batch.document, batch.branch))
-
-
-def test_best_fit_fills_the_fullest_row_that_has_room():
-    starts, rows = best_fit([3, 6, 4, 5, 2], row_length=10)
-    # Longest first: 6 and 5 open rows, 4 joins 6, 3 and 2 join 5.
-    assert (starts, rows) == ([15, 0, 6, 10, 18], 2)
-    assert best_fit([], row_length=10) == ([], 1)
 
 
 def test_a_pair_longer_than_a_row_is_an_error():

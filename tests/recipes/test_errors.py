@@ -5,10 +5,16 @@ fail with another message.
 """
 
 import json
+from types import SimpleNamespace
 
 import pytest
+import torch
+from omegaconf import OmegaConf
 
 from erjepa.loss import JEPALoss
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
+    LoRAFinetuneRecipeDistributedERJEPA,
+)
 from tests.conftest import write_records
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for, train
@@ -68,6 +74,17 @@ def attempt(base, data, tmp_path):
 def test_bad_values(attempt, overrides, message):
     with pytest.raises(ValueError, match=message):
         attempt(**overrides)
+
+
+@pytest.mark.parametrize("row_length", [None, 1000])
+def test_rows_on_cuda_are_whole_blocks(row_length):
+    recipe = SimpleNamespace(_device=torch.device("cuda"))
+    cfg = OmegaConf.create({"max_seq_len": 512, "row_length": row_length})
+    require_sizes = LoRAFinetuneRecipeDistributedERJEPA._require_sizes
+    with pytest.raises(ValueError, match=f"row_length={row_length}: on CUDA"):
+        require_sizes(recipe, cfg)
+    cfg.row_length = 1024
+    require_sizes(recipe, cfg)
 
 
 def test_skipping_long_pairs_counts_them(base, data, tmp_path):

@@ -1,0 +1,43 @@
+"""Which pairs share a row."""
+
+from collections.abc import Sequence
+
+
+def level(
+    lengths: Sequence[int], row_length: int, at_least: int = 1
+) -> list[list[int]]:
+    """Deal items into as few rows as this gives: longest first, each into the emptiest row.
+
+    Rows come out about equally full. Where they are trimmed to the fullest one this wastes
+    less than best fit, which leaves a last row nearly empty; it takes a row more than best
+    fit where that fits tightly.
+
+    Args:
+        lengths (Sequence[int]): lengths of the items, each at most ``row_length``.
+        row_length (int): most that a row holds.
+        at_least (int): fewest rows.
+
+    Returns:
+        list[list[int]]: the items of each row; empty rows where there are no items.
+    """
+    longest_first = sorted(range(len(lengths)), key=lambda item: -lengths[item])
+    num_rows = max(-(-sum(lengths) // row_length), at_least)
+    while True:
+        rows: list[list[int]] = [[] for _ in range(num_rows)]
+        used = [0] * num_rows
+        for item in longest_first:
+            emptiest = used.index(min(used))
+            rows[emptiest].append(item)
+            used[emptiest] += lengths[item]
+        if max(used) <= row_length:
+            return rows
+        num_rows += 1
+
+
+def few_sizes(size: int) -> int:
+    """``size`` rounded up to one of few: 1 to 8, then 10, 12, 14, 16, 20, 24, 28, 32, 40 ...
+
+    At most a quarter larger. A compiled kernel is built anew for each size it meets.
+    """
+    step = 1 << max(size.bit_length() - 3, 0)
+    return -(-size // step) * step

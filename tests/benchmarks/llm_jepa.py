@@ -1,0 +1,140 @@
+"""Steps of LLM-JEPA's reference code and of the recipe at LLM-JEPA, in turns.
+
+Needs ``LLM_JEPA_CHECKOUT``, a checkout of its repository, and ``LLM_JEPA_PYTHON``, a python
+with transformers 4.55.2, peft 0.17.0, datasets and tiktoken. Same pairs, model, LoRA rank and
+dropout, pairs a step, threads, bfloat16; gradient accumulation 1. The rest of its setting is
+its own: it checkpoints activations, and keeps adapters in float32 under autocast.
+"""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tests.benchmarks.setting import (
+    LORA_RANK,
+    build_recipe,
+    pairs_are,
+    stepper,
+    threads,
+    write_model,
+    write_pairs,
+)
+from tests.benchmarks.timing import Row, interleave, ratio
+
+LAUNCHER = Path(__file__).with_name("llm_jepa_launcher.py")
+BATCH_SIZE = 4  # its default
+VARIANTS = {
+    "padded to 512, its default": (">= 25", ["--max_length", "512"]),
+    "padded to 128": (">= 6", ["--max_length", "128"]),
+    "additive mask, padded to 128": (
+        ">= 4",
+        ["--max_length", "128", "--additive_mask"],
+    ),
+}
+
+
+def missing() -> str:
+    """Why the comparison cannot run, "" if it can."""
+    checkout = os.environ.get("LLM_JEPA_CHECKOUT")
+    python = os.environ.get("LLM_JEPA_PYTHON")
+    if not checkout or not python:
+        return "LLM_JEPA_CHECKOUT and LLM_JEPA_PYTHON are not set"
+    if not (Path(checkout) / "finetune.py").is_file():
+        return f"LLM_JEPA_CHECKOUT={checkout} has no finetune.py"
+    if not Path(python).is_file():
+        return f"LLM_JEPA_PYTHON={python} is no file"
+    return ""
+
+
+def benchmark(quick: bool) -> list[Row]:
+    """Examples per second over those of LLM-JEPA's code, for each way it pads."""
+    if reason := missing():
+        print(f"skipped: {reason}")
+        return []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        model = write_model(folder / "model")
+        pairs = write_pairs(folder / "pairs.jsonl", 512)
+        recipe = build_recipe(
+            model, pairs, folder / "ours", replay__weight=0, batch_size=BATCH_SIZE
+        )
+        steps = {"ours": stepper(recipe)}
+        for name, (_, arguments) in VARIANTS.items():
+            steps[name] = stack.enter_context(
+                reference(model, pairs, folder / "theirs", arguments)
+            )
+        times = interleave(steps, repeats=3 if quick else 7)
+    rows = [
+        Row(
+            f"pairs per second, {name}",
+            BATCH_SIZE / t.median,
+            "1/s",
+            BATCH_SIZE * t.spread / t.median**2,
+        )
+        for name, t in times.items()
+    ]
+    note = f"{pairs_are()}, {BATCH_SIZE} pairs a step"
+    rows += [
+        ratio(
+            f"LLM-JEPA {name}: its time over ours",
+            times[name],
+            times["ours"],
+            target=target,
+            note=note,
+        )
+        for name, (target, _) in VARIANTS.items()
+    ]
+    return rows
+
+
+@contextmanager
+def reference(
+    model: Path, pairs: Path, output_dir: Path, arguments: list[str]
+) -> Iterator[Callable[[], float]]:
+    """A function that makes LLM-JEPA's code take one step, in a process of its own."""
+    command = [
+        *(os.environ["LLM_JEPA_PYTHON"], LAUNCHER),
+        *(os.environ["LLM_JEPA_CHECKOUT"], model),
+        *("--train_file", pairs, "--output_dir", output_dir),
+        *("--lora", "--lora_rank", LORA_RANK, "--last_token", -2, "--predictors", 1),
+        *("--batch_size", BATCH_SIZE, "--grad_accum", 1, "--num_epochs", 1000),
+        *arguments,
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads()),
+        "HF_HOME": str(output_dir / "hf"),
+        "HF_HUB_OFFLINE": "1",
+    }
+    log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+    )
+
+    def answer() -> str:
+        line = process.stdout.readline()
+        if not line:
+            log.seek(0)
+            raise RuntimeError(f"LLM-JEPA's code ended:\n{log.read()[-3000:]}")
+        return line.strip()
+
+    def step() -> float:
+        process.stdin.write("step\n")
+        process.stdin.flush()
+        return float(answer())
+
+    try:
+        assert answer() == "ready"
+        yield step
+    finally:
+        process.stdin.close()
+        process.wait()
+        log.close()

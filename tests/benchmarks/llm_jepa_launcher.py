@@ -1,0 +1,87 @@
+"""Runs LLM-JEPA's ``finetune.py`` on a CPU, a step each time it is told to.
+
+    python llm_jepa_launcher.py CHECKOUT MODEL [arguments of finetune.py]
+
+With LLM-JEPA's own python, and nothing of this project. Writes ``ready`` to standard output
+when training begins; then takes a step for each line of standard input and writes its
+seconds. The tokenizer of MODEL, in Llama 3's format, is given to it in Hugging Face's.
+"""
+
+import json
+import os
+import runpy
+import sys
+import time
+from pathlib import Path
+
+import torch
+import transformers
+from transformers.convert_slow_tokenizer import TikTokenConverter
+
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m['role'] }}"
+    "<|end_header_id|>\n\n{{ m['content'] | trim }}<|eot_id|>{% endfor %}"
+)
+
+
+def main() -> None:
+    checkout, model, *arguments = sys.argv[1:]
+    channel = os.fdopen(os.dup(1), "w", buffering=1)
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+
+    class StepOnCommand(transformers.TrainerCallback):
+        seconds = None
+
+        def on_step_begin(self, args, state, control, **kwargs):
+            channel.write("ready\n" if self.seconds is None else f"{self.seconds}\n")
+            if not sys.stdin.readline():
+                os._exit(0)
+            self.start = time.perf_counter()
+
+        def on_step_end(self, args, state, control, **kwargs):
+            self.seconds = time.perf_counter() - self.start
+
+    convert_tokenizer(Path(model))
+    torch.cuda.current_device = lambda: 0
+    check = transformers.TrainingArguments.__post_init__
+
+    def check_on_cpu(self):
+        self.use_cpu, self.save_strategy, self.disable_tqdm = True, "no", True
+        check(self)
+
+    transformers.TrainingArguments.__post_init__ = check_on_cpu
+    prepare = transformers.Trainer.__init__
+
+    def prepare_with_callback(self, *args, **kwargs):
+        prepare(self, *args, **kwargs)
+        self.add_callback(StepOnCommand())
+
+    transformers.Trainer.__init__ = prepare_with_callback
+    sys.argv = ["finetune.py", "--model_name", model, *arguments]
+    runpy.run_path(str(Path(checkout) / "finetune.py"), run_name="__main__")
+
+
+def convert_tokenizer(model: Path) -> None:
+    """Write MODEL's tokenizer for ``AutoTokenizer``; predictor tokens take reserved places.
+
+    So LLM-JEPA has no tokens to add, and the vocabulary keeps its size.
+    """
+    added = json.loads((model / "special_tokens.json").read_text())["added_tokens"]
+    names = [token["content"] for token in sorted(added, key=lambda t: t["id"])]
+    needed = [f"<|predictor_{i}|>" for i in range(1, 11)] + ["<|perception|>"]
+    names[-len(needed) :] = needed
+    converter = TikTokenConverter(
+        str(model / "tokenizer.model"), additional_special_tokens=names
+    )
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=converter.converted(),
+        bos_token="<|begin_of_text|>",
+        eos_token="<|eot_id|>",
+        pad_token="<|finetune_right_pad_id|>",
+        additional_special_tokens=needed,
+        chat_template=TEMPLATE,
+    ).save_pretrained(model)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""What a step keeps for its backward pass, and what fine-tuning Llama-3.2-1B takes.
+
+``python -m tests.benchmarks.memory`` prints the latter alone. It runs a step of the model on
+tensors without data, so it needs neither weights nor a GPU.
+"""
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torchtune import training
+from torchtune.models.llama3_2 import lora_llama3_2_1b
+from torchtune.modules.peft import get_adapter_params, set_trainable_params
+
+from erjepa.datasets import Pair
+from erjepa.forward import PackedDecoder
+from erjepa.loss import JEPALoss
+from erjepa.packing import PairCollator
+from tests.benchmarks.setting import (
+    BATCH_SIZE,
+    build_recipe,
+    pairs_are,
+    stepper,
+    write_model,
+    write_pairs,
+)
+from tests.benchmarks.timing import Row
+
+GIB = 2**30
+
+
+class SavedBytes:
+    """Bytes of the tensors that autograd holds, each storage once, weights left out.
+
+    Args:
+        model (torch.nn.Module): whose parameters do not count.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._weights = {p.untyped_storage()._cdata for p in model.parameters()}
+        self._holders: Counter[int] = Counter()
+        self._now = self.peak = 0
+        self._hooks = saved_tensors_hooks(self._pack, lambda saved: saved.tensor)
+
+    def __enter__(self) -> "SavedBytes":
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._hooks.__exit__(*error)
+
+    def _pack(self, tensor: Tensor) -> "_Saved":
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._weights:
+            if not self._holders[key]:
+                self._now += storage.nbytes()
+                self.peak = max(self.peak, self._now)
+            self._holders[key] += 1
+        return _Saved(tensor, self)
+
+    def release(self, tensor: Tensor) -> None:
+        """Forget a holder of ``tensor``."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._weights:
+            self._holders[key] -= 1
+            if not self._holders[key]:
+                self._now -= storage.nbytes()
+
+
+class _Saved:
+    def __init__(self, tensor: Tensor, counter: SavedBytes) -> None:
+        self.tensor, self._counter = tensor.detach(), counter
+
+    def __del__(self) -> None:
+        self._counter.release(self.tensor)
+
+
+def benchmark(quick: bool) -> list[Row]:
+    """Peak of saved activations of ER-JEPA over that of LLM-JEPA; memory of Llama-3.2-1B."""
+    peaks = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = write_model(folder / "model")
+        pairs = write_pairs(folder / "pairs.jsonl", 512)
+        for mode, settings in (("LLM-JEPA", {"replay__weight": 0}), ("ER-JEPA", {})):
+            recipe = build_recipe(model, pairs, folder / mode, **settings)
+            step = stepper(recipe)
+            with SavedBytes(recipe._model) as saved:
+                for _ in range(3 if quick else 6):
+                    step()
+            peaks[mode] = saved.peak
+    setting = f"{pairs_are()}, {BATCH_SIZE} pairs a step"
+    rows = [
+        Row(f"saved activations, {mode}, {setting}", peak / 2**20, "MiB")
+        for mode, peak in peaks.items()
+    ]
+    rows.append(
+        Row(
+            "saved activations, ER-JEPA over LLM-JEPA",
+            peaks["ER-JEPA"] / peaks["LLM-JEPA"],
+            "",
+            target="<= 1.1",
+        )
+    )
+    return [*rows, *llama_3_2_1b()]
+
+
+def llama_3_2_1b(
+    num_pairs: int = 16, pair: tuple[int, int, int] = (37, 6, 15)
+) -> list[Row]:
+    """Memory of a step at the paper's setting: LoRA rank 512 on all linear layers.
+
+    Counts what the step holds when its backward pass begins. Not counted: the allocator's
+    slack, the CUDA context, intermediate gradients. New and replayed pairs run one after the
+    other, so both passes share the activations' memory.
+
+    Args:
+        num_pairs (int): pairs of a micro-batch.
+        pair (tuple[int, int, int]): tokens of source, bridge and target; the default is the
+            mean of NL-RX-SYNTH.
+
+    Returns:
+        list[Row]: GiB.
+    """
+    source, bridge, target = pair
+    collator = PairCollator(predictor_ids=[0], row_length=512)
+    batch = collator(
+        [
+            Pair(i, [0] * source, [0] * bridge, [0] * target, [], [0] * (target + 5))
+            for i in range(num_pairs)
+        ]
+    )
+    with training.set_default_dtype(torch.bfloat16), torch.device("meta"):
+        decoder = lora_llama3_2_1b(
+            ["q_proj", "k_proj", "v_proj", "output_proj"],
+            apply_lora_to_mlp=True,
+            lora_rank=512,
+            lora_alpha=1024,
+            lora_dropout=0.1,
+        )
+        set_trainable_params(decoder, get_adapter_params(decoder))
+        model = PackedDecoder(decoder, num_predictor_tokens=1)
+    for module in model.modules():
+        if hasattr(module, "rope_init"):
+            module.rope_init()  # looks at its numbers, so it needs some
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model.to_empty(device="cpu")
+        trained = [p for p in model.parameters() if p.requires_grad]
+        with SavedBytes(model) as saved:
+            loss, _ = JEPALoss()(model(batch), batch, batch.num_labels, batch.num_pairs)
+        loss.backward()
+    kinds = {
+        "weights": sum(p.nbytes for p in model.parameters()),
+        "gradients": sum(p.nbytes for p in trained),
+        "optimizer": 2 * sum(p.nbytes for p in trained),
+        "saved activations": saved.peak,
+        # In bfloat16 and float32, and the gradient in float32; log-probabilities are saved.
+        "logits": batch.num_labels
+        * decoder.tok_embeddings.num_embeddings
+        * (2 + 4 + 4),
+    }
+    note = (
+        f"{num_pairs} pairs, {batch.num_tokens} tokens in {len(batch.tokens)} rows "
+        f"of 512, {batch.num_labels} labels"
+    )
+    name = "Llama-3.2-1B, LoRA rank 512, bf16"
+    rows = [Row(f"{name}: {kind}", size / GIB, "GiB") for kind, size in kinds.items()]
+    total = sum(kinds.values()) / GIB
+    return [*rows, Row(f"{name}: sum", total, "GiB", target="<= 24", note=note)]
+
+
+if __name__ == "__main__":
+    for row in llama_3_2_1b():
+        print(f"{row.name:<50}{row.value:8.2f} {row.unit}  {row.note}")

@@ -1,0 +1,151 @@
+"""What is measured: a small Llama in the proportions of Llama-3.2-1B, and real pairs.
+
+A quarter of the width, the LoRA rank and the heads, four layers, and a vocabulary that keeps
+the output projection's share of the operations.
+"""
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torchtune import utils
+
+import erjepa.config
+import erjepa.models
+from erjepa.datasets.nl_rx_grammar import generate_records
+from erjepa.training.distributed import init_process_group
+from erjepa_recipe.keys import KEYS
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
+    LoRAFinetuneRecipeDistributedERJEPA,
+)
+from tests.models_for_tests import write_base
+from tests.recipes.harness import make_config, overrides_for
+
+SHAPE = {
+    "vocab_size": 8192,
+    "num_layers": 4,
+    "num_heads": 8,
+    "num_kv_heads": 2,
+    "embed_dim": 512,
+    "intermediate_dim": 2048,
+    "max_seq_len": 512,
+    "scale_factor": 1,
+}
+LORA_RANK = SHAPE["embed_dim"] // 4
+LLAMA_3_2_1B = {
+    "vocab_size": 128_256,
+    "num_layers": 16,
+    "num_heads": 32,
+    "num_kv_heads": 8,
+    "embed_dim": 2048,
+    "intermediate_dim": 8192,
+    "max_seq_len": 512,
+    "scale_factor": 32,
+}
+BATCH_SIZE = 16
+TINY = Path(erjepa.models.__path__[0]) / "tiny"
+SYNTH = Path(os.environ.get("ERJEPA_DATA", "")) / "nl_rx" / "synth_train.jsonl"
+
+
+def write_model(folder: Path, shape: dict[str, int] = SHAPE) -> Path:
+    """A random model of ``shape``, in Hugging Face format, with the embedded tokenizer."""
+    write_base(folder, **shape)
+    for name in ("tokenizer.model", "special_tokens.json"):
+        shutil.copy(TINY / name, folder / name)
+    config = json.loads((TINY / "config.json").read_text())
+    config.update(
+        vocab_size=shape["vocab_size"],
+        num_hidden_layers=shape["num_layers"],
+        num_attention_heads=shape["num_heads"],
+        num_key_value_heads=shape["num_kv_heads"],
+        hidden_size=shape["embed_dim"],
+        head_dim=shape["embed_dim"] // shape["num_heads"],
+        intermediate_size=shape["intermediate_dim"],
+        rope_theta=500000.0,
+    )
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def write_pairs(path: Path, count: int) -> Path:
+    """The first pairs of NL-RX-SYNTH where ``ERJEPA_DATA`` has it, else of the grammar's."""
+    if SYNTH.is_file():
+        with SYNTH.open() as lines:
+            path.write_text("".join(itertools.islice(lines, count)))
+    else:
+        records = generate_records(count, split="train", seed=0)
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def pairs_are() -> str:
+    """Which pairs :func:`write_pairs` writes."""
+    return "NL-RX-SYNTH" if SYNTH.is_file() else "the project's NL-RX grammar"
+
+
+def build_recipe(
+    model: Path,
+    pairs: Path,
+    output_dir: Path,
+    *,
+    shape: dict[str, int] = SHAPE,
+    device: str = "cpu",
+    **overrides: Any,
+) -> LoRAFinetuneRecipeDistributedERJEPA:
+    """The training recipe, set up on one rank in this process.
+
+    Args:
+        model (Path): from :func:`write_model`.
+        pairs (Path): from :func:`write_pairs`.
+        output_dir (Path): where it logs.
+        shape (dict[str, int]): of the model; the LoRA rank is a quarter of its width.
+        device (str): cpu or cuda.
+        **overrides (Any): config keys, with ``__`` for a dot.
+
+    Returns:
+        LoRAFinetuneRecipeDistributedERJEPA: ready to take steps.
+    """
+    if not dist.is_initialized():
+        init_process_group(utils.get_device(device))
+    rank = shape["embed_dim"] // 4
+    settings = {
+        "device": device,
+        **{f"model__{name}": value for name, value in shape.items()},
+        "model__lora_rank": rank,
+        "model__lora_alpha": 2 * rank,
+        "model__lora_dropout": 0.1,
+        "dtype": "bf16",
+        "row_length": 512,
+        "batch_size": BATCH_SIZE,
+        **overrides,
+    }
+    cfg = make_config(overrides_for(model, pairs, output_dir, **settings))
+    erjepa.config.check_keys(cfg, KEYS)
+    recipe = LoRAFinetuneRecipeDistributedERJEPA(cfg)
+    recipe.setup(cfg)
+    recipe._model.train()
+    return recipe
+
+
+def stepper(recipe: LoRAFinetuneRecipeDistributedERJEPA) -> Callable[[], dict]:
+    """A function that packs the next pairs and takes a training step, epoch after epoch."""
+
+    def steps():
+        for epoch in itertools.count():
+            recipe._sampler.set_position(epoch)
+            for batches in recipe._dataloader:
+                yield recipe._train_step(batches)
+
+    iterator = steps()
+    return lambda: next(iterator)
+
+
+def threads() -> int:
+    """Threads of every measured process."""
+    return torch.get_num_threads()

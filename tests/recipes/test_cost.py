@@ -1,0 +1,59 @@
+"""What a step costs, counted: forward passes, tokens and token slots, never seconds.
+
+On the pairs of the fixture, eight a step, in the trimmed rows of the CPU.
+"""
+
+import pytest
+
+from erjepa.datasets import paired_dataset
+from erjepa.forward import PackedDecoder
+from tests.recipes.harness import make_config, overrides_for, train
+
+SFT = {"replay__weight": 0, "loss__jepa_weight": 0}
+LLM_JEPA = {"replay__weight": 0}
+# Of steps 2 to 4: forward passes, and token slots. Step 1 has nothing to replay.
+EXPECTED = {
+    "SFT": (SFT, 3, 2380),
+    "LLM-JEPA": (LLM_JEPA, 3, 3468),
+    "ER-JEPA": ({"replay__selection": "uniform"}, 6, 6869),
+}
+
+
+def forwards(base, data, output_dir, overrides, monkeypatch):
+    """Example ids, tokens and slots of every forward pass of four steps."""
+    seen = []
+    forward = PackedDecoder.forward
+
+    def counted(self, batch):
+        seen.append(
+            (batch.example_ids.tolist(), batch.num_tokens, batch.tokens.numel())
+        )
+        return forward(self, batch)
+
+    monkeypatch.setattr(PackedDecoder, "forward", counted)
+    cfg = make_config(
+        overrides_for(
+            base, data, output_dir, batch_size=8, row_length=512, stop__steps=4
+        )
+        + [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()]
+    )
+    (passes,) = train(cfg, 1, lambda recipe: list(seen))
+    return passes
+
+
+@pytest.mark.parametrize("mode", EXPECTED)
+def test_forward_passes_tokens_and_slots(
+    base, data, tmp_path, tokenizer, mode, monkeypatch
+):
+    overrides, num_forwards, slots = EXPECTED[mode]
+    passes = forwards(base, data, tmp_path, overrides, monkeypatch)
+    later = passes[2:] if mode == "ER-JEPA" else passes[1:]
+    assert len(later) == num_forwards
+    assert all(len(ids) == 8 for ids, _, _ in later)
+    dataset = paired_dataset(tokenizer, source=str(data))
+    for ids, tokens, _ in later:
+        pairs = [dataset[i] for i in ids]
+        full = sum(len(p.source) + len(p.bridge) + len(p.target) for p in pairs)
+        views = sum(1 + len(p.target_view) for p in pairs)  # one predictor token
+        assert tokens == full + (0 if mode == "SFT" else views)
+    assert sum(one[2] for one in later) == slots

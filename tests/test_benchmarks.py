@@ -1,0 +1,63 @@
+"""What benchmarks count and report, by hand."""
+
+import pytest
+import torch
+
+from tests.benchmarks.__main__ import markdown, names
+from tests.benchmarks.memory import SavedBytes
+from tests.benchmarks.timing import Row, Times, half_quartiles, interleave, ratio
+
+
+def test_functions_take_turns_and_warm_up():
+    calls = []
+    times = interleave(
+        {name: lambda name=name: calls.append(name) for name in "ab"}, repeats=3
+    )
+    assert calls == list("abababab")
+    assert [len(times[name].seconds) for name in "ab"] == [3, 3]
+
+
+def test_a_ratio_is_the_median_of_paired_ratios():
+    row = ratio("x", Times([2.0, 9.0, 40.0]), Times([1.0, 3.0, 10.0]), target=">= 2")
+    assert row == Row("x", 3.0, "", 0.5, ">= 2")
+    assert half_quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == 1.0
+
+
+def test_saved_bytes_count_a_storage_once_and_weights_never():
+    model = torch.nn.Linear(4, 4, bias=False)
+    x = torch.randn(2, 4)
+    with SavedBytes(model) as saved:
+        # Saved: x for the weight's gradient, twice; 2 x 4 floats are 32 bytes.
+        first, second = model(x), model(x)
+        assert saved.peak == 32
+        # The output of exp, beside it.
+        (first.exp().sum() + second.sum()).backward()
+        assert saved.peak == 64
+        # All of it was given back: the next pass peaks no higher.
+        model(x).exp().sum().backward()
+        assert saved.peak == 64
+
+
+def test_a_table_has_every_figure_and_its_target():
+    rows = {"part": [Row("step", 12.345, "ms", 0.5, "<= 20", "a note")]}
+    table = markdown(rows, {"cpu": "one"}, "python -m tests.benchmarks")
+    assert "| step | 12.35 ± 0.5 | ms | <= 20 | a note |" in table
+    assert "- cpu: one" in table and "## part" in table
+
+
+def test_every_benchmark_is_found():
+    found = set(names())
+    assert {"llm_jepa", "torchtune_sft", "memory", "utilisation"} <= found
+    assert not found & {"timing", "setting", "llm_jepa_launcher"}
+
+
+@pytest.mark.parametrize("set_to", ["", "/nowhere"])
+def test_without_llm_jepas_code_its_benchmark_says_what_is_missing(
+    monkeypatch, capsys, set_to
+):
+    from tests.benchmarks import llm_jepa
+
+    for name in ("LLM_JEPA_CHECKOUT", "LLM_JEPA_PYTHON"):
+        monkeypatch.setenv(name, set_to)
+    assert llm_jepa.benchmark(quick=True) == []
+    assert "skipped: LLM_JEPA_CHECKOUT" in capsys.readouterr().out

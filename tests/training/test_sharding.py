@@ -1,0 +1,60 @@
+"""Collectives of FSDP2 in a step, on two ranks of the CPU."""
+
+import pytest
+from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp
+
+from tests.recipes.harness import make_config, overrides_for, read_metrics, train
+
+STEPS = 4
+GROUPS = 3  # of parameters: two layers, and the rest
+
+
+def run(base, data, output_dir, monkeypatch, **overrides):
+    """Metrics, and how often rank 0 gathered parameters and reduced gradients."""
+    calls = []
+
+    def count(name):
+        original = getattr(fsdp, name)
+
+        def counted(*args, **kwargs):
+            calls.append(name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(fsdp, name, counted)
+
+    count("foreach_all_gather")
+    count("foreach_reduce")
+    cfg = make_config(
+        overrides_for(
+            base,
+            data,
+            output_dir,
+            batch_size=2,
+            gradient_accumulation_steps=2,
+            stop__steps=STEPS,
+            **overrides,
+        )
+    )
+    (calls, _) = train(cfg, 2, lambda recipe: list(calls))
+    gathers, reductions = map(calls.count, ("foreach_all_gather", "foreach_reduce"))
+    return read_metrics(output_dir), gathers, reductions
+
+
+def test_a_step_reduces_once_and_gathers_once_where_parameters_are_kept(
+    base, data, tmp_path, monkeypatch
+):
+    settings = {"fsdp_reshard_after_forward": False}
+    kept, gathers, reductions = run(
+        base, data, tmp_path / "kept", monkeypatch, **settings
+    )
+    assert reductions == STEPS * GROUPS
+    assert gathers == STEPS * GROUPS
+    monkeypatch.undo()
+    freed, gathers, reductions = run(base, data, tmp_path / "freed", monkeypatch)
+    assert reductions == STEPS * GROUPS
+    # In the forward and the backward pass of two micro-batches of new pairs and, from the
+    # second step on, two of replayed ones; of an empty one in the first.
+    assert gathers == (2 * STEPS + 2 * (STEPS - 1) + 1) * 2 * GROUPS
+    for mine, expected in zip(kept, freed, strict=True):
+        assert mine["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+        assert mine["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
