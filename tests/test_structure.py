@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "predictions": set(),
     "analysis": set(),
     "demo": {"analysis"},
+    "experiment": {"config", "predictions", "training", "report"},
 }
 
 
