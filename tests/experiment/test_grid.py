@@ -47,7 +47,7 @@ def results(folder):
 
 def test_one_cell(base, data, tmp_path, capsys):
     """Trained and scored by ``tune run`` at a budget and at its end."""
-    budget, steps = 5.0e8, 5
+    budget, steps = 2.5e8, 5
     methods = {"ER-JEPA content": {"stop.steps": steps}}
     path = write_experiment(tmp_path, base, data, methods, budgets=[budget])
     assert main(["run", str(path)]) == 0, capsys.readouterr().out
@@ -98,7 +98,7 @@ def test_killed_ten_times(base, data, tmp_path):
     paths = {}
     for folder in (whole, killed):
         folder.mkdir()
-        keys = {"budgets": [1.0e8, 3.0e8, 5.0e8], "match": "flops", "devices": [0, 1]}
+        keys = {"budgets": [0.5e9, 1.5e9, 2.5e9], "match": "flops", "devices": [0, 1]}
         paths[folder] = write_experiment(folder, base, data, methods, **keys)
     unbroken = start(paths[whole])
     began = time.monotonic()
