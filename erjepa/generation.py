@@ -1,11 +1,11 @@
 """Greedy generation of a batch of ragged prompts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torchtune.modules import TransformerDecoder
-from torchtune.modules.common_utils import local_kv_cache
 
 
 @torch.inference_mode()
@@ -19,8 +19,14 @@ def generate_greedy(
 ) -> list[list[int]]:
     """Continue every prompt with its most likely tokens, with a key-value cache.
 
-    Prompts are padded on the left. Unlike ``torchtune.generation.generate``, padding is
-    known by its place and not by its id, the output projection runs for the last token
+    What all prompts begin with is computed once; the rest is padded on the left::
+
+        column   0 1 2 3 4 5 6 7 ..
+                 s s s - - a a x ..     s  shared prefix     -  padding
+                 s s s b b b b y ..     a, b  rest of the prompts     x, y  new tokens
+
+    Texts that have ended leave the batch. Unlike ``torchtune.generation.generate``, padding
+    is known by its place and not by its id, the output projection runs for the last token
     only, and no logits are kept: with 128k tokens in the vocabulary those take gigabytes.
 
     Args:
@@ -33,52 +39,108 @@ def generate_greedy(
     Returns:
         list[list[int]]: the new tokens of each prompt.
     """
-    weight = model.tok_embeddings.weight
-    device = weight.device
-    longest = max(map(len, prompts))
-    total = longest + max_new_tokens
-    padded = [[pad_id] * (longest - len(p)) + list(p) for p in prompts]
-    lengths = torch.tensor([len(p) for p in prompts], device=device)
-
-    column = torch.arange(total, device=device)
-    real = column >= (longest - lengths)[:, None]  # [B, total]
-    input_pos = (real.cumsum(dim=1) - 1).clamp(min=0)
-    causal = column[:, None] >= column[None, :]
-    # A padding token sees itself, so that no row of the softmax is empty.
-    mask = (causal & real[:, None, :]) | torch.eye(
-        total, dtype=torch.bool, device=device
+    device = model.tok_embeddings.weight.device
+    shared = _shared_prefix(prompts)
+    width = max(map(len, prompts))  # columns before the first new token
+    padding = torch.tensor([width - len(p) for p in prompts], device=device)
+    prefix = torch.tensor([prompts[0][:shared]], device=device)
+    rest = [[pad_id] * (width - len(p)) + list(p[shared:]) for p in prompts]
+    stops = torch.tensor(list(stop_tokens), dtype=torch.int64, device=device)
+    generated = torch.zeros(
+        len(prompts), max_new_tokens, dtype=torch.int64, device=device
     )
 
-    stops = torch.tensor(list(stop_tokens), dtype=torch.int64, device=device)
-    finished = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-    tokens, rows = torch.tensor(padded, device=device), slice(0, longest)
-    generated = []
-    with local_kv_cache(
-        model,
-        batch_size=len(prompts),
-        device=device,
-        dtype=weight.dtype,
-        decoder_max_seq_len=total,
-    ):
-        for _ in range(max_new_tokens):
-            logits = _last_logits(model, tokens, mask[:, rows], input_pos[:, rows])
+    rows = torch.arange(len(prompts), device=device)  # the prompts in the batch
+    with _caches(model, width + max_new_tokens) as caches:
+        if shared:
+            _last_logits(model, prefix, shared, shared, padding[:1])
+            for cache in caches:
+                cache.take(torch.zeros_like(rows))
+        tokens = torch.tensor(rest, device=device)
+        ended = torch.zeros_like(rows, dtype=torch.bool)
+        for step in range(max_new_tokens):
+            logits = _last_logits(model, tokens, width + step, shared, padding)
             tokens = logits.argmax(dim=-1, keepdim=True)
-            generated.append(tokens)
-            finished |= torch.isin(tokens[:, 0], stops)
-            if finished.all():
+            generated[rows, step] = tokens[:, 0]
+            ended |= torch.isin(tokens[:, 0], stops)
+            going = (~ended).nonzero()[:, 0]
+            if not len(going):
                 break
-            rows = slice(rows.stop, rows.stop + 1)
-    return [_until(row, stop_tokens) for row in torch.cat(generated, dim=1).tolist()]
+            # Not at every end: leaving copies the cache of those that stay.
+            if len(going) <= 0.8 * len(rows):
+                rows, tokens, padding = rows[going], tokens[going], padding[going]
+                ended = ended[going]
+                for cache in caches:
+                    cache.take(going)
+    return [_until(row, stop_tokens) for row in generated.tolist()]
 
 
 def _last_logits(
-    model: TransformerDecoder, tokens: Tensor, mask: Tensor, input_pos: Tensor
+    model: TransformerDecoder, tokens: Tensor, end: int, shared: int, padding: Tensor
 ) -> Tensor:
-    """Logits after the last token of each row, [B, V]."""
+    """Logits after the last of ``tokens`` [B, s], which are the columns before ``end`` of
+    rows with ``padding`` [B] columns of it after the ``shared`` ones; shape [B, V].
+    """
+    columns = torch.arange(end, device=tokens.device)
+    new = columns[end - tokens.shape[1] :, None]
+    real = (columns < shared) | (columns >= shared + padding[:, None])
+    # A padding token sees itself, so that no row of the softmax is empty.
+    mask = (columns < new) & real[:, None] | (columns == new)
+    input_pos = (new[:, 0] - padding[:, None] * (new[:, 0] >= shared)).clamp(min=0)
     hidden = model.tok_embeddings(tokens)
     for layer in model.layers:
         hidden = layer(hidden, mask=mask, input_pos=input_pos)
     return model.output(model.norm(hidden[:, -1:]))[:, -1]
+
+
+class _Cache:
+    """Keys and values of one layer, in place of torchtune's ``KVCache``: gives attention
+    the columns filled so far rather than all, and lets rows come and go.
+
+    Args:
+        length (int): most columns.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length, self.end = length, 0
+
+    def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values so far, the new ones ([B, heads, s, head_dim]) included."""
+        if self.end == 0:
+            shape = (*keys.shape[:2], self.length, keys.shape[3])
+            self.keys, self.values = keys.new_empty(shape), values.new_empty(shape)
+        start, self.end = self.end, self.end + keys.shape[2]
+        self.keys[:, :, start : self.end] = keys
+        self.values[:, :, start : self.end] = values
+        return self.keys[:, :, : self.end], self.values[:, :, : self.end]
+
+    def take(self, rows: Tensor) -> None:
+        """Makes ``rows``, repeats allowed, the rows of the batch."""
+        self.keys, self.values = self.keys[rows], self.values[rows]
+
+
+@contextmanager
+def _caches(model: TransformerDecoder, length: int) -> Iterator[list[_Cache]]:
+    """Has every layer use a cache of ``length`` columns."""
+    caches = [_Cache(length) for _ in model.layers]
+    for layer, cache in zip(model.layers, caches, strict=True):
+        layer.attn.kv_cache, layer.attn.cache_enabled = cache, True
+    try:
+        yield caches
+    finally:
+        for layer in model.layers:
+            layer.attn.kv_cache, layer.attn.cache_enabled = None, False
+
+
+def _shared_prefix(prompts: Sequence[Sequence[int]]) -> int:
+    """Number of tokens that all prompts begin with, short of a whole prompt; 0 for one."""
+    if len(prompts) == 1:
+        return 0
+    most = max(0, min(map(len, prompts)) - 1)
+    for column in range(most):
+        if any(prompt[column] != prompts[0][column] for prompt in prompts):
+            return column
+    return most
 
 
 def _until(tokens: list[int], stop_tokens: Sequence[int]) -> list[int]:

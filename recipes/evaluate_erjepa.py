@@ -13,6 +13,7 @@ import erjepa.config
 from erjepa.alignment import pair_cosines
 from erjepa.datasets import predictor_token_ids
 from erjepa.generation import generate_greedy
+from erjepa.model_card import write_model_card
 from erjepa.packing import PairCollator
 from erjepa.predictions import PredictionStore
 from erjepa.tasks.score import FIELDS, load_task, score_predictions
@@ -51,7 +52,7 @@ class EvaluationRecipeERJEPA:
         self._batch_size = cfg.eval_batch_size
         self._max_new_tokens = cfg.max_new_tokens
         self._alignment = cfg.get("alignment", False)
-        self._results_dir = Path(cfg.output_dir) / "evaluation"
+        self._output_dir = Path(cfg.output_dir)
         self._checkpoints = self._find_checkpoints(cfg)
         self._task = load_task(cfg.task, cfg.get("databases", None))
 
@@ -70,7 +71,7 @@ class EvaluationRecipeERJEPA:
                     "the names must differ"
                 )
             return paths
-        found = checkpoint.checkpoints(Path(cfg.output_dir))
+        found = checkpoint.checkpoints(self._output_dir)
         if not found:
             raise FileNotFoundError(
                 f"output_dir={cfg.output_dir} holds no checkpoint. Train one, set "
@@ -105,7 +106,10 @@ class EvaluationRecipeERJEPA:
             self._collator = PairCollator(
                 views=cfg.get("views", "shared"),
                 predictor_ids=predictor_token_ids(
-                    self._tokenizer, cfg.num_predictor_tokens, vocab_size
+                    self._tokenizer,
+                    cfg.num_predictor_tokens,
+                    vocab_size,
+                    cfg.get("predictor_tokens", None),
                 ),
                 pad_id=self._tokenizer.pad_id,
                 row_length=cfg.get("row_length", None),
@@ -150,7 +154,7 @@ class EvaluationRecipeERJEPA:
                 for file in sorted(path.glob("*model*"))
             }
         if self._alignment:
-            keys = ("views", "num_predictor_tokens", "row_length")
+            keys = ("views", "num_predictor_tokens", "predictor_tokens", "row_length")
             settings["alignment"] = {key: cfg.get(key) for key in keys}
         return settings
 
@@ -164,7 +168,8 @@ class EvaluationRecipeERJEPA:
 
     def _evaluate(self, path: Path | None) -> dict[str, Any]:
         """Generate what is missing and score all."""
-        results_dir = self._results_dir / ("base" if path is None else path.name)
+        name = "base" if path is None else path.name
+        results_dir = self._output_dir / "evaluation" / name
         store = PredictionStore(results_dir, self._settings(path), rank=self._rank)
         found = [store.open() if self._rank == 0 else None]
         dist.broadcast_object_list(found)
@@ -206,6 +211,7 @@ class EvaluationRecipeERJEPA:
             "examples_per_second": rate,
         }
         folder = store.finish(scored, summary)
+        write_model_card(self._output_dir, checkpoint.all_checkpoints(self._output_dir))
         log.info(
             f"{self._task.primary} {summary['accuracy']:.1%} of {len(predictions)} for "
             f"{summary['checkpoint']}; see {folder}."

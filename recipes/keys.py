@@ -10,7 +10,7 @@ _KEYS = """
 seed device dtype output_dir base_model cudnn_deterministic_mode
 model tokenizer checkpointer dataset eval_dataset
 shuffle batch_size max_seq_len row_length skip_too_long num_workers
-loss views num_predictor_tokens train_predictor_tokens train_on_input
+loss views num_predictor_tokens predictor_tokens train_predictor_tokens train_on_input
 epochs max_steps_per_epoch gradient_accumulation_steps clip_grad_norm
 optimizer lr_scheduler
 resume_from_checkpoint save_every_n_steps save_adapter_weights_only checkpoint_at_flops

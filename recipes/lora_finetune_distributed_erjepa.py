@@ -25,6 +25,7 @@ from erjepa.datasets import Pair, StepSampler, predictor_token_ids
 from erjepa.flops import StepFlops
 from erjepa.forward import PackedDecoder
 from erjepa.loss import cosine_distance
+from erjepa.model_card import write_model_card
 from erjepa.packing import PackedBatch, PairCollator
 from erjepa.replay import Draw, EpisodicReplay, validate_replay
 from erjepa.training import checkpoint
@@ -151,7 +152,10 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._collator = PairCollator(
             views=views,
             predictor_ids=predictor_token_ids(
-                tokenizer, num_predictor_tokens, vocab_size
+                tokenizer,
+                num_predictor_tokens,
+                vocab_size,
+                cfg.get("predictor_tokens", None),
             ),
             pad_id=tokenizer.pad_id,
             row_length=cfg.get("row_length", None),
@@ -208,8 +212,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
 
     def _require_fresh_output(self) -> None:
         """Never write over the checkpoints of another run, nor mix budgets with its."""
-        at_flops = checkpoint.flops_checkpoints(self._output_dir)
-        existing = at_flops + checkpoint.checkpoints(self._output_dir)
+        existing = checkpoint.all_checkpoints(self._output_dir)
         if existing and not self._resume:
             raise FileExistsError(
                 f"output_dir={self._output_dir} holds {existing[-1].name} of an earlier "
@@ -218,7 +221,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             )
         for i, budget in enumerate(self._flops_budgets):
             path = self._output_dir / f"flops_{i}"
-            if path in at_flops and checkpoint.load_progress(path)["budget"] != budget:
+            if path in existing and checkpoint.load_progress(path)["budget"] != budget:
                 raise ValueError(
                     f"{path} was not written at {budget:g} FLOPs; a resumed run keeps "
                     "its checkpoint_at_flops and may add larger ones."
@@ -392,7 +395,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         replayed, replay_size = None, StepSize(0, 0, 0, 0)
         if self._replay is not None:
             records = [self._dataset[i].record for i in new.example_ids.tolist()]
-            draw = self._replay.draw(new.example_ids, records, new.source)
+            addresses = self._replay.encode(new.source)
+            draw = self._replay.draw(new.example_ids, records, addresses)
             batches = self._deal(draw)
             replay_size = self._size_of(batches)
             replayed = self._forward_backward(
@@ -408,7 +412,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         # Update of the memory: refresh what was replayed, then store what is new.
         if self._replay is not None:
             self._replay.refresh(draw, replayed.jepa)
-            self._replay.write(new.example_ids, records, new.source, new.jepa)
+            self._replay.write(new.example_ids, records, addresses, new.jepa)
 
         return self._metrics(new, size, replayed, replay_size, grad_norm)
 
@@ -626,6 +630,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                     else self._replay.state_dict(),
                     "random_states": random_states,
                 },
+            )
+            write_model_card(
+                self._output_dir, checkpoint.all_checkpoints(self._output_dir)
             )
             log.info(f"Saved {path}.")
         dist.barrier()

@@ -98,6 +98,26 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "special_tokens.json").write_text(json.dumps({"added_tokens": added}))
 
 
+def write_config(folder: Path, shape: dict[str, int]) -> None:
+    """The ``config.json`` of a Llama model of this shape."""
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": shape["vocab_size"],
+        "num_hidden_layers": shape["num_layers"],
+        "num_attention_heads": shape["num_heads"],
+        "num_key_value_heads": shape["num_kv_heads"],
+        "hidden_size": shape["embed_dim"],
+        "head_dim": shape["embed_dim"] // shape["num_heads"],
+        "intermediate_size": shape["intermediate_dim"],
+        "max_position_embeddings": shape["max_seq_len"],
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500_000.0,  # what torchtune's builder has
+        "tie_word_embeddings": True,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def write_base(folder: Path, **shape) -> Path:
     """A random base model in Hugging Face format with a byte-level tokenizer."""
     shape = {**BASE_SHAPE, **shape}
@@ -106,19 +126,12 @@ def write_base(folder: Path, **shape) -> Path:
     torch.manual_seed(0)
     model = llama3_2(**shape)
     torch.nn.init.normal_(model.tok_embeddings.weight, std=0.2)
-    config = {
-        "num_attention_heads": shape["num_heads"],
-        "num_key_value_heads": shape["num_kv_heads"],
-        "hidden_size": shape["embed_dim"],
-        "head_dim": shape["embed_dim"] // shape["num_heads"],
-    }
-    (folder / "config.json").write_text(json.dumps(config))
+    write_config(folder, shape)
     weights = tune_to_hf(
         model.state_dict(),
         num_heads=shape["num_heads"],
         num_kv_heads=shape["num_kv_heads"],
         dim=shape["embed_dim"],
-        head_dim=config["head_dim"],
     )
     weights = {name: weight.contiguous() for name, weight in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,5 +1,7 @@
 """A batch of ragged prompts gives what each prompt gives alone, without a cache."""
 
+from itertools import combinations
+
 import pytest
 import torch
 
@@ -7,6 +9,18 @@ from erjepa.generation import generate_greedy
 from tests.models_for_tests import small_decoder
 
 PAD = 90
+
+NEW = 12  # tokens to generate
+
+
+def talkative_decoder():
+    """A decoder whose next token hangs on all tokens before it: with embeddings that are
+    small beside what layers add, tied ones do not just repeat the last token.
+    """
+    model = small_decoder(seed=3).eval()
+    weight = model.tok_embeddings.weight.data.mul_(0.03)
+    weight[PAD] *= -100.0
+    return model
 
 
 def alone(model, prompt, max_new_tokens, stop_tokens):
@@ -20,26 +34,78 @@ def alone(model, prompt, max_new_tokens, stop_tokens):
     return tokens[len(prompt) :]
 
 
+def random_tokens(*lengths, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, 90, (n,), generator=generator).tolist() for n in lengths]
+
+
+def varied_stops(model, prompts):
+    """Two tokens at which texts end after as many different lengths as they can."""
+    free = [alone(model, prompt, NEW, []) for prompt in prompts]
+    tokens = sorted({token for text in free for token in text})
+
+    def lengths(stops):
+        return {min([*map(text.index, {*text} & {*stops}), NEW]) for text in free}
+
+    stops = max(combinations(tokens, 2), key=lambda stops: len(lengths(stops)))
+    assert len(lengths(stops)) >= 5
+    return stops
+
+
+def ragged():
+    return random_tokens(2, 9, 5, 1, 7, 7, 3)
+
+
+def with_a_shared_prefix():
+    prefix, *rest = random_tokens(6, 4, 2, 3, 8, 2, 5)
+    return [prefix + tokens for tokens in rest] + [prefix + rest[0][:2]]
+
+
+def one_begins_all():
+    start, *rest = random_tokens(5, 3, 1, 4, 2)
+    return [start, start] + [start + tokens for tokens in rest]
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 7])
-def test_batched_equals_alone(batch_size):
-    model = small_decoder(seed=3).eval()
-    model.tok_embeddings.weight.data[PAD] = -100.0 * model.tok_embeddings.weight[PAD]
-    generator = torch.Generator().manual_seed(1)
-    prompts = [
-        torch.randint(0, 90, (length,), generator=generator).tolist()
-        for length in (2, 9, 5, 1, 7, 7, 3)
-    ]
-    free = [alone(model, prompt, 12, []) for prompt in prompts]
-    stops = [free[1][4], free[4][2]]  # tokens that really come up
-    expected = [alone(model, prompt, 12, stops) for prompt in prompts]
-    assert {len(tokens) for tokens in expected} > {12}
+@pytest.mark.parametrize("make", [ragged, with_a_shared_prefix, one_begins_all])
+def test_batched_equals_alone(make, batch_size):
+    model, prompts = talkative_decoder(), make()
+    stops = varied_stops(model, prompts)
+    expected = [alone(model, prompt, NEW, stops) for prompt in prompts]
     batched = []
     for start in range(0, len(prompts), batch_size):
         batched += generate_greedy(
             model,
             prompts[start : start + batch_size],
-            max_new_tokens=12,
+            max_new_tokens=NEW,
             stop_tokens=stops,
             pad_id=PAD,
         )
     assert batched == expected
+
+
+def test_computes_what_is_shared_once_and_drops_what_has_ended():
+    model, prompts = talkative_decoder(), with_a_shared_prefix()
+    stops = varied_stops(model, prompts)
+    lengths = [len(alone(model, prompt, NEW, stops)) for prompt in prompts]
+    shapes = []
+    hook = model.tok_embeddings.register_forward_hook(
+        lambda module, args, out: shapes.append(tuple(args[0].shape))
+    )
+    generate_greedy(model, prompts, max_new_tokens=NEW, stop_tokens=stops, pad_id=PAD)
+    hook.remove()
+    assert shapes[0] == (1, 6)
+    assert shapes[1] == (len(prompts), max(map(len, prompts)) - 6)
+    assert {width for _, width in shapes[2:]} == {1}
+    # A text that has ended stays while more than four in five go on.
+    rows = len(prompts)
+    for step, (computed, _) in enumerate(shapes[2:], start=1):
+        going = sum(length >= step for length in lengths)
+        rows = going if going <= 0.8 * rows else rows
+        assert computed == rows
+
+
+def test_the_model_is_left_without_caches():
+    model = talkative_decoder()
+    generate_greedy(model, ragged(), max_new_tokens=2, stop_tokens=[], pad_id=PAD)
+    assert not model.caches_are_setup() and not model.caches_are_enabled()

@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "models": {"datasets"},
     "tasks": set(),
     "predictions": set(),
+    "model_card": set(),
     "analysis": set(),
     "demo": {"analysis"},
     "experiment": {"config", "predictions", "training", "report"},

@@ -57,21 +57,21 @@ class PairedDataset(Dataset):
         """File and line (or dataset and row) that example ``example_id`` came from."""
         return self._records[example_id].where
 
+    def messages(self, example_id: int) -> list[Message]:
+        """The chat of this example; the last message is the target."""
+        return self._convert(self._records[example_id], list)
+
     def prompt(self, example_id: int) -> list[int]:
         """Token ids from which a model is to generate the target of this example."""
         return self._convert(self._records[example_id], self._template.prompt)
 
     def target_text(self, example_id: int) -> str:
         """The target as the record has it, without surrounding white space."""
-        return self._convert(
-            self._records[example_id], lambda m: m[-1].text_content.strip()
-        )
+        return self.messages(example_id)[-1].text_content.strip()
 
     def source_text(self, example_id: int) -> str:
         """The last user message as the record has it, without surrounding white space."""
-        return self._convert(
-            self._records[example_id], lambda m: m[-2].text_content.strip()
-        )
+        return self.messages(example_id)[-2].text_content.strip()
 
     def scoring_fields(self, example_id: int) -> dict[str, Any]:
         """What scoring an answer to this example needs besides its target."""

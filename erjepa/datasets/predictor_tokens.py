@@ -1,33 +1,50 @@
 """Which tokens of the vocabulary serve as predictor tokens."""
 
+from collections.abc import Sequence
 from typing import Any
 
 
-def predictor_token_ids(tokenizer: Any, count: int, vocab_size: int) -> list[int]:
-    """The first ``count`` reserved special tokens, so that the vocabulary keeps its size.
+def predictor_token_ids(
+    tokenizer: Any, count: int, vocab_size: int, names: Sequence[str] | None = None
+) -> list[int]:
+    """The first ``count`` special tokens that are free, so that the vocabulary keeps its size.
 
     Args:
         tokenizer (Any): torchtune tokenizer with ``special_tokens``, names to ids.
         count (int): k.
         vocab_size (int): rows of the model's embedding; ids beyond it cannot be used.
+        names (Sequence[str] | None): the special tokens to use, in order. ``None``: those
+            with "reserved" in their name.
 
     Returns:
         list[int]: k token ids.
 
     Raises:
-        ValueError: if k is negative or the tokenizer reserves too few tokens.
+        ValueError: if k is negative or there are too few tokens, or a name is unknown.
     """
     if count < 0:
         raise ValueError(f"num_predictor_tokens must be at least 0, got {count}")
-    reserved = sorted(
-        token_id
+    special = {
+        name: token_id
         for name, token_id in getattr(tokenizer, "special_tokens", {}).items()
-        if "reserved" in name and token_id < vocab_size
-    )
-    if len(reserved) < count:
+        if token_id < vocab_size
+    }
+    family = type(tokenizer).__name__
+    if names is None:
+        free = sorted(i for name, i in special.items() if "reserved" in name)
+        found = f"{family} has {len(free)} reserved special tokens"
+    else:
+        if unknown := [name for name in names if name not in special]:
+            raise ValueError(
+                f"predictor_tokens: {unknown[0]} is no special token of {family} below "
+                f"the vocabulary size {vocab_size}; it has {', '.join(special)}"
+            )
+        free = [special[name] for name in names]
+        found = f"predictor_tokens names {len(free)}"
+    if len(free) < count:
         raise ValueError(
-            f"num_predictor_tokens={count}, but {type(tokenizer).__name__} has "
-            f"{len(reserved)} reserved special tokens below the vocabulary size "
-            f"{vocab_size}; set num_predictor_tokens to at most that."
+            f"num_predictor_tokens={count}, but {found} below the vocabulary size "
+            f"{vocab_size}. Set num_predictor_tokens to at most that, or name in "
+            "predictor_tokens special tokens that no chat has."
         )
-    return reserved[:count]
+    return free[:count]

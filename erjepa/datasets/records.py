@@ -28,6 +28,7 @@ def load_records(source: str, *, split: str = "train", **load_dataset_kwargs: An
 
     Raises:
         FileNotFoundError: if ``source`` looks like a local file and there is none.
+        ConnectionError: if a URL or a dataset of the hub cannot be read.
         ValueError: if a line is not a JSON object, or there is no record at all.
     """
     is_url = "://" in source
@@ -36,10 +37,16 @@ def load_records(source: str, *, split: str = "train", **load_dataset_kwargs: An
     else:
         from datasets import load_dataset  # heavy, and needed for remote data only
 
-        if is_url:
-            rows = load_dataset("json", data_files=source, split="train")
-        else:
-            rows = load_dataset(source, split=split, **load_dataset_kwargs)
+        try:
+            if is_url:
+                rows = load_dataset("json", data_files=source, split="train")
+            else:
+                rows = load_dataset(source, split=split, **load_dataset_kwargs)
+        except Exception as error:  # of whichever library reads it
+            raise ConnectionError(
+                f"{source} could not be read ({type(error).__name__}: {error}). With a "
+                "copy at hand, set the dataset's source to its file or folder."
+            ) from error
         records = [Record(f"{source}[{i}]", row) for i, row in enumerate(rows)]
     if not records:
         raise ValueError(f"{source}: no records; expected one JSON object a line.")

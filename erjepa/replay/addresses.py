@@ -8,10 +8,11 @@ from torch import Tensor
 
 from erjepa.replay.checks import finite, same_settings
 from erjepa.replay.codes import Codes
-from erjepa.replay.top import top_slots
+from erjepa.replay.top import top_set
 
-# Entries of the address table that one step of a similarity search reads at a time.
-_CHUNK_ENTRIES = 1 << 24
+# Entries of the address table that a similarity search reads at a time: what stays in the
+# cache of a CPU, and on a GPU what takes few launches.
+_CHUNK_ENTRIES = {"cpu": 1 << 18, "cuda": 1 << 24}
 
 
 class SparseAddresses:
@@ -82,7 +83,7 @@ class SparseAddresses:
         finite("source embeddings", cues)
         with torch.autocast(cues.device.type, enabled=False):
             projected = cues @ self.projection.T
-        indices = top_slots(projected.abs(), self.top_k).sort(dim=1).values
+        indices = top_set(projected.abs(), self.top_k)
         return Codes(F.normalize(projected.gather(1, indices), dim=1), indices)
 
     def put(self, slots: Tensor, code: Codes) -> None:
@@ -107,7 +108,8 @@ class SparseAddresses:
         table = self.projection.new_zeros(self.projection.shape[0], num_cues)
         table.scatter_(0, code.indices.T, code.values.T)
         out = table.new_empty(num_cues, num_slots)
-        chunk = max(1, _CHUNK_ENTRIES // max(self.top_k, num_cues))
+        entries = _CHUNK_ENTRIES.get(table.device.type, _CHUNK_ENTRIES["cuda"])
+        chunk = max(1, entries // max(self.top_k, num_cues))
         for start in range(0, num_slots, chunk):
             part = slice(start, min(start + chunk, num_slots))
             out[:, part] = F.embedding_bag(

@@ -1,5 +1,6 @@
 """What passes between addresses, memory and selection for each pair of a batch."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from torch import Tensor
@@ -21,3 +22,8 @@ class Codes(NamedTuple):
         """The codes of some rows of the batch."""
         indices = None if self.indices is None else self.indices[rows]
         return Codes(self.values[rows], indices)
+
+    def split(self, size: int) -> Iterator["Codes"]:
+        """The codes in their order, ``size`` at a time."""
+        for start in range(0, len(self.values), size):
+            yield self.rows(slice(start, start + size))

@@ -1,4 +1,4 @@
-"""Token storage: one compact array per slot, cut into its segments when read."""
+"""Token storage: the bytes of each slot's tokens, cut into segments when read."""
 
 from array import array
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class RecordStore:
     """
 
     def __init__(self, capacity: int) -> None:
-        self._tokens: list[array] = [array("i")] * capacity
+        self._tokens: list[bytes] = [b""] * capacity
         self._lengths = torch.empty(capacity, 0, dtype=torch.int32, device="cpu")
 
     def check(self, records: Sequence[Record]) -> None:
@@ -43,11 +43,9 @@ class RecordStore:
             shape = len(self._tokens), len(records[0])
             self._lengths = torch.empty(shape, dtype=torch.int32, device="cpu")
         for slot, record in zip(slots, records, strict=True):
-            tokens = array("i")
-            for segment in record:
-                # A sum of arrays has the exact size; extend() would leave slack.
-                tokens = tokens + array("i", segment)
-            self._tokens[slot] = tokens
+            self._tokens[slot] = b"".join(
+                array("i", segment).tobytes() for segment in record
+            )
         lengths = [[len(segment) for segment in record] for record in records]
         self._lengths[list(slots)] = torch.tensor(
             lengths, dtype=torch.int32, device="cpu"
@@ -59,9 +57,9 @@ class RecordStore:
         for slot, lengths in zip(
             slots, self._lengths[list(slots)].tolist(), strict=True
         ):
-            segments, start = [], 0
+            tokens, segments, start = array("i", self._tokens[slot]), [], 0
             for length in lengths:
-                segments.append(self._tokens[slot][start : start + length])
+                segments.append(tokens[start : start + length])
                 start += length
             records.append(tuple(segments))
         return records
@@ -73,11 +71,8 @@ class RecordStore:
             dict[str, Any]: ``tokens``, all tokens in one int32 tensor, and ``lengths``,
             the int32 segment lengths, shape [N, number of segments].
         """
-        flat = array("i")
-        for tokens in self._tokens[:num_slots]:
-            flat.extend(tokens)
         return {
-            "tokens": _as_tensor(flat).clone(),
+            "tokens": _as_tensor(bytearray().join(self._tokens[:num_slots])),
             "lengths": self._lengths[:num_slots].clone(),
         }
 
@@ -85,19 +80,19 @@ class RecordStore:
         """Restores the first slots from ``state``, and empties the others."""
         capacity = len(self._tokens)
         lengths = state["lengths"]
-        flat = array("i", bytes(4 * state["tokens"].numel()))
+        flat = bytearray(state["tokens"].nbytes)
         _as_tensor(flat).copy_(state["tokens"])
         self._lengths = torch.empty(
             capacity, lengths.shape[1], dtype=torch.int32, device="cpu"
         )
         self._lengths[: lengths.shape[0]] = lengths
-        self._tokens, start = [array("i")] * capacity, 0
-        for slot, length in enumerate(lengths.sum(dim=1).tolist()):
-            self._tokens[slot] = flat[start : start + length]
+        self._tokens, start = [b""] * capacity, 0
+        for slot, length in enumerate((4 * lengths.sum(dim=1)).tolist()):
+            self._tokens[slot] = bytes(flat[start : start + length])
             start += length
 
 
-def _as_tensor(tokens: array) -> Tensor:
+def _as_tensor(tokens: bytearray) -> Tensor:
     """A tensor that shares the memory of ``tokens`` (frombuffer refuses an empty one)."""
     if not tokens:
         return torch.empty(0, dtype=torch.int32, device="cpu")

@@ -1,4 +1,4 @@
-"""What a training recipe holds: memory, selection and randomness behind four calls."""
+"""What a training recipe holds: memory, selection and randomness behind five calls."""
 
 from array import array
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from erjepa.replay.addresses import DenseAddresses, SparseAddresses
+from erjepa.replay.codes import Codes
 from erjepa.replay.memory import EpisodicMemory
 from erjepa.replay.records import Record
 from erjepa.replay.selection import resolve_selection
@@ -32,8 +33,9 @@ class Draw(NamedTuple):
 class EpisodicReplay:
     """Episodic replay for one training run; the arguments are the `replay:` keys.
 
-    A step calls ``draw``, trains on it, then ``refresh`` and ``write``. Every rank calls
-    them with the pairs of the whole step in one order, so that all memories stay equal.
+    A step calls ``encode`` and ``draw``, trains on what it drew, then calls ``refresh`` and
+    ``write``. Every rank calls them with the pairs of the whole step in one order, so that
+    all memories stay equal.
 
     Args:
         embed_dim (int): size of a source embedding, H.
@@ -120,11 +122,14 @@ class EpisodicReplay:
         """Number of slots in use."""
         return len(self.memory)
 
+    def encode(self, source_embeddings: Tensor) -> Codes:
+        """Addresses of z^u ([B, H], any float dtype), by which the step's pairs draw from
+        the memory and are found in it later.
+        """
+        return self.memory.addresses.encode(source_embeddings)
+
     def draw(
-        self,
-        example_ids: Tensor,
-        records: Sequence[Record],
-        source_embeddings: Tensor,
+        self, example_ids: Tensor, records: Sequence[Record], codes: Codes
     ) -> Draw:
         """Chooses the pairs to replay next to the current ones.
 
@@ -132,7 +137,7 @@ class EpisodicReplay:
             example_ids (Tensor): examples of the whole step, int64, shape [B]; their own
                 slots are never drawn.
             records (Sequence[Record]): their B tuples of token segments.
-            source_embeddings (Tensor): their z^u, any float dtype, shape [B, H].
+            codes (Codes): their B addresses, from ``encode``.
 
         Returns:
             Draw: at most R pairs; none while the memory holds no other example.
@@ -146,7 +151,7 @@ class EpisodicReplay:
         eligible = self.memory.eligible(example_ids)
         slots = self._select(
             self.memory,
-            self.memory.addresses.encode(source_embeddings),
+            codes,
             eligible,
             budget=budget,
             neighbors=self.neighbors,
@@ -171,11 +176,10 @@ class EpisodicReplay:
         self,
         example_ids: Tensor,
         records: Sequence[Record],
-        source_embeddings: Tensor,
+        codes: Codes,
         errors: Tensor,
     ) -> None:
         """Stores the step's B pairs with their JEPA errors [B]; shapes as in ``draw``."""
-        codes = self.memory.addresses.encode(source_embeddings)
         self.memory.write(example_ids, records, codes, errors)
 
     def state_dict(self) -> dict[str, Any]:

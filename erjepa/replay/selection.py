@@ -18,6 +18,7 @@ They return slots in the order of their replay; a repeated slot is replayed repe
 """
 
 import importlib
+import math
 from collections.abc import Callable
 
 import torch
@@ -49,12 +50,13 @@ def content(
     per_cue = min(neighbors, int(eligible.sum()))
     if per_cue == 0:
         return []
-    num_cues = codes.values.shape[0]
-    chunk = max(1, _CHUNK_COSINES // len(memory))
+    excluded = (~eligible).nonzero().flatten()
+    # R / kappa cues reach the budget when all find slots of their own, and twice as many take
+    # hardly longer; the cues after them are compared only while there is room.
+    chunk = min(math.ceil(2 * budget / per_cue), _CHUNK_COSINES // len(memory))
     found: dict[int, None] = {}
-    for start in range(0, num_cues, chunk):
-        cosines = memory.similarity(codes.rows(slice(start, start + chunk)))
-        cosines.masked_fill_(~eligible, -torch.inf)
+    for cues in codes.split(max(1, chunk)):
+        cosines = memory.similarity(cues).index_fill_(1, excluded, -torch.inf)
         found.update(dict.fromkeys(top_slots(cosines, per_cue).flatten().tolist()))
         if len(found) >= budget:
             break

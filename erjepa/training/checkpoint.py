@@ -23,6 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from erjepa.training.peft_adapter import set_peft_adapter_apart
+
 RECIPE_STATE = "recipe_state.pt"
 ADAPTER = "adapter_model.pt"
 PROGRESS = "progress.json"
@@ -47,6 +49,11 @@ def checkpoints(output_dir: Path) -> list[Path]:
 def flops_checkpoints(output_dir: Path) -> list[Path]:
     """The complete checkpoints of ``checkpoint_at_flops`` in ``output_dir``, oldest first."""
     return _matching(output_dir, _FLOPS_NAME, int)
+
+
+def all_checkpoints(output_dir: Path) -> list[Path]:
+    """Those at FLOPs, then those of epochs and steps."""
+    return flops_checkpoints(output_dir) + checkpoints(output_dir)
 
 
 def _matching(
@@ -91,14 +98,16 @@ def publish(
     written = scratch / f"epoch_{epoch}"  # where a torchtune checkpointer writes
     written.mkdir(parents=True)
     write(epoch)
+    set_peft_adapter_apart(written)
     (written / PROGRESS).write_text(json.dumps(progress, indent=2) + "\n")
     if predictor is not None:
         torch.save(predictor, written / PREDICTOR)
     if state is not None:
         torch.save(state, written / RECIPE_STATE)
-    for file in written.iterdir():
-        with file.open("rb") as handle:
-            os.fsync(handle.fileno())
+    for file in written.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())
     older = checkpoints(output_dir) if state is not None else []
     final = output_dir / name
     os.rename(written, final)

@@ -1,8 +1,12 @@
 """Views are cut where contents begin and end, whatever the template."""
 
+import json
+
 import pytest
+from tokenizers.pre_tokenizers import ByteLevel
 from torchtune.data import Message
 from torchtune.models.llama3 import llama3_tokenizer
+from torchtune.models.qwen2_5 import qwen2_5_tokenizer
 
 from erjepa.datasets import ChatTemplate, predictor_token_ids
 from tests.models_for_tests import SPECIAL_TOKENS
@@ -65,6 +69,35 @@ def test_chatml_views():
     assert target_view == [500, *b"assistant\nout"]
 
 
+def test_qwen2_5_views(tmp_path):
+    """torchtune's ChatML tokenizer, over a vocabulary of bytes."""
+    characters = sorted(ByteLevel.alphabet())
+    (tmp_path / "vocab.json").write_text(
+        json.dumps({c: i for i, c in enumerate(characters)})
+    )
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    qwen = qwen2_5_tokenizer(
+        str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"), max_seq_len=None
+    )
+    start, end = (qwen.special_tokens[f"<|im_{edge}|>"] for edge in ("start", "end"))
+
+    def text(content):
+        return qwen.encode(content, add_bos=False, add_eos=False)
+
+    template = ChatTemplate(qwen)
+    messages = chat(("system", "do it"), ("user", "in"), ("assistant", "out"))
+    source, bridge, target, source_view, target_view = map(list, template(messages))
+    user = [start, *text("user\nin")]
+    assert source == [start, *text("system\ndo it"), end, *text("\n"), *user]
+    assert bridge == [end, *text("\n"), start, *text("assistant\n")]
+    assert target == [*text("out"), end] and source_view == user
+    assert target_view == [start, *text("assistant\nout")]
+    full = qwen({"messages": messages})["tokens"]
+    assert source + bridge + target == full
+    names = ["<|object_ref_start|>", "<|box_start|>"]
+    assert predictor_token_ids(qwen, 2, 151_936, names) == [151_646, 151_648]
+
+
 def test_earlier_turns_belong_to_the_source(tokenizer):
     messages = chat(
         ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")
@@ -106,3 +139,15 @@ def test_predictor_tokens_are_reserved_and_within_the_vocabulary(tokenizer):
         predictor_token_ids(tokenizer, 3, reserved[-1])
     with pytest.raises(ValueError, match="at least 0"):
         predictor_token_ids(tokenizer, -1, 269)
+
+
+def test_predictor_tokens_by_name(tokenizer):
+    names = ["<|python_tag|>", "<|reserved_special_token_1|>", "<|step_id|>"]
+    ids = [IDS[name] for name in names]
+    assert predictor_token_ids(tokenizer, 3, 269, names) == ids
+    assert predictor_token_ids(tokenizer, 1, 269, names) == ids[:1]
+    with pytest.raises(ValueError, match="4, but predictor_tokens names 3"):
+        predictor_token_ids(tokenizer, 4, 269, names)
+    for name, size in (("<|none|>", 269), (names[1], IDS[names[1]])):
+        with pytest.raises(ValueError, match="is no special token of Llama3Tokenizer"):
+            predictor_token_ids(tokenizer, 1, size, [name])

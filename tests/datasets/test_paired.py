@@ -1,7 +1,11 @@
 """Records of every kind become the same pairs."""
 
+import functools
+import http.server
 import json
+import threading
 
+import datasets
 import pytest
 
 from erjepa.datasets import (
@@ -9,7 +13,7 @@ from erjepa.datasets import (
     paired_dataset,
     synthetic_nl_rx_dataset,
 )
-from tests.conftest import REAL_DATA
+from tests.conftest import REAL_DATA, write_records
 
 
 def chat(source, target, system=None):
@@ -59,6 +63,36 @@ def test_a_missing_column_is_named(tokenizer, tmp_path):
         paired_dataset(
             tokenizer, source=path, column_map={"input": "word", "output": "digit"}
         )
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """A folder, and the URL at which it is served."""
+    for cache in ("HF_DATASETS_CACHE", "DOWNLOADED_DATASETS_PATH"):
+        monkeypatch.setattr(datasets.config, cache, str(tmp_path / "cache"))
+    handler = functools.partial(
+        http.server.SimpleHTTPRequestHandler, directory=tmp_path
+    )
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield tmp_path, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_url_gives_the_pairs_of_its_file(tokenizer, served):
+    folder, url = served
+    write_records(folder / "synth_train.jsonl", 5)
+    local = nl_rx_dataset(tokenizer, source=str(folder))
+    remote = nl_rx_dataset(tokenizer, source=url)
+    assert list(remote) == list(local) and len(remote) == 5
+    assert remote.where(3) == f"{url}/synth_train.jsonl[3]"
+
+
+def test_a_url_that_cannot_be_read(tokenizer, served):
+    with pytest.raises(
+        ConnectionError, match="turk_test.jsonl could not be read .* copy"
+    ):
+        nl_rx_dataset(tokenizer, source=served[1], subset="turk", split="test")
 
 
 def test_nl_rx_has_two_subsets_and_two_splits(tokenizer):

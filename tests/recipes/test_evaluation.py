@@ -70,7 +70,7 @@ def test_adapter_and_merged_weights_and_any_ranks_score_alike(trained, tmp_path)
 
     merged = tmp_path / "merged"
     shutil.copytree(trained / "epoch_0", merged)
-    for file in merged.glob("adapter*"):
+    for file in merged.glob("adapter_model*"):
         file.unlink()
     for overrides, ranks in (
         ([f"checkpoint_dir={merged}"], 1),

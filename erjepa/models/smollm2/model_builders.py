@@ -1,0 +1,76 @@
+"""Builders of SmolLM2-135M from torchtune's Llama 3.2, whose architecture it has."""
+
+from torchtune.models.llama3_2 import llama3_2, lora_llama3_2
+from torchtune.modules import TransformerDecoder
+from torchtune.modules.peft import LORA_ATTN_MODULES
+
+_ARCHITECTURE = {
+    "vocab_size": 49_152,
+    "num_layers": 30,
+    "num_heads": 9,
+    "num_kv_heads": 3,
+    "embed_dim": 576,
+    "max_seq_len": 8192,
+    "intermediate_dim": 1536,
+    "norm_eps": 1e-5,
+    "rope_base": 100_000,
+    "scale_factor": 1,  # plain rotary embeddings
+    "tie_word_embeddings": True,
+}
+
+
+def smollm2_135m() -> TransformerDecoder:
+    """
+    Builder for creating a SmolLM2 model initialized w/ the default 135M parameter values
+    of https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct.
+
+    Returns:
+        TransformerDecoder: Instantiation of SmolLM2 135M model
+    """
+    return llama3_2(**_ARCHITECTURE)
+
+
+def lora_smollm2_135m(
+    lora_attn_modules: list[LORA_ATTN_MODULES],
+    apply_lora_to_mlp: bool = False,
+    apply_lora_to_output: bool = False,
+    lora_rank: int = 8,
+    lora_alpha: float = 16,
+    lora_dropout: float = 0.0,
+    use_dora: bool = False,
+    quantize_base: bool = False,
+) -> TransformerDecoder:
+    """
+    Builder for creating a SmolLM2 135M model with LoRA enabled.
+
+    Args:
+        lora_attn_modules (list[LORA_ATTN_MODULES]): list of which linear layers
+            LoRA should be applied to in each self-attention block. Options are
+            ``{"q_proj", "k_proj", "v_proj", "output_proj"}``.
+        apply_lora_to_mlp (bool): whether to apply LoRA to the MLP in each transformer layer.
+        apply_lora_to_output (bool): whether to apply LoRA to the model's final output
+            projection. The projection is the embedding table, so this is an error.
+        lora_rank (int): rank of each low-rank approximation
+        lora_alpha (float): scaling factor for the low-rank approximation
+        lora_dropout (float): dropout probability for the low-rank approximation
+        use_dora (bool): Decompose the LoRA weight into magnitude and direction
+            (https://arxiv.org/abs/2402.09353).
+        quantize_base (bool): Whether to quantize base model weights
+
+    Returns:
+        TransformerDecoder: Instantiation of SmolLM2 135M model with LoRA applied
+
+    Raises:
+        ValueError: if ``apply_lora_to_output`` is True.
+    """
+    return lora_llama3_2(
+        lora_attn_modules=lora_attn_modules,
+        apply_lora_to_mlp=apply_lora_to_mlp,
+        apply_lora_to_output=apply_lora_to_output,
+        lora_rank=lora_rank,
+        lora_alpha=lora_alpha,
+        lora_dropout=lora_dropout,
+        use_dora=use_dora,
+        quantize_base=quantize_base,
+        **_ARCHITECTURE,
+    )

@@ -1,0 +1,158 @@
+"""What replay adds to a step: addresses, selection, refresh and write on a full memory.
+
+    python -m tests.benchmarks.replay [--quick]
+
+64 pairs a step, 2048-wide embeddings, addresses of 256 entries out of 8192: a step of
+Llama-3.2-1B. Memories are filled with random addresses and 100 tokens a pair. Random sources
+find neighbors of their own; "sources alike" is the slowest case, in which content selection
+compares every source before it gives up on filling the budget.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from erjepa.replay import EpisodicMemory, EpisodicReplay
+from erjepa.replay.codes import Codes
+from tests.benchmarks.timing import Row, Times, interleave, ratio
+
+PAIRS, WIDTH, ADDRESS, KEPT = 64, 2048, 8192, 256
+RECORD = (list(range(50)), list(range(50)))
+CASES = ("content", "content, sources alike", "uniform", "hard")
+ADDRESSES = "replay, of which addresses of the sources, at any capacity"
+GIB = 2**30
+
+
+def benchmark(quick: bool) -> list[Row]:
+    """Milliseconds a step for each selection and capacity, and what a memory takes."""
+    rows, before = [], {}
+    for exponent in (3, 4, 5) if quick else (3, 4, 5, 6):
+        memory = full_memory(10**exponent)
+        sources = torch.randn(PAIRS, WIDTH, generator=torch.Generator().manual_seed(2))
+        addresses = {ADDRESSES: partial(memory.addresses.encode, sources)}
+        times = interleave(
+            addresses | {case: partial(next, steps(memory, case)) for case in CASES},
+            repeats=5 if quick else 9,
+        )
+        if not before:
+            rows.append(times[ADDRESSES].row(ADDRESSES, note=threads()))
+        for case in CASES:
+            rows += case_rows(case, exponent, times[case], before.get(case))
+        before = times
+    rows.append(bytes_row(memory))
+    return rows if quick else rows + checkpoint_rows(memory)
+
+
+def case_rows(case: str, exponent: int, times: Times, before: Times | None):
+    """Time of a step at a capacity, and over that at a tenth of it."""
+    target = "< 50" if exponent == 4 and torch.get_num_threads() == 1 else ""
+    yield times.row(f"replay, {case}, 10^{exponent}", target=target, note=threads())
+    if before is not None:
+        name = f"replay, {case}, 10^{exponent} / 10^{exponent - 1}"
+        yield ratio(name, times, before, target="<= 10")
+
+
+def threads() -> str:
+    return f"{torch.get_num_threads()} threads"
+
+
+def full_memory(capacity: int) -> EpisodicMemory:
+    """A memory without a free slot; addresses have an entry in each of K equal parts."""
+    memory = make_replay(capacity, "content").memory
+    generator = torch.Generator().manual_seed(0)
+    part = ADDRESS // KEPT
+    for ids in torch.arange(capacity).split(5000):
+        offsets = torch.randint(part, (len(ids), KEPT), generator=generator)
+        values = torch.randn(len(ids), KEPT, generator=generator)
+        codes = Codes(F.normalize(values), torch.arange(0, ADDRESS, part) + offsets)
+        errors = torch.rand(len(ids), generator=generator)
+        memory.write(ids, [RECORD] * len(ids), codes, errors)
+    return memory
+
+
+def make_replay(capacity: int, selection: str) -> EpisodicReplay:
+    return EpisodicReplay(
+        embed_dim=WIDTH,
+        seed=0,
+        capacity=capacity,
+        selection=selection,
+        address_dim=ADDRESS,
+        address_top_k=KEPT,
+    )
+
+
+def steps(memory: EpisodicMemory, case: str):
+    """Yields after each step; its pairs are those of no step before."""
+    replay = make_replay(1, case.split(",")[0])
+    replay.memory = memory
+    generator = torch.Generator().manual_seed(1)
+    distinct = 1 if "alike" in case else PAIRS
+    first = int(memory.example_ids.max()) + 1 + 10**6 * CASES.index(case)
+    while True:
+        ids = torch.arange(first, first + PAIRS)
+        sources = torch.randn(distinct, WIDTH, generator=generator)
+        errors = torch.rand(2, PAIRS, generator=generator)
+        yield step(replay, ids, sources.expand(PAIRS, WIDTH), errors)
+        first += PAIRS
+
+
+def step(replay: EpisodicReplay, ids: Tensor, sources: Tensor, errors: Tensor) -> None:
+    """What the recipe does with the memory in a step."""
+    records = [RECORD] * len(ids)
+    addresses = replay.encode(sources)
+    draw = replay.draw(ids, records, addresses)
+    replay.refresh(draw, errors[0, : len(draw.slots)])
+    replay.write(ids, records, addresses, errors[1])
+
+
+def bytes_per_slot(memory: EpisodicMemory) -> float:
+    """What a slot in use takes: tensors with a row a slot, and its tokens."""
+    store = memory._records
+    parts = [vars(part).values() for part in (memory, memory.addresses, store)]
+    tensors = [v for values in parts for v in values if isinstance(v, Tensor)]
+    rows = sum(t[0].nbytes for t in tensors if len(t) == memory.capacity)
+    pointer = 8
+    tokens = sum(sys.getsizeof(t) + pointer for t in store._tokens) / memory.capacity
+    return rows + tokens
+
+
+def bytes_row(memory: EpisodicMemory) -> Row:
+    size = bytes_per_slot(memory)
+    note = f"{size:.0f} bytes a slot"
+    name = "replay, a million slots of 100 tokens"
+    return Row(name, size * 10**6 / GIB, "GiB", target="<= 2", note=note)
+
+
+def checkpoint_rows(memory: EpisodicMemory) -> list[Row]:
+    """Size of a memory in a checkpoint, and seconds to write and to read it."""
+    name = f"replay, {memory.capacity} slots in a checkpoint"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "memory.pt"
+        saving = seconds(lambda: torch.save(memory.state_dict(), path))
+        size = path.stat().st_size / GIB
+        loading = seconds(
+            lambda: memory.load_state_dict(torch.load(path, weights_only=True))
+        )
+    return [
+        Row(name, size, "GiB"),
+        Row(f"{name}, saved in", saving, "s"),
+        Row(f"{name}, loaded in", loading, "s"),
+    ]
+
+
+def seconds(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    for row in benchmark(quick="--quick" in sys.argv):
+        print(row)
