@@ -15,20 +15,21 @@ from torchtune import config
 from torchtune.config._utils import _get_component_from_path
 
 
-def config_names() -> list[str]:
-    """Names of the packaged configs."""
+def config_names(folder: str = ".") -> list[str]:
+    """Names of the packaged configs: of runs, or those in ``folder`` of the configs."""
     return sorted(
         Path(entry.name).stem
-        for entry in files("erjepa_configs").iterdir()
+        for entry in (files("erjepa_configs") / folder).iterdir()
         if entry.name.endswith(".yaml")
     )
 
 
-def config_path(name: str) -> str:
+def config_path(name: str, folder: str = ".") -> str:
     """Path of a config given by path or by the name of a packaged one.
 
     Args:
         name (str): a path, or a bare name such as ``llama3_2_1b_synth``.
+        folder (str): folder of the packaged configs to look in, such as ``experiments``.
 
     Returns:
         str: path of the YAML file.
@@ -38,11 +39,11 @@ def config_path(name: str) -> str:
     """
     if Path(name).is_file():
         return name
-    if name in config_names():
-        return str(files("erjepa_configs") / f"{name}.yaml")
+    if name in config_names(folder):
+        return str(files("erjepa_configs") / folder / f"{name}.yaml")
     raise FileNotFoundError(
-        f"--config {name}: no such file, and no packaged config of that name. "
-        f"Packaged configs: {', '.join(config_names())}."
+        f"config {name}: no such file, and no packaged config of that name. "
+        f"Packaged configs: {', '.join(config_names(folder))}."
     )
 
 
@@ -91,7 +92,7 @@ def check_keys(cfg: DictConfig, sections: Mapping[str, Iterable[str] | None]) ->
     Raises:
         ValueError: naming the first unknown key and the nearest known one.
     """
-    _reject_unknown("", cfg, sections)
+    reject_unknown("", cfg, sections)
     for section, keys in sections.items():
         node = cfg.get(section)
         if not OmegaConf.is_dict(node):
@@ -99,12 +100,22 @@ def check_keys(cfg: DictConfig, sections: Mapping[str, Iterable[str] | None]) ->
         if "_component_" in node:
             keys = _parameters(node["_component_"])
         if keys is not None:
-            _reject_unknown(f"{section}.", node, ["_component_", *keys])
+            reject_unknown(f"{section}.", node, ["_component_", *keys])
 
 
-def _reject_unknown(prefix: str, node: DictConfig, known: Iterable[str]) -> None:
-    known = list(known)
-    for key in node:
+def reject_unknown(prefix: str, keys: Iterable[Any], known: Iterable[Any]) -> None:
+    """Reject keys that are not known.
+
+    Args:
+        prefix (str): what stands before the keys in messages, such as ``replay.``.
+        keys (Iterable[Any]): keys that are given.
+        known (Iterable[Any]): keys that may be given.
+
+    Raises:
+        ValueError: naming the first unknown key and the nearest known one.
+    """
+    known = list(map(str, known))
+    for key in keys:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1, cutoff=0)
             hint = f" Did you mean {prefix}{near[0]}?" if near else ""

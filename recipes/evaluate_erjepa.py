@@ -53,7 +53,6 @@ class EvaluationRecipeERJEPA:
         self._max_new_tokens = cfg.max_new_tokens
         self._alignment = cfg.get("alignment", False)
         self._output_dir = Path(cfg.output_dir)
-        self._results_dir = self._output_dir / "evaluation"
         self._checkpoints = self._find_checkpoints(cfg)
         self._task = load_task(cfg.task, cfg.get("databases", None))
 
@@ -156,12 +155,7 @@ class EvaluationRecipeERJEPA:
                 for file in sorted(path.glob("*model*"))
             }
         if self._alignment:
-            keys = (
-                "views",
-                "num_predictor_tokens",
-                "predictor_tokens",
-                "row_length",
-            )
+            keys = ("views", "num_predictor_tokens", "predictor_tokens", "row_length")
             settings["alignment"] = {key: cfg.get(key) for key in keys}
         return settings
 
@@ -175,7 +169,8 @@ class EvaluationRecipeERJEPA:
 
     def _evaluate(self, path: Path | None) -> dict[str, Any]:
         """Generate what is missing and score all."""
-        results_dir = self._results_dir / ("base" if path is None else path.name)
+        name = "base" if path is None else path.name
+        results_dir = self._output_dir / "evaluation" / name
         store = PredictionStore(results_dir, self._settings(path), rank=self._rank)
         found = [store.open() if self._rank == 0 else None]
         dist.broadcast_object_list(found)

@@ -220,8 +220,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
 
     def _require_fresh_output(self) -> None:
         """Never write over the checkpoints of another run, nor mix budgets with its."""
-        at_flops = checkpoint.flops_checkpoints(self._output_dir)
-        existing = at_flops + checkpoint.checkpoints(self._output_dir)
+        existing = checkpoint.all_checkpoints(self._output_dir)
         if existing and not self._resume:
             raise FileExistsError(
                 f"output_dir={self._output_dir} holds {existing[-1].name} of an earlier "
@@ -230,7 +229,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             )
         for i, budget in enumerate(self._flops_budgets):
             path = self._output_dir / f"flops_{i}"
-            if path in at_flops and checkpoint.load_progress(path)["budget"] != budget:
+            if path in existing and checkpoint.load_progress(path)["budget"] != budget:
                 raise ValueError(
                     f"{path} was not written at {budget:g} FLOPs; a resumed run keeps "
                     "its checkpoint_at_flops and may add larger ones."

@@ -14,7 +14,7 @@ from erjepa.replay import validate_replay
 from erjepa.training.adapters import initial_adapter_state
 from erjepa_recipe.keys import KEYS
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 
 
 def test_all_configs_are_packaged():

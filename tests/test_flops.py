@@ -2,28 +2,56 @@
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from torchtune.models.llama3_2 import llama3_2
 
 from erjepa.flops import StepFlops
 from erjepa.forward import PackedDecoder
 from erjepa.packing import PairCollator
-from tests.models_for_tests import random_pairs, small_decoder
+from tests.models_for_tests import BASE_SHAPE, VOCAB, random_pairs, small_decoder
 
 
-@pytest.mark.parametrize("num_pairs", [1, 5])
-def test_linear_layers_and_head_by_torchs_count(num_pairs):
-    """Rows of one pair each and no padding, so torch runs what is counted."""
+def without_adapters():
+    """Every layer trained, embeddings and head frozen."""
+    decoder = llama3_2(**{**BASE_SHAPE, "vocab_size": VOCAB})
+    decoder.tok_embeddings.weight.requires_grad_(False)
+    return decoder
+
+
+def partly_trained():
+    """LoRA whose first layer is frozen."""
     decoder = small_decoder()
+    decoder.layers[0].requires_grad_(False)
+    return decoder
+
+
+@pytest.mark.parametrize("build", [small_decoder, without_adapters, partly_trained])
+@pytest.mark.parametrize("num_pairs", [1, 5])
+def test_a_pass_by_torchs_count(build, num_pairs):
+    """Rows of one pair each and no padding, so torch runs what is counted.
+
+    But for attention: torch counts all of a row's positions seeing all, we those that the
+    mask lets see each other.
+    """
+    decoder = build()
     model = PackedDecoder(decoder, num_predictor_tokens=1)
     pair = random_pairs(1)[0]
     batch = PairCollator(predictor_ids=[94])([pair] * num_pairs)
-    with FlopCounterMode(display=False) as counter:
+    with (
+        FlopCounterMode(display=False) as counter,
+        sdpa_kernel(SDPBackend.MATH),  # the others are not counted on the CPU
+    ):
         output = model(batch)
         sum(part.sum() for part in output).backward()
     counts = counter.get_flop_counts()["Global"]
+    counted = StepFlops(decoder)
+    attention = counted._per_attended * batch.attention_area
     linear = sum(n for op, n in counts.items() if op is torch.ops.aten.mm)
-    attention = StepFlops(decoder)._per_attended * batch.attention_area
-    assert StepFlops(decoder)(batch) - attention == linear
+    assert counted(batch) - attention == linear
+    products = sum(n for op, n in counts.items() if op is torch.ops.aten.bmm)
+    rows, length = batch.tokens.shape
+    assert counted._per_attended * rows * length**2 == products
 
 
 def test_attention_by_hand():

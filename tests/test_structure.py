@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "model_card": set(),
     "analysis": set(),
     "demo": {"analysis"},
+    "experiment": {"config", "predictions", "training", "report"},
 }
 
 

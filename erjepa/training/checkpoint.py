@@ -51,6 +51,11 @@ def flops_checkpoints(output_dir: Path) -> list[Path]:
     return _matching(output_dir, _FLOPS_NAME, int)
 
 
+def all_checkpoints(output_dir: Path) -> list[Path]:
+    """Those at FLOPs, then those of epochs and steps."""
+    return flops_checkpoints(output_dir) + checkpoints(output_dir)
+
+
 def _matching(
     output_dir: Path, pattern: re.Pattern, place: Callable[..., Any]
 ) -> list[Path]:

@@ -36,6 +36,10 @@ def assert_same(mine, expected):
         assert torch.equal(mine[name], expected[name]), name
 
 
+def written(path):
+    return (path / checkpoint.ADAPTER).stat().st_mtime_ns
+
+
 @pytest.fixture(scope="module")
 def by_step(base, data, tmp_path_factory):
     """A run of 12 steps on two ranks with a checkpoint at every step."""

@@ -101,8 +101,9 @@ def test_current_batch_control_replays_the_step_itself(base, data, tmp_path):
     assert metrics[0]["grad_norm"] == pytest.approx(2 * first, rel=1e-5)
     assert half[0]["grad_norm"] == pytest.approx(1.5 * first, rel=1e-5)
     assert half[0]["loss"] == pytest.approx(1.5 * without[0]["loss"], rel=1e-5)
-    for m in metrics:
+    for m, alone in zip(metrics, without, strict=True):
         assert m["replayed"] == 4
+        assert m["step_flops"] == 2 * alone["step_flops"]
         assert m["replay_lm_loss"] == pytest.approx(m["lm_loss"], rel=1e-5)
         assert m["loss"] == pytest.approx(2 * (m["lm_loss"] + m["jepa_loss"]), rel=1e-5)
 

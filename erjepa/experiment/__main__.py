@@ -1,0 +1,90 @@
+"""Grids of runs: ``python -m erjepa.experiment run NAME [key=value ...]``.
+
+NAME is a packaged experiment or the path of a YAML file. Started again, it goes on where it
+was. ``show`` prints what would run; ``report OUTPUT`` makes the report of what is there.
+"""
+
+import argparse
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from erjepa.experiment.cells import cells, training_command
+from erjepa.experiment.config import Experiment, load_experiment
+from erjepa.experiment.results import CELLS
+from erjepa.experiment.running import run_experiment
+
+
+def run(experiment: Experiment) -> int:
+    """Run an experiment; exit code 1 if a cell failed."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    failed = run_experiment(experiment)
+    if failed:
+        print(f"{len(failed)} cells failed: {', '.join(failed)}. Run again to retry.")
+        return 1
+    print(f"Results: {experiment.output_dir}. Tables and figures:")
+    print(f"  python -m erjepa.experiment report {experiment.output_dir}")
+    return 0
+
+
+def show(experiment: Experiment) -> int:
+    """Print an experiment with all its keys, and how each method trains."""
+    print(OmegaConf.to_yaml(OmegaConf.create(experiment.as_dict()), sort_keys=False))
+    found = cells(experiment)
+    print(f"# {len(found)} cells; the first of each method:")
+    first = {cell.method: cell for cell in reversed(found)}
+    for method in experiment.methods:
+        cell = first[method]
+        folder = Path(experiment.output_dir) / CELLS / cell.name
+        print(f"# {shlex.join(training_command(experiment, cell, folder))}")
+    return 0
+
+
+def report(output_dir: str) -> int:
+    """Make the report of an experiment."""
+    try:
+        from erjepa.report import build_report
+    except ImportError as error:
+        raise ValueError(f"there is no report to make here: {error}") from None
+    build_report(Path(output_dir))
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Read the command line.
+
+    Args:
+        arguments (Sequence[str] | None): ``None`` for those of the process.
+
+    Returns:
+        int: exit code.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m erjepa.experiment",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("run", "show"):
+        command = commands.add_parser(name)
+        command.add_argument("name", metavar="NAME")
+        command.add_argument("overrides", metavar="key=value", nargs="*")
+    commands.add_parser("report").add_argument("output_dir", metavar="OUTPUT")
+    args = parser.parse_args(arguments)
+    try:
+        if args.command == "report":
+            return report(args.output_dir)
+        experiment = load_experiment(args.name, args.overrides)
+        return run(experiment) if args.command == "run" else show(experiment)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""The runs of an experiment, and the commands that train and score them."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from erjepa.experiment.config import TOKENS_OF, Experiment, config_of, slug
+from erjepa.training import checkpoint
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a method on a dataset with a seed.
+
+    Args:
+        dataset (str): short name of the dataset.
+        config (str): config of the recipe.
+        method (str): name of the method.
+        seed (int): seed of the run.
+        overrides (Mapping[str, Any]): of the experiment, the dataset and the method.
+        tokens_of (str | None): name of the cell whose tokens end this run.
+    """
+
+    dataset: str
+    config: str
+    method: str
+    seed: int
+    overrides: Mapping[str, Any]
+    tokens_of: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Where the run is within the results, such as ``synth/llm-jepa/seed_82``."""
+        return cell_name(self.dataset, self.method, self.seed)
+
+
+def cell_name(dataset: str, method: str, seed: int) -> str:
+    """Name of a cell, which is its folder as well."""
+    return f"{dataset}/{slug(method)}/seed_{seed}"
+
+
+def cells(experiment: Experiment) -> list[Cell]:
+    """All runs: seed by seed, so that what is there early can be compared.
+
+    Runs that depend on another's tokens come after all others of their seed and dataset.
+    """
+    found = []
+    for seed in experiment.seeds:
+        for dataset, entry in experiment.datasets.items():
+            config, of_dataset = config_of(entry)
+            group = []
+            for method, own in experiment.methods.items():
+                overrides = {**experiment.overrides, **of_dataset, **own}
+                source = overrides.pop(TOKENS_OF, None)
+                tokens_of = source and cell_name(dataset, source, seed)
+                cell = Cell(dataset, config, method, seed, overrides, tokens_of)
+                group.append(cell)
+            found += sorted(group, key=lambda cell: cell.tokens_of is not None)
+    return found
+
+
+def training_command(
+    experiment: Experiment, cell: Cell, folder: Path, tokens: int | None = None
+) -> list[str]:
+    """The command that trains a cell, or goes on with it.
+
+    Args:
+        experiment (Experiment): what it belongs to.
+        cell (Cell): the run.
+        folder (Path): its output_dir.
+        tokens (int | None): tokens at which it ends.
+
+    Returns:
+        list[str]: arguments of ``tune``.
+    """
+    own: dict[str, Any] = {"seed": cell.seed, "output_dir": str(folder)}
+    if experiment.budgets is not None:
+        own["checkpoint_at_flops"] = list(experiment.budgets)
+    if tokens is not None:
+        own["stop.tokens"] = tokens
+    elif experiment.match == "flops":
+        own["stop.flops"] = experiment.budgets[-1]
+    if checkpoint.resumable_checkpoints(folder):
+        own["resume_from_checkpoint"] = True
+    return _tune(experiment, "erjepa_recipe", cell, own)
+
+
+def evaluation_command(
+    experiment: Experiment, cell: Cell, folder: Path, paths: Iterable[Path]
+) -> list[str]:
+    """The command that scores checkpoints of a cell; arguments as above, and ``paths``."""
+    own = {
+        "seed": cell.seed,
+        "output_dir": str(folder),
+        "alignment": experiment.alignment,
+        **experiment.evaluation,
+        "checkpoint_dir": [str(path) for path in paths],
+    }
+    return _tune(experiment, "erjepa_eval", cell, own)
+
+
+def checkpoints_to_score(experiment: Experiment, folder: Path) -> list[Path]:
+    """The checkpoints of a finished run that its experiment asks for, oldest first.
+
+    Those at budgets, or else at the ends of epochs; and the run's end, unless that is a
+    budget.
+
+    Args:
+        experiment (Experiment): what the run belongs to.
+        folder (Path): output_dir of the run.
+
+    Returns:
+        list[Path]: folders of the checkpoints.
+    """
+    *before, end = checkpoint.checkpoints(folder)
+    if experiment.budgets is None:
+        return [path for path in before if "step" not in path.name] + [end]
+    at_flops = checkpoint.flops_checkpoints(folder)
+    steps = [checkpoint.load_progress(path)["steps"] for path in (*at_flops, end)]
+    return at_flops if steps[-1] in steps[:-1] else [*at_flops, end]
+
+
+def _tune(
+    experiment: Experiment, recipe: str, cell: Cell, own: Mapping[str, Any]
+) -> list[str]:
+    launcher = []
+    if experiment.nproc_per_node > 1:
+        # A port of its own, so that runs can go on side by side.
+        launcher = ["--standalone", "--nproc_per_node", str(experiment.nproc_per_node)]
+    values = {**cell.overrides, **own}
+    arguments = [
+        key if key.startswith("~") else f"{key}={_text(value)}"
+        for key, value in values.items()
+    ]
+    return ["tune", "run", *launcher, recipe, "--config", cell.config, *arguments]
+
+
+def _text(value: Any) -> str:
+    """A value as the command line takes it."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,203 @@
+"""What an experiment compares: one YAML file, checked before anything runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+import erjepa.config
+
+TOKENS_OF = "stop.tokens_of"
+# What the grid itself sets for each run.
+_OWN = (
+    "seed output_dir resume_from_checkpoint checkpoint_at_flops checkpoint_dir alignment"
+).split()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment; the fields are the keys of its YAML file.
+
+    Args:
+        name (str): what it is called.
+        output_dir (str): folder of its results.
+        seeds (Sequence[int]): seeds of every method on every dataset.
+        datasets (Mapping[str, Any]): short name to a config of the recipe, by name or path,
+            or to ``{config: NAME}`` and overrides for this dataset.
+        methods (Mapping[str, Mapping[str, Any]]): name, as tables show it, to overrides, in
+            the order of tables. ``stop.tokens_of: METHOD`` ends a run at the tokens that
+            METHOD's run took on the same dataset with the same seed.
+        overrides (Mapping[str, Any]): for every run; those of the dataset and then those of
+            the method win.
+        budgets (Sequence[float] | None): FLOPs at which each run is scored; ``None``: at
+            the end of every epoch.
+        match (str): ``flops``: each run stops at the last budget; ``epochs``: after its
+            epochs.
+        alignment (bool): whether predictions have the cosine of their pair.
+        evaluation (Mapping[str, Any]): further overrides for the evaluation.
+        report (Sequence[Any]): sections of the report.
+        nproc_per_node (int): ranks of each run.
+        devices (Sequence[int] | None): devices to share out, ``nproc_per_node`` for each of
+            the runs side by side; without CUDA it only sets how many. ``None``: one by one.
+        model (str | None): to name configs by, ``${model}_synth``.
+        budgets_of (Mapping[str, Any]): to choose budgets from, ``${budgets_of.${model}}``.
+
+    Raises:
+        ValueError: if a value makes no sense.
+    """
+
+    name: str
+    output_dir: str
+    seeds: Sequence[int]
+    datasets: Mapping[str, Any]
+    methods: Mapping[str, Mapping[str, Any]]
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    budgets: Sequence[float] | None = None
+    match: str = "epochs"
+    alignment: bool = False
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    report: Sequence[Any] = field(default_factory=list)
+    nproc_per_node: int = 1
+    devices: Sequence[int] | None = None
+    model: str | None = None
+    budgets_of: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key in ("seeds", "datasets", "methods"):
+            if not getattr(self, key):
+                raise ValueError(f"{key} is empty")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds={list(self.seeds)} names one twice")
+        slugs = [slug(method) for method in self.methods]
+        if len(set(slugs)) < len(slugs):
+            raise ValueError(
+                f"methods {', '.join(self.methods)}: two have the same folder name"
+            )
+        if self.match not in ("flops", "epochs"):
+            raise ValueError(f"match={self.match}: expected flops or epochs")
+        if self.match == "flops" and not self.budgets:
+            raise ValueError("match=flops needs budgets")
+        n = self.nproc_per_node
+        if self.devices is not None and (not self.devices or len(self.devices) % n):
+            raise ValueError(
+                f"devices={list(self.devices)} cannot be shared out {n} by {n} "
+                "(nproc_per_node)"
+            )
+        for method, overrides in self.methods.items():
+            source = overrides.get(TOKENS_OF)
+            if source is not None and TOKENS_OF in self.methods.get(
+                source, {TOKENS_OF: None}
+            ):
+                raise ValueError(
+                    f"methods: {method}: {TOKENS_OF}={source} must be a method that "
+                    f"does not use {TOKENS_OF} itself"
+                )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The experiment as its YAML would have it, all keys given."""
+        return asdict(self)
+
+
+def config_of(dataset: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The config that an entry of ``datasets`` names, and its overrides."""
+    if isinstance(dataset, str):
+        return dataset, {}
+    if "config" not in dataset:
+        raise ValueError(f"datasets: {dict(dataset)} names no config")
+    return dataset["config"], {k: v for k, v in dataset.items() if k != "config"}
+
+
+def slug(method: str) -> str:
+    """Name of a method in paths: ``ER-JEPA content`` is ``er-jepa_content``."""
+    return "".join(c if c.isalnum() or c in "-._" else "_" for c in method.lower())
+
+
+def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
+    """Read an experiment and check it against the configs of its runs.
+
+    A file may start from another one, ``defaults: NAME``; each key it has replaces the
+    whole key there.
+
+    Args:
+        name (str): path, or name of a packaged experiment.
+        arguments (Sequence[str]): ``key=value``, replacing a key; ``overrides.key=value``
+            adds to a section.
+
+    Returns:
+        Experiment: with interpolations resolved.
+
+    Raises:
+        ValueError: naming the file and the key, if a key is unknown or a value makes no
+            sense.
+        FileNotFoundError: if there is no such experiment, or a config it names.
+    """
+    erjepa.config.prepare()
+    path = erjepa.config.config_path(name, "experiments")
+    try:
+        cfg = OmegaConf.create(_with_defaults(path))
+        for argument in arguments:
+            _set(cfg, argument)
+        erjepa.config.check_keys(cfg, {f.name: None for f in fields(Experiment)})
+        values = OmegaConf.to_container(cfg, resolve=True)
+        values["methods"] = {
+            method: overrides or {}
+            for method, overrides in (values.get("methods") or {}).items()
+        }
+        experiment = Experiment(**values)
+        for name in experiment.datasets:
+            _check_overrides(experiment, name)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    return experiment
+
+
+def _with_defaults(path: str) -> dict[str, Any]:
+    cfg = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    defaults = cfg.pop("defaults", None)
+    if defaults is None:
+        return cfg
+    beside = Path(path).parent / f"{defaults}.yaml"
+    known = str(beside) if beside.is_file() else defaults
+    parent = _with_defaults(erjepa.config.config_path(known, "experiments"))
+    return {**parent, **cfg}
+
+
+def _set(cfg: DictConfig, argument: str) -> None:
+    key, separator, text = argument.partition("=")
+    if not separator:
+        raise ValueError(f"argument {argument!r}: expected key=value")
+    value = OmegaConf.from_dotlist([f"value={text}"])["value"]
+    section, _, rest = key.partition(".")
+    if not rest:
+        cfg[section] = value
+    elif section in ("overrides", "evaluation", "datasets", "budgets_of"):
+        cfg[section] = {**(cfg.get(section) or {}), rest: value}
+    else:
+        raise ValueError(f"argument {argument!r}: {section} is replaced as a whole")
+
+
+def _check_overrides(experiment: Experiment, dataset: str) -> None:
+    """Reject overrides that the config of a run shows no key for."""
+    config, own = config_of(experiment.datasets[dataset])
+    cfg = OmegaConf.load(erjepa.config.config_path(config))
+    sections = {
+        "overrides": experiment.overrides,
+        f"datasets: {dataset}": own,
+        "evaluation": experiment.evaluation,
+        **{f"methods: {name}": keys for name, keys in experiment.methods.items()},
+    }
+    for place, keys in sections.items():
+        for key in keys:
+            first, _, rest = key.lstrip("~").partition(".")
+            if first in _OWN:
+                raise ValueError(f"{place}: {first} is set by the grid")
+            section = cfg.get(first)
+            try:
+                erjepa.config.reject_unknown("", [first], cfg)
+                if rest and OmegaConf.is_dict(section) and "_component_" not in section:
+                    known = [*section, TOKENS_OF.removeprefix("stop.")]
+                    erjepa.config.reject_unknown(f"{first}.", [rest], known)
+            except ValueError as error:
+                raise ValueError(f"{place}: {error}") from None

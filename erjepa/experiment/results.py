@@ -1,0 +1,158 @@
+"""Results on disk: ``experiment.json``, what was run; ``results.jsonl``, a line a checkpoint.
+
+The lines of a cell are put in place together, so a cell has all of its lines or none.
+"""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from erjepa.experiment.cells import Cell
+from erjepa.experiment.config import Experiment
+from erjepa.predictions import PREDICTIONS, SUMMARY
+from erjepa.training import checkpoint
+
+EXPERIMENT, RESULTS, CELLS = "experiment.json", "results.jsonl", "cells"
+# Where and how to run, and what to print, may change between runs of one experiment.
+_FREE = ("output_dir", "devices", "report")
+_MAY_GROW = ("seeds", "datasets", "methods")
+
+
+def read_results(output_dir: Path) -> list[dict[str, Any]]:
+    """The lines of ``results.jsonl``, in order of completion."""
+    path = output_dir / RESULTS
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def add_results(output_dir: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Add lines, all of them or, if killed, none."""
+    path = output_dir / RESULTS
+    text = path.read_text() if path.exists() else ""
+    _replace(path, text + "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def result_line(
+    output_dir: Path, cell: Cell, overrides: Mapping[str, Any], path: Path
+) -> dict[str, Any]:
+    """What ``results.jsonl`` keeps of a checkpoint that was scored.
+
+    Args:
+        output_dir (Path): folder of the experiment.
+        cell (Cell): the run.
+        overrides (Mapping[str, Any]): what set the method apart on the command line.
+        path (Path): folder of the checkpoint.
+
+    Returns:
+        dict[str, Any]: the line; paths in it are relative to ``output_dir``.
+    """
+    progress = checkpoint.load_progress(path)
+    scores = path.parent / "evaluation" / path.name
+    summary = json.loads((scores / SUMMARY).read_text())
+    readings = {k: v for k, v in summary.items() if isinstance(v, dict)}
+    examples = readings[summary["primary"]]["examples"]
+    rate = summary["examples_per_second"]
+    return {
+        "cell": cell.name,
+        "dataset": cell.dataset,
+        "method": cell.method,
+        "seed": cell.seed,
+        "overrides": dict(overrides),
+        "checkpoint": path.name,
+        "budget": progress.get("budget"),
+        **{k: progress[k] for k in ("steps", "total_flops", "total_tokens", "epoch")},
+        "task": summary["task"],
+        "accuracy": summary["accuracy"],
+        "primary": summary["primary"],
+        "readings": {name: reading["share"] for name, reading in readings.items()},
+        "examples": examples,
+        "predictions": str((scores / PREDICTIONS).relative_to(output_dir)),
+        "log": str((path.parent / "logs" / "metrics.txt").relative_to(output_dir)),
+        "train_seconds": progress["train_seconds"],
+        "eval_seconds": examples / rate if rate else None,
+    }
+
+
+def begin(output_dir: Path, experiment: Experiment) -> None:
+    """Record what is run, or check that it is what was begun.
+
+    Args:
+        output_dir (Path): folder of the experiment.
+        experiment (Experiment): what is run; may add seeds, datasets and methods.
+
+    Raises:
+        ValueError: naming the key, if the experiment that was begun is another one.
+    """
+    path = output_dir / EXPERIMENT
+    config = json.loads(json.dumps(experiment.as_dict()))
+    if path.exists():
+        begun = json.loads(path.read_text())["config"]
+        for key in config:
+            if key not in _FREE and not _goes_on(key, begun.get(key), config[key]):
+                raise ValueError(
+                    f"{path} was begun with {key}={json.dumps(begun.get(key))}, not "
+                    f"{json.dumps(config[key])}. An experiment may gain seeds, datasets "
+                    "and methods; for anything else choose another output_dir."
+                )
+        if begun == config:
+            return
+    _replace(path, json.dumps({**_surroundings(), "config": config}, indent=2) + "\n")
+
+
+def _goes_on(key: str, begun: Any, given: Any) -> bool:
+    if key not in _MAY_GROW or begun is None:
+        return begun == given
+    if isinstance(given, list):
+        return set(begun) <= set(given)
+    return all(name in given and given[name] == begun[name] for name in begun)
+
+
+def _surroundings() -> dict[str, Any]:
+    packages = ("torch", "torchtune", "torchao", "erjepa")
+    gpus = range(torch.cuda.device_count())
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in packages},
+        },
+        "revision": _revision(),
+        "hardware": {
+            "cpu": _cpu(),
+            "cores": os.cpu_count(),
+            "gpus": [torch.cuda.get_device_name(i) for i in gpus],
+        },
+    }
+
+
+def _revision() -> str | None:
+    """Git revision of the source tree, where the package is run from one."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _replace(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}")
+    with aside.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)

@@ -1,0 +1,240 @@
+"""Runs the cells of an experiment: one by one, or side by side on several devices.
+
+A cell is trained by ``tune run erjepa_recipe``, then scored by ``tune run erjepa_eval``, and
+counts as finished once its lines are in ``results.jsonl``. A grid that was killed goes on:
+finished cells are skipped, the others resume from their checkpoints, and predictions that are
+there are not made again. A cell that fails leaves the others alone; the grid says so, and
+tries it again only when it is started again.
+
+Of a finished cell, what only resuming needs is removed: recipe state, and checkpoints that are
+not scored.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from erjepa.experiment import processes
+from erjepa.experiment.cells import (
+    Cell,
+    cells,
+    checkpoints_to_score,
+    evaluation_command,
+    training_command,
+)
+from erjepa.experiment.config import Experiment
+from erjepa.experiment.results import (
+    CELLS,
+    add_results,
+    begin,
+    read_results,
+    result_line,
+)
+from erjepa.training import checkpoint
+
+_POLL = 0.2  # seconds
+
+
+class Stage(NamedTuple):
+    """A process that a cell needs next: what it does, and the command."""
+
+    what: str
+    command: list[str]
+
+
+def run_experiment(experiment: Experiment) -> list[str]:
+    """Run every cell that is not finished.
+
+    Args:
+        experiment (Experiment): what to run.
+
+    Returns:
+        list[str]: names of the cells that failed.
+
+    Raises:
+        BlockingIOError: if another grid is running on the same output_dir.
+        ValueError: if the output_dir holds another experiment.
+    """
+    output_dir = Path(experiment.output_dir).absolute()
+    output_dir.mkdir(parents=True, exist_ok=True)
+    with processes.lock(output_dir) as held:
+        begin(output_dir, experiment)
+        return _Grid(experiment, output_dir, held).run()
+
+
+class _Grid:
+    """Cells that wait, run and have ended, and the devices that are free."""
+
+    def __init__(self, experiment: Experiment, output_dir: Path, held: int) -> None:
+        self._experiment = experiment
+        self._output_dir = output_dir
+        self._held = held
+        self._free = environments(experiment)
+        self._slots = len(self._free)
+        self._all = cells(experiment)
+        self._finished = {line["cell"] for line in read_results(output_dir)}
+        self._waiting = [c for c in self._all if c.name not in self._finished]
+        self._running: list[_Run] = []
+        self._failed: list[str] = []
+        self._seconds: list[float] = []
+
+    def run(self) -> list[str]:
+        """Run what waits; names of the cells that failed."""
+        skipped = len(self._all) - len(self._waiting)
+        print(f"{len(self._all)} cells, {skipped} of them finished", flush=True)
+        try:
+            while self._waiting or self._running:
+                self._start_what_can()
+                time.sleep(_POLL)
+                for run in list(self._running):
+                    if (code := run.process.poll()) is not None:
+                        self._go_on(run, code)
+        finally:
+            processes.stop([run.process for run in self._running])
+        return self._failed
+
+    def _start_what_can(self) -> None:
+        for cell in list(self._waiting):
+            if not self._free:
+                return
+            if cell.tokens_of in self._failed:
+                self._waiting.remove(cell)
+                self._failed.append(cell.name)
+                self._say(cell, f"failed: it needs the tokens of {cell.tokens_of}")
+            elif cell.tokens_of is None or cell.tokens_of in self._finished:
+                self._waiting.remove(cell)
+                run = _Run(cell, self._stages(cell), self._free.pop(0))
+                self._running.append(run)
+                self._next_stage(run)
+
+    def _go_on(self, run: "_Run", code: int) -> None:
+        if code != 0:
+            log = self._folder(run.cell) / "run.log"
+            last = processes.tail(log)
+            self._end(run, f"failed with exit code {code}; {log} ends with\n{last}")
+        else:
+            self._next_stage(run)
+
+    def _next_stage(self, run: "_Run") -> None:
+        try:
+            stage = next(run.stages)
+        except StopIteration:
+            self._end(run, None)
+        except RuntimeError as error:
+            self._end(run, f"failed: {error}")
+        else:
+            self._say(run.cell, stage.what)
+            log = self._folder(run.cell) / "run.log"
+            run.process = processes.start(
+                stage.command, log, run.environment, self._held
+            )
+
+    def _end(self, run: "_Run", failure: str | None) -> None:
+        self._running.remove(run)
+        self._free.append(run.environment)
+        if failure is None:
+            self._finished.add(run.cell.name)
+            self._seconds.append(time.monotonic() - run.start)
+            self._say(run.cell, self._outcome(run))
+        else:
+            self._failed.append(run.cell.name)
+            self._say(run.cell, failure)
+
+    def _stages(self, cell: Cell) -> Iterator[Stage]:
+        """What a cell does, a process at a time."""
+        experiment, folder = self._experiment, self._folder(cell)
+        if folder.exists() and not checkpoint.resumable_checkpoints(folder):
+            shutil.rmtree(folder)  # killed before there was anything to go on from
+        tokens = self._tokens(cell)
+        yield Stage("training", training_command(experiment, cell, folder, tokens))
+        paths = checkpoints_to_score(experiment, folder)
+        if experiment.match == "flops" and tokens is None:
+            _require_last_budget(experiment, paths)
+        what = f"scoring {', '.join(path.name for path in paths)}"
+        yield Stage(what, evaluation_command(experiment, cell, folder, paths))
+        overrides = dict(cell.overrides)
+        if tokens is not None:
+            overrides["stop.tokens"] = tokens
+        add_results(
+            self._output_dir,
+            [result_line(self._output_dir, cell, overrides, path) for path in paths],
+        )
+        _tidy(folder, keep=paths)
+
+    def _tokens(self, cell: Cell) -> int | None:
+        """Tokens that the cell it depends on had taken at its end."""
+        return max(
+            (
+                line["total_tokens"]
+                for line in read_results(self._output_dir)
+                if line["cell"] == cell.tokens_of
+            ),
+            default=None,
+        )
+
+    def _folder(self, cell: Cell) -> Path:
+        return self._output_dir / CELLS / cell.name
+
+    def _say(self, cell: Cell, what: str) -> None:
+        number, width = self._all.index(cell) + 1, len(str(len(self._all)))
+        print(f"[{number:{width}}/{len(self._all)}] {cell.name}: {what}", flush=True)
+
+    def _outcome(self, run: "_Run") -> str:
+        lines = read_results(self._output_dir)
+        accuracy = [x["accuracy"] for x in lines if x["cell"] == run.cell.name][-1]
+        left = len(self._waiting) + len(self._running)
+        ended = f"accuracy {accuracy:.1%} at the end, after {self._seconds[-1]:.0f} s"
+        mean = sum(self._seconds) / len(self._seconds)
+        minutes = mean * left / self._slots / 60
+        return f"{ended}; {left} cells left, about {minutes:.0f} min" if left else ended
+
+
+class _Run:
+    """A cell that is running."""
+
+    process: "processes.subprocess.Popen"
+
+    def __init__(
+        self, cell: Cell, stages: Iterator[Stage], environment: dict[str, str]
+    ) -> None:
+        self.cell = cell
+        self.stages = stages
+        self.environment = environment
+        self.start = time.monotonic()
+
+
+def environments(experiment: Experiment) -> list[dict[str, str]]:
+    """Variables for each of the runs that go on side by side: its devices and threads."""
+    n, devices = experiment.nproc_per_node, experiment.devices
+    if devices is None:
+        groups = [None]
+    else:
+        groups = [devices[i : i + n] for i in range(0, len(devices), n)]
+    threads = max(1, (os.cpu_count() or 1) // (n * len(groups)))
+    found = []
+    for group in groups:
+        variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
+        if group is not None:
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, group))
+        found.append(variables)
+    return found
+
+
+def _require_last_budget(experiment: Experiment, paths: list[Path]) -> None:
+    progress = checkpoint.load_progress(paths[-1])
+    if progress.get("budget") != experiment.budgets[-1]:
+        raise RuntimeError(
+            f"its epochs ended at {progress['total_flops']:.3g} FLOPs, before the last "
+            f"budget of {experiment.budgets[-1]:.3g}; raise epochs"
+        )
+
+
+def _tidy(folder: Path, keep: list[Path]) -> None:
+    for path in checkpoint.checkpoints(folder):
+        if path in keep:
+            (path / checkpoint.RECIPE_STATE).unlink(missing_ok=True)
+        else:
+            shutil.rmtree(path)

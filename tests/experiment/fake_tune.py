@@ -1,0 +1,96 @@
+"""Stands in for ``tune`` in tests of the grid: reads the same arguments, leaves the same files.
+
+A run is a loop of steps; what it writes depends on its arguments alone, and a killed one goes
+on from its last checkpoint, like the recipe. Every start, and every step that is taken, is
+told to ``calls.txt`` beside the results.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def train(settings):
+    folder = Path(settings["output_dir"])
+    log = folder / "logs" / "metrics.txt"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.touch()
+    found = sorted(int(p.name.split("_")[-1]) for p in folder.glob("epoch_0_step_*"))
+    step = found[-1] if settings.get("resume_from_checkpoint") == "true" else 0
+    assert bool(found) == (step > 0), "not told to resume, or nothing to resume from"
+    budgets = json.loads(settings.get("checkpoint_at_flops", "[]"))
+    flops = 10 if settings.get("replay.weight") == "0" else 20
+    tokens = int(settings.get("stop.tokens", 10**9))
+    limit = float(settings.get("stop.flops", 10**9))
+    while step < int(settings["epochs"]):
+        if step * flops >= limit or step * (flops + 1) >= tokens:
+            break
+        time.sleep(float(os.environ.get("FAKE_STEP_SECONDS", 0)))
+        step += 1
+        tell(f"step {step} of {folder.parent.name}")
+        total = step * flops
+        for i, budget in enumerate(budgets):
+            if total - flops < budget <= total:
+                save(folder / f"flops_{i}", step, total, budget=budget)
+        save(folder / f"epoch_0_step_{step}", step, total)
+
+
+def save(path, step, total, **more):
+    if path.exists():
+        return
+    aside = path.parent / ".partial"
+    aside.mkdir(exist_ok=True)
+    where = {"steps": step, "epoch": step / 10, "total_flops": total}
+    progress = {**where, "total_tokens": total + step, "train_seconds": 1.5}
+    (aside / "progress.json").write_text(json.dumps({**more, **progress}))
+    if "epoch" in path.name:
+        (aside / "recipe_state.pt").touch()
+    aside.rename(path)
+    if "epoch" in path.name:
+        for older in path.parent.glob("epoch_0_step_*"):
+            if older != path:
+                (older / "recipe_state.pt").unlink(missing_ok=True)
+
+
+def evaluate(settings):
+    for path in map(Path, json.loads(settings["checkpoint_dir"])):
+        time.sleep(float(os.environ.get("FAKE_STEP_SECONDS", 0)))
+        assert path.parent == Path(settings["output_dir"])
+        steps = json.loads((path / "progress.json").read_text())["steps"]
+        folder = path.parent / "evaluation" / path.name
+        folder.mkdir(parents=True, exist_ok=True)
+        share = (10 * steps + int(settings["seed"])) / 1000
+        reading = {"share": share, "right": 1, "examples": 50, "interval": [0, 1]}
+        summary = {"task": "nl_rx", "accuracy": share, "primary": "exact_match"}
+        summary |= {"exact_match": reading, "dfa_equal": {**reading, "share": 1.0}}
+        summary |= {"cut": 0, "examples_per_second": 25.0}
+        (folder / "predictions.jsonl").write_text(f"{steps}\n")
+        (folder / "summary.json").write_text(json.dumps(summary))
+
+
+def tell(what):
+    with Path(os.environ["FAKE_CALLS"]).open("a") as calls:
+        calls.write(what + "\n")
+
+
+def main():
+    run, *arguments = sys.argv[1:]
+    assert run == "run"
+    recipe = next(a for a in arguments if a.startswith("erjepa_"))
+    settings = dict(a.split("=", 1) for a in arguments if "=" in a)
+    name = "/".join(Path(settings["output_dir"]).parts[-2:])
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    tell(f"{recipe} {name} on {devices}")
+    if os.environ.get("FAKE_FAILURE") == f"{recipe} {name}":
+        print("first\nloss is not finite\n", flush=True)
+        sys.exit(3)
+    if os.environ.get("FAKE_STUBBORN"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    {"erjepa_recipe": train, "erjepa_eval": evaluate}[recipe](settings)
+
+
+if __name__ == "__main__":
+    main()

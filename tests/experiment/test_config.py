@@ -1,0 +1,143 @@
+"""Experiments are read whole, and what is wrong in one is said before anything runs."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+import erjepa.config
+from erjepa.experiment.config import load_experiment
+
+PACKAGED = erjepa.config.config_names("experiments")
+
+VALID = """
+name: small
+output_dir: /tmp/small
+seeds: [1, 2]
+datasets: {synth: tiny_synth}
+methods:
+  LLM-JEPA: {replay.weight: 0}
+  ER-JEPA content:
+  Matched: {replay.weight: 0, stop.tokens_of: ER-JEPA content}
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(text=VALID, *arguments):
+        path = tmp_path / "small.yaml"
+        path.write_text(text)
+        return load_experiment(str(path), arguments)
+
+    return load
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_packaged_experiments(name):
+    experiment = load_experiment(name)
+    assert experiment.name == name
+    assert list(experiment.seeds) == [82, 23, 37, 84, 4]
+    assert experiment.overrides["save_adapter_weights_only"] is True
+    constant = experiment.overrides.get("lr_scheduler.num_cycles") == 0
+    assert constant == (experiment.match == "flops"), "see matched_compute.yaml"
+    assert experiment.report
+
+
+def test_the_papers_experiments():
+    assert {"main", "matched_compute", "controls", "addressing", "capacity"} <= set(
+        PACKAGED
+    )
+    main, compute = load_experiment("main"), load_experiment("matched_compute")
+    assert list(main.datasets) == ["synth", "turk", "gsm8k", "spider", "nq_open"]
+    assert main.nproc_per_node == 4 and main.budgets is None
+    assert compute.budgets[0] == 40.05e15 and compute.budgets[-1] == 240.31e15
+    assert len(compute.budgets) == 6
+    assert load_experiment("capacity").overrides["epochs"] == 4
+    assert len(load_experiment("lambda_k").methods) == 20
+
+
+def test_another_model_by_one_key():
+    experiment = load_experiment("matched_compute", ["model=tiny", "budgets=[1e12]"])
+    assert experiment.datasets == {"synth": "tiny_synth"}
+    assert experiment.output_dir.endswith("matched_compute/tiny")
+    assert experiment.budgets == [1e12]
+
+
+def test_defaults_are_replaced_key_by_key(tmp_path, load):
+    child = tmp_path / "child.yaml"
+    load()
+    child.write_text("defaults: small\nname: child\nmethods: {SFT: {epochs: 2}}\n")
+    experiment = load_experiment(str(child))
+    assert experiment.name == "child" and experiment.seeds == [1, 2]
+    assert experiment.methods == {"SFT": {"epochs": 2}}
+
+
+def test_arguments(load):
+    experiment = load(
+        VALID,
+        "seeds=[3]",
+        "overrides.replay.weight=0.5",
+        "overrides.epochs=2",
+        "datasets={turk: tiny_synth}",
+        "budgets=[1e12,2e12]",
+        "match=flops",
+    )
+    assert experiment.seeds == [3]
+    assert experiment.overrides == {"replay.weight": 0.5, "epochs": 2}
+    assert experiment.datasets == {"turk": "tiny_synth"}
+    assert experiment.budgets == [1e12, 2e12]
+
+
+def test_all_keys_survive_a_round_trip(load, tmp_path):
+    experiment = load()
+    again = OmegaConf.to_yaml(OmegaConf.create(experiment.as_dict()))
+    assert load(again) == experiment
+    assert experiment.methods["ER-JEPA content"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["seed=[1]"], r"small.yaml: unknown config key seed. Did you mean seeds\?"),
+        (["seeds=[]"], "seeds is empty"),
+        (["seeds=[1,1]"], "names one twice"),
+        (["methods={}"], "methods is empty"),
+        (["methods={a b: {}, a_b: {}}"], "same folder name"),
+        (["match=tokens"], "match=tokens: expected flops or epochs"),
+        (["match=flops"], "match=flops needs budgets"),
+        (["devices=[0,1,2]", "nproc_per_node=2"], "cannot be shared out 2 by 2"),
+        (["devices=[]"], "cannot be shared out"),
+        (["methods={a: {stop.tokens_of: b}}"], "stop.tokens_of=b must be a method"),
+        (["methods={a: {stop.tokens_of: a}}"], "stop.tokens_of=a must be a method"),
+        (["overrides.epoch=2"], r"overrides: .*epoch. Did you mean epochs\?"),
+        (["overrides.replay.wait=2"], r"replay.wait. Did you mean replay.weight\?"),
+        (["methods={a: {replai.weight: 0}}"], r"methods: a: .*replai. Did you mean"),
+        (["evaluation.max_tokens=2"], r"evaluation: unknown config key max_tokens"),
+        (
+            ["datasets={a: {config: tiny_synth, databass: x}}"],
+            r"datasets: a: .*databass",
+        ),
+        (["datasets={a: {databases: x}}"], r"names no config"),
+        (["overrides.seed=2"], "overrides: seed is set by the grid"),
+        (["methods.LLM-JEPA=2"], "methods is replaced as a whole"),
+        (["epochs"], "expected key=value"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_errors(load, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        load(VALID, *arguments)
+
+
+def test_what_is_absent_is_listed(load):
+    with pytest.raises(FileNotFoundError, match="no packaged config .*matched_compute"):
+        load_experiment("mached_compute")
+    with pytest.raises(FileNotFoundError, match="no packaged config .*tiny_synth"):
+        load(VALID, "datasets={a: tiny_sinth}")
+    with pytest.raises(ValueError, match="missing.*output_dir"):
+        load(VALID.replace("output_dir", "# "))
+
+
+def test_every_file_is_packaged():
+    folder = Path(__file__).parents[2] / "configs" / "experiments"
+    assert PACKAGED == sorted(path.stem for path in folder.glob("*"))

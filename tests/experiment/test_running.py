@@ -1,0 +1,255 @@
+"""The grid with a stand-in for ``tune``: what runs, in which order, and what is left."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from erjepa.experiment.__main__ import main
+from erjepa.experiment.running import environments
+from tests.experiment.harness import (
+    Grid,
+    calls,
+    results,
+    write_experiment,
+)
+from tests.experiment.test_cells import experiment
+
+SLUGS = {"ER-JEPA": "er-jepa", "LLM-JEPA": "llm-jepa", "Matched": "matched"}
+
+
+def run(folder, *arguments):
+    return main(["run", str(folder / "fake.yaml"), *arguments])
+
+
+def summary(folder):
+    """Method, seed, checkpoint, budget and steps of each line, sorted."""
+    keys = ("method", "seed", "checkpoint", "budget", "steps")
+    return sorted(tuple(line[key] for key in keys) for line in results(folder))
+
+
+# LLM-JEPA takes 10 operations a step, ER-JEPA 20; budgets are 45 and 80. A step has one token
+# more than operations; token-matched ends at the 84 tokens of ER-JEPA's four steps.
+EXPECTED = sorted(
+    (method, seed, checkpoint, budget, steps)
+    for seed in (1, 2)
+    for method, checkpoint, budget, steps in (
+        ("LLM-JEPA", "flops_0", 45, 5),
+        ("LLM-JEPA", "flops_1", 80, 8),
+        ("ER-JEPA", "flops_0", 45, 3),
+        ("ER-JEPA", "flops_1", 80, 4),
+        ("Matched", "flops_0", 45, 5),
+        ("Matched", "flops_1", 80, 8),
+    )
+)
+
+
+def test_every_cell_once(fake, capsys):
+    assert run(fake) == 0
+    assert summary(fake) == EXPECTED
+    order = [c.split() for c in calls(fake) if not c.startswith("step")]
+    assert [(recipe, name) for recipe, name, *_ in order] == [
+        (recipe, f"{method}/seed_{seed}")
+        for seed in (1, 2)
+        for method in ("llm-jepa", "er-jepa", "matched")
+        for recipe in ("erjepa_recipe", "erjepa_eval")
+    ]
+    printed = capsys.readouterr().out
+    assert "6 cells, 0 of them finished" in printed
+    assert "[1/6] synth/llm-jepa/seed_1: training" in printed
+    assert "[1/6] synth/llm-jepa/seed_1: scoring flops_0, flops_1" in printed
+    assert "accuracy 8.1% at the end" in printed and "5 cells left, about" in printed
+
+    before, told = (fake / "out" / "results.jsonl").read_text(), len(calls(fake))
+    assert run(fake) == 0
+    assert (fake / "out" / "results.jsonl").read_text() == before
+    assert len(calls(fake)) == told, "finished cells run nothing"
+
+
+def test_a_line_of_results(fake):
+    run(fake)
+    matched = next(line for line in results(fake) if line["method"] == "Matched")
+    folder = "cells/synth/matched/seed_1"
+    assert matched == {
+        **{"cell": "synth/matched/seed_1", "dataset": "synth", "method": "Matched"},
+        "seed": 1,
+        "overrides": {"epochs": 12, "replay.weight": 0, "stop.tokens": 84},
+        **{"checkpoint": "flops_0", "budget": 45, "steps": 5, "total_flops": 50},
+        **{"total_tokens": 55, "epoch": 0.5, "task": "nl_rx", "accuracy": 0.051},
+        "primary": "exact_match",
+        "readings": {"exact_match": 0.051, "dfa_equal": 1.0},
+        "examples": 50,
+        "predictions": f"{folder}/evaluation/flops_0/predictions.jsonl",
+        "log": f"{folder}/logs/metrics.txt",
+        **{"train_seconds": 1.5, "eval_seconds": 2.0},
+    }
+    for name in (matched["predictions"], matched["log"]):
+        assert (fake / "out" / name).is_file()
+    left = sorted(p.name for p in (fake / "out" / folder).iterdir() if p.is_dir())
+    assert left == ["evaluation", "flops_0", "flops_1", "logs"]
+
+
+def test_what_was_run_is_recorded(fake):
+    run(fake)
+    record = json.loads((fake / "out" / "experiment.json").read_text())
+    assert record["config"]["methods"]["LLM-JEPA"] == {"replay.weight": 0}
+    assert record["config"]["devices"] is None  # every key, given or not
+    assert record["versions"].keys() == {
+        *("python", "torch", "torchtune", "torchao", "erjepa"),
+    }
+    assert record["hardware"]["cores"] == os.cpu_count()
+    assert record["hardware"]["cpu"] and record["hardware"]["gpus"] == []
+    assert record["revision"] is None or len(record["revision"]) == 40
+
+
+def test_an_experiment_may_grow_and_not_change(fake, capsys):
+    run(fake, "seeds=[1]")
+    told = len(calls(fake))
+    assert run(fake, "report=[x]", "devices=[0]") == 0  # adds seed 2
+    assert summary(fake) == EXPECTED
+    assert not [call for call in calls(fake)[told:] if "seed_1" in call]
+    record = json.loads((fake / "out" / "experiment.json").read_text())
+    assert record["config"]["seeds"] == [1, 2]
+    for change in (
+        "seeds=[1]",
+        "overrides.epochs=13",
+        "budgets=[40,80]",
+        "methods={LLM-JEPA: {replay.weight: 0}}",
+        "methods={Matched: {}, LLM-JEPA: {}, ER-JEPA: {}}",
+    ):
+        with pytest.raises(SystemExit):
+            run(fake, change)
+        key = change.partition("=")[0].partition(".")[0]
+        assert f"was begun with {key}=" in capsys.readouterr().err
+    assert summary(fake) == EXPECTED
+
+
+def test_a_failed_cell_is_reported_and_tried_again(fake, capsys, monkeypatch):
+    monkeypatch.setenv("FAKE_FAILURE", "erjepa_recipe er-jepa/seed_1")
+    assert run(fake) == 1
+    printed = capsys.readouterr().out
+    assert "synth/er-jepa/seed_1: failed with exit code 3; " in printed
+    assert "run.log ends with\n" in printed and "    loss is not finite" in printed
+    needs = "synth/matched/seed_1: failed: it needs the tokens of synth/er-jepa/seed_1"
+    assert needs in printed and "2 cells failed" in printed
+    failed = ("er-jepa/seed_1", "matched/seed_1")
+    others = [x for x in EXPECTED if f"{SLUGS[x[0]]}/seed_{x[1]}" not in failed]
+    assert summary(fake) == others
+    assert sum("er-jepa/seed_1" in call for call in calls(fake)) == 1, "not retried"
+
+    monkeypatch.delenv("FAKE_FAILURE")
+    assert run(fake) == 0
+    assert summary(fake) == EXPECTED
+
+
+def test_a_failed_evaluation_resumes(fake, monkeypatch):
+    monkeypatch.setenv("FAKE_FAILURE", "erjepa_eval er-jepa/seed_1")
+    assert run(fake) == 1
+    monkeypatch.delenv("FAKE_FAILURE")
+    assert run(fake) == 0
+    assert summary(fake) == EXPECTED
+    steps = [call for call in calls(fake) if call == "step 4 of er-jepa"]
+    assert len(steps) == 2, "one for each seed: training is not repeated"
+
+
+def test_epochs_that_end_before_the_last_budget_are_a_failure(fake, capsys):
+    assert run(fake, "overrides.epochs=3", "seeds=[1]") == 1
+    printed = capsys.readouterr().out
+    assert "its epochs ended at 30 FLOPs, before the last budget of 80" in printed
+    assert not (fake / "out" / "results.jsonl").exists()
+
+
+def test_side_by_side(fake):
+    assert run(fake, "devices=[4,5,6,7]", "nproc_per_node=2") == 0
+    assert summary(fake) == EXPECTED
+    started = [call for call in calls(fake) if "seed" in call]
+    assert {call.split()[-1] for call in started} == {"4,5", "6,7"}
+    trained = next(i for i, c in enumerate(started) if "eval er-jepa/seed_1" in c)
+    matched = next(i for i, c in enumerate(started) if "recipe matched/seed_1" in c)
+    assert trained < matched, "it waits for the tokens of the other"
+
+
+def test_environments():
+    cores = os.cpu_count()
+    (alone,) = environments(experiment())
+    assert "CUDA_VISIBLE_DEVICES" not in alone
+    shared = environments(experiment(devices=[3, 5, 6, 7], nproc_per_node=2))
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in shared] == ["3,5", "6,7"]
+    if "OMP_NUM_THREADS" not in os.environ:
+        assert alone["OMP_NUM_THREADS"] == str(cores)
+        assert shared[0]["OMP_NUM_THREADS"] == str(max(1, cores // 4))
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def descendants(folder):
+    """Processes of runs whose output is below ``folder``."""
+    found = subprocess.run(
+        ["pgrep", "-f", f"output_dir={folder}/"], capture_output=True, text=True
+    )
+    return found.stdout.split()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_processes_of_a_killed_grid_end(tmp_path, number):
+    write_experiment(tmp_path)
+    grid = Grid(tmp_path, "devices=[0,1]", FAKE_STEP_SECONDS="0.3")
+    wait_for(lambda: len(descendants(tmp_path)) == 2 and len(calls(tmp_path)) > 3)
+    grid.signal(number)
+    assert grid.wait() != 0
+    wait_for(lambda: not descendants(tmp_path), seconds=5)
+
+
+def test_two_grids_on_one_output_are_refused(tmp_path, capsys):
+    write_experiment(tmp_path)
+    grid = Grid(tmp_path, FAKE_STEP_SECONDS="0.2")
+    wait_for(lambda: calls(tmp_path))
+    with pytest.raises(SystemExit):
+        run(tmp_path)
+    assert "another grid is running on" in capsys.readouterr().err
+    grid.signal(signal.SIGKILL)
+    grid.wait()
+
+
+def test_a_grid_waits_for_what_a_killed_one_has_left(tmp_path):
+    """A process that does not heed SIGTERM still writes; nothing may run beside it."""
+    write_experiment(tmp_path)
+    grid = Grid(tmp_path, FAKE_STUBBORN="1", FAKE_STEP_SECONDS="0.2")
+    wait_for(lambda: len(calls(tmp_path)) > 1)
+    grid.signal(signal.SIGKILL)
+    grid.wait()
+    assert len(descendants(tmp_path)) == 1
+    again = Grid(tmp_path)
+    assert again.wait() == 0, again.printed()
+    assert summary(tmp_path) == EXPECTED
+    steps = [call for call in calls(tmp_path) if call.startswith("step")]
+    assert len(steps) == 2 * (8 + 4 + 8), "no step was taken twice"
+
+
+def test_killed_ten_times(fake, tmp_path):
+    """Every field of every line is that of an unbroken run; their order may differ."""
+    assert run(fake) == 0
+    expected = sorted(results(fake), key=str)
+    shutil.rmtree(fake / "out")
+    (fake / "calls.txt").unlink()
+    rng = random.Random(0)
+    for _ in range(10):
+        grid, told = Grid(tmp_path, FAKE_STEP_SECONDS="0.02"), len(calls(tmp_path))
+        wait_for(lambda t=told, g=grid: len(calls(tmp_path)) > t or g.ended())
+        time.sleep(rng.uniform(0, 0.5))
+        assert not grid.ended(), "there was nothing left to kill"
+        grid.signal(signal.SIGKILL)
+        grid.wait()
+    last = Grid(tmp_path)
+    assert last.wait() == 0, last.printed()
+    assert sorted(results(tmp_path), key=str) == expected
