@@ -31,7 +31,7 @@ NUM_PAIRS = 512
 MODES = {
     "SFT": {"replay__weight": 0, "loss__jepa_weight": 0},
     "LLM-JEPA": {"replay__weight": 0},
-    "ER-JEPA": {},
+    "ER-JEPA": {"replay__fill": True},  # as many replayed pairs as new ones
 }
 
 
