@@ -98,22 +98,28 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     warnings.filterwarnings("ignore")
 
+    about = machine(args.threads)
+    command = " ".join(["python -m tests.benchmarks", *sys.argv[1:]])
     results = {}
     for name in args.names or names():
         start = time.perf_counter()
         module = importlib.import_module(f"tests.benchmarks.{name}")
         results[name] = module.benchmark(args.quick)
         print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    about = machine(args.threads)
-    command = " ".join(["python -m tests.benchmarks", *sys.argv[1:]])
-    table = markdown(results, about, command)
-    args.output.mkdir(parents=True, exist_ok=True)
-    (args.output / "RESULTS.md").write_text(table)
+        write(args.output, results, about, command)  # what is measured is kept
+    print((args.output / "RESULTS.md").read_text())
+
+
+def write(
+    folder: Path, results: dict[str, list[Row]], about: dict[str, str], command: str
+) -> None:
+    """Write ``results.json`` and ``RESULTS.md``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "RESULTS.md").write_text(markdown(results, about, command))
     figures = {name: [row._asdict() for row in rows] for name, rows in results.items()}
-    (args.output / "results.json").write_text(
+    (folder / "results.json").write_text(
         json.dumps({"machine": about, "results": figures}, indent=1) + "\n"
     )
-    print(table)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,10 @@ from tests.benchmarks.setting import (
 from tests.benchmarks.timing import Row
 
 GIB = 2**30
+MODES = {
+    "LLM-JEPA": {"replay__weight": 0},
+    "ER-JEPA": {"replay__fill": True},  # as many replayed pairs as new ones
+}
 
 
 class SavedBytes:
@@ -88,7 +92,7 @@ def benchmark(quick: bool) -> list[Row]:
         folder = Path(name)
         model = write_model(folder / "model")
         pairs = write_pairs(folder / "pairs.jsonl", 512)
-        for mode, settings in (("LLM-JEPA", {"replay__weight": 0}), ("ER-JEPA", {})):
+        for mode, settings in MODES.items():
             recipe = build_recipe(model, pairs, folder / mode, **settings)
             step = stepper(recipe)
             with SavedBytes(recipe._model) as saved:

@@ -31,7 +31,7 @@ NUM_PAIRS = 512
 MODES = {
     "SFT": {"replay__weight": 0, "loss__jepa_weight": 0},
     "LLM-JEPA": {"replay__weight": 0},
-    "ER-JEPA": {},
+    "ER-JEPA": {"replay__fill": True},  # as many replayed pairs as new ones
 }
 
 
@@ -54,7 +54,7 @@ def benchmark(quick: bool) -> list[Row]:
             step()  # the first one of ER-JEPA has nothing to replay
         for recorded in slots.values():
             recorded.clear()
-        repeats = 3 if quick else 15
+        repeats = 3 if quick else 9
         times = interleave(steps, repeats=repeats, warmup=1)
 
     def note(mode: str) -> str:
