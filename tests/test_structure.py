@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "models": {"datasets"},
     "tasks": set(),
     "predictions": set(),
-    "analysis": set(),
+    "analysis": {"tasks"},
     "demo": {"analysis"},
 }
 
