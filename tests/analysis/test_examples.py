@@ -14,18 +14,26 @@ from erjepa.analysis.regex_tokens import regex_tokens
 
 def test_the_rule():
     targets = ["t0", "t1", "t2", "t1", "t4"]
-    baseline = {82: ["over", "over", "right", "over", "under"], 23: ["over"] * 5}
+    baseline = {
+        82: ["over", "over", "right", "over", "under"],
+        23: ["over"] * 4 + ["under"],
+    }
     improved = {82: ["right", "right", "right", "right", "over"], 23: ["right"] * 5}
     arguments = (baseline, improved, targets, ("over", "under"), "right")
-    # Example 3 has a target that has been shown; nothing corrects an under-generation.
+    # Example 3 has a target that has been shown; 82's under-generation is not
+    # corrected.
     assert choose_examples(*arguments, per_group=3) == [
         Choice("over", 82, 0),
         Choice("over", 82, 1),
         Choice("over", 23, 2),
+        Choice("under", 23, 4),
     ]
-    assert choose_examples(*arguments, per_group=1) == [Choice("over", 82, 0)]
+    assert choose_examples(*arguments, per_group=1) == [
+        Choice("over", 82, 0),
+        Choice("under", 23, 4),
+    ]
     del improved[82]
-    assert choose_examples(*arguments, per_group=1) == [Choice("over", 23, 0)]
+    assert choose_examples(*arguments, per_group=1)[0] == Choice("over", 23, 0)
 
 
 def test_marks():
@@ -44,8 +52,8 @@ def test_marks():
 
 def test_marks_do_not_ignore_what_is_frequent():
     # difflib takes a frequent part of a long sequence for junk unless told otherwise.
-    target = ".*" * 200
-    assert mark_differences(target, target + "x", regex_tokens) == [
-        (target, SAME),
-        ("x", EXTRA),
+    output = ".*" * 200
+    assert mark_differences("x" + output, output, regex_tokens) == [
+        ("x", MISSING),
+        (output, SAME),
     ]

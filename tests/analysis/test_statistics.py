@@ -30,11 +30,19 @@ def test_paired_t_test_on_students_data():
 def test_bootstrap_tends_to_the_share_of_all_draws():
     # Differences -1, 2, 2: the mean of three draws is not above zero when at least two of
     # them are -1 (3 * 1/9 * 2/3 + 1/27 = 7/27).
-    test = paired_test({1: 0, 2: 2, 3: 3}, {1: 1, 2: 0, 3: 1}, resamples=200_000)
+    arguments = ({1: 0, 2: 2, 3: 3}, {1: 1, 2: 0, 3: 1})
+    test = paired_test(*arguments, resamples=200_000)
     assert test.p_bootstrap == pytest.approx(7 / 27, abs=0.005)
-    assert test.interval == (-1, 2)
-    again = paired_test({1: 0, 2: 2, 3: 3}, {1: 1, 2: 0, 3: 1}, resamples=200_000)
-    assert again == test
+    assert paired_test(*arguments, resamples=200_000) == test
+    assert paired_test(*arguments, resamples=200_000, seed=1) != test
+
+
+def test_bootstrap_interval_is_of_95_percent():
+    # Differences of 0 and 1, four of each: means of draws are binomial, B(8, 1/2) / 8, of
+    # which 3.5% are at most 1/8, 0.4% are 0, and as many at the other end.
+    better = {seed: seed % 2 for seed in range(8)}
+    test = paired_test(better, dict.fromkeys(range(8), 0), resamples=20_000)
+    assert test.interval == (1 / 8, 7 / 8)
 
 
 def test_only_seeds_of_both_are_paired():
