@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "tasks": set(),
     "predictions": set(),
     "analysis": {"tasks"},
+    "report": {"analysis"},
     "demo": {"analysis"},
 }
 
