@@ -126,5 +126,5 @@ def _write(part: Part, folder: Path) -> None:
         for suffix, write in FORMATS.items():
             (folder / "tables" / f"{part.name}.{suffix}").write_text(write(part))
     else:
-        (folder / "figures" / f"{part.name}.png").write_bytes(part.png())
-        (folder / "figures" / f"{part.name}.svg").write_text(part.svg())
+        (folder / "figures" / f"{part.name}.png").write_bytes(part.png)
+        (folder / "figures" / f"{part.name}.svg").write_text(part.svg)

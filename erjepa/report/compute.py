@@ -16,7 +16,7 @@ from erjepa.report.figures import (
     looks,
 )
 from erjepa.report.results import Result, Results, Unavailable
-from erjepa.report.select import accuracies, methods_of, seeds_note
+from erjepa.report.select import accuracies, few_methods, methods_of, seeds_note
 from erjepa.report.table import Column, Table
 
 _UNITS = {1e15: "PFLOPs", 1e12: "TFLOPs", 1e9: "GFLOPs"}
@@ -131,7 +131,7 @@ def learning_curves(
     results: Results, dataset: str, methods: Sequence[str] | None = None
 ) -> Iterator[Figure]:
     """Accuracy at the end of each epoch; runs are not matched in compute."""
-    picture = draw_epochs(results, dataset, methods_of(results, methods))
+    picture = draw_epochs(results, dataset, few_methods(results, methods))
     if picture is None:
         raise Unavailable(f"no run on {dataset} is scored at the end of two epochs")
     yield Figure(
@@ -225,10 +225,9 @@ def _budgets(results: Results) -> list[float]:
 
 def _budget_methods(results: Results, methods: Sequence[str] | None) -> list[str]:
     """``methods``, or all but those that stop at the tokens of another."""
-    chosen = methods_of(results, methods)
     if methods is not None:
-        return chosen
-    return [method for method in chosen if method not in results.token_matched]
+        return methods_of(results, methods)
+    return [m for m in few_methods(results, None) if m not in results.token_matched]
 
 
 def _seeds_at_all(points: list[dict[int, float]]) -> set[int]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from textwrap import shorten
 
-from erjepa.analysis.examples import choose_examples, mark_differences
+from erjepa.analysis.examples import SAME, choose_examples, mark_differences
 from erjepa.analysis.regex_errors import CORRECT, ERROR_CATEGORIES
 from erjepa.analysis.regex_tokens import regex_tokens
 from erjepa.report.answers import Answers, answers_by_seed
@@ -58,16 +58,15 @@ def examples(
     rows: list[list[Cell]] = []
     for choice in chosen:
         by_method, at = answers[choice.seed], choice.index
-        target = any_answers.targets[at]
+        target = any_answers.targets[at].strip()
         asked = shorten(any_answers.prompts[at], max_characters)
-        gold = shorten(target, max_characters)
+        gold = [(target, SAME)] if is_regex else shorten(target, max_characters)
         rows.append([choice.group, str(choice.seed), asked, "target", gold, None])
         for method in shown:
             one = by_method[method]
             if is_regex:
-                text = mark_differences(
-                    target.strip(), one.outputs[at].strip(), regex_tokens
-                )
+                output = one.outputs[at].strip()
+                text = mark_differences(target, output, regex_tokens)
             else:
                 text = shorten(one.extracted[at], max_characters)
             right = "yes" if one.correct[at] else "no"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO, StringIO
 
 import numpy as np
@@ -37,6 +38,7 @@ _COLORS = ("#4d4d4d", "#e69f00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#d
 _LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 2)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "++++")
+MOST_LOOKS = len(_COLORS)
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,14 @@ class Figure:
     caption: str
     canvas: Canvas
 
+    @property
     def png(self) -> bytes:
         """The picture as PNG."""
         file = BytesIO()
         self.canvas.savefig(file, format="png")
         return file.getvalue()
 
+    @cached_property
     def svg(self) -> str:
         """The picture as SVG."""
         file = StringIO()
@@ -77,7 +81,7 @@ class Look:
 
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
-    """A look for each name, by its place, which no other name shares up to seven."""
+    """A look for each name, by its place, which no other name shares up to ``MOST_LOOKS``."""
     return {
         name: Look(
             *(
@@ -114,7 +118,10 @@ def draw_curve(
     look: Look,
     error_bars: bool = False,
 ) -> None:
-    """Means over ``x`` in percent, with one sample standard deviation as a band or as bars."""
+    """Means over ``x`` in percent, with one sample standard deviation as a band or as bars.
+
+    What of a band is below 0% or above 100% is cut off.
+    """
     mean = 100 * np.array([one.mean for one in values])
     sd = 100 * np.array([one.sd or 0.0 for one in values])
     style = {"color": look.color, "linestyle": look.line, "marker": look.marker}
@@ -122,9 +129,8 @@ def draw_curve(
     if error_bars:
         axes.errorbar(x, mean, sd, fmt="none", ecolor=look.color, capsize=2)
     else:
-        axes.fill_between(
-            x, mean - sd, mean + sd, color=look.color, alpha=0.15, linewidth=0
-        )
+        low, high = np.clip(mean - sd, 0, 100), np.clip(mean + sd, 0, 100)
+        axes.fill_between(x, low, high, color=look.color, alpha=0.15, linewidth=0)
 
 
 def draw_bars(
@@ -155,7 +161,7 @@ def draw_bars(
             **_bar_style(look),
         )
         for center, seeds in zip(x, values, strict=True):
-            draw_dots(axes, [center] * len(seeds), [100 * value for value in seeds])
+            draw_dots(axes, center + _places(seeds, width), _percent(seeds))
     axes.set_xticks(range(len(groups)), list(groups))
     axes.grid(axis="y")
 
@@ -164,19 +170,26 @@ def draw_rows(
     axes: Axes, rows: Mapping[str, Sequence[float]], looks: Mapping[str, Look]
 ) -> None:
     """Bars one below the other in percent, each with its name, mean and deviation."""
+    ends = []
     for place, (name, values) in enumerate(rows.items()):
         one = spread(values)
         mean, sd = 100 * one.mean, 100 * (one.sd or 0.0)
         axes.barh(place, mean, 0.7, xerr=sd, **_bar_style(looks[name]))
-        draw_dots(axes, [100 * value for value in values], [place] * len(values))
+        draw_dots(axes, _percent(values), place + _places(values, 0.7))
         text = f"{mean:.2f}" if one.sd is None else f"{mean:.2f} ± {sd:.2f}"
-        end = max(mean + sd, 100 * one.most)
+        ends.append(max(mean + sd, 100 * one.most))
         axes.annotate(
-            text, (end, place), (4, 0), textcoords="offset points", va="center", size=7
+            text,
+            (ends[-1], place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            size=7,
         )
     axes.set_yticks(range(len(rows)), list(rows))
-    axes.invert_yaxis()
-    axes.margins(x=0.35)
+    axes.set_ylim(len(rows) - 0.5, -0.5)  # the first one on top
+    axes.set_xlim(0, 1.5 * max(ends) or 1)  # with room for the texts
+    axes.set_xticks([tick for tick in axes.get_xticks() if tick <= 100])
     axes.grid(axis="x")
 
 
@@ -218,6 +231,17 @@ def draw_grid(
     axes.set_yticks(range(len(rows)), rows)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
+
+
+def _percent(values: Sequence[float]) -> list[float]:
+    return [100 * value for value in values]
+
+
+def _places(values: Sequence[float], width: float) -> np.ndarray:
+    """Places of single seeds across a bar: side by side, in their order."""
+    if len(values) == 1:
+        return np.zeros(1)
+    return np.linspace(-0.3, 0.3, len(values)) * width
 
 
 def _bar_style(look: Look) -> dict[str, object]:

@@ -75,6 +75,7 @@ def _full(value: float | None, scale: float) -> str:
 _LATEX = {
     "\\": r"\textbackslash{}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "[": "{[}",  # no argument of a row's end
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     "|": r"\textbar{}",
@@ -111,6 +112,7 @@ def to_latex(table: Table) -> str:
             EXTRA: r"\extra{{{}}}",
             MISSING: r"\miss{{{}}}",
         },
+        code=r"\texttt{{{}}}",
     )
     head = [_latex(column.name) for column in table.columns]
     head, *body = (f"\t\t{' & '.join(row)} \\\\" for row in [head, *table.write(style)])
@@ -147,6 +149,7 @@ def to_html(table: Table) -> str:
                 for kind in (WRONG, EXTRA, MISSING)
             },
         },
+        code="<code>{}</code>",
     )
     kinds = ["number" if is_number else "text" for is_number in table.numeric]
     head = [escape(column.name) for column in table.columns]

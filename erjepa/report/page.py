@@ -1,11 +1,11 @@
 """The page of a report: one file of HTML with everything in it."""
 
-import json
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from erjepa.report.figures import Figure
 from erjepa.report.formats import to_html
@@ -98,7 +98,7 @@ def write_page(
 def _part(part: Table | Figure) -> str:
     if isinstance(part, Table):
         return f'<div class="scroll">\n{to_html(part)}\n</div>'
-    picture = b64encode(part.svg().encode()).decode()
+    picture = b64encode(part.svg.encode()).decode()
     width = round(part.canvas.get_figwidth() * 130)  # pixels: larger than in print
     return (
         f'<figure>\n<img width="{width}" alt="{escape(part.caption)}" '
@@ -115,9 +115,9 @@ def _what_was_run(results: Results) -> str:
     facts = {
         "Datasets": ", ".join(f"{k} ({v})" for k, v in config["datasets"].items()),
         "Seeds": ", ".join(map(str, results.seeds)),
-        "Runs end": match if isinstance(match, str) else json.dumps(match),
+        "Matched in": match if isinstance(match, str) else _settings(match),
         "Budgets (FLOPs)": ", ".join(f"{b:.6g}" for b in results.budgets) or "none",
-        "All runs": json.dumps(config.get("overrides") or {}, ensure_ascii=False),
+        "All runs": _settings(config.get("overrides")),
         "Processes of a run": str(config.get("nproc_per_node", 1)),
         "Versions": ", ".join(
             f"{k} {v}" for k, v in (ran.get("versions") or {}).items()
@@ -127,8 +127,7 @@ def _what_was_run(results: Results) -> str:
         f"GPUs: {gpus}",
     }
     methods = [
-        [method, json.dumps(config["methods"][method] or {}, ensure_ascii=False)]
-        for method in results.methods
+        [method, _settings(config["methods"][method])] for method in results.methods
     ]
     columns = [Column("Method"), Column("Sets")]
     return "\n".join(
@@ -146,10 +145,21 @@ def _what_was_run(results: Results) -> str:
     )
 
 
+def _settings(values: Mapping[str, Any] | None) -> str:
+    """Overrides as one types them."""
+    return " ".join(f"{key}={value}" for key, value in (values or {}).items())
+
+
 def _what_is_missing(results: Results, left_out: Sequence[tuple[str, str]]) -> str:
-    items = [*_missing_cells(results), *(f"{name}: {why}." for name, why in left_out)]
-    if not items:
-        return "<p>Nothing: every run has ended and is scored.</p>"
+    cells = list(_missing_cells(results))
+    runs = _list(cells) if cells else "<p>No run: all have ended and are scored.</p>"
+    if not left_out:
+        return runs
+    reasons = _list(f"{name}: {why}." for name, why in left_out)
+    return f"{runs}\n<p>Sections that these results do not allow:</p>\n{reasons}"
+
+
+def _list(items: Iterable[str]) -> str:
     return "<ul>\n" + "\n".join(f"<li>{escape(one)}</li>" for one in items) + "\n</ul>"
 
 

@@ -27,6 +27,13 @@ from erjepa.report.results import Results
 from erjepa.report.select import find_method, main_methods, seeds_note
 from erjepa.report.table import Column, Table
 
+# Names that fit under a column of a figure.
+_SHORT = {
+    "over-generation": "over",
+    "under-generation": "under",
+    "same-length mismatch": "same length",
+}
+
 
 def corrected_errors(
     results: Results,
@@ -121,7 +128,7 @@ def outcomes(
             f"{row.replace(' mismatch', '')}\nn = {totals[row]}"
             for row in ERROR_CATEGORIES
         ],
-        [name.replace("-", "-\n").replace(" ", "\n") for name in names],
+        [_SHORT.get(name, name).replace(" ", "\n") for name in names],
     )
     axes.set(xlabel=f"{second} prediction", ylabel=f"{first} error")
     note = seeds_note(results, {"both methods": answers})

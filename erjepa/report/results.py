@@ -164,9 +164,15 @@ class Results:
         return row.budget is None and row.epoch >= self._epochs(row)
 
     def _epochs(self, row: Result) -> float:
-        """Epochs that the run of ``row`` is to have: as set, or the most of any run."""
+        """Epochs that the run of ``row`` is to have: as set, or the most of any run.
+
+        A run that is stopped otherwise may end at any.
+        """
+        overrides = self.overrides(row.method)
+        if any(key.startswith("stop.") for key in overrides):
+            return 0.0
         most = max(one.epoch for one in self.rows if one.dataset == row.dataset)
-        return float(self.overrides(row.method).get("epochs", most))
+        return float(overrides.get("epochs", most))
 
 
 def _read_rows(path: Path) -> list[Result]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from erjepa.report.figures import MOST_LOOKS
 from erjepa.report.results import Result, Results, Unavailable
 
 
@@ -61,7 +62,7 @@ def find_method(results: Results, role: str, method: str | None = None) -> str:
 
 
 def main_methods(results: Results, methods: Sequence[str] | None) -> list[str]:
-    """``methods``, or the first of each role: SFT, LLM-JEPA and ER-JEPA, as far as they are."""
+    """``methods``, or the first of each role, or all if they play fewer than two roles."""
     if methods is not None:
         return methods_of(results, methods)
     found = []
@@ -70,7 +71,22 @@ def main_methods(results: Results, methods: Sequence[str] | None) -> list[str]:
             found.append(find_method(results, role))
         except Unavailable:
             continue
-    return found or results.methods
+    return found if len(found) > 1 else few_methods(results, None)
+
+
+def few_methods(results: Results, methods: Sequence[str] | None) -> list[str]:
+    """``methods``, or all of the experiment, if one figure can tell them apart.
+
+    Raises:
+        Unavailable: if they are not named and too many.
+    """
+    chosen = methods_of(results, methods)
+    if methods is None and len(chosen) > MOST_LOOKS:
+        raise Unavailable(
+            f"{len(chosen)} methods are too many for one figure; name at most "
+            f"{MOST_LOOKS} as `methods`"
+        )
+    return chosen
 
 
 def scored_datasets(results: Results) -> list[str]:

@@ -37,12 +37,14 @@ class Style:
         bold (str): format of what stands out.
         plus_minus (str): what stands between a mean and its standard deviation.
         marks (Mapping[str, str]): kind of a marked part to its format.
+        code (str): format of a whole text with marked parts.
     """
 
     escape: Callable[[str], str]
     bold: str
     plus_minus: str
     marks: Mapping[str, str]
+    code: str = "{}"
 
 
 @dataclass(frozen=True)
@@ -121,11 +123,13 @@ def _write(cell: Cell, column: Column, style: Style, is_best: bool) -> str:
     if isinstance(cell, str):
         return style.escape(cell)
     if isinstance(cell, list):
-        return "".join(
-            style.marks[kind].format(style.escape(part)) for part, kind in cell
-        )
+        parts = (style.marks[kind].format(style.escape(part)) for part, kind in cell)
+        return style.code.format("".join(parts))
     digits = 0 if isinstance(cell, int) else column.digits
-    text = f"{number(cell) * column.scale:.{digits}f}"
+    value = number(cell) * column.scale
+    text = f"{value:.{digits}f}"
+    if isinstance(cell, float) and value and not float(text):
+        text = f"{value:.1g}"  # a small p-value is no zero
     if isinstance(cell, Spread) and cell.sd is not None:
         text += f"{style.plus_minus}{cell.sd * column.scale:.{digits}f}"
     return style.bold.format(text) if is_best else text

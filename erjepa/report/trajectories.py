@@ -55,6 +55,8 @@ def dynamics(
     for panel, title, name in zip(panels, titles, names, strict=True):
         label = f"training compute ({unit})" if results.budgets else unit
         panel.set(title=title, xlabel=label, ylabel=name)
+        if not results.budgets:
+            panel.xaxis.get_major_locator().set_params(integer=True)
         panel.grid()
     legend_above(picture, panels[0], 5)
     note = seeds_note(results, {m: runs.get(m, {}) for m in chosen})
