@@ -51,7 +51,8 @@ def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
         shutil.rmtree(folder / kind, ignore_errors=True)
         (folder / kind).mkdir(parents=True)
     names: Counter[str] = Counter()
-    chapters, left_out = [], []
+    chapters: list[Chapter] = []
+    left_out: dict[tuple[str, str], list[str]] = {}
     with matplotlib.rc_context(STYLE):
         for entry in entries:
             parts: list[Part] = []
@@ -59,7 +60,8 @@ def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
                 try:
                     parts += _parts(results, entry, dataset)
                 except Unavailable as reason:
-                    left_out.append((entry.title, str(reason)))
+                    where = left_out.setdefault((entry.title, str(reason)), [])
+                    where += [dataset] if dataset else []
             parts = [_named(part, names) for part in parts]
             for part in parts:
                 _write(part, folder)

@@ -30,6 +30,7 @@ STYLE = {
     "lines.linewidth": 1.2,
     "lines.markersize": 4,
     "hatch.linewidth": 0.5,
+    "text.parse_math": False,  # names of methods are no formulas
     "figure.dpi": 100,
     "savefig.dpi": 300,
     "svg.hashsalt": "erjepa",  # the same results give the same file

@@ -53,7 +53,7 @@ def write_page(
     path: Path,
     results: Results,
     chapters: Sequence[Chapter],
-    left_out: Sequence[tuple[str, str]],
+    left_out: Mapping[tuple[str, str], Sequence[str]],
 ) -> Path:
     """Write the page.
 
@@ -61,8 +61,8 @@ def write_page(
         path (Path): the file.
         results (Results): of the experiment.
         chapters (Sequence[Chapter]): its sections.
-        left_out (Sequence[tuple[str, str]]): headings of sections that could not be made,
-            and why.
+        left_out (Mapping[tuple[str, str], Sequence[str]]): heading of a section that could
+            not be made, and why, to the datasets for which.
 
     Returns:
         Path: the file.
@@ -150,12 +150,17 @@ def _settings(values: Mapping[str, Any] | None) -> str:
     return " ".join(f"{key}={value}" for key, value in (values or {}).items())
 
 
-def _what_is_missing(results: Results, left_out: Sequence[tuple[str, str]]) -> str:
+def _what_is_missing(
+    results: Results, left_out: Mapping[tuple[str, str], Sequence[str]]
+) -> str:
     cells = list(_missing_cells(results))
     runs = _list(cells) if cells else "<p>No run: all have ended and are scored.</p>"
     if not left_out:
         return runs
-    reasons = _list(f"{name}: {why}." for name, why in left_out)
+    reasons = _list(
+        f"{title} ({', '.join(where) or 'all datasets'}): {why}."
+        for (title, why), where in left_out.items()
+    )
     return f"{runs}\n<p>Sections that these results do not allow:</p>\n{reasons}"
 
 

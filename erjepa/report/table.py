@@ -119,7 +119,7 @@ def number(cell: Cell) -> int | float | None:
 
 def _write(cell: Cell, column: Column, style: Style, is_best: bool) -> str:
     if cell is None:
-        return ABSENT
+        return style.escape(ABSENT)
     if isinstance(cell, str):
         return style.escape(cell)
     if isinstance(cell, list):
