@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure as Canvas
 
 from erjepa.analysis.dynamics import (
     Transition,
@@ -14,12 +15,15 @@ from erjepa.analysis.dynamics import (
 )
 from erjepa.analysis.statistics import Spread, spread
 from erjepa.analysis.training_log import read_training_log
-from erjepa.report.answers import read_answers, require_same_examples
+from erjepa.report.answers import Answers, read_answers, require_same_examples
 from erjepa.report.compute import flops_unit
 from erjepa.report.figures import PAGE, Figure, canvas, draw_curve, legend_above, looks
 from erjepa.report.results import Result, Results, Unavailable
 from erjepa.report.select import find_method, main_methods, seeds_note
 from erjepa.report.table import Column, Table
+
+_RATES = {"correction_rate": "Corrected", "loss_rate": "Lost"}
+_VERDICTS = ListedColormap(["#e6e6e6", "#262626"])
 
 
 def dynamics(
@@ -108,41 +112,20 @@ def alignment(
     lowest = min(min(one.cosines) for one in every)
     picture, panels = canvas(PAGE, 0.4 + 2.1 * len(methods), len(methods), 3)
     rows = []
-    for row, (method, (run, answers)) in enumerate(found.items()):
-        loss, cosine, verdict = panels[3 * row : 3 * row + 3]
+    for index, (method, (run, answers)) in enumerate(found.items()):
+        loss, *heat = panels[3 * index : 3 * index + 3]
         _draw_loss(loss, results, run[-1])
-        order = history_order([one.correct for one in answers])
-        cosines = np.array([one.cosines for one in answers]).T[order]
-        correct = np.array([one.correct for one in answers]).T[order]
-        image = cosine.imshow(
-            cosines, cmap="cividis", vmin=lowest, vmax=1, **_HEAT_STYLE
-        )
-        picture.colorbar(image, ax=cosine, fraction=0.08)
-        verdict.imshow(correct, cmap=_VERDICTS, vmin=0, vmax=1, **_HEAT_STYLE)
         loss.set_ylabel(f"{method}\nJEPA loss")
-        for axes in (cosine, verdict):
-            axes.set_xticks(range(len(run)), [str(i + 1) for i in range(len(run))])
-            axes.set_yticks([])
-            axes.set_ylabel("examples")
-        if row == 0:
-            for axes, title in zip(panels, _ALIGNMENT_TITLES, strict=False):
-                axes.set_title(title)
-        if row == len(methods) - 1:
-            for axes, name in zip(
-                (loss, cosine, verdict), ("step", *["checkpoint"] * 2), strict=True
-            ):
-                axes.set_xlabel(name)
-        for number, (checkpoint, one) in enumerate(zip(run, answers, strict=True), 1):
-            cos, right = np.array(one.cosines), np.array(one.correct)
-            rows.append(
-                [
-                    *(method, number, checkpoint.checkpoint, float(right.mean())),
-                    *(
-                        float(cos[which].mean()) if which.any() else None
-                        for which in (right, ~right)
-                    ),
-                ]
-            )
+        _draw_histories(picture, heat, answers, lowest)
+        for number, (row, one) in enumerate(zip(run, answers, strict=True), start=1):
+            means = (_mean_cosine(one, right) for right in (True, False))
+            rows.append([method, number, row.checkpoint, row.accuracy, *means])
+    titles = ("JEPA loss", "cosine", "correct (dark)")
+    for axes, title in zip(panels, titles, strict=False):
+        axes.set_title(title)
+    names = ("step", "checkpoint", "checkpoint")
+    for axes, name in zip(panels[-3:], names, strict=True):
+        axes.set_xlabel(name)
     yield Figure(
         f"alignment_{dataset}",
         f"JEPA loss in training, and for each test example of {dataset} the cosine of its "
@@ -165,12 +148,6 @@ def alignment(
         ],
         rows,
     )
-
-
-_RATES = {"correction_rate": "Corrected", "loss_rate": "Lost"}
-_ALIGNMENT_TITLES = ("JEPA loss", "cosine", "correct (dark)")
-_HEAT_STYLE = {"aspect": "auto", "interpolation": "nearest"}
-_VERDICTS = ListedColormap(["#e6e6e6", "#262626"])
 
 
 def _points(results: Results, dataset: str) -> list[float]:
@@ -216,6 +193,30 @@ def _rates_over_points(
     """Index of the step between checkpoints to the rate over seeds, where it is defined."""
     spreads = [_spread_of(parts, rate) for parts in zip(*by_run, strict=True)]
     return {i: one for i, one in enumerate(spreads) if one is not None}
+
+
+def _draw_histories(
+    picture: Canvas, panels: Sequence[Axes], answers: Sequence[Answers], lowest: float
+) -> None:
+    """Cosines, from ``lowest`` to 1, and verdicts: a row an example, a column a checkpoint."""
+    order = history_order([one.correct for one in answers])
+    cosines = np.array([one.cosines for one in answers]).T[order]
+    correct = np.array([one.correct for one in answers]).T[order]
+    style = {"aspect": "auto", "interpolation": "nearest"}
+    shades = panels[0].imshow(cosines, cmap="cividis", vmin=lowest, vmax=1, **style)
+    picture.colorbar(shades, ax=panels[0], fraction=0.08)
+    panels[1].imshow(correct, cmap=_VERDICTS, vmin=0, vmax=1, **style)
+    for axes in panels:
+        axes.set_xticks(range(len(answers)), [str(i + 1) for i in range(len(answers))])
+        axes.set_yticks([])
+        axes.set_ylabel("examples")
+
+
+def _mean_cosine(answers: Answers, right: bool) -> float | None:
+    """Over the examples that are right, or wrong; None if there is none."""
+    pairs = zip(answers.cosines, answers.correct, strict=True)
+    found = [cosine for cosine, is_right in pairs if is_right == right]
+    return float(np.mean(found)) if found else None
 
 
 def _draw_loss(axes: Axes, results: Results, row: Result) -> None:

@@ -47,6 +47,9 @@ def test_marks():
     assert mark("~(dog)", "(dog)") == [("~", MISSING), ("(dog)", SAME)]
     assert mark("[a-z]+", "[A-Z]+") == [("[A-Z]", WRONG), ("+", SAME)]
     assert mark("dog", "") == [("dog", MISSING)]
+    # As the paper marks it (Table "Some regular expressions generated").
+    target = ".*(.*)(([AEIOUaeiou])*).*"
+    assert mark(target, target + ".*.*") == [(target, SAME), (".*.*", EXTRA)]
     assert mark("dog", "dog") == [("dog", SAME)]
 
 

@@ -77,6 +77,8 @@ def test_a_run_without_budgets_ends_with_its_epochs(tmp_path, overrides, missing
     if missing is None:
         missing = {("synth", method): [82, 23] for method in results.methods}
     assert results.missing() == missing
+    for row in results.final("synth", "LLM-JEPA").values():
+        assert row.epoch == 4
 
 
 def test_a_checkpoint_scored_twice_counts_once(output):
