@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from erjepa.analysis.statistics import spread
 from erjepa.report.accuracy import accuracy_table
 from erjepa.report.compute import cost_table, draw_epochs
-from erjepa.report.figures import COLUMN, Figure, canvas, draw_grid
+from erjepa.report.drawing import draw_grid
+from erjepa.report.figures import COLUMN, Figure, canvas
 from erjepa.report.results import Results, Unavailable
 from erjepa.report.select import accuracies, methods_of, replays, seeds_note
 from erjepa.report.table import Column, Table

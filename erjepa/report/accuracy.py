@@ -3,15 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from erjepa.analysis.statistics import paired_test, spread
-from erjepa.report.figures import (
-    COLUMN,
-    Figure,
-    canvas,
-    draw_bars,
-    draw_rows,
-    legend_above,
-    looks,
-)
+from erjepa.report.drawing import draw_bars, draw_rows
+from erjepa.report.figures import COLUMN, Figure, canvas, legend_above, looks
 from erjepa.report.results import Results, Unavailable
 from erjepa.report.select import (
     accuracies,

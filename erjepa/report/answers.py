@@ -1,6 +1,6 @@
 """Predictions of several checkpoints on the same examples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from erjepa.report.results import Result, Results, Unavailable
@@ -49,32 +49,34 @@ def read_answers(results: Results, row: Result) -> Answers:
         raise Unavailable(f"{row.predictions}: a line has no field {error}") from None
 
 
-def answers_by_seed(
-    results: Results, rows_of: Mapping[str, Mapping[int, Result]]
+def final_answers(
+    results: Results, dataset: str, methods: Sequence[str]
 ) -> dict[int, dict[str, Answers]]:
-    """Predictions of methods on the same examples, of the seeds that all of them have.
+    """Predictions of methods at the end of runs, of the seeds that all of them have.
 
     Args:
         results (Results): of the experiment.
-        rows_of (Mapping[str, Mapping[int, Result]]): method to seed to checkpoint.
+        dataset (str): the dataset.
+        methods (Sequence[str]): the methods.
 
     Returns:
-        dict[int, dict[str, Answers]]: seed to method to predictions, seeds as planned.
+        dict[int, dict[str, Answers]]: seed to method to predictions, on the same examples in
+        the same order; seeds in the order of the experiment.
 
     Raises:
-        Unavailable: if they share no seed, or were scored on other examples.
+        Unavailable: if they share no seed, or were scored on different examples.
     """
-    shared = [
-        seed for seed in results.seeds if all(seed in rows for rows in rows_of.values())
-    ]
+    ends = {method: results.final(dataset, method) for method in methods}
+    shared = [s for s in results.seeds if all(s in rows for rows in ends.values())]
     if not shared:
-        raise Unavailable(f"no seed is finished of all of {', '.join(rows_of)}")
+        raise Unavailable(f"no seed is finished of all of {', '.join(methods)}")
     found = {
-        seed: {m: read_answers(results, rows[seed]) for m, rows in rows_of.items()}
+        seed: {method: read_answers(results, ends[method][seed]) for method in methods}
         for seed in shared
     }
-    all_answers = [one for by_method in found.values() for one in by_method.values()]
-    require_same_examples(all_answers)
+    require_same_examples(
+        [one for answers in found.values() for one in answers.values()]
+    )
     return found
 
 

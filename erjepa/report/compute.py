@@ -6,15 +6,8 @@ from math import ceil
 from matplotlib.figure import Figure as Canvas
 
 from erjepa.analysis.statistics import normalized_auc, spread
-from erjepa.report.figures import (
-    COLUMN,
-    PAGE,
-    Figure,
-    canvas,
-    draw_curve,
-    legend_above,
-    looks,
-)
+from erjepa.report.drawing import draw_curve
+from erjepa.report.figures import COLUMN, PAGE, Figure, canvas, legend_above, looks
 from erjepa.report.results import Result, Results, Unavailable
 from erjepa.report.select import accuracies, few_methods, methods_of, seeds_note
 from erjepa.report.table import Column, Table

@@ -6,8 +6,8 @@ from textwrap import shorten
 from erjepa.analysis.examples import SAME, choose_examples, mark_differences
 from erjepa.analysis.regex_errors import CORRECT, ERROR_CATEGORIES
 from erjepa.analysis.regex_tokens import regex_tokens
-from erjepa.report.answers import Answers, answers_by_seed
-from erjepa.report.regex import categories
+from erjepa.report.answers import Answers, final_answers
+from erjepa.report.errors import categories
 from erjepa.report.results import Results, Unavailable
 from erjepa.report.select import find_method, main_methods
 from erjepa.report.table import Cell, Column, Table
@@ -33,9 +33,7 @@ def examples(
     improved = find_method(results, "ER-JEPA", improved)
     shown = main_methods(results, methods)
     shown += [method for method in (baseline, improved) if method not in shown]
-    answers = answers_by_seed(
-        results, {method: results.final(dataset, method) for method in shown}
-    )
+    answers = final_answers(results, dataset, shown)
     is_regex = results.task(dataset) == "nl_rx"
     groups = {
         method: {

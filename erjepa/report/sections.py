@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from erjepa.report import ablations, accuracy, compute, regex, trajectories
+from erjepa.report import ablations, accuracy, compute, errors, subsets, trajectories
 from erjepa.report.examples import examples
 from erjepa.report.figures import Figure
 from erjepa.report.table import Table
@@ -43,10 +43,10 @@ SECTIONS = {
     "current_batch": Section("Stored pairs or current batch", accuracy.current_batch),
     "dynamics": Section("Prediction dynamics", trajectories.dynamics),
     "alignment": Section("Alignment and correctness", trajectories.alignment),
-    "corrections": Section("Corrected errors", regex.corrected_errors, task="nl_rx"),
-    "outcomes": Section("Outcomes of errors", regex.outcomes, task="nl_rx"),
-    "structures": Section("Structure of the target", regex.structures, task="nl_rx"),
-    "lengths": Section("Length of the target", regex.lengths, task="nl_rx"),
+    "corrections": Section("Corrected errors", errors.corrected_errors, task="nl_rx"),
+    "outcomes": Section("Outcomes of errors", errors.outcomes, task="nl_rx"),
+    "structures": Section("Structure of the target", subsets.structures, task="nl_rx"),
+    "lengths": Section("Length of the target", subsets.lengths, task="nl_rx"),
     "addressing": Section("Sparse and dense addresses", ablations.addressing),
     "capacity": Section("Capacity of the memory", ablations.capacity),
     "lambda_k": Section("JEPA weight and predictor tokens", ablations.lambda_k),

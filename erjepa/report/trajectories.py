@@ -17,7 +17,8 @@ from erjepa.analysis.statistics import Spread, spread
 from erjepa.analysis.training_log import read_training_log
 from erjepa.report.answers import Answers, read_answers, require_same_examples
 from erjepa.report.compute import flops_unit
-from erjepa.report.figures import PAGE, Figure, canvas, draw_curve, legend_above, looks
+from erjepa.report.drawing import draw_curve
+from erjepa.report.figures import PAGE, Figure, canvas, legend_above, looks
 from erjepa.report.results import Result, Results, Unavailable
 from erjepa.report.select import find_method, main_methods, seeds_note
 from erjepa.report.table import Column, Table

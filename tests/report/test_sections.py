@@ -9,7 +9,7 @@ import pytest
 
 from erjepa.analysis.regex_errors import prediction_category
 from erjepa.analysis.regex_tokens import length_group, structures
-from erjepa.report import ablations, accuracy, compute, regex, trajectories
+from erjepa.report import ablations, accuracy, compute, errors, subsets, trajectories
 from erjepa.report.examples import examples
 from erjepa.report.figures import Figure
 from erjepa.report.results import Results, Unavailable
@@ -187,7 +187,7 @@ def test_readings(results, rows):
 
 
 def test_corrections(results, predictions):
-    _, (summary, by_seed) = parts_of(regex.corrected_errors(results, "synth"))
+    _, (summary, by_seed) = parts_of(errors.corrected_errors(results, "synth"))
     counts = Counter()
     for seed in SEEDS:
         both = zip(
@@ -198,29 +198,29 @@ def test_corrections(results, predictions):
             counts[category, seed] += 1
             for method, one in zip(MAIN[1:], others, strict=True):
                 counts[category, seed, method] += one["output"] == one["target"]
-    for category, seed, errors, *rest in by_seed.rows:
+    for category, seed, count, *rest in by_seed.rows:
         key = category, int(seed)
-        assert errors == counts[key]
+        assert count == counts[key]
         for method, corrected, rate in zip(
             MAIN[1:], rest[::2], rest[1::2], strict=True
         ):
             assert corrected == counts[(*key, method)]
-            assert rate == (pytest.approx(corrected / errors) if errors else None)
+            assert rate == (pytest.approx(corrected / count) if count else None)
     assert sum(column(by_seed, "Errors")) == sum(
         not one["exact_match"]
         for s in SEEDS
         for one in predictions["SFT", s, BUDGETS[-1]]
     )
-    category, errors, method, corrected, rate = summary.rows[1]
+    category, count, method, corrected, rate = summary.rows[1]
     assert (category, method) == ("over-generation", "ER-JEPA content")
-    assert_spread(errors, [counts[category, seed] for seed in SEEDS])
+    assert_spread(count, [counts[category, seed] for seed in SEEDS])
     assert_spread(corrected, [counts[category, seed, method] for seed in SEEDS])
     rates = [counts[category, s, method] / counts[category, s] for s in SEEDS]
     assert_spread(rate, rates)
 
 
 def test_outcomes(results, predictions):
-    figure, (table,) = parts_of(regex.outcomes(results, "synth"))
+    figure, (table,) = parts_of(errors.outcomes(results, "synth"))
     pairs = Counter()
     for seed in SEEDS:
         for a, b in zip(
@@ -243,8 +243,8 @@ def test_outcomes(results, predictions):
 @pytest.mark.parametrize(
     ("section", "belongs"),
     [
-        (regex.structures, lambda target, name: name in structures(target)),
-        (regex.lengths, lambda target, name: name == length_group(target)),
+        (subsets.structures, lambda target, name: name in structures(target)),
+        (subsets.lengths, lambda target, name: name == length_group(target)),
     ],
 )
 def test_subsets(results, predictions, section, belongs):
