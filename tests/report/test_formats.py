@@ -74,6 +74,9 @@ def test_html():
     assert '<td class="text">a|b_&lt;i&gt;</td>' in text and "<i>" not in text
     assert '<td class="number"><strong>51.00 ± 1.41</strong></td>' in text
     assert '<code>x.<mark class="extra">*</mark></code>' in text
+    assert '<th class="number">n</th><th class="text">Text</th>' in text
+    plain = to_html(Table("plain", "", [Column("a"), Column("b")], [["x", 1]]))
+    assert '<td class="text">x</td><td class="number">1</td>' in plain
     assert '<mark class="missing">&amp;</mark><mark class="wrong">_</mark>' in text
 
 

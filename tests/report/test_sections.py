@@ -315,6 +315,36 @@ def test_dynamics(results, rows, predictions):
             )
 
 
+def test_dynamics_are_those_of_whole_runs(tmp_path):
+    output = write_output(
+        tmp_path / "out", seeds=SEEDS, budgets=BUDGETS, examples=12, methods={"a": {}}
+    )
+    path = output / "results.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:4], *lines[5:]]))  # 23 lacks its second budget
+    results = Results(output)
+    figure, _ = parts_of(trajectories.dynamics(results, "synth"))
+    assert "fewer are finished of a 2" in figure.caption
+    expected = [
+        statistics.mean(
+            100 * row.accuracy
+            for row in results.rows
+            if row.seed != 23 and row.budget == budget
+        )
+        for budget in BUDGETS
+    ]
+    (line,) = figure.canvas.axes[0].lines
+    assert list(line.get_ydata()) == pytest.approx(expected)
+
+
+def test_checkpoints_at_budgets_are_no_ends_of_epochs(tmp_path):
+    output = write_output(tmp_path / "out", seeds=(1,), examples=3, methods={"a": {}})
+    results = Results(output)
+    assert {1, 2} < {row.epoch for row in results.rows}
+    with pytest.raises(Unavailable, match="end of two epochs"):
+        list(compute.learning_curves(results, "synth"))
+
+
 def test_alignment(results, predictions):
     figure, (table,) = parts_of(trajectories.alignment(results, "synth", seed=23))
     for index, method in enumerate(MAIN[1:]):
