@@ -22,7 +22,8 @@ MAY_IMPORT = {
     "tasks": set(),
     "predictions": set(),
     "model_card": set(),
-    "analysis": set(),
+    "analysis": {"tasks"},
+    "report": {"analysis"},
     "demo": {"analysis"},
     "experiment": {"config", "predictions", "training", "report"},
 }

@@ -1,0 +1,216 @@
+"""Sections on accuracy at the end of runs: bars, readings, tests."""
+
+from collections.abc import Iterator, Sequence
+
+from erjepa.analysis.statistics import paired_test, spread
+from erjepa.report.drawing import draw_bars, draw_rows
+from erjepa.report.figures import COLUMN, Figure, canvas, legend_above, looks
+from erjepa.report.results import Results, Unavailable
+from erjepa.report.select import (
+    accuracies,
+    find_method,
+    methods_of,
+    replays,
+    scored_datasets,
+    seeds_note,
+)
+from erjepa.report.table import Column, Table
+
+ACCURACY = Column("Accuracy (%)", scale=100, best=True)
+
+
+def main(
+    results: Results, methods: Sequence[str] | None = None
+) -> Iterator[Table | Figure]:
+    """Accuracy of every method on every dataset."""
+    chosen, names = methods_of(results, methods), scored_datasets(results)
+    values = {
+        name: {
+            method: list(accuracies(results.final(name, method)).values())
+            for method in chosen
+        }
+        for name in names
+    }
+    if not any(any(bars.values()) for bars in values.values()):
+        raise Unavailable("no run has reached its end")
+    if len(names) == 1:
+        yield from bars(results, names[0], methods, name="main")
+        return
+    seeds = {
+        f"{method} on {name}": results.final(name, method)
+        for name in names
+        for method in chosen
+    }
+    note = seeds_note(results, seeds)
+    picture, (axes,) = canvas(COLUMN, 2.4)
+    styles = {
+        name: look for name, look in looks(results.methods).items() if name in chosen
+    }
+    draw_bars(axes, values, styles)
+    axes.set_ylabel("accuracy (%)")
+    legend_above(picture, axes, 3)
+    yield Figure(
+        "main",
+        f"Accuracy at the end of the runs: means, one sample standard deviation, and "
+        f"single seeds as dots. {note}",
+        picture,
+    )
+    yield Table(
+        "main",
+        f"Accuracy (%) at the end of the runs: mean ± one sample standard deviation. {note}",
+        [Column("Method"), *(Column(n, scale=100, best=True) for n in names)],
+        [
+            [method]
+            + [
+                spread(values[name][method]) if values[name][method] else None
+                for name in names
+            ]
+            for method in chosen
+        ],
+    )
+
+
+def bars(
+    results: Results,
+    dataset: str,
+    methods: Sequence[str] | None = None,
+    name: str = "bars",
+) -> Iterator[Table | Figure]:
+    """Accuracy of some methods, with least and greatest of the seeds."""
+    found = {
+        method: accuracies(results.final(dataset, method))
+        for method in methods_of(results, methods)
+    }
+    rows = {method: list(seeds.values()) for method, seeds in found.items() if seeds}
+    if not rows:
+        raise Unavailable(f"no run of these methods on {dataset} has reached its end")
+    note = seeds_note(results, found)
+    picture, (axes,) = canvas(COLUMN, 0.55 + 0.3 * len(rows))
+    draw_rows(axes, rows, looks(results.methods))
+    axes.set_xlabel("accuracy (%)")
+    yield Figure(
+        f"{name}_{dataset}",
+        f"Accuracy on {dataset}: means, one sample standard deviation, and single seeds "
+        f"as dots. {note}",
+        picture,
+    )
+    yield accuracy_table(f"{name}_{dataset}", f"Accuracy on {dataset}. {note}", found)
+
+
+def accuracy_table(
+    name: str, caption: str, found: dict[str, dict[int, float]]
+) -> Table:
+    """Mean, deviation, least and greatest accuracy of each method that has any."""
+    spreads = {
+        method: spread(list(seeds.values())) for method, seeds in found.items() if seeds
+    }
+    return Table(
+        name,
+        caption,
+        [
+            Column("Method"),
+            ACCURACY,
+            Column("Min", scale=100, best=True),
+            Column("Max", scale=100, best=True),
+            Column("Seeds"),
+        ],
+        [
+            [method, one, one.least, one.most, one.count]
+            for method, one in spreads.items()
+        ],
+    )
+
+
+def token_matched(
+    results: Results, dataset: str, methods: Sequence[str] | None = None
+) -> Iterator[Table | Figure]:
+    """A method and others that are trained on as many tokens without replay."""
+    match = results.config.get("match")
+    if methods is None:
+        if not results.token_matched:
+            raise Unavailable("the experiment matches no method's tokens (key `match`)")
+        methods = [*results.token_matched, match["tokens_of"]]
+    yield from bars(results, dataset, methods, name="token_matched")
+
+
+def current_batch(
+    results: Results, dataset: str, methods: Sequence[str] | None = None
+) -> Iterator[Table | Figure]:
+    """Replay of stored pairs and of the current batch."""
+    if methods is None:
+        control = [
+            method
+            for method in results.methods
+            if results.overrides(method).get("replay.selection") == "current_batch"
+        ]
+        if not control:
+            raise Unavailable("no method has replay.selection=current_batch")
+        methods = control + [m for m in results.methods if replays(results, m)]
+    yield from bars(results, dataset, methods, name="current_batch")
+
+
+def readings(
+    results: Results, dataset: str, methods: Sequence[str] | None = None
+) -> Iterator[Table]:
+    """Every reading of the answers, not the accuracy alone."""
+    found = {m: results.final(dataset, m) for m in methods_of(results, methods)}
+    rows = [row for seeds in found.values() for row in seeds.values()]
+    if not rows:
+        raise Unavailable(f"no run on {dataset} has reached its end")
+    kinds = list(rows[0].readings)
+    yield Table(
+        f"readings_{dataset}",
+        f"Share of right answers (%) on {dataset} by each reading; {rows[0].primary} is "
+        f"the accuracy. {seeds_note(results, found)}",
+        [Column("Method"), *(Column(one, scale=100, best=True) for one in kinds)],
+        [
+            [method]
+            + [spread([row.readings[k] for row in seeds.values()]) for k in kinds]
+            for method, seeds in found.items()
+            if seeds
+        ],
+    )
+
+
+def significance(
+    results: Results,
+    methods: Sequence[str] | None = None,
+    reference: str | None = None,
+) -> Iterator[Table]:
+    """Paired tests of each method against a reference, over the seeds both have."""
+    against = find_method(results, "LLM-JEPA", reference)
+    rows = []
+    for name in scored_datasets(results):
+        theirs = accuracies(results.final(name, against))
+        for method in methods_of(results, methods):
+            mine = accuracies(results.final(name, method))
+            if method == against or len(mine.keys() & theirs.keys()) < 2:
+                continue
+            test = paired_test(mine, theirs)
+            low, high = (f"{100 * end:.2f}" for end in test.interval)
+            rows.append(
+                [
+                    *(name, method, test.difference, test.t, test.p_t),
+                    *(test.p_bootstrap, f"{low} to {high}", len(test.seeds)),
+                ]
+            )
+    if not rows:
+        raise Unavailable(f"no method shares two finished seeds with {against}")
+    yield Table(
+        "significance",
+        f"Accuracy less that of {against} in percentage points, and one-tailed p-values that "
+        "it is greater: paired t-test over seeds, and a paired bootstrap of the seeds with "
+        "its 95% interval. No correction for the number of tests; a dash: all differences "
+        "are equal.",
+        [
+            Column("Dataset"),
+            Column("Method"),
+            Column("Difference (pp)", scale=100),
+            Column("t"),
+            Column("p (t-test)", digits=4),
+            Column("p (bootstrap)", digits=4),
+            Column("Interval (pp)"),
+            Column("Seeds"),
+        ],
+        rows,
+    )

@@ -1,0 +1,67 @@
+"""Spreads, paired tests and areas, against published or hand-worked values."""
+
+import pytest
+
+from erjepa.analysis.statistics import normalized_auc, paired_test, spread
+
+# Student 1908, "The probable error of a mean": extra hours of sleep under two drugs.
+FIRST = (0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0)
+SECOND = (1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4)
+
+
+def test_spread_uses_the_sample_standard_deviation():
+    one = spread([2, 4, 4, 4, 5, 5, 7, 9])
+    assert one.mean == 5 and one.sd == pytest.approx((32 / 7) ** 0.5)
+    assert (one.count, one.least, one.most) == (8, 2, 9)
+    assert spread([3.0]).sd is None
+    with pytest.raises(ValueError, match="no values"):
+        spread([])
+
+
+def test_paired_t_test_on_students_data():
+    test = paired_test(dict(enumerate(SECOND)), dict(enumerate(FIRST)))
+    assert test.difference.mean == pytest.approx(1.58)
+    assert test.t == pytest.approx(4.0621, abs=5e-5)
+    assert test.p_t == pytest.approx(0.002833 / 2, abs=5e-7)
+    swapped = paired_test(dict(enumerate(FIRST)), dict(enumerate(SECOND)))
+    assert swapped.p_t == pytest.approx(1 - test.p_t)
+
+
+def test_bootstrap_tends_to_the_share_of_all_draws():
+    # Differences -1, 2, 2: the mean of three draws is not above zero when at least two of
+    # them are -1 (3 * 1/9 * 2/3 + 1/27 = 7/27).
+    arguments = ({1: 0, 2: 2, 3: 3}, {1: 1, 2: 0, 3: 1})
+    test = paired_test(*arguments, resamples=200_000)
+    assert test.p_bootstrap == pytest.approx(7 / 27, abs=0.005)
+    assert paired_test(*arguments, resamples=200_000) == test
+    assert paired_test(*arguments, resamples=200_000, seed=1) != test
+
+
+def test_bootstrap_interval_is_of_95_percent():
+    # Differences of 0 and 1, four of each: means of draws are binomial, B(8, 1/2) / 8, of
+    # which 3.5% are at most 1/8, 0.4% are 0, and as many at the other end.
+    better = {seed: seed % 2 for seed in range(8)}
+    test = paired_test(better, dict.fromkeys(range(8), 0), resamples=20_000)
+    assert test.interval == (1 / 8, 7 / 8)
+
+
+def test_only_seeds_of_both_are_paired():
+    test = paired_test({1: 5, 2: 7, 9: 100}, {2: 1, 1: 2, 8: -100})
+    assert test.seeds == (1, 2) and test.difference.mean == pytest.approx(4.5)
+    with pytest.raises(ValueError, match="two seeds, these share 1"):
+        paired_test({1: 5, 2: 7}, {1: 2, 3: 4})
+
+
+def test_equal_differences_leave_the_t_test_undefined():
+    test = paired_test({1: 0.3, 2: 0.4}, {1: 0.2, 2: 0.3}, resamples=99)
+    assert test.t is None and test.p_t is None
+    assert test.p_bootstrap == 1 / 100  # never less than the draws can tell
+
+
+def test_normalized_auc():
+    assert normalized_auc([1, 2, 5], [0.4, 0.4, 0.4]) == pytest.approx(0.4)
+    # (0.5 * 1 + 0.75 * 3) / 4
+    assert normalized_auc([1, 2, 5], [0.25, 0.75, 0.75]) == pytest.approx(0.6875)
+    for budgets, values in (([1], [1]), ([1, 2], [1]), ([2, 1], [1, 1])):
+        with pytest.raises(ValueError, match="budgets"):
+            normalized_auc(budgets, values)

@@ -1,0 +1,188 @@
+"""A small output of an experiment that never ran, as real ones are laid out.
+
+Predictions are targets that are spoilt by chance, so that methods differ in what they get
+right, how it grows with compute, and how they err.
+"""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+METHODS = {
+    "SFT": {"replay.weight": 0, "loss.jepa_weight": 0},
+    "LLM-JEPA": {"replay.weight": 0},
+    "ER-JEPA content": {"replay.selection": "content"},
+    "ER-JEPA uniform": {"replay.selection": "uniform"},
+    "current batch": {"replay.selection": "current_batch"},
+}
+# Share of examples that a method has right at the last checkpoint.
+SKILLS = {
+    "SFT": 0.54,
+    "LLM-JEPA": 0.69,
+    "LLM-JEPA token-matched": 0.62,
+    "ER-JEPA content": 0.84,
+    "ER-JEPA uniform": 0.85,
+    "current batch": 0.81,
+}
+BUDGETS = [4.0e16, 8.0e16, 12.0e16, 16.0e16, 20.0e16, 24.0e16]
+
+
+def regex(rng: random.Random) -> str:
+    """A regex in the manner of NL-RX."""
+
+    def unit() -> str:
+        return rng.choice(["[0-9]", "[A-Z]", "[AEIOUaeiou]", "(dog)", "(truck)", "."])
+
+    def phrase(depth: int) -> str:
+        if depth == 0:
+            return unit()
+        a, b = phrase(depth - 1), phrase(rng.randrange(depth))
+        return rng.choice(
+            [f".*{a}.*", f"({a}|{b})", f"({a})&({b})", f"~({a})", f"({a}){{3,}}"]
+            + [rf"\b{a}\b", f"({a})+.*{b}"]
+        )
+
+    return phrase(rng.randint(1, 3))
+
+
+def spoil(rng: random.Random, target: str) -> str:
+    """A wrong output for ``target``."""
+    return rng.choice([target + ".*", target + ".*", target + "dog", target[:-1]]) + (
+        ")" if rng.random() < 0.1 else ""
+    )
+
+
+def write_output(
+    folder: Path,
+    methods: dict[str, dict[str, Any]] | None = None,
+    datasets: dict[str, str] | None = None,
+    seeds: tuple[int, ...] = (82, 23, 37, 84, 4),
+    budgets: list[float] | None = BUDGETS,
+    epochs: int = 4,
+    examples: int = 40,
+    cosine: bool = True,
+    **config: Any,
+) -> Path:
+    """Write the output of a finished experiment.
+
+    Args:
+        folder (Path): where it goes.
+        methods (dict[str, dict[str, Any]] | None): name to overrides.
+        datasets (dict[str, str] | None): name to config of the recipe; those whose name
+            has ``qa`` in it are no regexes.
+        seeds (tuple[int, ...]): seeds.
+        budgets (list[float] | None): compute budgets; None: the end of every epoch.
+        epochs (int): number of epochs without budgets.
+        examples (int): number of test examples.
+        cosine (bool): whether predictions have cosines.
+        **config (Any): further keys of the experiment's config.
+
+    Returns:
+        Path: the folder.
+    """
+    methods, datasets = methods or METHODS, datasets or {"synth": "tiny_synth"}
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "name": "fake",
+        "seeds": list(seeds),
+        "datasets": datasets,
+        "methods": methods,
+        "overrides": {},
+        "budgets": budgets,
+        "match": "flops" if budgets else "epochs",
+        **config,
+    }
+    ran = {
+        "name": config["name"],
+        "config": config,
+        "versions": {"python": "3.11.7", "torch": "2.13.0", "erjepa": "0.1.0"},
+        "revision": "0123abc",
+        "hardware": {"cpu": "a processor", "cores": 2, "gpus": []},
+    }
+    (folder / "experiment.json").write_text(json.dumps(ran))
+    rows = [
+        row
+        for dataset in datasets
+        for method in methods
+        for seed in seeds
+        for row in _write_cell(
+            folder, config, dataset, method, seed, epochs, examples, cosine
+        )
+    ]
+    (folder / "results.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows)
+    )
+    return folder
+
+
+def _write_cell(folder, config, dataset, method, seed, epochs, examples, cosine):
+    cell = f"{dataset}/{method.lower().replace(' ', '_')}/seed_{seed}"
+    is_regex = "qa" not in dataset
+    targets_rng = random.Random(f"targets of {dataset}")
+    targets = [
+        regex(targets_rng)
+        if is_regex
+        else targets_rng.choice(["Paris", "12", "the moon"])
+        for _ in range(examples)
+    ]
+    rng = random.Random(f"{method} {dataset} {seed}")
+    hardness = [random.Random(f"{dataset} {i}").random() for i in range(examples)]
+    skill = SKILLS.get(method, 0.8) + rng.gauss(0, 0.02)
+    matched = (
+        config["match"].get("methods", []) if isinstance(config["match"], dict) else []
+    )
+    budgets = [None] if method in matched else config["budgets"] or [None] * epochs
+    log = folder / "cells" / cell / "logs" / "metrics.txt"
+    log.parent.mkdir(parents=True)
+    steps = "".join(
+        f"Step {step} | loss:1.0 jepa_loss:{0.02 + 0.9 * 0.95**step:.4f} \n"
+        for step in range(1, 121)
+    )
+    log.write_text(steps)
+    for number, budget in enumerate(budgets, start=1):
+        progress = number / len(budgets)
+        name = f"flops_{number}" if budget else f"epoch_{number - 1}"
+        lines = []
+        for i, target in enumerate(targets):
+            is_right = hardness[i] + rng.gauss(0, 0.08) < skill * (0.5 + 0.5 * progress)
+            output = target if is_right else spoil(rng, target)
+            line = {
+                "id": i,
+                "prompt": f"lines of kind {i}",
+                "target": target,
+                "output": output,
+                "tokens": len(output),
+                "finished": True,
+                "extracted": output,
+                "exact_match": is_right,
+            }
+            if cosine:
+                line["cosine"] = min(1.0, 0.6 + 0.35 * progress + rng.gauss(0, 0.03))
+            lines.append(line)
+        path = f"cells/{cell}/evaluation/{name}/predictions.jsonl"
+        (folder / path).parent.mkdir(parents=True)
+        (folder / path).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        accuracy = sum(line["exact_match"] for line in lines) / examples
+        yield {
+            "cell": cell,
+            "dataset": dataset,
+            "method": method,
+            "seed": seed,
+            "overrides": config["methods"][method],
+            "checkpoint": name,
+            "budget": budget,
+            "steps": 20 * number,
+            "total_flops": (budget or 5e16 * number) * 1.001,
+            "total_tokens": 1_500_000 * number,
+            "epoch": number / 2 if budget else number,
+            "task": "nl_rx" if is_regex else "nq_open",
+            "accuracy": accuracy,
+            "primary": "exact_match",
+            "readings": {"exact_match": accuracy, "llm_jepa": accuracy},
+            "examples": examples,
+            "predictions": path,
+            "log": f"cells/{cell}/logs/metrics.txt",
+            "train_seconds": 100.0 * number + rng.random(),
+            "eval_seconds": 4.0,
+        }

@@ -1,0 +1,255 @@
+"""Reports as a whole: what is asked for, what is there, and nothing else."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from erjepa.report import build_report
+from erjepa.report.build import _all_sections
+from erjepa.report.sections import SECTIONS
+from tests.report.fake_output import METHODS, write_output
+
+FEW = {name: METHODS[name] for name in ("SFT", "LLM-JEPA", "ER-JEPA content")}
+
+
+class Page(HTMLParser):
+    """Headings, links, sources and tags of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.targets, self.ids, self.sources = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.tags.append(tag)
+        self.ids += [attrs["id"]] if "id" in attrs else []
+        self.targets += [attrs["href"]] if "href" in attrs else []
+        self.sources += [attrs["src"]] if "src" in attrs else []
+
+
+def small(folder, **config):
+    return write_output(
+        folder,
+        seeds=(82, 23),
+        budgets=[1e15, 2e15],
+        examples=12,
+        **{"methods": FEW, **config},
+    )
+
+
+def headings(page):
+    return re.findall(r"<h2>(.*?)</h2>", page.read_text())
+
+
+def test_a_report_has_all_that_the_results_allow(tmp_path):
+    page = build_report(small(tmp_path / "out"))
+    text = page.read_text()
+    left_out = ("token_matched", "current_batch", "learning_curves", "addressing")
+    left_out += ("capacity", "lambda_k")
+    assert headings(page)[2:] == [
+        SECTIONS[name].title for name in _all_sections() if name not in left_out
+    ]
+    for name in left_out:
+        assert f"<li>{SECTIONS[name].title} (synth): " in text
+    parsed = Page(text)
+    assert set(parsed.targets) == {f"#{one}" for one in parsed.ids}
+    assert parsed.sources and all(
+        one.startswith("data:image/") for one in parsed.sources
+    )
+    assert "http" not in re.sub(r'src="[^"]*"', "", text)
+    for value in (
+        "82, 23",
+        "torch 2.13.0",
+        "0123abc",
+        "a processor",
+        "replay.weight=0",
+    ):
+        assert value in text
+    assert "No run: all have ended" in text
+    for figure in (page.parent / "figures").glob("*.png"):
+        assert figure.read_bytes().startswith(b"\x89PNG")
+        assert figure.with_suffix(".svg").read_text().rstrip().endswith("</svg>")
+    names = {path.stem for path in (page.parent / "tables").iterdir()}
+    for name in names:
+        kinds = {path.suffix for path in (page.parent / "tables").glob(f"{name}.*")}
+        assert kinds == {".md", ".csv", ".tex"}
+    assert {"main_synth", "significance", "matched_compute_synth"} <= names
+
+
+def test_sections_are_as_asked(tmp_path):
+    report = [
+        {"section": "bars", "methods": ["SFT"], "title": "One <b>bar</b>"},
+        {"section": "bars", "methods": ["LLM-JEPA"]},
+        "significance",
+    ]
+    page = build_report(small(tmp_path / "out", report=report))
+    assert headings(page)[2:] == [
+        "One &lt;b&gt;bar&lt;/b&gt;",
+        "Accuracy of some methods",
+        "Paired tests",
+    ]
+    tables = page.parent / "tables"
+    assert (tables / "bars_synth.csv").read_text().splitlines()[1].startswith("SFT,")
+    assert "LLM-JEPA," in (tables / "bars_synth_2.csv").read_text()
+    # The config that is handed over goes before the one on disk, and old files go.
+    config = json.loads((page.parents[1] / "experiment.json").read_text())["config"]
+    page = build_report(page.parents[1], {**config, "report": ["main"]})
+    assert headings(page)[2:] == ["Accuracy"]
+    assert [path.name for path in sorted(tables.iterdir())] == [
+        *("main_synth.csv", "main_synth.md", "main_synth.tex")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("bar", "section 'bar' is none of main, "),
+        ({"methods": ["SFT"]}, "section None is none of"),
+        (
+            {"section": "bars", "method": "SFT"},
+            "bars takes no method; it takes datasets, methods, title",
+        ),
+        ({"section": "main", "datasets": ["synth"]}, "main takes no datasets"),
+        ({"section": "bars", "methods": ["sft"]}, "method 'sft' is none of SFT, "),
+        ({"section": "bars", "datasets": ["s"]}, "dataset 's' is none of synth"),
+        ({"section": "significance", "reference": "x"}, "method 'x' is none of"),
+    ],
+)
+def test_what_is_not_there_cannot_be_asked_for(tmp_path, entry, message):
+    with pytest.raises(ValueError, match=message):
+        build_report(small(tmp_path / "out", report=[entry]))
+
+
+def test_an_unfinished_experiment(tmp_path):
+    output = small(tmp_path / "out", report=["main", "matched_compute", "corrections"])
+    path = output / "results.jsonl"
+
+    def is_done(row):
+        if row["method"] == "SFT":
+            return row["seed"] == 82 and row["budget"] == 1e15
+        return row["method"] == "LLM-JEPA" or row["seed"] == 82
+
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if is_done(json.loads(line))))
+    page = build_report(output)
+    text = page.read_text()
+    for line in (
+        "SFT on synth: nothing of seed 23.",
+        "SFT on synth: seed 82 is unfinished, 1 checkpoint scored.",
+        "ER-JEPA content on synth: nothing of seed 23.",
+        "Corrected errors (synth): no seed is finished of all of SFT, LLM-JEPA, "
+        "ER-JEPA content.",
+        "Over 2 seeds; fewer are finished of SFT 0, ER-JEPA content 1.",
+    ):
+        assert f"{line}<" in text, line
+    assert headings(page)[2:] == ["Accuracy", "Matched compute"]
+    main = (page.parent / "tables" / "main_synth.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in main[1:]] == ["LLM-JEPA", "ER-JEPA content"]
+
+
+def test_an_experiment_that_has_not_begun(tmp_path):
+    output = small(tmp_path / "out")
+    (output / "results.jsonl").unlink()
+    page = build_report(output)
+    assert headings(page) == ["What was run", "What is missing"]
+    assert "Accuracy (all datasets): nothing is scored yet." in page.read_text()
+
+
+def test_missing_predictions_cost_only_the_sections_that_need_them(tmp_path):
+    output = small(tmp_path / "out", report=["main", "structures"])
+    next(
+        output.glob("cells/*/sft/seed_23/evaluation/flops_2/predictions.jsonl")
+    ).unlink()
+    page = build_report(output)
+    assert headings(page)[2:] == ["Accuracy"]
+    assert "predictions cannot be read" in page.read_text()
+
+
+def test_predictions_on_other_examples_are_not_compared(tmp_path):
+    output = small(tmp_path / "out", report=["outcomes"])
+    path = next(output.glob("cells/*/llm-jepa/seed_23/evaluation/flops_2/*.jsonl"))
+    path.write_text(path.read_text().replace('"target": "', '"target": "x', 1))
+    assert "scored on different examples" in build_report(output).read_text()
+
+
+def test_sections_on_regexes_are_left_out_of_other_tasks(tmp_path):
+    output = small(tmp_path / "out", datasets={"qa": "x"}, report=["lengths"])
+    text = build_report(output).read_text()
+    assert "Length of the target (qa): qa is nq_open; this needs nl_rx." in text
+
+
+def test_hostile_text_is_text(tmp_path):
+    hostile = '<script>alert("x")</script>&$a_$$\\frac{$|%'
+    methods = {"SFT": FEW["SFT"], hostile: {"replay.selection": hostile}}
+    output = small(tmp_path / "out", methods=methods, name=hostile)
+    for path in output.rglob("predictions.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        changed = [
+            {
+                **one,
+                "prompt": hostile,
+                "target": hostile + one["target"],
+                "output": hostile + one["output"],
+            }
+            for one in lines
+        ]
+        path.write_text("".join(json.dumps(one) + "\n" for one in changed))
+    page = build_report(output)
+    assert "Examples" in headings(page)
+    parsed = Page(page.read_text())
+    assert "script" not in parsed.tags and "&lt;script&gt;" in page.read_text()
+    assert set(parsed.tags) <= {
+        *(
+            "html",
+            "head",
+            "meta",
+            "title",
+            "style",
+            "body",
+            "h1",
+            "h2",
+            "nav",
+            "ul",
+            "li",
+        ),
+        *(
+            "a",
+            "section",
+            "div",
+            "table",
+            "caption",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+        ),
+        *("figure", "img", "figcaption", "p", "code", "mark", "strong", "footer"),
+    }
+
+
+def test_the_same_results_give_the_same_files(tmp_path):
+    output = small(tmp_path / "out", report=["matched_compute", "significance"])
+
+    def files():
+        folder = build_report(output).parent
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    assert files() == files()
+
+
+def test_the_command(tmp_path):
+    output = small(tmp_path / "out", report=["readings"])
+    command = [sys.executable, "-m", "erjepa.report"]
+    done = subprocess.run(
+        [*command, output], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(output / "report" / "index.html")
+    failed = subprocess.run([*command, tmp_path], capture_output=True, text=True)
+    assert failed.returncode == 2
+    assert "is not the output of an experiment" in failed.stderr

@@ -1,0 +1,139 @@
+"""What of an experiment is there, what ends a run, and what is missing."""
+
+import json
+
+import pytest
+
+from erjepa.report.results import Results, Unavailable
+from tests.report.fake_output import write_output
+
+
+def rewrite(output, keep=lambda row: True, tail=""):
+    path = output / "results.jsonl"
+    lines = [line for line in path.read_text().splitlines() if keep(json.loads(line))]
+    path.write_text("".join(line + "\n" for line in lines) + tail)
+
+
+@pytest.fixture
+def output(tmp_path):
+    return write_output(
+        tmp_path / "out", seeds=(82, 23), budgets=[1e15, 2e15], examples=3
+    )
+
+
+def test_a_finished_experiment(output):
+    results = Results(output)
+    assert results.missing() == {}
+    assert results.budgets == [1e15, 2e15]
+    run = results.checkpoints("synth", "SFT", 23)
+    assert [row.budget for row in run] == [1e15, 2e15]
+    assert results.final("synth", "SFT") == {
+        82: results.checkpoints("synth", "SFT", 82)[1],
+        23: run[1],
+    }
+    assert results.at_budget("synth", "SFT", 1e15)[23] == run[0]
+    assert [one["id"] for one in results.predictions(run[0])] == [0, 1, 2]
+    assert results.overrides("LLM-JEPA") == {"replay.weight": 0}
+    assert results.task("synth") == "nl_rx" and results.task("other") is None
+
+
+def test_a_run_ends_at_the_last_budget(output):
+    rewrite(
+        output,
+        lambda row: (row["method"], row["seed"], row["budget"]) != ("SFT", 23, 2e15),
+    )
+    results = Results(output)
+    assert list(results.final("synth", "SFT")) == [82]
+    assert results.missing() == {("synth", "SFT"): [23]}
+    assert len(results.checkpoints("synth", "SFT", 23)) == 1
+
+
+def test_a_token_matched_run_ends_where_it_ends(tmp_path):
+    match = {"tokens_of": "ER-JEPA content", "methods": ["LLM-JEPA"]}
+    output = write_output(tmp_path / "out", seeds=(1,), examples=3, match=match)
+    results = Results(output)
+    assert results.final("synth", "LLM-JEPA")[1].budget is None
+    assert results.final("synth", "SFT")[1].budget == results.budgets[-1]
+    assert results.missing() == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "missing"),
+    [
+        ({}, {("synth", "SFT"): [23]}),  # others have four epochs
+        ({"epochs": 3}, {}),
+        ({"epochs": 5}, None),  # nothing has five
+        ({"epochs": 5, "stop.tokens": 10}, {}),
+    ],
+)
+def test_a_run_without_budgets_ends_with_its_epochs(tmp_path, overrides, missing):
+    output = write_output(
+        tmp_path / "out", seeds=(82, 23), budgets=None, examples=3, overrides=overrides
+    )
+    rewrite(
+        output, lambda row: (row["method"], row["seed"], row["epoch"]) != ("SFT", 23, 4)
+    )
+    results = Results(output)
+    if missing is None:
+        missing = {("synth", method): [82, 23] for method in results.methods}
+    assert results.missing() == missing
+    for row in results.final("synth", "LLM-JEPA").values():
+        assert row.epoch == 4
+
+
+def test_a_checkpoint_scored_twice_counts_once(output):
+    row = json.loads((output / "results.jsonl").read_text().splitlines()[0])
+    rewrite(output, tail=json.dumps({**row, "accuracy": 0.125}) + "\n")
+    first = Results(output).checkpoints(row["dataset"], row["method"], row["seed"])
+    assert [one.accuracy for one in first].count(0.125) == 1 and len(first) == 2
+
+
+def test_a_line_being_written_is_left_out(output):
+    before = Results(output).rows
+    rewrite(output, tail='{"cell": "sy')
+    assert Results(output).rows == before
+
+
+def test_no_results_yet(output):
+    (output / "results.jsonl").unlink()
+    results = Results(output)
+    assert results.rows == [] and len(results.missing()) == len(results.methods)
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        ("{}\n", r"results.jsonl:21: no field cell, dataset"),
+        ("{\n", r"results.jsonl:21: "),
+        ("[]\n", r"results.jsonl:21: "),
+        ("{\n" + "{}\n", r"results.jsonl:21: "),
+    ],
+)
+def test_a_line_that_is_none_is_named(output, tail, message):
+    rewrite(output, tail=tail)
+    with pytest.raises(ValueError, match=message):
+        Results(output)
+
+
+def test_a_folder_that_is_no_output(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is not the output of an experiment"):
+        Results(tmp_path)
+
+
+def test_a_config_without_a_key(output):
+    ran = json.loads((output / "experiment.json").read_text())
+    del ran["config"]["seeds"]
+    (output / "experiment.json").write_text(json.dumps(ran))
+    with pytest.raises(ValueError, match=r"experiment.json: .*'seeds'"):
+        Results(output)
+
+
+def test_predictions_that_are_absent_or_broken(output):
+    results = Results(output)
+    row = results.rows[0]
+    (output / row.predictions).write_text('{"id": 0}\n{"id"')
+    with pytest.raises(Unavailable, match="predictions cannot be read"):
+        results.predictions(row)
+    (output / row.predictions).unlink()
+    with pytest.raises(Unavailable, match="predictions cannot be read"):
+        results.predictions(row)

@@ -1,0 +1,486 @@
+"""Numbers in tables and figures, against the slow obvious way through the JSONL files."""
+
+import json
+import statistics
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from erjepa.analysis.regex_errors import prediction_category
+from erjepa.analysis.regex_tokens import length_group, structures
+from erjepa.report import ablations, accuracy, compute, errors, subsets, trajectories
+from erjepa.report.examples import examples
+from erjepa.report.figures import Figure
+from erjepa.report.results import Results, Unavailable
+from erjepa.report.table import Table
+from tests.report.fake_output import METHODS, write_output
+
+SEEDS = (82, 23, 37)
+BUDGETS = [1e15, 2e15, 4e15]
+MAIN = ("SFT", "LLM-JEPA", "ER-JEPA content")
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory):
+    """Three methods of the paper, one more, the control; a method matched in tokens."""
+    return write_output(
+        tmp_path_factory.mktemp("experiment") / "out",
+        methods={**METHODS, "LLM-JEPA token-matched": {"replay.weight": 0}},
+        seeds=SEEDS,
+        budgets=BUDGETS,
+        examples=60,
+        match={"tokens_of": "ER-JEPA content", "methods": ["LLM-JEPA token-matched"]},
+    )
+
+
+@pytest.fixture(scope="module")
+def results(output):
+    return Results(output)
+
+
+@pytest.fixture(scope="module")
+def rows(output):
+    lines = (output / "results.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def predictions(output, rows):
+    """Method, seed and budget to predictions."""
+    return {
+        (row["method"], row["seed"], row["budget"]): [
+            json.loads(line)
+            for line in (output / row["predictions"]).read_text().splitlines()
+        ]
+        for row in rows
+    }
+
+
+def accuracies(rows, method, budget):
+    found = {
+        row["seed"]: row
+        for row in rows
+        if (row["method"], row["budget"]) == (method, budget)
+    }
+    return [found[seed]["accuracy"] for seed in SEEDS]
+
+
+def parts_of(made):
+    made = list(made)
+    return (
+        next((part for part in made if isinstance(part, Figure)), None),
+        [part for part in made if isinstance(part, Table)],
+    )
+
+
+def column(table, name):
+    names = [one.name for one in table.columns]
+    return table.column(names.index(name))
+
+
+def assert_spread(cell, values):
+    assert cell.mean == pytest.approx(statistics.mean(values))
+    assert cell.sd == pytest.approx(statistics.stdev(values))
+
+
+def test_main(results, rows):
+    figure, (table,) = parts_of(accuracy.main(results))
+    assert table.column(0) == results.methods
+    for method, cell, least, most, count in table.rows[:5]:
+        values = accuracies(rows, method, BUDGETS[-1])
+        assert_spread(cell, values)
+        assert (least, most, count) == (min(values), max(values), len(SEEDS))
+    (axes,) = figure.canvas.axes
+    bars = [patch.get_width() for patch in axes.patches]
+    assert bars == pytest.approx([100 * cell.mean for cell in table.column(1)])
+    assert [label.get_text() for label in axes.get_yticklabels()] == results.methods
+
+
+def test_main_of_several_datasets(tmp_path):
+    output = write_output(
+        tmp_path / "out",
+        datasets={"synth": "a", "qa": "b"},
+        seeds=(1, 2),
+        budgets=[1e12],
+        examples=8,
+    )
+    results = Results(output)
+    figure, (table,) = parts_of(accuracy.main(results, MAIN))
+    assert [one.name for one in table.columns] == ["Method", "synth", "qa"]
+    (axes,) = figure.canvas.axes
+    heights = np.array([patch.get_height() for patch in axes.patches]).reshape(3, 2)
+    for method, row, drawn in zip(MAIN, table.rows, heights, strict=True):
+        for name, cell, height in zip(("synth", "qa"), row[1:], drawn, strict=True):
+            seeds = results.final(name, method).values()
+            assert_spread(cell, [one.accuracy for one in seeds])
+            assert height == pytest.approx(100 * cell.mean)
+
+
+def test_methods_of_sections_about_controls(results):
+    figure, (table,) = parts_of(accuracy.token_matched(results, "synth"))
+    assert table.column(0) == ["LLM-JEPA token-matched", "ER-JEPA content"]
+    assert len(figure.canvas.axes[0].patches) == 2
+    figure, (table,) = parts_of(accuracy.current_batch(results, "synth"))
+    assert table.column(0) == ["current batch", "ER-JEPA content", "ER-JEPA uniform"]
+
+
+def test_matched_compute(results, rows):
+    figure, (table,) = parts_of(compute.matched_compute(results, "synth"))
+    assert [one.name for one in table.columns] == ["Method", "1", "2", "4", "AUC (%)"]
+    assert "LLM-JEPA token-matched" not in table.column(0)
+    axes = figure.canvas.axes[0]
+    assert axes.get_xlabel() == "training compute (PFLOPs)"
+    for line, (method, *cells, area) in zip(axes.lines, table.rows, strict=True):
+        by_budget = [accuracies(rows, method, budget) for budget in BUDGETS]
+        for cell, values in zip(cells, by_budget, strict=True):
+            assert_spread(cell, values)
+        # Trapezoids of widths 1 and 2 over a range of 3.
+        areas = [
+            ((a + b) / 2 + (b + c)) / 3 for a, b, c in zip(*by_budget, strict=True)
+        ]
+        assert_spread(area, areas)
+        assert list(line.get_xdata()) == [1, 2, 4]
+        assert list(line.get_ydata()) == pytest.approx(
+            [100 * cell.mean for cell in cells]
+        )
+    band = axes.collections[0].get_paths()[0].vertices[:, 1]
+    first = table.rows[0][1]
+    low, high = 100 * (first.mean - first.sd), 100 * (first.mean + first.sd)
+    assert np.isclose(band, low).any() and np.isclose(band, high).any()
+
+
+def test_single_seeds(results, rows):
+    figure, _ = parts_of(compute.single_seeds(results, "synth"))
+    assert [axes.get_title() for axes in figure.canvas.axes] == [
+        f"seed {s}" for s in SEEDS
+    ]
+    for seed, axes in zip(SEEDS, figure.canvas.axes, strict=True):
+        for line, method in zip(axes.lines, METHODS, strict=True):
+            expected = [
+                100 * row["accuracy"]
+                for row in rows
+                if (row["method"], row["seed"]) == (method, seed)
+            ]
+            assert list(line.get_ydata()) == pytest.approx(expected)
+
+
+def test_significance(results, rows):
+    _, (table,) = parts_of(accuracy.significance(results, ["SFT", "ER-JEPA content"]))
+    theirs = accuracies(rows, "LLM-JEPA", BUDGETS[-1])
+    for row, method in zip(table.rows, ("SFT", "ER-JEPA content"), strict=True):
+        mine = accuracies(rows, method, BUDGETS[-1])
+        differences = [a - b for a, b in zip(mine, theirs, strict=True)]
+        assert row[:2] == ["synth", method]
+        assert_spread(row[2], differences)
+        error = statistics.stdev(differences) / len(SEEDS) ** 0.5
+        assert row[3] == pytest.approx(statistics.mean(differences) / error)
+        assert row[-1] == len(SEEDS)
+    assert table.rows[1][4] < 0.05 < table.rows[0][4]
+    assert table.rows[1][5] < 0.05 < table.rows[0][5]
+
+
+def test_readings(results, rows):
+    _, (table,) = parts_of(accuracy.readings(results, "synth", ["SFT"]))
+    assert [one.name for one in table.columns] == ["Method", "exact_match", "llm_jepa"]
+    assert_spread(table.rows[0][2], accuracies(rows, "SFT", BUDGETS[-1]))
+
+
+def test_corrections(results, predictions):
+    _, (summary, by_seed) = parts_of(errors.corrected_errors(results, "synth"))
+    counts = Counter()
+    for seed in SEEDS:
+        both = zip(
+            *(predictions[method, seed, BUDGETS[-1]] for method in MAIN), strict=True
+        )
+        for sft, *others in both:
+            category = prediction_category(sft["target"], sft["output"])
+            counts[category, seed] += 1
+            for method, one in zip(MAIN[1:], others, strict=True):
+                counts[category, seed, method] += one["output"] == one["target"]
+    for category, seed, count, *rest in by_seed.rows:
+        key = category, int(seed)
+        assert count == counts[key]
+        for method, corrected, rate in zip(
+            MAIN[1:], rest[::2], rest[1::2], strict=True
+        ):
+            assert corrected == counts[(*key, method)]
+            assert rate == (pytest.approx(corrected / count) if count else None)
+    assert sum(column(by_seed, "Errors")) == sum(
+        not one["exact_match"]
+        for s in SEEDS
+        for one in predictions["SFT", s, BUDGETS[-1]]
+    )
+    category, count, method, corrected, rate = summary.rows[1]
+    assert (category, method) == ("over-generation", "ER-JEPA content")
+    assert_spread(count, [counts[category, seed] for seed in SEEDS])
+    assert_spread(corrected, [counts[category, seed, method] for seed in SEEDS])
+    rates = [counts[category, s, method] / counts[category, s] for s in SEEDS]
+    assert_spread(rate, rates)
+
+
+def test_outcomes(results, predictions):
+    figure, (table,) = parts_of(errors.outcomes(results, "synth"))
+    pairs = Counter()
+    for seed in SEEDS:
+        for a, b in zip(
+            *(predictions[m, seed, BUDGETS[-1]] for m in MAIN[1:]), strict=True
+        ):
+            row, name = (
+                prediction_category(one["target"], one["output"]) for one in (a, b)
+            )
+            pairs[row, name] += 1
+    names = [one.name.removesuffix(" (%)") for one in table.columns[2:]]
+    for row, total, *shares in table.rows:
+        assert total == sum(pairs[row, name] for name in names)
+        if total:
+            assert shares == pytest.approx([pairs[row, name] / total for name in names])
+    shown = [text.get_text() for text in figure.canvas.axes[0].texts]
+    flat = [share for row in table.rows for share in row[2:]]
+    assert shown == ["" if one is None else f"{100 * one:.1f}" for one in flat]
+
+
+@pytest.mark.parametrize(
+    ("section", "belongs"),
+    [
+        (subsets.structures, lambda target, name: name in structures(target)),
+        (subsets.lengths, lambda target, name: name == length_group(target)),
+    ],
+)
+def test_subsets(results, predictions, section, belongs):
+    figure, (table,) = parts_of(section(results, "synth"))
+    axes = figure.canvas.axes[0]
+    drawn = [patch.get_height() for patch in axes.patches] or [
+        value for line in axes.lines for value in line.get_ydata()
+    ]
+    expected = []
+    for method, cells in zip(
+        MAIN, (table.column(2 + i) for i in range(3)), strict=True
+    ):
+        for (name, total, *_), cell in zip(table.rows, cells, strict=True):
+            by_seed = [
+                [
+                    one["exact_match"]
+                    for one in predictions[method, seed, BUDGETS[-1]]
+                    if belongs(one["target"], name)
+                ]
+                for seed in SEEDS
+            ]
+            assert total == len(by_seed[0]) > 0
+            assert_spread(cell, [sum(one) / total for one in by_seed])
+            expected.append(100 * cell.mean)
+    assert drawn == pytest.approx(expected)
+
+
+def test_dynamics(results, rows, predictions):
+    figure, (table,) = parts_of(trajectories.dynamics(results, "synth"))
+    left, middle, right = figure.canvas.axes
+    assert list(left.lines[1].get_ydata()) == pytest.approx(
+        [100 * statistics.mean(accuracies(rows, "LLM-JEPA", b)) for b in BUDGETS]
+    )
+    for index, method in enumerate(MAIN):
+        pooled = {"corrected": [], "lost": []}
+        by_step = []
+        for seed in SEEDS:
+            verdicts = [
+                [one["exact_match"] for one in predictions[method, seed, budget]]
+                for budget in BUDGETS
+            ]
+            counts = Counter()
+            for step, (before, after) in enumerate(
+                zip(verdicts[:-1], verdicts[1:], strict=True)
+            ):
+                for was, is_right in zip(before, after, strict=True):
+                    counts[was] += 1
+                    counts[step, was] += 1
+                    if was != is_right:
+                        counts["change", was] += 1
+                        counts["change", step, was] += 1
+            pooled["corrected"].append(counts["change", False] / counts[False])
+            pooled["lost"].append(counts["change", True] / counts[True])
+            by_step.append(counts)
+        assert_spread(table.rows[index][1], pooled["corrected"])
+        assert_spread(table.rows[index][2], pooled["lost"])
+        for panel, was in ((middle, False), (right, True)):
+            line = panel.lines[index]
+            assert list(line.get_xdata()) == [2, 4]
+            assert list(line.get_ydata()) == pytest.approx(
+                [
+                    100
+                    * statistics.mean(
+                        c["change", step, was] / c[step, was] for c in by_step
+                    )
+                    for step in (0, 1)
+                ]
+            )
+
+
+def test_dynamics_are_those_of_whole_runs(tmp_path):
+    output = write_output(
+        tmp_path / "out", seeds=SEEDS, budgets=BUDGETS, examples=12, methods={"a": {}}
+    )
+    path = output / "results.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:4], *lines[5:]]))  # 23 lacks its second budget
+    results = Results(output)
+    figure, _ = parts_of(trajectories.dynamics(results, "synth"))
+    assert "fewer are finished of a 2" in figure.caption
+    expected = [
+        statistics.mean(
+            100 * row.accuracy
+            for row in results.rows
+            if row.seed != 23 and row.budget == budget
+        )
+        for budget in BUDGETS
+    ]
+    (line,) = figure.canvas.axes[0].lines
+    assert list(line.get_ydata()) == pytest.approx(expected)
+
+
+def test_checkpoints_at_budgets_are_no_ends_of_epochs(tmp_path):
+    output = write_output(tmp_path / "out", seeds=(1,), examples=3, methods={"a": {}})
+    results = Results(output)
+    assert {1, 2} < {row.epoch for row in results.rows}
+    with pytest.raises(Unavailable, match="end of two epochs"):
+        list(compute.learning_curves(results, "synth"))
+
+
+def test_alignment(results, predictions):
+    figure, (table,) = parts_of(trajectories.alignment(results, "synth", seed=23))
+    for index, method in enumerate(MAIN[1:]):
+        runs = [predictions[method, 23, budget] for budget in BUDGETS]
+        histories = sorted(
+            range(60),
+            key=lambda i: [not run[i]["exact_match"] for run in runs[::-1]],  # noqa: B023
+        )
+        panels = [axes for axes in figure.canvas.axes if axes.images]
+        cosine, correct = (
+            next(iter(axes.images)).get_array()
+            for axes in panels[2 * index : 2 * index + 2]
+        )
+        assert cosine.tolist() == [
+            [run[i]["cosine"] for run in runs] for i in histories
+        ]
+        assert correct.astype(bool).tolist() == [
+            [run[i]["exact_match"] for run in runs] for i in histories
+        ]
+        last = table.rows[3 * index + 2]
+        wrong = [one["cosine"] for one in runs[-1] if not one["exact_match"]]
+        assert last[0] == method and last[1] == 3
+        assert last[5] == pytest.approx(statistics.mean(wrong))
+
+
+def test_alignment_needs_cosines(tmp_path):
+    results = Results(
+        write_output(
+            tmp_path / "out", seeds=(1,), budgets=[1e12], examples=3, cosine=False
+        )
+    )
+    with pytest.raises(Unavailable, match="alignment"):
+        list(trajectories.alignment(results, "synth"))
+
+
+def test_examples(results, predictions):
+    _, (table,) = parts_of(examples(results, "synth", per_group=2))
+    starts = [row for row in table.rows if row[0]]
+    assert Counter(row[0] for row in starts)["over-generation"] == 2
+    assert len(table.rows) == len(starts) * (1 + len(MAIN))
+    first = table.rows[:4]
+    category, seed = first[0][0], int(first[0][1])
+    by_method = {m: predictions[m, seed, BUDGETS[-1]] for m in MAIN}
+    # The first example of the first seed that the rule allows.
+    at = next(
+        i
+        for i, (sft, er) in enumerate(
+            zip(by_method["SFT"], by_method["ER-JEPA content"], strict=True)
+        )
+        if prediction_category(sft["target"], sft["output"]) == category
+        and er["exact_match"]
+    )
+    assert seed == SEEDS[0]
+    assert first[0][2] == by_method["SFT"][at]["prompt"]
+    for row, method in zip(first[1:], MAIN, strict=True):
+        one = by_method[method][at]
+        kept = "".join(part for part, kind in row[4] if kind != "missing")
+        assert (row[3], kept) == (method, one["output"])
+        assert row[5] == ("yes" if one["exact_match"] else "no")
+
+
+def test_examples_of_other_tasks_show_answers(tmp_path):
+    output = write_output(
+        tmp_path / "out", datasets={"qa": "x"}, seeds=(1,), budgets=[1e12]
+    )
+    _, (table,) = parts_of(examples(Results(output), "qa", per_group=1))
+    assert table.rows[0][0] == "wrong"
+    assert table.rows[0][4] in ("Paris", "12", "the moon")
+    assert all(isinstance(cell, str) for cell in table.column(4))
+
+
+def test_cost(results):
+    _, (table,) = parts_of(compute.cost(results, "synth", ["SFT"]))
+    (row,) = table.rows
+    assert [one.name for one in table.columns[2:5]] == ["Steps", "PFLOPs", "Tokens (M)"]
+    assert (row[2].mean, row[4].mean) == (60, 4_500_000)
+    assert row[3].mean * table.columns[3].scale == pytest.approx(4.004)
+
+
+def test_ablations_of_the_memory(tmp_path):
+    methods = {
+        "no replay": {"replay.weight": 0},
+        "sparse": {},
+        "dense": {"replay.address": "dense"},
+        "M = 10": {"replay.capacity": 10},
+    }
+    output = write_output(
+        tmp_path / "out",
+        methods=methods,
+        seeds=(1, 2),
+        budgets=None,
+        epochs=2,
+        examples=8,
+    )
+    results = Results(output)
+    _, (table,) = parts_of(ablations.addressing(results, "synth"))
+    assert table.column(0) == ["sparse", "dense"]
+    figure, (table,) = parts_of(ablations.capacity(results, "synth"))
+    assert table.column(0) == ["sparse", "M = 10"]
+    line = figure.canvas.axes[0].lines[-1]
+    by_epoch = [[], []]
+    for row in results.rows:
+        if row.method == "M = 10":
+            by_epoch[row.epoch - 1].append(100 * row.accuracy)
+    means = [statistics.mean(one) for one in by_epoch]
+    lines = {line.get_label(): line for line in figure.canvas.axes[0].lines}
+    line = lines["M = 10"]
+    assert list(line.get_xdata()) == [1, 2]
+    assert list(line.get_ydata()) == pytest.approx(means)
+
+
+def test_lambda_k(tmp_path):
+    methods = {
+        f"{weight}/{k}": {"loss.jepa_weight": weight, "num_predictor_tokens": k}
+        for weight, k in ((2, 1), (0.5, 1), (0.5, 4))
+    }
+    methods["LLM-JEPA"] = {
+        "replay.weight": 0,
+        "loss.jepa_weight": 2,
+        "num_predictor_tokens": 4,
+    }
+    output = write_output(
+        tmp_path / "out", methods=methods, seeds=(1, 2), budgets=[1e12], examples=8
+    )
+    results = Results(output)
+    figure, (table,) = parts_of(ablations.lambda_k(results, "synth"))
+    assert [one.name for one in table.columns] == ["λ", "k = 1", "k = 4"]
+    assert table.column(0) == ["0.5", "2"]
+    for method, cell in (("0.5/4", table.rows[0][2]), ("2/1", table.rows[1][1])):
+        seeds = results.final("synth", method).values()
+        assert_spread(cell, [row.accuracy for row in seeds])
+    assert table.rows[1][2] is None
+    texts = [
+        (text.get_text(), text.get_weight()) for text in figure.canvas.axes[0].texts
+    ]
+    shares = [cell.mean for row in table.rows for cell in row[1:] if cell is not None]
+    assert ("—", "normal") in texts
+    assert (f"{100 * max(shares):.2f}", "bold") in texts
+    assert [weight for _, weight in texts].count("bold") == 1
