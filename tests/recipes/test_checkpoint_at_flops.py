@@ -99,10 +99,6 @@ def test_the_step_that_reaches_stop_flops_is_kept(base, data, tmp_path, budgets)
     assert_same(adapter(tmp_path / "flops_1"), adapter(tmp_path / "epoch_0_step_5"))
 
 
-def written(path):
-    return (path / checkpoint.ADAPTER).stat().st_mtime_ns
-
-
 # Rank 0 is killed within the write of a checkpoint, by the count of the renames that put them
 # in place: epoch_0_step_2, flops_0, epoch_0_step_4, flops_1, epoch_0, flops_2, flops_3, ...
 KILLS = {
