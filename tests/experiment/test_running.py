@@ -165,10 +165,10 @@ def test_epochs_that_end_before_the_last_budget_are_a_failure(fake, capsys):
 
 
 def test_side_by_side(fake):
-    assert run(fake, "devices=[4,5,6,7]", "nproc_per_node=2") == 0
+    assert run(fake, "devices=[4,5,6,7,8,9]", "nproc_per_node=2") == 0
     assert summary(fake) == EXPECTED
     started = [call for call in calls(fake) if "seed" in call]
-    assert {call.split()[-1] for call in started} == {"4,5", "6,7"}
+    assert {call.split()[-1] for call in started} == {"4,5", "6,7", "8,9"}
     trained = next(i for i, c in enumerate(started) if "eval er-jepa/seed_1" in c)
     matched = next(i for i, c in enumerate(started) if "recipe matched/seed_1" in c)
     assert trained < matched, "it waits for the tokens of the other"
