@@ -15,6 +15,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 from typing import NamedTuple
 
 from erjepa.experiment import processes
@@ -93,7 +94,7 @@ class _Grid:
                     if (code := run.process.poll()) is not None:
                         self._go_on(run, code)
         finally:
-            processes.stop([run.process for run in self._running])
+            processes.stop([run.process for run in self._running if run.process])
         return self._failed
 
     def _start_what_can(self) -> None:
@@ -195,14 +196,13 @@ class _Grid:
 class _Run:
     """A cell that is running."""
 
-    process: "processes.subprocess.Popen"
-
     def __init__(
         self, cell: Cell, stages: Iterator[Stage], environment: dict[str, str]
     ) -> None:
         self.cell = cell
         self.stages = stages
         self.environment = environment
+        self.process: Popen | None = None
         self.start = time.monotonic()
 
 

@@ -61,6 +61,9 @@ def test_another_model_by_one_key():
     assert experiment.datasets == {"synth": "tiny_synth"}
     assert experiment.output_dir.endswith("matched_compute/tiny")
     assert experiment.budgets == [1e12]
+    smollm2 = ["model=smollm2_135m", "nproc_per_node=1"]
+    assert len(load_experiment("matched_compute", smollm2).budgets) == 6
+    assert load_experiment("main", smollm2).datasets["turk"] == "smollm2_135m_turk"
 
 
 def test_defaults_are_replaced_key_by_key(tmp_path, load):
