@@ -17,11 +17,11 @@ FEW = {name: METHODS[name] for name in ("SFT", "LLM-JEPA", "ER-JEPA content")}
 
 
 class Page(HTMLParser):
-    """Headings, links, sources and tags of a page."""
+    """Tags of a page, links within it, its pictures and what is said of them."""
 
     def __init__(self, text):
         super().__init__()
-        self.tags, self.targets, self.ids, self.sources = [], [], [], []
+        self.tags, self.targets, self.ids, self.sources, self.alts = [], [], [], [], []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -30,6 +30,7 @@ class Page(HTMLParser):
         self.ids += [attrs["id"]] if "id" in attrs else []
         self.targets += [attrs["href"]] if "href" in attrs else []
         self.sources += [attrs["src"]] if "src" in attrs else []
+        self.alts += [attrs["alt"]] if "alt" in attrs else []
 
 
 def small(folder, **config):
@@ -199,9 +200,12 @@ def test_hostile_text_is_text(tmp_path):
             for one in lines
         ]
         path.write_text("".join(json.dumps(one) + "\n" for one in changed))
+    results = output / "results.jsonl"
+    results.write_text("".join(results.read_text().splitlines(keepends=True)[:-1]))
     page = build_report(output)
-    assert "Examples" in headings(page)
+    assert "Examples" in headings(page) and "seed 23 is unfinished" in page.read_text()
     parsed = Page(page.read_text())
+    assert any(hostile in alt for alt in parsed.alts)
     assert "script" not in parsed.tags and "&lt;script&gt;" in page.read_text()
     assert set(parsed.tags) <= {
         *(
