@@ -7,6 +7,8 @@ from omegaconf import OmegaConf
 
 import erjepa.config
 from erjepa.experiment.config import load_experiment
+from erjepa.experiment.results import begin
+from erjepa.report import build_report
 
 PACKAGED = erjepa.config.config_names("experiments")
 
@@ -40,7 +42,15 @@ def test_packaged_experiments(name):
     assert experiment.overrides["save_adapter_weights_only"] is True
     constant = experiment.overrides.get("lr_scheduler.num_cycles") == 0
     assert constant == (experiment.match == "flops"), "see matched_compute.yaml"
-    assert experiment.report
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_their_reports_are_made_before_there_are_results(name, tmp_path):
+    """Every section that they ask for exists, takes what it is given, and says what it lacks."""
+    experiment = load_experiment(name)
+    begin(tmp_path, experiment)
+    page = build_report(tmp_path).read_text()
+    assert experiment.report and "is scored" in page
 
 
 def test_the_papers_experiments():
