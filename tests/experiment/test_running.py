@@ -157,6 +157,13 @@ def test_a_failed_evaluation_resumes(fake, monkeypatch):
     assert len(steps) == 2, "one for each seed: training is not repeated"
 
 
+def test_a_run_killed_before_there_was_anything_to_resume_starts_anew(fake):
+    left = fake / "out" / "cells" / "synth" / "llm-jepa" / "seed_1" / "flops_0"
+    left.mkdir(parents=True)
+    assert run(fake) == 0
+    assert summary(fake) == EXPECTED
+
+
 def test_epochs_that_end_before_the_last_budget_are_a_failure(fake, capsys):
     assert run(fake, "overrides.epochs=3", "seeds=[1]") == 1
     printed = capsys.readouterr().out
