@@ -214,6 +214,8 @@ def test_the_processes_of_a_killed_grid_end(tmp_path, number):
     wait_for(lambda: len(descendants(tmp_path)) == 2 and len(calls(tmp_path)) == 2)
     grid.signal(number)
     assert grid.wait() != 0
+    if number != signal.SIGKILL:  # it saw to it itself
+        assert not descendants(tmp_path)
     wait_for(lambda: not descendants(tmp_path), seconds=5)
 
 
