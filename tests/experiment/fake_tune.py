@@ -21,6 +21,7 @@ def train(settings):
     found = sorted(int(p.name.split("_")[-1]) for p in folder.glob("epoch_0_step_*"))
     step = found[-1] if settings.get("resume_from_checkpoint") == "true" else 0
     assert bool(found) == (step > 0), "not told to resume, or nothing to resume from"
+    assert step or not list(folder.glob("flops_*")), "checkpoints of an earlier run"
     budgets = json.loads(settings.get("checkpoint_at_flops", "[]"))
     flops = 10 if settings.get("replay.weight") == "0" else 20
     tokens = int(settings.get("stop.tokens", 10**9))

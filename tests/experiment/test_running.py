@@ -157,6 +157,13 @@ def test_a_failed_evaluation_resumes(fake, monkeypatch):
     assert len(steps) == 2, "one for each seed: training is not repeated"
 
 
+def test_a_run_killed_before_there_was_anything_to_resume_starts_anew(fake):
+    left = fake / "out" / "cells" / "synth" / "llm-jepa" / "seed_1" / "flops_0"
+    left.mkdir(parents=True)
+    assert run(fake) == 0
+    assert summary(fake) == EXPECTED
+
+
 def test_epochs_that_end_before_the_last_budget_are_a_failure(fake, capsys):
     assert run(fake, "overrides.epochs=3", "seeds=[1]") == 1
     printed = capsys.readouterr().out
@@ -207,6 +214,8 @@ def test_the_processes_of_a_killed_grid_end(tmp_path, number):
     wait_for(lambda: len(descendants(tmp_path)) == 2 and len(calls(tmp_path)) == 2)
     grid.signal(number)
     assert grid.wait() != 0
+    if number != signal.SIGKILL:  # it saw to it itself
+        assert not descendants(tmp_path)
     wait_for(lambda: not descendants(tmp_path), seconds=5)
 
 
