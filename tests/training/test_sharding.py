@@ -53,8 +53,10 @@ def test_a_step_reduces_once_and_gathers_once_where_parameters_are_kept(
     freed, gathers, reductions = run(base, data, tmp_path / "freed", monkeypatch)
     assert reductions == STEPS * GROUPS
     # In the forward and the backward pass of two micro-batches of new pairs and, from the
-    # second step on, two of replayed ones; of an empty one in the first.
-    assert gathers == (2 * STEPS + 2 * (STEPS - 1) + 1) * 2 * GROUPS
+    # second step on, two of replayed ones; of an empty one in the first. Some releases
+    # of torch keep one group between the forward and the backward pass.
+    passes = 2 * STEPS + 2 * (STEPS - 1) + 1
+    assert gathers in (passes * 2 * GROUPS, passes * (2 * GROUPS - 1))
     for mine, expected in zip(kept, freed, strict=True):
         assert mine["loss"] == pytest.approx(expected["loss"], rel=1e-6)
         assert mine["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
