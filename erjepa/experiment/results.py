@@ -21,7 +21,7 @@ from erjepa.training import checkpoint
 
 EXPERIMENT, RESULTS, CELLS = "experiment.json", "results.jsonl", "cells"
 # Where and how to run, and what to print, may change between runs of one experiment.
-_FREE = ("output_dir", "devices", "report")
+_FREE = ("output_dir", "devices", "report", "budgets_of")
 _MAY_GROW = ("seeds", "datasets", "methods")
 
 

@@ -108,4 +108,4 @@ def test_errors_of_the_command_are_one_line(capsys):
     with pytest.raises(SystemExit) as exit:
         main(["tiny"])
     assert exit.value.code == 2
-    assert "error: --config tiny: no such file" in capsys.readouterr().err
+    assert "error: config tiny: no such file" in capsys.readouterr().err

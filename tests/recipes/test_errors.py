@@ -78,7 +78,7 @@ def test_bad_values(attempt, overrides, message):
 
 @pytest.mark.parametrize("row_length", [None, 1000])
 def test_rows_on_cuda_are_whole_blocks(row_length):
-    recipe = SimpleNamespace(_device=torch.device("cuda"))
+    recipe = SimpleNamespace(_device=torch.device("cuda"), _flops_budgets=[])
     cfg = OmegaConf.create({"max_seq_len": 512, "row_length": row_length})
     require_sizes = LoRAFinetuneRecipeDistributedERJEPA._require_sizes
     with pytest.raises(ValueError, match=f"row_length={row_length}: on CUDA"):
