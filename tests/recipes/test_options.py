@@ -157,7 +157,7 @@ def test_adapter_only_and_merged_weights(base, data, tmp_path):
     assert before.keys() == after.keys()
     changed = {k for k in before if not torch.equal(before[k], after[k])}
     assert changed == {k for k in before if "_proj" in k}
-    config = json.loads((merged / "adapter_config.json").read_text())
+    config = json.loads((merged / "adapter" / "adapter_config.json").read_text())
     assert config["r"] == 4 and config["lora_alpha"] == 8
 
 
