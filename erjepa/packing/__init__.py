@@ -4,7 +4,7 @@ from erjepa.packing.batch import PADDING, PackedBatch
 from erjepa.packing.collate import PairCollator
 from erjepa.packing.layout import Segment, Views, attention_area, lay_out
 from erjepa.packing.mask import BLOCK, attention_mask, block_mask, dense_mask
-from erjepa.packing.rows import few_sizes, level
+from erjepa.packing.rows import few_sizes, level, tight
 
 __all__ = [
     "BLOCK",
@@ -20,4 +20,5 @@ __all__ = [
     "few_sizes",
     "lay_out",
     "level",
+    "tight",
 ]

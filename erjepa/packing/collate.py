@@ -8,7 +8,7 @@ from torch import Tensor
 from erjepa.datasets.pairs import Pair
 from erjepa.packing.batch import PADDING, PackedBatch
 from erjepa.packing.layout import Segment, Views, attention_area, lay_out
-from erjepa.packing.rows import few_sizes, level
+from erjepa.packing.rows import few_sizes, fullest, level, tight
 
 
 class PairCollator:
@@ -74,9 +74,10 @@ class PairCollator:
                     f"example {pair.example_id} takes {length} tokens, more than a row "
                     f"of {row_length}; raise row_length and max_seq_len."
                 )
-        rows = level(lengths, row_length, at_least=num_batches)
+        deal = tight if self._trim else level
+        rows = deal(lengths, row_length, at_least=num_batches)
         if self._trim:
-            row_length = max(sum(lengths[i] for i in row) for row in rows) or 1
+            row_length = fullest(lengths, rows) or 1
         batches = [rows[i::num_batches] for i in range(num_batches)]
         if not self._trim:
             for batch in batches:

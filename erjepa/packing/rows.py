@@ -34,6 +34,32 @@ def level(
         num_rows += 1
 
 
+def tight(
+    lengths: Sequence[int], row_length: int, at_least: int = 1
+) -> list[list[int]]:
+    """Deal items as :func:`level` does, into up to twice as many rows if that wastes less.
+
+    What counts are the slots of rows trimmed to the fullest one: 16 like items fill 4 rows
+    evenly, but not 3.
+
+    Args:
+        lengths (Sequence[int]): lengths of the items, each at most ``row_length``.
+        row_length (int): most that a row holds.
+        at_least (int): fewest rows.
+
+    Returns:
+        list[list[int]]: the items of each row.
+    """
+    fewest = len(level(lengths, row_length, at_least))
+    choices = (level(lengths, row_length, n) for n in range(fewest, 2 * fewest + 1))
+    return min(choices, key=lambda rows: len(rows) * fullest(lengths, rows))
+
+
+def fullest(lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> int:
+    """Length of the fullest row."""
+    return max(sum(lengths[item] for item in row) for row in rows)
+
+
 def few_sizes(size: int) -> int:
     """``size`` rounded up to one of few: 1 to 8, then 10, 12, 14, 16, 20, 24, 28, 32, 40 ...
 

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from erjepa.packing import PADDING, PairCollator, few_sizes, level
+from erjepa.packing import PADDING, PairCollator, few_sizes, level, tight
 from tests.models_for_tests import PREDICTOR_IDS, random_pairs
 
 
@@ -31,6 +31,15 @@ def test_rows_hold_every_item_once_and_are_level(at_least):
         # A row that got its last item as the emptiest one is no fuller than any other by
         # more than that item.
         assert max(used) - min(used) <= max(lengths)
+
+
+def test_more_rows_where_they_waste_less():
+    assert tight([4, 4, 4, 4], row_length=13) == [[0, 2], [1, 3]]
+    assert len(level([5] * 16, row_length=30)) == 3  # 6, 5 and 5 items: 90 slots
+    assert [len(row) for row in tight([5] * 16, row_length=30)] == [4, 4, 4, 4]
+    assert tight([7, 7, 7], row_length=7) == level([7, 7, 7], row_length=7)
+    assert tight([], row_length=7, at_least=2) == [[], []]
+    assert len(tight([5] * 6, row_length=30, at_least=4)) == 6
 
 
 def test_sizes_are_few_and_near():

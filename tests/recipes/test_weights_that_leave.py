@@ -144,7 +144,7 @@ def trained_config(name, output_dir, *overrides):
 
 def test_greedy_tokens_of_the_embedded_base(tmp_path):
     cfg, tokenizer = trained_config(
-        "tiny_synth", tmp_path, "dataset.size=1600", "max_new_tokens=24"
+        "tiny_synth", tmp_path, "dataset.size=800", "max_new_tokens=24"
     )
     train(cfg)
     assert evaluate(cfg)["examples_per_second"] > 0
