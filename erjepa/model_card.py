@@ -37,14 +37,14 @@ architecture, tokenizer and chat template.
 
 ## Use
 
-Each folder `epoch_*` holds the merged model, unless only the adapter was saved, and the adapter:
+Each folder `epoch_*` holds the merged model, unless only the adapter was saved, and in `adapter/` the adapter:
 
 ```python
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 model = AutoModelForCausalLM.from_pretrained("FOLDER")  # merged
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "FOLDER")
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "FOLDER/adapter")
 ```
 
 ## Scores

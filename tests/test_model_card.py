@@ -56,6 +56,10 @@ def test_base_data_keys_and_scores():
     assert "| data | `nl_rx_dataset(subset=turk, split=train)` |" in rest
     assert "| adapter | LoRA, rank 32, alpha 64 |" in rest and "| seed | 37 |" in rest
     assert "| epoch_1 | exact_match | 50.00% | 36.60% to 63.40% | 50 |" in rest
+    assert (
+        'from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct"), "FOLDER/adapter")'
+        in rest
+    )
     keys = rest.partition("```yaml\n")[2].partition("```")[0]
     assert OmegaConf.to_container(OmegaConf.create(keys)) == config(seed=37)
 
