@@ -142,6 +142,7 @@ def trained_config(name, output_dir, *overrides):
     return cfg, config.instantiate(cfg.tokenizer)
 
 
+@pytest.mark.slow
 def test_greedy_tokens_of_the_embedded_base(tmp_path):
     cfg, tokenizer = trained_config(
         "tiny_synth", tmp_path, "dataset.size=800", "max_new_tokens=24"
