@@ -125,11 +125,11 @@ def token_matched(
     results: Results, dataset: str, methods: Sequence[str] | None = None
 ) -> Iterator[Table | Figure]:
     """A method and others that are trained on as many tokens without replay."""
-    match = results.config.get("match")
     if methods is None:
-        if not results.token_matched:
-            raise Unavailable("the experiment matches no method's tokens (key `match`)")
-        methods = [*results.token_matched, match["tokens_of"]]
+        matched = results.token_matched
+        if not matched:
+            raise Unavailable("no method stops at another's tokens (stop.tokens_of)")
+        methods = [*matched, *dict.fromkeys(matched.values())]
     yield from bars(results, dataset, methods, name="token_matched")
 
 

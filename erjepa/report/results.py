@@ -84,10 +84,13 @@ class Results:
         }
 
     @property
-    def token_matched(self) -> list[str]:
-        """Methods that stop at the tokens of another."""
-        match = self.config.get("match")
-        return list(match.get("methods", [])) if isinstance(match, Mapping) else []
+    def token_matched(self) -> dict[str, str]:
+        """Methods that stop at the tokens of another, and that other."""
+        return {
+            method: overrides["stop.tokens_of"]
+            for method, overrides in self.config["methods"].items()
+            if overrides and "stop.tokens_of" in overrides
+        }
 
     def task(self, dataset: str) -> str | None:
         """The task of a dataset; None before any of it is scored."""
@@ -158,7 +161,8 @@ class Results:
 
     def _ends_run(self, row: Result) -> bool:
         if row.method in self.token_matched:
-            return row.budget is None
+            # All checkpoints of a run are recorded at once; its end may be at a budget.
+            return row is self.checkpoints(row.dataset, row.method, row.seed)[-1]
         if self.budgets and self.config.get("match", "flops") != "epochs":
             return row.budget is not None and isclose(row.budget, self.budgets[-1])
         return row.budget is None and row.epoch >= self._epochs(row)

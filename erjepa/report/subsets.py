@@ -1,10 +1,10 @@
 """Sections on accuracy by structure and length of the target regex."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from erjepa.analysis.statistics import spread
 from erjepa.analysis.subsets import Shares, accuracy_by_length, accuracy_by_structure
-from erjepa.report.answers import final_answers
+from erjepa.report.answers import Answers, final_answers
 from erjepa.report.drawing import draw_bars, draw_curve
 from erjepa.report.figures import COLUMN, Figure, canvas, legend_above, looks
 from erjepa.report.results import Results
@@ -18,13 +18,7 @@ def structures(
     """Accuracy by what the target regex contains."""
     chosen = main_methods(results, methods)
     answers = final_answers(results, dataset, chosen)
-    shares = {
-        method: [
-            accuracy_by_structure(by_method[method].targets, by_method[method].correct)
-            for by_method in answers.values()
-        ]
-        for method in chosen
-    }
+    shares = _shares(answers, chosen, accuracy_by_structure)
     subsets = {name: _rates(shares, name) for name in shares[chosen[0]][0]}
     picture, (axes,) = canvas(COLUMN, 2.6)
     styles = {
@@ -50,13 +44,7 @@ def lengths(
     """Accuracy by the length of the target regex."""
     chosen = main_methods(results, methods)
     answers = final_answers(results, dataset, chosen)
-    shares = {
-        method: [
-            accuracy_by_length(by_method[method].targets, by_method[method].correct)
-            for by_method in answers.values()
-        ]
-        for method in chosen
-    }
+    shares = _shares(answers, chosen, accuracy_by_length)
     groups = list(shares[chosen[0]][0])
     picture, (axes,) = canvas(COLUMN, 2.4)
     for method in chosen:
@@ -75,6 +63,21 @@ def lengths(
         picture,
     )
     yield _subset_table(f"lengths_{dataset}", caption, "Regex tokens", shares)
+
+
+def _shares(
+    answers: Mapping[int, Mapping[str, Answers]],
+    methods: Sequence[str],
+    accuracy_by: Callable[[Sequence[str], Sequence[bool]], Shares],
+) -> dict[str, list[Shares]]:
+    """Method to the accuracy of each seed on every subset."""
+    return {
+        method: [
+            accuracy_by(by_method[method].targets, by_method[method].correct)
+            for by_method in answers.values()
+        ]
+        for method in methods
+    }
 
 
 def _rates(shares: dict[str, list[Shares]], subset: str) -> dict[str, list[float]]:

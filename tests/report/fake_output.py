@@ -129,10 +129,8 @@ def _write_cell(folder, config, dataset, method, seed, epochs, examples, cosine)
     rng = random.Random(f"{method} {dataset} {seed}")
     hardness = [random.Random(f"{dataset} {i}").random() for i in range(examples)]
     skill = SKILLS.get(method, 0.8) + rng.gauss(0, 0.02)
-    matched = (
-        config["match"].get("methods", []) if isinstance(config["match"], dict) else []
-    )
-    budgets = [None] if method in matched else config["budgets"] or [None] * epochs
+    matched = "stop.tokens_of" in config["methods"][method]
+    budgets = [None] if matched else config["budgets"] or [None] * epochs
     log = folder / "cells" / cell / "logs" / "metrics.txt"
     log.parent.mkdir(parents=True)
     steps = "".join(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from erjepa.report.results import Results, Unavailable
-from tests.report.fake_output import write_output
+from tests.report.fake_output import METHODS, write_output
 
 
 def rewrite(output, keep=lambda row: True, tail=""):
@@ -48,13 +48,30 @@ def test_a_run_ends_at_the_last_budget(output):
     assert len(results.checkpoints("synth", "SFT", 23)) == 1
 
 
+def write_token_matched(folder):
+    matched = {"replay.weight": 0, "stop.tokens_of": "ER-JEPA content"}
+    return write_output(
+        folder, {**METHODS, "LLM-JEPA": matched}, seeds=(1,), examples=3
+    )
+
+
 def test_a_token_matched_run_ends_where_it_ends(tmp_path):
-    match = {"tokens_of": "ER-JEPA content", "methods": ["LLM-JEPA"]}
-    output = write_output(tmp_path / "out", seeds=(1,), examples=3, match=match)
+    output = write_token_matched(tmp_path / "out")
     results = Results(output)
     assert results.final("synth", "LLM-JEPA")[1].budget is None
     assert results.final("synth", "SFT")[1].budget == results.budgets[-1]
     assert results.missing() == {}
+
+
+def test_a_token_matched_run_may_end_at_a_budget(tmp_path):
+    output = write_token_matched(tmp_path / "out")
+    lines = [json.loads(x) for x in (output / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["method"] == "LLM-JEPA":
+            line["budget"] = 0.5 * Results(output).budgets[-1]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (output / "results.jsonl").write_text(text)
+    assert Results(output).missing() == {}
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,16 @@ def output(tmp_path_factory):
     """Three methods of the paper, one more, the control; a method matched in tokens."""
     return write_output(
         tmp_path_factory.mktemp("experiment") / "out",
-        methods={**METHODS, "LLM-JEPA token-matched": {"replay.weight": 0}},
+        methods={
+            **METHODS,
+            "LLM-JEPA token-matched": {
+                "replay.weight": 0,
+                "stop.tokens_of": "ER-JEPA content",
+            },
+        },
         seeds=SEEDS,
         budgets=BUDGETS,
         examples=60,
-        match={"tokens_of": "ER-JEPA content", "methods": ["LLM-JEPA token-matched"]},
     )
 
 
