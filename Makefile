@@ -1,5 +1,6 @@
 # Every target sets up .venv first, with the project in it.
 PYTHON ?= python3
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 
@@ -12,10 +13,10 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 test: $(VENV)/installed  ## the tests, in minutes on 2 cores
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
-test-all: $(VENV)/installed  ## the slow ones as well
-	$(BIN)/python -m pytest
+test-all: test  ## the slow ones as well, one at a time: some take 20 GiB
+	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -2,10 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torchtune.modules import TransformerDecoder
+
+
+def batches_of_like_length(
+    prompts: Sequence[Sequence[int]], batch_size: int
+) -> list[list[int]]:
+    """Indices of ``prompts`` in batches, shorter prompts first: little of one is padding."""
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 
 @torch.inference_mode()
@@ -119,17 +129,36 @@ class _Cache:
         self.keys, self.values = self.keys[rows], self.values[rows]
 
 
+def _grouped_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor, **_: Any
+) -> Tensor:
+    """Attention of ``queries`` [B, heads, s, head_dim] to fewer heads of ``keys``, each of
+    which serves a group of query heads as it lies in the cache: the group is taken for
+    further rows of one head, where torchtune would copy the whole cache for each.
+    """
+    group = queries.shape[1] // keys.shape[1]
+    rows = queries.unflatten(1, (-1, group)).flatten(2, 3)
+    mask = mask.repeat(1, group, 1)[:, None]
+    output = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
+    return output.unflatten(2, (group, -1)).flatten(1, 2)
+
+
 @contextmanager
 def _caches(model: TransformerDecoder, length: int) -> Iterator[list[_Cache]]:
-    """Has every layer use a cache of ``length`` columns."""
+    """Has every layer use a cache of ``length`` columns, and attend to it where it lies."""
     caches = [_Cache(length) for _ in model.layers]
-    for layer, cache in zip(model.layers, caches, strict=True):
-        layer.attn.kv_cache, layer.attn.cache_enabled = cache, True
+    attentions = [layer.attn for layer in model.layers]
+    own = [(attn.num_kv_heads, attn._attention_call) for attn in attentions]
+    for attn, cache in zip(attentions, caches, strict=True):
+        attn.kv_cache, attn.cache_enabled = cache, True
+        # As many as there are query heads: then torchtune expands nothing.
+        attn.num_kv_heads, attn._attention_call = attn.num_heads, _grouped_attention
     try:
         yield caches
     finally:
-        for layer in model.layers:
-            layer.attn.kv_cache, layer.attn.cache_enabled = None, False
+        for attn, (num_kv_heads, call) in zip(attentions, own, strict=True):
+            attn.kv_cache, attn.cache_enabled = None, False
+            attn.num_kv_heads, attn._attention_call = num_kv_heads, call
 
 
 def _shared_prefix(prompts: Sequence[Sequence[int]]) -> int:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 import erjepa.config
 from erjepa.alignment import pair_cosines
 from erjepa.datasets import predictor_token_ids
-from erjepa.generation import generate_greedy
+from erjepa.generation import batches_of_like_length, generate_greedy
 from erjepa.model_card import write_model_card
 from erjepa.packing import PairCollator
 from erjepa.predictions import PredictionStore
@@ -175,12 +175,10 @@ class EvaluationRecipeERJEPA:
         found = [store.open() if self._rank == 0 else None]
         dist.broadcast_object_list(found)
         done = found[0]
-        # Prompts of like length share a batch, so little of it is padding. Batches do not
-        # depend on ranks or interruptions, and a batch is generated whole: the same numbers.
+        # Batches do not depend on ranks or interruptions, and a batch is generated whole:
+        # the same numbers.
         prompts = [self._dataset.prompt(i) for i in range(len(self._dataset))]
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        starts = range(0, len(order), self._batch_size)
-        batches = [order[start : start + self._batch_size] for start in starts]
+        batches = batches_of_like_length(prompts, self._batch_size)
         mine = [
             batch
             for batch in batches[self._rank :: self._world_size]

@@ -404,6 +404,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         # Replayed pairs: chosen by the new ones, never among them.
         replayed, replay_size = None, StepSize(0, 0, 0, 0)
         if self._replay is not None:
+            self._require_finite(new)
             records = [self._dataset[i].record for i in new.example_ids.tolist()]
             addresses = self._replay.encode(new.source)
             draw = self._replay.draw(new.example_ids, records, addresses)
@@ -431,7 +432,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             (b.num_labels, b.num_pairs, b.num_tokens, self._count_flops(b))
             for b in batches
         ]
-        total = torch.tensor(mine, dtype=torch.int64, device=self._device).sum(dim=0)
+        # On the CPU, so that nothing waits for the device.
+        total = torch.tensor(mine, dtype=torch.int64).sum(dim=0)
         return StepSize(*all_reduce_sum(total).tolist())
 
     def _forward_backward(
@@ -466,7 +468,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         num_views = 0 if self._collator.views == "none" else size.pairs
         views = views[place] if num_views else views
         source, predicted, target = gather_interleaved(views, num_views).unbind(dim=1)
-        result = PassResult(
+        return PassResult(
             example_ids=ids,
             loss=all_reduce_sum(torch.stack(losses).sum()),
             lm=lm,
@@ -474,8 +476,6 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             source=source,
             cosine_shuffled=1 - cosine_distance(predicted, target.roll(1, 0)).mean(),
         )
-        self._require_finite(result)
-        return result
 
     def _deal(self, draw: Draw) -> list[PackedBatch]:
         """This rank's share of the replayed pairs, in as many micro-batches as every rank's."""
@@ -483,7 +483,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         pairs = [Pair(i, *record) for i, record in zip(ids, draw.records, strict=True)]
         mine = pairs[self._rank :: self._world_size]
         most = -(-len(pairs) // self._world_size)
-        return self._collator.split(mine, max(-(-most // self._batch_size), 1))
+        batches = self._collator.split(mine, max(-(-most // self._batch_size), 1))
+        on_cuda = self._device.type == "cuda"
+        return [batch.pin_memory() if on_cuda else batch for batch in batches]
 
     def _clipped_grad_norm(self, *passes: PassResult | None) -> float:
         norm = torch.nn.utils.clip_grad_norm_(
@@ -491,7 +493,10 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         )
         norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
         if norm != norm or norm == float("inf"):
-            ids = torch.cat([p.example_ids for p in passes if p is not None])
+            passes = [p for p in passes if p is not None]
+            for result in passes:
+                self._require_finite(result)
+            ids = torch.cat([p.example_ids for p in passes])
             self._stop_at_non_finite("gradient", ids)
         return norm
 
@@ -759,9 +764,8 @@ def recipe_main(cfg: DictConfig) -> None:
     """
     erjepa.config.check_keys(cfg, KEYS)
     device = utils.get_device(device=cfg.device)
-    offload = cfg.get("fsdp_cpu_offload", False)
-    init_process_group(device, cpu_offload=offload)
-    if offload:
+    init_process_group(device)
+    if cfg.get("fsdp_cpu_offload", False):
         training.set_torch_num_threads()
     config.log_config(recipe_name="LoRAFinetuneRecipeDistributedERJEPA", cfg=cfg)
 

@@ -4,8 +4,13 @@ from itertools import combinations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from erjepa.generation import generate_greedy
+from erjepa.generation import (
+    _grouped_attention,
+    batches_of_like_length,
+    generate_greedy,
+)
 from tests.models_for_tests import small_decoder
 
 PAD = 90
@@ -105,7 +110,31 @@ def test_computes_what_is_shared_once_and_drops_what_has_ended():
         assert computed == rows
 
 
-def test_the_model_is_left_without_caches():
-    model = talkative_decoder()
-    generate_greedy(model, ragged(), max_new_tokens=2, stop_tokens=[], pad_id=PAD)
+def test_batches_hold_prompts_of_like_length():
+    prompts = random_tokens(5, 1, 4, 1, 3, 2, 6)
+    assert batches_of_like_length(prompts, 3) == [[1, 3, 5], [4, 2, 0], [6]]
+
+
+def test_the_model_is_left_as_it_was():
+    model, prompts = talkative_decoder(), ragged()
+    before = model(torch.tensor(prompts[1:2]))
+    generate_greedy(model, prompts, max_new_tokens=2, stop_tokens=[], pad_id=PAD)
     assert not model.caches_are_setup() and not model.caches_are_enabled()
+    assert model(torch.tensor(prompts[1:2])).equal(before)
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_a_group_of_query_heads_attends_to_one_head_of_keys(tokens):
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(3, 6, tokens, 8, generator=generator)
+    keys, values = torch.randn(2, 3, 2, 7, 8, generator=generator)
+    mask = torch.rand(3, tokens, 7, generator=generator) < 0.7
+    mask[:, :, 0] = True
+    grouped = _grouped_attention(queries, keys, values, mask=mask, is_causal=False)
+    expanded = F.scaled_dot_product_attention(
+        queries,
+        keys.repeat_interleave(3, dim=1),
+        values.repeat_interleave(3, dim=1),
+        attn_mask=mask[:, None],
+    )
+    torch.testing.assert_close(grouped, expanded, rtol=1e-6, atol=1e-6)

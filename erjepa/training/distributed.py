@@ -8,15 +8,16 @@ from torch import Tensor
 from torchtune import training
 
 
-def init_process_group(device: torch.device, cpu_offload: bool = False) -> None:
+def init_process_group(device: torch.device) -> None:
     """Join the process group that the launcher describes, or form one of a single process.
+
+    Tensors on the CPU can be reduced beside those of any device.
 
     Args:
         device (torch.device): device of the run; chooses nccl or gloo.
-        cpu_offload (bool): whether tensors on the CPU take part as well.
     """
     backend = training.get_distributed_backend(
-        device.type, offload_ops_to_cpu=cpu_offload and device.type != "cpu"
+        device.type, offload_ops_to_cpu=device.type != "cpu"
     )
     if "RANK" in os.environ:
         dist.init_process_group(backend)

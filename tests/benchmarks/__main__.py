@@ -23,7 +23,13 @@ import torch
 from tests import benchmarks
 from tests.benchmarks.timing import Row
 
-PARTS = ("timing", "setting", "llm_jepa_launcher", "__main__")  # no benchmarks
+PARTS = (
+    "device",
+    "timing",
+    "setting",
+    "llm_jepa_launcher",
+    "__main__",
+)  # no benchmarks
 PACKAGES = ("torch", "torchtune", "torchao")
 
 
@@ -56,10 +62,9 @@ def markdown(results: dict[str, list[Row]], about: dict[str, str], command: str)
     lines += [f"- {name}: {value}" for name, value in about.items()]
     lines += [
         "",
-        "± is half the distance between the quartiles of repeated, interleaved",
-    ]
-    lines += [
-        "runs; figures are medians. The model is a small Llama unless it is named."
+        "± is half the distance between the quartiles of repeated, interleaved runs;",
+        "figures are medians. Where no model is named it is a small Llama, on a GPU",
+        "Llama-3.2-1B's shape.",
     ]
     for name, rows in results.items():
         lines += [

@@ -2,10 +2,11 @@
 
     python -m tests.benchmarks.generation [--quick]
 
-The demo's model, test prompts and batch size; unless quick also a random Llama of a hundred
-million parameters, whose texts all take 16 tokens.
+The demo's model, test prompts and batches, as evaluation has them, on one core and on all;
+unless quick also a random Llama of a hundred million parameters, whose texts take 16 tokens.
 """
 
+import os
 import sys
 import tempfile
 from functools import partial
@@ -17,7 +18,8 @@ from torchtune.models.llama3_2 import llama3_2
 from torchtune.modules import TransformerDecoder
 
 import erjepa.config
-from erjepa.generation import generate_greedy
+from erjepa.generation import batches_of_like_length, generate_greedy
+from tests.benchmarks.device import DEVICE, ON_GPU, where
 from tests.benchmarks.timing import Row, Times, interleave, ratio
 
 # About the proportions of Llama-3.2-1B.
@@ -39,19 +41,27 @@ def benchmark(quick: bool) -> list[Row]:
     cfg = OmegaConf.load(erjepa.config.config_path("tiny_synth"))
     tokenizer = config.instantiate(cfg.tokenizer)
     dataset = config.instantiate(cfg.eval_dataset, tokenizer)
-    prompts = [dataset.prompt(i) for i in range(cfg.eval_batch_size)]
+    prompts = [dataset.prompt(i) for i in range(len(dataset))]
+    size = cfg.eval_batch_size
     settings = {
         "max_new_tokens": cfg.max_new_tokens,
         "stop_tokens": tokenizer.stop_tokens,
         "pad_id": tokenizer.pad_id,
     }
-    model, repeats = demo_model(cfg), 5 if quick else 15
-    rows = compare("demo", model, prompts, settings, repeats=repeats, target=">= 10")
+    repeats = 5 if quick else 9
+    demo, threads = demo_model(cfg), torch.get_num_threads()
+    rows = compare("demo", demo, prompts, size, settings, repeats=repeats)
+    if not ON_GPU and threads < os.cpu_count():
+        torch.set_num_threads(os.cpu_count())
+        rows += compare("demo", demo, prompts, size, settings, repeats=repeats)
+        torch.set_num_threads(threads)
     if not quick:
         torch.manual_seed(0)
         settings |= {"max_new_tokens": 16, "stop_tokens": []}
         model = llama3_2(**LARGER).eval()
-        rows += compare("100M parameters", model, prompts, settings, repeats=3)
+        rows += compare(
+            "100M parameters", model, prompts[:size], size, settings, repeats=3
+        )
     return rows
 
 
@@ -65,31 +75,42 @@ def demo_model(cfg) -> TransformerDecoder:
     return model.eval()
 
 
+def evaluate(
+    model: TransformerDecoder, prompts: list[list[int]], size: int, settings: dict
+) -> None:
+    """Generate for all ``prompts`` as the evaluation recipe does."""
+    for batch in batches_of_like_length(prompts, size):
+        generate_greedy(model, [prompts[i] for i in batch], **settings)
+
+
 def compare(
     name: str,
     model: TransformerDecoder,
     prompts: list[list[int]],
+    size: int,
     settings: dict,
     *,
     repeats: int,
-    target: str = "",
 ) -> list[Row]:
-    """Times of a batch of ``prompts`` and, alone, of a few of them spread over it."""
-    few = prompts[:: len(prompts) // 8]
+    """Times of ``prompts`` in batches of ``size`` and, alone, of a few spread over them."""
+    model = model.to(DEVICE)
+    few = sorted(prompts, key=len)[:: len(prompts) // 12]
     times = interleave(
         {
-            "batch": partial(generate_greedy, model, prompts, **settings),
-            "alone": lambda: [generate_greedy(model, [p], **settings) for p in few],
+            "batch": partial(evaluate, model, prompts, size, settings),
+            "alone": partial(evaluate, model, few, 1, settings),
         },
         repeats=repeats,
     )
     batch = Times([s / len(prompts) for s in times["batch"].seconds])
     alone = Times([s / len(few) for s in times["alone"].seconds])
-    note = f"of {len(prompts)} prompts, {torch.get_num_threads()} threads"
+    name = f"generation, {name}, {where()}"
+    note = f"{len(prompts)} prompts in batches of {size}"
+    target = ">= 20" if ON_GPU else ">= 10"
     return [
-        batch.row(f"generation, {name}, a prompt in a batch", note=note),
-        alone.row(f"generation, {name}, a prompt alone"),
-        ratio(f"generation, {name}, alone / in a batch", alone, batch, target=target),
+        batch.row(f"{name}, a prompt in a batch", note=note),
+        alone.row(f"{name}, a prompt alone"),
+        ratio(f"{name}, alone / in a batch", alone, batch, target=target),
     ]
 
 

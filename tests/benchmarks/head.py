@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from tests.benchmarks.device import DEVICE
 from tests.benchmarks.timing import Row, interleave, ratio
 
 WIDTH, VOCABULARY, LABELS = 2048, 32_064, 240
@@ -21,9 +22,10 @@ def benchmark(quick: bool) -> list[Row]:
     """Times of the ways over that of the plain one, and what each saves for backward."""
     generator = torch.Generator().manual_seed(0)
     weight = 0.02 * torch.randn(VOCABULARY, WIDTH, generator=generator)
-    weight = weight.bfloat16()
-    hidden = torch.randn(LABELS, WIDTH, generator=generator).bfloat16().requires_grad_()
-    labels = torch.randint(VOCABULARY, (LABELS,), generator=generator)
+    weight = weight.to(DEVICE, torch.bfloat16)
+    hidden = torch.randn(LABELS, WIDTH, generator=generator)
+    hidden = hidden.to(DEVICE, torch.bfloat16).requires_grad_()
+    labels = torch.randint(VOCABULARY, (LABELS,), generator=generator).to(DEVICE)
 
     def plain(hidden: Tensor, labels: Tensor) -> Tensor:
         logits = F.linear(hidden, weight)

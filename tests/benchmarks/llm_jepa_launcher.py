@@ -1,4 +1,4 @@
-"""Runs LLM-JEPA's ``finetune.py`` on a CPU, a step each time it is told to.
+"""Runs LLM-JEPA's ``finetune.py``, on a GPU if there is one, a step each time it is told to.
 
     python llm_jepa_launcher.py CHECKOUT MODEL [arguments of finetune.py]
 
@@ -28,6 +28,7 @@ def main() -> None:
     checkout, model, *arguments = sys.argv[1:]
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    on_gpu = torch.cuda.is_available()
 
     class StepOnCommand(transformers.TrainerCallback):
         seconds = None
@@ -39,17 +40,20 @@ def main() -> None:
             self.start = time.perf_counter()
 
         def on_step_end(self, args, state, control, **kwargs):
+            if on_gpu:
+                torch.cuda.synchronize()
             self.seconds = time.perf_counter() - self.start
 
     convert_tokenizer(Path(model))
-    torch.cuda.current_device = lambda: 0
+    if not on_gpu:
+        torch.cuda.current_device = lambda: 0
     check = transformers.TrainingArguments.__post_init__
 
-    def check_on_cpu(self):
-        self.use_cpu, self.save_strategy, self.disable_tqdm = True, "no", True
+    def check_quietly(self):
+        self.use_cpu, self.save_strategy, self.disable_tqdm = not on_gpu, "no", True
         check(self)
 
-    transformers.TrainingArguments.__post_init__ = check_on_cpu
+    transformers.TrainingArguments.__post_init__ = check_quietly
     prepare = transformers.Trainer.__init__
 
     def prepare_with_callback(self, *args, **kwargs):

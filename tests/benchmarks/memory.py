@@ -20,6 +20,7 @@ from erjepa.datasets import Pair
 from erjepa.forward import PackedDecoder
 from erjepa.loss import JEPALoss
 from erjepa.packing import PairCollator
+from tests.benchmarks.device import ON_GPU
 from tests.benchmarks.setting import (
     BATCH_SIZE,
     build_recipe,
@@ -112,7 +113,7 @@ def benchmark(quick: bool) -> list[Row]:
             target="<= 1.1",
         )
     )
-    return [*rows, *llama_3_2_1b()]
+    return [*rows, *llama_3_2_1b(), *(measured() if ON_GPU else [])]
 
 
 def llama_3_2_1b(
@@ -177,6 +178,24 @@ def llama_3_2_1b(
     rows = [Row(f"{name}: {kind}", size / GIB, "GiB") for kind, size in kinds.items()]
     total = sum(kinds.values()) / GIB
     return [*rows, Row(f"{name}: sum", total, "GiB", target="<= 24", note=note)]
+
+
+def measured() -> list[Row]:
+    """Most memory that steps of the same setting had allocated on the GPU."""
+    with tempfile.TemporaryDirectory() as name:
+        recipe = build_recipe(
+            write_model(Path(name) / "model"),
+            write_pairs(Path(name) / "pairs.jsonl", 512),
+            Path(name) / "out",
+            replay__fill=True,
+        )
+        step = stepper(recipe)
+        torch.cuda.reset_peak_memory_stats()
+        for _ in range(3):
+            step()
+    peak = torch.cuda.max_memory_allocated() / GIB
+    name = "Llama-3.2-1B, LoRA rank 512, bf16: allocated"
+    return [Row(name, peak, "GiB", target="<= 24", note=f"{BATCH_SIZE} pairs")]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from torchtune.models.llama3 import llama3_tokenizer
 
 from erjepa.datasets import paired_dataset
 from erjepa.packing import PairCollator, block_mask
+from tests.benchmarks.device import DEVICE
 from tests.benchmarks.setting import BATCH_SIZE, TINY, pairs_are, write_pairs
 from tests.benchmarks.timing import Row, interleave, ratio
 
@@ -24,12 +25,12 @@ def benchmark(quick: bool) -> list[Row]:
         dataset = paired_dataset(tokenizer, source=str(path))
         pairs = [dataset[i] for i in range(len(dataset))]
     collator = PairCollator(predictor_ids=[0], row_length=512)
-    batch = collator(pairs[:BATCH_SIZE])
+    batch = collator(pairs[:BATCH_SIZE]).to(DEVICE)
     mask = block_mask(batch.document, batch.branch)
     rows, length = batch.tokens.shape
 
     def by_torch() -> None:
-        create_block_mask(mask.mask_mod, rows, None, length, length, device="cpu")
+        create_block_mask(mask.mask_mod, rows, None, length, length, device=DEVICE)
 
     times = interleave(
         {

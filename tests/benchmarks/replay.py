@@ -3,7 +3,7 @@
     python -m tests.benchmarks.replay [--quick]
 
 64 pairs a step, 2048-wide embeddings, addresses of 256 entries out of 8192: a step of
-Llama-3.2-1B. Memories are filled with random addresses and 100 tokens a pair. Random sources
+Llama-3.2-1B, of which a GPU also says the share. Memories are filled with random addresses and 100 tokens a pair. Random sources
 find neighbors of their own; "sources alike" is the slowest case, in which content selection
 compares every source before it gives up on filling the budget.
 """
@@ -21,10 +21,13 @@ from torch import Tensor
 
 from erjepa.replay import EpisodicMemory, EpisodicReplay
 from erjepa.replay.codes import Codes
+from tests.benchmarks.device import DEVICE, ON_GPU, where
+from tests.benchmarks.setting import build_recipe, stepper, write_model, write_pairs
 from tests.benchmarks.timing import Row, Times, interleave, ratio
 
 PAIRS, WIDTH, ADDRESS, KEPT = 64, 2048, 8192, 256
 RECORD = (list(range(50)), list(range(50)))
+SHARES = {4: "<= 1", 6: "<= 3"}  # percent of a step that replay may take at 10^n slots
 CASES = ("content", "content, sources alike", "uniform", "hard")
 ADDRESSES = "replay, of which addresses of the sources, at any capacity"
 GIB = 2**30
@@ -32,19 +35,25 @@ GIB = 2**30
 
 def benchmark(quick: bool) -> list[Row]:
     """Milliseconds a step for each selection and capacity, and what a memory takes."""
+    step = step_seconds() if ON_GPU else None
     rows, before = [], {}
     for exponent in (3, 4, 5) if quick else (3, 4, 5, 6):
         memory = full_memory(10**exponent)
         sources = torch.randn(PAIRS, WIDTH, generator=torch.Generator().manual_seed(2))
+        sources = sources.to(DEVICE)
         addresses = {ADDRESSES: partial(memory.addresses.encode, sources)}
         times = interleave(
             addresses | {case: partial(next, steps(memory, case)) for case in CASES},
             repeats=5 if quick else 9,
         )
         if not before:
-            rows.append(times[ADDRESSES].row(ADDRESSES, note=threads()))
+            rows.append(times[ADDRESSES].row(ADDRESSES, note=where()))
         for case in CASES:
             rows += case_rows(case, exponent, times[case], before.get(case))
+            if step and exponent in SHARES:
+                name = f"replay, {case}, 10^{exponent}, share of a step of Llama-3.2-1B"
+                share = 100 * times[case].median / step
+                rows.append(Row(name, share, "%", target=SHARES[exponent]))
         before = times
     rows.append(bytes_row(memory))
     return rows if quick else rows + checkpoint_rows(memory)
@@ -53,14 +62,23 @@ def benchmark(quick: bool) -> list[Row]:
 def case_rows(case: str, exponent: int, times: Times, before: Times | None):
     """Time of a step at a capacity, and over that at a tenth of it."""
     target = "< 50" if exponent == 4 and torch.get_num_threads() == 1 else ""
-    yield times.row(f"replay, {case}, 10^{exponent}", target=target, note=threads())
+    yield times.row(f"replay, {case}, 10^{exponent}", target=target, note=where())
     if before is not None:
         name = f"replay, {case}, 10^{exponent} / 10^{exponent - 1}"
         yield ratio(name, times, before, target="<= 10")
 
 
-def threads() -> str:
-    return f"{torch.get_num_threads()} threads"
+def step_seconds() -> float:
+    """Median of a training step with as many replayed pairs as new ones."""
+    with tempfile.TemporaryDirectory() as name:
+        recipe = build_recipe(
+            write_model(Path(name) / "model"),
+            write_pairs(Path(name) / "pairs.jsonl", 512),
+            Path(name) / "out",
+            batch_size=PAIRS,
+            replay__fill=True,
+        )
+        return interleave({"step": stepper(recipe)}, repeats=5, warmup=3)["step"].median
 
 
 def full_memory(capacity: int) -> EpisodicMemory:
@@ -71,7 +89,8 @@ def full_memory(capacity: int) -> EpisodicMemory:
     for ids in torch.arange(capacity).split(5000):
         offsets = torch.randint(part, (len(ids), KEPT), generator=generator)
         values = torch.randn(len(ids), KEPT, generator=generator)
-        codes = Codes(F.normalize(values), torch.arange(0, ADDRESS, part) + offsets)
+        indices = torch.arange(0, ADDRESS, part) + offsets
+        codes = Codes(F.normalize(values).to(DEVICE), indices.to(DEVICE))
         errors = torch.rand(len(ids), generator=generator)
         memory.write(ids, [RECORD] * len(ids), codes, errors)
     return memory
@@ -81,6 +100,7 @@ def make_replay(capacity: int, selection: str) -> EpisodicReplay:
     return EpisodicReplay(
         embed_dim=WIDTH,
         seed=0,
+        device=DEVICE,
         capacity=capacity,
         selection=selection,
         address_dim=ADDRESS,
@@ -96,9 +116,9 @@ def steps(memory: EpisodicMemory, case: str):
     distinct = 1 if "alike" in case else PAIRS
     first = int(memory.example_ids.max()) + 1 + 10**6 * CASES.index(case)
     while True:
-        ids = torch.arange(first, first + PAIRS)
-        sources = torch.randn(distinct, WIDTH, generator=generator)
-        errors = torch.rand(2, PAIRS, generator=generator)
+        ids = torch.arange(first, first + PAIRS, device=DEVICE)
+        sources = torch.randn(distinct, WIDTH, generator=generator).to(DEVICE)
+        errors = torch.rand(2, PAIRS, generator=generator).to(DEVICE)
         yield step(replay, ids, sources.expand(PAIRS, WIDTH), errors)
         first += PAIRS
 

@@ -1,7 +1,7 @@
-"""What is measured: a small Llama in the proportions of Llama-3.2-1B, and real pairs.
+"""What is measured: on a GPU Llama-3.2-1B, else a small one in its proportions; real pairs.
 
-A quarter of the width, the LoRA rank and the heads, four layers, and a vocabulary that keeps
-the output projection's share of the operations.
+The small one has a quarter of the width, the LoRA rank and the heads, four layers, and a
+vocabulary that keeps the output projection's share of the operations.
 """
 
 import itertools
@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torchtune import utils
 
 import erjepa.config
 import erjepa.models
@@ -24,10 +23,11 @@ from erjepa_recipe.keys import KEYS
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     LoRAFinetuneRecipeDistributedERJEPA,
 )
+from tests.benchmarks.device import DEVICE, ON_GPU
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for
 
-SHAPE = {
+SMALL = {
     "vocab_size": 8192,
     "num_layers": 4,
     "num_heads": 8,
@@ -37,7 +37,6 @@ SHAPE = {
     "max_seq_len": 512,
     "scale_factor": 1,
 }
-LORA_RANK = SHAPE["embed_dim"] // 4
 LLAMA_3_2_1B = {
     "vocab_size": 128_256,
     "num_layers": 16,
@@ -48,6 +47,8 @@ LLAMA_3_2_1B = {
     "max_seq_len": 512,
     "scale_factor": 32,
 }
+SHAPE = LLAMA_3_2_1B if ON_GPU else SMALL
+LORA_RANK = SHAPE["embed_dim"] // 4
 BATCH_SIZE = 16
 TINY = Path(erjepa.models.__path__[0]) / "tiny"
 SYNTH = Path(os.environ.get("ERJEPA_DATA", "")) / "nl_rx" / "synth_train.jsonl"
@@ -95,7 +96,6 @@ def build_recipe(
     output_dir: Path,
     *,
     shape: dict[str, int] = SHAPE,
-    device: str = "cpu",
     **overrides: Any,
 ) -> LoRAFinetuneRecipeDistributedERJEPA:
     """The training recipe, set up on one rank in this process.
@@ -105,17 +105,16 @@ def build_recipe(
         pairs (Path): from :func:`write_pairs`.
         output_dir (Path): where it logs.
         shape (dict[str, int]): of the model; the LoRA rank is a quarter of its width.
-        device (str): cpu or cuda.
         **overrides (Any): config keys, with ``__`` for a dot.
 
     Returns:
         LoRAFinetuneRecipeDistributedERJEPA: ready to take steps.
     """
     if not dist.is_initialized():
-        init_process_group(utils.get_device(device))
+        init_process_group(DEVICE)
     rank = shape["embed_dim"] // 4
     settings = {
-        "device": device,
+        "device": DEVICE.type,
         **{f"model__{name}": value for name, value in shape.items()},
         "model__lora_rank": rank,
         "model__lora_alpha": 2 * rank,

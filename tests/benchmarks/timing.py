@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from tests.benchmarks.device import synchronize
+
 
 class Row(NamedTuple):
     """One figure of a benchmark.
@@ -63,8 +65,10 @@ def interleave(
     seconds: dict[str, list[float]] = {name: [] for name in functions}
     for repeat in range(warmup + repeats):
         for name, function in functions.items():
+            synchronize()
             start = time.perf_counter()
             function()
+            synchronize()
             if repeat >= warmup:
                 seconds[name].append(time.perf_counter() - start)
     return {name: Times(values) for name, values in seconds.items()}

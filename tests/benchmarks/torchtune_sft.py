@@ -17,6 +17,7 @@ from torchtune.modules.loss import CEWithChunkedOutputLoss
 from torchtune.training import scale_grads
 from torchtune.training.lr_schedulers import get_cosine_schedule_with_warmup
 
+from tests.benchmarks.device import DEVICE
 from tests.benchmarks.setting import (
     BATCH_SIZE,
     build_recipe,
@@ -119,14 +120,14 @@ def torchtune_stepper(
 
     def step() -> float:
         batch = next(batches)
-        labels = batch["labels"]
         slots["torchtune"].append(
             (int((batch["tokens"] != collator._pad_id).sum()), batch["tokens"].numel())
         )
+        tokens, labels = batch["tokens"].to(DEVICE), batch["labels"].to(DEVICE)
         num_tokens = (labels != loss_fn.ignore_index).sum()
-        padding = torch.full((len(labels), 1), loss_fn.ignore_index)
+        padding = labels.new_full((len(labels), 1), loss_fn.ignore_index)
         labels = torch.hstack((labels[..., 1:], padding))
-        loss = loss_fn(decoder(batch["tokens"]), labels) * num_tokens
+        loss = loss_fn(decoder(tokens), labels) * num_tokens
         loss.backward()
         scale_grads(decoder, 1 / num_tokens)
         torch.nn.utils.clip_grad_norm_(decoder.parameters(), max_norm=1.0)

@@ -26,6 +26,8 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
 )
 from tests.models_for_tests import BASE_SHAPE
 
+# Of this process, below those that the system deals out.
+PORTS = itertools.count(10_000 + 997 * os.getpid() % 20_000)
 BUILDER = "torchtune.models.llama3_2.lora_llama3_2"
 
 
@@ -148,9 +150,11 @@ def kill_at_call(owner: Any, name: str, call: int, *, after: bool = False) -> No
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that no other process of the tests will choose, before it is in use."""
+    for port in PORTS:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
 
 
 def _train(cfg, inspect: Callable | None) -> Any:
@@ -178,7 +182,11 @@ def _run_rank(function, rank, world_size, port, results) -> None:
         if hasattr(error, "add_note"):
             error.add_note(traceback.format_exc())
         outcome = error
-    results.put(pickle.dumps((rank, outcome)))
+    try:
+        message = pickle.dumps((rank, outcome))
+    except Exception as error:  # noqa: BLE001
+        message = pickle.dumps((rank, RuntimeError(f"{outcome!r}: {error}")))
+    results.put(message)
 
 
 def read_metrics(output_dir: Path) -> list[dict[str, float]]:

@@ -4,9 +4,14 @@ On the pairs of the fixture, eight a step, in the trimmed rows of the CPU.
 """
 
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from erjepa.datasets import paired_dataset
 from erjepa.forward import PackedDecoder
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
+    LoRAFinetuneRecipeDistributedERJEPA as Recipe,
+)
 from tests.recipes.harness import make_config, overrides_for, train
 
 SFT = {"replay__weight": 0, "loss__jepa_weight": 0}
@@ -57,3 +62,38 @@ def test_forward_passes_tokens_and_slots(
         views = sum(1 + len(p.target_view) for p in pairs)  # one predictor token
         assert tokens == full + (0 if mode == "SFT" else views)
     assert sum(one[2] for one in later) == slots
+
+
+class ReadsByTheHost(TorchDispatchMode):
+    """Notes operations whose result the host needs, for which it would wait for a GPU."""
+
+    OPERATIONS = (
+        torch.ops.aten._local_scalar_dense.default,
+        torch.ops.aten.nonzero.default,
+        torch.ops.aten.masked_select.default,
+        torch.ops.aten.equal.default,
+    )
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if operation in self.OPERATIONS:
+            self.found.append(str(operation))
+        return operation(*args, **(kwargs or {}))
+
+
+def test_no_pass_waits_for_its_device(base, data, tmp_path, monkeypatch):
+    reads, passes = ReadsByTheHost(), []
+    run_pass = Recipe._forward_backward
+
+    def watched(self, *args, **kwargs):
+        with reads:
+            passes.append(run_pass(self, *args, **kwargs))
+        return passes[-1]
+
+    monkeypatch.setattr(Recipe, "_forward_backward", watched)
+    overrides = overrides_for(base, data, tmp_path, batch_size=8, stop__steps=2)
+    found = train(make_config(overrides), 1, lambda recipe: (len(passes), reads.found))
+    assert found == [(4, [])]
