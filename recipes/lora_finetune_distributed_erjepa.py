@@ -9,7 +9,7 @@ import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader
 from torchtune import config, modules, training, utils
 from torchtune.modules.peft import (
     get_adapter_params,
@@ -267,7 +267,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             cfg.get("max_steps_per_epoch", None) or self._sampler.steps_per_epoch,
         )
         self._dataloader = DataLoader(
-            Subset(self._dataset, fitting),
+            # A list, which processes that are spawned can be given too.
+            [self._dataset[i] for i in fitting],
             batch_sampler=self._sampler,
             collate_fn=partial(
                 self._collator.split, num_batches=self._accumulation_steps

@@ -121,6 +121,7 @@ def build_recipe(
         "model__lora_dropout": 0.1,
         "dtype": "bf16",
         "row_length": 512,
+        "optimizer__fused": True,
         "batch_size": BATCH_SIZE,
         **overrides,
     }

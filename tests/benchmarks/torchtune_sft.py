@@ -93,7 +93,7 @@ def torchtune_stepper(
     loss_fn = CEWithChunkedOutputLoss()
     decoder.set_num_output_chunks(loss_fn.num_output_chunks)
     trained = [p for p in decoder.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=3e-3, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(trained, lr=3e-3, weight_decay=0.0, fused=True)
     schedule = get_cosine_schedule_with_warmup(optimizer, 2, 10_000)
     collator = recipe._collator
     examples = [

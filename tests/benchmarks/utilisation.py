@@ -51,7 +51,6 @@ def measure(repeats: int, top: int = 0) -> list[Row]:
     """
     large = {
         "compile": True,
-        "optimizer__fused": True,
         "batch_size": 8 * BATCH_SIZE,
         "row_length": 2048,
     }

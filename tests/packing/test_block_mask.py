@@ -1,6 +1,7 @@
 """FlexAttention's mask from the edges of blocks = FlexAttention's own = the dense mask."""
 
 import random
+import shutil
 from array import array
 
 import pytest
@@ -70,10 +71,21 @@ def test_the_pairs_of_these_tests_make_full_blocks():
     assert sum(mask.full_kv_num_blocks.sum() for mask in masks) > 5
 
 
-def test_attention_is_that_of_the_dense_mask():
+COMPILED = pytest.param(
+    torch.compile(flex_attention, dynamic=False),
+    id="compiled",
+    marks=[
+        pytest.mark.slow,
+        pytest.mark.skipif(not shutil.which("g++"), reason="needs g++"),
+    ],
+)
+
+
+@pytest.mark.parametrize("attention", [flex_attention, COMPILED])
+def test_attention_is_that_of_the_dense_mask(attention):
     batch = packed("shared", 2)
     query, key, value = torch.randn(3, len(batch.tokens), 2, LENGTH, 16).unbind()
-    flex = flex_attention(
+    flex = attention(
         query, key, value, block_mask=block_mask(batch.document, batch.branch)
     )
     dense = torch.nn.functional.scaled_dot_product_attention(

@@ -33,10 +33,13 @@ def test_rows_hold_every_item_once_and_are_level(at_least):
         assert max(used) - min(used) <= max(lengths)
 
 
-def test_more_rows_where_they_waste_less():
-    assert tight([4, 4, 4, 4], row_length=13) == [[0, 2], [1, 3]]
+def test_more_rows_where_they_cost_less():
+    assert tight([4, 4, 4, 4], row_length=13) == [[0], [1], [2], [3]]
     assert len(level([5] * 16, row_length=30)) == 3  # 6, 5 and 5 items: 90 slots
     assert [len(row) for row in tight([5] * 16, row_length=30)] == [4, 4, 4, 4]
+    # As many slots, and half the attention; of 99 and 100 the attention is not worth one.
+    assert tight([99, 99], row_length=200) == [[0], [1]]
+    assert tight([100, 94], row_length=200) == [[0, 1]]
     assert tight([7, 7, 7], row_length=7) == level([7, 7, 7], row_length=7)
     assert tight([], row_length=7, at_least=2) == [[], []]
     assert len(tight([5] * 6, row_length=30, at_least=4)) == 6

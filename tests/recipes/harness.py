@@ -56,6 +56,7 @@ def overrides_for(
         "batch_size": 4,
         "epochs": 2,
         "optimizer.lr": 3e-3,
+        "num_workers": 0,
         "optimizer.fused": False,
         "lr_scheduler.num_warmup_steps": 2,
     }

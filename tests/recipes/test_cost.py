@@ -18,9 +18,9 @@ SFT = {"replay__weight": 0, "loss__jepa_weight": 0}
 LLM_JEPA = {"replay__weight": 0}
 # Of steps 2 to 4: forward passes, and token slots. Step 1 has nothing to replay.
 EXPECTED = {
-    "SFT": (SFT, 3, 2380),
+    "SFT": (SFT, 3, 2414),
     "LLM-JEPA": (LLM_JEPA, 3, 3284),
-    "ER-JEPA": ({"replay__selection": "uniform"}, 6, 6624),
+    "ER-JEPA": ({"replay__selection": "uniform"}, 6, 6676),
 }
 
 

@@ -1,6 +1,7 @@
 """Every way to train that torchtune's recipe has, and every way to end a run."""
 
 import json
+import pickle
 
 import pytest
 import torch
@@ -45,6 +46,18 @@ def test_options_that_change_no_number(base, data, tmp_path, plain, overrides):
     metrics = run(base, data, tmp_path, **SHORT, **overrides)
     for mine, expected in zip(losses(metrics), losses(plain), strict=True):
         assert mine == pytest.approx(expected, rel=1e-5)
+
+
+def test_pairs_and_packing_can_be_given_to_a_spawned_process(base, data, tmp_path):
+    def give(recipe):
+        loader = recipe._dataloader
+        parts = (loader.dataset, loader.collate_fn)
+        dataset, collate = pickle.loads(pickle.dumps(parts))
+        (given,), (own,) = collate(dataset[:3]), loader.collate_fn(loader.dataset[:3])
+        return list(dataset) == list(loader.dataset), given.tokens.equal(own.tokens)
+
+    overrides = overrides_for(base, data, tmp_path, stop__steps=1)
+    assert train(make_config(overrides), 1, give) == [(True, True)]
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
