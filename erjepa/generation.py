@@ -9,6 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchtune.modules import TransformerDecoder
 
+# Tokens of a forward pass, but for a prompt that is longer: enough to fill a GPU, few enough
+# for what a layer computes to stay in the cache of a CPU.
+_TOKENS = 1024
+
 
 def batches_of_like_length(
     prompts: Sequence[Sequence[int]], batch_size: int
@@ -61,15 +65,15 @@ def generate_greedy(
     )
 
     rows = torch.arange(len(prompts), device=device)  # the prompts in the batch
-    with _caches(model, width + max_new_tokens) as caches:
+    with _caches(model, len(prompts), width + max_new_tokens) as caches:
         if shared:
-            _last_logits(model, prefix, shared, shared, padding[:1])
+            _last_logits(model, caches, prefix, shared, shared, padding[:1])
             for cache in caches:
                 cache.take(torch.zeros_like(rows))
         tokens = torch.tensor(rest, device=device)
         ended = torch.zeros_like(rows, dtype=torch.bool)
         for step in range(max_new_tokens):
-            logits = _last_logits(model, tokens, width + step, shared, padding)
+            logits = _last_logits(model, caches, tokens, width + step, shared, padding)
             tokens = logits.argmax(dim=-1, keepdim=True)
             generated[rows, step] = tokens[:, 0]
             ended |= torch.isin(tokens[:, 0], stops)
@@ -86,11 +90,30 @@ def generate_greedy(
 
 
 def _last_logits(
-    model: TransformerDecoder, tokens: Tensor, end: int, shared: int, padding: Tensor
+    model: TransformerDecoder,
+    caches: "list[_Cache]",
+    tokens: Tensor,
+    end: int,
+    shared: int,
+    padding: Tensor,
 ) -> Tensor:
     """Logits after the last of ``tokens`` [B, s], which are the columns before ``end`` of
     rows with ``padding`` [B] columns of it after the ``shared`` ones; shape [B, V].
     """
+    num_rows = max(1, _TOKENS // tokens.shape[1])
+    logits = []
+    for first in range(0, len(tokens), num_rows):
+        rows = slice(first, min(first + num_rows, len(tokens)))
+        for cache in caches:
+            cache.place(rows, end)
+        logits.append(_forward(model, tokens[rows], end, shared, padding[rows]))
+    return torch.cat(logits)
+
+
+def _forward(
+    model: TransformerDecoder, tokens: Tensor, end: int, shared: int, padding: Tensor
+) -> Tensor:
+    """The same for as many rows as one forward pass takes."""
     columns = torch.arange(end, device=tokens.device)
     new = columns[end - tokens.shape[1] :, None]
     real = (columns < shared) | (columns >= shared + padding[:, None])
@@ -108,21 +131,33 @@ class _Cache:
     the columns filled so far rather than all, and lets rows come and go.
 
     Args:
+        num_rows (int): rows of the batch.
         length (int): most columns.
     """
 
-    def __init__(self, length: int) -> None:
-        self.length, self.end = length, 0
+    def __init__(self, num_rows: int, length: int) -> None:
+        self.num_rows, self.length = num_rows, length
+        self.keys = self.values = None
+
+    def place(self, rows: slice, end: int) -> None:
+        """Say which rows come next, and before which column they end."""
+        self.rows, self.end = rows, end
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values so far, the new ones ([B, heads, s, head_dim]) included."""
-        if self.end == 0:
-            shape = (*keys.shape[:2], self.length, keys.shape[3])
+        """Keys and values so far of the rows that :meth:`place` named, the new ones
+        ([B, heads, s, head_dim]) included.
+        """
+        _, heads, new, head_dim = keys.shape
+        if self.keys is None:
+            shape = (self.num_rows, heads, self.length, head_dim)
             self.keys, self.values = keys.new_empty(shape), values.new_empty(shape)
-        start, self.end = self.end, self.end + keys.shape[2]
-        self.keys[:, :, start : self.end] = keys
-        self.values[:, :, start : self.end] = values
-        return self.keys[:, :, : self.end], self.values[:, :, : self.end]
+        mine = (
+            self.keys[self.rows, :, : self.end],
+            self.values[self.rows, :, : self.end],
+        )
+        for so_far, latest in zip(mine, (keys, values), strict=True):
+            so_far[:, :, self.end - new :] = latest
+        return mine
 
     def take(self, rows: Tensor) -> None:
         """Makes ``rows``, repeats allowed, the rows of the batch."""
@@ -144,9 +179,11 @@ def _grouped_attention(
 
 
 @contextmanager
-def _caches(model: TransformerDecoder, length: int) -> Iterator[list[_Cache]]:
-    """Has every layer use a cache of ``length`` columns, and attend to it where it lies."""
-    caches = [_Cache(length) for _ in model.layers]
+def _caches(
+    model: TransformerDecoder, num_rows: int, length: int
+) -> Iterator[list[_Cache]]:
+    """Has every layer use a cache of that size, and attend to it where it lies."""
+    caches = [_Cache(num_rows, length) for _ in model.layers]
     attentions = [layer.attn for layer in model.layers]
     own = [(attn.num_kv_heads, attn._attention_call) for attn in attentions]
     for attn, cache in zip(attentions, caches, strict=True):

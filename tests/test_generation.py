@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import erjepa.generation
 from erjepa.generation import (
     _grouped_attention,
     batches_of_like_length,
@@ -108,6 +109,23 @@ def test_computes_what_is_shared_once_and_drops_what_has_ended():
         going = sum(length >= step for length in lengths)
         rows = going if going <= 0.8 * rows else rows
         assert computed == rows
+
+
+@pytest.mark.parametrize("make", [ragged, with_a_shared_prefix])
+def test_a_forward_pass_takes_so_many_tokens(make, monkeypatch):
+    monkeypatch.setattr(erjepa.generation, "_TOKENS", 20)
+    model, prompts, shapes = talkative_decoder(), make(), []
+    stops = varied_stops(model, prompts)
+    expected = [alone(model, prompt, NEW, stops) for prompt in prompts]
+    hook = model.tok_embeddings.register_forward_hook(
+        lambda module, args, out: shapes.append(tuple(args[0].shape))
+    )
+    settings = {"max_new_tokens": NEW, "stop_tokens": stops, "pad_id": PAD}
+    assert generate_greedy(model, prompts, **settings) == expected
+    hook.remove()
+    prompt_shapes = [shape for shape in shapes if 1 < shape[1] and 1 < shape[0]]
+    assert len(prompt_shapes) > 2
+    assert all(rows * columns <= 20 for rows, columns in prompt_shapes)
 
 
 def test_batches_hold_prompts_of_like_length():

@@ -14,4 +14,5 @@ def synchronize() -> None:
 
 def where() -> str:
     """What a time was taken on, for notes."""
-    return "GPU" if ON_GPU else f"{torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return "GPU" if ON_GPU else f"{threads} thread{'s' if threads > 1 else ''}"
