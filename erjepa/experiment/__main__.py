@@ -40,7 +40,10 @@ def show(experiment: Experiment) -> int:
     for method in experiment.methods:
         cell = first[method]
         folder = Path(experiment.output_dir) / CELLS / cell.name
-        print(f"# {shlex.join(training_command(experiment, cell, folder))}")
+        # Known when the other run has ended.
+        tokens = f"TOKENS_OF_{cell.tokens_of}" if cell.tokens_of else None
+        command = training_command(experiment, cell, folder, tokens)
+        print(f"# {shlex.join(command)}")
     return 0
 
 

@@ -62,7 +62,7 @@ def cells(experiment: Experiment) -> list[Cell]:
 
 
 def training_command(
-    experiment: Experiment, cell: Cell, folder: Path, tokens: int | None = None
+    experiment: Experiment, cell: Cell, folder: Path, tokens: int | str | None = None
 ) -> list[str]:
     """The command that trains a cell, or goes on with it.
 
@@ -70,7 +70,7 @@ def training_command(
         experiment (Experiment): what it belongs to.
         cell (Cell): the run.
         folder (Path): its output_dir.
-        tokens (int | None): tokens at which it ends.
+        tokens (int | str | None): tokens at which it ends, or what is to stand for them.
 
     Returns:
         list[str]: arguments of ``tune``.

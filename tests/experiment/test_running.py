@@ -3,12 +3,14 @@
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
 import time
 
 import pytest
+import yaml
 
 from erjepa.experiment.__main__ import main
 from erjepa.experiment.running import environments
@@ -262,3 +264,19 @@ def test_killed_ten_times(fake, tmp_path):
     last = Grid(tmp_path)
     assert last.wait() == 0, last.printed()
     assert sorted(results(tmp_path), key=str) == expected
+
+
+def test_show_prints_every_key_and_runs_nothing(tmp_path, capsys):
+    path = write_experiment(tmp_path)
+    assert main(["show", str(path)]) == 0
+    printed = capsys.readouterr().out
+    shown, _, commands = printed.partition("# 6 cells; the first of each method:\n")
+    assert yaml.safe_load(shown)["budgets"] == [45, 80]
+    matched, llm_jepa, er_jepa = (
+        shlex.split(line.removeprefix("# ")) for line in commands.splitlines()
+    )
+    assert matched[:3] == ["tune", "run", "erjepa_recipe"]
+    assert matched[-1] == "stop.tokens=TOKENS_OF_synth/er-jepa/seed_1"
+    assert "stop.flops=80" in llm_jepa and "stop.flops=80" in er_jepa
+    assert not any(word.startswith("stop.flops") for word in matched)
+    assert not (tmp_path / "out").exists()
