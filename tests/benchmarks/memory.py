@@ -24,6 +24,7 @@ from tests.benchmarks.device import ON_GPU
 from tests.benchmarks.setting import (
     BATCH_SIZE,
     build_recipe,
+    fresh_recipe,
     pairs_are,
     stepper,
     write_model,
@@ -182,13 +183,7 @@ def llama_3_2_1b(
 
 def measured() -> list[Row]:
     """Most memory that steps of the same setting had allocated on the GPU."""
-    with tempfile.TemporaryDirectory() as name:
-        recipe = build_recipe(
-            write_model(Path(name) / "model"),
-            write_pairs(Path(name) / "pairs.jsonl", 512),
-            Path(name) / "out",
-            replay__fill=True,
-        )
+    with fresh_recipe(replay__fill=True) as recipe:
         step = stepper(recipe)
         torch.cuda.reset_peak_memory_stats()
         for _ in range(3):

@@ -22,7 +22,7 @@ from torch import Tensor
 from erjepa.replay import EpisodicMemory, EpisodicReplay
 from erjepa.replay.codes import Codes
 from tests.benchmarks.device import DEVICE, ON_GPU, where
-from tests.benchmarks.setting import build_recipe, stepper, write_model, write_pairs
+from tests.benchmarks.setting import fresh_recipe, stepper
 from tests.benchmarks.timing import Row, Times, interleave, ratio
 
 PAIRS, WIDTH, ADDRESS, KEPT = 64, 2048, 8192, 256
@@ -69,14 +69,7 @@ def case_rows(case: str, exponent: int, times: Times, before: Times | None):
 
 def step_seconds() -> float:
     """Median of a training step with as many replayed pairs as new ones."""
-    with tempfile.TemporaryDirectory() as name:
-        recipe = build_recipe(
-            write_model(Path(name) / "model"),
-            write_pairs(Path(name) / "pairs.jsonl", 512),
-            Path(name) / "out",
-            batch_size=PAIRS,
-            replay__fill=True,
-        )
+    with fresh_recipe(batch_size=PAIRS, replay__fill=True) as recipe:
         return interleave({"step": stepper(recipe)}, repeats=5, warmup=3)["step"].median
 
 

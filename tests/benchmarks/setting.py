@@ -8,7 +8,9 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +133,21 @@ def build_recipe(
     recipe.setup(cfg)
     recipe._model.train()
     return recipe
+
+
+@contextmanager
+def fresh_recipe(
+    num_pairs: int = 512, **overrides: Any
+) -> Iterator[LoRAFinetuneRecipeDistributedERJEPA]:
+    """The same on a model and pairs of its own, whose files go when it does."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        yield build_recipe(
+            write_model(folder / "model"),
+            write_pairs(folder / "pairs.jsonl", num_pairs),
+            folder / "out",
+            **overrides,
+        )
 
 
 def stepper(recipe: LoRAFinetuneRecipeDistributedERJEPA) -> Callable[[], dict]:

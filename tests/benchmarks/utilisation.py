@@ -7,22 +7,14 @@ long. The model has random weights. Operations are those of :class:`erjepa.flops
 of tokens, not of padding. The matrix rate is measured on the products of the model's own MLP.
 """
 
-import tempfile
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from erjepa.packing import attention_mask
 from tests.benchmarks.device import DEVICE, ON_GPU, synchronize
-from tests.benchmarks.setting import (
-    BATCH_SIZE,
-    build_recipe,
-    stepper,
-    write_model,
-    write_pairs,
-)
+from tests.benchmarks.setting import BATCH_SIZE, fresh_recipe, stepper
 from tests.benchmarks.timing import Row, interleave
 
 # Kinds of operations by what their names hold, the first that fits.
@@ -54,14 +46,8 @@ def measure(repeats: int, top: int = 0) -> list[Row]:
         "batch_size": 8 * BATCH_SIZE,
         "row_length": 2048,
     }
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        recipe = build_recipe(
-            write_model(folder / "model"),
-            write_pairs(folder / "pairs.jsonl", 1024 if ON_GPU else 512),
-            folder / "out",
-            **(large if ON_GPU else {}),
-        )
+    settings = {"num_pairs": 1024, **large} if ON_GPU else {}
+    with fresh_recipe(**settings) as recipe:
         run = stepper(recipe)
         batches, flops = [], []
         recipe._model.register_forward_pre_hook(
