@@ -21,7 +21,8 @@ task databases checkpoint_dir base_only merged max_new_tokens eval_batch_size al
 metric_logger log_every_n_steps log_peak_memory_stats profiler
 """
 _REPLAY = """
-weight budget selection neighbors fill capacity on_revisit score_update_rate
+weight budget selection neighbors neighbor_order fill
+capacity on_revisit score_update_rate
 address address_dim address_top_k
 """
 KEYS = {
