@@ -37,6 +37,8 @@ from erjepa.training.distributed import (
     init_process_group,
 )
 from erjepa.training.precision import set_trainable_dtype
+from erjepa.training.random_state import random_state, set_random_state
+from erjepa.training.replay_probe import ReplayProbe
 from erjepa.training.sharding import load_weights, set_last_backward, shard
 from erjepa_recipe.keys import KEYS, require_files
 
@@ -115,6 +117,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._save_adapter_weights_only = cfg.get("save_adapter_weights_only", False)
         self._flops_budgets = list(cfg.get("checkpoint_at_flops", None) or [])
         self._log_every_n_steps = cfg.get("log_every_n_steps", 1)
+        self._probe_every_n_steps = cfg.get("log_replay_gradients_every_n_steps", None)
         self._log_peak_memory_stats = (
             cfg.get("log_peak_memory_stats", False) and self._device.type == "cuda"
         )
@@ -225,7 +228,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
 
     def _require_sizes(self, cfg: DictConfig) -> None:
         at_least_one = ("batch_size", "gradient_accumulation_steps", "epochs")
-        for key in (*at_least_one, "max_steps_per_epoch", "save_every_n_steps"):
+        optional = ("max_steps_per_epoch", "save_every_n_steps")
+        probe = "log_replay_gradients_every_n_steps"
+        for key in (*at_least_one, *optional, probe):
             if (value := cfg.get(key, None)) is not None and value < 1:
                 raise ValueError(f"{key} must be at least 1, got {value}")
         budgets = self._flops_budgets
@@ -434,10 +439,13 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         """
         # New pairs.
         size = self._size_of(batches)
-        new = self._forward_backward(batches, size, last=self._replay is None)
+        is_probed = self._is_time_to_probe()
+        new = self._forward_backward(
+            batches, size, last=self._replay is None or is_probed
+        )
 
         # Replayed pairs: chosen by the new ones, never among them.
-        replayed, replay_size = None, StepSize(0, 0, 0, 0)
+        replayed, replay_size, probe = None, StepSize(0, 0, 0, 0), None
         if self._replay is not None:
             self._require_finite(new)
             records = [self._dataset[i].record for i in new.example_ids.tolist()]
@@ -445,22 +453,43 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             draw = self._replay.draw(new.example_ids, records, addresses)
             batches = self._deal(draw)
             replay_size = self._size_of(batches)
+            if is_probed and replay_size.pairs:
+                probe = ReplayProbe(self._model, self._device)
             replayed = self._forward_backward(
                 batches, replay_size, weight=self._replay.weight, last=True
             )
+            if probe is not None:
+                probe.after_replay(replayed.loss, self._replay.weight)
 
         # Update of the weights.
         grad_norm = self._clipped_grad_norm(new, replayed)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._lr_scheduler.step()
+        if probe is not None:
+            probe.after_update(partial(self._loss_of, batches, replay_size))
 
         # Update of the memory: refresh what was replayed, then store what is new.
         if self._replay is not None:
             self._replay.refresh(draw, replayed.jepa)
             self._replay.write(new.example_ids, records, addresses, new.jepa)
 
-        return self._metrics(new, size, replayed, replay_size, grad_norm)
+        metrics = self._metrics(new, size, replayed, replay_size, grad_norm)
+        return metrics if probe is None else {**metrics, **probe.metrics}
+
+    def _is_time_to_probe(self) -> bool:
+        every = self._probe_every_n_steps
+        return every is not None and (self._totals["steps"] + 1) % every == 0
+
+    def _loss_of(self, batches: list[PackedBatch], size: StepSize) -> Tensor:
+        """Loss of a pass without its gradient, the same on every rank."""
+        loss = torch.zeros((), device=self._device)
+        for batch in batches:
+            batch = batch.to(self._device)
+            loss += self._loss_fn(
+                self._model(batch), batch, max(size.labels, 1), max(size.pairs, 1)
+            )[0]
+        return all_reduce_sum(loss)
 
     def _size_of(self, batches: list[PackedBatch]) -> StepSize:
         mine = [
@@ -518,7 +547,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         pairs = [Pair(i, *record) for i, record in zip(ids, draw.records, strict=True)]
         mine = pairs[self._rank :: self._world_size]
         most = -(-len(pairs) // self._world_size)
-        batches = self._replay_collator.split(mine, max(-(-most // self._batch_size), 1))
+        batches = self._replay_collator.split(
+            mine, max(-(-most // self._batch_size), 1)
+        )
         on_cuda = self._device.type == "cuda"
         return [batch.pin_memory() if on_cuda else batch for batch in batches]
 
@@ -655,7 +686,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             self._model, self._optimizer, self._is_rank_zero, device=self._device
         )
         random_states: list[Any] = [None] * self._world_size
-        dist.all_gather_object(random_states, self._random_state())
+        dist.all_gather_object(random_states, random_state(self._device))
         if self._is_rank_zero:
             if self._step_in_epoch == 0:
                 name = checkpoint.checkpoint_name(self._epoch - 1, None)
@@ -771,15 +802,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         if self._replay is not None and state["replay"] is not None:
             self._replay.load_state_dict(state["replay"])
         if len(state["random_states"]) == self._world_size:
-            cpu, cuda = state["random_states"][self._rank]
-            torch.set_rng_state(cpu)
-            if cuda is not None and self._device.type == "cuda":
-                torch.cuda.set_rng_state(cuda, self._device)
-
-    def _random_state(self) -> tuple[Tensor, Tensor | None]:
-        on_cuda = self._device.type == "cuda"
-        cuda = torch.cuda.get_rng_state(self._device) if on_cuda else None
-        return torch.get_rng_state(), cuda
+            set_random_state(state["random_states"][self._rank], self._device)
 
     def cleanup(self) -> None:
         """Close the log and leave the process group."""
