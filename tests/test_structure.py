@@ -18,8 +18,13 @@ MAY_IMPORT = {
     "forward": {"packing"},
     "loss": {"packing", "forward"},
     "alignment": {"datasets", "packing", "forward", "loss"},
+    "answers": {"datasets", "generation"},
     "models": {"datasets"},
     "tasks": set(),
+    "validation": {
+        *("datasets", "packing", "forward", "loss"),
+        *("generation", "answers", "tasks", "training"),
+    },
     "predictions": set(),
     "model_card": set(),
     "analysis": {"tasks"},
