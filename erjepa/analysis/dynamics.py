@@ -1,4 +1,4 @@
-"""Predictions on the same inputs over checkpoints: corrected, lost, and aligned."""
+"""Runs over their checkpoints: accuracy that falls, predictions corrected and lost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,6 +62,38 @@ def total_transition(parts: Sequence[Transition]) -> Transition:
             sum(getattr(one, name) for one in parts)
             for name in ("wrong", "corrected", "right", "lost")
         )
+    )
+
+
+@dataclass(frozen=True)
+class Drops:
+    """What a run loses of its accuracy between checkpoints.
+
+    Args:
+        declines (int): checkpoints whose accuracy is below that of the one before.
+        largest (float): the largest of these losses; 0 without any.
+        best_minus_last (float): accuracy at the best checkpoint less that at the last.
+    """
+
+    declines: int
+    largest: float
+    best_minus_last: float
+
+
+def drops(accuracies: Sequence[float]) -> Drops:
+    """Losses of accuracy between successive checkpoints of a run.
+
+    Args:
+        accuracies (Sequence[float]): at each checkpoint, in order; at least one.
+
+    Returns:
+        Drops: in the unit of ``accuracies``.
+    """
+    losses = -np.diff(np.asarray(accuracies, dtype=float))
+    return Drops(
+        declines=int((losses > 0).sum()),
+        largest=float(losses.max(initial=0.0)),
+        best_minus_last=float(max(accuracies) - accuracies[-1]),
     )
 
 

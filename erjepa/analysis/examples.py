@@ -27,42 +27,59 @@ class Choice:
 
 def choose_examples(
     baseline: Mapping[int, Sequence[str]],
+    between: Mapping[int, Sequence[str]],
     improved: Mapping[int, Sequence[str]],
     targets: Sequence[str],
     groups: Sequence[str],
     correct: str,
-    per_group: int,
+    right: int,
+    wrong: int,
 ) -> list[Choice]:
     """Errors of a baseline that another method corrects, by a rule that looks at no text.
 
-    For each group of errors: seeds in the order given, within a seed the examples in
-    order, the first ones whose target has not been chosen before.
+    A group's candidates come seed by seed in the order given, within a seed in the order of
+    examples. First ``right`` are taken that the method between has right, then ``wrong``
+    that it has wrong; each time the groups take turns, and give their first candidate whose
+    target has not been taken.
 
     Args:
         baseline (Mapping[int, Sequence[str]]): seed to the group of each prediction.
+        between (Mapping[int, Sequence[str]]): the same of the method with the quota.
         improved (Mapping[int, Sequence[str]]): the same of the method that corrects.
         targets (Sequence[str]): the target of each example.
         groups (Sequence[str]): the groups of errors, in order.
         correct (str): the group of predictions that are right.
-        per_group (int): most examples of a group.
+        right (int): most examples that the method between has right.
+        wrong (int): most examples that it has wrong.
 
     Returns:
-        list[Choice]: in order of groups.
+        list[Choice]: in order of groups, then as they were taken.
     """
     chosen: list[Choice] = []
-    for group in groups:
-        enough = len(chosen) + per_group
-        for seed in (seed for seed in baseline if seed in improved):
-            pairs = zip(baseline[seed], improved[seed], strict=True)
-            for index, outcome in enumerate(pairs):
-                shown = {targets[choice.index] for choice in chosen}
-                if (
-                    len(chosen) < enough
-                    and outcome == (group, correct)
-                    and targets[index] not in shown
-                ):
-                    chosen.append(Choice(group, seed, index))
-    return chosen
+    taken: set[str] = set()
+    for is_right, most in ((True, right), (False, wrong)):
+        candidates = {
+            group: [
+                Choice(group, seed, index)
+                for seed in baseline
+                for index, outcome in enumerate(
+                    zip(baseline[seed], between[seed], improved[seed], strict=True)
+                )
+                if outcome[0] == group
+                and (outcome[1] == correct) == is_right
+                and outcome[2] == correct
+            ]
+            for group in groups
+        }
+        enough = len(chosen) + most
+        while len(chosen) < enough and any(candidates.values()):
+            for queue in candidates.values():
+                while queue and targets[queue[0].index] in taken:
+                    queue.pop(0)
+                if queue and len(chosen) < enough:
+                    chosen.append(queue.pop(0))
+                    taken.add(targets[chosen[-1].index])
+    return sorted(chosen, key=lambda choice: groups.index(choice.group))
 
 
 def mark_differences(

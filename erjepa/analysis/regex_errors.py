@@ -52,6 +52,12 @@ def prediction_category(target: str, output: str) -> str:
     return LENGTH_CATEGORIES[2]
 
 
+def is_right_beginning(target: str, output: str) -> bool:
+    """Whether an output begins with the whole target and runs on: all but its end is right."""
+    target, output = target.strip(), output.strip()
+    return output != target and output.startswith(target)
+
+
 def corrections(baseline: Sequence[str], other: Sequence[str]) -> dict[str, Correction]:
     """Errors of a baseline that another method has right, on the same inputs and seed.
 

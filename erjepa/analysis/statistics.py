@@ -28,18 +28,20 @@ class Spread:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Whether one method is better than another, over the seeds that both have.
+    """How one method differs from another, over the seeds that both have.
 
     Args:
         seeds (tuple[int, ...]): those seeds.
+        won (int): seeds in which the method's value is the greater one.
         difference (Spread): of the method's value less the other's.
         t (float | None): statistic of the paired t-test; None where it is undefined.
-        p_t (float | None): its one-tailed p-value.
-        p_bootstrap (float): one-tailed p-value of the bootstrap.
+        p_t (float | None): its p-value.
+        p_bootstrap (float): p-value of the bootstrap.
         interval (tuple[float, float]): the bootstrap's 95% interval of the mean difference.
     """
 
     seeds: tuple[int, ...]
+    won: int
     difference: Spread
     t: float | None
     p_t: float | None
@@ -66,23 +68,27 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def paired_test(
-    better: Mapping[int, float],
-    worse: Mapping[int, float],
+    values: Mapping[int, float],
+    reference: Mapping[int, float],
+    two_sided: bool = False,
     resamples: int = 10_000,
     seed: int = 0,
 ) -> PairedTest:
-    """Paired one-tailed test that ``better`` has the greater mean.
+    """Paired tests of a method against a reference.
 
     The t-test takes the differences of seeds to be independent draws from one normal
     distribution. The bootstrap drops normality: it draws as many differences as there are
     seeds, with replacement, and its p-value is the share of draws, the observed one counted
-    in, whose mean is not above zero. Few seeds make few distinct draws, so with five seeds
+    in, whose mean is not above zero; two-sided, twice the smaller one of that and the share
+    not below zero. Few seeds make few distinct draws, so with five seeds
     the bootstrap is the more optimistic of the two, and its interval is too narrow. Neither is
     corrected for the number of tests, and neither covers the choice of test examples.
 
     Args:
-        better (Mapping[int, float]): seed to value of the method that should be better.
-        worse (Mapping[int, float]): seed to value of the other.
+        values (Mapping[int, float]): seed to value of the method.
+        reference (Mapping[int, float]): seed to value of the other.
+        two_sided (bool): whether p-values are for a difference of either sign; otherwise
+            for the method's mean being the greater one.
         resamples (int): draws of the bootstrap.
         seed (int): of the bootstrap's generator.
 
@@ -92,21 +98,27 @@ def paired_test(
     Raises:
         ValueError: if they share fewer than two seeds.
     """
-    seeds = tuple(sorted(better.keys() & worse.keys()))
+    seeds = tuple(sorted(values.keys() & reference.keys()))
     if len(seeds) < 2:
         raise ValueError(f"a paired test needs two seeds, these share {len(seeds)}")
-    differences = np.array([better[s] - worse[s] for s in seeds])
+    differences = np.array([values[s] - reference[s] for s in seeds])
     t = p_t = None
     if not np.allclose(differences, differences[0], rtol=0, atol=1e-12):
-        t, p_t = map(float, stats.ttest_1samp(differences, 0, alternative="greater"))
+        alternative = "two-sided" if two_sided else "greater"
+        t, p_t = map(float, stats.ttest_1samp(differences, 0, alternative=alternative))
     draws = np.random.default_rng(seed).choice(differences, (resamples, len(seeds)))
     means = draws.mean(axis=1)
+    above, below = (
+        (int(is_beyond.sum()) + 1) / (resamples + 1)
+        for is_beyond in (means <= 0, means >= 0)
+    )
     return PairedTest(
         seeds,
+        int((differences > 0).sum()),
         spread(differences.tolist()),
         t,
         p_t,
-        (int((means <= 0).sum()) + 1) / (resamples + 1),
+        min(1.0, 2 * min(above, below)) if two_sided else above,
         tuple(np.quantile(means, (0.025, 0.975)).tolist()),
     )
 

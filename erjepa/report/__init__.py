@@ -18,17 +18,20 @@ mapping with arguments; without it a report has all that the results allow:
 Every section takes ``title`` and, unless it is about all datasets together (*), ``datasets``;
 all but ``outcomes`` take ``methods``.
 
+    figure_1 *        accuracy by dataset beside accuracy over compute, of ``matched``
     main *            accuracy of every method on every dataset
-    significance *    paired tests against ``reference``
+    significance *    paired tests against ``reference``, by default LLM-JEPA
     readings          every reading of the answers
     matched_compute   accuracy at the budgets, and the area under its curve
     single_seeds      the same, a panel for each seed
     learning_curves   accuracy at the end of epochs
     token_matched     a method and those that stop at its tokens
-    current_batch     replay of stored pairs and of the current batch
+    current_batch     replay of stored pairs against that of the current batch, paired
     dynamics          accuracy, corrected and lost predictions over checkpoints
+    drops             accuracy that runs lose between checkpoints
     alignment         cosines and correctness over checkpoints, of one ``seed``
     corrections       errors of ``baseline`` that ``methods`` correct
+    stops             right answers, right beginnings that run on, kinds of errors
     outcomes          what ``outcomes_of`` predicts where ``errors_of`` errs
     structures        accuracy by structure of the target regex
     lengths           accuracy by length of the target regex
@@ -36,8 +39,10 @@ all but ``outcomes`` take ``methods``.
     capacity          accuracy over epochs and cost, by capacity of the memory
     lambda_k          accuracy by weight of the JEPA loss and predictor tokens
     cost              compute, tokens and time of runs
-    examples          errors of ``baseline`` that ``improved`` corrects, ``per_group`` a kind
+    examples          errors of ``baseline`` that ``improved`` corrects: ``right`` of them that
+                      ``between`` has right, ``wrong`` that it has wrong
     bars              accuracy of some methods
+    chosen            the best setting of each method on validation pairs
 
 A part with the role of a baseline is, unless it is named, the first method of its kind: SFT has
 neither JEPA loss nor replay, LLM-JEPA no replay, ER-JEPA replays stored pairs.

@@ -1,14 +1,14 @@
-"""Sections on accuracy at the end of runs: bars, readings, tests."""
+"""Sections on accuracy at the end of runs: bars, controls, readings."""
 
 from collections.abc import Iterator, Sequence
 
-from erjepa.analysis.statistics import paired_test, spread
+from erjepa.analysis.statistics import spread
 from erjepa.report.drawing import draw_bars, draw_rows
 from erjepa.report.figures import COLUMN, Figure, canvas, legend_above, looks
+from erjepa.report.paired import paired_table
 from erjepa.report.results import Results, Unavailable
 from erjepa.report.select import (
     accuracies,
-    find_method,
     methods_of,
     replays,
     scored_datasets,
@@ -75,6 +75,7 @@ def bars(
     dataset: str,
     methods: Sequence[str] | None = None,
     name: str = "bars",
+    remark: str = "",
 ) -> Iterator[Table | Figure]:
     """Accuracy of some methods, with least and greatest of the seeds."""
     found = {
@@ -84,7 +85,7 @@ def bars(
     rows = {method: list(seeds.values()) for method, seeds in found.items() if seeds}
     if not rows:
         raise Unavailable(f"no run of these methods on {dataset} has reached its end")
-    note = seeds_note(results, found)
+    note = f"{seeds_note(results, found)} {remark}".rstrip()
     picture, (axes,) = canvas(COLUMN, 0.55 + 0.3 * len(rows))
     draw_rows(axes, rows, looks(results.methods))
     axes.set_xlabel("accuracy (%)")
@@ -130,23 +131,34 @@ def token_matched(
         if not matched:
             raise Unavailable("no method stops at another's tokens (stop.tokens_of)")
         methods = [*matched, *dict.fromkeys(matched.values())]
-    yield from bars(results, dataset, methods, name="token_matched")
+    remark = (
+        "All methods lay pairs out alike, so equal tokens are nearly equal compute: "
+        "this control repeats the comparison at matched compute."
+    )
+    yield from bars(results, dataset, methods, name="token_matched", remark=remark)
 
 
 def current_batch(
     results: Results, dataset: str, methods: Sequence[str] | None = None
 ) -> Iterator[Table | Figure]:
-    """Replay of stored pairs and of the current batch."""
+    """Replay of stored pairs against replay of the current batch."""
+    controls = [
+        method
+        for method in results.methods
+        if results.overrides(method).get("replay.selection") == "current_batch"
+    ]
+    if not controls:
+        raise Unavailable("no method has replay.selection=current_batch")
     if methods is None:
-        control = [
-            method
-            for method in results.methods
-            if results.overrides(method).get("replay.selection") == "current_batch"
-        ]
-        if not control:
-            raise Unavailable("no method has replay.selection=current_batch")
-        methods = control + [m for m in results.methods if replays(results, m)]
+        methods = controls + [m for m in results.methods if replays(results, m)]
     yield from bars(results, dataset, methods, name="current_batch")
+    yield paired_table(
+        results,
+        f"current_batch_paired_{dataset}",
+        f"Replay of stored pairs less that of the current batch on {dataset}.",
+        {dataset: {m: accuracies(results.final(dataset, m)) for m in results.methods}},
+        [(method, controls[0]) for method in methods if method not in controls],
+    )
 
 
 def readings(
@@ -169,48 +181,4 @@ def readings(
             for method, seeds in found.items()
             if seeds
         ],
-    )
-
-
-def significance(
-    results: Results,
-    methods: Sequence[str] | None = None,
-    reference: str | None = None,
-) -> Iterator[Table]:
-    """Paired tests of each method against a reference, over the seeds both have."""
-    against = find_method(results, "LLM-JEPA", reference)
-    rows = []
-    for name in scored_datasets(results):
-        theirs = accuracies(results.final(name, against))
-        for method in methods_of(results, methods):
-            mine = accuracies(results.final(name, method))
-            if method == against or len(mine.keys() & theirs.keys()) < 2:
-                continue
-            test = paired_test(mine, theirs)
-            low, high = (f"{100 * end:.2f}" for end in test.interval)
-            rows.append(
-                [
-                    *(name, method, test.difference, test.t, test.p_t),
-                    *(test.p_bootstrap, f"{low} to {high}", len(test.seeds)),
-                ]
-            )
-    if not rows:
-        raise Unavailable(f"no method shares two finished seeds with {against}")
-    yield Table(
-        "significance",
-        f"Accuracy less that of {against} in percentage points, and one-tailed p-values that "
-        "it is greater: paired t-test over seeds, and a paired bootstrap of the seeds with "
-        "its 95% interval. No correction for the number of tests; a dash: all differences "
-        "are equal.",
-        [
-            Column("Dataset"),
-            Column("Method"),
-            Column("Difference (pp)", scale=100),
-            Column("t"),
-            Column("p (t-test)", digits=4),
-            Column("p (bootstrap)", digits=4),
-            Column("Interval (pp)"),
-            Column("Seeds"),
-        ],
-        rows,
     )

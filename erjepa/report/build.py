@@ -82,7 +82,8 @@ def _entry(asked: str | Mapping[str, Any]) -> _Entry:
     section = SECTIONS[name]
     title = arguments.pop("title", section.title)
     datasets = None if section.whole else arguments.pop("datasets", None)
-    known = set(signature(section.build).parameters) - {"results", "dataset", "name"}
+    not_asked = {"results", "dataset", "name", "remark"}
+    known = set(signature(section.build).parameters) - not_asked
     if unknown := sorted(arguments.keys() - known):
         own = ("title",) if section.whole else ("title", "datasets")
         raise ValueError(
@@ -101,7 +102,12 @@ def _datasets(results: Results, entry: _Entry) -> list[str | None]:
             raise ValueError(
                 f"report: dataset {name!r} is none of {', '.join(results.datasets)}"
             )
-    return list(entry.datasets or results.datasets)
+    if entry.datasets:
+        return list(entry.datasets)
+    # Of the datasets of other tasks nothing is said, unless there are no others.
+    task = entry.section.task
+    fitting = [name for name in results.datasets if task in (None, results.task(name))]
+    return fitting or results.datasets
 
 
 def _parts(results: Results, entry: _Entry, dataset: str | None) -> list[Part]:

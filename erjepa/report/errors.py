@@ -1,22 +1,26 @@
 """Sections on errors in predicted regexes at the end of runs, and who corrects them."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from erjepa.analysis.regex_errors import (
     CORRECT,
     ERROR_CATEGORIES,
     corrections,
+    is_right_beginning,
     outcome_matrix,
     prediction_category,
     summarize_corrections,
 )
+from erjepa.analysis.statistics import spread
 from erjepa.report.answers import Answers, final_answers
 from erjepa.report.drawing import draw_grid
 from erjepa.report.figures import COLUMN, Figure, canvas
 from erjepa.report.results import Results
-from erjepa.report.select import find_method, seeds_note
+from erjepa.report.select import find_method, methods_of, seeds_note
 from erjepa.report.table import Column, Table
 
+BEGINNING, IF_STOPPED = "right beginning", "right if it had stopped"
 # Names that fit under a column of a figure.
 _SHORT = {
     "over-generation": "over",
@@ -83,6 +87,41 @@ def corrected_errors(
             ]
             for category in ERROR_CATEGORIES
             for seed in answers
+        ],
+    )
+
+
+def stops(
+    results: Results, dataset: str, methods: Sequence[str] | None = None
+) -> Iterator[Table]:
+    """Where answers end: right ones, right beginnings that run on, and kinds of errors."""
+    chosen = methods_of(results, methods)
+    answers = final_answers(results, dataset, chosen)
+    shares: dict[str, dict[str, list[float]]] = {}
+    for by_method in answers.values():
+        for method, one in by_method.items():
+            count = len(one.targets)
+            found = Counter(categories(one))
+            begun = map(is_right_beginning, one.targets, one.outputs)
+            found |= {BEGINNING: sum(begun)}
+            found |= {IF_STOPPED: found[CORRECT] + found[BEGINNING]}
+            for name in (CORRECT, BEGINNING, IF_STOPPED, *ERROR_CATEGORIES):
+                by_name = shares.setdefault(method, {})
+                by_name.setdefault(name, []).append(found[name] / count)
+    note = seeds_note(results, {"all of these methods": answers})
+    yield Table(
+        f"stops_{dataset}",
+        f"Predictions on {dataset} in percent of all: {BEGINNING}: the output starts with the "
+        f"whole target and runs on; {IF_STOPPED}: these and the correct ones. Right "
+        f"beginnings are counted among the errors as well. {note}",
+        [
+            Column("Method"),
+            *(Column(n, scale=100) for n in (CORRECT, BEGINNING, IF_STOPPED)),
+            *(Column(n, scale=100) for n in ERROR_CATEGORIES),
+        ],
+        [
+            [method, *(spread(values) for values in by_name.values())]
+            for method, by_name in shares.items()
         ],
     )
 

@@ -19,37 +19,47 @@ def examples(
     results: Results,
     dataset: str,
     baseline: str | None = None,
+    between: str | None = None,
     improved: str | None = None,
     methods: Sequence[str] | None = None,
-    per_group: int = 3,
+    right: int = 2,
+    wrong: int = 7,
     max_characters: int = 300,
 ) -> Iterator[Table]:
-    """Errors that are corrected, chosen by ``choose_examples``.
+    """Errors that are corrected, chosen by ``choose_examples`` with the paper's quota.
 
-    For regexes there is a group for each category of errors, and what differs from the
-    target is marked; other tasks have one group and show the extracted answers.
+    Two that ``between``, by default LLM-JEPA, has right as well, and seven that it has
+    wrong. For regexes there is a group for each category of errors, and what differs from
+    the target is marked; other tasks have one group and show the answers that are scored.
     """
     baseline = find_method(results, "SFT", baseline)
+    quota = f"at most {right} that {{}} has right and {wrong} that it has wrong"
+    try:
+        between = find_method(results, "LLM-JEPA", between)
+    except Unavailable:  # the baseline itself has none of them right
+        between, quota = baseline, f"at most {wrong}"
     improved = find_method(results, "ER-JEPA", improved)
+    judged = (baseline, between, improved)
     shown = main_methods(results, methods)
-    shown += [method for method in (baseline, improved) if method not in shown]
+    shown += [method for method in judged if method not in shown]
     answers = final_answers(results, dataset, shown)
-    is_regex = results.task(dataset) == "nl_rx"
-    groups = {
-        method: {
+    task = results.task(dataset)
+    is_regex = task == "nl_rx"
+    groups = [
+        {
             seed: categories(one[method]) if is_regex else _verdicts(one[method])
             for seed, one in answers.items()
         }
-        for method in (baseline, improved)
-    }
+        for method in judged
+    ]
     any_answers = next(iter(answers.values()))[baseline]
     chosen = choose_examples(
-        groups[baseline],
-        groups[improved],
+        *groups,
         any_answers.targets,
         ERROR_CATEGORIES if is_regex else (WRONG,),
         CORRECT,
-        per_group,
+        right,
+        wrong,
     )
     if not chosen:
         raise Unavailable(f"{improved} corrects no error of {baseline} on {dataset}")
@@ -65,26 +75,34 @@ def examples(
             if is_regex:
                 output = one.outputs[at].strip()
                 text = mark_differences(target, output, regex_tokens)
+            elif task == "nq_open":
+                text = shorten(_first_answer(one.extracted[at]), max_characters)
             else:
                 text = shorten(one.extracted[at], max_characters)
-            right = "yes" if one.correct[at] else "no"
-            rows.append(["", "", "", method, text, right])
-    marks = (
-        "Against the target, parts are marked as wrong, extra or missing. "
-        if is_regex
-        else ""
-    )
+            rows.append(["", "", "", method, text, "yes" if one.correct[at] else "no"])
+    how = {
+        "nl_rx": "Against the target, parts are marked as wrong, extra or missing. ",
+        "nq_open": "Of each prediction the first answer is shown, up to the first "
+        "semicolon; an ellipsis stands for what follows it. ",
+    }.get(task, "")
     yield Table(
         f"examples_{dataset}",
-        f"Errors of {baseline} on {dataset} that {improved} corrects, same input and seed. "
-        f"{marks}Of each kind of error the first {per_group} with different targets are "
-        "shown: seeds in the order of the experiment, then examples in the order of the data.",
+        f"Errors of {baseline} on {dataset} that {improved} corrects, same input and seed: "
+        f"{quota.format(between)}. {how}"
+        "Kinds of error take turns; of each come seeds in the order of the experiment, "
+        "then examples in the order of the data, with different targets.",
         [
             *(Column("Error"), Column("Seed"), Column("Input"), Column("Method")),
             *(Column("Prediction"), Column("Right")),
         ],
         rows,
     )
+
+
+def _first_answer(output: str) -> str:
+    """What stands before the first semicolon."""
+    first, semicolon, _ = output.partition(";")
+    return f"{first.strip()} …" if semicolon else first.strip()
 
 
 def _verdicts(answers: Answers) -> list[str]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from math import isclose
 from pathlib import Path
@@ -21,7 +21,8 @@ class Result:
     """A scored checkpoint, as its line of ``results.jsonl`` has it.
 
     ``budget`` is the compute that the checkpoint was asked for, in FLOPs, and None at the
-    end of an epoch or of the run; ``accuracy`` lies between 0 and 1.
+    end of an epoch or of the run; ``accuracy`` lies between 0 and 1; ``split`` is what was
+    scored, ``test`` or ``validation``.
     """
 
     cell: str
@@ -43,6 +44,7 @@ class Result:
     log: str
     train_seconds: float
     eval_seconds: float
+    split: str = "test"
 
 
 class Results:
@@ -200,7 +202,8 @@ def _read_rows(path: Path) -> list[Result]:
 
 
 def _row(values: Mapping[str, Any]) -> Result:
-    names = [field.name for field in fields(Result)]
-    if missing := [name for name in names if name not in values]:
+    known = fields(Result)
+    missing = [f.name for f in known if f.name not in values and f.default is MISSING]
+    if missing:
         raise ValueError(f"no field {', '.join(missing)}")
-    return Result(**{name: values[name] for name in names})
+    return Result(**{f.name: values[f.name] for f in known if f.name in values})

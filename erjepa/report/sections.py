@@ -3,9 +3,20 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from erjepa.report import ablations, accuracy, compute, errors, subsets, trajectories
+from erjepa.report import (
+    ablations,
+    accuracy,
+    alignment,
+    compute,
+    errors,
+    figure_1,
+    subsets,
+    trajectories,
+    tuning,
+)
 from erjepa.report.examples import examples
 from erjepa.report.figures import Figure
+from erjepa.report.paired import significance
 from erjepa.report.table import Table
 
 Part = Table | Figure
@@ -33,8 +44,12 @@ class Section:
 
 
 SECTIONS = {
+    "figure_1": Section(
+        "Accuracy by dataset and by compute", figure_1.figure_1, whole=True
+    ),
+    "chosen": Section("Chosen settings", tuning.chosen, by_default=False),
     "main": Section("Accuracy", accuracy.main, whole=True),
-    "significance": Section("Paired tests", accuracy.significance, whole=True),
+    "significance": Section("Paired tests", significance, whole=True),
     "readings": Section("Readings of the answers", accuracy.readings),
     "matched_compute": Section("Matched compute", compute.matched_compute),
     "single_seeds": Section("Single seeds", compute.single_seeds),
@@ -42,8 +57,10 @@ SECTIONS = {
     "token_matched": Section("Matched tokens", accuracy.token_matched),
     "current_batch": Section("Stored pairs or current batch", accuracy.current_batch),
     "dynamics": Section("Prediction dynamics", trajectories.dynamics),
-    "alignment": Section("Alignment and correctness", trajectories.alignment),
+    "drops": Section("Drops of accuracy", trajectories.accuracy_drops),
+    "alignment": Section("Alignment and correctness", alignment.alignment),
     "corrections": Section("Corrected errors", errors.corrected_errors, task="nl_rx"),
+    "stops": Section("Where answers end", errors.stops, task="nl_rx"),
     "outcomes": Section("Outcomes of errors", errors.outcomes, task="nl_rx"),
     "structures": Section("Structure of the target", subsets.structures, task="nl_rx"),
     "lengths": Section("Length of the target", subsets.lengths, task="nl_rx"),

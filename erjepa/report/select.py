@@ -29,14 +29,23 @@ def replays(results: Results, method: str) -> bool:
     )
 
 
-def find_method(results: Results, role: str, method: str | None = None) -> str:
+def role(results: Results, method: str) -> str | None:
+    """``SFT`` (neither JEPA loss nor replay), ``LLM-JEPA`` (no replay) or ``ER-JEPA``.
+
+    Told by what the method sets; None: it replays, though not stored pairs.
+    """
+    set_to = results.overrides(method)
+    if set_to.get("replay.weight") == 0:
+        return "SFT" if set_to.get("loss.jepa_weight") == 0 else "LLM-JEPA"
+    return "ER-JEPA" if replays(results, method) else None
+
+
+def find_method(results: Results, role_of: str, method: str | None = None) -> str:
     """``method`` if it is given, else the first one that plays a role.
 
     Args:
         results (Results): of the experiment.
-        role (str): ``SFT`` (neither JEPA loss nor replay), ``LLM-JEPA`` (no replay) or
-            ``ER-JEPA`` (replay of stored pairs), told by ``replay.weight`` and
-            ``loss.jepa_weight``.
+        role_of (str): as ``role`` names it.
         method (str | None): a method's name.
 
     Returns:
@@ -49,16 +58,9 @@ def find_method(results: Results, role: str, method: str | None = None) -> str:
     if method is not None:
         return methods_of(results, [method])[0]
     for name in results.methods:
-        set_to = results.overrides(name)
-        has_replay = set_to.get("replay.weight") != 0
-        has_jepa = set_to.get("loss.jepa_weight") != 0
-        if {
-            "SFT": not has_replay and not has_jepa,
-            "LLM-JEPA": not has_replay and has_jepa,
-            "ER-JEPA": replays(results, name),
-        }[role]:
+        if role(results, name) == role_of:
             return name
-    raise Unavailable(f"no method of the experiment is {role}")
+    raise Unavailable(f"no method of the experiment is {role_of}")
 
 
 def main_methods(results: Results, methods: Sequence[str] | None) -> list[str]:
@@ -66,9 +68,9 @@ def main_methods(results: Results, methods: Sequence[str] | None) -> list[str]:
     if methods is not None:
         return methods_of(results, methods)
     found = []
-    for role in ("SFT", "LLM-JEPA", "ER-JEPA"):
+    for name in ("SFT", "LLM-JEPA", "ER-JEPA"):
         try:
-            found.append(find_method(results, role))
+            found.append(find_method(results, name))
         except Unavailable:
             continue
     return found if len(found) > 1 else few_methods(results, None)

@@ -3,7 +3,9 @@
 from itertools import product
 
 from erjepa.analysis.dynamics import (
+    Drops,
     Transition,
+    drops,
     history_order,
     total_transition,
     transitions,
@@ -40,3 +42,10 @@ def test_history_order_against_sorting_histories():
         range(len(histories)), key=lambda i: [-right for right in histories[i][::-1]]
     )
     assert history_order(by_checkpoint) == expected
+
+
+def test_drops():
+    assert drops([0.25, 0.5, 0.375, 0.75, 0.5]) == Drops(2, 0.25, 0.25)
+    assert drops([0.5, 0.25, 0.125, 0.375]) == Drops(2, 0.25, 0.125)
+    assert drops([0.25, 0.25, 0.5]) == Drops(0, 0.0, 0.0)  # as much is no decline
+    assert drops([0.5]) == Drops(0, 0.0, 0.0)

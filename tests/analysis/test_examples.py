@@ -13,27 +13,39 @@ from erjepa.analysis.regex_tokens import regex_tokens
 
 
 def test_the_rule():
-    targets = ["t0", "t1", "t2", "t1", "t4"]
+    targets = ["t0", "t1", "t2", "t1", "t4", "t5"]
     baseline = {
-        82: ["over", "over", "right", "over", "under"],
-        23: ["over"] * 4 + ["under"],
+        82: ["over", "over", "correct", "over", "under", "over"],
+        23: ["over", "over", "over", "over", "under", "over"],
     }
-    improved = {82: ["right", "right", "right", "right", "over"], 23: ["right"] * 5}
-    arguments = (baseline, improved, targets, ("over", "under"), "right")
-    # Example 3 has a target that has been shown; 82's under-generation is not
-    # corrected.
-    assert choose_examples(*arguments, per_group=3) == [
-        Choice("over", 82, 0),
+    between = {
+        82: ["over", "correct", "over", "over", "under", "over"],
+        23: ["over", "over", "over", "over", "correct", "over"],
+    }
+    improved = {
+        82: ["correct", "correct", "correct", "correct", "over", "correct"],
+        23: ["correct"] * 6,
+    }
+
+    def choose(right, wrong):
+        groups = ("over", "under")
+        arguments = (baseline, between, improved, targets, groups, "correct")
+        return choose_examples(*arguments, right, wrong)
+
+    # Example 3 has a target that has been shown; 82's under-generation is not corrected.
+    assert choose(2, 3) == [
         Choice("over", 82, 1),
+        Choice("over", 82, 0),
+        Choice("over", 82, 5),
         Choice("over", 23, 2),
         Choice("under", 23, 4),
     ]
-    assert choose_examples(*arguments, per_group=1) == [
-        Choice("over", 82, 0),
-        Choice("under", 23, 4),
-    ]
-    del improved[82]
-    assert choose_examples(*arguments, per_group=1)[0] == Choice("over", 23, 0)
+    assert choose(1, 0) == [Choice("over", 82, 1)]
+    assert choose(0, 2) == [Choice("over", 82, 0), Choice("over", 82, 3)]
+    assert choose(0, 0) == []
+    # Groups take turns, so neither has the whole quota.
+    between[23][4] = "under"
+    assert choose(0, 2) == [Choice("over", 82, 0), Choice("under", 23, 4)]
 
 
 def test_marks():

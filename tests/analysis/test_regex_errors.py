@@ -8,6 +8,7 @@ from erjepa.analysis.regex_errors import (
     LENGTH_CATEGORIES,
     Correction,
     corrections,
+    is_right_beginning,
     outcome_matrix,
     prediction_category,
     summarize_corrections,
@@ -111,3 +112,12 @@ def test_outcome_matrix():
     assert matrix[SYNTAX][CORRECT] == 1
     assert sum(sum(row.values()) for row in matrix.values()) == 4
     assert set(matrix) == {*LENGTH_CATEGORIES, SYNTAX}
+
+
+def test_right_beginnings():
+    target = ".*dog.*"
+    assert is_right_beginning(target, ".*dog.*.*")
+    assert is_right_beginning(f" {target}\n", f"{target} and more")
+    assert not is_right_beginning(target, f" {target}\n")  # it is right
+    assert not is_right_beginning(target, ".*dog")
+    assert not is_right_beginning(target, f"~({target})")

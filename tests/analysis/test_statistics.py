@@ -27,6 +27,21 @@ def test_paired_t_test_on_students_data():
     assert swapped.p_t == pytest.approx(1 - test.p_t)
 
 
+def test_two_sided_p_values():
+    both = dict(enumerate(SECOND)), dict(enumerate(FIRST))
+    test = paired_test(*both, two_sided=True)
+    assert test.p_t == pytest.approx(0.002833, abs=1e-6)
+    swapped = paired_test(*both[::-1], two_sided=True)
+    assert (swapped.p_t, swapped.p_bootstrap) == (test.p_t, test.p_bootstrap)
+    assert test.p_bootstrap == 2 * paired_test(*both).p_bootstrap
+    none = paired_test({1: 1, 2: 0}, {1: 0, 2: 1}, two_sided=True)
+    assert none.p_t == 1 and none.p_bootstrap == 1  # no more than certain
+
+
+def test_seeds_won():
+    assert paired_test({1: 3, 2: 2, 3: 1, 4: 9}, {1: 2, 2: 2, 3: 2, 5: 0}).won == 1
+
+
 def test_bootstrap_tends_to_the_share_of_all_draws():
     # Differences -1, 2, 2: the mean of three draws is not above zero when at least two of
     # them are -1 (3 * 1/9 * 2/3 + 1/27 = 7/27).

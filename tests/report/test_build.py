@@ -109,7 +109,7 @@ def test_sections_are_as_asked(tmp_path):
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("bar", "section 'bar' is none of main, "),
+        ("bar", "section 'bar' is none of figure_1, chosen, main, "),
         ({"methods": ["SFT"]}, "section None is none of"),
         (
             {"section": "bars", "method": "SFT"},

@@ -6,14 +6,26 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from erjepa.analysis.regex_errors import prediction_category
 from erjepa.analysis.regex_tokens import length_group, structures
-from erjepa.report import ablations, accuracy, compute, errors, subsets, trajectories
+from erjepa.report import (
+    ablations,
+    accuracy,
+    alignment,
+    compute,
+    errors,
+    subsets,
+    trajectories,
+)
 from erjepa.report.examples import examples
+from erjepa.report.figure_1 import figure_1
 from erjepa.report.figures import Figure
+from erjepa.report.paired import significance
 from erjepa.report.results import Results, Unavailable
 from erjepa.report.table import Table
+from erjepa.report.tuning import chosen
 from tests.report.fake_output import METHODS, write_output
 
 SEEDS = (82, 23, 37)
@@ -122,12 +134,21 @@ def test_main_of_several_datasets(tmp_path):
             assert height == pytest.approx(100 * cell.mean)
 
 
-def test_methods_of_sections_about_controls(results):
+def test_methods_of_sections_about_controls(results, rows):
     figure, (table,) = parts_of(accuracy.token_matched(results, "synth"))
     assert table.column(0) == ["LLM-JEPA token-matched", "ER-JEPA content"]
     assert len(figure.canvas.axes[0].patches) == 2
-    figure, (table,) = parts_of(accuracy.current_batch(results, "synth"))
+    figure, (table, paired) = parts_of(accuracy.current_batch(results, "synth"))
     assert table.column(0) == ["current batch", "ER-JEPA content", "ER-JEPA uniform"]
+    mine, theirs = (
+        accuracies(rows, method, BUDGETS[-1])
+        for method in ("ER-JEPA uniform", "current batch")
+    )
+    differences = [a - b for a, b in zip(mine, theirs, strict=True)]
+    row = paired.rows[1]
+    assert row[:3] == ["synth", "ER-JEPA uniform", "current batch"]
+    assert_spread(row[3], differences)
+    assert row[4:7] == [sum(d > 0 for d in differences), len(SEEDS), "two-sided"]
 
 
 def test_matched_compute(results, rows):
@@ -171,19 +192,101 @@ def test_single_seeds(results, rows):
 
 
 def test_significance(results, rows):
-    _, (table,) = parts_of(accuracy.significance(results, ["SFT", "ER-JEPA content"]))
-    theirs = accuracies(rows, "LLM-JEPA", BUDGETS[-1])
-    for row, method in zip(table.rows, ("SFT", "ER-JEPA content"), strict=True):
-        mine = accuracies(rows, method, BUDGETS[-1])
+    _, (table,) = parts_of(significance(results, ["SFT", "ER-JEPA content"]))
+    # LLM-JEPA is tested against SFT, not the other way round: that is what is claimed.
+    pairs = [("LLM-JEPA", "SFT"), ("ER-JEPA content", "LLM-JEPA")]
+    for row, (method, reference) in zip(table.rows, pairs, strict=True):
+        mine, theirs = (accuracies(rows, m, BUDGETS[-1]) for m in (method, reference))
         differences = [a - b for a, b in zip(mine, theirs, strict=True)]
-        assert row[:2] == ["synth", method]
-        assert_spread(row[2], differences)
+        assert row[:3] == ["synth", method, reference]
+        assert_spread(
+            column(table, "Difference (pp)")[table.rows.index(row)], differences
+        )
+        assert row[4:7] == [sum(d > 0 for d in differences), len(SEEDS), "one-tailed"]
         error = statistics.stdev(differences) / len(SEEDS) ** 0.5
-        assert row[3] == pytest.approx(statistics.mean(differences) / error)
-        assert row[-1] == len(SEEDS)
-    assert table.rows[1][4] < 0.05 < table.rows[0][4]
-    # All differences are positive: no draw of the bootstrap has a mean of zero or less.
-    assert table.rows[1][5] == 1 / 10_001 < 0.05 < table.rows[0][5]
+        assert row[7] == pytest.approx(statistics.mean(differences) / error)
+        greater = stats.ttest_1samp(differences, 0, alternative="greater")
+        assert row[8] == pytest.approx(greater.pvalue)
+        # All differences are positive: no draw of the bootstrap has a mean below zero.
+        assert row[4] == 3 and row[9] == 1 / 10_001
+
+
+def test_what_is_not_claimed_is_tested_two_sided(results):
+    methods = ["current batch", "ER-JEPA uniform", "LLM-JEPA"]
+    _, (table,) = parts_of(significance(results, methods, reference="ER-JEPA content"))
+    assert [(row[1], row[2], row[6]) for row in table.rows] == [
+        ("current batch", "ER-JEPA content", "two-sided"),
+        ("ER-JEPA uniform", "ER-JEPA content", "two-sided"),
+        ("ER-JEPA content", "LLM-JEPA", "one-tailed"),
+    ]
+    _, (both,) = parts_of(significance(results, ["ER-JEPA content"], "current batch"))
+    assert both.rows[0][3].mean == -table.rows[0][3].mean
+    assert both.rows[0][8] == table.rows[0][8]
+
+
+def test_significance_needs_a_reference(tmp_path):
+    methods = {"sparse": {}, "dense": {"replay.address": "dense"}}
+    output = write_output(tmp_path / "out", methods, seeds=(1, 2), examples=9)
+    with pytest.raises(Unavailable, match="name a `reference`"):
+        list(significance(Results(output)))
+    _, (table,) = parts_of(significance(Results(output), reference="dense"))
+    assert table.column(1) == ["sparse"]
+
+
+def test_drops(tmp_path):
+    curves = {
+        "SFT": [(0.25, 0.5, 0.375), (0.25, 0.5, 0.25), (0.25, 0.375, 0.5)],
+        "LLM-JEPA": [(0.5, 0.25, 0.125), (0.5, 0.25, 0.75), (0.5, 0.375, 0.5)],
+        "ER-JEPA content": [(0.5, 0.5, 0.5), (0.5, 0.375, 0.5), (0.25, 0.5, 0.75)],
+    }
+    methods = {name: METHODS[name] for name in MAIN}
+    output = write_output(
+        tmp_path / "out", methods, seeds=SEEDS, budgets=BUDGETS, examples=3
+    )
+    path = output / "results.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        at = SEEDS.index(row["seed"]), BUDGETS.index(row["budget"])
+        row["accuracy"] = curves[row["method"]][at[0]][at[1]]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = trajectories.accuracy_drops(Results(output), "synth")
+    _, (table, paired) = parts_of(made)
+    # Seeds that decline, of how many, largest of all; declines, largest, best less last.
+    expected = [
+        (2, 3, 0.25, [1, 1, 0], [0.125, 0.25, 0], [0.125, 0.25, 0]),
+        (3, 3, 0.25, [2, 1, 1], [0.25, 0.25, 0.125], [0.375, 0, 0]),
+        (1, 3, 0.125, [0, 1, 0], [0, 0.125, 0], [0, 0, 0]),
+    ]
+    for method, row, one in zip(MAIN, table.rows, expected, strict=True):
+        assert (row[0], row[1], row[2], row[5]) == (method, *one[:3])
+        for cell, values in zip((row[3], row[4], row[6]), one[3:], strict=True):
+            assert_spread(cell, values)
+    tests = [
+        ("SFT", "two-sided", [0.125, 0, 0.125], 2),
+        ("ER-JEPA content", "one-tailed", [0.25, 0.125, 0.125], 3),
+    ]
+    for row, (method, test, differences, won) in zip(paired.rows, tests, strict=True):
+        assert (row[1], row[2], row[4], row[6]) == (method, "LLM-JEPA", won, test)
+        assert_spread(row[3], differences)
+
+
+def test_stops(results, predictions):
+    _, (table,) = parts_of(errors.stops(results, "synth", ["SFT"]))
+    names = [one.name for one in table.columns[1:]]
+    shares = {name: [] for name in names}
+    for seed in SEEDS:
+        found = predictions["SFT", seed, BUDGETS[-1]]
+        kinds = Counter(prediction_category(x["target"], x["output"]) for x in found)
+        kinds["right beginning"] = sum(
+            x["output"].startswith(x["target"]) and len(x["output"]) > len(x["target"])
+            for x in found
+        )
+        kinds["right if it had stopped"] = kinds["correct"] + kinds["right beginning"]
+        for name in names:
+            shares[name].append(kinds[name] / len(found))
+    for name, cell in zip(names, table.rows[0][1:], strict=True):
+        assert_spread(cell, shares[name])
+    assert table.rows[0][2].mean > 0 and names[2] == "right if it had stopped"
 
 
 def test_readings(results, rows):
@@ -352,7 +455,7 @@ def test_checkpoints_at_budgets_are_no_ends_of_epochs(tmp_path):
 
 
 def test_alignment(results, predictions):
-    figure, (table,) = parts_of(trajectories.alignment(results, "synth", seed=23))
+    figure, (table,) = parts_of(alignment.alignment(results, "synth", seed=23))
     for index, method in enumerate(MAIN[1:]):
         runs = [predictions[method, 23, budget] for budget in BUDGETS]
         histories = sorted(
@@ -383,24 +486,26 @@ def test_alignment_needs_cosines(tmp_path):
         )
     )
     with pytest.raises(Unavailable, match="alignment"):
-        list(trajectories.alignment(results, "synth"))
+        list(alignment.alignment(results, "synth"))
 
 
 def test_examples(results, predictions):
-    _, (table,) = parts_of(examples(results, "synth", per_group=2))
+    _, (table,) = parts_of(examples(results, "synth"))
     starts = [row for row in table.rows if row[0]]
-    assert Counter(row[0] for row in starts)["over-generation"] == 2
-    assert len(table.rows) == len(starts) * (1 + len(MAIN))
+    assert Counter(row[0] for row in starts)["over-generation"] > 1
+    assert len(table.rows) == len(starts) * (1 + len(MAIN)) == 9 * 4
+    llm_jepa = [row[5] for row in table.rows if row[3] == "LLM-JEPA"]
+    assert (llm_jepa.count("yes"), llm_jepa.count("no")) == (2, 7)
+    assert all(row[5] == "yes" for row in table.rows if row[3] == "ER-JEPA content")
     first = table.rows[:4]
     category, seed = first[0][0], int(first[0][1])
     by_method = {m: predictions[m, seed, BUDGETS[-1]] for m in MAIN}
     # The first example of the first seed that the rule allows.
     at = next(
         i
-        for i, (sft, er) in enumerate(
-            zip(by_method["SFT"], by_method["ER-JEPA content"], strict=True)
-        )
+        for i, (sft, llm, er) in enumerate(zip(*by_method.values(), strict=True))
         if prediction_category(sft["target"], sft["output"]) == category
+        and llm["exact_match"]
         and er["exact_match"]
     )
     assert seed == SEEDS[0]
@@ -416,9 +521,17 @@ def test_examples_of_other_tasks_show_answers(tmp_path):
     output = write_output(
         tmp_path / "out", datasets={"qa": "x"}, seeds=(1,), budgets=[1e12]
     )
-    _, (table,) = parts_of(examples(Results(output), "qa", per_group=1))
+    for path in output.rglob("predictions.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            line["extracted"] += "; Rome" if not line["exact_match"] else ""
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    _, (table,) = parts_of(examples(Results(output), "qa"))
     assert table.rows[0][0] == "wrong"
     assert table.rows[0][4] in ("Paris", "12", "the moon")
+    # Of several answers the first is shown, and that others follow.
+    assert table.rows[1][5] == "no" and table.rows[1][4].endswith(" …")
+    assert ";" not in table.rows[1][4]
     assert all(isinstance(cell, str) for cell in table.column(4))
 
 
@@ -490,3 +603,107 @@ def test_lambda_k(tmp_path):
     assert ("—", "normal") in texts
     assert (f"{100 * max(shares):.2f}", "bold") in texts
     assert [weight for _, weight in texts].count("bold") == 1
+
+
+def test_figure_1(tmp_path):
+    main = write_output(
+        tmp_path / "main" / "model",
+        methods={name: METHODS[name] for name in MAIN},
+        datasets={"synth": "a", "qa": "b"},
+        seeds=(1, 2),
+        budgets=None,
+        epochs=2,
+        examples=8,
+    )
+    results = Results(main)
+    figure, tables = parts_of(figure_1(results, matched="../../matched/model"))
+    left, right = figure.canvas.axes
+    heights = [patch.get_height() for patch in left.patches]
+    assert not tables and len(heights) == 2 * 3
+    assert heights[0] == pytest.approx(
+        statistics.mean(
+            100 * r.accuracy for r in results.final("synth", "SFT").values()
+        )
+    )
+    first = [
+        row for row in results.rows if (row.method, row.dataset) == ("SFT", "synth")
+    ]
+    flops = {row.epoch: row.total_flops / 1e15 for row in first}
+    assert list(right.lines[0].get_xdata()) == pytest.approx([flops[1], flops[2]])
+    assert "mean compute of each" in figure.caption
+    # The curves of the other experiment once there is one; a method's color is its role's.
+    matched = write_output(
+        tmp_path / "matched" / "model",
+        methods={"uniform": {"replay.selection": "uniform"}, "SFT": METHODS["SFT"]},
+        seeds=(1, 2),
+        budgets=BUDGETS,
+        examples=8,
+    )
+    figure, _ = parts_of(figure_1(results, matched="../../matched/model"))
+    uniform, sft = sorted(
+        figure.canvas.axes[1].lines, key=lambda line: line.get_label() == "SFT"
+    )
+    assert list(uniform.get_xdata()) == [1, 2, 4]
+    other = Results(matched)
+    assert uniform.get_ydata()[-1] == pytest.approx(
+        statistics.mean(
+            100 * r.accuracy for r in other.final("synth", "uniform").values()
+        )
+    )
+    assert sft.get_color() == right.lines[0].get_color()
+    assert uniform.get_color() == right.lines[2].get_color()
+    assert "at matched compute" in figure.caption
+
+
+def write_trials(folder, **config):
+    methods = {
+        "SFT low": {**METHODS["SFT"], "optimizer.lr": 1e-5},
+        "SFT high": {**METHODS["SFT"], "optimizer.lr": 1e-4},
+        "beta 1": {"replay.weight": 1},
+        "beta 2": {"replay.weight": 2},
+    }
+    return write_output(
+        folder, methods=methods, seeds=(1, 2), budgets=[1e12], examples=30, **config
+    )
+
+
+def test_settings_are_chosen_on_validation_pairs(tmp_path):
+    output = write_trials(tmp_path / "out", score_on="validation")
+    for path in output.rglob("predictions.jsonl"):
+        path.unlink()  # the lines of results.jsonl are all that is read
+    results = Results(output)
+    _, (best, trials) = parts_of(chosen(results, "synth"))
+    assert trials.column(1) == results.methods
+    for role, names in (("SFT", results.methods[:2]), ("ER-JEPA", results.methods[2:])):
+        means = {
+            name: statistics.mean(
+                r.accuracy for r in results.final("synth", name).values()
+            )
+            for name in names
+        }
+        winner = max(means, key=means.get)
+        (row,) = [row for row in best.rows if row[0] == role]
+        assert row[1] == winner and row[2].mean == pytest.approx(means[winner])
+        assert row[3] == 2
+        assert [r[5] for r in trials.rows if r[0] == role] == [
+            "yes" if name == winner else "" for name in names
+        ]
+    assert "optimizer.lr=" in best.rows[0][4]
+
+
+def test_settings_are_not_chosen_on_test_pairs(tmp_path):
+    output = write_trials(tmp_path / "out")
+    with pytest.raises(Unavailable, match="scored on the test pairs"):
+        list(chosen(Results(output), "synth"))
+
+
+def test_a_setting_with_fewer_seeds_is_not_chosen(tmp_path):
+    output = write_trials(tmp_path / "out", score_on="validation")
+    path = output / "results.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row["accuracy"] = 1.0 if row["method"] == "SFT high" else row["accuracy"]
+    kept = [r for r in rows if (r["method"], r["seed"]) != ("SFT high", 2)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    _, (best, _) = parts_of(chosen(Results(output), "synth"))
+    assert best.rows[0][1] == "SFT low"
