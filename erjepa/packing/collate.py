@@ -21,6 +21,8 @@ class PairCollator:
         row_length (int | None): most tokens of a row. ``None``: those of the longest pair.
         train_on_input (bool): predict the source too, as LLM-JEPA's code does, not the
             target alone.
+        train_end_of_turn (bool): predict the end of turn, which ends a target and, with
+            ``train_on_input``, every turn of the source.
         trim (bool): cut the rows of a micro-batch to the fullest one, which wastes least
             where shapes may vary. Else rows have ``row_length``, and their number is one of
             few, so that compiled attention meets few shapes.
@@ -34,6 +36,7 @@ class PairCollator:
         pad_id: int = 0,
         row_length: int | None = None,
         train_on_input: bool = False,
+        train_end_of_turn: bool = True,
         trim: bool = False,
     ) -> None:
         self.views = views
@@ -41,6 +44,7 @@ class PairCollator:
         self._pad_id = pad_id
         self._row_length = row_length
         self._train_on_input = train_on_input
+        self._train_end_of_turn = train_end_of_turn
         self._trim = trim
 
     def length(self, pair: Pair) -> int:
@@ -120,8 +124,11 @@ class PairCollator:
             full_length = len(pair.source) + len(pair.bridge) + len(pair.target)
             first = 1 if self._train_on_input else full_length - len(pair.target)
             predicted = range(start + first, start + full_length)
+            if not self._train_end_of_turn:
+                end_of_turn = pair.target[-1]
+                predicted = [at for at in predicted if tokens[at] != end_of_turn]
             label_pos.extend(position - 1 for position in predicted)
-            labels.extend(tokens[predicted.start : predicted.stop])
+            labels.extend(tokens[position] for position in predicted)
             label_pair.extend([len(order)] * len(predicted))
             order.append(index)
 

@@ -106,6 +106,19 @@ def test_killed_and_resumed(base, data, tmp_path, uninterrupted, kill):
             ).read_bytes()
 
 
+def test_killed_and_resumed_with_float32_adapters_over_bfloat16(base, data, tmp_path):
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    mixed = {"dtype": "bf16", "epochs": 1}
+    (final, _) = train(config(base, data, whole, **mixed), 2, state)
+    arm = functools.partial(kill_at_call, Recipe, "_train_step", 5)
+    train_and_kill(config(base, data, part, **mixed), 2, arm)
+    resumed = config(base, data, part, resume_from_checkpoint=True, **mixed)
+    (mine, _) = train(resumed, 2, state)
+    assert {weight.dtype for weight in mine["weights"].values()} == {torch.float32}
+    assert_same(mine, final)
+    assert deterministic(read_metrics(part)) == deterministic(read_metrics(whole))
+
+
 def test_only_the_newest_checkpoint_keeps_its_recipe_state(uninterrupted):
     found = checkpoint.checkpoints(uninterrupted[0])
     assert [path.name for path in found] == [
