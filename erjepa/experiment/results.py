@@ -40,7 +40,11 @@ def add_results(output_dir: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def result_line(
-    output_dir: Path, cell: Cell, overrides: Mapping[str, Any], path: Path
+    output_dir: Path,
+    cell: Cell,
+    overrides: Mapping[str, Any],
+    path: Path,
+    split: str = "test",
 ) -> dict[str, Any]:
     """What ``results.jsonl`` keeps of a checkpoint that was scored.
 
@@ -49,6 +53,7 @@ def result_line(
         cell (Cell): the run.
         overrides (Mapping[str, Any]): what set the method apart on the command line.
         path (Path): folder of the checkpoint.
+        split (str): what was scored, ``test`` or ``validation``.
 
     Returns:
         dict[str, Any]: the line; paths in it are relative to ``output_dir``.
@@ -68,6 +73,7 @@ def result_line(
         "checkpoint": path.name,
         "budget": progress.get("budget"),
         **{k: progress[k] for k in ("steps", "total_flops", "total_tokens", "epoch")},
+        "split": split,
         "task": summary["task"],
         "accuracy": summary["accuracy"],
         "primary": summary["primary"],

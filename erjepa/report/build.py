@@ -11,12 +11,12 @@ from typing import Any
 
 import matplotlib
 
+from erjepa.report import accuracy, compute, examples, paired, regexes, trajectories  # noqa: F401 - they enter their sections
 from erjepa.report.figures import STYLE
-from erjepa.report.formats import FORMATS
-from erjepa.report.page import Chapter, write_page
+from erjepa.report.page import write_page
 from erjepa.report.results import Results, Unavailable
 from erjepa.report.sections import SECTIONS, Part, Section
-from erjepa.report.table import Table
+from erjepa.report.table import FORMATS, Table
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,14 @@ def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
             or an argument that there is not.
     """
     results = Results(output, config)
-    entries = [_entry(one) for one in results.config.get("report") or _all_sections()]
+    default = [name for name, one in SECTIONS.items() if one.by_default]
+    entries = [_entry(one) for one in results.config.get("report") or default]
     folder = output / "report"
     for kind in ("tables", "figures"):
         shutil.rmtree(folder / kind, ignore_errors=True)
         (folder / kind).mkdir(parents=True)
     names: Counter[str] = Counter()
-    chapters: list[Chapter] = []
+    chapters: list[tuple[str, list[Part]]] = []
     left_out: dict[tuple[str, str], list[str]] = {}
     with matplotlib.rc_context(STYLE):
         for entry in entries:
@@ -66,12 +67,14 @@ def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
             for part in parts:
                 _write(part, folder)
             if parts:
-                chapters.append(Chapter(entry.title, parts))
+                chapters.append((entry.title, parts))
         return write_page(folder / "index.html", results, chapters, left_out)
 
 
-def _all_sections() -> list[str]:
-    return [name for name, section in SECTIONS.items() if section.by_default]
+def arguments_of(section: Section) -> list[str]:
+    """What the config may say about a section, besides its name."""
+    own = set(signature(section.build).parameters) - {"results", "dataset"}
+    return sorted({*own, "title"} | (set() if section.whole else {"datasets"}))
 
 
 def _entry(asked: str | Mapping[str, Any]) -> _Entry:
@@ -80,31 +83,37 @@ def _entry(asked: str | Mapping[str, Any]) -> _Entry:
     if name not in SECTIONS:
         raise ValueError(f"report: section {name!r} is none of {', '.join(SECTIONS)}")
     section = SECTIONS[name]
-    title = arguments.pop("title", section.title)
-    datasets = None if section.whole else arguments.pop("datasets", None)
-    known = set(signature(section.build).parameters) - {"results", "dataset", "name"}
-    if unknown := sorted(arguments.keys() - known):
-        own = ("title",) if section.whole else ("title", "datasets")
+    known = arguments_of(section)
+    if unknown := sorted(arguments.keys() - set(known)):
         raise ValueError(
             f"report: section {name} takes no {', '.join(unknown)}; it takes "
-            f"{', '.join(sorted({*known, *own}))}"
+            f"{', '.join(known)}"
         )
+    title = arguments.pop("title", section.title)
+    datasets = None if section.whole else arguments.pop("datasets", None)
     return _Entry(section, title, datasets, arguments)
 
 
 def _datasets(results: Results, entry: _Entry) -> list[str | None]:
     """The datasets that a section has parts for; None alone: it is about all of them."""
-    if entry.section.whole:
-        return [None]
-    for name in entry.datasets or []:
+    for name in entry.datasets or entry.arguments.get("datasets") or []:
         if name not in results.datasets:
             raise ValueError(
                 f"report: dataset {name!r} is none of {', '.join(results.datasets)}"
             )
-    return list(entry.datasets or results.datasets)
+    if entry.section.whole:
+        return [None]
+    if entry.datasets:
+        return list(entry.datasets)
+    # Of the datasets of other tasks nothing is said, unless there are no others.
+    task = entry.section.task
+    fitting = [name for name in results.datasets if task in (None, results.task(name))]
+    return fitting or results.datasets
 
 
 def _parts(results: Results, entry: _Entry, dataset: str | None) -> list[Part]:
+    if entry.section.budgets and not results.budgets:
+        raise Unavailable("the experiment has no compute budgets (key `budgets`)")
     if dataset is None:
         return list(entry.section.build(results, **entry.arguments))
     task = results.task(dataset)

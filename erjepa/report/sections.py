@@ -1,10 +1,8 @@
-"""The sections of a report, by name."""
+"""The sections of a report: a function each, entered here by the decorator ``section``."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from erjepa.report import ablations, accuracy, compute, errors, subsets, trajectories
-from erjepa.report.examples import examples
 from erjepa.report.figures import Figure
 from erjepa.report.table import Table
 
@@ -21,6 +19,7 @@ class Section:
             unless ``whole``, and the arguments of the config; raises ``Unavailable`` where the
             results do not allow it.
         task (str | None): the only task that it can be made for.
+        budgets (bool): whether it needs the experiment to have budgets.
         whole (bool): whether it is about all datasets together.
         by_default (bool): whether a report has it when its config names no sections.
     """
@@ -28,29 +27,19 @@ class Section:
     title: str
     build: Callable[..., Iterable[Part]]
     task: str | None = None
+    budgets: bool = False
     whole: bool = False
     by_default: bool = True
 
 
-SECTIONS = {
-    "main": Section("Accuracy", accuracy.main, whole=True),
-    "significance": Section("Paired tests", accuracy.significance, whole=True),
-    "readings": Section("Readings of the answers", accuracy.readings),
-    "matched_compute": Section("Matched compute", compute.matched_compute),
-    "single_seeds": Section("Single seeds", compute.single_seeds),
-    "learning_curves": Section("Learning curves", compute.learning_curves),
-    "token_matched": Section("Matched tokens", accuracy.token_matched),
-    "current_batch": Section("Stored pairs or current batch", accuracy.current_batch),
-    "dynamics": Section("Prediction dynamics", trajectories.dynamics),
-    "alignment": Section("Alignment and correctness", trajectories.alignment),
-    "corrections": Section("Corrected errors", errors.corrected_errors, task="nl_rx"),
-    "outcomes": Section("Outcomes of errors", errors.outcomes, task="nl_rx"),
-    "structures": Section("Structure of the target", subsets.structures, task="nl_rx"),
-    "lengths": Section("Length of the target", subsets.lengths, task="nl_rx"),
-    "addressing": Section("Sparse and dense addresses", ablations.addressing),
-    "capacity": Section("Capacity of the memory", ablations.capacity),
-    "lambda_k": Section("JEPA weight and predictor tokens", ablations.lambda_k),
-    "cost": Section("Cost of training", compute.cost),
-    "examples": Section("Examples", examples),
-    "bars": Section("Accuracy of some methods", accuracy.bars, by_default=False),
-}
+SECTIONS: dict[str, Section] = {}
+
+
+def section(title: str, **needs: object) -> Callable[[Callable], Callable]:
+    """Enter a function as the section of its name; arguments as ``Section`` has them."""
+
+    def enter(build: Callable[..., Iterable[Part]]) -> Callable[..., Iterable[Part]]:
+        SECTIONS[build.__name__] = Section(title, build, **needs)
+        return build
+
+    return enter

@@ -68,6 +68,33 @@ def test_the_papers_experiments():
     assert len(load_experiment("lambda_k").methods) == 20
 
 
+def test_the_end_of_turn_and_the_methods():
+    """Every method by every path that may train it; without replay two of them are doubles."""
+    methods = load_experiment("stop_token").methods
+    found = {
+        (
+            m.get("replay.weight"),
+            m.get("loss.jepa_weight"),
+            m.get("replay.selection"),
+        ): []
+        for m in methods.values()
+    }
+    for m in methods.values():
+        key = (
+            m.get("replay.weight"),
+            m.get("loss.jepa_weight"),
+            m.get("replay.selection"),
+        )
+        found[key].append(m["train_end_of_turn"])
+    every = ["all", "new", "replay", "none"]
+    assert found == {
+        (0, 0, None): ["all", "none"],
+        (0, None, None): ["all", "none"],
+        (None, None, "uniform"): every,
+        (None, None, "content"): every,
+    }
+
+
 def test_another_model_by_one_key():
     experiment = load_experiment("matched_compute", ["model=tiny", "budgets=[1e12]"])
     assert experiment.datasets == {"synth": "tiny_synth"}
@@ -120,6 +147,10 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
         (["methods={a b: {}, a_b: {}}"], "same folder name"),
         (["match=tokens"], "match=tokens: expected flops or epochs"),
         (["match=flops"], "match=flops needs budgets"),
+        (["score_on=train"], "score_on=train: expected test or validation"),
+        (["methods={a: {batch_size_times: 0.5}}"], "batch_size_times=0.5: expected a"),
+        (["methods={a: {batch_size_times: 0}}"], "batch_size_times=0: expected a"),
+        (["evaluation.eval_split=validation"], "eval_split is set by the grid"),
         (["devices=[0,1,2]", "nproc_per_node=2"], "cannot be shared out 2 by 2"),
         (["devices=[]"], "cannot be shared out"),
         (["methods={a: {stop.tokens_of: b}}"], "stop.tokens_of=b must be a method"),
