@@ -42,6 +42,7 @@ class PackedDecoder(nn.Module):
         decoder (TransformerDecoder): the model, with or without LoRA.
         num_predictor_tokens (int): k.
         train_predictor_tokens (bool): whether to train their embeddings.
+        trainable_dtype (torch.dtype | None): of these; ``None``: that of the model's own.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class PackedDecoder(nn.Module):
         *,
         num_predictor_tokens: int = 0,
         train_predictor_tokens: bool = True,
+        trainable_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.decoder = decoder
@@ -60,7 +62,7 @@ class PackedDecoder(nn.Module):
                 torch.empty(
                     num_predictor_tokens,
                     table.shape[1],
-                    dtype=table.dtype,
+                    dtype=trainable_dtype or table.dtype,
                     device=table.device,
                 )
             )
@@ -91,6 +93,6 @@ class PackedDecoder(nn.Module):
         hidden = self.decoder.tok_embeddings(batch.tokens)
         if self.predictor is None:
             return hidden
-        rows = self.predictor[batch.predictor_index]
+        rows = self.predictor.to(hidden.dtype)[batch.predictor_index]
         flat = hidden.flatten(0, 1).index_copy(0, batch.predictor_pos, rows)
         return flat.view_as(hidden)

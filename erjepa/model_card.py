@@ -130,14 +130,15 @@ def _scores(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     if not summaries:
         return "Not scored yet: `tune run erjepa_eval --config ...` adds the scores."
     lines = [
-        "| weights | score | accuracy | 95% interval | test pairs |",
-        "| --- | --- | --- | --- | --- |",
+        "| checkpoint | weights | score | accuracy | 95% interval | test pairs |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, summary in summaries.items():
         reading = summary[summary["primary"]]
         low, high = reading["interval"]
         lines.append(
-            f"| {name} | {summary['primary']} | {summary['accuracy']:.2%} | "
+            f"| {name.removesuffix('_merged')} | {summary.get('weights', 'adapter')} | "
+            f"{summary['primary']} | {summary['accuracy']:.2%} | "
             f"{low:.2%} to {high:.2%} | {reading['examples']} |"
         )
     return "\n".join(lines)

@@ -15,7 +15,6 @@ from torchtune.modules.peft import (
     get_adapter_params,
     get_adapter_state_dict,
     get_lora_module_names,
-    get_merged_lora_ckpt,
     set_trainable_params,
 )
 from torchtune.recipe_interfaces import FTRecipeInterface
@@ -30,13 +29,14 @@ from erjepa.model_card import write_model_card
 from erjepa.packing import BLOCK, PackedBatch, PairCollator
 from erjepa.replay import Draw, EpisodicReplay, validate_replay
 from erjepa.training import checkpoint
-from erjepa.training.adapters import initial_adapter_state
+from erjepa.training.adapters import initial_adapter_state, merge_adapters
 from erjepa.training.distributed import (
     all_reduce_sum,
     gather_interleaved,
     gradient_scale,
     init_process_group,
 )
+from erjepa.training.precision import set_trainable_dtype
 from erjepa.training.sharding import load_weights, set_last_backward, shard
 from erjepa_recipe.keys import KEYS, require_files
 
@@ -101,6 +101,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
     def __init__(self, cfg: DictConfig) -> None:
         self._device = utils.get_device(device=cfg.device)
         self._dtype = training.get_dtype(cfg.dtype, device=self._device)
+        self._trainable_dtype = self._get_trainable_dtype(cfg)
         self._world_size, self._rank = utils.get_world_size_and_rank()
         self._is_rank_zero = self._rank == 0
         self._output_dir = Path(cfg.output_dir)
@@ -151,7 +152,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         num_predictor_tokens = cfg.num_predictor_tokens if views != "none" else 0
         model = self._build_model(cfg, num_predictor_tokens)
         vocab_size = model.decoder.tok_embeddings.num_embeddings
-        self._collator = PairCollator(
+        collator = partial(
+            PairCollator,
             views=views,
             predictor_ids=predictor_token_ids(
                 tokenizer,
@@ -164,6 +166,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             train_on_input=cfg.get("train_on_input", False),
             trim=self._device.type != "cuda",
         )
+        paths = self._paths_with_end_of_turn(cfg)
+        self._collator = collator(train_end_of_turn="new" in paths)
+        self._replay_collator = collator(train_end_of_turn="replay" in paths)
         self._setup_data(cfg)
 
         if self._is_rank_zero:
@@ -192,6 +197,31 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._profiler = self._setup_profiler(cfg)
         if state is not None:
             self._restore(state)
+
+    def _get_trainable_dtype(self, cfg: DictConfig) -> torch.dtype:
+        """Of what is trained: ``dtype``, or float32."""
+        name = cfg.get("trainable_dtype", "fp32") or cfg.dtype
+        if name not in ("fp32", cfg.dtype):
+            raise ValueError(
+                f"trainable_dtype={name}: what is trained is held in fp32, or in dtype "
+                f"({cfg.dtype}) where trainable_dtype=null"
+            )
+        return training.get_dtype(name, device=self._device)
+
+    def _paths_with_end_of_turn(self, cfg: DictConfig) -> set[str]:
+        """The paths of the objective whose labels hold the end of turn."""
+        choice = cfg.get("train_end_of_turn", "all")
+        known = {
+            "all": {"new", "replay"},
+            "new": {"new"},
+            "replay": {"replay"},
+            "none": set(),
+        }
+        if choice not in known:
+            raise ValueError(
+                f"train_end_of_turn must be one of {', '.join(known)}, got {choice!r}"
+            )
+        return known[choice]
 
     def _require_sizes(self, cfg: DictConfig) -> None:
         at_least_one = ("batch_size", "gradient_accumulation_steps", "epochs")
@@ -283,11 +313,14 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         """The model on the meta device, with what is to be trained set."""
         with training.set_default_dtype(self._dtype), torch.device("meta"):
             decoder = config.instantiate(cfg.model)
+        if self._trainable_dtype != self._dtype:
+            set_trainable_dtype(decoder, self._trainable_dtype)
         set_trainable_params(decoder, get_adapter_params(decoder))
         return PackedDecoder(
             decoder,
             num_predictor_tokens=num_predictor_tokens,
             train_predictor_tokens=cfg.get("train_predictor_tokens", True),
+            trainable_dtype=self._trainable_dtype,
         )
 
     def load_checkpoint(
@@ -344,6 +377,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         names = cfg.get("custom_sharded_layers", None) or []
         shard(
             model,
+            dtype=self._dtype,
             layer_names=[f"decoder.{name}" for name in names],
             cpu_offload=offload,
             reshard_after_forward=not self._keep_gathered,
@@ -484,7 +518,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         pairs = [Pair(i, *record) for i, record in zip(ids, draw.records, strict=True)]
         mine = pairs[self._rank :: self._world_size]
         most = -(-len(pairs) // self._world_size)
-        batches = self._collator.split(mine, max(-(-most // self._batch_size), 1))
+        batches = self._replay_collator.split(
+            mine, max(-(-most // self._batch_size), 1)
+        )
         on_cuda = self._device.type == "cuda"
         return [batch.pin_memory() if on_cuda else batch for batch in batches]
 
@@ -719,7 +755,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             },
         }
         if not adapter_only:
-            content[training.MODEL_KEY] = get_merged_lora_ckpt(
+            content[training.MODEL_KEY] = merge_adapters(
                 weights, rank=cfg.lora_rank, alpha=cfg.lora_alpha
             )
         self._checkpointer.save_checkpoint(

@@ -9,7 +9,12 @@ import erjepa.config
 from erjepa.model_card import model_card, write_model_card
 
 READING = {"share": 0.5, "right": 25, "examples": 50, "interval": [0.366, 0.634]}
-SUMMARY = {"accuracy": 0.5, "primary": "exact_match", "exact_match": READING}
+SUMMARY = {
+    "weights": "adapter",
+    "accuracy": 0.5,
+    "primary": "exact_match",
+    "exact_match": READING,
+}
 
 
 def config(**changes):
@@ -50,12 +55,16 @@ def test_method(changes, method, terms):
 
 
 def test_base_data_keys_and_scores():
-    card = model_card(config(seed=37), {"epoch_1": SUMMARY})
+    merged = {**SUMMARY, "weights": "merged", "accuracy": 0.49}
+    card = model_card(config(seed=37), {"epoch_1": SUMMARY, "epoch_1_merged": merged})
     header, _, rest = card.removeprefix("---\n").partition("---\n")
     assert OmegaConf.create(header).base_model == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert "| data | `nl_rx_dataset(subset=turk, split=train)` |" in rest
     assert "| adapter | LoRA, rank 32, alpha 64 |" in rest and "| seed | 37 |" in rest
-    assert "| epoch_1 | exact_match | 50.00% | 36.60% to 63.40% | 50 |" in rest
+    assert (
+        "| epoch_1 | adapter | exact_match | 50.00% | 36.60% to 63.40% | 50 |\n"
+        "| epoch_1 | merged | exact_match | 49.00% |" in rest
+    )
     assert (
         'from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct"), "FOLDER/adapter")'
         in rest
@@ -80,4 +89,7 @@ def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):
     (results / "summary.json").write_text(json.dumps(SUMMARY))
     write_model_card(tmp_path)
     after = (checkpoint / "README.md").read_text()
-    assert "| epoch_0 | exact_match | 50.00% |" in after and "Not scored" not in after
+    assert (
+        "| epoch_0 | adapter | exact_match | 50.00% |" in after
+        and "Not scored" not in after
+    )

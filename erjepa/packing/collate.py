@@ -37,7 +37,8 @@ class PairCollator:
         row_length (int | None): most tokens of a row; ``None``: no limit.
         train_on_input (bool): predict the source too, as LLM-JEPA's code does, not the
             target alone.
-        train_end_of_turn (bool): predict the target's end of turn.
+        train_end_of_turn (bool): predict the end of turn, which ends a target and, with
+            ``train_on_input``, every turn of the source.
         trim (bool): cut rows to the fullest one and choose their number so that they cost
             least, where shapes may vary. Else rows have ``row_length``, a lone one a power
             of two less, and their number is one of few, so that compiled attention meets
@@ -163,8 +164,8 @@ class PairCollator:
                 for name, at in path.readouts.items():
                     readouts[name].append(slots[at])
                 predicted = self._predicted(path)
-                labels.extend(path.tokens[predicted.start : predicted.stop])
-                predicting.append(slots[predicted.start - 1 : predicted.stop - 1])
+                labels.extend(path.tokens[at] for at in predicted)
+                predicting.append(slots[[at - 1 for at in predicted]])
             num_labels.append(len(labels) - before)
         label_pos, label_logit = np.unique(
             np.concatenate(predicting), return_inverse=True
@@ -188,12 +189,17 @@ class PairCollator:
             attention_area=area,
         )
 
-    def _predicted(self, path: Path) -> range:
+    def _predicted(self, path: Path) -> Sequence[int]:
         """Indices of the tokens of ``path`` that are labels."""
         if not path.labels:
-            return range(1, 1)
-        start = 1 if self._train_on_input else path.labels.start
-        return range(start, path.labels.stop - (not self._train_end_of_turn))
+            return []
+        predicted = range(
+            1 if self._train_on_input else path.labels[0], len(path.tokens)
+        )
+        if self._train_end_of_turn:
+            return predicted
+        end_of_turn = path.tokens[path.labels[-1]]
+        return [at for at in predicted if path.tokens[at] != end_of_turn]
 
 
 class _Forest(NamedTuple):

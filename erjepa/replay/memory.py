@@ -24,9 +24,9 @@ class EpisodicMemory:
     Args:
         capacity (int): number of slots M.
         addresses (SparseAddresses | DenseAddresses): address table of M slots.
-        on_revisit (str): what writing an example that has a slot does: "refresh" rewrites
-            tokens, address and score there and keeps the replay count, "append" takes
-            another slot.
+        on_revisit (str): what writing an example that has a slot does: "keep" nothing,
+            the slot stays as inserted; "refresh" rewrites tokens, address and score there
+            and keeps the replay count; "append" takes another slot.
         score_update_rate (float): weight of a new error in the running one, eta.
         device (torch.device | str): where ids, scores and counts live; the device of
             ``addresses``. Tokens stay on the CPU.
@@ -108,13 +108,13 @@ class EpisodicMemory:
             stored_scores=self.scores,
             stored_counts=self.replay_counts,
             capacity=self.capacity,
-            reuse=self.on_revisit == "refresh",
+            on_revisit=self.on_revisit,
         )
         slots, rows = list(placed.writer), list(placed.writer.values())
         self._size = placed.size
         self._records.write(slots, [records[row] for row in rows])
-        at = torch.tensor(slots, device=self.device)
-        taken = torch.tensor(rows, device=self.device)
+        at = torch.tensor(slots, dtype=torch.int64, device=self.device)
+        taken = torch.tensor(rows, dtype=torch.int64, device=self.device)
         self._example_ids[at] = example_ids[taken]
         self._scores[at] = scores[taken]
         self._replay_counts[placed.replaced] = 0

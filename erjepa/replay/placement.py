@@ -31,12 +31,13 @@ def place_writes(
     stored_scores: Tensor,
     stored_counts: Tensor,
     capacity: int,
-    reuse: bool,
+    on_revisit: str,
 ) -> Placement:
     """Slots for B writes in order, at O(N + B log B).
 
-    A revisited example stays in its slot, else the next free slot is taken, else the slot
-    of the lowest (sigma / (1 + r), slot) is given up (appendix "Shared Episodic Memory").
+    An example that has a slot is not written ("keep") or written there ("refresh"). Any
+    other, and with "append" every one, takes the next free slot, else the one of the lowest
+    (sigma / (1 + r), slot) (appendix "Shared Episodic Memory").
 
     Args:
         example_ids (Tensor): examples to write, int64, shape [B].
@@ -45,7 +46,7 @@ def place_writes(
         stored_scores (Tensor): scores sigma of these slots, float32, shape [N].
         stored_counts (Tensor): replay counts r of these slots, shape [N].
         capacity (int): number of slots, M.
-        reuse (bool): whether an example that has a slot is written there.
+        on_revisit (str): keep, refresh or append.
 
     Returns:
         Placement: the last writer of every slot that is written.
@@ -57,7 +58,7 @@ def place_writes(
     rows = example_ids.tolist()
     slot_of: dict[int, int] = {}
     counts = torch.zeros_like(scores)
-    if reuse:
+    if on_revisit != "append":
         held = torch.isin(stored_ids, example_ids).nonzero().flatten()
         slot_of = dict(zip(stored_ids[held].tolist(), held.tolist(), strict=True))
         known = [row for row, example in enumerate(rows) if example in slot_of]
@@ -71,7 +72,7 @@ def place_writes(
         slot_of,
         size=len(stored_ids),
         capacity=capacity,
-        reuse=reuse,
+        on_revisit=on_revisit,
     )
 
 
@@ -84,7 +85,7 @@ def _simulate(
     *,
     size: int,
     capacity: int,
-    reuse: bool,
+    on_revisit: str,
 ) -> Placement:
     """The writes one by one, on the weakest (priority, slot) entries and the batch's own.
 
@@ -97,6 +98,8 @@ def _simulate(
     replaced: dict[int, None] = {}
     for row, example in enumerate(example_ids):
         slot = slot_of.get(example)
+        if slot is not None and on_revisit == "keep":
+            continue
         if slot is None:
             if size < capacity:
                 slot, size = size, size + 1
@@ -104,7 +107,7 @@ def _simulate(
                 slot = _pop_weakest(heap, priority_of)
                 slot_of.pop(owner.pop(slot, None), None)
             replaced[slot] = None
-            if reuse:
+            if on_revisit != "append":
                 slot_of[example], owner[slot] = slot, example
         priority = (new_priorities if slot in replaced else revisit_priorities)[row]
         writer[slot] = row

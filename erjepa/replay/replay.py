@@ -46,9 +46,11 @@ class EpisodicReplay:
         selection (str): content, uniform, hard, current_batch (the step's own pairs as a
             control), or the dotted path of a function like those in ``selection.py``.
         neighbors (int): slots retrieved per source by content selection, kappa.
+        neighbor_order (str): how it lists them: batch (the first source's, then the
+            second's, ...) or round_robin (every source's nearest, then every second, ...).
         fill (bool): repeat a shorter content selection up to the budget.
         capacity (int): slots in the memory, M.
-        on_revisit (str): refresh or append, see ``EpisodicMemory``.
+        on_revisit (str): keep, refresh or append, see ``EpisodicMemory``.
         score_update_rate (float): weight of a new error in the running one, eta.
         address (str): sparse (random projection, Top-K) or dense (the embedding).
         address_dim (int | None): size of a sparse address, S; None is 4 H.
@@ -68,6 +70,7 @@ class EpisodicReplay:
         budget: int | None = None,
         selection: str = "content",
         neighbors: int = 4,
+        neighbor_order: str = "batch",
         fill: bool = False,
         capacity: int = 10000,
         on_revisit: str = "refresh",
@@ -81,6 +84,7 @@ class EpisodicReplay:
             budget=budget,
             selection=selection,
             neighbors=neighbors,
+            neighbor_order=neighbor_order,
             fill=fill,
             capacity=capacity,
             on_revisit=on_revisit,
@@ -95,7 +99,7 @@ class EpisodicReplay:
         self.fill = fill
         self.seed = seed
         control = selection == "current_batch"
-        self._select = None if control else resolve_selection(selection)
+        self._select = None if control else resolve_selection(selection, neighbor_order)
         self._generator = torch.Generator("cpu").manual_seed(seed)
         addresses: SparseAddresses | DenseAddresses
         if address == "dense":

@@ -19,7 +19,7 @@ They return slots in the order of their replay; a repeated slot is replayed repe
 
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -47,21 +47,52 @@ def content(
     K_j has the min(kappa, eligible slots) highest cosines in descending order, ties lower
     slot first. With ``fill`` the list is repeated up to the budget.
     """
-    per_cue = min(neighbors, int(eligible.sum()))
-    if per_cue == 0:
-        return []
-    excluded = (~eligible).nonzero().flatten()
-    # R / kappa cues reach the budget when all find slots of their own, and twice as many take
-    # hardly longer; the cues after them are compared only while there is room.
-    chunk = min(math.ceil(2 * budget / per_cue), _CHUNK_COSINES // len(memory))
     found: dict[int, None] = {}
-    for cues in codes.split(max(1, chunk)):
-        cosines = memory.similarity(cues).index_fill_(1, excluded, -torch.inf)
-        found.update(dict.fromkeys(top_slots(cosines, per_cue).flatten().tolist()))
+    for nearest in _neighbors(memory, codes, eligible, neighbors, budget):
+        found.update(dict.fromkeys(nearest.flatten().tolist()))
         if len(found) >= budget:
             break
     slots = list(found)[:budget]
     return fill_to(slots, budget) if fill else slots
+
+
+def content_round_robin(
+    memory: EpisodicMemory,
+    codes: Codes,
+    eligible: Tensor,
+    *,
+    budget: int,
+    neighbors: int,
+    fill: bool,
+    generator: torch.Generator,
+) -> list[int]:
+    """As ``content``, but the nearest slot of every cue comes first, then the second of
+    every cue, and so on, so that all cues count and not only those that fill the budget.
+    """
+    everything = neighbors * len(codes.values)
+    nearest = list(_neighbors(memory, codes, eligible, neighbors, everything))
+    in_turn = torch.cat(nearest).T.flatten().tolist() if nearest else []
+    slots = list(dict.fromkeys(in_turn))[:budget]
+    return fill_to(slots, budget) if fill else slots
+
+
+def _neighbors(
+    memory: EpisodicMemory, codes: Codes, eligible: Tensor, neighbors: int, wanted: int
+) -> Iterator[Tensor]:
+    """The lists K_j, [cues, min(kappa, eligible slots)], of some cues at a time.
+
+    ``wanted`` is how many distinct slots the caller looks for.
+    """
+    per_cue = min(neighbors, int(eligible.sum()))
+    if per_cue == 0:
+        return
+    excluded = (~eligible).nonzero().flatten()
+    # wanted / kappa cues suffice when all find slots of their own, and twice as many take
+    # hardly longer; the cues after them are compared only while there is room.
+    chunk = min(math.ceil(2 * wanted / per_cue), _CHUNK_COSINES // len(memory))
+    for cues in codes.split(max(1, chunk)):
+        cosines = memory.similarity(cues).index_fill_(1, excluded, -torch.inf)
+        yield top_slots(cosines, per_cue)
 
 
 def uniform(
@@ -124,11 +155,22 @@ SELECTIONS: dict[str, Callable[..., list[int]]] = {
 }
 
 
-def resolve_selection(name: str) -> Callable[..., list[int]]:
+# Which function `content` stands for: replay.neighbor_order.
+NEIGHBOR_ORDERS: dict[str, Callable[..., list[int]]] = {
+    "batch": content,
+    "round_robin": content_round_robin,
+}
+
+
+def resolve_selection(
+    name: str, neighbor_order: str = "batch"
+) -> Callable[..., list[int]]:
     """The selection of that name, or the function at that dotted path.
 
     Args:
         name (str): "content", "uniform", "hard" or e.g. "my_package.replay.newest".
+        neighbor_order (str): "batch" or "round_robin": which function "content" is. The
+            others know no order, and a function of the user's has its own.
 
     Returns:
         Callable[..., list[int]]: a function with the signature at the top of this file.
@@ -136,6 +178,8 @@ def resolve_selection(name: str) -> Callable[..., list[int]]:
     Raises:
         ValueError: if there is no such name, or the path leads to no function.
     """
+    if name == "content":
+        return NEIGHBOR_ORDERS[neighbor_order]
     if isinstance(name, str) and name in SELECTIONS:
         return SELECTIONS[name]
     module, dot, attribute = str(name).rpartition(".")

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from erjepa.replay.selection import resolve_selection
+from erjepa.replay.selection import NEIGHBOR_ORDERS, resolve_selection
 
 
 def validate_replay(
@@ -12,6 +12,7 @@ def validate_replay(
     budget: int | None = None,
     selection: str = "content",
     neighbors: int = 4,
+    neighbor_order: str = "batch",
     fill: bool = False,
     capacity: int = 10000,
     on_revisit: str = "refresh",
@@ -36,10 +37,11 @@ def validate_replay(
     if selection != "current_batch":
         resolve_selection(selection)
     _at_least_one("neighbors", neighbors, "it counts the slots retrieved per source")
+    _one_of("neighbor_order", neighbor_order, tuple(NEIGHBOR_ORDERS))
     if not isinstance(fill, bool):
         raise ValueError(f"replay.fill must be True or False, got {fill!r}")
     _at_least_one("capacity", capacity, "set replay.weight=0 to train without a memory")
-    _one_of("on_revisit", on_revisit, ("refresh", "append"))
+    _one_of("on_revisit", on_revisit, ("keep", "refresh", "append"))
     if not _is_number(score_update_rate) or not 0 < score_update_rate < 1:
         raise ValueError(
             f"replay.score_update_rate must lie between 0 and 1, both excluded, got "

@@ -40,7 +40,7 @@ def test_packaged_experiments(name):
     assert experiment.name == name
     assert list(experiment.seeds) == [82, 23, 37, 84, 4]
     assert experiment.overrides["save_adapter_weights_only"] is True
-    constant = experiment.overrides.get("lr_scheduler.num_cycles") == 0
+    constant = experiment.overrides.get("lr_scheduler.final_factor") == 1
     assert constant == (experiment.match == "flops"), "see matched_compute.yaml"
 
 

@@ -127,26 +127,6 @@ def test_without_predictor_tokens_the_source_is_the_prediction():
 
 
 @pytest.mark.parametrize("views", ["shared", "standalone", "none"])
-def test_which_tokens_are_predicted(views):
-    def labels(**flags):
-        batch = PairCollator(views=views, **flags)([PAIR])
-        assert batch.num_labels == batch.num_projected == len(batch.labels)
-        before = [batch.tokens.flatten()[p].item() for p in batch.label_pos]
-        return before, batch.labels.tolist()
-
-    assert labels() == ([3, 20, 21], [20, 21, 4])
-    assert labels(train_end_of_turn=False) == ([3, 20], [20, 21])
-    assert labels(train_on_input=True) == (
-        [1, 10, 11, 2, 3, 20, 21],
-        [10, 11, 2, 3, 20, 21, 4],
-    )
-    assert labels(train_on_input=True, train_end_of_turn=False) == (
-        [1, 10, 11, 2, 3, 20],
-        [10, 11, 2, 3, 20, 21],
-    )
-
-
-@pytest.mark.parametrize("views", ["shared", "standalone", "none"])
 @pytest.mark.parametrize("row_length", [None, 128])
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_hold_the_trees_of_their_pairs(views, row_length, seed):

@@ -111,11 +111,12 @@ def test_more_rows_where_they_cost_less():
     assert len(fill(apart(*[5] * 16), 30)) == 3  # 6, 6 and 4 items: 90 slots
     rows = cheapest(apart(*[5] * 16), 30)
     assert {len(row) for row in rows} == {16 // len(rows)}
-    # As many slots, and half the attention; of 99 and 100 the attention is not worth one.
+    # As many slots and half the attention, which is not worth 20 slots of padding.
     assert len(cheapest(apart(99, 99), 200)) == 2
-    assert len(cheapest(apart(100, 94), 200)) == 1
-    # Nor what the two would share.
-    assert len(cheapest([[99, 190], [0, 99]], 200)) == 1
+    assert len(cheapest(apart(100, 80), 200)) == 1
+    # Nor 18 tokens that the two share.
+    assert len(cheapest([[99, 180], [0, 99]], 200)) == 1
+    assert len(cheapest([[99, 190], [0, 99]], 200)) == 2
 
 
 def test_sizes_are_few_and_near():

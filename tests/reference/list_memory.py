@@ -49,7 +49,9 @@ class ListMemory:
                 "count": 0,
             }
             held = [n for n, m in enumerate(self.slots) if m["example"] == example]
-            if held and self.on_revisit == "refresh":
+            if held and self.on_revisit == "keep":
+                continue
+            elif held and self.on_revisit == "refresh":
                 new["count"] = self.slots[held[0]]["count"]
                 self.slots[held[0]] = new
             elif len(self.slots) < self.capacity:
@@ -75,14 +77,22 @@ class ListMemory:
     def eligible(self, current_ids):
         return [n for n, m in enumerate(self.slots) if m["example"] not in current_ids]
 
-    def content(self, embeddings, current_ids, *, budget, neighbors, fill):
+    def content(
+        self, embeddings, current_ids, *, budget, neighbors, fill, order="batch"
+    ):
         eligible = self.eligible(current_ids)
-        chosen = []
-        for embedding in embeddings:
-            cue = self.address(embedding)
-            cosine = {n: float(cue @ self.slots[n]["address"]) for n in eligible}
+        found = []  # (cue, rank among its neighbors, slot)
+        for cue, embedding in enumerate(embeddings):
+            address = self.address(embedding)
+            cosine = {n: float(address @ self.slots[n]["address"]) for n in eligible}
             nearest = sorted(eligible, key=lambda n: (-cosine[n], n))[:neighbors]
-            chosen += [n for n in nearest if n not in chosen]
+            found += [(cue, rank, n) for rank, n in enumerate(nearest)]
+        if order == "round_robin":
+            found.sort(key=lambda entry: (entry[1], entry[0]))
+        chosen = []
+        for _, _, n in found:
+            if n not in chosen:
+                chosen.append(n)
         chosen = chosen[:budget]
         return self.fill(chosen, budget) if fill else chosen
 

@@ -1,7 +1,5 @@
 """ER-JEPA as the paper states it: one process, one pair at a time, a list as memory."""
 
-import math
-
 import torch
 
 from erjepa.datasets import PairedDataset
@@ -60,9 +58,8 @@ def train_slowly(
     metrics = []
     for step, ids in enumerate(steps):
         progress = (step - warmup) / max(1, num_training_steps - warmup)
-        cosine = max(0.0, 0.5 * (1 + math.cos(math.pi * progress)))
         optimizer.param_groups[0]["lr"] = lr * (
-            step / warmup if step < warmup else cosine
+            step / warmup if step < warmup else 1 - progress
         )
 
         new = [dataset[i] for i in ids]

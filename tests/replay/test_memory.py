@@ -23,7 +23,7 @@ from tests.replay.histories import (
     record,
 )
 
-modes = st.sampled_from(["refresh", "append"])
+modes = st.sampled_from(["keep", "refresh", "append"])
 kinds = st.sampled_from(["sparse", "dense"])
 
 
@@ -106,16 +106,37 @@ def test_an_evicted_example_gets_a_new_slot():
 
 
 @pytest.mark.parametrize(
-    "on_revisit, ids, counts", [("refresh", [10], [1]), ("append", [10, 10], [1, 0])]
+    "on_revisit, ids, counts, score",
+    [
+        ("keep", [10], [1], 0.9),
+        ("refresh", [10], [1], 0.3),
+        ("append", [10, 10], [1, 0], 0.3),
+    ],
 )
-def test_revisit(on_revisit, ids, counts):
+def test_revisit(on_revisit, ids, counts, score):
     memory = make_memory(4, on_revisit=on_revisit)
     write(memory, (10, 0.9))
     memory.refresh([0], torch.tensor([0.9]))
     write(memory, (10, 0.3))
     assert memory.example_ids.tolist() == ids
     assert memory.replay_counts.tolist() == counts
-    assert memory.scores[-1].item() == pytest.approx(0.3)
+    assert memory.scores[-1].item() == pytest.approx(score)
+
+
+def test_keep_leaves_the_slot_as_inserted():
+    memory = make_memory(2, on_revisit="keep")
+    play(("write", [(10, 0, 0.9), (11, 1, 0.8), (11, 2, 0.1)]), memory)
+    before = memory.state_dict()
+    play(("write", [(11, 3, 0.2), (10, 4, 0.3)]), memory)  # other addresses and tokens
+    after = memory.state_dict()
+    assert torch.equal(after["scores"], torch.tensor([0.9, 0.8]))
+    assert torch.equal(after["addresses"]["values"], before["addresses"]["values"])
+    assert torch.equal(after["records"]["tokens"], before["records"]["tokens"])
+    # What another write of the batch evicted is new again: 12 takes the slot of 11, and 11,
+    # stronger than neither, takes it back.
+    write(memory, (12, 0.7), (11, 0.6))
+    assert memory.example_ids.tolist() == [10, 11]
+    assert memory.scores.tolist() == torch.tensor([0.9, 0.6]).tolist()
 
 
 def test_refresh_compounds_once_per_occurrence():

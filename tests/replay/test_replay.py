@@ -59,13 +59,22 @@ def contents(replay):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("on_revisit", ["refresh", "append"])
+@pytest.mark.parametrize("on_revisit", ["keep", "refresh", "append"])
 @pytest.mark.parametrize("address", ["sparse", "dense"])
-@pytest.mark.parametrize("selection", ["content", "hard", "uniform"])
-def test_a_run_equals_the_reference(selection, address, on_revisit, device):
+@pytest.mark.parametrize(
+    "selection, order",
+    [
+        ("content", "batch"),
+        ("content", "round_robin"),
+        ("hard", "batch"),
+        ("uniform", "batch"),
+    ],
+)
+def test_a_run_equals_the_reference(selection, order, address, on_revisit, device):
     replay = make(
         budget=6,
         neighbors=2,
+        neighbor_order=order,
         selection=selection,
         on_revisit=on_revisit,
         score_update_rate=0.25,
@@ -82,7 +91,7 @@ def test_a_run_equals_the_reference(selection, address, on_revisit, device):
         ids, records, embeddings, errors = make_step(number)
         current = ids.tolist()
         if selection == "content":
-            rules = {"budget": 6, "neighbors": 2, "fill": False}
+            rules = {"budget": 6, "neighbors": 2, "fill": False, "order": order}
             expected = reference.content(embeddings, current, **rules)
         else:
             expected = reference.hard(current, budget=6)
@@ -227,6 +236,10 @@ def test_refuses_the_state_of_another_seed():
         ({"selection": "best"}, "replay.selection must be one of content, .*'best'"),
         ({"neighbors": 0}, "replay.neighbors must be at least 1, got 0"),
         ({"neighbors": True}, "replay.neighbors must be a whole number, got True"),
+        (
+            {"neighbor_order": "random"},
+            "replay.neighbor_order must be one of batch, round_robin, got 'random'",
+        ),
         ({"fill": 1}, "replay.fill must be True or False, got 1"),
         ({"fill": "False"}, "replay.fill must be True or False, got 'False'"),
         (
@@ -234,8 +247,8 @@ def test_refuses_the_state_of_another_seed():
             "replay.capacity must be at least 1, got 0; set replay.weight",
         ),
         (
-            {"on_revisit": "keep"},
-            "replay.on_revisit must be one of refresh, append, got",
+            {"on_revisit": "replace"},
+            "replay.on_revisit must be one of keep, refresh, append, got 'replace'",
         ),
         ({"score_update_rate": 0}, "replay.score_update_rate must lie between 0 and 1"),
         ({"score_update_rate": 1.0}, "replay.score_update_rate must lie .* got 1.0"),

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from erjepa.replay import selection
-from erjepa.replay.selection import content, fill_to, hard, resolve_selection, uniform
+from erjepa.replay.selection import (
+    NEIGHBOR_ORDERS,
+    content,
+    content_round_robin,
+    fill_to,
+    hard,
+    resolve_selection,
+    uniform,
+)
 from erjepa.replay.top import top_set, top_slots
 from tests.replay.histories import (
     POOL,
@@ -47,7 +55,7 @@ def memory_of(*pairs, address="sparse"):
 @given(
     history=histories,
     capacity=st.integers(1, 6),
-    on_revisit=st.sampled_from(["refresh", "append"]),
+    on_revisit=st.sampled_from(["keep", "refresh", "append"]),
     address=st.sampled_from(["sparse", "dense"]),
     cues=st.lists(st.integers(0, len(POOL) - 1), min_size=1, max_size=4),
     current=st.lists(st.integers(0, 7), max_size=3),
@@ -67,7 +75,9 @@ def test_selections_equal_brute_force(
     def run(policy):
         return select(policy, memory, cues=cues, current=current, **settings)
 
-    assert run(content) == reference.content(POOL[cues], current, **settings)
+    for order, policy in NEIGHBOR_ORDERS.items():
+        expected = reference.content(POOL[cues], current, order=order, **settings)
+        assert run(policy) == expected
     assert run(hard) == reference.hard(current, budget=budget)
     eligible, drawn = reference.eligible(current), run(uniform)
     assert set(drawn) <= set(eligible)
@@ -90,6 +100,19 @@ def test_content_by_hand():
     assert select(content, memory, current=[5, 6, 7, 8], fill=True) == []
 
 
+def test_round_robin_by_hand():
+    # The slots of test_content_by_hand; the nearest of every cue, then the second of each.
+    memory = memory_of((5, 1, 1.0), (6, 0, 1.0), (7, 1, 1.0), (8, 0, 1.0))
+    assert select(content_round_robin, memory, cues=[0, 1]) == [1, 0, 3, 2]
+    assert select(content_round_robin, memory, cues=[1, 0]) == [0, 1, 2, 3]
+    assert select(content_round_robin, memory, cues=[0, 0, 1], budget=3) == [1, 0, 3]
+    assert select(content_round_robin, memory, cues=[0, 1], current=[6]) == [3, 0, 2]
+    settings = {"cues": [0, 1], "neighbors": 1, "budget": 3}
+    assert select(content_round_robin, memory, **settings) == [1, 0]
+    assert select(content_round_robin, memory, **settings, fill=True) == [1, 0, 1]
+    assert select(content_round_robin, memory, current=[5, 6, 7, 8], fill=True) == []
+
+
 def test_hard_by_hand():
     memory = memory_of((5, 0, 0.3), (6, 0, 2.0), (7, 0, 0.5), (8, 0, 2.0))
     assert select(hard, memory, budget=3) == [1, 3, 2]
@@ -98,7 +121,7 @@ def test_hard_by_hand():
     assert select(hard, memory, current=[5, 6, 7, 8]) == []
 
 
-@pytest.mark.parametrize("policy", [content, uniform, hard])
+@pytest.mark.parametrize("policy", [content, content_round_robin, uniform, hard])
 def test_an_empty_memory_gives_nothing(policy):
     assert select(policy, memory_of(), fill=True) == []
 
@@ -116,12 +139,13 @@ def test_fill_repeats_in_order(slots, budget, filled):
     assert fill_to(slots, budget) == filled
 
 
-def test_cues_in_chunks_give_the_same_slots(monkeypatch):
+@pytest.mark.parametrize("policy", [content, content_round_robin])
+def test_cues_in_chunks_give_the_same_slots(policy, monkeypatch):
     memory = memory_of(*[(n, n % 6, 1.0) for n in range(40)])
     settings = {"cues": [3, 0, 5, 0, 1], "neighbors": 5, "budget": 22}
-    whole = select(content, memory, **settings)
+    whole = select(policy, memory, **settings)
     monkeypatch.setattr(selection, "_CHUNK_COSINES", 80)  # two cues at a time
-    assert select(content, memory, **settings) == whole
+    assert select(policy, memory, **settings) == whole
     assert len(whole) == 20
 
 
@@ -240,7 +264,9 @@ def test_content_and_write_at_a_hundred_thousand_slots():
 
 
 def test_resolve_selection():
-    assert resolve_selection("hard") is hard
+    assert resolve_selection("content") is content
+    assert resolve_selection("content", "round_robin") is content_round_robin
+    assert resolve_selection("hard", "round_robin") is hard
     assert resolve_selection("erjepa.replay.selection.uniform") is uniform
 
 

@@ -1,0 +1,44 @@
+"""What a small memory costs, against the paper's table of capacities.
+
+The paper trains four epochs of 8000 pairs and prints PFLOPs for four capacities (table
+"Ablation on episodic memory capacity"): 181.536 at M = 10 and 219.667 at M = 10^4. Every
+pair costs about the same, so the ratio is that of the pairs, new and replayed. A memory of ten
+replays at most ten pairs a step, so the ratio tells how many pairs a step has: 16.
+"""
+
+import pytest
+import torch
+
+from erjepa.replay import EpisodicReplay
+
+PAIRS, EPOCHS, EMBED_DIM = 8000, 4, 16
+PAPER = 181.536 / 219.667
+
+
+def pairs_trained(capacity, batch):
+    """New and replayed pairs of a run with content selection and no model: an example's
+    embedding is made up, and moves a little from one epoch to the next.
+    """
+    generator = torch.Generator().manual_seed(0)
+    replay = EpisodicReplay(
+        embed_dim=EMBED_DIM, seed=0, capacity=capacity, address="dense"
+    )
+    sources = torch.randn(PAIRS, EMBED_DIM, generator=generator)
+    total = 0
+    for _ in range(EPOCHS):
+        sources += 0.1 * torch.randn(sources.shape, generator=generator)
+        for ids in torch.randperm(PAIRS, generator=generator).split(batch):
+            records = [([i], [i]) for i in ids.tolist()]
+            addresses = replay.encode(sources[ids])
+            draw = replay.draw(ids, records, addresses)
+            total += len(ids) + len(draw.records)
+            errors = torch.rand(len(draw.records) + len(ids), generator=generator)
+            replay.refresh(draw, errors[: len(draw.records)])
+            replay.write(ids, records, addresses, errors[len(draw.records) :])
+    return total
+
+
+@pytest.mark.parametrize("batch, is_the_papers", [(16, True), (64, False)])
+def test_a_memory_of_ten_costs_what_the_paper_prints(batch, is_the_papers):
+    ratio = pairs_trained(10, batch) / pairs_trained(10_000, batch)
+    assert (abs(ratio - PAPER) < 0.03) is is_the_papers, ratio
