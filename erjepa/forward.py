@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torchtune.modules import TransformerDecoder
 
+from erjepa.attention import use_matrix_products
 from erjepa.packing import PackedBatch, attention_mask
 
 
@@ -54,6 +55,7 @@ class PackedDecoder(nn.Module):
         trainable_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        use_matrix_products(decoder)
         self.decoder = decoder
         self.predictor = None
         if num_predictor_tokens and train_predictor_tokens:
@@ -77,8 +79,8 @@ class PackedDecoder(nn.Module):
             PackedOutput: logits in the order of ``batch.label_pos``, embeddings in that of
                 the pairs.
         """
-        mask = attention_mask(batch.end)
         hidden = self._embed(batch)
+        mask = attention_mask(batch.end, hidden.dtype)
         for layer in self.decoder.layers:
             hidden = layer(hidden, mask=mask, input_pos=batch.input_pos)
         hidden = self.decoder.norm(hidden).flatten(0, 1)

@@ -36,6 +36,7 @@ from erjepa.training.distributed import (
     gradient_scale,
     init_process_group,
 )
+from erjepa.training.dropout import quicken_dropout
 from erjepa.training.precision import set_trainable_dtype
 from erjepa.training.sharding import load_weights, set_last_backward, shard
 from erjepa_recipe.keys import KEYS, require_files
@@ -315,6 +316,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             decoder = config.instantiate(cfg.model)
         if self._trainable_dtype != self._dtype:
             set_trainable_dtype(decoder, self._trainable_dtype)
+        if self._device.type == "cpu":
+            quicken_dropout(decoder)
         set_trainable_params(decoder, get_adapter_params(decoder))
         return PackedDecoder(
             decoder,

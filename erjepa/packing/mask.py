@@ -1,4 +1,4 @@
-"""The attention mask of packed rows, as booleans and for FlexAttention.
+"""The attention mask of packed rows, as numbers, booleans, and for FlexAttention.
 
 A token sees its ancestors in the row's tree: ``key <= query < end[key]``.
 """
@@ -10,17 +10,22 @@ from torch.nn.attention.flex_attention import BlockMask
 BLOCK = 128  # FlexAttention's block of queries, and of keys
 
 
-def attention_mask(end: Tensor) -> Tensor | BlockMask:
+def attention_mask(end: Tensor, dtype: torch.dtype) -> Tensor | BlockMask:
     """The mask in the form that is fastest where the tensor is.
 
     Args:
         end (Tensor): one past the last descendant of each token, int [R, L]; on CUDA, L is a
             multiple of 128.
+        dtype (torch.dtype): of queries and keys.
 
     Returns:
-        Tensor | BlockMask: FlexAttention's mask on CUDA, booleans elsewhere.
+        Tensor | BlockMask: FlexAttention's mask on CUDA; elsewhere what is added to scores,
+            0 or -inf, [R, L, L].
     """
-    return block_mask(end) if end.is_cuda else dense_mask(end)
+    if end.is_cuda:
+        return block_mask(end)
+    hidden = ~dense_mask(end)
+    return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, float("-inf"))
 
 
 def dense_mask(end: Tensor) -> Tensor:

@@ -48,6 +48,6 @@ def test_kernels_are_compiled_once_a_shape_on_cuda():
         shapes.add(batch.tokens.shape)
         query = torch.randn(len(batch.tokens), 2, LENGTH, 64, device="cuda")
         query.requires_grad_()
-        mask = attention_mask(batch.end)
+        mask = attention_mask(batch.end, query.dtype)
         compiled(query, query, query, block_mask=mask).sum().backward()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(shapes)

@@ -20,8 +20,8 @@ LLM_JEPA = {"replay__weight": 0}
 # Of steps 2 to 4: forward passes, tokens and slots. Step 1 has nothing to replay.
 EXPECTED = {
     "SFT": (SFT, 3, 1872, 1983),
-    "LLM-JEPA": (LLM_JEPA, 3, 2416, 2568),
-    "ER-JEPA": ({"replay__selection": "uniform"}, 6, 4933, 5238),
+    "LLM-JEPA": (LLM_JEPA, 3, 2374, 2502),
+    "ER-JEPA": ({"replay__selection": "uniform"}, 6, 4891, 5172),
 }
 
 
