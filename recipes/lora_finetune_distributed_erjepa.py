@@ -39,6 +39,7 @@ from erjepa.training.distributed import (
     gradient_scale,
     init_process_group,
 )
+from erjepa.training.dropout import quicken_dropout
 from erjepa.training.gathered import gathered
 from erjepa.training.precision import set_trainable_dtype
 from erjepa.training.random_state import random_state, set_random_state
@@ -390,6 +391,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             decoder = config.instantiate(cfg.model)
         if self._trainable_dtype != self._dtype:
             set_trainable_dtype(decoder, self._trainable_dtype)
+        if self._device.type == "cpu":
+            quicken_dropout(decoder)
         set_trainable_params(decoder, get_adapter_params(decoder))
         return PackedDecoder(
             decoder,
