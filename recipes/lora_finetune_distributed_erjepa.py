@@ -248,8 +248,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                 raise ValueError(f"{key} must be at least 1, got {value}")
         check_validation(
             **(cfg.get("validation") or {}),
-            eval_every_n_steps=self._eval_every_n_steps,
-            keep_best=self._keep_best,
+            eval_every_n_steps=cfg.get("eval_every_n_steps", None),
+            keep_best=cfg.get("keep_best", False),
         )
         budgets = self._flops_budgets
         if not (
