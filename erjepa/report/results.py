@@ -78,14 +78,14 @@ class Results:
             raise Unavailable("nothing is scored yet")
         return list(self.runs.dataset.unique())
 
-    def named(self, methods: Sequence[str] | None) -> list[str]:
-        """``methods``, or all; ValueError if one is not among the experiment's."""
-        for method in methods or []:
+    def named(self, methods: Sequence[str]) -> list[str]:
+        """``methods``; ValueError if one is not among the experiment's."""
+        for method in methods:
             if method not in self.methods:
                 raise ValueError(
                     f"report: method {method!r} is none of {', '.join(self.methods)}"
                 )
-        return list(methods or self.methods)
+        return list(methods)
 
     def role(self, method: str) -> str | None:
         """``SFT`` (neither JEPA loss nor replay), ``LLM-JEPA`` (no replay) or ``ER-JEPA``.
@@ -107,10 +107,8 @@ class Results:
                 return name
         raise Unavailable(f"no method of the experiment is {role}")
 
-    def main_methods(self, methods: Sequence[str] | None) -> list[str]:
-        """``methods``, or the first of each role, or all if they play fewer than two."""
-        if methods is not None:
-            return self.named(methods)
+    def main_methods(self) -> list[str]:
+        """The first method of each role, or all if they play fewer than two."""
         roles = {self.role(name) for name in self.methods}
         found = [self.first(role) for role in ROLES if role in roles]
         return found if len(found) > 1 else self.methods
@@ -150,13 +148,9 @@ class Results:
 
     def note(self, rows: pd.DataFrame, methods: Sequence[str]) -> str:
         """A sentence on how many seeds stand behind each method's value."""
-        seeds = rows.groupby("method").seed.nunique()
-        return self.note_of({method: seeds.get(method, 0) for method in methods})
-
-    def note_of(self, seeds: Mapping[str, int]) -> str:
-        """The same from names and their numbers of seeds."""
-        planned = len(self.seeds)
-        short = [f"{name} {count}" for name, count in seeds.items() if count < planned]
+        planned, seeds = len(self.seeds), rows.groupby("method").seed.nunique()
+        counts = {method: seeds.get(method, 0) for method in methods}
+        short = [f"{name} {count}" for name, count in counts.items() if count < planned]
         if not short:
             return "One seed." if planned == 1 else f"Over {planned} seeds."
         return f"Over {planned} seeds; fewer are finished of {', '.join(short)}."
