@@ -6,14 +6,16 @@ import torch
 from torch import Tensor, nn
 from torchtune.modules import TransformerDecoder
 
+from erjepa.attention import use_matrix_products
 from erjepa.packing import PackedBatch, attention_mask
 
 
 class PackedOutput(NamedTuple):
-    """What the objective needs of n pairs with c labels; H: embedding width, V: vocabulary.
+    """What the objective needs of n pairs with labels at q positions; H: embedding width,
+    V: vocabulary.
 
     Args:
-        logits (Tensor): [c, V].
+        logits (Tensor): [q, V].
         source (Tensor): :math:`z^u`, [n, H], or [0, H] without views.
         predicted (Tensor): :math:`p = \\mathrm{Pred}(z^u)`, [n, H] or [0, H].
         target (Tensor): :math:`z^a`, [n, H] or [0, H].
@@ -28,8 +30,9 @@ class PackedOutput(NamedTuple):
 class PackedDecoder(nn.Module):
     """A torchtune decoder that reads packed pairs.
 
-    Holds the decoder as it is and calls its parts itself: the output projection runs at
-    label positions only, and embeddings are the hidden states after the final norm.
+    Holds the decoder as it is and calls its parts itself: the output projection runs once
+    for each position that predicts labels, and embeddings are the hidden states after the
+    final norm. What pairs of a row share is computed once, under one LoRA dropout.
 
     The k predictor tokens are reserved tokens of the vocabulary. LoRA keeps embeddings
     frozen, so with ``train_predictor_tokens`` their k rows live here, as a parameter that
@@ -52,6 +55,7 @@ class PackedDecoder(nn.Module):
         trainable_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        use_matrix_products(decoder)
         self.decoder = decoder
         self.predictor = None
         if num_predictor_tokens and train_predictor_tokens:
@@ -72,10 +76,11 @@ class PackedDecoder(nn.Module):
             batch (PackedBatch): packed pairs on the model's device.
 
         Returns:
-            PackedOutput: logits and embeddings, in the order of the batch.
+            PackedOutput: logits in the order of ``batch.label_pos``, embeddings in that of
+                the pairs.
         """
-        mask = attention_mask(batch.document, batch.branch)
         hidden = self._embed(batch)
+        mask = attention_mask(batch.end, hidden.dtype)
         for layer in self.decoder.layers:
             hidden = layer(hidden, mask=mask, input_pos=batch.input_pos)
         hidden = self.decoder.norm(hidden).flatten(0, 1)
@@ -90,6 +95,6 @@ class PackedDecoder(nn.Module):
         hidden = self.decoder.tok_embeddings(batch.tokens)
         if self.predictor is None:
             return hidden
-        rows = self.predictor.to(hidden.dtype).repeat(batch.num_pairs, 1)
-        flat = hidden.flatten(0, 1).index_copy(0, batch.predictor_pos.flatten(), rows)
+        rows = self.predictor.to(hidden.dtype)[batch.predictor_index]
+        flat = hidden.flatten(0, 1).index_copy(0, batch.predictor_pos, rows)
         return flat.view_as(hidden)

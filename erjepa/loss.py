@@ -71,9 +71,8 @@ class JEPALoss(nn.Module):
         Returns:
             tuple[Tensor, PairLosses]: scalar share of the loss, and each pair's losses.
         """
-        token_loss = F.cross_entropy(
-            output.logits.float(), batch.labels, reduction="none"
-        )
+        log_probabilities = output.logits.float().log_softmax(dim=-1)
+        token_loss = -log_probabilities[batch.label_logit, batch.labels]
         jepa = cosine_distance(output.predicted, output.target)
         loss = (
             self.lm_weight * token_loss.sum() / num_labels

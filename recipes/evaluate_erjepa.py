@@ -11,12 +11,13 @@ from tqdm import tqdm
 
 import erjepa.config
 from erjepa.alignment import pair_cosines
-from erjepa.datasets import predictor_token_ids
-from erjepa.generation import batches_of_like_length, generate_greedy
+from erjepa.answers import generate_answers
+from erjepa.datasets import hold_out, predictor_token_ids
+from erjepa.generation import batches_of_like_length
 from erjepa.model_card import write_model_card
 from erjepa.packing import PairCollator
 from erjepa.predictions import PredictionStore
-from erjepa.tasks.score import FIELDS, load_task, score_predictions
+from erjepa.tasks.score import load_task, require_fields, score_predictions
 from erjepa.tasks.summary import verbatim_overlap
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state
@@ -28,7 +29,8 @@ log = utils.get_logger("INFO")
 
 class EvaluationRecipeERJEPA:
     """
-    Greedy generation for every pair of ``eval_dataset``, scored by its ``task``.
+    Greedy generation for every pair of ``eval_dataset``, or with ``eval_split=validation`` for
+    the training pairs that ``validation`` holds out, scored by the ``task``.
 
     Reads the config of the training run. Scores the adapter in ``checkpoint_dir``, which may be
     a list, by default the newest checkpoint of ``output_dir``; with ``merged=True`` the merged
@@ -54,9 +56,23 @@ class EvaluationRecipeERJEPA:
         self._max_new_tokens = cfg.max_new_tokens
         self._alignment = cfg.get("alignment", False)
         self._merged = cfg.get("merged", False)
+        self._split = cfg.get("eval_split", "test")
         self._output_dir = Path(cfg.output_dir)
+        self._require_split(cfg)
         self._checkpoints = self._find_checkpoints(cfg)
         self._task = load_task(cfg.task, cfg.get("databases", None))
+
+    def _require_split(self, cfg: DictConfig) -> None:
+        if self._split not in ("test", "validation"):
+            raise ValueError(
+                f"eval_split must be one of test, validation, got {self._split!r}"
+            )
+        size = OmegaConf.select(cfg, "validation.size")
+        if self._split == "validation" and size is None:
+            raise ValueError(
+                "eval_split=validation scores the pairs that training held out; set "
+                "validation.size (and .seed) to what the run was trained with"
+            )
 
     def _find_checkpoints(self, cfg: DictConfig) -> list[Path | None]:
         """Folders to score, each by a name of its own; ``None`` is the base model."""
@@ -87,22 +103,7 @@ class EvaluationRecipeERJEPA:
         """Load tokenizer, examples and model."""
         require_files(cfg)
         self._tokenizer = config.instantiate(cfg.tokenizer)
-        self._dataset = config.instantiate(cfg.eval_dataset, self._tokenizer)
-        known = {"target", "output", *self._dataset.scoring_fields(0)}
-        if missing := sorted(set(FIELDS[self._task.name]) - known):
-            raise ValueError(
-                f"task={self._task.name} scores by {', '.join(missing)}, which "
-                f"{cfg.eval_dataset._component_} does not give"
-            )
-        self._in_train = None
-        if self._rank == 0 and cfg.get("dataset", None) is not None:
-            train, test = (
-                config.instantiate(cfg.dataset, self._tokenizer),
-                self._dataset,
-            )
-            self._in_train = verbatim_overlap(
-                *([d.target_text(i) for i in range(len(d))] for d in (train, test))
-            )
+        self._setup_pairs(cfg)
         # Merged weights are never quantized.
         plain = {"quantize_base": False} if self._merged else {}
         with training.set_default_dtype(self._dtype), self._device:
@@ -120,6 +121,28 @@ class EvaluationRecipeERJEPA:
                 pad_id=self._tokenizer.pad_id,
                 row_length=cfg.get("row_length", None),
                 trim=self._device.type != "cuda",
+            )
+
+    def _setup_pairs(self, cfg: DictConfig) -> None:
+        """The pairs to score, and how many of their targets occur in training."""
+        scored = cfg.eval_dataset if self._split == "test" else cfg.dataset
+        self._dataset = config.instantiate(scored, self._tokenizer)
+        require_fields(self._task, self._dataset, scored._component_)
+        self._ids = list(range(len(self._dataset)))
+        train, train_ids = None, []
+        if self._split == "validation":
+            size, seed = cfg.validation.size, cfg.validation.get("seed", 0)
+            split = hold_out(self._dataset, size, seed)
+            self._ids = sorted(split.held_out)
+            train, train_ids = self._dataset, split.train
+        elif self._rank == 0 and cfg.get("dataset", None) is not None:
+            train = config.instantiate(cfg.dataset, self._tokenizer)
+            train_ids = range(len(train))
+        self._in_train = None
+        if train is not None:
+            self._in_train = verbatim_overlap(
+                [train.target_text(i) for i in train_ids],
+                [self._dataset.target_text(i) for i in self._ids],
             )
 
     def _load(self, path: Path | None, results_dir: Path) -> None:
@@ -155,11 +178,14 @@ class EvaluationRecipeERJEPA:
 
     def _settings(self, path: Path | None) -> dict[str, Any]:
         """All that predictions depend on."""
-        keys = ("model", "tokenizer", "checkpointer", "eval_dataset", "dtype")
+        pairs = {"test": "eval_dataset", "validation": "dataset"}[self._split]
+        keys = ("model", "tokenizer", "checkpointer", pairs, "dtype")
         cfg = OmegaConf.to_container(self._cfg, resolve=True)
         settings = {key: cfg[key] for key in (*keys, "max_new_tokens")}
         settings["batch_size"] = self._batch_size
         settings["merged"] = self._merged
+        if self._split == "validation":
+            settings["held out"] = [cfg["validation"].get(k) for k in ("size", "seed")]
         if path is not None:
             settings["files"] = {
                 file.name: [file.stat().st_size, file.stat().st_mtime_ns]
@@ -182,6 +208,8 @@ class EvaluationRecipeERJEPA:
         """Generate what is missing and score all."""
         name = "base" if path is None else path.name
         weights = "base" if path is None else "merged" if self._merged else "adapter"
+        if self._split == "validation":
+            name += "_validation"
         if self._merged:
             name += "_merged"
         results_dir = self._output_dir / "evaluation" / name
@@ -191,19 +219,19 @@ class EvaluationRecipeERJEPA:
         done = found[0]
         # Batches do not depend on ranks or interruptions, and a batch is generated whole:
         # the same numbers.
-        prompts = [self._dataset.prompt(i) for i in range(len(self._dataset))]
+        prompts = [self._dataset.prompt(i) for i in self._ids]
         batches = batches_of_like_length(prompts, self._batch_size)
         mine = [
-            batch
+            [self._ids[i] for i in batch]
             for batch in batches[self._rank :: self._world_size]
-            if not all(i in done for i in batch)
+            if not all(self._ids[i] in done for i in batch)
         ]
         if mine:
             self._load(path, results_dir)
         new, start = [], time.perf_counter()
         with tqdm(total=sum(map(len, mine)), disable=self._rank != 0) as progress:
             for batch in mine:
-                predictions = self._generate(batch, [prompts[i] for i in batch])
+                predictions = self._generate(batch)
                 store.append(predictions)
                 new.extend(predictions)
                 progress.update(len(batch))
@@ -214,11 +242,12 @@ class EvaluationRecipeERJEPA:
         if self._rank != 0:
             return {}
         rate = len(new) / seconds if new else None
-        predictions = [{**done, **new}[i] for i in range(len(prompts))]
+        predictions = [{**done, **new}[i] for i in self._ids]
         scored, summary = score_predictions(self._task, predictions)
         summary = {
             "checkpoint": str(path or "base"),
             "weights": weights,
+            "split": self._split,
             **summary,
             "cut": sum(not p["finished"] for p in predictions),
             "targets_in_train": self._in_train,
@@ -232,28 +261,14 @@ class EvaluationRecipeERJEPA:
         )
         return summary
 
-    def _generate(
-        self, ids: list[int], prompts: list[list[int]]
-    ) -> list[dict[str, Any]]:
-        outputs = generate_greedy(
+    def _generate(self, ids: list[int]) -> list[dict[str, Any]]:
+        predictions = generate_answers(
             self._model,
-            prompts,
+            self._tokenizer,
+            self._dataset,
+            ids,
             max_new_tokens=self._max_new_tokens,
-            stop_tokens=self._tokenizer.stop_tokens,
-            pad_id=self._tokenizer.pad_id,
         )
-        predictions = [
-            {
-                "id": i,
-                "prompt": self._dataset.source_text(i),
-                "target": self._dataset.target_text(i),
-                "output": self._tokenizer.decode(tokens),
-                "tokens": len(tokens),
-                "finished": len(tokens) < self._max_new_tokens,
-                **self._dataset.scoring_fields(i),
-            }
-            for i, tokens in zip(ids, outputs, strict=True)
-        ]
         if self._alignment:
             pairs = [self._dataset[i] for i in ids]
             cosines = pair_cosines(self._model, self._collator, pairs, self._predictor)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-# Every key that a recipe reads; below replay and stop as well. What a component takes is
+# Every key that a recipe reads; below replay, stop and validation as well. What a component takes is
 # known from its parameters.
 _KEYS = """
 seed device dtype trainable_dtype output_dir base_model cudnn_deterministic_mode
@@ -17,7 +17,8 @@ optimizer lr_scheduler
 resume_from_checkpoint save_every_n_steps save_adapter_weights_only checkpoint_at_flops
 compile enable_activation_checkpointing enable_activation_offloading
 custom_sharded_layers fsdp_cpu_offload fsdp_reshard_after_forward
-task databases checkpoint_dir base_only merged max_new_tokens eval_batch_size alignment
+eval_every_n_steps keep_best
+task databases eval_split checkpoint_dir base_only merged max_new_tokens eval_batch_size alignment
 metric_logger log_every_n_steps log_peak_memory_stats profiler
 """
 _REPLAY = """
@@ -29,6 +30,7 @@ KEYS = {
     **dict.fromkeys(_KEYS.split()),
     "replay": _REPLAY.split(),
     "stop": ["flops", "tokens", "steps"],
+    "validation": ["size", "seed", "generate"],
 }
 
 

@@ -1,5 +1,6 @@
 import sys
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,17 +18,19 @@ from torchtune.modules.peft import (
     get_lora_module_names,
     set_trainable_params,
 )
+from torchtune.modules.transforms import Transform
 from torchtune.recipe_interfaces import FTRecipeInterface
 from tqdm import tqdm
 
 import erjepa.config
-from erjepa.datasets import Pair, StepSampler, predictor_token_ids
+from erjepa.datasets import Pair, StepSampler, hold_out, predictor_token_ids
 from erjepa.flops import StepFlops
 from erjepa.forward import PackedDecoder
 from erjepa.loss import cosine_distance
 from erjepa.model_card import write_model_card
 from erjepa.packing import BLOCK, PackedBatch, PairCollator
 from erjepa.replay import Draw, EpisodicReplay, validate_replay
+from erjepa.tasks.score import load_task, require_fields
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state, merge_adapters
 from erjepa.training.distributed import (
@@ -36,8 +39,13 @@ from erjepa.training.distributed import (
     gradient_scale,
     init_process_group,
 )
+from erjepa.training.dropout import quicken_dropout
+from erjepa.training.gathered import gathered
 from erjepa.training.precision import set_trainable_dtype
+from erjepa.training.random_state import random_state, set_random_state
+from erjepa.training.replay_probe import ReplayProbe
 from erjepa.training.sharding import load_weights, set_last_backward, shard
+from erjepa.validation import HeldOutAccuracy, HeldOutLoss, check_validation
 from erjepa_recipe.keys import KEYS, require_files
 
 log = utils.get_logger("INFO")
@@ -88,7 +96,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
     Checkpoints are complete or absent, at the end of each epoch and every
     ``save_every_n_steps``; ``resume_from_checkpoint=True`` goes on from the newest one as if the
     run had not stopped. The adapter alone is kept at each budget of ``checkpoint_at_flops``, to
-    compare runs at equal compute.
+    compare runs at equal compute. With ``validation.size`` pairs held out of training, losses
+    and accuracy on them are logged and ``keep_best`` keeps the best checkpoint; neither changes
+    what is trained, nor counts as FLOPs, tokens or time of training.
 
     Args:
         cfg (DictConfig): config after overrides, see ``configs/``.
@@ -113,8 +123,11 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._accumulation_steps = cfg.gradient_accumulation_steps
         self._save_every_n_steps = cfg.get("save_every_n_steps", None)
         self._save_adapter_weights_only = cfg.get("save_adapter_weights_only", False)
+        self._eval_every_n_steps = cfg.get("eval_every_n_steps", None)
+        self._keep_best = cfg.get("keep_best", False)
         self._flops_budgets = list(cfg.get("checkpoint_at_flops", None) or [])
         self._log_every_n_steps = cfg.get("log_every_n_steps", 1)
+        self._probe_every_n_steps = cfg.get("log_replay_gradients_every_n_steps", None)
         self._log_peak_memory_stats = (
             cfg.get("log_peak_memory_stats", False) and self._device.type == "cuda"
         )
@@ -125,12 +138,14 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._stop = {k: v for k, v in (cfg.get("stop") or {}).items() if v is not None}
         self._resume = cfg.get("resume_from_checkpoint", False)
         self._keep_gathered = not cfg.get("fsdp_reshard_after_forward", True)
+        self._compile = cfg.get("compile", False)
         self._adapter_cfg = cfg.model
 
         # Where the run is; load_checkpoint sets them when resuming.
         self._epoch = 0
         self._step_in_epoch = 0
         self._totals = {"steps": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
+        self._best: dict[str, float] = {}  # best score of validation by its metric
 
     # ------------------------------------------------------------------ set-up
 
@@ -170,6 +185,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._collator = collator(train_end_of_turn="new" in paths)
         self._replay_collator = collator(train_end_of_turn="replay" in paths)
         self._setup_data(cfg)
+        self._setup_validation(cfg, tokenizer)
 
         if self._is_rank_zero:
             self._metric_logger = config.instantiate(cfg.metric_logger)
@@ -225,9 +241,16 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
 
     def _require_sizes(self, cfg: DictConfig) -> None:
         at_least_one = ("batch_size", "gradient_accumulation_steps", "epochs")
-        for key in (*at_least_one, "max_steps_per_epoch", "save_every_n_steps"):
+        optional = ("max_steps_per_epoch", "save_every_n_steps")
+        probe = "log_replay_gradients_every_n_steps"
+        for key in (*at_least_one, *optional, probe):
             if (value := cfg.get(key, None)) is not None and value < 1:
                 raise ValueError(f"{key} must be at least 1, got {value}")
+        check_validation(
+            **(cfg.get("validation") or {}),
+            eval_every_n_steps=self._eval_every_n_steps,
+            keep_best=self._keep_best,
+        )
         budgets = self._flops_budgets
         if not (
             all(isinstance(budget, (int, float)) for budget in budgets)
@@ -283,8 +306,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             utils.log_rank_zero(log, f"Skipping pairs: {message}.")
         if not fitting:
             raise ValueError(f"no pair fits max_seq_len={cfg.max_seq_len}")
+        train, self._held_out = self._hold_out(cfg, fitting)
         self._sampler = StepSampler(
-            len(fitting),
+            len(train),
             batch_size=self._batch_size,
             gradient_accumulation_steps=self._accumulation_steps,
             world_size=self._world_size,
@@ -298,7 +322,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         )
         self._dataloader = DataLoader(
             # A list, which processes that are spawned can be given too.
-            [self._dataset[i] for i in fitting],
+            [self._dataset[i] for i in train],
             batch_sampler=self._sampler,
             collate_fn=partial(
                 self._collator.split, num_batches=self._accumulation_steps
@@ -309,12 +333,66 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             generator=torch.Generator(),
         )
 
+    def _hold_out(
+        self, cfg: DictConfig, fitting: list[int]
+    ) -> tuple[list[int], list[int]]:
+        """Of the pairs that fit: those to train on, and those of ``validation``."""
+        size = OmegaConf.select(cfg, "validation.size")
+        self._split = [size, OmegaConf.select(cfg, "validation.seed", default=0)]
+        if size is None:
+            return fitting, []
+        # Of the whole dataset, so that it does not depend on the views, hence the method.
+        split = hold_out(self._dataset, *self._split)
+        fits = set(fitting)
+        train, held_out = (
+            [i for i in ids if i in fits] for ids in (split.train, split.held_out)
+        )
+        utils.log_rank_zero(
+            log,
+            f"Training on {len(train)} pairs, validating on {len(held_out)}; "
+            f"{split.copies} copies of held-out pairs are left out.",
+        )
+        if not train or not held_out:
+            raise ValueError(
+                f"validation.size={size} of {len(fitting)} pairs that fit max_seq_len="
+                f"{cfg.max_seq_len}: {len(train)} are left to train on, {len(held_out)} to "
+                "validate on"
+            )
+        return train, held_out
+
+    def _setup_validation(self, cfg: DictConfig, tokenizer: Transform) -> None:
+        """What to measure on the pairs held out."""
+        self._held_out_loss = self._held_out_accuracy = None
+        if not self._held_out:
+            return
+        self._held_out_loss = HeldOutLoss(
+            self._dataset,
+            self._held_out,
+            self._collator,
+            self._loss_fn,
+            batch_size=self._batch_size,
+            device=self._device,
+        )
+        if generate := cfg.validation.get("generate", 0):
+            task = load_task(cfg.task, cfg.get("databases", None))
+            require_fields(task, self._dataset, cfg.dataset._component_)
+            self._held_out_accuracy = HeldOutAccuracy(
+                self._dataset,
+                self._held_out[:generate],
+                tokenizer,
+                task,
+                batch_size=cfg.eval_batch_size,
+                max_new_tokens=cfg.max_new_tokens,
+            )
+
     def _build_model(self, cfg: DictConfig, num_predictor_tokens: int) -> PackedDecoder:
         """The model on the meta device, with what is to be trained set."""
         with training.set_default_dtype(self._dtype), torch.device("meta"):
             decoder = config.instantiate(cfg.model)
         if self._trainable_dtype != self._dtype:
             set_trainable_dtype(decoder, self._trainable_dtype)
+        if self._device.type == "cpu":
+            quicken_dropout(decoder)
         set_trainable_params(decoder, get_adapter_params(decoder))
         return PackedDecoder(
             decoder,
@@ -337,12 +415,13 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         for name, mine in (
             ("seed", self._seed),
             ("examples of a step", self._sampler.examples_per_step),
+            ("validation.size and .seed", self._split),
         ):
             if state[name] != mine:
                 raise ValueError(
                     f"{path} was written with {name} {state[name]}, this run has {mine}; "
-                    "a resumed run keeps its seed and its batch_size x "
-                    "gradient_accumulation_steps x ranks."
+                    "a resumed run keeps its seed, its validation pairs and its batch_size "
+                    "x gradient_accumulation_steps x ranks."
                 )
         utils.log_rank_zero(log, f"Resuming from {path}.")
         return base, adapter, state
@@ -434,10 +513,13 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         """
         # New pairs.
         size = self._size_of(batches)
-        new = self._forward_backward(batches, size, last=self._replay is None)
+        is_probed = self._is_time_to_probe()
+        new = self._forward_backward(
+            batches, size, last=self._replay is None or is_probed
+        )
 
         # Replayed pairs: chosen by the new ones, never among them.
-        replayed, replay_size = None, StepSize(0, 0, 0, 0)
+        replayed, replay_size, probe = None, StepSize(0, 0, 0, 0), None
         if self._replay is not None:
             self._require_finite(new)
             records = [self._dataset[i].record for i in new.example_ids.tolist()]
@@ -445,22 +527,43 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             draw = self._replay.draw(new.example_ids, records, addresses)
             batches = self._deal(draw)
             replay_size = self._size_of(batches)
+            if is_probed and replay_size.pairs:
+                probe = ReplayProbe(self._model, self._device)
             replayed = self._forward_backward(
                 batches, replay_size, weight=self._replay.weight, last=True
             )
+            if probe is not None:
+                probe.after_replay(replayed.loss, self._replay.weight)
 
         # Update of the weights.
         grad_norm = self._clipped_grad_norm(new, replayed)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._lr_scheduler.step()
+        if probe is not None:
+            probe.after_update(partial(self._loss_of, batches, replay_size))
 
         # Update of the memory: refresh what was replayed, then store what is new.
         if self._replay is not None:
             self._replay.refresh(draw, replayed.jepa)
             self._replay.write(new.example_ids, records, addresses, new.jepa)
 
-        return self._metrics(new, size, replayed, replay_size, grad_norm)
+        metrics = self._metrics(new, size, replayed, replay_size, grad_norm)
+        return metrics if probe is None else {**metrics, **probe.metrics}
+
+    def _is_time_to_probe(self) -> bool:
+        every = self._probe_every_n_steps
+        return every is not None and (self._totals["steps"] + 1) % every == 0
+
+    def _loss_of(self, batches: list[PackedBatch], size: StepSize) -> Tensor:
+        """Loss of a pass without its gradient, the same on every rank."""
+        loss = torch.zeros((), device=self._device)
+        for batch in batches:
+            batch = batch.to(self._device)
+            loss += self._loss_fn(
+                self._model(batch), batch, max(size.labels, 1), max(size.pairs, 1)
+            )[0]
+        return all_reduce_sum(loss)
 
     def _size_of(self, batches: list[PackedBatch]) -> StepSize:
         mine = [
@@ -518,7 +621,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         pairs = [Pair(i, *record) for i, record in zip(ids, draw.records, strict=True)]
         mine = pairs[self._rank :: self._world_size]
         most = -(-len(pairs) // self._world_size)
-        batches = self._replay_collator.split(mine, max(-(-most // self._batch_size), 1))
+        batches = self._replay_collator.split(
+            mine, max(-(-most // self._batch_size), 1)
+        )
         on_cuda = self._device.type == "cuda"
         return [batch.pin_memory() if on_cuda else batch for batch in batches]
 
@@ -570,19 +675,47 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                 metrics = self._train_step(next(steps))
                 seconds = time.perf_counter() - start
                 self._totals["seconds"] += seconds
-                self._log(metrics, seconds, progress)
+                validation = self._validate()
+                self._log({**metrics, **validation}, seconds, progress)
                 self._profiler.step()
                 self._step_in_epoch += 1
                 if self._step_in_epoch == self._steps_per_epoch:
                     self._epoch, self._step_in_epoch = self._epoch + 1, 0
                 # Before the one to resume from, so that a killed run leaves none out.
                 self._save_at_flops(metrics["step_flops"])
+                self._save_if_best(validation)
                 if self._is_time_to_save():
                     self.save_checkpoint()
                 if self._reached_stop():
                     break
             progress.close()
         self._profiler.stop()
+
+    def _validate(self) -> dict[str, float]:
+        """Losses, and accuracy where asked for, on the held-out pairs when it is time, the
+        same on every rank. Nothing random is drawn, so no step notices.
+        """
+        every = self._eval_every_n_steps
+        is_time = (
+            self._step_in_epoch + 1 == self._steps_per_epoch
+            or self._reached_stop()
+            or (every is not None and self._totals["steps"] % every == 0)
+        )
+        if self._held_out_loss is None or not is_time:
+            return {}
+        self._model.eval()
+        metrics = self._held_out_loss(self._model)
+        if self._held_out_accuracy is not None:
+            # Compiled layers would be compiled again for each length of the cache.
+            eager = torch.compiler.set_stance if self._compile else nullcontext
+            reshard = not self._keep_gathered
+            with (
+                eager("force_eager"),
+                gathered(self._model, reshard_after_forward=reshard),
+            ):
+                metrics.update(self._held_out_accuracy(self._model.decoder))
+        self._model.train()
+        return metrics
 
     def _is_time_to_save(self) -> bool:
         every = self._save_every_n_steps
@@ -634,7 +767,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
 
     def _log(self, metrics: dict[str, Any], seconds: float, progress: tqdm) -> None:
         progress.update(1)
-        if self._totals["steps"] % self._log_every_n_steps or not self._is_rank_zero:
+        validated = {k: f"{v:.4f}" for k, v in metrics.items() if k.startswith("val_")}
+        is_time = validated or self._totals["steps"] % self._log_every_n_steps == 0
+        if not (is_time and self._is_rank_zero):
             return
         metrics = {
             k: v.item() if isinstance(v, Tensor) else v for k, v in metrics.items()
@@ -644,6 +779,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         if self._log_peak_memory_stats:
             metrics.update(training.get_memory_stats(device=self._device))
         progress.set_description(f"{self._epoch + 1}|loss {metrics['loss']:.4f}")
+        if validated:
+            progress.set_postfix(validated)
         self._metric_logger.log_dict(metrics, step=self._totals["steps"])
 
     # ------------------------------------------------------------- checkpoints
@@ -655,7 +792,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             self._model, self._optimizer, self._is_rank_zero, device=self._device
         )
         random_states: list[Any] = [None] * self._world_size
-        dist.all_gather_object(random_states, self._random_state())
+        dist.all_gather_object(random_states, random_state(self._device))
         if self._is_rank_zero:
             if self._step_in_epoch == 0:
                 name = checkpoint.checkpoint_name(self._epoch - 1, None)
@@ -674,6 +811,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                     "epoch": self._epoch,
                     "step_in_epoch": self._step_in_epoch,
                     "totals": self._totals,
+                    "validation.size and .seed": self._split,
+                    "best": self._best,
                     "optimizer": optimizer,
                     "lr_scheduler": self._lr_scheduler.state_dict(),
                     "replay": None
@@ -709,6 +848,33 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                 )
                 write_model_card(self._output_dir)
                 log.info(f"Saved {self._output_dir / name}.")
+        dist.barrier()
+
+    def _save_if_best(self, validation: dict[str, float]) -> None:
+        """Keep the weights that are the best so far: by accuracy, else by loss."""
+        if not (self._keep_best and validation):
+            return
+        name = "val_accuracy" if "val_accuracy" in validation else "val_loss"
+        score = validation[name] * (1 if name == "val_accuracy" else -1)
+        if not score > self._best.get(name, float("-inf")):
+            return
+        self._best = {name: score}
+        weights, predictor = self._gather_weights()
+        if self._is_rank_zero:
+            path = self._output_dir / checkpoint.best_name(self._totals["steps"])
+            # A run that was killed after writing it comes by again.
+            if not path.is_dir():
+                adapter_only = self._save_adapter_weights_only
+                checkpoint.publish(
+                    self._output_dir,
+                    path.name,
+                    lambda epoch: self._write_weights(weights, epoch, adapter_only),
+                    progress={**validation, **self._progress()},
+                    predictor=predictor,
+                )
+            checkpoint.set_best(path)
+            write_model_card(self._output_dir)
+            log.info(f"Saved {path}: {name} {validation[name]:.4f}.")
         dist.barrier()
 
     def _gather_weights(self) -> tuple[dict[str, Tensor], Tensor | None]:
@@ -764,6 +930,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         """Put everything but the weights back to where the checkpoint was written."""
         self._epoch, self._step_in_epoch = state["epoch"], state["step_in_epoch"]
         self._totals = state["totals"]
+        self._best = state["best"]
         training.load_from_full_optimizer_state_dict(
             self._model, self._optimizer, state["optimizer"], self._device
         )
@@ -771,15 +938,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         if self._replay is not None and state["replay"] is not None:
             self._replay.load_state_dict(state["replay"])
         if len(state["random_states"]) == self._world_size:
-            cpu, cuda = state["random_states"][self._rank]
-            torch.set_rng_state(cpu)
-            if cuda is not None and self._device.type == "cuda":
-                torch.cuda.set_rng_state(cuda, self._device)
-
-    def _random_state(self) -> tuple[Tensor, Tensor | None]:
-        on_cuda = self._device.type == "cuda"
-        cuda = torch.cuda.get_rng_state(self._device) if on_cuda else None
-        return torch.get_rng_state(), cuda
+            set_random_state(state["random_states"][self._rank], self._device)
 
     def cleanup(self) -> None:
         """Close the log and leave the process group."""

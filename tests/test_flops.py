@@ -8,8 +8,14 @@ from torchtune.models.llama3_2 import llama3_2
 
 from erjepa.flops import StepFlops
 from erjepa.forward import PackedDecoder
-from erjepa.packing import PairCollator
-from tests.models_for_tests import BASE_SHAPE, VOCAB, random_pairs, small_decoder
+from erjepa.packing import PairCollator, dense_mask
+from tests.models_for_tests import (
+    BASE_SHAPE,
+    VOCAB,
+    random_pairs,
+    related_pairs,
+    small_decoder,
+)
 
 
 def without_adapters():
@@ -28,16 +34,20 @@ def partly_trained():
 
 @pytest.mark.parametrize("build", [small_decoder, without_adapters, partly_trained])
 @pytest.mark.parametrize("num_pairs", [1, 5])
-def test_a_pass_by_torchs_count(build, num_pairs):
-    """Rows of one pair each and no padding, so torch runs what is counted.
+@pytest.mark.parametrize("train_on_input", [False, True])
+def test_a_pass_by_torchs_count(build, num_pairs, train_on_input):
+    """One row and no padding, so torch runs what is counted.
 
     But for attention: torch counts all of a row's positions seeing all, we those that the
     mask lets see each other.
     """
     decoder = build()
     model = PackedDecoder(decoder, num_predictor_tokens=1)
-    pair = random_pairs(1)[0]
-    batch = PairCollator(predictor_ids=[94])([pair] * num_pairs)
+    batch = PairCollator(predictor_ids=[94], train_on_input=train_on_input)(
+        related_pairs(num_pairs)
+    )
+    if num_pairs > 1:
+        assert batch.num_projected < batch.num_labels
     with (
         FlopCounterMode(display=False) as counter,
         sdpa_kernel(SDPBackend.MATH),  # the others are not counted on the CPU
@@ -50,8 +60,25 @@ def test_a_pass_by_torchs_count(build, num_pairs):
     linear = sum(n for op, n in counts.items() if op is torch.ops.aten.mm)
     assert counted(batch) - attention == linear
     products = sum(n for op, n in counts.items() if op is torch.ops.aten.bmm)
-    rows, length = batch.tokens.shape
-    assert counted._per_attended * rows * length**2 == products
+    assert batch.tokens.numel() == batch.num_tokens
+    assert counted._per_attended * batch.num_tokens**2 == products
+
+
+@pytest.mark.parametrize("views", ["shared", "standalone", "none"])
+def test_attention_is_counted_where_the_mask_admits_it(views):
+    collator = PairCollator(views=views, predictor_ids=[94], row_length=64)
+    batch = collator(related_pairs(20))
+    assert len(batch.tokens) > 1
+    padding = batch.tokens.numel() - batch.num_tokens
+    assert batch.attention_area == dense_mask(batch.end).sum() - padding
+
+
+def test_what_pairs_share_counts_once():
+    counted, collator = StepFlops(small_decoder()), PairCollator(predictor_ids=[94])
+    pairs = random_pairs(4)
+    assert counted(collator(pairs * 3)) == counted(collator(pairs))
+    apart = sum(counted(collator([pair])) for pair in pairs)
+    assert counted(collator(pairs)) < apart
 
 
 def test_attention_by_hand():

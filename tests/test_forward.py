@@ -1,7 +1,7 @@
 """Packed forward = three separate forwards, for losses and every gradient.
 
-Chain: reference (one forward a view, no packing) = packed on one row a pair = packed with
-several pairs a row, to 1e-5 in float32.
+Chain: reference (one forward a view, no packing) = rows of one pair = rows of several pairs,
+which share tokens, predictor tokens, readouts and labels, to 1e-5 in float32.
 """
 
 import pytest
@@ -10,8 +10,10 @@ import torch
 from erjepa.forward import PackedDecoder
 from erjepa.loss import JEPALoss
 from erjepa.packing import PairCollator
-from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
-from tests.reference.three_forwards import reference_loss
+from tests.models_for_tests import random_pairs, related_pairs, small_decoder
+from tests.reference.three_forwards import pair_losses, reference_loss
+
+PREDICTOR_IDS = [94, 95, 96, 97]
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -32,44 +34,85 @@ def gradients(module):
     return {n: p.grad for n, p in module.named_parameters() if p.requires_grad}
 
 
-@pytest.mark.parametrize("views", ["shared", "standalone"])
-@pytest.mark.parametrize("k", [0, 1, 2])
-@pytest.mark.parametrize("row_length", [None, 128])
-@pytest.mark.parametrize("trained", [True, False])
-def test_packed_equals_three_forwards(views, k, row_length, trained):
-    pairs = random_pairs(7)
-    decoder = small_decoder()
+def both(pairs, collator, *, k, views, trained=True):
+    """Loss, losses of each pair and gradients: packed, and from three forwards."""
+    decoder = small_decoder(vocab_size=98)
     model = packed_model(decoder, k, trained)
-    loss_fn = JEPALoss(lm_weight=0.7, jepa_weight=1.3)
-    collator = PairCollator(
-        views=views, predictor_ids=PREDICTOR_IDS[:k], row_length=row_length
-    )
+    weights = {"lm_weight": 0.7, "jepa_weight": 1.3 * (views != "none")}
     batch = collator(pairs)
-    assert row_length is None or batch.tokens.shape[0] < len(pairs)
-
-    loss, each = loss_fn(model(batch), batch, batch.num_labels, batch.num_pairs)
-    loss.backward()
-    packed = gradients(model)
-    model.zero_grad()
-    expected, lm, jepa = reference_loss(
-        decoder,
-        pairs,
-        views=views,
-        predictor_ids=PREDICTOR_IDS[:k],
-        predictor_rows=model.predictor,
-        lm_weight=0.7,
-        jepa_weight=1.3,
+    loss, each = JEPALoss(**weights)(
+        model(batch), batch, batch.num_labels, batch.num_pairs
     )
+    loss.backward()
+    packed = (loss, each.lm, each.jepa, gradients(model))
+    model.zero_grad()
+    objective = {
+        "views": views,
+        "predictor_ids": PREDICTOR_IDS[:k],
+        "predictor_rows": model.predictor,
+    }
+    expected, *_ = reference_loss(decoder, pairs, **weights, **objective)
     expected.backward()
+    with torch.no_grad():
+        lm, jepa = zip(
+            *(pair_losses(decoder, pair, **objective) for pair in pairs), strict=True
+        )
+    lm = torch.stack([losses.sum() for losses in lm])
+    jepa = torch.stack(jepa) if views != "none" else torch.zeros(0)
+    return packed, (expected, lm, jepa, gradients(model)), batch
 
-    torch.testing.assert_close(loss, expected, **TOLERANCE)
-    torch.testing.assert_close(each.lm.sum() / batch.num_labels, lm, **TOLERANCE)
-    torch.testing.assert_close(each.jepa.mean(), jepa, **TOLERANCE)
-    reference = gradients(model)
-    assert packed.keys() == reference.keys()
-    for name, gradient in reference.items():
+
+def assert_same(packed, reference):
+    for mine, expected in zip(packed[:3], reference[:3], strict=True):
+        torch.testing.assert_close(mine, expected, **TOLERANCE)
+    assert packed[3].keys() == reference[3].keys()
+    for name, gradient in reference[3].items():
         assert gradient.abs().max() > 1e-6, f"{name} has no gradient to compare"
-        torch.testing.assert_close(packed[name], gradient, **TOLERANCE)
+        torch.testing.assert_close(packed[3][name], gradient, **TOLERANCE, msg=name)
+
+
+@pytest.mark.parametrize("views", ["shared", "standalone", "none"])
+@pytest.mark.parametrize("k", [0, 1, 4])
+@pytest.mark.parametrize(
+    "rows", [{}, {"row_length": 64}, {"row_length": 64, "trim": True}], ids=str
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_packed_equals_three_forwards(views, k, rows, seed):
+    """Pairs that share a source or a target, begin one another, or are equal."""
+    pairs = related_pairs(12, seed)
+    k = k if views != "none" else 0
+    collator = PairCollator(views=views, predictor_ids=PREDICTOR_IDS[:k], **rows)
+    packed, reference, batch = both(pairs, collator, k=k, views=views)
+    assert_same(packed, reference)
+    assert batch.num_tokens < sum(map(collator.length, pairs))
+    assert batch.num_projected < batch.num_labels
+    if k:
+        assert batch.predictor_pos.numel() < k * len(pairs)
+    if "row_length" in rows and views != "none":
+        assert len(batch.tokens) > 1
+
+
+@pytest.mark.parametrize("views", ["shared", "standalone"])
+def test_pairs_of_one_source_equal_three_forwards(views):
+    source, *others = random_pairs(5)
+    names = ("source", "bridge", "source_view")
+    same = {name: getattr(source, name) for name in names}
+    pairs = [source, *(pair._replace(**same) for pair in others)]
+    collator = PairCollator(views=views, predictor_ids=PREDICTOR_IDS[:4])
+    packed, reference, batch = both(pairs, collator, k=4, views=views)
+    assert_same(packed, reference)
+    assert len(set(batch.predicted_pos.tolist())) == 1
+    assert batch.predictor_pos.numel() == 4
+
+
+@pytest.mark.parametrize("views", ["shared", "standalone"])
+@pytest.mark.parametrize("k", [1, 2])
+def test_frozen_predictor_tokens_equal_three_forwards(views, k):
+    pairs = random_pairs(7)
+    collator = PairCollator(views=views, predictor_ids=PREDICTOR_IDS[:k])
+    packed, reference, _ = both(pairs, collator, k=k, views=views, trained=False)
+    assert_same(packed, reference)
+    assert "predictor" not in packed[3]
 
 
 @pytest.mark.parametrize("views", ["shared", "standalone"])
@@ -110,7 +153,7 @@ def test_parts_add_up_to_the_whole():
 
 def test_no_pairs_reach_every_trained_parameter_with_zero_gradient():
     model = packed_model(small_decoder(), 2)
-    batch = PairCollator(predictor_ids=PREDICTOR_IDS)([])
+    batch = PairCollator(predictor_ids=PREDICTOR_IDS[:2])([])
     loss, each = JEPALoss()(model(batch), batch, 1, 1)
     loss.backward()
     assert loss.item() == 0 and len(each.lm) == len(each.jepa) == 0

@@ -35,7 +35,9 @@ def flex(monkeypatch):
         ("compile_friendly_flex_attention", flex_attention),
     ):
         monkeypatch.setattr(attention_utils, name, value, raising=False)
-    monkeypatch.setattr(erjepa.forward, "attention_mask", block_mask)
+    monkeypatch.setattr(
+        erjepa.forward, "attention_mask", lambda end, dtype: block_mask(end)
+    )
 
 
 @pytest.mark.parametrize("views", ["shared", "standalone"])

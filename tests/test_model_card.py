@@ -56,9 +56,7 @@ def test_method(changes, method, terms):
 
 def test_base_data_keys_and_scores():
     merged = {**SUMMARY, "weights": "merged", "accuracy": 0.49}
-    card = model_card(
-        config(seed=37), {"epoch_1": SUMMARY, "epoch_1_merged": merged}
-    )
+    card = model_card(config(seed=37), {"epoch_1": SUMMARY, "epoch_1_merged": merged})
     header, _, rest = card.removeprefix("---\n").partition("---\n")
     assert OmegaConf.create(header).base_model == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert "| data | `nl_rx_dataset(subset=turk, split=train)` |" in rest
@@ -91,4 +89,7 @@ def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):
     (results / "summary.json").write_text(json.dumps(SUMMARY))
     write_model_card(tmp_path)
     after = (checkpoint / "README.md").read_text()
-    assert "| epoch_0 | adapter | exact_match | 50.00% |" in after and "Not scored" not in after
+    assert (
+        "| epoch_0 | adapter | exact_match | 50.00% |" in after
+        and "Not scored" not in after
+    )

@@ -10,14 +10,17 @@ from erjepa.datasets.predictor_tokens import predictor_token_ids
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sampler import StepSampler
 from erjepa.datasets.spider import spider_dataset
+from erjepa.datasets.split import Split, hold_out
 
 __all__ = [
     "ChatTemplate",
     "Pair",
     "PairedDataset",
     "Record",
+    "Split",
     "StepSampler",
     "gsm8k_dataset",
+    "hold_out",
     "load_records",
     "nl_rx_dataset",
     "nq_open_dataset",

@@ -47,6 +47,25 @@ def load_task(name: str, databases: str | Path | None = None) -> Task:
     return import_module(f"erjepa.tasks.{name}").TASK
 
 
+def require_fields(task: Task, dataset: Any, component: str) -> None:
+    """Find out before generating whether answers can be scored.
+
+    Args:
+        task (Task): what they are scored by.
+        dataset (Any): dataset of the prompts, with ``scoring_fields``.
+        component (str): its builder, for the message.
+
+    Raises:
+        ValueError: if the dataset does not give what the task needs.
+    """
+    known = {"target", "output", *dataset.scoring_fields(0)}
+    if missing := sorted(set(FIELDS[task.name]) - known):
+        raise ValueError(
+            f"task={task.name} scores by {', '.join(missing)}, which {component} does "
+            "not give"
+        )
+
+
 def score_predictions(
     task: Task, predictions: Sequence[Prediction]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -5,7 +5,8 @@ A checkpoint is one folder of ``output_dir``: ``epoch_0`` after the first epoch,
 holds what torchtune's checkpointer writes (merged weights, adapter, their configs),
 ``progress.json``: where the run was, and ``predictor.pt``: the embeddings of the predictor
 tokens, where they are trained. The newest of an epoch or step also has ``recipe_state.pt``:
-all that a run needs to go on as if it had not stopped. Those at FLOPs are for scoring.
+all that a run needs to go on as if it had not stopped. Those at FLOPs are for scoring, and so
+is ``best``, a link to the one that did best on validation, ``best_step_80``.
 
 torchtune writes the files of a checkpoint one after the other where they are to be found, so
 a killed run can leave half of one. Here they are written aside, and one rename puts them in
@@ -30,6 +31,7 @@ ADAPTER = "adapter_model.pt"
 PROGRESS = "progress.json"
 PREDICTOR = "predictor.pt"
 SCRATCH = ".partial"  # the checkpointer's own output_dir
+BEST = "best"
 _NAME = re.compile(r"epoch_(\d+)(?:_step_(\d+))?$")
 _FLOPS_NAME = re.compile(r"flops_(\d+)$")
 
@@ -115,6 +117,25 @@ def publish(
     for path in older:
         (path / RECIPE_STATE).unlink(missing_ok=True)
     return final
+
+
+def best_name(step: int | str) -> str:
+    """Name of the checkpoint that did best on validation, after ``step`` steps of the run."""
+    return f"{BEST}_step_{step}"
+
+
+def set_best(path: Path) -> None:
+    """Make ``best`` lead to the checkpoint ``path``, at once; those before it go."""
+    output_dir, link = path.parent, path.parent / f".{BEST}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(path.name)
+    os.replace(link, output_dir / BEST)
+    scratch = output_dir / SCRATCH
+    for older in output_dir.glob(best_name("*")):
+        if older != path:
+            scratch.mkdir(exist_ok=True)
+            os.rename(older, scratch / older.name)  # absent first, then deleted
+    shutil.rmtree(scratch, ignore_errors=True)
 
 
 def load_progress(path: Path) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def measure(repeats: int, top: int = 0) -> list[Row]:
 
         for _ in range(2):
             step()
-        mask = partial(attention_mask, batches[-1].document, batches[-1].branch)
+        mask = partial(attention_mask, batches[-1].end, recipe._dtype)
         product, product_flops = mlp_product(recipe, batches[-1].tokens.numel())
         batches.clear()
         times = interleave(

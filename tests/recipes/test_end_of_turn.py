@@ -24,9 +24,7 @@ def labels_of_passes(base, data, output_dir, monkeypatch, **overrides):
     monkeypatch.setattr(
         LoRAFinetuneRecipeDistributedERJEPA, "_forward_backward", recorded
     )
-    cfg = make_config(
-        overrides_for(base, data, output_dir, stop__steps=3, **overrides)
-    )
+    cfg = make_config(overrides_for(base, data, output_dir, stop__steps=3, **overrides))
     (passes,) = train(cfg, 1, lambda recipe: list(passes))
     return passes
 

@@ -29,7 +29,7 @@ def evaluate(cfg, world_size=1, dies_at_batch=None):
 
     def run():
         if dies_at_batch is not None and utils.get_world_size_and_rank()[1] == 0:
-            kill_at_call(evaluate_erjepa, "generate_greedy", dies_at_batch)
+            kill_at_call(evaluate_erjepa, "generate_answers", dies_at_batch)
         recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
         recipe.setup(cfg)
         return recipe.evaluate()

@@ -33,14 +33,20 @@ def settings_for(adapter):
 
 
 def watch_gradients(recipe_class, patch):
-    """Collect the dtypes of gradients at every step, and of what attention is given."""
-    seen = {"gradients": set(), "hidden": set()}
+    """Collect the dtypes of gradients and of hidden states, and whether gradients are
+    what bfloat16 holds.
+    """
+    seen = {"gradients": set(), "hidden": set(), "rounded": set()}
     clip = recipe_class._clipped_grad_norm
     build = recipe_class._build_model
 
     def clipped(self, *passes):
-        gradients = (p.grad for p in self._model.parameters() if p.grad is not None)
+        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+        gradients = [getattr(g, "_local_tensor", g) for g in gradients]
+        gradients = [g for g in gradients if g.numel()]  # a rank may have no part
         seen["gradients"].update(g.dtype for g in gradients)
+        if self._totals["steps"] > 1:  # B is zero before, and so is the gradient of A
+            seen["rounded"].update(g.equal(g.bfloat16().float()) for g in gradients)
         return clip(self, *passes)
 
     def built(self, *args):
@@ -88,6 +94,7 @@ def test_trained_in_float32_computed_in_bfloat16(
                 "moments": {torch.float32},
                 "gradients": {torch.float32},
                 "hidden": {torch.bfloat16},
+                "rounded": {False},
             }
         metrics[world_size] = read_metrics(output_dir)
     # The gradients of parts of a step are rounded apart from each other.

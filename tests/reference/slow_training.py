@@ -76,15 +76,35 @@ def train_slowly(
         loss, lm, jepa = reference_loss(
             decoder, new, predictor_rows=predictor, **objective
         )
+        update = {}
         if replayed:
             replay, *_ = reference_loss(
                 decoder, replayed, predictor_rows=predictor, **objective
             )
+            ours, theirs = (
+                torch.cat(
+                    [
+                        gradient.flatten()
+                        for gradient in torch.autograd.grad(
+                            part, parameters, retain_graph=True
+                        )
+                    ]
+                )
+                for part in (loss, replay)
+            )
+            update["gradient_cosine"] = torch.cosine_similarity(ours, theirs, dim=0)
+            update["replay_gradient_norm"] = theirs.norm()
+            update["replay_loss_before"] = replay
             loss = loss + beta * replay
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
         optimizer.step()
+        if replayed:
+            with torch.no_grad():
+                update["replay_loss_after"], *_ = reference_loss(
+                    decoder, replayed, predictor_rows=predictor, **objective
+                )
 
         memory.refresh(slots, replay_errors)
         memory.write(ids, [pair.record for pair in new], sources, errors)
@@ -96,6 +116,7 @@ def train_slowly(
                 "grad_norm": norm.item(),
                 "replayed": len(slots),
                 "memory_size": len(memory.slots),
+                **{name: value.item() for name, value in update.items()},
             }
         )
     return metrics, memory

@@ -1,0 +1,61 @@
+"""Pairs held out of the training pairs, to validate on."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from erjepa.datasets.pairs import Pair
+
+
+class Split(NamedTuple):
+    """A dataset in two, by example id.
+
+    Args:
+        train (list[int]): examples to train on, ascending.
+        held_out (list[int]): the others, in the order they were drawn: its first n are what
+            a smaller ``validation.size=n`` holds out.
+        copies (int): examples in neither, because a held-out one has the same tokens.
+    """
+
+    train: list[int]
+    held_out: list[int]
+    copies: int
+
+
+def hold_out(dataset: Sequence[Pair], size: int, seed: int = 0) -> Split:
+    """Draw pairs to hold out; which ones depends on the dataset and the seed alone.
+
+    Training must not know them, so a verbatim copy of a held-out pair, in source and target,
+    leaves the training pairs too.
+
+    Args:
+        dataset (Sequence[Pair]): all N pairs, item ``i`` with example id ``i``.
+        size (int): how many to hold out, below N.
+        seed (int): of the draw.
+
+    Returns:
+        Split: the example ids of both parts.
+
+    Raises:
+        ValueError: if no pair is left to train on.
+    """
+    if size >= len(dataset):
+        raise ValueError(
+            f"validation.size={size}: it must be below the number of training pairs, "
+            f"{len(dataset)}, of which it is a part"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    held_out = torch.randperm(len(dataset), generator=generator)[:size].tolist()
+    known = {_text(dataset[i]) for i in held_out}
+    train = [i for i in range(len(dataset)) if _text(dataset[i]) not in known]
+    if not train:
+        raise ValueError(
+            f"validation.size={size}: every other pair is a copy of a held-out one; "
+            "hold out fewer"
+        )
+    return Split(train, held_out, len(dataset) - size - len(train))
+
+
+def _text(pair: Pair) -> tuple[bytes, bytes]:
+    return pair.source.tobytes(), pair.target.tobytes()

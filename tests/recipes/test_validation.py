@@ -1,0 +1,356 @@
+"""Validation measures the model on held-out pairs, and the training does not notice."""
+
+import functools
+import json
+import os
+import shutil
+
+import pytest
+import torch
+
+from erjepa.datasets import hold_out, paired_dataset
+from erjepa.training import checkpoint
+from erjepa_recipe import evaluate_erjepa
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
+    LoRAFinetuneRecipeDistributedERJEPA as Recipe,
+)
+from tests.recipes.harness import (
+    kill_at_call,
+    make_config,
+    on_ranks,
+    overrides_for,
+    read_metrics,
+    train,
+    train_and_kill,
+)
+from tests.recipes.test_resume import assert_same, deterministic, state
+from tests.reference.three_forwards import reference_loss
+
+SIZE = 9
+
+
+def config(base, data, output_dir, *more, **overrides):
+    """35 pairs to train on: five steps of eight an epoch, on one rank."""
+    settings = {
+        "batch_size": 8,
+        "replay__selection": "uniform",
+        "replay__budget": 6,
+        "validation__size": SIZE,
+        "max_new_tokens": 6,
+        "eval_batch_size": 2,
+        "save_adapter_weights_only": True,
+        **overrides,
+    }
+    return make_config([*overrides_for(base, data, output_dir, **settings), *more])
+
+
+def validations(output_dir):
+    """Step -> what validation logged there."""
+    steps = enumerate(read_metrics(output_dir), start=1)
+    kept = (
+        (step, {k: v for k, v in metrics.items() if k.startswith("val_")})
+        for step, metrics in steps
+    )
+    return {step: metrics for step, metrics in kept if metrics}
+
+
+def best(output_dir):
+    return torch.load(output_dir / "best" / checkpoint.ADAPTER, weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """40 pairs: three of four have the same target, which a model soon always gives."""
+    path = tmp_path_factory.mktemp("answers") / "train.jsonl"
+    with path.open("w") as lines:
+        for i in range(40):
+            target = "ab" if i % 4 else f"c{i}"
+            turns = [("user", f"say {i}"), ("assistant", target)]
+            record = {"messages": [{"role": r, "content": c} for r, c in turns]}
+            lines.write(json.dumps(record) + "\n")
+    return path
+
+
+def reference_on_held_out(recipe):
+    """The objective on the held-out pairs, each in forward passes of its own."""
+    model = recipe._model.eval()
+    with torch.no_grad():
+        losses = reference_loss(
+            model.decoder,
+            [recipe._dataset[i] for i in recipe._held_out],
+            views="shared",
+            predictor_ids=recipe._collator.predictor_ids,
+            predictor_rows=model.predictor,
+            jepa_weight=recipe._loss_fn.jepa_weight,
+        )
+    return dict(zip(("val_loss", "val_lm_loss", "val_jepa_loss"), losses, strict=True))
+
+
+def test_losses_are_those_of_the_objective_without_dropout(base, data, tmp_path):
+    overrides = {"model__lora_dropout": 0.3, "loss__jepa_weight": 0.5}
+    cfg = config(base, data, tmp_path, eval_every_n_steps=2, **overrides)
+    (expected,) = train(cfg, 1, reference_on_held_out)
+    found = validations(tmp_path)
+    # And at the end of each of the two epochs.
+    assert list(found) == [2, 4, 5, 6, 8, 10]
+    expected = {name: value.item() for name, value in expected.items()}
+    assert found[10] == pytest.approx(expected, rel=1e-5)
+    assert found[2] != pytest.approx(expected, rel=1e-2)
+
+
+def test_sft_has_no_jepa_loss(base, data, tmp_path):
+    overrides = {"replay__weight": 0, "loss__jepa_weight": 0}
+    train(config(base, data, tmp_path, **overrides))
+    for metrics in validations(tmp_path).values():
+        assert metrics == {
+            "val_loss": metrics["val_lm_loss"],
+            "val_lm_loss": metrics["val_lm_loss"],
+        }
+
+
+def test_a_logger_that_skips_steps_keeps_validations(base, data, tmp_path):
+    train(config(base, data, tmp_path, eval_every_n_steps=2, log_every_n_steps=3))
+    lines = (tmp_path / "logs" / "metrics.txt").read_text().splitlines()
+    steps = [int(line.split()[1]) for line in lines]
+    assert steps == [2, 3, 4, 5, 6, 8, 9, 10]
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+def test_training_does_not_notice(base, data, tmp_path, monkeypatch, reshard):
+    """Dropout, replay and weights of two sharded ranks, bit for bit."""
+    overrides = {
+        "model__lora_dropout": 0.2,
+        "gradient_accumulation_steps": 2,
+        "batch_size": 2,
+        "fsdp_reshard_after_forward": reshard,
+    }
+    with_it = {
+        "eval_every_n_steps": 1,
+        "validation__generate": 5,
+        "keep_best": True,
+    }
+    watched = config(base, data, tmp_path / "watched", **overrides, **with_it)
+    (mine, _) = train(watched, 2, state)
+    assert len(validations(tmp_path / "watched")) == 10
+    monkeypatch.setattr(Recipe, "_validate", lambda self: {})
+    (final, _) = train(config(base, data, tmp_path / "alone", **overrides), 2, state)
+    assert not validations(tmp_path / "alone")
+    assert_same(mine, final)
+    alone = deterministic(read_metrics(tmp_path / "alone"))
+    for a, b in zip(
+        deterministic(read_metrics(tmp_path / "watched")), alone, strict=True
+    ):
+        # FLOPs and tokens too: validation is no training.
+        assert {k: v for k, v in a.items() if not k.startswith("val_")} == b
+
+
+def test_any_ranks_measure_the_same(base, answers, tmp_path):
+    """And what evaluation says of the checkpoint."""
+    settings = {
+        "validation__size": 11,
+        "validation__generate": 11,
+        "eval_batch_size": 4,
+        "optimizer__lr": 3e-2,
+        "epochs": 5,
+        "keep_best": True,
+    }
+    found = {}
+    for ranks in (1, 2):
+        output_dir = tmp_path / str(ranks)
+        settings["batch_size"] = 8 // ranks
+        train(config(base, answers, output_dir, **settings), ranks)
+        found[ranks] = validations(output_dir)
+    accuracies = [metrics["val_accuracy"] for metrics in found[1].values()]
+    assert accuracies[0] == 0 and 0.5 < max(accuracies) < 1
+    for step, metrics in found[2].items():
+        assert metrics == pytest.approx(found[1][step], rel=1e-3), step
+
+    folder = tmp_path / "2"
+    last = list(found[2].values())[-1]["val_accuracy"]
+    for name, expected in (("best", max(accuracies)), ("epoch_4", last)):
+        split = ("eval_split=validation", f"checkpoint_dir={folder / name}")
+        cfg = config(base, answers, folder, *split, **settings)
+        (summary, _) = on_ranks(functools.partial(evaluate, cfg), 2)
+        assert summary["accuracy"] == expected and summary["split"] == "validation"
+        scored = folder / "evaluation" / f"{name}_validation" / "predictions.jsonl"
+        ids = [json.loads(line)["id"] for line in scored.read_text().splitlines()]
+        split = hold_out(range_of(base, answers), 11)
+        assert ids == sorted(split.held_out)
+        # Of the targets, those of three quarters are "ab".
+        assert summary["targets_in_train"] == sum(i % 4 != 0 for i in ids)
+
+
+def evaluate(cfg):
+    recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
+    recipe.setup(cfg)
+    return recipe.evaluate()[-1]
+
+
+def range_of(base, data):
+    """The pairs of ``data``."""
+    from torchtune.models.llama3 import llama3_tokenizer
+
+    tokenizer = llama3_tokenizer(
+        str(base / "tokenizer.model"),
+        special_tokens_path=str(base / "special_tokens.json"),
+    )
+    return paired_dataset(tokenizer, source=str(data))
+
+
+def test_training_never_sees_a_held_out_pair(base, data, tmp_path):
+    def seen(recipe):
+        slots = recipe._replay.memory.example_ids.tolist()
+        return (
+            slots,
+            recipe._held_out,
+            [p.example_id for p in recipe._dataloader.dataset],
+        )
+
+    by_seed = []
+    for seed in (82, 23):
+        output_dir = tmp_path / str(seed)
+        ((slots, held_out, trained), _) = train(
+            config(base, data, output_dir, seed=seed, batch_size=4, epochs=1), 2, seen
+        )
+        assert sorted([*trained, *held_out]) == list(range(44))
+        assert sorted(slots) == trained
+        by_seed.append(held_out)
+    assert by_seed[0] == by_seed[1] and len(by_seed[0]) == SIZE
+
+
+def test_the_best_checkpoint_is_kept(base, data, tmp_path):
+    """At a rate at which the loss on held-out pairs turns up again."""
+    overrides = {
+        "eval_every_n_steps": 1,
+        "keep_best": True,
+        "save_every_n_steps": 1,
+        "optimizer__lr": 6e-2,
+        "epochs": 3,
+    }
+    train(config(base, data, tmp_path, **overrides))
+    found = {step: m["val_loss"] for step, m in validations(tmp_path).items()}
+    lowest = min(found, key=found.get)
+    assert lowest < 15 and len(found) == 15
+    progress = checkpoint.load_progress(tmp_path / "best")
+    assert progress["steps"] == lowest
+    assert progress["val_loss"] == pytest.approx(found[lowest])
+    same_step = f"epoch_{lowest // 5}_step_{lowest % 5}"
+    if lowest % 5 == 0:
+        same_step = f"epoch_{lowest // 5 - 1}"
+    expected = torch.load(tmp_path / same_step / checkpoint.ADAPTER, weights_only=True)
+    assert_same(best(tmp_path), expected)
+    names = {path.name for path in tmp_path.glob("best*")}
+    assert names == {"best", f"best_step_{lowest}"}
+    assert not (tmp_path / "best" / checkpoint.RECIPE_STATE).exists()
+    assert not (tmp_path / checkpoint.SCRATCH).exists()
+
+
+# Where rank 0 is killed: while the fourth best is kept, at the fourth step, which follows the
+# checkpoint of the third; each of the first steps is the best so far.
+KILLS = {
+    "before best leads to it": (checkpoint, "set_best", 4, False),
+    "before the link is put in place": (os, "symlink", 4, True),
+    "before the older one goes": (os, "rename", 8, False),
+    "while the older one goes": (os, "rename", 8, True),
+    "after the best is kept": (checkpoint, "set_best", 4, True),
+    "before a step": (Recipe, "_train_step", 8, False),
+}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(base, data, tmp_path_factory):
+    output_dir = tmp_path_factory.mktemp("uninterrupted")
+    (final, _) = train(resumable(base, data, output_dir), 2, state)
+    return output_dir, final
+
+
+def resumable(base, data, output_dir, **overrides):
+    settings = {
+        "model__lora_dropout": 0.1,
+        "eval_every_n_steps": 1,
+        "save_every_n_steps": 3,
+        "keep_best": True,
+        "optimizer__lr": 6e-2,
+        "batch_size": 4,
+    }
+    return config(base, data, output_dir, **settings, **overrides)
+
+
+@pytest.mark.parametrize("kill", KILLS)
+def test_killed_and_resumed(base, data, tmp_path, uninterrupted, kill):
+    output_dir, final = uninterrupted
+    owner, name, call, after = KILLS[kill]
+    losses = [metrics["val_loss"] for metrics in validations(output_dir).values()]
+    assert losses[:5] == sorted(losses[:5], reverse=True)
+    arm = functools.partial(kill_at_call, owner, name, call, after=after)
+    train_and_kill(resumable(base, data, tmp_path), 2, arm)
+    assert best(tmp_path)  # whole, whichever it is
+    newest = checkpoint.checkpoints(tmp_path)[-1].name
+    assert newest == ("epoch_1_step_1" if kill == "before a step" else "epoch_0_step_3")
+    (mine, _) = train(
+        resumable(base, data, tmp_path, resume_from_checkpoint=True), 2, state
+    )
+    assert_same(mine, final)
+    assert deterministic(read_metrics(tmp_path)) == deterministic(
+        read_metrics(output_dir)
+    )
+    assert_same(best(tmp_path), best(output_dir))
+    assert (tmp_path / "best").readlink() == (output_dir / "best").readlink()
+    assert len(list(tmp_path.glob("best*"))) == 2
+
+
+def test_a_resumed_run_keeps_its_validation_pairs(base, data, tmp_path, uninterrupted):
+    shutil.copytree(uninterrupted[0], tmp_path, dirs_exist_ok=True, symlinks=True)
+    for override in ({"validation__size": 8}, {"validation__seed": 1}):
+        cfg = resumable(base, data, tmp_path, resume_from_checkpoint=True)
+        for key, value in override.items():
+            section, name = key.split("__")
+            cfg[section][name] = value
+        with pytest.raises(ValueError, match="written with validation.size and .seed"):
+            train(cfg, 2)
+
+
+def test_pairs_that_do_not_fit_are_not_validated_on(base, data, tmp_path):
+    def lengths(recipe):
+        return (
+            recipe._held_out,
+            [recipe._collator.length(recipe._dataset[i]) for i in recipe._held_out],
+            len(recipe._dataloader.dataset),
+        )
+
+    cfg = config(base, data, tmp_path, max_seq_len=160, skip_too_long=True)
+    ((held_out, sizes, trained),) = train(cfg, 1, lengths)
+    split = hold_out(range_of(base, data), SIZE)
+    assert set(held_out) < set(split.held_out) and max(sizes) <= 160
+    assert 0 < trained < len(split.train)
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        ({"validation__size": 44}, "validation.size=44: it must be below"),
+        ({"validation__size": "null", "keep_best": True}, "keep_best=True needs"),
+        ({"validation__generate": 10}, "validation.generate=10 is more than"),
+        ({"eval_every_n_steps": 0}, "eval_every_n_steps must be"),
+        ({"validation__generate": 2, "task": "spider"}, "task=spider scores by db_id"),
+    ],
+)
+def test_bad_values(base, data, tmp_path, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        train(config(base, data, tmp_path, **overrides))
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        (["eval_split=dev"], "eval_split must be one of test, validation, got 'dev'"),
+        (
+            ["eval_split=validation", "validation.size=null"],
+            "eval_split=validation scores .* set validation.size",
+        ),
+    ],
+)
+def test_splits_that_cannot_be_scored(base, data, tmp_path, more, message):
+    cfg = config(base, data, tmp_path, *more)
+    with pytest.raises(ValueError, match=message):
+        on_ranks(functools.partial(evaluate, cfg), 1)
