@@ -7,7 +7,8 @@ import pandas as pd
 from erjepa.analysis.examples import SAME, Marked, choose_examples, mark_differences
 from erjepa.analysis.regex_errors import CORRECT, ERROR_CATEGORIES
 from erjepa.analysis.regex_tokens import regex_tokens
-from erjepa.report.regexes import by_method, categories
+from erjepa.report.predictions import by_method, final_predictions
+from erjepa.report.regexes import categories
 from erjepa.report.results import Results, Unavailable
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import Table
@@ -53,7 +54,7 @@ def examples(
     if task == "nl_rx":
         found = categories(results, dataset, shown)
     else:
-        found = results.final_predictions(dataset, shown)
+        found = final_predictions(results, dataset, shown)
         found["category"] = found.correct.map({True: CORRECT, False: "wrong"})
     wide = by_method(found, "category")
     candidates = pd.DataFrame(

@@ -22,6 +22,7 @@ from erjepa.report.figures import (
     legend_above,
     looks,
 )
+from erjepa.report.predictions import by_method, final_predictions
 from erjepa.report.results import Results
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import SD, Table, spread
@@ -34,17 +35,9 @@ _SHORT |= {"same-length mismatch": "same\nlength", "syntax error": "syntax\nerro
 
 def categories(results: Results, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
     """Predictions at the ends of runs, each with its ``category``."""
-    found = results.final_predictions(dataset, methods)
+    found = final_predictions(results, dataset, methods)
     pairs = zip(found.target, found.output, strict=True)
     return found.assign(category=[prediction_category(*pair) for pair in pairs])
-
-
-def by_method(found: pd.DataFrame, column: str) -> pd.DataFrame:
-    """``column`` of predictions: a row a seed and example, in order, a column a method."""
-    wide = found.pivot(index=["seed", "id"], columns="method", values=column)
-    return wide.reindex(
-        pd.MultiIndex.from_frame(found[["seed", "id"]].drop_duplicates())
-    )
 
 
 @section("Corrected errors", task="nl_rx", main=True)
@@ -192,7 +185,7 @@ def _subsets(
     subsets_of: Callable[[str], Iterable[str]],
 ) -> tuple[pd.DataFrame, pd.DataFrame, str]:
     """Accuracy of each seed on each subset of targets, its table, and the note on seeds."""
-    found = results.final_predictions(dataset, methods)
+    found = final_predictions(results, dataset, methods)
     subsets = [list(subsets_of(target)) for target in found.target]
     parts = found.assign(subset=subsets, accuracy=100.0 * found.correct).explode(
         "subset"

@@ -10,6 +10,7 @@ from erjepa.analysis.training_log import read_training_log
 from erjepa.report.compute import flops_unit
 from erjepa.report.figures import PAGE, Figure, canvas, draw_curves, legend_above, looks
 from erjepa.report.paired import paired_table
+from erjepa.report.predictions import read_predictions
 from erjepa.report.results import Results, Unavailable
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import Table, spread
@@ -166,7 +167,7 @@ def _history(
     """``column`` of predictions: a row an example of a run of ``runs``, a column a point."""
     rows = results.of(dataset, list(runs.index.unique("method")))
     is_whole = pd.MultiIndex.from_frame(rows[["method", "seed"]]).isin(runs.index)
-    found = results.predictions(rows[is_whole & rows.point.notna()])
+    found = read_predictions(results, rows[is_whole & rows.point.notna()])
     if column not in found:
         found[column] = float("nan")
     keys = ["method", "seed", "id"]
