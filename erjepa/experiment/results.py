@@ -59,7 +59,8 @@ def result_line(
         dict[str, Any]: the line; paths in it are relative to ``output_dir``.
     """
     progress = checkpoint.load_progress(path)
-    scores = path.parent / "evaluation" / path.name
+    name = path.name if split == "test" else f"{path.name}_{split}"
+    scores = path.parent / "evaluation" / name
     summary = json.loads((scores / SUMMARY).read_text())
     readings = {k: v for k, v in summary.items() if isinstance(v, dict)}
     examples = readings[summary["primary"]]["examples"]
