@@ -29,6 +29,7 @@ PARTS = (
     "timing",
     "setting",
     "llm_jepa_launcher",
+    "epoch_flops",
     "__main__",
 )  # no benchmarks
 PACKAGES = ("torch", "torchtune", "torchao")
