@@ -20,7 +20,7 @@ SIZES = (128, 256, 512, 1024)
 
 
 def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[str, Any]:
-    """Lengths of the pairs in a row, with their views.
+    """Lengths of the pairs, each with its views in a row of its own.
 
     Args:
         dataset (Sequence[Pair]): at least one pair.
