@@ -640,11 +640,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         if self._held_out_accuracy is not None:
             # Compiled layers would be compiled again for each length of the cache.
             eager = torch.compiler.set_stance if self._compile else nullcontext
-            reshard = not self._keep_gathered
-            with (
-                eager("force_eager"),
-                gathered(self._model, reshard_after_forward=reshard),
-            ):
+            with eager("force_eager"), gathered(self._model):
                 metrics.update(self._held_out_accuracy(self._model.decoder))
         self._model.train()
         return metrics
