@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from erjepa.evaluation.predictions import PREDICTIONS, SUMMARY
 from erjepa.experiment.cells import Cell
 from erjepa.experiment.config import Experiment
-from erjepa.predictions import PREDICTIONS, SUMMARY
 from erjepa.training import checkpoint
 
 EXPERIMENT, RESULTS, CELLS = "experiment.json", "results.jsonl", "cells"

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from erjepa.datasets import paired_dataset
-from erjepa.forward import PackedDecoder
+from erjepa.objective.decoder import PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     LoRAFinetuneRecipeDistributedERJEPA as Recipe,
@@ -102,3 +102,13 @@ def test_no_pass_waits_for_its_device(base, data, tmp_path, monkeypatch):
     overrides = overrides_for(base, data, tmp_path, batch_size=8, stop__steps=2)
     found = train(make_config(overrides), 1, lambda recipe: (len(passes), reads.found))
     assert found == [(4, [])]
+
+
+def test_adapters_on_a_cpu_drop_by_few_bits(base, data, tmp_path):
+    overrides = overrides_for(base, data, tmp_path, model__lora_dropout=0.1)
+
+    def dropouts(recipe):
+        return {type(m).__name__ for m in recipe._model.modules() if hasattr(m, "p")}
+
+    found = train(make_config([*overrides, "stop.steps=1"]), 1, dropouts)
+    assert found == [{"QuickDropout"}]
