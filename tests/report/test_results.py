@@ -114,7 +114,8 @@ def test_a_checkpoint_scored_twice_counts_once(output):
 def test_what_the_config_does_not_name_is_left_out(output):
     row = json.loads((output / "results.jsonl").read_text().splitlines()[0])
     before = Results(output).runs
-    tail = [{**row, "cell": key, key: "other"} for key in ("dataset", "method", "seed")]
+    others = {"dataset": "other", "method": "other", "seed": 999}
+    tail = [{**row, "cell": key, key: other} for key, other in others.items()]
     rewrite(output, tail="".join(json.dumps(one) + "\n" for one in tail))
     assert Results(output).runs.equals(before)
 
