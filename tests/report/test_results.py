@@ -111,6 +111,15 @@ def test_a_checkpoint_scored_twice_counts_once(output):
     assert list(first.accuracy).count(12.5) == 1 and len(first) == 2
 
 
+def test_what_the_config_does_not_name_is_left_out(output):
+    row = json.loads((output / "results.jsonl").read_text().splitlines()[0])
+    before = Results(output).runs
+    others = {"dataset": "other", "method": "other", "seed": 999}
+    tail = [{**row, "cell": key, key: other} for key, other in others.items()]
+    rewrite(output, tail="".join(json.dumps(one) + "\n" for one in tail))
+    assert Results(output).runs.equals(before)
+
+
 def test_a_line_being_written_is_left_out(output):
     before = Results(output).runs
     rewrite(output, tail='{"cell": "sy')
