@@ -10,18 +10,18 @@ from torchtune import config, training, utils
 from tqdm import tqdm
 
 import erjepa.config
-from erjepa.alignment import pair_cosines
-from erjepa.answers import generate_answers
 from erjepa.datasets import hold_out, predictor_token_ids
-from erjepa.generation import batches_of_like_length
-from erjepa.model_card import write_model_card
+from erjepa.evaluation.alignment import pair_cosines
+from erjepa.evaluation.answers import generate_answers
+from erjepa.evaluation.generation import batches_of_like_length
+from erjepa.evaluation.predictions import PredictionStore
 from erjepa.packing import PairCollator
-from erjepa.predictions import PredictionStore
 from erjepa.tasks.score import load_task, require_fields, score_predictions
 from erjepa.tasks.summary import verbatim_overlap
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state
 from erjepa.training.distributed import init_process_group
+from erjepa.training.model_card import write_model_card
 from erjepa_recipe.keys import KEYS, require_files
 
 log = utils.get_logger("INFO")

@@ -24,10 +24,10 @@ from tqdm import tqdm
 
 import erjepa.config
 from erjepa.datasets import Pair, StepSampler, hold_out, predictor_token_ids
-from erjepa.flops import StepFlops
-from erjepa.forward import PackedDecoder
-from erjepa.loss import cosine_distance
-from erjepa.model_card import write_model_card
+from erjepa.evaluation.validation import HeldOutAccuracy, HeldOutLoss, check_validation
+from erjepa.objective.decoder import PackedDecoder
+from erjepa.objective.flops import StepFlops
+from erjepa.objective.loss import cosine_distance
 from erjepa.packing import BLOCK, PackedBatch, PairCollator
 from erjepa.replay import Draw, EpisodicReplay, validate_replay
 from erjepa.tasks.score import load_task, require_fields
@@ -41,11 +41,11 @@ from erjepa.training.distributed import (
 )
 from erjepa.training.dropout import quicken_dropout
 from erjepa.training.gathered import gathered
+from erjepa.training.model_card import write_model_card
 from erjepa.training.precision import set_trainable_dtype
 from erjepa.training.random_state import random_state, set_random_state
 from erjepa.training.replay_probe import ReplayProbe
 from erjepa.training.sharding import load_weights, set_last_backward, shard
-from erjepa.validation import HeldOutAccuracy, HeldOutLoss, check_validation
 from erjepa_recipe.keys import KEYS, require_files
 
 log = utils.get_logger("INFO")
@@ -248,8 +248,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                 raise ValueError(f"{key} must be at least 1, got {value}")
         check_validation(
             **(cfg.get("validation") or {}),
-            eval_every_n_steps=self._eval_every_n_steps,
-            keep_best=self._keep_best,
+            eval_every_n_steps=cfg.get("eval_every_n_steps", None),
+            keep_best=cfg.get("keep_best", False),
         )
         budgets = self._flops_budgets
         if not (

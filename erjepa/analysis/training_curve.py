@@ -6,14 +6,26 @@ from pathlib import Path
 from erjepa.analysis.training_log import read_training_log
 
 PANELS = (
-    ("next-token loss (nats)", {"lm_loss": "new", "replay_lm_loss": "replayed"}),
-    ("JEPA loss", {"jepa_loss": "new", "replay_jepa_loss": "replayed"}),
+    (
+        "next-token loss (nats)",
+        {"lm_loss": "new", "replay_lm_loss": "replayed", "val_lm_loss": "held out"},
+    ),
+    (
+        "JEPA loss",
+        {
+            "jepa_loss": "new",
+            "replay_jepa_loss": "replayed",
+            "val_jepa_loss": "held out",
+        },
+    ),
     ("cosine", {"cosine_paired": "own target", "cosine_shuffled": "another's target"}),
+    ("accuracy", {"val_accuracy": "held out"}),
 )
+_STYLES = {"replay": "--", "shuffled": "--", "val": ".-"}
 
 
 def draw_training_curve(log: Path, picture: Path) -> None:
-    """Draw losses and cosines over steps.
+    """Draw losses, cosines and accuracy over steps, as far as they are logged.
 
     Args:
         log (Path): log of the run.
@@ -30,23 +42,37 @@ def draw_training_curve(log: Path, picture: Path) -> None:
     steps = read_training_log(log)
     if not steps:
         raise ValueError(f"{log}: no step is logged here")
+    panels = [
+        (title, {name: label for name, label in lines.items() if _points(steps, name)})
+        for title, lines in PANELS
+    ]
+    panels = [(title, lines) for title, lines in panels if lines]
     figure, axes = plt.subplots(
-        1, len(PANELS), figsize=(4 * len(PANELS), 3), layout="constrained"
+        1,
+        len(panels),
+        figsize=(4 * len(panels), 3),
+        layout="constrained",
+        squeeze=False,
     )
-    for axis, (title, lines) in zip(axes, PANELS, strict=True):
-        for (name, label), style in zip(lines.items(), ("-", "--"), strict=True):
-            # Nothing is replayed in the first step, so its replay losses are no losses.
-            points = {
-                step: metrics[name]
-                for step, metrics in steps.items()
-                if name in metrics and ("replay" not in name or metrics["replayed"])
-            }
+    for axis, (title, lines) in zip(axes[0], panels, strict=True):
+        for name, label in lines.items():
+            style = next((s for part, s in _STYLES.items() if part in name), "-")
+            points = _points(steps, name)
             axis.plot(points.keys(), points.values(), style, label=label, linewidth=1.2)
         axis.set(title=title, xlabel="step")
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
     figure.savefig(picture, dpi=150)
     plt.close(figure)
+
+
+def _points(steps: dict[int, dict[str, float]], name: str) -> dict[int, float]:
+    """Step -> metric. Nothing is replayed in the first step, so its replay losses are none."""
+    return {
+        step: metrics[name]
+        for step, metrics in steps.items()
+        if name in metrics and ("replay" not in name or metrics["replayed"])
+    }
 
 
 if __name__ == "__main__":

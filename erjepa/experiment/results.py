@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from erjepa.evaluation.predictions import PREDICTIONS, SUMMARY
 from erjepa.experiment.cells import Cell
 from erjepa.experiment.config import Experiment
-from erjepa.predictions import PREDICTIONS, SUMMARY
 from erjepa.training import checkpoint
 
 EXPERIMENT, RESULTS, CELLS = "experiment.json", "results.jsonl", "cells"
@@ -59,7 +59,8 @@ def result_line(
         dict[str, Any]: the line; paths in it are relative to ``output_dir``.
     """
     progress = checkpoint.load_progress(path)
-    scores = path.parent / "evaluation" / path.name
+    name = path.name if split == "test" else f"{path.name}_{split}"
+    scores = path.parent / "evaluation" / name
     summary = json.loads((scores / SUMMARY).read_text())
     readings = {k: v for k, v in summary.items() if isinstance(v, dict)}
     examples = readings[summary["primary"]]["examples"]

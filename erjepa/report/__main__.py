@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from erjepa.report.build import arguments_of, build_report
+from erjepa.report.build import build_report
 from erjepa.report.sections import SECTIONS
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     if arguments.sections:
         for name, section in SECTIONS.items():
             print(f"{name}: {section.build.__doc__.partition(chr(10))[0]}")
-            print(f"    {', '.join(arguments_of(section))}")
+            print(f"    {', '.join(section.arguments)}")
         return
     if arguments.output is None:
         parser.error("name the output of an experiment")

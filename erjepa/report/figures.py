@@ -11,8 +11,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from erjepa.report.results import Unavailable
-
 COLUMN, PAGE = 3.3, 6.9  # inches
 STYLE = {
     "font.size": 8,
@@ -37,6 +35,7 @@ STYLE = {
     "savefig.dpi": 300,
     "svg.hashsalt": "erjepa",  # the same results give the same file
 }
+MOST_LOOKS = 7
 _COLORS = ("#4d4d4d", "#e69f00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 _LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 2)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -45,27 +44,16 @@ _HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "++++")
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure.
+    """A picture, what it shows over what, and what sets it apart within its section."""
 
-    Args:
-        name (str): name of its files.
-        caption (str): what it shows, over what.
-        canvas (Canvas): the picture.
-    """
-
-    name: str
     caption: str
     canvas: Canvas
+    name: str = ""
 
     @property
     def width(self) -> float:
         """In inches."""
         return self.canvas.get_figwidth()
-
-    @property
-    def base64(self) -> str:
-        """The picture as SVG within an address."""
-        return b64encode(self.svg.encode()).decode()
 
     @property
     def png(self) -> bytes:
@@ -81,6 +69,11 @@ class Figure:
         self.canvas.savefig(file, format="svg", metadata={"Date": None})
         return file.getvalue()
 
+    @property
+    def base64(self) -> str:
+        """The picture as SVG within an address."""
+        return b64encode(self.svg.encode()).decode()
+
 
 @dataclass(frozen=True)
 class Look:
@@ -91,7 +84,7 @@ class Look:
 
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
-    """A look for each name, by its place, which no other of the first seven shares."""
+    """A look for each name, by its place, which no other of ``MOST_LOOKS`` shares."""
     found = {}
     for index, name in enumerate(names):
         color, line, marker, hatch = (
@@ -102,16 +95,6 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
         bar |= {"linewidth": 0.5, "error_kw": {"linewidth": 0.8, "capsize": 2}}
         found[name] = Look({"color": color, "linestyle": line, "marker": marker}, bar)
     return found
-
-
-def require_few(methods: Sequence[str]) -> list[str]:
-    """``methods``, unless they are more than one figure can tell apart."""
-    if len(methods) > len(_COLORS):
-        raise Unavailable(
-            f"{len(methods)} methods are too many for one figure; name at most "
-            f"{len(_COLORS)} as `methods`"
-        )
-    return list(methods)
 
 
 def canvas(
@@ -139,17 +122,9 @@ def draw_curves(
     styles: Mapping[str, Look],
     error_bars: bool = False,
 ) -> None:
-    """A curve of means a method, with one sample standard deviation as a band or as bars.
+    """Means of column ``y``, in percent, over ``x``, a curve for each ``method``.
 
-    What of a band is below 0% or above 100% is cut off.
-
-    Args:
-        axes (Axes): where they go.
-        rows (pd.DataFrame): columns ``method``, ``x`` and ``y``, the latter in percent.
-        x (str): column.
-        y (str): column.
-        styles (Mapping[str, Look]): of every method.
-        error_bars (bool): bars rather than a band.
+    One sample standard deviation is a band, cut off below 0% and above 100%, or bars.
     """
     for method, own in rows.groupby("method", sort=False):
         at = own.groupby(x)[y].agg(["mean", "std"]).dropna(subset="mean").fillna(0.0)
@@ -169,14 +144,9 @@ def draw_curves(
 def draw_bars(
     axes: Axes, rows: pd.DataFrame, by: str, y: str, styles: Mapping[str, Look]
 ) -> None:
-    """Bars side by side: means, one sample standard deviation, single values as dots.
+    """Means of column ``y``, in percent, a group of bars for each value of ``by``.
 
-    Args:
-        axes (Axes): where they go.
-        rows (pd.DataFrame): columns ``method``, ``by`` and ``y``, the latter in percent.
-        by (str): column, a group of bars for each value.
-        y (str): column.
-        styles (Mapping[str, Look]): of every method, in order of bars.
+    With one sample standard deviation, and single values as dots; bars in order of styles.
     """
     groups = list(rows[by].unique())
     width = 0.8 / len(styles)
@@ -198,7 +168,7 @@ def draw_bars(
 def draw_rows(
     axes: Axes, rows: pd.DataFrame, y: str, styles: Mapping[str, Look]
 ) -> None:
-    """Bars one below the other, each with its name, mean and deviation; arguments as above."""
+    """Bars one below the other, each with its name, mean and deviation, and dots."""
     ends, names = [], []
     for place, (method, values) in enumerate(rows.groupby("method", sort=False)[y]):
         mean, sd = values.mean(), values.std()
@@ -220,14 +190,7 @@ def draw_rows(
 def draw_grid(
     axes: Axes, values: pd.DataFrame, texts: pd.DataFrame, bold: object = None
 ) -> None:
-    """A matrix as shades of grey with a text in each cell; NaN is left white.
-
-    Args:
-        axes (Axes): where it goes.
-        values (pd.DataFrame): what is shaded.
-        texts (pd.DataFrame): what is written.
-        bold (object): the value whose cells stand out.
-    """
+    """A matrix as shades of grey, texts in its cells; cells of ``bold`` stand out."""
     matrix = values.to_numpy(float)
     known = matrix[np.isfinite(matrix)]
     low, high = (known.min(), known.max()) if known.size else (0.0, 1.0)

@@ -68,9 +68,9 @@ def _facts(results: Results) -> Iterator[Table]:
         "Hardware": f"{hardware.get('cpu', 'unknown')}, {hardware.get('cores', '?')} cores; "
         f"GPUs: {', '.join(hardware.get('gpus') or []) or 'none'}",
     }
-    yield Table("facts", "The experiment.", _pairs("Key", "Value", facts))
+    yield Table("The experiment.", _pairs("Key", "Value", facts))
     methods = {method: settings(results.own(method)) for method in results.methods}
-    yield Table("methods", "Its methods.", _pairs("Method", "Sets", methods))
+    yield Table("Its methods.", _pairs("Method", "Sets", methods))
 
 
 def _pairs(first: str, second: str, values: Mapping[str, str]) -> pd.DataFrame:

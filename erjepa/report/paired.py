@@ -1,12 +1,12 @@
 """The section of paired tests, and the table that other sections make of theirs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
 from erjepa.analysis.statistics import paired_test
 from erjepa.report.results import Results, Unavailable
-from erjepa.report.sections import section
+from erjepa.report.sections import Parts, section
 from erjepa.report.table import SD, Table
 
 # What the paper claims of accuracy: the first is better. All else is tested two-sided.
@@ -22,68 +22,60 @@ _CAPTION = (
 
 @section("Paired tests", whole=True)
 def significance(
-    results: Results,
-    methods: Sequence[str] | None = None,
-    reference: str | None = None,
-) -> Iterator[Table]:
+    results: Results, methods: list[str], reference: str | None = None
+) -> Parts:
     """Paired tests of methods against ``reference``, by default LLM-JEPA."""
     if reference is None and "LLM-JEPA" not in map(results.role, results.methods):
         raise Unavailable("no method of the experiment is LLM-JEPA; name a `reference`")
     against = results.first("LLM-JEPA", reference)
     pairs = [
         # What is claimed is tested, not its reverse.
-        (against, method) if _claimed(results, against, method) else (method, against)
-        for method in results.named(methods)
-        if method != against
+        (against, m) if _roles(results, against, m) in CLAIMS else (m, against)
+        for m in methods
+        if m != against
     ]
     values = {}
     for dataset in results.scored_datasets():
         ends = results.of(dataset, results.methods)
         values[dataset] = ends[ends.ends].groupby(["method", "seed"]).accuracy.last()
-    caption = "Accuracy of a method less that of another."
-    yield paired_table(results, "significance", caption, values, pairs)
+    yield paired_table(
+        results, "Accuracy of a method less that of another.", values, pairs
+    )
 
 
 def paired_table(
     results: Results,
-    name: str,
     caption: str,
     values: Mapping[str, pd.Series],
     pairs: Sequence[tuple[str, str]],
     claims: Sequence[tuple[str, str]] = CLAIMS,
+    name: str = "",
 ) -> Table:
     """Paired tests over seeds.
 
     Args:
         results (Results): of the experiment.
-        name (str): of the table.
         caption (str): what is compared.
         values (Mapping[str, pd.Series]): dataset to what is compared, in percent, the greater
             the better, by method and seed.
         pairs (Sequence[tuple[str, str]]): methods, and what each is compared with.
         claims (Sequence[tuple[str, str]]): roles of pairs that are tested one-tailed.
+        name (str): of the table within its section.
 
     Returns:
-        Table: a row a dataset and pair.
-
-    Raises:
-        Unavailable: if no pair shares two seeds.
+        Table: a row a dataset and pair; Unavailable if no pair shares two seeds.
     """
     rows = []
     for dataset, series in values.items():
-        by_method = {
-            method: one.droplevel(0) for method, one in series.groupby(level=0)
-        }
+        by_method = series.unstack(level=0)
         for method, reference in pairs:
-            mine, theirs = by_method.get(method), by_method.get(reference)
-            if (
-                mine is None
-                or theirs is None
-                or len(mine.index.intersection(theirs.index)) < 2
-            ):
+            if {method, reference} - set(by_method):
                 continue
-            two_sided = not _claimed(results, method, reference, claims)
-            test = paired_test(mine, theirs, two_sided)
+            both = by_method[[method, reference]].dropna()
+            if len(both) < 2:
+                continue
+            two_sided = _roles(results, method, reference) not in claims
+            test = paired_test(both[method], both[reference], two_sided)
             low, high = test.interval
             rows.append(
                 {
@@ -102,14 +94,8 @@ def paired_table(
     directions = ", ".join(f"{one} over {other}" for one, other in claims)
     caption = f"{caption} {_CAPTION.format(directions)}"
     digits = {"p (t-test)": 4, "p (bootstrap)": 4}
-    return Table(name, caption, pd.DataFrame(rows), digits)
+    return Table(caption, pd.DataFrame(rows), digits, name=name)
 
 
-def _claimed(
-    results: Results,
-    method: str,
-    reference: str,
-    claims: Sequence[tuple[str, str]] = CLAIMS,
-) -> bool:
-    """Whether the paper claims that ``method`` is better than ``reference``."""
-    return (results.role(method), results.role(reference)) in claims
+def _roles(results: Results, *methods: str) -> tuple[str | None, ...]:
+    return tuple(map(results.role, methods))

@@ -1,6 +1,6 @@
 """Sections on regexes at the end of runs: how they err, who corrects it, and which are hard."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pandas as pd
 
@@ -10,14 +10,8 @@ from erjepa.analysis.regex_errors import (
     is_right_beginning,
     prediction_category,
 )
-from erjepa.analysis.regex_tokens import (
-    LENGTH_GROUPS,
-    STRUCTURES,
-    length_group,
-)
-from erjepa.analysis.regex_tokens import (
-    structures as structures_of,
-)
+from erjepa.analysis.regex_tokens import LENGTH_GROUPS, STRUCTURES, length_group
+from erjepa.analysis.regex_tokens import structures as structures_of
 from erjepa.report.figures import (
     COLUMN,
     Figure,
@@ -28,92 +22,71 @@ from erjepa.report.figures import (
     legend_above,
     looks,
 )
+from erjepa.report.predictions import by_method, final_predictions
 from erjepa.report.results import Results
-from erjepa.report.sections import section
+from erjepa.report.sections import Parts, section
 from erjepa.report.table import SD, Table, spread
 
 _BEGINNING, _IF_STOPPED = "right beginning", "right if it had stopped"
 # Names that fit under a column of a figure.
-_SHORT = {
-    "over-generation": "over",
-    "under-generation": "under",
-    "same-length mismatch": "same\nlength",
-    "syntax error": "syntax\nerror",
-}
+_SHORT = {"over-generation": "over", "under-generation": "under"}
+_SHORT |= {"same-length mismatch": "same\nlength", "syntax error": "syntax\nerror"}
 
 
-def categories(
-    results: Results, dataset: str, methods: Sequence[str]
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Predictions at the ends of runs with their ``category``, and a column a method of it.
-
-    The second has a row for each seed and example, in order.
-    """
-    found = results.final_predictions(dataset, methods)
+def categories(results: Results, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
+    """Predictions at the ends of runs, each with its ``category``."""
+    found = final_predictions(results, dataset, methods)
     pairs = zip(found.target, found.output, strict=True)
-    found["category"] = [prediction_category(*pair) for pair in pairs]
-    wide = found.pivot(index=["seed", "id"], columns="method", values="category")
-    order = found[["seed", "id"]].drop_duplicates()
-    return found, wide.reindex(pd.MultiIndex.from_frame(order))
+    return found.assign(category=[prediction_category(*pair) for pair in pairs])
 
 
-@section("Corrected errors", task="nl_rx")
+@section("Corrected errors", task="nl_rx", main=True)
 def corrections(
-    results: Results,
-    dataset: str,
-    baseline: str | None = None,
-    methods: Sequence[str] | None = None,
-) -> Iterator[Table]:
-    """Errors of a baseline that other methods have right."""
+    results: Results, dataset: str, methods: list[str], baseline: str | None = None
+) -> Parts:
+    """Errors of a baseline, by default SFT, that other methods have right."""
     baseline = results.first("SFT", baseline)
-    methods = methods or [results.first(role) for role in ("LLM-JEPA", "ER-JEPA")]
-    found, wide = categories(results, dataset, [baseline, *methods])
-    seeds = list(found.seed.unique())
+    others = [method for method in methods if method != baseline]
+    found = categories(results, dataset, [baseline, *others])
+    wide, seeds = by_method(found, "category"), found.seed.unique()
     cells = pd.MultiIndex.from_product(
         [ERROR_CATEGORIES, seeds], names=["category", "seed"]
     )
     groups = [wide[baseline].rename("category"), wide.index.get_level_values("seed")]
     errors = wide.groupby(groups).size().reindex(cells, fill_value=0)
-    error = f"{baseline} error"
+    error, parts = f"{baseline} error", []
     by_seed = pd.DataFrame(index=cells).assign(Errors=errors)
-    parts = []
-    for method in methods:
+    for method in others:
         right = (
             wide[method].eq(CORRECT).groupby(groups).sum().reindex(cells, fill_value=0)
         )
         rate = 100 * right / errors.where(errors > 0)
         by_seed[f"{method} corrected"], by_seed[f"{method} rate (%)"] = right, rate
-        one = pd.DataFrame({"errors": errors, "corrected": right, "rate": rate})
-        parts.append(one.reset_index().assign(method=method))
-    columns = {"errors": "Errors", "corrected": "Corrected", "rate": "Rate (%)"}
-    by = {"category": error, "method": "Method"}
-    summary = spread(pd.concat(parts), columns, by).sort_values(
-        error, kind="stable", key=lambda names: names.map(ERROR_CATEGORIES.index)
+        one = {"Errors": errors, "Corrected": right, "Rate (%)": rate}
+        parts.append(pd.DataFrame(one).reset_index().assign(method=method))
+    summary = spread(
+        pd.concat(parts), {n: n for n in one}, {"category": error, "method": "Method"}
+    ).sort_values(
+        error, kind="stable", key=lambda kinds: kinds.map(ERROR_CATEGORIES.index)
     )
-    shown = [error, "Errors", f"Errors{SD}", "Method", "Corrected", f"Corrected{SD}"]
-    note = results.note_of({"all of these methods": len(seeds)})
+    summary.insert(3, "Method", summary.pop("Method"))
     yield Table(
-        f"corrections_{dataset}",
         f"Errors of {baseline} on {dataset} that are predicted exactly by other methods, on "
         "the same inputs and seed. Rates are taken within each seed before averaging. "
-        f"Outputs that are no regex are apart from the categories by length. {note}",
-        summary[[*shown, "Rate (%)", f"Rate (%){SD}"]],
+        "Outputs that are no regex are apart from the categories by length. "
+        f"{results.note(found, [baseline, *others])}",
+        summary,
         digits={"Errors": 1, "Corrected": 1},
     )
     by_seed = by_seed.reset_index().rename(columns={"category": error, "seed": "Seed"})
-    yield Table(
-        f"corrections_by_seed_{dataset}",
-        f"Corrected errors of {baseline} on {dataset} by seed.",
-        by_seed.astype({"Seed": str}),
-    )
+    caption = f"Corrected errors of {baseline} on {dataset} by seed."
+    yield Table(caption, by_seed.astype({"Seed": str}), name="by_seed")
 
 
 @section("Where answers end", task="nl_rx")
-def stops(
-    results: Results, dataset: str, methods: Sequence[str] | None = None
-) -> Iterator[Table]:
+def stops(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Where answers end: right ones, right beginnings that run on, and kinds of errors."""
-    found, _ = categories(results, dataset, results.named(methods))
+    found = categories(results, dataset, methods)
     shares = pd.get_dummies(found.category).reindex(
         columns=[CORRECT, *ERROR_CATEGORIES], fill_value=False
     )
@@ -121,30 +94,30 @@ def stops(
     shares.insert(1, _BEGINNING, [is_right_beginning(*pair) for pair in pairs])
     shares.insert(2, _IF_STOPPED, shares[CORRECT] | shares[_BEGINNING])
     by_seed = (100.0 * shares).groupby([found.method, found.seed], sort=False).mean()
-    note = results.note_of({"all of these methods": found.seed.nunique()})
     yield Table(
-        f"stops_{dataset}",
         f"Predictions on {dataset} in percent of all: {_BEGINNING}: the output starts with the "
         f"whole target and runs on; {_IF_STOPPED}: these and the correct ones. Right "
-        f"beginnings are counted among the errors as well. {note}",
+        f"beginnings are counted among the errors as well. {results.note(found, methods)}",
         spread(by_seed.reset_index(), {n: n for n in shares}, {"method": "Method"}),
     )
 
 
-@section("Outcomes of errors", task="nl_rx")
+@section("Outcomes of errors", task="nl_rx", main=True)
 def outcomes(
     results: Results,
     dataset: str,
+    methods: list[str],
     errors_of: str | None = None,
     outcomes_of: str | None = None,
-) -> Iterator[Table | Figure]:
-    """What one method predicts where another errs."""
+) -> Parts:
+    """What one method predicts where another errs, by default ER-JEPA and LLM-JEPA."""
     first = results.first("LLM-JEPA", errors_of)
     second = results.first("ER-JEPA", outcomes_of)
-    found, wide = categories(results, dataset, [first, second])
-    names = [CORRECT, *ERROR_CATEGORIES]
-    counts = pd.crosstab(wide[first], wide[second])
-    counts = counts.reindex(index=ERROR_CATEGORIES, columns=names, fill_value=0)
+    found = categories(results, dataset, [first, second])
+    wide = by_method(found, "category")
+    counts = pd.crosstab(wide[first], wide[second]).reindex(
+        index=ERROR_CATEGORIES, columns=[CORRECT, *ERROR_CATEGORIES], fill_value=0
+    )
     totals = counts.sum(axis=1)
     shares = 100 * counts.div(totals.where(totals > 0), axis=0)
     rows = [
@@ -152,32 +125,27 @@ def outcomes(
     ]
     picture, (axes,) = canvas(COLUMN, 2.1)
     drawn = shares.set_axis(rows).rename(columns=_SHORT)
-    texts = drawn.map(lambda share: "" if pd.isna(share) else f"{share:.1f}")
-    draw_grid(axes, drawn, texts)
+    draw_grid(axes, drawn, drawn.map(lambda x: "" if pd.isna(x) else f"{x:.1f}"))
     axes.set(xlabel=f"{second} prediction", ylabel=f"{first} error")
     caption = (
         f"Predictions of {second} on {dataset} where {first} errs, on the same input and "
         f"seed, as percentages of the errors n in a row, pooled over seeds. "
-        f"{results.note_of({'both methods': found.seed.nunique()})}"
+        f"{results.note(found, [first, second])}"
     )
-    yield Figure(f"outcomes_{dataset}", caption, picture)
+    yield Figure(caption, picture)
     frame = shares.add_suffix(" (%)")
+    digits = dict.fromkeys(frame, 1)
     frame.insert(0, "n", totals)
-    frame = frame.rename_axis(f"{first} error").reset_index()
-    digits = dict.fromkeys(frame.columns[2:], 1)
-    yield Table(f"outcomes_{dataset}", caption, frame, digits)
+    yield Table(caption, frame.rename_axis(f"{first} error").reset_index(), digits)
 
 
-@section("Structure of the target", task="nl_rx")
-def structures(
-    results: Results, dataset: str, methods: Sequence[str] | None = None
-) -> Iterator[Table | Figure]:
+@section("Structure of the target", task="nl_rx", main=True)
+def structures(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy by what the target regex contains."""
-    chosen = results.main_methods(methods)
-    rates, frame, note = _subsets(results, dataset, chosen, STRUCTURES, structures_of)
+    rates, frame, note = _subsets(results, dataset, methods, STRUCTURES, structures_of)
     picture, (axes,) = canvas(COLUMN, 2.6)
-    styles = {m: look for m, look in looks(results.methods).items() if m in chosen}
-    draw_bars(axes, rates, "subset", "accuracy", styles)
+    look = looks(results.methods)
+    draw_bars(axes, rates, "subset", "accuracy", {name: look[name] for name in methods})
     axes.tick_params("x", rotation=30)
     for label in axes.get_xticklabels():
         label.set(ha="right", rotation_mode="anchor")
@@ -186,19 +154,16 @@ def structures(
     caption = (
         f"Accuracy on {dataset} by structure of the target; subsets overlap. {note}"
     )
-    yield Figure(f"structures_{dataset}", caption, picture)
+    yield Figure(caption, picture)
     frame = frame.rename(columns={"subset": "Structure"})
-    yield Table(f"structures_{dataset}", f"{caption} Accuracy in percent.", frame)
+    yield Table(f"{caption} Accuracy in percent.", frame)
 
 
-@section("Length of the target", task="nl_rx")
-def lengths(
-    results: Results, dataset: str, methods: Sequence[str] | None = None
-) -> Iterator[Table | Figure]:
+@section("Length of the target", task="nl_rx", main=True)
+def lengths(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy by the length of the target regex."""
     rates, frame, note = _subsets(
-        *(results, dataset, results.main_methods(methods), LENGTH_GROUPS),
-        lambda target: [length_group(target)],
+        results, dataset, methods, LENGTH_GROUPS, lambda target: [length_group(target)]
     )
     picture, (axes,) = canvas(COLUMN, 2.4)
     placed = rates.assign(place=rates.subset.map(LENGTH_GROUPS.index))
@@ -207,42 +172,34 @@ def lengths(
     axes.set(xlabel="length of the target (regex tokens)", ylabel="accuracy (%)")
     legend_above(picture, axes, 3)
     caption = f"Accuracy on {dataset} by regex tokens of the target. {note}"
-    yield Figure(
-        f"lengths_{dataset}",
-        f"{caption} Bands are one sample standard deviation.",
-        picture,
-    )
+    yield Figure(f"{caption} Bands are one sample standard deviation.", picture)
     frame = frame.rename(columns={"subset": "Regex tokens"})
-    yield Table(f"lengths_{dataset}", f"{caption} Accuracy in percent.", frame)
+    yield Table(f"{caption} Accuracy in percent.", frame)
 
 
-def _subsets(results, dataset, methods, names, subsets_of):
+def _subsets(
+    results: Results,
+    dataset: str,
+    methods: Sequence[str],
+    names: Sequence[str],
+    subsets_of: Callable[[str], Iterable[str]],
+) -> tuple[pd.DataFrame, pd.DataFrame, str]:
     """Accuracy of each seed on each subset of targets, its table, and the note on seeds."""
-    found = results.final_predictions(dataset, methods)
-    parts = (
-        found.assign(
-            subset=[list(subsets_of(target)) for target in found.target],
-            accuracy=100.0 * found.correct,
-        )
-        .explode("subset")
-        .dropna(subset="subset")
+    found = final_predictions(results, dataset, methods)
+    subsets = [list(subsets_of(target)) for target in found.target]
+    parts = found.assign(subset=subsets, accuracy=100.0 * found.correct).explode(
+        "subset"
     )
-    parts["subset"] = pd.Categorical(parts.subset, names, ordered=True)
-    groups = parts.groupby(
-        ["subset", "method", "seed"], sort=False, observed=True
-    ).accuracy
-    rates = groups.mean().reset_index().sort_values("subset", kind="stable")
-    one_run = parts[(parts.method == methods[0]) & (parts.seed == parts.seed.iloc[0])]
+    groups = parts.groupby(["method", "subset", "seed"], sort=False).accuracy
+    rates = groups.mean().reset_index()
+    rates = rates.sort_values(
+        "subset", key=lambda one: one.map(names.index), kind="stable"
+    )
+    examples = groups.size().groupby("subset").first()
     frame = pd.DataFrame({"subset": list(names)})
-    frame["Examples"] = (
-        frame.subset.map(one_run.subset.value_counts()).fillna(0).astype(int)
-    )
-    cells = rates.groupby(["method", "subset"], observed=True).accuracy.agg(
-        ["mean", "std"]
-    )
+    frame["Examples"] = frame.subset.map(examples).fillna(0).astype(int)
     for method in methods:
-        frame[method] = frame.subset.map(cells.loc[method]["mean"])
-        frame[method + SD] = frame.subset.map(cells.loc[method]["std"])
-    rates["subset"] = rates.subset.astype(str)
-    note = results.note_of({"all of these methods": found.seed.nunique()})
-    return rates, frame, note
+        own = rates[rates.method == method].groupby("subset").accuracy
+        frame[method] = frame.subset.map(own.mean())
+        frame[method + SD] = frame.subset.map(own.std())
+    return rates, frame, results.note(found, methods)

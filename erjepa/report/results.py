@@ -1,4 +1,4 @@
-"""What an experiment left on disk, as frames: scored checkpoints, and their predictions."""
+"""What an experiment left on disk, as a frame of scored checkpoints."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -78,14 +78,14 @@ class Results:
             raise Unavailable("nothing is scored yet")
         return list(self.runs.dataset.unique())
 
-    def named(self, methods: Sequence[str] | None) -> list[str]:
-        """``methods``, or all; ValueError if one is not among the experiment's."""
-        for method in methods or []:
+    def named(self, methods: Sequence[str]) -> list[str]:
+        """``methods``; ValueError if one is not among the experiment's."""
+        for method in methods:
             if method not in self.methods:
                 raise ValueError(
                     f"report: method {method!r} is none of {', '.join(self.methods)}"
                 )
-        return list(methods or self.methods)
+        return list(methods)
 
     def role(self, method: str) -> str | None:
         """``SFT`` (neither JEPA loss nor replay), ``LLM-JEPA`` (no replay) or ``ER-JEPA``.
@@ -107,10 +107,8 @@ class Results:
                 return name
         raise Unavailable(f"no method of the experiment is {role}")
 
-    def main_methods(self, methods: Sequence[str] | None) -> list[str]:
-        """``methods``, or the first of each role, or all if they play fewer than two."""
-        if methods is not None:
-            return self.named(methods)
+    def main_methods(self) -> list[str]:
+        """The first method of each role, or all if they play fewer than two."""
         roles = {self.role(name) for name in self.methods}
         found = [self.first(role) for role in ROLES if role in roles]
         return found if len(found) > 1 else self.methods
@@ -131,18 +129,16 @@ class Results:
         return rows
 
     def over_points(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
-        """Accuracy of runs that are scored at every point: a row a run, a column a point.
-
-        Unavailable if there are none, or fewer than two points.
-        """
+        """Accuracy of runs that are scored at every point: a row a run, a column a point."""
         rows = self.of(dataset, methods).dropna(subset="point")
         points = self.budgets or sorted(
             self.runs.point[self.runs.dataset == dataset].dropna().unique()
         )
-        index = pd.MultiIndex.from_frame(rows[["method", "seed"]].drop_duplicates())
-        wide = rows.pivot(index=["method", "seed"], columns="point", values="accuracy")
+        keys = ["method", "seed"]
+        index = pd.MultiIndex.from_frame(rows[keys].drop_duplicates())
+        wide = rows.pivot(index=keys, columns="point", values="accuracy")
         wide = wide.reindex(index=index, columns=points).dropna()
-        if wide.shape[1] < 2 or wide.empty:
+        if len(points) < 2 or wide.empty:
             raise Unavailable(
                 f"no run on {dataset} is scored at all of two checkpoints"
             )
@@ -150,13 +146,9 @@ class Results:
 
     def note(self, rows: pd.DataFrame, methods: Sequence[str]) -> str:
         """A sentence on how many seeds stand behind each method's value."""
-        seeds = rows.groupby("method").seed.nunique()
-        return self.note_of({method: seeds.get(method, 0) for method in methods})
-
-    def note_of(self, seeds: Mapping[str, int]) -> str:
-        """The same from names and their numbers of seeds."""
-        planned = len(self.seeds)
-        short = [f"{name} {count}" for name, count in seeds.items() if count < planned]
+        planned, seeds = len(self.seeds), rows.groupby("method").seed.nunique()
+        counts = {method: seeds.get(method, 0) for method in methods}
+        short = [f"{name} {count}" for name, count in counts.items() if count < planned]
         if not short:
             return "One seed." if planned == 1 else f"Over {planned} seeds."
         return f"Over {planned} seeds; fewer are finished of {', '.join(short)}."
@@ -174,55 +166,6 @@ class Results:
             if not ended:
                 gaps.setdefault(cell[:2], {})[cell[2]] = int(count)
         return gaps
-
-    def predictions(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Predictions of checkpoints on the same examples.
-
-        Args:
-            runs (pd.DataFrame): rows of ``runs``.
-
-        Returns:
-            pd.DataFrame: a row a prediction, checkpoints in order, examples in order of ids;
-            columns ``method seed point id prompt target output extracted correct`` and, of
-            checkpoints whose evaluation computed it, ``cosine``.
-
-        Raises:
-            Unavailable: if they are absent, cannot be read, or are of different examples.
-        """
-        frames = []
-        for run in runs.itertuples():
-            path = self.output / run.predictions
-            try:
-                lines = path.read_text().splitlines()
-                found = pd.DataFrame([json.loads(x) for x in lines if x.strip()])
-                found = found.sort_values("id").assign(
-                    correct=found[run.primary].eq(True)
-                )
-                found[["prompt", "target", "output"]]  # there, or it is a KeyError
-            except (OSError, ValueError, KeyError) as error:
-                raise Unavailable(
-                    f"{path}: predictions cannot be read ({error!r})"
-                ) from None
-            if "extracted" not in found:
-                found["extracted"] = found["output"]
-            keys = {"method": run.method, "seed": run.seed, "point": run.point}
-            frames.append(found.assign(**keys, extracted=found["extracted"].map(str)))
-        targets = [frame["target"].tolist() for frame in frames]
-        if any(one != targets[0] for one in targets):
-            raise Unavailable("the checkpoints were scored on different examples")
-        return pd.concat(frames, ignore_index=True)
-
-    def final_predictions(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
-        """Predictions at the ends of runs, of the seeds that all of the methods have.
-
-        In order of seeds, then methods; Unavailable if they share no seed.
-        """
-        ends = self.final(dataset, methods)
-        counts = ends.groupby("seed").size()
-        shared = [s for s in self.seeds if counts.get(s, 0) == len(methods)]
-        if not shared:
-            raise Unavailable(f"no seed is finished of all of {', '.join(methods)}")
-        return self.predictions(pd.concat([ends[ends.seed == s] for s in shared]))
 
     def _in_order(self, rows: pd.DataFrame) -> pd.DataFrame:
         places = {

@@ -18,19 +18,19 @@ class Table:
     """A table.
 
     Args:
-        name (str): name of its files.
         caption (str): what it shows, over what.
         frame (pd.DataFrame): its cells: texts, numbers, marked texts; None or NaN where there
             is no value. A column ``X sd`` after ``X`` has the standard deviations of ``X``.
         digits (Mapping[str, int]): column to digits after the point, where they are not two.
         best (Collection[str]): columns whose greatest number stands out.
+        name (str): what sets it apart within its section.
     """
 
-    name: str
     caption: str
     frame: pd.DataFrame
     digits: Mapping[str, int] = field(default_factory=dict)
     best: Collection[str] = ()
+    name: str = ""
 
     @property
     def columns(self) -> list[str]:

@@ -1,7 +1,5 @@
 """Sections on runs over their checkpoints: accuracy that falls, predictions, alignment."""
 
-from collections.abc import Iterator, Sequence
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
@@ -12,38 +10,31 @@ from erjepa.analysis.training_log import read_training_log
 from erjepa.report.compute import flops_unit
 from erjepa.report.figures import PAGE, Figure, canvas, draw_curves, legend_above, looks
 from erjepa.report.paired import paired_table
+from erjepa.report.predictions import read_predictions
 from erjepa.report.results import Results, Unavailable
-from erjepa.report.sections import section
+from erjepa.report.sections import Parts, section
 from erjepa.report.table import Table, spread
 
 _VERDICTS = ListedColormap(["#e6e6e6", "#262626"])
-_RATES = {"Corrected (%)": "Corrected (%)", "Lost (%)": "Lost (%)"}
 
 
 @section("Drops of accuracy")
-def drops(
-    results: Results, dataset: str, methods: Sequence[str] | None = None
-) -> Iterator[Table]:
+def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy that runs lose between successive checkpoints."""
-    chosen = results.named(methods)
-    found = drops_of(results.over_points(dataset, chosen)).reset_index()
+    found = drops_of(results.over_points(dataset, methods)).reset_index()
     groups = found.groupby("method", sort=False)
-    columns = {
-        "declines": "Declines of a run",
-        "largest": "Largest drop (pp)",
-        "best_minus_last": "Best less last (pp)",
-    }
+    columns = {"declines": "Declines of a run", "largest": "Largest drop (pp)"}
+    columns["best_minus_last"] = "Best less last (pp)"
     frame = spread(found, columns, {"method": "Method"})
     declining = found.declines.gt(0).groupby(found.method, sort=False).sum()
     frame.insert(1, "Seeds that decline", declining.to_numpy())
     frame.insert(2, "Seeds", groups.size().to_numpy())
     frame.insert(7, "Largest of all (pp)", groups.largest.max().to_numpy())
     yield Table(
-        f"drops_{dataset}",
         f"Accuracy that runs on {dataset} lose between successive checkpoints, in percentage "
         "points: seeds that lose any, the largest loss within a run, and the best checkpoint "
         "less the last; mean ± one sample standard deviation. "
-        f"{results.note(found, chosen)}",
+        f"{results.note(found, methods)}",
         frame,
     )
     against = [m for m in groups.groups if results.role(m) == "LLM-JEPA"][:1]
@@ -51,42 +42,39 @@ def drops(
     if pairs and groups.size().max() > 1:
         yield paired_table(
             results,
-            f"drops_paired_{dataset}",
             f"Largest drops on {dataset}: by how much the method's is smaller than the other's.",
             {dataset: -found.set_index(["method", "seed"]).largest},
             pairs,
             claims=[("ER-JEPA", "LLM-JEPA")],
+            name="paired",
         )
 
 
-@section("Prediction dynamics")
-def dynamics(
-    results: Results, dataset: str, methods: Sequence[str] | None = None
-) -> Iterator[Table | Figure]:
+@section("Prediction dynamics", main=True)
+def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy, corrected errors and lost answers from checkpoint to checkpoint."""
-    chosen = results.main_methods(methods)
-    accuracy = results.over_points(dataset, chosen)
+    accuracy = results.over_points(dataset, methods)
     counts = transitions(_history(results, dataset, accuracy, "correct"))
     size, unit = flops_unit(results.budgets[-1]) if results.budgets else (1, "epoch")
-    rates = (
-        transition_rates(counts).reset_index().assign(x=lambda rows: rows.point / size)
-    )
-    means = accuracy.stack().rename("accuracy").reset_index()
-    picture, panels = canvas(PAGE, 2.3, 1, 3)
-    drawn = [(means.assign(x=means.point / size), "accuracy")]
-    drawn += [(rates.dropna(subset=rate), rate) for rate in _RATES]
-    names = ("accuracy (%)", "correction rate (%)", "loss rate (%)")
-    titles = ("(a) accuracy", "(b) wrong to correct", "(c) correct to wrong")
+    means = accuracy.stack().rename("accuracy (%)").reset_index()
+    rates = transition_rates(counts)
+    panels = {
+        "(a) accuracy": means,
+        "(b) wrong to correct": rates["Corrected (%)"].rename("correction rate (%)"),
+        "(c) correct to wrong": rates["Lost (%)"].rename("loss rate (%)"),
+    }
     label = f"training compute ({unit})" if results.budgets else unit
-    for panel, (rows, y), title, name in zip(panels, drawn, titles, names, strict=True):
-        draw_curves(panel, rows, "x", y, looks(results.methods))
-        panel.set(title=title, xlabel=label, ylabel=name)
+    picture, every = canvas(PAGE, 2.3, 1, 3)
+    for axes, (title, values) in zip(every, panels.items(), strict=True):
+        rows = values.dropna().reset_index()
+        rows, y = rows.assign(x=rows.point / size), rows.columns[-1]
+        draw_curves(axes, rows, "x", y, looks(results.methods))
+        axes.set(title=title, xlabel=label, ylabel=y)
         if not results.budgets:
-            panel.xaxis.get_major_locator().set_params(integer=True)
-    legend_above(picture, panels[0], 5)
-    note = results.note(means, chosen)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+    legend_above(picture, every[0], 5)
+    note = results.note(means, methods)
     yield Figure(
-        f"dynamics_{dataset}",
         f"(a) Accuracy on {dataset}; (b) share of wrong predictions that are correct at the "
         "next checkpoint; (c) share of correct predictions that are wrong at the next one; "
         f"each drawn at the later checkpoint. Bands are one sample standard deviation. {note}",
@@ -96,57 +84,51 @@ def dynamics(
         counts.groupby(level=["method", "seed"], sort=False).sum()
     )
     yield Table(
-        f"dynamics_{dataset}",
         f"Corrected and lost predictions on {dataset}, in percent of wrong and of correct "
         f"ones, all steps between checkpoints together within each seed. {note}",
-        spread(totals.reset_index(), _RATES, {"method": "Method"}),
+        spread(
+            totals.reset_index(), {name: name for name in totals}, {"method": "Method"}
+        ),
     )
 
 
-@section("Alignment and correctness")
+@section("Alignment and correctness", main=True)
 def alignment(
-    results: Results,
-    dataset: str,
-    methods: Sequence[str] | None = None,
-    seed: int | None = None,
-) -> Iterator[Table | Figure]:
+    results: Results, dataset: str, methods: list[str], seed: int | None = None
+) -> Parts:
     """Cosine of prompt and target, and correctness, of the same examples over checkpoints."""
-    if methods is None:
-        methods = [results.first(role) for role in ("LLM-JEPA", "ER-JEPA")]
     seed = results.seeds[0] if seed is None else seed
-    whole = results.over_points(dataset, results.named(methods))
+    whole = results.over_points(dataset, methods)
     for method in methods:
         if (method, seed) not in whole.index:
             raise Unavailable(f"{method} on {dataset} with seed {seed} is not finished")
     whole = whole.loc[[(method, seed) for method in methods]]
-    correct = _history(results, dataset, whole, "correct")
+    correct = _history(results, dataset, whole, "correct").astype(bool)
     cosine = _history(results, dataset, whole, "cosine")
     if cosine.isna().any(axis=None):
         raise Unavailable("the evaluations computed no cosines (key `alignment`)")
+    runs = results.of(dataset, methods)
+    runs = runs[(runs.seed == seed) & runs.point.notna()].set_index("method")
     picture, panels = canvas(PAGE, 0.4 + 2.1 * len(methods), len(methods), 3)
+    style = {"aspect": "auto", "interpolation": "nearest"}
     rows = []
     for index, method in enumerate(methods):
         loss, *heat = panels[3 * index : 3 * index + 3]
-        runs = results.of(dataset, [method])
-        runs = runs[(runs.seed == seed) & runs.point.notna()]
-        _draw_loss(loss, results, runs.log.iloc[-1])
+        _draw_loss(loss, results, runs.log[method].iloc[-1])
         loss.set_ylabel(f"{method}\nJEPA loss")
-        is_right, cosines = correct.loc[method], cosine.loc[method]
-        order = history_order(is_right)
-        style = {"aspect": "auto", "interpolation": "nearest"}
+        right, cosines = correct.loc[method], cosine.loc[method]
+        order = history_order(right)
         limits = {"vmin": cosine.min(axis=None), "vmax": 1}
-        shades = heat[0].imshow(
-            cosines.to_numpy()[order], cmap="cividis", **limits, **style
-        )
+        shades = heat[0].imshow(cosines.iloc[order], cmap="cividis", **limits, **style)
         picture.colorbar(shades, ax=heat[0], fraction=0.08)
-        verdicts = is_right.to_numpy(bool)[order]
-        heat[1].imshow(verdicts, cmap=_VERDICTS, vmin=0, vmax=1, **style)
+        heat[1].imshow(right.iloc[order], cmap=_VERDICTS, vmin=0, vmax=1, **style)
+        numbers = range(right.shape[1])
         for axes in heat:
-            axes.set_xticks(range(len(runs)), [str(i + 1) for i in range(len(runs))])
+            axes.set_xticks(numbers, [str(number + 1) for number in numbers])
             axes.set(yticks=[], ylabel="examples")
-        for number, run in enumerate(runs.itertuples(), start=1):
-            at, right = cosines[run.point], is_right[run.point].astype(bool)
-            means = at[right].mean(), at[~right].mean()
+        for number, run in enumerate(runs.loc[[method]].itertuples(), start=1):
+            at, is_right = cosines[run.point], right[run.point]
+            means = at[is_right].mean(), at[~is_right].mean()
             rows.append([method, number, run.checkpoint, run.accuracy, *means])
     for axes, title in zip(
         panels, ("JEPA loss", "cosine", "correct (dark)"), strict=False
@@ -157,7 +139,6 @@ def alignment(
     ):
         axes.set_xlabel(name)
     yield Figure(
-        f"alignment_{dataset}",
         f"JEPA loss in training, and for each test example of {dataset} the cosine of its "
         "embeddings of prompt and target, and whether its prediction is right (dark), at each "
         "checkpoint. Rows are sorted within each method by correctness at the last "
@@ -173,7 +154,6 @@ def alignment(
         "Cosine, wrong",
     ]
     yield Table(
-        f"alignment_{dataset}",
         f"Accuracy on {dataset} and mean cosine of prompt and target, of examples that are "
         f"right and wrong at each checkpoint. Seed {seed}.",
         pd.DataFrame(rows, columns=names),
@@ -187,12 +167,12 @@ def _history(
     """``column`` of predictions: a row an example of a run of ``runs``, a column a point."""
     rows = results.of(dataset, list(runs.index.unique("method")))
     is_whole = pd.MultiIndex.from_frame(rows[["method", "seed"]]).isin(runs.index)
-    found = results.predictions(rows[is_whole & rows.point.notna()])
+    found = read_predictions(results, rows[is_whole & rows.point.notna()])
     if column not in found:
         found[column] = float("nan")
-    wide = found.pivot(index=["method", "seed", "id"], columns="point", values=column)
-    order = found[["method", "seed", "id"]].drop_duplicates()
-    return wide.reindex(pd.MultiIndex.from_frame(order))
+    keys = ["method", "seed", "id"]
+    wide = found.pivot(index=keys, columns="point", values=column)
+    return wide.reindex(pd.MultiIndex.from_frame(found[keys].drop_duplicates()))
 
 
 def _draw_loss(axes: Axes, results: Results, name: str) -> None:

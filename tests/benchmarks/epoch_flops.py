@@ -17,7 +17,7 @@ from torchtune.modules.peft import get_adapter_params, set_trainable_params
 
 import erjepa.config
 from erjepa.datasets import Pair, StepSampler, predictor_token_ids
-from erjepa.flops import StepFlops
+from erjepa.objective.flops import StepFlops
 from erjepa.packing import PairCollator
 from tests.benchmarks.timing import Row
 

@@ -19,8 +19,8 @@ from torchtune.models.llama3_2 import lora_llama3_2_1b
 from torchtune.modules.peft import get_adapter_params, set_trainable_params
 
 from erjepa.datasets import Pair
-from erjepa.forward import PackedDecoder
-from erjepa.loss import JEPALoss
+from erjepa.objective.decoder import PackedDecoder
+from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
 from tests.benchmarks.device import ON_GPU
 from tests.benchmarks.setting import (

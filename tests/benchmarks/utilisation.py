@@ -3,7 +3,7 @@
     python -m tests.benchmarks.utilisation
 
 prints the operations that take longest as well. On a GPU layers are compiled and rows are
-long. The model has random weights. Operations are those of :class:`erjepa.flops.StepFlops`:
+long. The model has random weights. Operations are those of :class:`erjepa.objective.flops.StepFlops`:
 of tokens, not of padding. The matrix rate is measured on the products of the model's own MLP.
 """
 

@@ -95,6 +95,20 @@ def test_the_end_of_turn_and_the_methods():
     }
 
 
+def test_settings_are_tuned_on_validation_pairs_and_as_many_of_each_method():
+    experiment = load_experiment("tune_weights")
+    assert experiment.score_on == "validation"
+    assert experiment.overrides["validation.size"] > 0
+    tried = [name.split()[0] for name in experiment.methods]
+    assert {name: tried.count(name) for name in tried} == {
+        "SFT": 8,
+        "LLM-JEPA": 8,
+        "ER-JEPA": 8,
+    }
+    settings = [str(keys) for keys in experiment.methods.values()]
+    assert len(set(settings)) == len(settings)
+
+
 def test_another_model_by_one_key():
     experiment = load_experiment("matched_compute", ["model=tiny", "budgets=[1e12]"])
     assert experiment.datasets == {"synth": "tiny_synth"}

@@ -100,6 +100,9 @@ def test_a_line_of_results(fake):
 def test_lines_say_what_was_scored(fake):
     run(fake, "score_on=validation", "seeds=[1]")
     assert {line["split"] for line in results(fake)} == {"validation"}
+    for line in results(fake):
+        assert line["predictions"].endswith("_validation/predictions.jsonl")
+        assert (fake / "out" / line["predictions"]).is_file()
 
 
 def test_what_was_run_is_recorded(fake):

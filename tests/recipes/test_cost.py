@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from erjepa.datasets import paired_dataset
-from erjepa.forward import PackedDecoder
+from erjepa.objective.decoder import PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     LoRAFinetuneRecipeDistributedERJEPA as Recipe,

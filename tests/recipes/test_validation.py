@@ -1,9 +1,11 @@
 """Validation measures the model on held-out pairs, and the training does not notice."""
 
 import functools
+import itertools
 import json
 import os
 import shutil
+import signal
 
 import pytest
 import torch
@@ -200,93 +202,111 @@ def range_of(base, data):
 def test_training_never_sees_a_held_out_pair(base, data, tmp_path):
     def seen(recipe):
         slots = recipe._replay.memory.example_ids.tolist()
-        return (
-            slots,
-            recipe._held_out,
-            [p.example_id for p in recipe._dataloader.dataset],
-        )
+        trained = [pair.example_id for pair in recipe._dataloader.dataset]
+        validated = [batch.num_pairs for batch in recipe._held_out_loss._batches]
+        return slots, recipe._held_out, trained, validated
 
     by_seed = []
     for seed in (82, 23):
         output_dir = tmp_path / str(seed)
-        ((slots, held_out, trained), _) = train(
+        ((slots, held_out, trained, mine), (*_, others)) = train(
             config(base, data, output_dir, seed=seed, batch_size=4, epochs=1), 2, seen
         )
         assert sorted([*trained, *held_out]) == list(range(44))
         assert sorted(slots) == trained
+        # Each pair on one rank, in as many forward passes as the other runs.
+        assert sum(mine) + sum(others) == SIZE and len(mine) == len(others) == 2
         by_seed.append(held_out)
     assert by_seed[0] == by_seed[1] and len(by_seed[0]) == SIZE
 
 
-def test_the_best_checkpoint_is_kept(base, data, tmp_path):
-    """At a rate at which the loss on held-out pairs turns up again."""
-    overrides = {
-        "eval_every_n_steps": 1,
-        "keep_best": True,
-        "save_every_n_steps": 1,
-        "optimizer__lr": 6e-2,
-        "epochs": 3,
-    }
-    train(config(base, data, tmp_path, **overrides))
-    found = {step: m["val_loss"] for step, m in validations(tmp_path).items()}
-    lowest = min(found, key=found.get)
-    assert lowest < 15 and len(found) == 15
-    progress = checkpoint.load_progress(tmp_path / "best")
-    assert progress["steps"] == lowest
-    assert progress["val_loss"] == pytest.approx(found[lowest])
-    same_step = f"epoch_{lowest // 5}_step_{lowest % 5}"
-    if lowest % 5 == 0:
-        same_step = f"epoch_{lowest // 5 - 1}"
-    expected = torch.load(tmp_path / same_step / checkpoint.ADAPTER, weights_only=True)
-    assert_same(best(tmp_path), expected)
-    names = {path.name for path in tmp_path.glob("best*")}
-    assert names == {"best", f"best_step_{lowest}"}
-    assert not (tmp_path / "best" / checkpoint.RECIPE_STATE).exists()
-    assert not (tmp_path / checkpoint.SCRATCH).exists()
-
-
-# Where rank 0 is killed: while the fourth best is kept, at the fourth step, which follows the
-# checkpoint of the third; each of the first steps is the best so far.
-KILLS = {
-    "before best leads to it": (checkpoint, "set_best", 4, False),
-    "before the link is put in place": (os, "symlink", 4, True),
-    "before the older one goes": (os, "rename", 8, False),
-    "while the older one goes": (os, "rename", 8, True),
-    "after the best is kept": (checkpoint, "set_best", 4, True),
-    "before a step": (Recipe, "_train_step", 8, False),
-}
+# What validation says after each of ten steps: the lowest is that of the fifth.
+LOSSES = [9.0, 8.0, 7.0, 6.0, 5.0, 6.0, 7.0, 5.0, 5.5, 5.25]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(base, data, tmp_path_factory):
-    output_dir = tmp_path_factory.mktemp("uninterrupted")
-    (final, _) = train(resumable(base, data, output_dir), 2, state)
-    return output_dir, final
+def scripted():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Recipe,
+            "_validate",
+            lambda recipe: {"val_loss": LOSSES[recipe._totals["steps"] - 1]},
+        )
+        yield
 
 
 def resumable(base, data, output_dir, **overrides):
     settings = {
         "model__lora_dropout": 0.1,
-        "eval_every_n_steps": 1,
         "save_every_n_steps": 3,
         "keep_best": True,
-        "optimizer__lr": 6e-2,
         "batch_size": 4,
     }
-    return config(base, data, output_dir, **settings, **overrides)
+    return config(base, data, output_dir, **{**settings, **overrides})
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(base, data, tmp_path_factory, scripted):
+    output_dir = tmp_path_factory.mktemp("uninterrupted")
+    (final, _) = train(resumable(base, data, output_dir), 2, state)
+    return output_dir, final
+
+
+def test_the_best_checkpoint_is_kept(uninterrupted):
+    output_dir, _ = uninterrupted
+    progress = checkpoint.load_progress(output_dir / "best")
+    assert (progress["steps"], progress["val_loss"]) == (5, 5.0)
+    epoch_0 = torch.load(output_dir / "epoch_0" / checkpoint.ADAPTER, weights_only=True)
+    assert_same(best(output_dir), epoch_0)  # five steps
+    names = {path.name for path in output_dir.glob("best*")}
+    assert names == {"best", "best_step_5"}
+    assert not (output_dir / "best" / checkpoint.RECIPE_STATE).exists()
+    assert not (output_dir / checkpoint.SCRATCH).exists()
+    found = [checkpoint.load_progress(p)["steps"] for p in output_dir.glob("*epoch_*")]
+    assert sorted(found) == [3, 5, 6, 9, 10]
+
+
+def test_without_the_key_no_best_is_kept(base, data, tmp_path, scripted):
+    train(resumable(base, data, tmp_path, keep_best=False), 2)
+    assert validations(tmp_path) and not list(tmp_path.glob("best*"))
+
+
+def kill_at_link():
+    """The process, about to make ``best`` lead to the fourth that was the best so far."""
+    original, calls = os.replace, itertools.count(1)
+
+    def replace(source, target):
+        if target.name == checkpoint.BEST and next(calls) == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(source, target)
+
+    os.replace = replace
+
+
+def arm(*args, **kwargs):
+    return functools.partial(kill_at_call, *args, **kwargs)
+
+
+# Where rank 0 is killed, and the newest checkpoint to go on from. The fourth best is kept at the
+# fourth step; the eighth renaming is that of the third best, which then is deleted.
+KILLS = {
+    "before best leads to it": (arm(checkpoint, "set_best", 4), 3),
+    "when best leads to it": (kill_at_link, 3),
+    "before the older one goes": (arm(os, "rename", 8), 3),
+    "while the older one goes": (arm(os, "rename", 8, after=True), 3),
+    "after the best is kept": (arm(checkpoint, "set_best", 4, after=True), 3),
+    "with the best of all kept": (arm(Recipe, "_train_step", 8), 6),
+}
 
 
 @pytest.mark.parametrize("kill", KILLS)
 def test_killed_and_resumed(base, data, tmp_path, uninterrupted, kill):
     output_dir, final = uninterrupted
-    owner, name, call, after = KILLS[kill]
-    losses = [metrics["val_loss"] for metrics in validations(output_dir).values()]
-    assert losses[:5] == sorted(losses[:5], reverse=True)
-    arm = functools.partial(kill_at_call, owner, name, call, after=after)
-    train_and_kill(resumable(base, data, tmp_path), 2, arm)
+    killer, steps = KILLS[kill]
+    train_and_kill(resumable(base, data, tmp_path), 2, killer)
     assert best(tmp_path)  # whole, whichever it is
-    newest = checkpoint.checkpoints(tmp_path)[-1].name
-    assert newest == ("epoch_1_step_1" if kill == "before a step" else "epoch_0_step_3")
+    newest = checkpoint.checkpoints(tmp_path)[-1]
+    assert checkpoint.load_progress(newest)["steps"] == steps
     (mine, _) = train(
         resumable(base, data, tmp_path, resume_from_checkpoint=True), 2, state
     )

@@ -79,7 +79,7 @@ def test_a_report_has_all_that_the_results_allow(tmp_path):
     for name in names:
         kinds = {path.suffix for path in (page.parent / "tables").glob(f"{name}.*")}
         assert kinds == {".md", ".csv", ".tex"}
-    assert {"accuracy_synth", "significance", "matched_compute_synth"} <= names
+    assert {"accuracy", "significance", "matched_compute_synth"} <= names
 
 
 def test_sections_are_as_asked(tmp_path):
@@ -95,16 +95,14 @@ def test_sections_are_as_asked(tmp_path):
         "Paired tests",
     ]
     tables = page.parent / "tables"
-    assert (
-        (tables / "accuracy_synth.csv").read_text().splitlines()[1].startswith("SFT,")
-    )
-    assert "LLM-JEPA," in (tables / "accuracy_synth_2.csv").read_text()
+    assert (tables / "accuracy.csv").read_text().splitlines()[1].startswith("SFT,")
+    assert "LLM-JEPA," in (tables / "accuracy_2.csv").read_text()
     # The config that is handed over goes before the one on disk, and old files go.
     config = json.loads((page.parents[1] / "experiment.json").read_text())["config"]
     page = build_report(page.parents[1], {**config, "report": ["accuracy"]})
     assert headings(page)[2:] == ["Accuracy"]
     assert [path.name for path in sorted(tables.iterdir())] == [
-        *("accuracy_synth.csv", "accuracy_synth.md", "accuracy_synth.tex")
+        *("accuracy.csv", "accuracy.md", "accuracy.tex")
     ]
 
 
@@ -156,7 +154,7 @@ def test_an_unfinished_experiment(tmp_path):
     ):
         assert f"{line}<" in text, line
     assert headings(page)[2:] == ["Accuracy", "Matched compute"]
-    main = (page.parent / "tables" / "accuracy_synth.csv").read_text().splitlines()
+    main = (page.parent / "tables" / "accuracy.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in main[1:]] == ["LLM-JEPA", "ER-JEPA content"]
 
 

@@ -9,7 +9,6 @@ import pytest
 from erjepa.report.table import Table, to_csv, to_latex, to_markdown
 
 TABLE = Table(
-    "small",
     "A & B < 50%.",
     pd.DataFrame(
         {
@@ -60,7 +59,7 @@ def test_latex():
     # A row that begins with a bracket would be an argument of the row's end before it.
     assert r"\$[c]" not in text and r"\${[}c] & 25.00 & --- & 12" in text
     assert r"\providecommand{\extra}" in text
-    plain = Table("plain", "", pd.DataFrame({"λ": ["~^\\{}"]}))
+    plain = Table("", pd.DataFrame({"λ": ["~^\\{}"]}))
     assert r"\providecommand" not in to_latex(plain)
     assert r"\textasciitilde{}\textasciicircum{}\textbackslash{}\{\}" in to_latex(plain)
 
@@ -77,7 +76,7 @@ def test_html():
 
 def test_only_the_greatest_number_stands_out():
     rows = {"x": list("abcde"), "y": [1.0, 3.0, None, 3.0, 2.0]}
-    table = Table("t", "", pd.DataFrame(rows), best=["x", "y"])
+    table = Table("", pd.DataFrame(rows), best=["x", "y"])
     shown = [row[1] for row in table.html_rows]
     assert shown == [
         "1.00",
@@ -92,6 +91,6 @@ def test_only_the_greatest_number_stands_out():
 def test_halves_go_up():
     """Whatever the last bit of a mean says: these two are below the half, one bit."""
     values = [54.595, 35.325, -54.595, 1e-7, 0.0]
-    table = Table("t", "", pd.DataFrame({"x": values}))
+    table = Table("", pd.DataFrame({"x": values}))
     shown = [row[0] for row in table.html_rows]
     assert shown == ["54.60", "35.33", "-54.60", "1e-07", "0.00"]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from erjepa.report.predictions import read_predictions
 from erjepa.report.results import Results, Unavailable
 from tests.report.fake_output import METHODS, write_output
 
@@ -31,7 +32,7 @@ def test_a_finished_experiment(output):
     final = results.final("synth", ["LLM-JEPA", "SFT"])
     assert list(final.method) == 2 * ["LLM-JEPA"] + 2 * ["SFT"]
     assert set(final.budget) == {2e15}
-    found = results.predictions(runs)
+    found = read_predictions(results, runs)
     assert list(found.id) == 4 * [0, 1, 2]
     assert list(found.seed) == 6 * [82] + 6 * [23]
     assert results.overrides("LLM-JEPA") == {"replay.weight": 0}
@@ -160,7 +161,7 @@ def test_predictions_that_are_absent_or_broken(output):
     for broken in ('{"id": 0}\n{"id"', '{"id": 0}\n', ""):
         path.write_text(broken)
         with pytest.raises(Unavailable, match="predictions cannot be read"):
-            results.predictions(row)
+            read_predictions(results, row)
     path.unlink()
     with pytest.raises(Unavailable, match="predictions cannot be read"):
-        results.predictions(row)
+        read_predictions(results, row)

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import erjepa.report  # noqa: F401  it enters the sections
 from erjepa.analysis.regex_errors import ERROR_CATEGORIES, prediction_category
 from erjepa.analysis.regex_tokens import length_group, structures
-from erjepa.report import accuracy, compute, regexes, trajectories
-from erjepa.report.examples import examples
 from erjepa.report.figures import Figure
-from erjepa.report.paired import significance
 from erjepa.report.results import Results, Unavailable
+from erjepa.report.sections import SECTIONS
 from erjepa.report.table import MARKDOWN, SD, Table
 from tests.report.fake_output import METHODS, write_output
 
@@ -107,8 +106,11 @@ def view(table):
     return View(names, list(map(list, zip(*columns, strict=True))), table.caption)
 
 
+def make(name, *arguments, **others):
+    return SECTIONS[name].parts(*arguments, **others)
+
+
 def parts_of(made):
-    made = list(made)
     return (
         next((part for part in made if isinstance(part, Figure)), None),
         [view(part) for part in made if isinstance(part, Table)],
@@ -121,7 +123,7 @@ def assert_spread(cell, values, scale=100):
 
 
 def test_main(results, rows):
-    figure, (table,) = parts_of(accuracy.accuracy(results))
+    figure, (table,) = parts_of(make("accuracy", results))
     assert table.column(0) == results.methods
     for method, cell, least, most, count in table.rows[:5]:
         values = accuracies(rows, method, BUDGETS[-1])
@@ -143,7 +145,7 @@ def test_main_of_several_datasets(tmp_path):
         examples=8,
     )
     results = Results(output)
-    figure, (table,) = parts_of(accuracy.accuracy(results, MAIN))
+    figure, (table,) = parts_of(make("accuracy", results, None, MAIN))
     assert table.columns == ["Method", "synth", "qa"]
     (axes,) = figure.canvas.axes
     heights = np.array([patch.get_height() for patch in axes.patches]).reshape(3, 2)
@@ -155,7 +157,9 @@ def test_main_of_several_datasets(tmp_path):
 
 def test_some_methods_and_a_remark(results, rows):
     methods = ["LLM-JEPA token-matched", "ER-JEPA content"]
-    figure, (table,) = parts_of(accuracy.accuracy(results, methods, remark="A remark."))
+    figure, (table,) = parts_of(
+        make("accuracy", results, None, methods, remark="A remark.")
+    )
     assert table.column(0) == methods
     assert len(figure.canvas.axes[0].patches) == 2
     assert table.caption.endswith("Over 3 seeds. A remark.")
@@ -163,7 +167,13 @@ def test_some_methods_and_a_remark(results, rows):
 
 def test_stored_pairs_against_the_current_batch(results, rows):
     _, (table,) = parts_of(
-        significance(results, ["ER-JEPA uniform"], reference="current batch")
+        make(
+            "significance",
+            results,
+            None,
+            ["ER-JEPA uniform"],
+            reference="current batch",
+        )
     )
     mine, theirs = (
         accuracies(rows, method, BUDGETS[-1])
@@ -177,7 +187,7 @@ def test_stored_pairs_against_the_current_batch(results, rows):
 
 
 def test_matched_compute(results, rows):
-    figure, (table,) = parts_of(compute.matched_compute(results, "synth"))
+    figure, (table,) = parts_of(make("matched_compute", results, "synth"))
     assert table.columns == ["Method", "1", "2", "4", "AUC (%)"]
     assert "LLM-JEPA token-matched" not in table.column(0)
     axes = figure.canvas.axes[0]
@@ -200,7 +210,7 @@ def test_matched_compute(results, rows):
 
 
 def test_single_seeds(results, rows):
-    figure, _ = parts_of(compute.single_seeds(results, "synth"))
+    figure, _ = parts_of(make("single_seeds", results, "synth"))
     assert [axes.get_title() for axes in figure.canvas.axes] == [
         f"seed {s}" for s in SEEDS
     ]
@@ -215,7 +225,9 @@ def test_single_seeds(results, rows):
 
 
 def test_significance(results, rows):
-    _, (table,) = parts_of(significance(results, ["SFT", "ER-JEPA content"]))
+    _, (table,) = parts_of(
+        make("significance", results, None, ["SFT", "ER-JEPA content"])
+    )
     # LLM-JEPA is tested against SFT, not the other way round: that is what is claimed.
     pairs = [("LLM-JEPA", "SFT"), ("ER-JEPA content", "LLM-JEPA")]
     for row, (method, reference) in zip(table.rows, pairs, strict=True):
@@ -236,13 +248,23 @@ def test_significance(results, rows):
 
 def test_what_is_not_claimed_is_tested_two_sided(results):
     methods = ["current batch", "ER-JEPA uniform", "LLM-JEPA"]
-    _, (table,) = parts_of(significance(results, methods, reference="ER-JEPA content"))
+    _, (table,) = parts_of(
+        make("significance", results, None, methods, reference="ER-JEPA content")
+    )
     assert [(row[1], row[2], row[6]) for row in table.rows] == [
         ("current batch", "ER-JEPA content", "two-sided"),
         ("ER-JEPA uniform", "ER-JEPA content", "two-sided"),
         ("ER-JEPA content", "LLM-JEPA", "one-tailed"),
     ]
-    _, (both,) = parts_of(significance(results, ["ER-JEPA content"], "current batch"))
+    _, (both,) = parts_of(
+        make(
+            "significance",
+            results,
+            None,
+            ["ER-JEPA content"],
+            reference="current batch",
+        )
+    )
     assert both.rows[0][3].mean == -table.rows[0][3].mean
     assert both.rows[0][8] == table.rows[0][8]
 
@@ -251,8 +273,8 @@ def test_significance_needs_a_reference(tmp_path):
     methods = {"sparse": {}, "dense": {"replay.address": "dense"}}
     output = write_output(tmp_path / "out", methods, seeds=(1, 2), examples=9)
     with pytest.raises(Unavailable, match="name a `reference`"):
-        list(significance(Results(output)))
-    _, (table,) = parts_of(significance(Results(output), reference="dense"))
+        make("significance", Results(output))
+    _, (table,) = parts_of(make("significance", Results(output), reference="dense"))
     assert table.column(1) == ["sparse"]
 
 
@@ -272,7 +294,7 @@ def test_drops(tmp_path):
         at = SEEDS.index(row["seed"]), BUDGETS.index(row["budget"])
         row["accuracy"] = curves[row["method"]][at[0]][at[1]]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    made = trajectories.drops(Results(output), "synth")
+    made = make("drops", Results(output), "synth")
     _, (table, paired) = parts_of(made)
     # Seeds that decline, of how many, largest of all; declines, largest, best less last.
     # Worked by hand, as shares.
@@ -297,7 +319,7 @@ def test_drops(tmp_path):
 
 
 def test_stops(results, predictions):
-    _, (table,) = parts_of(regexes.stops(results, "synth", ["SFT"]))
+    _, (table,) = parts_of(make("stops", results, "synth", ["SFT"]))
     names = table.columns[1:]
     shares = {name: [] for name in names}
     for seed in SEEDS:
@@ -316,13 +338,13 @@ def test_stops(results, predictions):
 
 
 def test_readings(results, rows):
-    _, (table,) = parts_of(accuracy.readings(results, "synth", ["SFT"]))
+    _, (table,) = parts_of(make("readings", results, "synth", ["SFT"]))
     assert table.columns == ["Method", "exact_match", "llm_jepa"]
     assert_spread(table.rows[0][2], accuracies(rows, "SFT", BUDGETS[-1]))
 
 
 def test_corrections(results, predictions):
-    _, (summary, by_seed) = parts_of(regexes.corrections(results, "synth"))
+    _, (summary, by_seed) = parts_of(make("corrections", results, "synth"))
     counts = Counter()
     for seed in SEEDS:
         both = zip(
@@ -414,7 +436,7 @@ def test_the_papers_corrections_recompute_from_its_seeds(tmp_path):
         ]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (output / run.predictions).write_text(text)
-    summary, _ = regexes.corrections(Results(output), "synth")
+    summary, _ = make("corrections", Results(output), "synth")
     shown = {(r[0], r[2]): (r[1], *r[3:]) for r in summary.rows(MARKDOWN)}
     for (category, method), printed in PRINTED.items():
         name = "ER-JEPA content" if method == "ER-JEPA" else method
@@ -436,7 +458,7 @@ def test_a_seed_without_errors_has_no_rate(tmp_path):
         for line in lines:
             line["output"] = line["target"] + (".*" if errs else "")
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    _, (summary, by_seed) = parts_of(regexes.corrections(Results(output), "synth"))
+    _, (summary, by_seed) = parts_of(make("corrections", Results(output), "synth"))
     over = summary.rows[1]  # ER-JEPA's: all four errors of one seed, none in the other
     assert (over[1].mean, over[3].mean, over[4].mean) == (2, 2, 100)
     assert np.isnan(over[4].sd)
@@ -445,7 +467,7 @@ def test_a_seed_without_errors_has_no_rate(tmp_path):
 
 
 def test_outcomes(results, predictions):
-    figure, (table,) = parts_of(regexes.outcomes(results, "synth"))
+    figure, (table,) = parts_of(make("outcomes", results, "synth"))
     pairs = Counter()
     for seed in SEEDS:
         for a, b in zip(
@@ -469,12 +491,12 @@ def test_outcomes(results, predictions):
 @pytest.mark.parametrize(
     ("section", "belongs"),
     [
-        (regexes.structures, lambda target, name: name in structures(target)),
-        (regexes.lengths, lambda target, name: name == length_group(target)),
+        ("structures", lambda target, name: name in structures(target)),
+        ("lengths", lambda target, name: name == length_group(target)),
     ],
 )
 def test_subsets(results, predictions, section, belongs):
-    figure, (table,) = parts_of(section(results, "synth"))
+    figure, (table,) = parts_of(make(section, results, "synth"))
     axes = figure.canvas.axes[0]
     drawn = [patch.get_height() for patch in axes.patches] or [
         value for line in axes.lines for value in line.get_ydata()
@@ -499,7 +521,7 @@ def test_subsets(results, predictions, section, belongs):
 
 
 def test_dynamics(results, rows, predictions):
-    figure, (table,) = parts_of(trajectories.dynamics(results, "synth"))
+    figure, (table,) = parts_of(make("dynamics", results, "synth"))
     left, middle, right = figure.canvas.axes
     assert list(left.lines[1].get_ydata()) == pytest.approx(
         [100 * statistics.mean(accuracies(rows, "LLM-JEPA", b)) for b in BUDGETS]
@@ -549,7 +571,7 @@ def test_dynamics_are_those_of_whole_runs(tmp_path):
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:4], *lines[5:]]))  # 23 lacks its second budget
     results = Results(output)
-    figure, _ = parts_of(trajectories.dynamics(results, "synth"))
+    figure, _ = parts_of(make("dynamics", results, "synth"))
     assert "fewer are finished of a 2" in figure.caption
     expected = [
         statistics.mean(
@@ -568,11 +590,11 @@ def test_checkpoints_at_budgets_are_no_ends_of_epochs(tmp_path):
     results = Results(output)
     assert {1, 2} < set(results.runs.epoch)
     with pytest.raises(Unavailable, match="end of two epochs"):
-        list(compute.learning_curves(results, "synth"))
+        make("learning_curves", results, "synth")
 
 
 def test_alignment(results, predictions):
-    figure, (table,) = parts_of(trajectories.alignment(results, "synth", seed=23))
+    figure, (table,) = parts_of(make("alignment", results, "synth", MAIN[1:], seed=23))
     for index, method in enumerate(MAIN[1:]):
         runs = [predictions[method, 23, budget] for budget in BUDGETS]
         histories = sorted(
@@ -603,11 +625,11 @@ def test_alignment_needs_cosines(tmp_path):
         )
     )
     with pytest.raises(Unavailable, match="alignment"):
-        list(trajectories.alignment(results, "synth"))
+        make("alignment", results, "synth")
 
 
 def test_examples(results, predictions):
-    _, (table,) = parts_of(examples(results, "synth"))
+    _, (table,) = parts_of(make("examples", results, "synth"))
     starts = [row for row in table.rows if row[0]]
     assert Counter(row[0] for row in starts)["over-generation"] > 1
     assert len(table.rows) == len(starts) * (1 + len(MAIN)) == 9 * 4
@@ -643,7 +665,7 @@ def test_examples_of_other_tasks_show_answers(tmp_path):
         for line in lines:
             line["extracted"] += "; Rome" if not line["exact_match"] else ""
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    _, (table,) = parts_of(examples(Results(output), "qa"))
+    _, (table,) = parts_of(make("examples", Results(output), "qa"))
     assert table.rows[0][0] == "wrong"
     assert table.rows[0][4] in ("Paris", "12", "the moon")
     # Of several answers the first is shown, and that others follow.
@@ -653,7 +675,7 @@ def test_examples_of_other_tasks_show_answers(tmp_path):
 
 
 def test_cost(results):
-    _, (table,) = parts_of(compute.cost(results, "synth", ["SFT"]))
+    _, (table,) = parts_of(make("cost", results, "synth", ["SFT"]))
     (row,) = table.rows
     assert table.columns[2:5] == ["Steps", "PFLOPs", "Tokens (M)"]
     assert [cell.mean for cell in row[2:5]] == pytest.approx([60, 4.004, 4.5])
@@ -670,7 +692,7 @@ def test_learning_curves(tmp_path):
         examples=8,
     )
     results = Results(output)
-    figure, _ = parts_of(compute.learning_curves(results, "synth"))
+    figure, _ = parts_of(make("learning_curves", results, "synth"))
     by_epoch = [[], []]
     for row in results.runs.itertuples():
         if row.method == "M = 10":
@@ -697,7 +719,7 @@ def test_lambda_k(tmp_path):
         tmp_path / "out", methods=methods, seeds=(1, 2), budgets=[1e12], examples=8
     )
     results = Results(output)
-    figure, (table,) = parts_of(accuracy.lambda_k(results, "synth"))
+    figure, (table,) = parts_of(make("lambda_k", results, "synth"))
     assert table.columns == ["λ", "k = 1", "k = 4"]
     assert table.column(0) == ["0.5", "2"]
     for method, cell in (("0.5/4", table.rows[0][2]), ("2/1", table.rows[1][1])):
@@ -723,7 +745,7 @@ def test_figure_1(tmp_path):
         examples=8,
     )
     results = Results(main)
-    figure, tables = parts_of(compute.figure_1(results, matched="../../matched/model"))
+    figure, tables = parts_of(make("figure_1", results, matched="../../matched/model"))
     left, right = figure.canvas.axes
     heights = [patch.get_height() for patch in left.patches]
     assert not tables and len(heights) == 2 * 3
@@ -740,7 +762,7 @@ def test_figure_1(tmp_path):
         budgets=BUDGETS,
         examples=8,
     )
-    figure, _ = parts_of(compute.figure_1(results, matched="../../matched/model"))
+    figure, _ = parts_of(make("figure_1", results, matched="../../matched/model"))
     uniform, sft = sorted(
         figure.canvas.axes[1].lines, key=lambda line: line.get_label() == "SFT"
     )
@@ -771,7 +793,7 @@ def test_settings_are_chosen_on_validation_pairs(tmp_path):
     for path in output.rglob("predictions.jsonl"):
         path.unlink()  # the lines of results.jsonl are all that is read
     results = Results(output)
-    _, (best, trials) = parts_of(accuracy.chosen(results, "synth"))
+    _, (best, trials) = parts_of(make("chosen", results, "synth"))
     assert trials.column(1) == results.methods
     for role, names in (("SFT", results.methods[:2]), ("ER-JEPA", results.methods[2:])):
         means = {name: results.final("synth", [name]).accuracy.mean() for name in names}
@@ -788,7 +810,7 @@ def test_settings_are_chosen_on_validation_pairs(tmp_path):
 def test_settings_are_not_chosen_on_test_pairs(tmp_path):
     output = write_trials(tmp_path / "out")
     with pytest.raises(Unavailable, match="scored on the test pairs"):
-        list(accuracy.chosen(Results(output), "synth"))
+        make("chosen", Results(output), "synth")
 
 
 def test_a_setting_with_fewer_seeds_is_not_chosen(tmp_path):
@@ -799,5 +821,5 @@ def test_a_setting_with_fewer_seeds_is_not_chosen(tmp_path):
         row["accuracy"] = 1.0 if row["method"] == "SFT high" else row["accuracy"]
     kept = [r for r in rows if (r["method"], r["seed"]) != ("SFT high", 2)]
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
-    _, (best, _) = parts_of(accuracy.chosen(Results(output), "synth"))
+    _, (best, _) = parts_of(make("chosen", Results(output), "synth"))
     assert best.rows[0][1] == "SFT low"

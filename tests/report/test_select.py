@@ -2,8 +2,8 @@
 
 import pytest
 
-from erjepa.report.figures import require_few
 from erjepa.report.results import Results, Unavailable
+from erjepa.report.sections import SECTIONS
 from tests.report.fake_output import write_output
 
 CONTROL = {"replay.selection": "current_batch"}
@@ -26,8 +26,8 @@ def test_roles_are_told_by_what_methods_set(tmp_path):
     roles = ("SFT", "LLM-JEPA", "ER-JEPA")
     assert [results.first(role) for role in roles] == ["b", "c", "d"]
     assert results.first("SFT", "e") == "e"
-    assert results.main_methods(None) == ["b", "c", "d"]
-    assert results.main_methods(["e", "a"]) == ["e", "a"]
+    assert results.main_methods() == ["b", "c", "d"]
+    assert results.named(["e", "a"]) == ["e", "a"]
 
 
 def test_what_all_methods_set_counts(tmp_path):
@@ -40,7 +40,11 @@ def test_what_all_methods_set_counts(tmp_path):
 
 def test_methods_of_one_role_are_all_compared_if_few(tmp_path):
     few = {str(i): {} for i in range(7)}
-    assert results_of(tmp_path / "few", few).main_methods(None) == list(few)
-    assert require_few(list(few)) == list(few)
+    assert results_of(tmp_path / "few", few).main_methods() == list(few)
+    methods = {**few, "matched": {"stop.tokens_of": "0"}}
+    results = results_of(tmp_path / "matched", methods)
+    (figure, _) = SECTIONS["matched_compute"].parts(results, "synth")
+    assert len(figure.canvas.axes[0].lines) == 7
+    results = results_of(tmp_path / "many", {**few, "7": {}})
     with pytest.raises(Unavailable, match="8 methods are too many .* at most 7"):
-        require_few([*few, "7"])
+        SECTIONS["matched_compute"].parts(results, "synth")

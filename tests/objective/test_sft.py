@@ -9,8 +9,8 @@ import torch
 from torchtune.data import CROSS_ENTROPY_IGNORE_IDX, padded_collate_sft
 from torchtune.modules.loss import CEWithChunkedOutputLoss
 
-from erjepa.forward import PackedDecoder
-from erjepa.loss import JEPALoss
+from erjepa.objective.decoder import PackedDecoder
+from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
 from tests.models_for_tests import random_pairs, small_decoder
 

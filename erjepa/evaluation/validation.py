@@ -8,11 +8,11 @@ import torch.distributed as dist
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
-from erjepa.answers import generate_answers
 from erjepa.datasets import PairedDataset
-from erjepa.forward import PackedDecoder
-from erjepa.generation import batches_of_like_length
-from erjepa.loss import JEPALoss
+from erjepa.evaluation.answers import generate_answers
+from erjepa.evaluation.generation import batches_of_like_length
+from erjepa.objective.decoder import PackedDecoder
+from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
 from erjepa.tasks.score import score_predictions
 from erjepa.tasks.task import Task

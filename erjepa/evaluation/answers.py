@@ -7,7 +7,7 @@ from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
 from erjepa.datasets import PairedDataset
-from erjepa.generation import generate_greedy
+from erjepa.evaluation.generation import generate_greedy
 
 
 def generate_answers(

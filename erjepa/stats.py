@@ -1,4 +1,4 @@
-"""How long pairs are: ``python -m erjepa.datasets.stats CONFIG [key=value ...]``.
+"""How long pairs are: ``python -m erjepa.stats CONFIG [key=value ...]``.
 
 For choosing ``row_length`` and ``max_seq_len``. CONFIG is a path or the name of a packaged
 config; its tokenizer and dataset are loaded, its model is not. For plain SFT, which trains
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments (Sequence[str] | None): command line; ``None`` for that of the process.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m erjepa.datasets.stats",
+        prog="python -m erjepa.stats",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

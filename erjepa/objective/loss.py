@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from erjepa.forward import PackedOutput
+from erjepa.objective.decoder import PackedOutput
 from erjepa.packing import PackedBatch
 
 

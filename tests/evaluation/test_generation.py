@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import erjepa.generation
-from erjepa.generation import (
+import erjepa.evaluation.generation
+from erjepa.evaluation.generation import (
     _grouped_attention,
     batches_of_like_length,
     generate_greedy,
@@ -113,7 +113,7 @@ def test_computes_what_is_shared_once_and_drops_what_has_ended():
 
 @pytest.mark.parametrize("make", [ragged, with_a_shared_prefix])
 def test_a_forward_pass_takes_so_many_tokens(make, monkeypatch):
-    monkeypatch.setattr(erjepa.generation, "_TOKENS", 20)
+    monkeypatch.setattr(erjepa.evaluation.generation, "_TOKENS", 20)
     model, prompts, shapes = talkative_decoder(), make(), []
     stops = varied_stops(model, prompts)
     expected = [alone(model, prompt, NEW, stops) for prompt in prompts]

@@ -130,7 +130,7 @@ def _scores(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     if not summaries:
         return "Not scored yet: `tune run erjepa_eval --config ...` adds the scores."
     lines = [
-        "| checkpoint | weights | score | accuracy | 95% interval | test pairs |",
+        "| checkpoint | weights | score | accuracy | 95% interval | pairs |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, summary in summaries.items():

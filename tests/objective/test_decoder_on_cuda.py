@@ -5,9 +5,9 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torchtune.modules import attention_utils
 
-import erjepa.forward
-from erjepa.forward import PackedDecoder
-from erjepa.loss import JEPALoss
+import erjepa.objective.decoder
+from erjepa.objective.decoder import PackedDecoder
+from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator, block_mask
 from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
 
@@ -36,7 +36,7 @@ def flex(monkeypatch):
     ):
         monkeypatch.setattr(attention_utils, name, value, raising=False)
     monkeypatch.setattr(
-        erjepa.forward, "attention_mask", lambda end, dtype: block_mask(end)
+        erjepa.objective.decoder, "attention_mask", lambda end, dtype: block_mask(end)
     )
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from erjepa.datasets.stats import main, measure_config, table, token_statistics
 from erjepa.packing import PairCollator
+from erjepa.stats import main, measure_config, table, token_statistics
 from tests.models_for_tests import PREDICTOR_IDS, random_pairs
 
 
@@ -95,7 +95,7 @@ def test_bad_overrides(override, error):
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 def test_the_command_prints_the_table(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["stats", "tiny_synth", "dataset.size=30"])
-    runpy.run_module("erjepa.datasets.stats", run_name="__main__")
+    runpy.run_module("erjepa.stats", run_name="__main__")
     printed = capsys.readouterr().out
     assert printed == table(measure_config("tiny_synth", ["dataset.size=30"]))
     assert [line.rsplit(maxsplit=1) for line in printed.splitlines()][-2:] == [

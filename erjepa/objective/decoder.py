@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torchtune.modules import TransformerDecoder
 
-from erjepa.attention import use_matrix_products
+from erjepa.objective.attention import use_matrix_products
 from erjepa.packing import PackedBatch, attention_mask
 
 

@@ -6,8 +6,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from torchtune.models.llama3_2 import llama3_2
 
-from erjepa.flops import StepFlops
-from erjepa.forward import PackedDecoder
+from erjepa.objective.decoder import PackedDecoder
+from erjepa.objective.flops import StepFlops
 from erjepa.packing import PairCollator, dense_mask
 from tests.models_for_tests import (
     BASE_SHAPE,

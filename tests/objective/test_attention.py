@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from erjepa.attention import MaskedAttention, use_matrix_products
+from erjepa.objective.attention import MaskedAttention, use_matrix_products
 from erjepa.packing import PairCollator, attention_mask, dense_mask
 from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
 

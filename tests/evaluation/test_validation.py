@@ -2,7 +2,7 @@
 
 import pytest
 
-from erjepa.validation import check_validation
+from erjepa.evaluation.validation import check_validation
 
 
 @pytest.mark.parametrize(

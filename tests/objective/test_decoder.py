@@ -7,8 +7,8 @@ which share tokens, predictor tokens, readouts and labels, to 1e-5 in float32.
 import pytest
 import torch
 
-from erjepa.forward import PackedDecoder
-from erjepa.loss import JEPALoss
+from erjepa.objective.decoder import PackedDecoder
+from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
 from tests.models_for_tests import random_pairs, related_pairs, small_decoder
 from tests.reference.three_forwards import pair_losses, reference_loss

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torchtune.modules import TransformerDecoder
 
 from erjepa.datasets import Pair
-from erjepa.forward import PackedDecoder
-from erjepa.loss import cosine_distance
+from erjepa.objective.decoder import PackedDecoder
+from erjepa.objective.loss import cosine_distance
 from erjepa.packing import PairCollator
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from erjepa.predictions import PredictionStore
+from erjepa.evaluation.predictions import PredictionStore
 
 SETTINGS = {"model": "m", "max_new_tokens": 5}
 
