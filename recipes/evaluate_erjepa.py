@@ -10,18 +10,18 @@ from torchtune import config, training, utils
 from tqdm import tqdm
 
 import erjepa.config
-from erjepa.alignment import pair_cosines
-from erjepa.answers import generate_answers
 from erjepa.datasets import hold_out, predictor_token_ids
-from erjepa.generation import batches_of_like_length
-from erjepa.model_card import write_model_card
+from erjepa.evaluation.alignment import pair_cosines
+from erjepa.evaluation.answers import generate_answers
+from erjepa.evaluation.generation import batches_of_like_length
+from erjepa.evaluation.predictions import PredictionStore
 from erjepa.packing import PairCollator
-from erjepa.predictions import PredictionStore
 from erjepa.tasks.score import load_task, require_fields, score_predictions
 from erjepa.tasks.summary import verbatim_overlap
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state
 from erjepa.training.distributed import init_process_group
+from erjepa.training.model_card import write_model_card
 from erjepa_recipe.keys import KEYS, require_files
 
 log = utils.get_logger("INFO")
@@ -32,10 +32,11 @@ class EvaluationRecipeERJEPA:
     Greedy generation for every pair of ``eval_dataset``, or with ``eval_split=validation`` for
     the training pairs that ``validation`` holds out, scored by the ``task``.
 
-    Reads the config of the training run. Scores the adapter (or the merged weights) in
-    ``checkpoint_dir``, which may be a list, by default the newest checkpoint of
-    ``output_dir``; with ``base_only=True`` the base model. Writes ``predictions.jsonl`` and
-    ``summary.json`` to ``output_dir/evaluation/NAME``; interrupted, it goes on where it
+    Reads the config of the training run. Scores the adapter in ``checkpoint_dir``, which may be
+    a list, by default the newest checkpoint of ``output_dir``; with ``merged=True`` the merged
+    weights there, which are rounded to the base's precision, under ``NAME_merged``; with
+    ``base_only=True`` the base model. Writes ``predictions.jsonl`` and ``summary.json`` to
+    ``output_dir/evaluation/NAME``; interrupted, it goes on where it
     stopped. With ``alignment=True`` each prediction has the ``cosine`` of its pair's
     embeddings. Ranks share the examples; each holds the whole model.
 
@@ -54,6 +55,7 @@ class EvaluationRecipeERJEPA:
         self._batch_size = cfg.eval_batch_size
         self._max_new_tokens = cfg.max_new_tokens
         self._alignment = cfg.get("alignment", False)
+        self._merged = cfg.get("merged", False)
         self._split = cfg.get("eval_split", "test")
         self._output_dir = Path(cfg.output_dir)
         self._require_split(cfg)
@@ -75,6 +77,8 @@ class EvaluationRecipeERJEPA:
     def _find_checkpoints(self, cfg: DictConfig) -> list[Path | None]:
         """Folders to score, each by a name of its own; ``None`` is the base model."""
         if cfg.get("base_only", False):
+            if self._merged:
+                raise ValueError("merged=True scores a checkpoint, base_only=True none")
             return [None]
         if given := cfg.get("checkpoint_dir", None):
             paths = [Path(p) for p in ([given] if isinstance(given, str) else given)]
@@ -100,8 +104,10 @@ class EvaluationRecipeERJEPA:
         require_files(cfg)
         self._tokenizer = config.instantiate(cfg.tokenizer)
         self._setup_pairs(cfg)
+        # Merged weights are never quantized.
+        plain = {"quantize_base": False} if self._merged else {}
         with training.set_default_dtype(self._dtype), self._device:
-            self._model = config.instantiate(cfg.model).eval()
+            self._model = config.instantiate(cfg.model, **plain).eval()
         if self._alignment:
             vocab_size = self._model.tok_embeddings.num_embeddings
             self._collator = PairCollator(
@@ -145,13 +151,17 @@ class EvaluationRecipeERJEPA:
         source: dict[str, Any] = {}
         if path is not None:
             self._predictor = checkpoint.load_predictor(path)
-            if (path / checkpoint.ADAPTER).is_file():
+            if (path / checkpoint.ADAPTER).is_file() and not self._merged:
                 adapter = torch.load(path / checkpoint.ADAPTER, weights_only=True)
             else:
-                source["checkpoint_dir"] = str(path)
-                source["checkpoint_files"] = sorted(
-                    file.name for file in path.glob("model*.safetensors")
-                )
+                files = sorted(file.name for file in path.glob("model*.safetensors"))
+                if not files:
+                    raise FileNotFoundError(
+                        f"{path} holds no merged weights, model*.safetensors. Score the "
+                        "adapter (merged=False), or train with "
+                        "save_adapter_weights_only=False."
+                    )
+                source = {"checkpoint_dir": str(path), "checkpoint_files": files}
         checkpointer = config.instantiate(
             self._cfg.checkpointer,
             output_dir=str(results_dir / checkpoint.SCRATCH),
@@ -173,6 +183,7 @@ class EvaluationRecipeERJEPA:
         cfg = OmegaConf.to_container(self._cfg, resolve=True)
         settings = {key: cfg[key] for key in (*keys, "max_new_tokens")}
         settings["batch_size"] = self._batch_size
+        settings["merged"] = self._merged
         if self._split == "validation":
             settings["held out"] = [cfg["validation"].get(k) for k in ("size", "seed")]
         if path is not None:
@@ -196,8 +207,11 @@ class EvaluationRecipeERJEPA:
     def _evaluate(self, path: Path | None) -> dict[str, Any]:
         """Generate what is missing and score all."""
         name = "base" if path is None else path.name
+        weights = "base" if path is None else "merged" if self._merged else "adapter"
         if self._split == "validation":
             name += "_validation"
+        if self._merged:
+            name += "_merged"
         results_dir = self._output_dir / "evaluation" / name
         store = PredictionStore(results_dir, self._settings(path), rank=self._rank)
         found = [store.open() if self._rank == 0 else None]
@@ -232,6 +246,7 @@ class EvaluationRecipeERJEPA:
         scored, summary = score_predictions(self._task, predictions)
         summary = {
             "checkpoint": str(path or "base"),
+            "weights": weights,
             "split": self._split,
             **summary,
             "cut": sum(not p["finished"] for p in predictions),

@@ -7,17 +7,18 @@ from omegaconf import DictConfig, OmegaConf
 # Every key that a recipe reads; below replay, stop and validation as well. What a component takes is
 # known from its parameters.
 _KEYS = """
-seed device dtype output_dir base_model cudnn_deterministic_mode
+seed device dtype trainable_dtype output_dir base_model cudnn_deterministic_mode
 model tokenizer checkpointer dataset eval_dataset
 shuffle batch_size max_seq_len row_length skip_too_long num_workers
 loss views num_predictor_tokens predictor_tokens train_predictor_tokens train_on_input
+train_end_of_turn log_replay_gradients_every_n_steps
 epochs max_steps_per_epoch gradient_accumulation_steps clip_grad_norm
 optimizer lr_scheduler
 resume_from_checkpoint save_every_n_steps save_adapter_weights_only checkpoint_at_flops
 compile enable_activation_checkpointing enable_activation_offloading
 custom_sharded_layers fsdp_cpu_offload fsdp_reshard_after_forward
 eval_every_n_steps keep_best
-task databases eval_split checkpoint_dir base_only max_new_tokens eval_batch_size alignment
+task databases eval_split checkpoint_dir base_only merged max_new_tokens eval_batch_size alignment
 metric_logger log_every_n_steps log_peak_memory_stats profiler
 """
 _REPLAY = """

@@ -16,7 +16,6 @@ from torchtune.modules.peft import (
     get_adapter_params,
     get_adapter_state_dict,
     get_lora_module_names,
-    get_merged_lora_ckpt,
     set_trainable_params,
 )
 from torchtune.modules.transforms import Transform
@@ -25,24 +24,28 @@ from tqdm import tqdm
 
 import erjepa.config
 from erjepa.datasets import Pair, StepSampler, hold_out, predictor_token_ids
-from erjepa.flops import StepFlops
-from erjepa.forward import PackedDecoder
-from erjepa.loss import cosine_distance
-from erjepa.model_card import write_model_card
+from erjepa.evaluation.validation import HeldOutAccuracy, HeldOutLoss, check_validation
+from erjepa.objective.decoder import PackedDecoder
+from erjepa.objective.flops import StepFlops
+from erjepa.objective.loss import cosine_distance
 from erjepa.packing import BLOCK, PackedBatch, PairCollator
 from erjepa.replay import Draw, EpisodicReplay, validate_replay
 from erjepa.tasks.score import load_task, require_fields
 from erjepa.training import checkpoint
-from erjepa.training.adapters import initial_adapter_state
+from erjepa.training.adapters import initial_adapter_state, merge_adapters
 from erjepa.training.distributed import (
     all_reduce_sum,
     gather_interleaved,
     gradient_scale,
     init_process_group,
 )
+from erjepa.training.dropout import quicken_dropout
 from erjepa.training.gathered import gathered
+from erjepa.training.model_card import write_model_card
+from erjepa.training.precision import set_trainable_dtype
+from erjepa.training.random_state import random_state, set_random_state
+from erjepa.training.replay_probe import ReplayProbe
 from erjepa.training.sharding import load_weights, set_last_backward, shard
-from erjepa.validation import HeldOutAccuracy, HeldOutLoss, check_validation
 from erjepa_recipe.keys import KEYS, require_files
 
 log = utils.get_logger("INFO")
@@ -108,6 +111,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
     def __init__(self, cfg: DictConfig) -> None:
         self._device = utils.get_device(device=cfg.device)
         self._dtype = training.get_dtype(cfg.dtype, device=self._device)
+        self._trainable_dtype = self._get_trainable_dtype(cfg)
         self._world_size, self._rank = utils.get_world_size_and_rank()
         self._is_rank_zero = self._rank == 0
         self._output_dir = Path(cfg.output_dir)
@@ -123,6 +127,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._keep_best = cfg.get("keep_best", False)
         self._flops_budgets = list(cfg.get("checkpoint_at_flops", None) or [])
         self._log_every_n_steps = cfg.get("log_every_n_steps", 1)
+        self._probe_every_n_steps = cfg.get("log_replay_gradients_every_n_steps", None)
         self._log_peak_memory_stats = (
             cfg.get("log_peak_memory_stats", False) and self._device.type == "cuda"
         )
@@ -162,7 +167,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         num_predictor_tokens = cfg.num_predictor_tokens if views != "none" else 0
         model = self._build_model(cfg, num_predictor_tokens)
         vocab_size = model.decoder.tok_embeddings.num_embeddings
-        self._collator = PairCollator(
+        collator = partial(
+            PairCollator,
             views=views,
             predictor_ids=predictor_token_ids(
                 tokenizer,
@@ -175,6 +181,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             train_on_input=cfg.get("train_on_input", False),
             trim=self._device.type != "cuda",
         )
+        paths = self._paths_with_end_of_turn(cfg)
+        self._collator = collator(train_end_of_turn="new" in paths)
+        self._replay_collator = collator(train_end_of_turn="replay" in paths)
         self._setup_data(cfg)
         self._setup_validation(cfg, tokenizer)
 
@@ -205,9 +214,36 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         if state is not None:
             self._restore(state)
 
+    def _get_trainable_dtype(self, cfg: DictConfig) -> torch.dtype:
+        """Of what is trained: ``dtype``, or float32."""
+        name = cfg.get("trainable_dtype", "fp32") or cfg.dtype
+        if name not in ("fp32", cfg.dtype):
+            raise ValueError(
+                f"trainable_dtype={name}: what is trained is held in fp32, or in dtype "
+                f"({cfg.dtype}) where trainable_dtype=null"
+            )
+        return training.get_dtype(name, device=self._device)
+
+    def _paths_with_end_of_turn(self, cfg: DictConfig) -> set[str]:
+        """The paths of the objective whose labels hold the end of turn."""
+        choice = cfg.get("train_end_of_turn", "all")
+        known = {
+            "all": {"new", "replay"},
+            "new": {"new"},
+            "replay": {"replay"},
+            "none": set(),
+        }
+        if choice not in known:
+            raise ValueError(
+                f"train_end_of_turn must be one of {', '.join(known)}, got {choice!r}"
+            )
+        return known[choice]
+
     def _require_sizes(self, cfg: DictConfig) -> None:
         at_least_one = ("batch_size", "gradient_accumulation_steps", "epochs")
-        for key in (*at_least_one, "max_steps_per_epoch", "save_every_n_steps"):
+        optional = ("max_steps_per_epoch", "save_every_n_steps")
+        probe = "log_replay_gradients_every_n_steps"
+        for key in (*at_least_one, *optional, probe):
             if (value := cfg.get(key, None)) is not None and value < 1:
                 raise ValueError(f"{key} must be at least 1, got {value}")
         check_validation(
@@ -353,11 +389,16 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         """The model on the meta device, with what is to be trained set."""
         with training.set_default_dtype(self._dtype), torch.device("meta"):
             decoder = config.instantiate(cfg.model)
+        if self._trainable_dtype != self._dtype:
+            set_trainable_dtype(decoder, self._trainable_dtype)
+        if self._device.type == "cpu":
+            quicken_dropout(decoder)
         set_trainable_params(decoder, get_adapter_params(decoder))
         return PackedDecoder(
             decoder,
             num_predictor_tokens=num_predictor_tokens,
             train_predictor_tokens=cfg.get("train_predictor_tokens", True),
+            trainable_dtype=self._trainable_dtype,
         )
 
     def load_checkpoint(
@@ -415,6 +456,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         names = cfg.get("custom_sharded_layers", None) or []
         shard(
             model,
+            dtype=self._dtype,
             layer_names=[f"decoder.{name}" for name in names],
             cpu_offload=offload,
             reshard_after_forward=not self._keep_gathered,
@@ -471,10 +513,13 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         """
         # New pairs.
         size = self._size_of(batches)
-        new = self._forward_backward(batches, size, last=self._replay is None)
+        is_probed = self._is_time_to_probe()
+        new = self._forward_backward(
+            batches, size, last=self._replay is None or is_probed
+        )
 
         # Replayed pairs: chosen by the new ones, never among them.
-        replayed, replay_size = None, StepSize(0, 0, 0, 0)
+        replayed, replay_size, probe = None, StepSize(0, 0, 0, 0), None
         if self._replay is not None:
             self._require_finite(new)
             records = [self._dataset[i].record for i in new.example_ids.tolist()]
@@ -482,22 +527,43 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             draw = self._replay.draw(new.example_ids, records, addresses)
             batches = self._deal(draw)
             replay_size = self._size_of(batches)
+            if is_probed and replay_size.pairs:
+                probe = ReplayProbe(self._model, self._device)
             replayed = self._forward_backward(
                 batches, replay_size, weight=self._replay.weight, last=True
             )
+            if probe is not None:
+                probe.after_replay(replayed.loss, self._replay.weight)
 
         # Update of the weights.
         grad_norm = self._clipped_grad_norm(new, replayed)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._lr_scheduler.step()
+        if probe is not None:
+            probe.after_update(partial(self._loss_of, batches, replay_size))
 
         # Update of the memory: refresh what was replayed, then store what is new.
         if self._replay is not None:
             self._replay.refresh(draw, replayed.jepa)
             self._replay.write(new.example_ids, records, addresses, new.jepa)
 
-        return self._metrics(new, size, replayed, replay_size, grad_norm)
+        metrics = self._metrics(new, size, replayed, replay_size, grad_norm)
+        return metrics if probe is None else {**metrics, **probe.metrics}
+
+    def _is_time_to_probe(self) -> bool:
+        every = self._probe_every_n_steps
+        return every is not None and (self._totals["steps"] + 1) % every == 0
+
+    def _loss_of(self, batches: list[PackedBatch], size: StepSize) -> Tensor:
+        """Loss of a pass without its gradient, the same on every rank."""
+        loss = torch.zeros((), device=self._device)
+        for batch in batches:
+            batch = batch.to(self._device)
+            loss += self._loss_fn(
+                self._model(batch), batch, max(size.labels, 1), max(size.pairs, 1)
+            )[0]
+        return all_reduce_sum(loss)
 
     def _size_of(self, batches: list[PackedBatch]) -> StepSize:
         mine = [
@@ -555,7 +621,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         pairs = [Pair(i, *record) for i, record in zip(ids, draw.records, strict=True)]
         mine = pairs[self._rank :: self._world_size]
         most = -(-len(pairs) // self._world_size)
-        batches = self._collator.split(mine, max(-(-most // self._batch_size), 1))
+        batches = self._replay_collator.split(
+            mine, max(-(-most // self._batch_size), 1)
+        )
         on_cuda = self._device.type == "cuda"
         return [batch.pin_memory() if on_cuda else batch for batch in batches]
 
@@ -720,7 +788,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             self._model, self._optimizer, self._is_rank_zero, device=self._device
         )
         random_states: list[Any] = [None] * self._world_size
-        dist.all_gather_object(random_states, self._random_state())
+        dist.all_gather_object(random_states, random_state(self._device))
         if self._is_rank_zero:
             if self._step_in_epoch == 0:
                 name = checkpoint.checkpoint_name(self._epoch - 1, None)
@@ -848,7 +916,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             },
         }
         if not adapter_only:
-            content[training.MODEL_KEY] = get_merged_lora_ckpt(
+            content[training.MODEL_KEY] = merge_adapters(
                 weights, rank=cfg.lora_rank, alpha=cfg.lora_alpha
             )
         self._checkpointer.save_checkpoint(
@@ -867,15 +935,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         if self._replay is not None and state["replay"] is not None:
             self._replay.load_state_dict(state["replay"])
         if len(state["random_states"]) == self._world_size:
-            cpu, cuda = state["random_states"][self._rank]
-            torch.set_rng_state(cpu)
-            if cuda is not None and self._device.type == "cuda":
-                torch.cuda.set_rng_state(cuda, self._device)
-
-    def _random_state(self) -> tuple[Tensor, Tensor | None]:
-        on_cuda = self._device.type == "cuda"
-        cuda = torch.cuda.get_rng_state(self._device) if on_cuda else None
-        return torch.get_rng_state(), cuda
+            set_random_state(state["random_states"][self._rank], self._device)
 
     def cleanup(self) -> None:
         """Close the log and leave the process group."""

@@ -73,6 +73,34 @@ def random_pairs(count: int, seed: int = 0) -> list[Pair]:
     return [random_pair(i, rng) for i in range(count)]
 
 
+def related_pairs(count: int, seed: int = 0) -> list[Pair]:
+    """The same of pairs that share a source or a target, begin one another, or are equal."""
+    rng = random.Random(seed)
+    pairs: list[Pair] = []
+    for i in range(count):
+        pair = random_pair(i, rng)
+        known = rng.choice(pairs) if pairs else pair
+        changes = rng.choice(
+            [
+                {},
+                known._asdict(),
+                {"source": known.source, "source_view": known.source_view},
+                {"target": known.target, "target_view": known.target_view},
+                {
+                    **{"source": known.source, "source_view": known.source_view},
+                    "target": known.target[: rng.randint(1, len(known.target))],
+                    "target_view": known.target_view[:4],
+                },
+                {
+                    "source": known.source + pair.source_view,
+                    "source_view": known.source_view + pair.source_view,
+                },
+            ]
+        )
+        pairs.append(pair._replace(**{**changes, "example_id": i}))
+    return pairs
+
+
 SPECIAL_TOKENS = (
     "<|begin_of_text|> <|end_of_text|> <|finetune_right_pad_id|> <|step_id|> "
     "<|start_header_id|> <|end_header_id|> <|eom_id|> <|eot_id|> <|python_tag|> <|image|> "

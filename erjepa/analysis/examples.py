@@ -1,8 +1,9 @@
 """Examples of predictions, chosen by a rule, with what is wrong in them marked."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import SequenceMatcher
+
+import pandas as pd
 
 # Text and what is the matter with it.
 Marked = list[tuple[str, str]]
@@ -10,59 +11,34 @@ SAME, WRONG, EXTRA, MISSING = "same", "wrong", "extra", "missing"
 _MARKS = {"equal": SAME, "replace": WRONG, "insert": EXTRA, "delete": MISSING}
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A chosen example.
-
-    Args:
-        group (str): what kind of error the baseline makes.
-        seed (int): the seed.
-        index (int): index of the example.
-    """
-
-    group: str
-    seed: int
-    index: int
-
-
 def choose_examples(
-    baseline: Mapping[int, Sequence[str]],
-    improved: Mapping[int, Sequence[str]],
-    targets: Sequence[str],
-    groups: Sequence[str],
-    correct: str,
-    per_group: int,
-) -> list[Choice]:
-    """Errors of a baseline that another method corrects, by a rule that looks at no text.
+    candidates: pd.DataFrame, groups: Sequence[str], quota: Mapping[bool, int]
+) -> pd.DataFrame:
+    """Some of many examples, by a rule that looks at no text.
 
-    For each group of errors: seeds in the order given, within a seed the examples in
-    order, the first ones whose target has not been chosen before.
+    A target is shown once, at its first candidate. In order of ``quota``, groups take
+    turns: the first candidate of every group, then the second, until the number is reached.
 
     Args:
-        baseline (Mapping[int, Sequence[str]]): seed to the group of each prediction.
-        improved (Mapping[int, Sequence[str]]): the same of the method that corrects.
-        targets (Sequence[str]): the target of each example.
-        groups (Sequence[str]): the groups of errors, in order.
-        correct (str): the group of predictions that are right.
-        per_group (int): most examples of a group.
+        candidates (pd.DataFrame): in the order in which they are preferred; columns
+            ``group``, ``right`` (bool) and ``target``.
+        groups (Sequence[str]): the groups, in order.
+        quota (Mapping[bool, int]): most examples of each value of ``right``.
 
     Returns:
-        list[Choice]: in order of groups.
+        pd.DataFrame: the chosen rows, in order of groups, then as they were taken.
     """
-    chosen: list[Choice] = []
-    for group in groups:
-        enough = len(chosen) + per_group
-        for seed in (seed for seed in baseline if seed in improved):
-            pairs = zip(baseline[seed], improved[seed], strict=True)
-            for index, outcome in enumerate(pairs):
-                shown = {targets[choice.index] for choice in chosen}
-                if (
-                    len(chosen) < enough
-                    and outcome == (group, correct)
-                    and targets[index] not in shown
-                ):
-                    chosen.append(Choice(group, seed, index))
-    return chosen
+    if candidates.empty:
+        return candidates
+    unlike = candidates.drop_duplicates("target")
+    order = unlike.assign(
+        rank=unlike["right"].map(list(quota).index),
+        turn=unlike.groupby(["right", "group"]).cumcount(),
+        place=unlike["group"].map(list(groups).index),
+    ).sort_values(["rank", "turn", "place"])
+    taken = order[order.groupby("rank").cumcount() < order["right"].map(quota)]
+    taken = taken.sort_values("place", kind="stable")
+    return taken.drop(columns=["rank", "turn", "place"])
 
 
 def mark_differences(
@@ -81,9 +57,6 @@ def mark_differences(
     gold, answer = list(tokens(target)), list(tokens(output))
     changes = SequenceMatcher(None, gold, answer, autojunk=False).get_opcodes()
     return [
-        (
-            "".join(gold[a:b] if change == "delete" else answer[c:d]),
-            _MARKS[change],
-        )
+        ("".join(gold[a:b] if change == "delete" else answer[c:d]), _MARKS[change])
         for change, a, b, c, d in changes
     ]

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erjepa.experiment.config import TOKENS_OF, Experiment, config_of, slug
+from omegaconf import OmegaConf
+
+import erjepa.config
+from erjepa.experiment.config import (
+    BATCH_SIZE_TIMES,
+    TOKENS_OF,
+    Experiment,
+    config_of,
+    slug,
+)
 from erjepa.training import checkpoint
 
 
@@ -53,12 +62,20 @@ def cells(experiment: Experiment) -> list[Cell]:
             group = []
             for method, own in experiment.methods.items():
                 overrides = {**experiment.overrides, **of_dataset, **own}
+                if times := overrides.pop(BATCH_SIZE_TIMES, None):
+                    overrides["batch_size"] = times * _batch_size(config, overrides)
                 source = overrides.pop(TOKENS_OF, None)
                 tokens_of = source and cell_name(dataset, source, seed)
                 cell = Cell(dataset, config, method, seed, overrides, tokens_of)
                 group.append(cell)
             found += sorted(group, key=lambda cell: cell.tokens_of is not None)
     return found
+
+
+def _batch_size(config: str, overrides: Mapping[str, Any]) -> int:
+    if "batch_size" in overrides:
+        return overrides["batch_size"]
+    return OmegaConf.load(erjepa.config.config_path(config)).batch_size
 
 
 def training_command(
@@ -95,6 +112,7 @@ def evaluation_command(
         "seed": cell.seed,
         "output_dir": str(folder),
         "alignment": experiment.alignment,
+        **({} if experiment.score_on == "test" else {"eval_split": "validation"}),
         **experiment.evaluation,
         "checkpoint_dir": [str(path) for path in paths],
     }

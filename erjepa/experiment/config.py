@@ -9,10 +9,12 @@ from omegaconf import DictConfig, OmegaConf
 
 import erjepa.config
 
-TOKENS_OF = "stop.tokens_of"
+# Overrides that only the grid knows, and turns into keys of the recipe.
+TOKENS_OF, BATCH_SIZE_TIMES = "stop.tokens_of", "batch_size_times"
 # What the grid itself sets for each run.
 _OWN = (
-    "seed output_dir resume_from_checkpoint checkpoint_at_flops checkpoint_dir alignment"
+    "seed output_dir resume_from_checkpoint checkpoint_at_flops checkpoint_dir alignment "
+    "eval_split"
 ).split()
 
 
@@ -28,13 +30,16 @@ class Experiment:
             or to ``{config: NAME}`` and overrides for this dataset.
         methods (Mapping[str, Mapping[str, Any]]): name, as tables show it, to overrides, in
             the order of tables. ``stop.tokens_of: METHOD`` ends a run at the tokens that
-            METHOD's run took on the same dataset with the same seed.
+            METHOD's run took on the same dataset with the same seed;
+            ``batch_size_times: N`` has N times the pairs in a step.
         overrides (Mapping[str, Any]): for every run; those of the dataset and then those of
             the method win.
         budgets (Sequence[float] | None): FLOPs at which each run is scored; ``None``: at
             the end of every epoch.
         match (str): ``flops``: each run stops at the last budget; ``epochs``: after its
             epochs.
+        score_on (str): ``test``, or ``validation``: pairs held out of the training pairs,
+            to choose settings by.
         alignment (bool): whether predictions have the cosine of their pair.
         evaluation (Mapping[str, Any]): further overrides for the evaluation.
         report (Sequence[Any]): sections of the report.
@@ -56,6 +61,7 @@ class Experiment:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     budgets: Sequence[float] | None = None
     match: str = "epochs"
+    score_on: str = "test"
     alignment: bool = False
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     report: Sequence[Any] = field(default_factory=list)
@@ -79,6 +85,8 @@ class Experiment:
             raise ValueError(f"match={self.match}: expected flops or epochs")
         if self.match == "flops" and not self.budgets:
             raise ValueError("match=flops needs budgets")
+        if self.score_on not in ("test", "validation"):
+            raise ValueError(f"score_on={self.score_on}: expected test or validation")
         n = self.nproc_per_node
         if self.devices is not None and (not self.devices or len(self.devices) % n):
             raise ValueError(
@@ -86,6 +94,12 @@ class Experiment:
                 "(nproc_per_node)"
             )
         for method, overrides in self.methods.items():
+            times = overrides.get(BATCH_SIZE_TIMES, 1)
+            if not isinstance(times, int) or times < 1:
+                raise ValueError(
+                    f"methods: {method}: {BATCH_SIZE_TIMES}={times}: expected a whole "
+                    "number of at least 1"
+                )
             source = overrides.get(TOKENS_OF)
             if source is not None and TOKENS_OF in self.methods.get(
                 source, {TOKENS_OF: None}
@@ -195,7 +209,7 @@ def _check_overrides(experiment: Experiment, dataset: str) -> None:
                 raise ValueError(f"{place}: {first} is set by the grid")
             section = cfg.get(first)
             try:
-                erjepa.config.reject_unknown("", [first], cfg)
+                erjepa.config.reject_unknown("", [first], [*cfg, BATCH_SIZE_TIMES])
                 if rest and OmegaConf.is_dict(section) and "_component_" not in section:
                     known = [*section, TOKENS_OF.removeprefix("stop.")]
                     erjepa.config.reject_unknown(f"{first}.", [rest], known)

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from erjepa.evaluation.predictions import PREDICTIONS, SUMMARY
 from erjepa.experiment.cells import Cell
 from erjepa.experiment.config import Experiment
-from erjepa.predictions import PREDICTIONS, SUMMARY
 from erjepa.training import checkpoint
 
 EXPERIMENT, RESULTS, CELLS = "experiment.json", "results.jsonl", "cells"
@@ -40,7 +40,11 @@ def add_results(output_dir: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def result_line(
-    output_dir: Path, cell: Cell, overrides: Mapping[str, Any], path: Path
+    output_dir: Path,
+    cell: Cell,
+    overrides: Mapping[str, Any],
+    path: Path,
+    split: str = "test",
 ) -> dict[str, Any]:
     """What ``results.jsonl`` keeps of a checkpoint that was scored.
 
@@ -49,12 +53,14 @@ def result_line(
         cell (Cell): the run.
         overrides (Mapping[str, Any]): what set the method apart on the command line.
         path (Path): folder of the checkpoint.
+        split (str): what was scored, ``test`` or ``validation``.
 
     Returns:
         dict[str, Any]: the line; paths in it are relative to ``output_dir``.
     """
     progress = checkpoint.load_progress(path)
-    scores = path.parent / "evaluation" / path.name
+    name = path.name if split == "test" else f"{path.name}_{split}"
+    scores = path.parent / "evaluation" / name
     summary = json.loads((scores / SUMMARY).read_text())
     readings = {k: v for k, v in summary.items() if isinstance(v, dict)}
     examples = readings[summary["primary"]]["examples"]
@@ -68,6 +74,7 @@ def result_line(
         "checkpoint": path.name,
         "budget": progress.get("budget"),
         **{k: progress[k] for k in ("steps", "total_flops", "total_tokens", "epoch")},
+        "split": split,
         "task": summary["task"],
         "accuracy": summary["accuracy"],
         "primary": summary["primary"],

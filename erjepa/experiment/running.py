@@ -161,7 +161,12 @@ class _Grid:
             overrides["stop.tokens"] = tokens
         add_results(
             self._output_dir,
-            [result_line(self._output_dir, cell, overrides, path) for path in paths],
+            [
+                result_line(
+                    self._output_dir, cell, overrides, path, experiment.score_on
+                )
+                for path in paths
+            ],
         )
         _tidy(folder, keep=paths)
 

@@ -1,24 +1,26 @@
-"""Pairs packed into rows: the layout of a pair, rows of a micro-batch, and their mask."""
+"""Pairs packed into rows: paths of a pair, prefix trees of many, their rows and mask.
 
-from erjepa.packing.batch import PADDING, PackedBatch
+With LoRA dropout, paths that share tokens share their dropout: each pair's loss is that under
+some dropout mask, but those of pairs in one row are not independent.
+"""
+
+from erjepa.packing.batch import PackedBatch
 from erjepa.packing.collate import PairCollator
-from erjepa.packing.layout import Segment, Views, attention_area, lay_out
+from erjepa.packing.layout import Path, Views, lay_out
 from erjepa.packing.mask import BLOCK, attention_mask, block_mask, dense_mask
-from erjepa.packing.rows import few_sizes, level, tight
+from erjepa.packing.tree import PrefixTree, prefix_tree, tree_size
 
 __all__ = [
     "BLOCK",
-    "PADDING",
     "PackedBatch",
     "PairCollator",
-    "Segment",
+    "Path",
+    "PrefixTree",
     "Views",
-    "attention_area",
     "attention_mask",
     "block_mask",
     "dense_mask",
-    "few_sizes",
     "lay_out",
-    "level",
-    "tight",
+    "prefix_tree",
+    "tree_size",
 ]

@@ -6,44 +6,47 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-PADDING = -1  # document of padding tokens
-
 
 @dataclass
 class PackedBatch:
-    """Packed pairs. R rows of length L, n pairs, c label positions, k predictor tokens.
+    """Packed pairs: R rows of length L, each a prefix tree, see :mod:`erjepa.packing.tree`.
 
-    Positions in the rows are flat: ``row * L + column``.
+    n pairs have c labels at q distinct positions, and m predictor tokens stand in the rows.
+    Pairs that share tokens share positions too. Positions in the rows are flat:
+    ``row * L + column``.
 
     Args:
         tokens (Tensor): token ids, padded, int64 [R, L].
-        input_pos (Tensor): position ids, int64 [R, L].
-        document (Tensor): document of each token, ``PADDING`` where none, int32 [R, L].
-        branch (Tensor): branch of each token, 0 is the trunk, int32 [R, L].
-        label_pos (Tensor): positions whose hidden state predicts a label, int64 [c].
-        labels (Tensor): the token to predict there, int64 [c].
+        input_pos (Tensor): position ids, which are depths in the tree, int64 [R, L].
+        end (Tensor): one past the column of each token's last descendant; padding ends right
+            behind itself; int32 [R, L].
+        label_pos (Tensor): positions whose hidden state predicts labels, int64 [q].
+        labels (Tensor): tokens to predict, int64 [c].
+        label_logit (Tensor): which of the q positions predicts a label, int64 [c].
         label_pair (Tensor): which of the n pairs a label belongs to, int64 [c].
         source_pos (Tensor): positions of :math:`z^u`, int64 [n], or [0] without views.
         predicted_pos (Tensor): positions of :math:`p`, int64 [n] or [0].
         target_pos (Tensor): positions of :math:`z^a`, int64 [n] or [0].
-        predictor_pos (Tensor): positions of the predictor tokens, int64 [n, k].
+        predictor_pos (Tensor): positions of the predictor tokens, int64 [m].
+        predictor_index (Tensor): which of the k predictor tokens stands there, int64 [m].
         example_ids (Tensor): int64 [n].
         order (Tensor): place of each pair among those that were packed together, int64 [n].
         num_tokens (int): tokens that are not padding.
-        attention_area (int): pairs of (query, key) that the mask admits.
+        attention_area (int): (query, key) that the mask admits, padding left out.
     """
 
     tokens: Tensor
     input_pos: Tensor
-    document: Tensor
-    branch: Tensor
+    end: Tensor
     label_pos: Tensor
     labels: Tensor
+    label_logit: Tensor
     label_pair: Tensor
     source_pos: Tensor
     predicted_pos: Tensor
     target_pos: Tensor
     predictor_pos: Tensor
+    predictor_index: Tensor
     example_ids: Tensor
     order: Tensor
     num_tokens: int
@@ -56,8 +59,13 @@ class PackedBatch:
 
     @property
     def num_labels(self) -> int:
-        """Number of label positions, c."""
+        """Number of labels, c: those of every pair, shared or not."""
         return self.labels.numel()
+
+    @property
+    def num_projected(self) -> int:
+        """Number of positions at which the output projection runs, q."""
+        return self.label_pos.numel()
 
     def to(self, device: torch.device) -> "PackedBatch":
         """The batch with its tensors on ``device``."""

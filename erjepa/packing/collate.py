@@ -1,29 +1,48 @@
 """Pairs into the rows of one or more micro-batches."""
 
+from array import array
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from erjepa.datasets.pairs import Pair
-from erjepa.packing.batch import PADDING, PackedBatch
-from erjepa.packing.layout import Segment, Views, attention_area, lay_out
-from erjepa.packing.rows import few_sizes, fullest, level, tight
+from erjepa.packing.batch import PackedBatch
+from erjepa.packing.layout import Path, Views, lay_out
+from erjepa.packing.mask import BLOCK
+from erjepa.packing.rows import (
+    Sharing,
+    cheapest,
+    few_lengths,
+    few_sizes,
+    fill,
+    fullest,
+    level,
+    share,
+)
+from erjepa.packing.tree import PrefixTree, prefix_tree, tree_size
+
+READOUTS = ("source", "predicted", "target")
 
 
 class PairCollator:
-    """Packs pairs into rows.
+    """Packs pairs into rows, each a prefix tree of its pairs' paths.
 
     Args:
         views (Views): layout of a pair.
         predictor_ids (Sequence[int]): ids of the k predictor tokens.
         pad_id (int): id that fills the rows.
-        row_length (int | None): most tokens of a row. ``None``: those of the longest pair.
+        row_length (int | None): most tokens of a row; ``None``: no limit.
         train_on_input (bool): predict the source too, as LLM-JEPA's code does, not the
             target alone.
-        trim (bool): cut the rows of a micro-batch to the fullest one, which wastes least
-            where shapes may vary. Else rows have ``row_length``, and their number is one of
-            few, so that compiled attention meets few shapes.
+        train_end_of_turn (bool): predict the end of turn, which ends a target and, with
+            ``train_on_input``, every turn of the source.
+        trim (bool): cut rows to the fullest one and choose their number so that they cost
+            least, where shapes may vary. Else rows have ``row_length``, a lone one a power
+            of two less, and their number is one of few, so that compiled attention meets
+            few shapes.
     """
 
     def __init__(
@@ -34,6 +53,7 @@ class PairCollator:
         pad_id: int = 0,
         row_length: int | None = None,
         train_on_input: bool = False,
+        train_end_of_turn: bool = True,
         trim: bool = False,
     ) -> None:
         self.views = views
@@ -41,20 +61,22 @@ class PairCollator:
         self._pad_id = pad_id
         self._row_length = row_length
         self._train_on_input = train_on_input
+        self._train_end_of_turn = train_end_of_turn
         self._trim = trim
 
     def length(self, pair: Pair) -> int:
-        """Tokens that ``pair`` takes in a row."""
-        return _length(lay_out(pair, self.views, self.predictor_ids))
+        """Tokens that ``pair`` takes in a row of its own."""
+        return tree_size([path.tokens for path in self._lay_out(pair)])
 
     def __call__(self, pairs: Sequence[Pair]) -> PackedBatch:
-        """Pack ``pairs`` into one micro-batch, see :meth:`split`."""
+        """Pack ``pairs`` into one micro-batch, see :meth:`split`; their order stays."""
         return self.split(pairs, 1)[0]
 
     def split(self, pairs: Sequence[Pair], num_batches: int) -> list[PackedBatch]:
         """Pack ``pairs`` together, then deal the rows into micro-batches.
 
-        No pairs give rows of padding, so that all ranks can run.
+        Pairs that share most lie together. No pairs give rows of padding, so that all ranks
+        can run.
 
         Args:
             pairs (Sequence[Pair]): any number; :attr:`PackedBatch.order` leads back to it.
@@ -64,106 +86,133 @@ class PairCollator:
             list[PackedBatch]: the micro-batches.
 
         Raises:
-            ValueError: if a pair is longer than ``row_length``.
+            ValueError: if a pair takes more than ``row_length`` tokens.
         """
-        lengths = [self.length(pair) for pair in pairs]
-        row_length = self._row_length or max(lengths, default=1)
-        for pair, length in zip(pairs, lengths, strict=True):
-            if length > row_length:
+        forest = self._grow(pairs)
+        sizes = forest.sharing.sizes()
+        for place, index in enumerate(forest.order):
+            if sizes[place][place] > (self._row_length or sizes[place][place]):
                 raise ValueError(
-                    f"example {pair.example_id} takes {length} tokens, more than a row "
-                    f"of {row_length}; raise row_length and max_seq_len."
+                    f"example {pairs[index].example_id} takes {sizes[place][place]} tokens, "
+                    f"more than a row of {self._row_length}; raise row_length and "
+                    "max_seq_len."
                 )
-        deal = tight if self._trim else level
-        rows = deal(lengths, row_length, at_least=num_batches)
+        row_length = self._row_length or (sizes[0][-1] if pairs else 1)
         if self._trim:
-            row_length = fullest(lengths, rows) or 1
+            rows = cheapest(sizes, row_length, at_least=num_batches)
+            row_length = fullest(sizes, rows) or 1
+        else:
+            fewest = len(fill(sizes, row_length))
+            rows = level(sizes, row_length, max(fewest, num_batches))
+            if len(rows) == num_batches:
+                row_length = few_lengths(fullest(sizes, rows), row_length, BLOCK)
         batches = [rows[i::num_batches] for i in range(num_batches)]
         if not self._trim:
             for batch in batches:
-                batch.extend([] for _ in range(few_sizes(len(batch)) - len(batch)))
-        return [self._fill(pairs, batch, row_length) for batch in batches]
+                batch.extend([range(0)] * (few_sizes(len(batch)) - len(batch)))
+        return [self._fill(pairs, forest, batch, row_length) for batch in batches]
+
+    def _lay_out(self, pair: Pair) -> list[Path]:
+        return lay_out(pair, self.views, len(self.predictor_ids))
+
+    def _grow(self, pairs: Sequence[Pair]) -> "_Forest":
+        """All ``pairs`` as one tree, and how they share it, in the order of their tokens."""
+        layouts = [self._lay_out(pair) for pair in pairs]
+        tree = prefix_tree([path.tokens for layout in layouts for path in layout])
+        paths = iter(tree.paths)
+        nodes = [[next(paths) for _ in layout] for layout in layouts]
+        order = sorted(range(len(pairs)), key=lambda index: nodes[index][0][-1])
+        sharing = share([nodes[index] for index in order])
+        return _Forest(tree, layouts, nodes, order, sharing)
 
     def _fill(
-        self, pairs: Sequence[Pair], rows: Sequence[Sequence[int]], row_length: int
+        self,
+        pairs: Sequence[Pair],
+        forest: "_Forest",
+        rows: Sequence[range],
+        row_length: int,
     ) -> PackedBatch:
-        """One micro-batch with ``pairs[i]`` for each ``i`` of each row."""
+        """One micro-batch, with a run of the forest's pairs in each row."""
+        tree = forest.tree
         size = len(rows) * row_length
-        tokens, input_pos = [self._pad_id] * size, [0] * size
-        document, branch = [PADDING] * size, [0] * size
-        label_pos, labels, label_pair = [], [], []
-        readouts: dict[str, list[int]] = {"source": [], "predictor": [], "target": []}
-        predictor_pos: list[list[int]] = []
-        order: list[int] = []
-        num_documents = num_tokens = area = 0
-        for index, start in self._places(pairs, rows, row_length):
-            pair = pairs[index]
-            layout = lay_out(pair, self.views, self.predictor_ids)
-            at = start
-            for segment in layout:
-                length = len(segment.tokens)
-                span = slice(at, at + length)
-                at = span.stop
-                tokens[span] = segment.tokens
-                input_pos[span] = range(segment.position, segment.position + length)
-                document[span] = [num_documents + segment.document] * length
-                branch[span] = [segment.branch] * length
-                if segment.readout:
-                    readouts[segment.readout].append(at - 1)
-                if segment.readout == "predictor":
-                    predictor_pos.append(list(range(span.start, span.stop)))
-            num_documents += layout[-1].document + 1
-            num_tokens += at - start
-            area += attention_area(layout)
+        tokens = np.full(size, self._pad_id, np.int64)
+        input_pos = np.zeros(size, np.int64)
+        end = np.tile(np.arange(1, row_length + 1, dtype=np.int32), len(rows))
+        slot = np.zeros(len(tree.tokens), np.int64)  # of each node, in the row at hand
+        places: dict[int, list[np.ndarray]] = {}  # slots of each pair's paths
+        num_tokens = area = 0
+        for start, row in zip(range(0, size, row_length), rows, strict=True):
+            nodes = forest.sharing.nodes(row)
+            slot[nodes] = slots = np.arange(start, start + len(nodes))
+            tokens[slots] = tree.tokens[nodes]
+            input_pos[slots] = tree.depth[nodes]
+            end[slots] = np.searchsorted(nodes, tree.end[nodes])
+            num_tokens += len(nodes)
+            area += int(tree.depth[nodes].sum()) + len(nodes)
+            for index in forest.order[row.start : row.stop]:
+                places[index] = [slot[path] for path in forest.nodes[index]]
+        predictor_pos = np.flatnonzero(tokens < 0)
+        predictor_index = -1 - tokens[predictor_pos]
+        tokens[predictor_pos] = np.array(self.predictor_ids, np.int64)[predictor_index]
 
-            # S Q A lie at the start of the pair, next to each other, in every layout.
-            full_length = len(pair.source) + len(pair.bridge) + len(pair.target)
-            first = 1 if self._train_on_input else full_length - len(pair.target)
-            predicted = range(start + first, start + full_length)
-            label_pos.extend(position - 1 for position in predicted)
-            labels.extend(tokens[predicted.start : predicted.stop])
-            label_pair.extend([len(order)] * len(predicted))
-            order.append(index)
-
-        k = len(self.predictor_ids)
+        order = sorted(places)
+        readouts: dict[str, list[int]] = {name: [] for name in READOUTS}
+        labels, predicting, num_labels = array("i"), [np.zeros(0, np.int64)], []
+        for index in order:
+            before = len(labels)
+            for path, slots in zip(forest.layouts[index], places[index], strict=True):
+                for name, at in path.readouts.items():
+                    readouts[name].append(slots[at])
+                predicted = self._predicted(path)
+                labels.extend(path.tokens[at] for at in predicted)
+                predicting.append(slots[[at - 1 for at in predicted]])
+            num_labels.append(len(labels) - before)
+        label_pos, label_logit = np.unique(
+            np.concatenate(predicting), return_inverse=True
+        )
         return PackedBatch(
-            tokens=torch.tensor(tokens).view(-1, row_length),
-            input_pos=torch.tensor(input_pos).view(-1, row_length),
-            document=_int32(document).view(-1, row_length),
-            branch=_int32(branch).view(-1, row_length),
+            tokens=_int64(tokens).view(-1, row_length),
+            input_pos=_int64(input_pos).view(-1, row_length),
+            end=torch.from_numpy(end).view(-1, row_length),
             label_pos=_int64(label_pos),
             labels=_int64(labels),
-            label_pair=_int64(label_pair),
+            label_logit=_int64(label_logit),
+            label_pair=_int64(np.repeat(np.arange(len(order)), num_labels)),
             source_pos=_int64(readouts["source"]),
-            predicted_pos=_int64(readouts["predictor" if k else "source"]),
+            predicted_pos=_int64(readouts["predicted"]),
             target_pos=_int64(readouts["target"]),
-            predictor_pos=_int64(predictor_pos).view(-1, k) if k else _int64([]),
+            predictor_pos=_int64(predictor_pos),
+            predictor_index=_int64(predictor_index),
             example_ids=_int64([pairs[index].example_id for index in order]),
             order=_int64(order),
             num_tokens=num_tokens,
             attention_area=area,
         )
 
-    def _places(
-        self, pairs: Sequence[Pair], rows: Sequence[Sequence[int]], row_length: int
-    ) -> list[tuple[int, int]]:
-        """Index and flat start of every pair, in the order of the pairs."""
-        places = []
-        for row, indices in enumerate(rows):
-            start = row * row_length
-            for index in indices:
-                places.append((index, start))
-                start += self.length(pairs[index])
-        return sorted(places)
+    def _predicted(self, path: Path) -> Sequence[int]:
+        """Indices of the tokens of ``path`` that are labels."""
+        if not path.labels:
+            return []
+        predicted = range(
+            1 if self._train_on_input else path.labels[0], len(path.tokens)
+        )
+        if self._train_end_of_turn:
+            return predicted
+        end_of_turn = path.tokens[path.labels[-1]]
+        return [at for at in predicted if path.tokens[at] != end_of_turn]
 
 
-def _length(layout: Sequence[Segment]) -> int:
-    return sum(len(segment.tokens) for segment in layout)
+class _Forest(NamedTuple):
+    """Pairs as one tree, whatever rows they come to: layout and nodes of each pair's paths,
+    and the order of the pairs in which ``sharing`` says which nodes they have in common.
+    """
+
+    tree: PrefixTree
+    layouts: list[list[Path]]
+    nodes: list[list[np.ndarray]]
+    order: list[int]
+    sharing: Sharing
 
 
-def _int64(values) -> Tensor:
-    return torch.tensor(values, dtype=torch.int64)
-
-
-def _int32(values) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
+def _int64(values: Sequence[int] | np.ndarray) -> Tensor:
+    return torch.from_numpy(np.asarray(values, np.int64))

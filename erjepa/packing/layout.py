@@ -1,30 +1,26 @@
-"""How one pair is laid out: one forward pass in place of three.
+"""How one pair is laid out: as paths of tokens, each from position 0 on.
 
-A pair is laid out once, as documents that attend causally within themselves. A document
-may branch: a branch sees the trunk and itself, not its sister branches.
+::
 
-``views="shared"`` (the source is computed once, for all that follow it)::
+    views="shared"        S Q A      S P      T
+    views="standalone"    S Q A      U P      T
+    views="none"          S Q A
 
-                                               sees:  S   Q   A   P   T    positions
-    S  source up to its last content token            x                    0 ..
-    Q  rest of the source, header of the target       x   x                continue S
-    A  target and its end of turn                     x   x   x            continue Q
-    P  k predictor tokens                             x           x        continue S
-    T  target alone, up to its last content token                     x    0 ..
+    S  source up to its last content token        P  k predictor tokens
+    Q  rest of the source, header of the target   T  target alone, up to its last content token
+    A  target and its end of turn                 U  source alone, up to its last content token
 
-    document 0: trunk S, branch Q A, branch P         document 1: trunk T
+Standalone views are chats of their own, as in LLM-JEPA; ``views="none"`` is for training on
+the next-token loss only. What paths begin with alike is computed once, see
+:mod:`erjepa.packing.tree`: S, and whatever else one pair or several have in common.
 
-``views="standalone"`` (source and target are chats of their own, as in LLM-JEPA)::
-
-    document 0: trunk S Q A      document 1: trunk U P (source view)      document 2: trunk T
-
-``views="none"``: document 0 alone, for training on the next-token loss only.
-
-Readouts: :math:`z^u` at the last token of S (of U), :math:`p` at the last P (at :math:`z^u`
-when k = 0), :math:`z^a` at the last token of T.
+Labels are the tokens of A. Readouts: :math:`z^u` at the last token of S (of U), :math:`p` at
+the last P (at :math:`z^u` when k = 0), :math:`z^a` at the last token of T.
 """
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, NamedTuple, get_args
 
 from erjepa.datasets.pairs import Pair
@@ -32,63 +28,54 @@ from erjepa.datasets.pairs import Pair
 Views = Literal["shared", "standalone", "none"]
 
 
-class Segment(NamedTuple):
-    """A run of tokens of one branch of one document."""
+class Path(NamedTuple):
+    """Tokens from position 0 on, and what is read along them.
 
-    tokens: Sequence[int]
-    document: int
-    branch: int = 0
-    position: int = 0
-    readout: Literal["", "source", "predictor", "target"] = ""
+    Args:
+        tokens (array): token ids; ``-1 - i`` stands for predictor token i.
+        readouts (Mapping[str, int]): ``source``, ``predicted`` or ``target`` to the index of
+            the token whose hidden state is that embedding.
+        labels (range): indices of the tokens that the next-token loss predicts.
+    """
+
+    tokens: array
+    readouts: Mapping[str, int] = MappingProxyType({})
+    labels: range = range(0)
 
 
-def lay_out(pair: Pair, views: Views, predictor_ids: Sequence[int]) -> list[Segment]:
-    """The segments of one pair, in row order. The first two or one hold ``S Q A``.
+def lay_out(pair: Pair, views: Views, num_predictor_tokens: int) -> list[Path]:
+    """The paths of one pair, that of ``S Q A`` first.
 
     Args:
         pair (Pair): the tokenized pair.
         views (Views): layout, see the module's docstring.
-        predictor_ids (Sequence[int]): the k predictor tokens.
+        num_predictor_tokens (int): k.
 
     Returns:
-        list[Segment]: segments; a document's trunk comes before its branches.
+        list[Path]: one path, or three.
 
     Raises:
         ValueError: if there is no such layout.
     """
-    answer = [*pair.bridge, *pair.target]
+    if views not in get_args(Views):
+        raise ValueError(f"views={views}: expected one of {', '.join(get_args(Views))}")
+    full = _joined(pair.source, pair.bridge, pair.target)
+    labels = range(len(full) - len(pair.target), len(full))
     if views == "none":
-        return [Segment([*pair.source, *answer], 0)]
-    if views == "shared":
-        end = len(pair.source)
-        return [
-            Segment(pair.source, 0, readout="source"),
-            Segment(answer, 0, branch=1, position=end),
-            Segment(predictor_ids, 0, branch=2, position=end, readout="predictor"),
-            Segment(pair.target_view, 1, readout="target"),
-        ]
-    if views == "standalone":
-        end = len(pair.source_view)
-        return [
-            Segment([*pair.source, *answer], 0),
-            Segment(pair.source_view, 1, readout="source"),
-            Segment(predictor_ids, 1, position=end, readout="predictor"),
-            Segment(pair.target_view, 2, readout="target"),
-        ]
-    raise ValueError(f"views={views}: expected one of {', '.join(get_args(Views))}")
+        return [Path(full, labels=labels)]
+    source = pair.source if views == "shared" else pair.source_view
+    predictors = range(-1, -1 - num_predictor_tokens, -1)
+    view = _joined(source, predictors)
+    target = _joined(pair.target_view)
+    return [
+        Path(full, labels=labels),
+        Path(view, {"source": len(source) - 1, "predicted": len(view) - 1}),
+        Path(target, {"target": len(target) - 1}),
+    ]
 
 
-def attention_area(layout: Iterable[Segment]) -> int:
-    """Number of (query, key) pairs that the mask admits within one pair."""
-    area, trunk, branches = 0, {}, {}
-    for segment in layout:
-        length = len(segment.tokens)
-        key = (segment.document, segment.branch)
-        before = branches.get(key, 0)
-        if segment.branch:
-            before += trunk.get(segment.document, 0)
-        else:
-            trunk[segment.document] = before + length
-        branches[key] = branches.get(key, 0) + length
-        area += length * before + length * (length + 1) // 2
-    return area
+def _joined(*parts) -> array:
+    tokens = array("i")
+    for part in parts:
+        tokens.extend(part)
+    return tokens

@@ -1,73 +1,149 @@
-"""Which pairs share a row."""
+"""Which pairs share a row.
 
+Pairs are put in the order of their tokens, and rows are runs of them: neighbours share most.
+"""
+
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import NamedTuple
 
-# Attention to so many slots costs about what all else does that is computed for a slot, on a
-# CPU and in small models.
-_ATTENTION = 4096
+import numpy as np
+
+# Attention to so many slots costs about what all else does that is computed for a slot, for
+# small models on a CPU; measured, the best number of rows is flat around what this gives.
+_ATTENTION = 2048
+
+
+class Sharing(NamedTuple):
+    """Which nodes of a tree n items take; one entry for an item and a node of it.
+
+    Entries are in the order of nodes, then of items.
+
+    Args:
+        num_items (int): n.
+        node (np.ndarray): int64 [entries].
+        item (np.ndarray): int64 [entries].
+        previous (np.ndarray): the last item before that takes the node, -1 where there is
+            none, int64 [entries].
+    """
+
+    num_items: int
+    node: np.ndarray
+    item: np.ndarray
+    previous: np.ndarray
+
+    def nodes(self, items: range) -> np.ndarray:
+        """The nodes that a run of items takes, ascending."""
+        first = (self.item >= items.start) & (self.item < items.stop)
+        return self.node[first & (self.previous < items.start)]
+
+    def sizes(self) -> list[list[int]]:
+        """Their number: ``sizes()[a][b]`` for the items from a to b, both included; [n][n]."""
+        n = self.num_items
+        entries = self.item * (n + 1) + self.previous + 1
+        by_previous = np.bincount(entries, minlength=n * (n + 1)).reshape(n, n + 1)
+        # What item b adds to a run from a on: nodes that no item from a on takes before it.
+        added = by_previous.cumsum(axis=1)[:, :n].T
+        return np.triu(added).cumsum(axis=1).tolist()
+
+
+def share(items: Sequence[Sequence[np.ndarray]]) -> Sharing:
+    """How items share nodes, each given as paths of nodes."""
+    n = len(items)
+    paths = [path for paths in items for path in paths]
+    per_item = [sum(map(len, paths)) for paths in items]
+    nodes = np.concatenate([np.zeros(0, np.int64), *paths])
+    node, item = np.divmod(
+        np.unique(nodes * n + np.repeat(np.arange(n), per_item)), max(n, 1)
+    )
+    previous = np.full(len(node), -1)
+    again = node[1:] == node[:-1]
+    previous[1:][again] = item[:-1][again]
+    return Sharing(n, node, item, previous)
+
+
+def fill(sizes: Sequence[Sequence[int]], row_length: int) -> list[range]:
+    """Cut items into the fewest runs that fit, each taking in as many as it can.
+
+    Args:
+        sizes (Sequence[Sequence[int]]): of runs, see :meth:`Sharing.sizes`; each item fits.
+        row_length (int): most nodes of a run.
+
+    Returns:
+        list[range]: the items of each run.
+    """
+    runs, start = [], 0
+    while start < len(sizes):
+        stop = bisect_right(sizes[start], row_length)
+        runs.append(range(start, stop))
+        start = stop
+    return runs
 
 
 def level(
-    lengths: Sequence[int], row_length: int, at_least: int = 1
-) -> list[list[int]]:
-    """Deal items into as few rows as this gives: longest first, each into the emptiest row.
-
-    Rows come out about equally full. Where they are trimmed to the fullest one this wastes
-    less than best fit, which leaves a last row nearly empty; it takes a row more than best
-    fit where that fits tightly.
+    sizes: Sequence[Sequence[int]], row_length: int, num_rows: int
+) -> list[range]:
+    """Cut items into ``num_rows`` runs of which the largest is as small as it can be.
 
     Args:
-        lengths (Sequence[int]): lengths of the items, each at most ``row_length``.
-        row_length (int): most that a row holds.
-        at_least (int): fewest rows.
+        sizes (Sequence[Sequence[int]]): of runs, see :meth:`Sharing.sizes`.
+        row_length (int): most nodes of a run; enough for that many runs.
+        num_rows (int): number of runs; some are empty where there are fewer items.
 
     Returns:
-        list[list[int]]: the items of each row; empty rows where there are no items.
+        list[range]: the items of each run.
     """
-    longest_first = sorted(range(len(lengths)), key=lambda item: -lengths[item])
-    num_rows = max(-(-sum(lengths) // row_length), at_least)
-    while True:
-        rows: list[list[int]] = [[] for _ in range(num_rows)]
-        used = [0] * num_rows
-        for item in longest_first:
-            emptiest = used.index(min(used))
-            rows[emptiest].append(item)
-            used[emptiest] += lengths[item]
-        if max(used) <= row_length:
-            return rows
-        num_rows += 1
+    runs = [range(0)]
+    if sizes:
+        longest = max(sizes[i][i] for i in range(len(sizes)))
+        least = max(longest, -(-sizes[0][-1] // num_rows))
+        choices = range(least, row_length)
+        fits = bisect_left(choices, True, key=lambda n: len(fill(sizes, n)) <= num_rows)
+        runs = fill(sizes, least + fits)
+    while len(runs) < num_rows:  # of items that share nearly all, or too few items
+        most = runs.index(max(runs, key=len))
+        half = -(-len(runs[most]) // 2)
+        runs[most : most + 1] = runs[most][:half], runs[most][half:]
+    return runs
 
 
-def tight(
-    lengths: Sequence[int], row_length: int, at_least: int = 1
-) -> list[list[int]]:
-    """Deal items as :func:`level` does, into up to twice as many rows if that costs less.
+def cheapest(
+    sizes: Sequence[Sequence[int]], row_length: int, at_least: int = 1
+) -> list[range]:
+    """Cut items as :func:`level` does, into so many rows that they cost least.
 
     What counts are the slots of rows trimmed to the fullest one, and attention, which is to
-    all slots of a row: 16 like items fill 4 rows evenly, but not 3; two rows of 100 slots
-    take half the attention of one of 200.
+    all slots of a row: more rows share less, and two rows of 100 slots take half the
+    attention of one of 200.
 
     Args:
-        lengths (Sequence[int]): lengths of the items, each at most ``row_length``.
-        row_length (int): most that a row holds.
+        sizes (Sequence[Sequence[int]]): of runs, see :meth:`Sharing.sizes`.
+        row_length (int): most nodes of a run.
         at_least (int): fewest rows.
 
     Returns:
-        list[list[int]]: the items of each row.
+        list[range]: the items of each row.
     """
-    fewest = len(level(lengths, row_length, at_least))
-    choices = (level(lengths, row_length, n) for n in range(fewest, 2 * fewest + 1))
 
-    def cost(rows: list[list[int]]) -> int:
-        length = fullest(lengths, rows)
-        return len(rows) * length * (_ATTENTION + length)
+    def cost(rows: list[range]) -> int:
+        return _cost(len(rows), fullest(sizes, rows))
 
-    return min(choices, key=cost)
+    best = rows = level(sizes, row_length, max(len(fill(sizes, row_length)), at_least))
+    longest = max((sizes[i][i] for i in range(len(sizes))), default=0)
+    # Each row is at least as long as the longest item, so more rows may be out of question.
+    while _cost(more := few_sizes(len(rows) + 1), longest) < cost(best):
+        rows = level(sizes, row_length, more)
+        best = min(best, rows, key=cost)
+    return best
 
 
-def fullest(lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> int:
-    """Length of the fullest row."""
-    return max(sum(lengths[item] for item in row) for row in rows)
+def _cost(num_rows: int, length: int) -> int:
+    return num_rows * length * (_ATTENTION + length)
+
+
+def fullest(sizes: Sequence[Sequence[int]], rows: Sequence[range]) -> int:
+    """Nodes of the fullest row."""
+    return max((sizes[row[0]][row[-1]] for row in rows if row), default=0)
 
 
 def few_sizes(size: int) -> int:
@@ -77,3 +153,10 @@ def few_sizes(size: int) -> int:
     """
     step = 1 << max(size.bit_length() - 3, 0)
     return -(-size // step) * step
+
+
+def few_lengths(length: int, row_length: int, block: int) -> int:
+    """``row_length``, halved as long as it holds ``length`` and stays a multiple of ``block``."""
+    while row_length % (2 * block) == 0 and row_length // 2 >= length:
+        row_length //= 2
+    return row_length

@@ -11,39 +11,16 @@ The key ``report`` of the experiment's config lists its sections in order, each 
 mapping with arguments; without it a report has all that the results allow:
 
     report:
-      - main
+      - accuracy
       - matched_compute
-      - {section: bars, methods: [SFT, ER-JEPA content], title: With and without replay}
+      - {section: accuracy, methods: [SFT, ER-JEPA content], title: With and without replay}
 
-Every section takes ``title`` and, unless it is about all datasets together (*), ``datasets``;
-all but ``outcomes`` take ``methods``.
+``python -m erjepa.report --sections`` lists the sections and their arguments. A part with the
+role of a baseline is, unless it is named, the first method of its kind: SFT has neither JEPA
+loss nor replay, LLM-JEPA no replay, ER-JEPA replays stored pairs.
 
-    main *            accuracy of every method on every dataset
-    significance *    paired tests against ``reference``
-    readings          every reading of the answers
-    matched_compute   accuracy at the budgets, and the area under its curve
-    single_seeds      the same, a panel for each seed
-    learning_curves   accuracy at the end of epochs
-    token_matched     a method and those that stop at its tokens
-    current_batch     replay of stored pairs and of the current batch
-    dynamics          accuracy, corrected and lost predictions over checkpoints
-    alignment         cosines and correctness over checkpoints, of one ``seed``
-    corrections       errors of ``baseline`` that ``methods`` correct
-    outcomes          what ``outcomes_of`` predicts where ``errors_of`` errs
-    structures        accuracy by structure of the target regex
-    lengths           accuracy by length of the target regex
-    addressing        sparse and dense addresses
-    capacity          accuracy over epochs and cost, by capacity of the memory
-    lambda_k          accuracy by weight of the JEPA loss and predictor tokens
-    cost              compute, tokens and time of runs
-    examples          errors of ``baseline`` that ``improved`` corrects, ``per_group`` a kind
-    bars              accuracy of some methods
-
-A part with the role of a baseline is, unless it is named, the first method of its kind: SFT has
-neither JEPA loss nor replay, LLM-JEPA no replay, ER-JEPA replays stored pairs.
-
-To add a section, write a function that yields tables and figures, and enter it in
-``sections.py``.
+To add a section, write a function that yields tables and figures from ``Results`` under the
+decorator ``section``; it raises ``Unavailable`` with the reason where results do not allow it.
 """
 
 from erjepa.report.build import build_report

@@ -1,216 +1,166 @@
-"""Sections on accuracy at the end of runs: bars, readings, tests."""
+"""Sections on accuracy at the end of runs: bars, readings, grids of two keys, choices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from erjepa.analysis.statistics import paired_test, spread
-from erjepa.report.drawing import draw_bars, draw_rows
-from erjepa.report.figures import COLUMN, Figure, canvas, legend_above, looks
-from erjepa.report.results import Results, Unavailable
-from erjepa.report.select import (
-    accuracies,
-    find_method,
-    methods_of,
-    replays,
-    scored_datasets,
-    seeds_note,
+import pandas as pd
+
+from erjepa.report.figures import (
+    COLUMN,
+    Figure,
+    canvas,
+    draw_bars,
+    draw_grid,
+    draw_rows,
+    legend_above,
+    looks,
 )
-from erjepa.report.table import Column, Table
+from erjepa.report.page import settings
+from erjepa.report.results import ROLES, Results, Unavailable
+from erjepa.report.sections import Parts, section
+from erjepa.report.table import SD, Table, spread
 
-ACCURACY = Column("Accuracy (%)", scale=100, best=True)
+_WEIGHT, _TOKENS = "loss.jepa_weight", "num_predictor_tokens"
+_METHOD = {"method": "Method"}
 
 
-def main(
-    results: Results, methods: Sequence[str] | None = None
-) -> Iterator[Table | Figure]:
-    """Accuracy of every method on every dataset."""
-    chosen, names = methods_of(results, methods), scored_datasets(results)
-    values = {
-        name: {
-            method: list(accuracies(results.final(name, method)).values())
-            for method in chosen
-        }
-        for name in names
-    }
-    if not any(any(bars.values()) for bars in values.values()):
-        raise Unavailable("no run has reached its end")
-    if len(names) == 1:
-        yield from bars(results, names[0], methods, name="main")
-        return
-    seeds = {
-        f"{method} on {name}": results.final(name, method)
-        for name in names
-        for method in chosen
-    }
-    note = seeds_note(results, seeds)
-    picture, (axes,) = canvas(COLUMN, 2.4)
+@section("Accuracy", whole=True)
+def accuracy(
+    results: Results,
+    methods: list[str],
+    datasets: Sequence[str] | None = None,
+    remark: str = "",
+) -> Parts:
+    """Accuracy of methods on every dataset; of a single one also least and greatest."""
+    ends, note = ends_of(results, methods, datasets)
+    names = list(ends.dataset.unique())
     styles = {
-        name: look for name, look in looks(results.methods).items() if name in chosen
+        name: look for name, look in looks(results.methods).items() if name in methods
     }
-    draw_bars(axes, values, styles)
-    axes.set_ylabel("accuracy (%)")
-    legend_above(picture, axes, 3)
-    yield Figure(
-        "main",
-        f"Accuracy at the end of the runs: means, one sample standard deviation, and "
-        f"single seeds as dots. {note}",
-        picture,
-    )
-    yield Table(
-        "main",
-        f"Accuracy (%) at the end of the runs: mean ± one sample standard deviation. {note}",
-        [Column("Method"), *(Column(n, scale=100, best=True) for n in names)],
-        [
-            [method]
-            + [
-                spread(values[name][method]) if values[name][method] else None
-                for name in names
-            ]
-            for method in chosen
-        ],
-    )
+    if len(names) > 1:
+        where, best = "", names
+        picture, (axes,) = canvas(COLUMN, 2.4)
+        draw_bars(axes, ends, "dataset", "accuracy", styles)
+        axes.set_ylabel("accuracy (%)")
+        legend_above(picture, axes, 3)
+        frame = pd.DataFrame(index=pd.Index(methods, name="Method"))
+        for name in names:
+            of_dataset = ends[ends.dataset == name].groupby("method").accuracy
+            frame[name], frame[name + SD] = of_dataset.mean(), of_dataset.std()
+        frame = frame.reset_index()
+    else:
+        where, best = f" on {names[0]}", ["Accuracy (%)", "Min", "Max"]
+        picture, (axes,) = canvas(COLUMN, 0.55 + 0.3 * ends.method.nunique())
+        draw_rows(axes, ends, "accuracy", styles)
+        axes.set_xlabel("accuracy (%)")
+        frame = spread(ends, {"accuracy": "Accuracy (%)"}, _METHOD)
+        more = ends.groupby("method", sort=False).accuracy.agg(["min", "max", "size"])
+        frame[["Min", "Max", "Seeds"]] = more.astype(object).to_numpy()
+    start, end = f"Accuracy{where} at the end of runs", f"{note} {remark}".rstrip()
+    dots = "means, one sample standard deviation, and single seeds as dots"
+    yield Figure(f"{start}: {dots}. {end}", picture)
+    cells = "in percent, mean ± one sample standard deviation"
+    yield Table(f"{start}, {cells}. {end}", frame, best=best)
 
 
-def bars(
-    results: Results,
-    dataset: str,
-    methods: Sequence[str] | None = None,
-    name: str = "bars",
-) -> Iterator[Table | Figure]:
-    """Accuracy of some methods, with least and greatest of the seeds."""
-    found = {
-        method: accuracies(results.final(dataset, method))
-        for method in methods_of(results, methods)
-    }
-    rows = {method: list(seeds.values()) for method, seeds in found.items() if seeds}
-    if not rows:
-        raise Unavailable(f"no run of these methods on {dataset} has reached its end")
-    note = seeds_note(results, found)
-    picture, (axes,) = canvas(COLUMN, 0.55 + 0.3 * len(rows))
-    draw_rows(axes, rows, looks(results.methods))
-    axes.set_xlabel("accuracy (%)")
-    yield Figure(
-        f"{name}_{dataset}",
-        f"Accuracy on {dataset}: means, one sample standard deviation, and single seeds "
-        f"as dots. {note}",
-        picture,
-    )
-    yield accuracy_table(f"{name}_{dataset}", f"Accuracy on {dataset}. {note}", found)
-
-
-def accuracy_table(
-    name: str, caption: str, found: dict[str, dict[int, float]]
-) -> Table:
-    """Mean, deviation, least and greatest accuracy of each method that has any."""
-    spreads = {
-        method: spread(list(seeds.values())) for method, seeds in found.items() if seeds
-    }
-    return Table(
-        name,
-        caption,
-        [
-            Column("Method"),
-            ACCURACY,
-            Column("Min", scale=100, best=True),
-            Column("Max", scale=100, best=True),
-            Column("Seeds"),
-        ],
-        [
-            [method, one, one.least, one.most, one.count]
-            for method, one in spreads.items()
-        ],
+def ends_of(
+    results: Results, methods: Sequence[str], datasets: Sequence[str] | None = None
+) -> tuple[pd.DataFrame, str]:
+    """Ends of runs of all datasets that have any, and a sentence on their seeds."""
+    found = []
+    for name in datasets or results.scored_datasets():
+        if results.of(name, methods).ends.any():
+            found.append(results.final(name, methods))
+    if not found:
+        raise Unavailable("no run of these methods has reached its end")
+    ends = pd.concat(found)
+    if len(found) == 1:
+        return ends, results.note(ends, methods)
+    names = [f"{m} on {d}" for d in ends.dataset.unique() for m in methods]
+    return ends, results.note(
+        ends.assign(method=ends.method + " on " + ends.dataset), names
     )
 
 
-def token_matched(
-    results: Results, dataset: str, methods: Sequence[str] | None = None
-) -> Iterator[Table | Figure]:
-    """A method and others that are trained on as many tokens without replay."""
-    if methods is None:
-        matched = results.token_matched
-        if not matched:
-            raise Unavailable("no method stops at another's tokens (stop.tokens_of)")
-        methods = [*matched, *dict.fromkeys(matched.values())]
-    yield from bars(results, dataset, methods, name="token_matched")
-
-
-def current_batch(
-    results: Results, dataset: str, methods: Sequence[str] | None = None
-) -> Iterator[Table | Figure]:
-    """Replay of stored pairs and of the current batch."""
-    if methods is None:
-        control = [
-            method
-            for method in results.methods
-            if results.overrides(method).get("replay.selection") == "current_batch"
-        ]
-        if not control:
-            raise Unavailable("no method has replay.selection=current_batch")
-        methods = control + [m for m in results.methods if replays(results, m)]
-    yield from bars(results, dataset, methods, name="current_batch")
-
-
-def readings(
-    results: Results, dataset: str, methods: Sequence[str] | None = None
-) -> Iterator[Table]:
+@section("Readings of the answers")
+def readings(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Every reading of the answers, not the accuracy alone."""
-    found = {m: results.final(dataset, m) for m in methods_of(results, methods)}
-    rows = [row for seeds in found.values() for row in seeds.values()]
-    if not rows:
-        raise Unavailable(f"no run on {dataset} has reached its end")
-    kinds = list(rows[0].readings)
+    ends = results.final(dataset, methods)
+    shares = 100 * pd.DataFrame(ends.readings.tolist(), index=ends.index)
+    kinds = {name: name for name in shares}
     yield Table(
-        f"readings_{dataset}",
-        f"Share of right answers (%) on {dataset} by each reading; {rows[0].primary} is "
-        f"the accuracy. {seeds_note(results, found)}",
-        [Column("Method"), *(Column(one, scale=100, best=True) for one in kinds)],
-        [
-            [method]
-            + [spread([row.readings[k] for row in seeds.values()]) for k in kinds]
-            for method, seeds in found.items()
-            if seeds
-        ],
+        f"Share of right answers (%) on {dataset} by each reading; {ends.primary.iloc[0]} is "
+        f"the accuracy. {results.note(ends, methods)}",
+        spread(shares.assign(method=ends.method), kinds, _METHOD),
+        best=list(kinds),
     )
 
 
-def significance(
-    results: Results,
-    methods: Sequence[str] | None = None,
-    reference: str | None = None,
-) -> Iterator[Table]:
-    """Paired tests of each method against a reference, over the seeds both have."""
-    against = find_method(results, "LLM-JEPA", reference)
-    rows = []
-    for name in scored_datasets(results):
-        theirs = accuracies(results.final(name, against))
-        for method in methods_of(results, methods):
-            mine = accuracies(results.final(name, method))
-            if method == against or len(mine.keys() & theirs.keys()) < 2:
-                continue
-            test = paired_test(mine, theirs)
-            low, high = (f"{100 * end:.2f}" for end in test.interval)
-            rows.append(
-                [
-                    *(name, method, test.difference, test.t, test.p_t),
-                    *(test.p_bootstrap, f"{low} to {high}", len(test.seeds)),
-                ]
-            )
-    if not rows:
-        raise Unavailable(f"no method shares two finished seeds with {against}")
+@section("JEPA weight and predictor tokens")
+def lambda_k(results: Results, dataset: str, methods: list[str]) -> Parts:
+    """Accuracy by weight of the JEPA loss and number of predictor tokens."""
+    grid = {}
+    for method in methods:
+        keys = results.overrides(method)
+        if _WEIGHT in keys and _TOKENS in keys and results.role(method) == "ER-JEPA":
+            grid[method] = keys[_WEIGHT], keys[_TOKENS]
+    if len(grid) < 2:
+        raise Unavailable(f"no two methods set both {_WEIGHT} and {_TOKENS}")
+    if len(set(grid.values())) < len(grid):
+        raise Unavailable(
+            f"two methods set {_WEIGHT} and {_TOKENS} alike; name `methods`"
+        )
+    ends = results.final(dataset, list(grid))
+    ends["λ"], ends["k"] = zip(*ends.method.map(grid), strict=True)
+    cells = ends.groupby(["λ", "k"]).accuracy.agg(["mean", "std"])
+    means, sds = cells["mean"].unstack(), cells["std"].unstack()
+    texts = means.map(lambda mean: "—" if pd.isna(mean) else f"{mean:.2f}")
+    picture, (axes,) = canvas(COLUMN, 0.6 + 0.3 * len(means))
+    draw_grid(axes, means.rename("{:g}".format), texts, bold=means.max(axis=None))
+    axes.set(xlabel="predictor tokens k", ylabel="weight λ")
+    caption = (
+        f"Accuracy (%) on {dataset} by weight λ of the JEPA loss and number k of predictor "
+        f"tokens. {results.note(ends, list(grid))}"
+    )
+    yield Figure(caption, picture)
+    frame = pd.DataFrame({"λ": [f"{weight:g}" for weight in means.index]})
+    for k in means:
+        frame[f"k = {k}"], frame[f"k = {k}{SD}"] = (
+            means[k].to_numpy(),
+            sds[k].to_numpy(),
+        )
+    yield Table(caption, frame)
+
+
+@section("Chosen settings", by_default=False)
+def chosen(results: Results, dataset: str, methods: list[str]) -> Parts:
+    """Of each role the setting with the best mean on validation pairs, and all its trials."""
+    ends = results.final(dataset, methods)
+    if tested := list(ends.method[ends.split != "validation"].unique()):
+        raise Unavailable(
+            f"{', '.join(tested)}: scored on the test pairs, which nothing may be chosen by "
+            "(score_on: validation)"
+        )
+    whole = ends[ends.groupby("method").seed.transform("size") == len(results.seeds)]
+    if whole.empty:
+        raise Unavailable(f"no setting has all its seeds scored on {dataset}")
+    value, note = "Validation accuracy (%)", results.note(ends, methods)
+    trials = spread(whole, {"accuracy": value}, {"method": "Setting"})
+    seeds = whole.groupby("method", sort=False).accuracy
+    trials["Min"], trials["Max"] = seeds.min().to_numpy(), seeds.max().to_numpy()
+    trials.insert(0, "Method", trials.Setting.map(results.role))
+    trials = trials.dropna(subset="Method").sort_values(
+        "Method", kind="stable", key=lambda roles: roles.map(ROLES.index)
+    )
+    best = trials.loc[trials.groupby("Method", sort=False)[value].idxmax()]
+    trials["Chosen"] = ["yes" if i in best.index else "" for i in trials.index]
     yield Table(
-        "significance",
-        f"Accuracy less that of {against} in percentage points, and one-tailed p-values that "
-        "it is greater: paired t-test over seeds, and a paired bootstrap of the seeds with "
-        "its 95% interval. No correction for the number of tests; a dash: all differences "
-        "are equal.",
-        [
-            Column("Dataset"),
-            Column("Method"),
-            Column("Difference (pp)", scale=100),
-            Column("t"),
-            Column("p (t-test)", digits=4),
-            Column("p (bootstrap)", digits=4),
-            Column("Interval (pp)"),
-            Column("Seeds"),
-        ],
-        rows,
+        f"The setting of each method with the best mean accuracy on validation pairs of "
+        f"{dataset}, which are held out of the training pairs; test pairs take no part. {note}",
+        best[["Method", "Setting", value, value + SD]].assign(
+            Trials=best.Method.map(trials.Method.value_counts()),
+            Overrides=[settings(results.own(method)) for method in best.Setting],
+        ),
+    )
+    yield Table(
+        f"Every setting on validation pairs of {dataset}. {note}", trials, name="trials"
     )

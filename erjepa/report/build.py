@@ -4,29 +4,19 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from inspect import signature
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
+# They enter their sections.
+from erjepa.report import accuracy, compute, examples, paired, regexes, trajectories  # noqa: F401
 from erjepa.report.figures import STYLE
-from erjepa.report.formats import FORMATS
-from erjepa.report.page import Chapter, write_page
+from erjepa.report.page import write_page
 from erjepa.report.results import Results, Unavailable
-from erjepa.report.sections import SECTIONS, Part, Section
-from erjepa.report.table import Table
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """A section as a report's config asks for it."""
-
-    section: Section
-    title: str
-    datasets: list[str] | None
-    arguments: dict[str, Any]
+from erjepa.report.sections import SECTIONS, Part, Section, asked
+from erjepa.report.table import FORMATS, Table
 
 
 def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
@@ -45,88 +35,58 @@ def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
             or an argument that there is not.
     """
     results = Results(output, config)
-    entries = [_entry(one) for one in results.config.get("report") or _all_sections()]
+    default = [name for name, one in SECTIONS.items() if one.by_default]
+    entries = [asked(one) for one in results.config.get("report") or default]
     folder = output / "report"
     for kind in ("tables", "figures"):
         shutil.rmtree(folder / kind, ignore_errors=True)
         (folder / kind).mkdir(parents=True)
     names: Counter[str] = Counter()
-    chapters: list[Chapter] = []
+    chapters: list[tuple[str, list[Part]]] = []
     left_out: dict[tuple[str, str], list[str]] = {}
     with matplotlib.rc_context(STYLE):
-        for entry in entries:
+        for section, title, arguments in entries:
             parts: list[Part] = []
-            for dataset in _datasets(results, entry):
+            for dataset in _datasets(results, section, arguments):
                 try:
-                    parts += _parts(results, entry, dataset)
+                    parts += section.parts(results, dataset, **arguments)
                 except Unavailable as reason:
-                    where = left_out.setdefault((entry.title, str(reason)), [])
+                    where = left_out.setdefault((title, str(reason)), [])
                     where += [dataset] if dataset else []
-            parts = [_named(part, names) for part in parts]
-            for part in parts:
-                _write(part, folder)
+            parts = [_write(part, folder, names) for part in parts]
             if parts:
-                chapters.append(Chapter(entry.title, parts))
+                chapters.append((title, parts))
         return write_page(folder / "index.html", results, chapters, left_out)
 
 
-def _all_sections() -> list[str]:
-    return [name for name, section in SECTIONS.items() if section.by_default]
-
-
-def _entry(asked: str | Mapping[str, Any]) -> _Entry:
-    arguments = {"section": asked} if isinstance(asked, str) else dict(asked)
-    name = arguments.pop("section", None)
-    if name not in SECTIONS:
-        raise ValueError(f"report: section {name!r} is none of {', '.join(SECTIONS)}")
-    section = SECTIONS[name]
-    title = arguments.pop("title", section.title)
-    datasets = None if section.whole else arguments.pop("datasets", None)
-    known = set(signature(section.build).parameters) - {"results", "dataset", "name"}
-    if unknown := sorted(arguments.keys() - known):
-        own = ("title",) if section.whole else ("title", "datasets")
-        raise ValueError(
-            f"report: section {name} takes no {', '.join(unknown)}; it takes "
-            f"{', '.join(sorted({*known, *own}))}"
-        )
-    return _Entry(section, title, datasets, arguments)
-
-
-def _datasets(results: Results, entry: _Entry) -> list[str | None]:
+def _datasets(
+    results: Results, section: Section, arguments: dict[str, Any]
+) -> list[str | None]:
     """The datasets that a section has parts for; None alone: it is about all of them."""
-    if entry.section.whole:
-        return [None]
-    for name in entry.datasets or []:
+    for name in arguments.get("datasets") or []:
         if name not in results.datasets:
             raise ValueError(
                 f"report: dataset {name!r} is none of {', '.join(results.datasets)}"
             )
-    return list(entry.datasets or results.datasets)
+    if section.whole:
+        return [None]
+    if named := arguments.pop("datasets", None):
+        return named
+    # Of the datasets of other tasks nothing is said, unless there are no others.
+    fitting = [d for d in results.datasets if section.task in (None, results.task(d))]
+    return fitting or results.datasets
 
 
-def _parts(results: Results, entry: _Entry, dataset: str | None) -> list[Part]:
-    if dataset is None:
-        return list(entry.section.build(results, **entry.arguments))
-    task = results.task(dataset)
-    if task is None:
-        raise Unavailable(f"nothing is scored of {dataset} yet")
-    if entry.section.task not in (None, task):
-        raise Unavailable(f"{dataset} is {task}; this needs {entry.section.task}")
-    return list(entry.section.build(results, dataset, **entry.arguments))
-
-
-def _named(part: Part, names: Counter[str]) -> Part:
-    """``part`` under a name that is one of a file, and that no part of its kind has yet."""
+def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
+    """Write a part under a name that is one of a file, and that none of its kind has yet."""
     name = re.sub(r"[^\w.-]+", "_", part.name)
     kind = f"{type(part).__name__} {name}"
     names[kind] += 1
-    return replace(part, name=name if names[kind] == 1 else f"{name}_{names[kind]}")
-
-
-def _write(part: Part, folder: Path) -> None:
+    part = replace(part, name=name if names[kind] == 1 else f"{name}_{names[kind]}")
     if isinstance(part, Table):
         for suffix, write in FORMATS.items():
             (folder / "tables" / f"{part.name}.{suffix}").write_text(write(part))
     else:
         (folder / "figures" / f"{part.name}.png").write_bytes(part.png)
         (folder / "figures" / f"{part.name}.svg").write_text(part.svg)
+    return part

@@ -1,91 +1,98 @@
 """The section of examples: errors of a baseline that another method corrects."""
 
-from collections.abc import Iterator, Sequence
 from textwrap import shorten
 
-from erjepa.analysis.examples import SAME, choose_examples, mark_differences
+import pandas as pd
+
+from erjepa.analysis.examples import SAME, Marked, choose_examples, mark_differences
 from erjepa.analysis.regex_errors import CORRECT, ERROR_CATEGORIES
 from erjepa.analysis.regex_tokens import regex_tokens
-from erjepa.report.answers import Answers, final_answers
-from erjepa.report.errors import categories
+from erjepa.report.predictions import by_method, final_predictions
+from erjepa.report.regexes import categories
 from erjepa.report.results import Results, Unavailable
-from erjepa.report.select import find_method, main_methods
-from erjepa.report.table import Cell, Column, Table
+from erjepa.report.sections import Parts, section
+from erjepa.report.table import Table
 
-WRONG = "wrong"
+_HOW = {
+    "nl_rx": "Against the target, parts are marked as wrong, extra or missing. ",
+    "nq_open": "Of each prediction the first answer is shown, up to the first semicolon; an "
+    "ellipsis stands for what follows it. ",
+}
+_COLUMNS = ["Error", "Seed", "Input", "Method", "Prediction", "Right"]
 
 
+@section("Examples", main=True)
 def examples(
     results: Results,
     dataset: str,
+    methods: list[str],
     baseline: str | None = None,
+    between: str | None = None,
     improved: str | None = None,
-    methods: Sequence[str] | None = None,
-    per_group: int = 3,
+    right: int = 2,
+    wrong: int = 7,
     max_characters: int = 300,
-) -> Iterator[Table]:
-    """Errors that are corrected, chosen by ``choose_examples``.
+) -> Parts:
+    """Errors of ``baseline`` that ``improved`` corrects, with the paper's quota.
 
-    For regexes there is a group for each category of errors, and what differs from the
-    target is marked; other tasks have one group and show the extracted answers.
+    Two that ``between``, by default LLM-JEPA, has right as well, and seven that it has
+    wrong. For regexes there is a group for each category of errors, and what differs from
+    the target is marked; other tasks have one group and show the answers that are scored.
     """
-    baseline = find_method(results, "SFT", baseline)
-    improved = find_method(results, "ER-JEPA", improved)
-    shown = main_methods(results, methods)
-    shown += [method for method in (baseline, improved) if method not in shown]
-    answers = final_answers(results, dataset, shown)
-    is_regex = results.task(dataset) == "nl_rx"
-    groups = {
-        method: {
-            seed: categories(one[method]) if is_regex else _verdicts(one[method])
-            for seed, one in answers.items()
+    baseline = results.first("SFT", baseline)
+    improved = results.first("ER-JEPA", improved)
+    if between is None and "LLM-JEPA" not in map(results.role, results.methods):
+        between, quota = baseline, f"at most {wrong}"  # it has none of them right
+    else:
+        between = results.first("LLM-JEPA", between)
+        quota = (
+            f"at most {right} that {between} has right and {wrong} that it has wrong"
+        )
+    shown = list(dict.fromkeys([*methods, baseline, between, improved]))
+    task = results.task(dataset)
+    groups = ERROR_CATEGORIES if task == "nl_rx" else ("wrong",)
+    if task == "nl_rx":
+        found = categories(results, dataset, shown)
+    else:
+        found = final_predictions(results, dataset, shown)
+        found["category"] = found.correct.map({True: CORRECT, False: "wrong"})
+    wide = by_method(found, "category")
+    candidates = pd.DataFrame(
+        {
+            "group": wide[baseline],
+            "right": wide[between].eq(CORRECT),
+            "target": by_method(found, "target")[baseline].str.strip(),
         }
-        for method in (baseline, improved)
-    }
-    any_answers = next(iter(answers.values()))[baseline]
-    chosen = choose_examples(
-        groups[baseline],
-        groups[improved],
-        any_answers.targets,
-        ERROR_CATEGORIES if is_regex else (WRONG,),
-        CORRECT,
-        per_group,
-    )
-    if not chosen:
+    )[wide[baseline].ne(CORRECT) & wide[improved].eq(CORRECT)]
+    chosen = choose_examples(candidates, groups, {True: right, False: wrong})
+    if chosen.empty:
         raise Unavailable(f"{improved} corrects no error of {baseline} on {dataset}")
-    rows: list[list[Cell]] = []
-    for choice in chosen:
-        by_method, at = answers[choice.seed], choice.index
-        target = any_answers.targets[at].strip()
-        asked = shorten(any_answers.prompts[at], max_characters)
-        gold = [(target, SAME)] if is_regex else shorten(target, max_characters)
-        rows.append([choice.group, str(choice.seed), asked, "target", gold, None])
+    predictions = found.set_index(["method", "seed", "id"])
+    rows: list[list[str | Marked | None]] = []
+    for (seed, example), choice in chosen.iterrows():
+        gold: str | Marked = shorten(choice.target, max_characters)
+        if task == "nl_rx":
+            gold = [(choice.target, SAME)]
+        asked = shorten(predictions.prompt[baseline, seed, example], max_characters)
+        rows.append([choice.group, str(seed), asked, "target", gold, None])
         for method in shown:
-            one = by_method[method]
-            if is_regex:
-                output = one.outputs[at].strip()
-                text = mark_differences(target, output, regex_tokens)
-            else:
-                text = shorten(one.extracted[at], max_characters)
-            right = "yes" if one.correct[at] else "no"
-            rows.append(["", "", "", method, text, right])
-    marks = (
-        "Against the target, parts are marked as wrong, extra or missing. "
-        if is_regex
-        else ""
-    )
+            one = predictions.loc[(method, seed, example)]
+            text: str | Marked = shorten(_scored(task, one.extracted), max_characters)
+            if task == "nl_rx":
+                text = mark_differences(choice.target, one.output.strip(), regex_tokens)
+            rows.append(["", "", "", method, text, "yes" if one.correct else "no"])
     yield Table(
-        f"examples_{dataset}",
-        f"Errors of {baseline} on {dataset} that {improved} corrects, same input and seed. "
-        f"{marks}Of each kind of error the first {per_group} with different targets are "
-        "shown: seeds in the order of the experiment, then examples in the order of the data.",
-        [
-            *(Column("Error"), Column("Seed"), Column("Input"), Column("Method")),
-            *(Column("Prediction"), Column("Right")),
-        ],
-        rows,
+        f"Errors of {baseline} on {dataset} that {improved} corrects, same input and seed: "
+        f"{quota}. {_HOW.get(task, '')}Kinds of error take turns; of each come seeds in the "
+        "order of the experiment, then examples in the order of the data, with different "
+        "targets.",
+        pd.DataFrame(rows, columns=_COLUMNS),
     )
 
 
-def _verdicts(answers: Answers) -> list[str]:
-    return [CORRECT if right else WRONG for right in answers.correct]
+def _scored(task: str | None, answer: str) -> str:
+    """Of NQ-Open's answers what stands before the first semicolon, of others all."""
+    first, semicolon, _ = answer.partition(";")
+    if task != "nq_open" or not semicolon:
+        return answer.strip()
+    return f"{first.strip()} …"

@@ -1,56 +1,124 @@
-"""The sections of a report, by name."""
+"""Sections of a report: functions that the decorator ``section`` enters by their names."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any
 
-from erjepa.report import ablations, accuracy, compute, errors, subsets, trajectories
-from erjepa.report.examples import examples
-from erjepa.report.figures import Figure
+from erjepa.report.figures import MOST_LOOKS, Figure
+from erjepa.report.results import Results, Unavailable
 from erjepa.report.table import Table
 
 Part = Table | Figure
+Parts = Iterator[Part]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section.
+    """What makes a section, and what it needs.
 
     Args:
-        title (str): its heading.
-        build (Callable[..., Iterable[Part]]): makes its parts from the results, a dataset
-            unless ``whole``, and the arguments of the config; raises ``Unavailable`` where the
+        build (Callable[..., Parts]): takes the results, a dataset unless ``whole``, the
+            methods and further arguments of the config; raises ``Unavailable`` where the
             results do not allow it.
+        title (str): its heading.
         task (str | None): the only task that it can be made for.
+        budgets (bool): whether the experiment must have budgets.
         whole (bool): whether it is about all datasets together.
+        main (bool): whether, with no methods named, it is about the first of each role.
+        curves (bool): whether it draws a curve for each method, so that, with none named,
+            there must be few, and those that stop at another's tokens are left out.
         by_default (bool): whether a report has it when its config names no sections.
     """
 
+    build: Callable[..., Parts]
     title: str
-    build: Callable[..., Iterable[Part]]
     task: str | None = None
+    budgets: bool = False
     whole: bool = False
+    main: bool = False
+    curves: bool = False
     by_default: bool = True
 
+    @property
+    def arguments(self) -> list[str]:
+        """What a config may say about it, besides its name."""
+        own = set(signature(self.build).parameters) - {"results", "dataset"}
+        return sorted({*own, "title"} | (set() if self.whole else {"datasets"}))
 
-SECTIONS = {
-    "main": Section("Accuracy", accuracy.main, whole=True),
-    "significance": Section("Paired tests", accuracy.significance, whole=True),
-    "readings": Section("Readings of the answers", accuracy.readings),
-    "matched_compute": Section("Matched compute", compute.matched_compute),
-    "single_seeds": Section("Single seeds", compute.single_seeds),
-    "learning_curves": Section("Learning curves", compute.learning_curves),
-    "token_matched": Section("Matched tokens", accuracy.token_matched),
-    "current_batch": Section("Stored pairs or current batch", accuracy.current_batch),
-    "dynamics": Section("Prediction dynamics", trajectories.dynamics),
-    "alignment": Section("Alignment and correctness", trajectories.alignment),
-    "corrections": Section("Corrected errors", errors.corrected_errors, task="nl_rx"),
-    "outcomes": Section("Outcomes of errors", errors.outcomes, task="nl_rx"),
-    "structures": Section("Structure of the target", subsets.structures, task="nl_rx"),
-    "lengths": Section("Length of the target", subsets.lengths, task="nl_rx"),
-    "addressing": Section("Sparse and dense addresses", ablations.addressing),
-    "capacity": Section("Capacity of the memory", ablations.capacity),
-    "lambda_k": Section("JEPA weight and predictor tokens", ablations.lambda_k),
-    "cost": Section("Cost of training", compute.cost),
-    "examples": Section("Examples", examples),
-    "bars": Section("Accuracy of some methods", accuracy.bars, by_default=False),
-}
+    def parts(
+        self,
+        results: Results,
+        dataset: str | None = None,
+        methods: Sequence[str] | None = None,
+        **arguments: Any,
+    ) -> list[Part]:
+        """Its tables and figures, named after it and the dataset; Unavailable, or ValueError."""
+        if self.budgets and not results.budgets:
+            raise Unavailable("the experiment has no compute budgets (key `budgets`)")
+        if dataset is not None:
+            task = results.task(dataset)
+            if task is None:
+                raise Unavailable(f"nothing is scored of {dataset} yet")
+            if self.task not in (None, task):
+                raise Unavailable(f"{dataset} is {task}; this needs {self.task}")
+            arguments["dataset"] = dataset
+        chosen = self._methods(results, methods)
+        made = list(self.build(results, methods=chosen, **arguments))
+        return [
+            replace(
+                part,
+                name="_".join(filter(None, (self.build.__name__, part.name, dataset))),
+            )
+            for part in made
+        ]
+
+    def _methods(self, results: Results, methods: Sequence[str] | None) -> list[str]:
+        if methods is not None:
+            return results.named(methods)
+        if not self.main and not self.curves:
+            return results.methods
+        if self.main:
+            chosen = results.main_methods()
+        else:
+            chosen = [
+                m for m in results.methods if "stop.tokens_of" not in results.own(m)
+            ]
+        if len(chosen) > MOST_LOOKS:
+            raise Unavailable(
+                f"{len(chosen)} methods are too many for one figure; name at most "
+                f"{MOST_LOOKS} as `methods`"
+            )
+        return chosen
+
+
+SECTIONS: dict[str, Section] = {}
+
+
+def section(title: str, **needs: Any) -> Callable[[Callable], Callable]:
+    """Enter a function as the section of its name; arguments as ``Section`` has them."""
+
+    def enter(build: Callable[..., Parts]) -> Callable[..., Parts]:
+        SECTIONS[build.__name__] = Section(build, title, **needs)
+        return build
+
+    return enter
+
+
+def asked(entry: str | Mapping[str, Any]) -> tuple[Section, str, dict[str, Any]]:
+    """A section, its heading and its arguments, as an entry of a config asks for them.
+
+    Raises:
+        ValueError: naming what there is, if the section or an argument is not.
+    """
+    arguments = {"section": entry} if isinstance(entry, str) else dict(entry)
+    name = arguments.pop("section", None)
+    if name not in SECTIONS:
+        raise ValueError(f"report: section {name!r} is none of {', '.join(SECTIONS)}")
+    one = SECTIONS[name]
+    if unknown := sorted(arguments.keys() - set(one.arguments)):
+        raise ValueError(
+            f"report: section {name} takes no {', '.join(unknown)}; it takes "
+            f"{', '.join(one.arguments)}"
+        )
+    return one, arguments.pop("title", one.title), arguments

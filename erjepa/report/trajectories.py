@@ -1,227 +1,182 @@
-"""Sections on predictions over checkpoints: corrected, lost and aligned."""
+"""Sections on runs over their checkpoints: accuracy that falls, predictions, alignment."""
 
-from collections.abc import Iterator, Sequence
-
-import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure as Canvas
 
-from erjepa.analysis.dynamics import (
-    Transition,
-    history_order,
-    total_transition,
-    transitions,
-)
-from erjepa.analysis.statistics import Spread, spread
+from erjepa.analysis.dynamics import drops as drops_of
+from erjepa.analysis.dynamics import history_order, transition_rates, transitions
 from erjepa.analysis.training_log import read_training_log
-from erjepa.report.answers import Answers, read_answers, require_same_examples
 from erjepa.report.compute import flops_unit
-from erjepa.report.drawing import draw_curve
-from erjepa.report.figures import PAGE, Figure, canvas, legend_above, looks
-from erjepa.report.results import Result, Results, Unavailable
-from erjepa.report.select import find_method, main_methods, seeds_note
-from erjepa.report.table import Column, Table
+from erjepa.report.figures import PAGE, Figure, canvas, draw_curves, legend_above, looks
+from erjepa.report.paired import paired_table
+from erjepa.report.predictions import read_predictions
+from erjepa.report.results import Results, Unavailable
+from erjepa.report.sections import Parts, section
+from erjepa.report.table import Table, spread
 
-_RATES = {"correction_rate": "Corrected", "loss_rate": "Lost"}
 _VERDICTS = ListedColormap(["#e6e6e6", "#262626"])
 
 
-def dynamics(
-    results: Results, dataset: str, methods: Sequence[str] | None = None
-) -> Iterator[Table | Figure]:
+@section("Drops of accuracy")
+def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
+    """Accuracy that runs lose between successive checkpoints."""
+    found = drops_of(results.over_points(dataset, methods)).reset_index()
+    groups = found.groupby("method", sort=False)
+    columns = {"declines": "Declines of a run", "largest": "Largest drop (pp)"}
+    columns["best_minus_last"] = "Best less last (pp)"
+    frame = spread(found, columns, {"method": "Method"})
+    declining = found.declines.gt(0).groupby(found.method, sort=False).sum()
+    frame.insert(1, "Seeds that decline", declining.to_numpy())
+    frame.insert(2, "Seeds", groups.size().to_numpy())
+    frame.insert(7, "Largest of all (pp)", groups.largest.max().to_numpy())
+    yield Table(
+        f"Accuracy that runs on {dataset} lose between successive checkpoints, in percentage "
+        "points: seeds that lose any, the largest loss within a run, and the best checkpoint "
+        "less the last; mean ± one sample standard deviation. "
+        f"{results.note(found, methods)}",
+        frame,
+    )
+    against = [m for m in groups.groups if results.role(m) == "LLM-JEPA"][:1]
+    pairs = [(m, one) for one in against for m in groups.groups if m != one]
+    if pairs and groups.size().max() > 1:
+        yield paired_table(
+            results,
+            f"Largest drops on {dataset}: by how much the method's is smaller than the other's.",
+            {dataset: -found.set_index(["method", "seed"]).largest},
+            pairs,
+            claims=[("ER-JEPA", "LLM-JEPA")],
+            name="paired",
+        )
+
+
+@section("Prediction dynamics", main=True)
+def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy, corrected errors and lost answers from checkpoint to checkpoint."""
-    chosen, look = main_methods(results, methods), looks(results.methods)
-    points, runs = _points(results, dataset), {}
-    for method in chosen:
-        if by_seed := _whole_runs(results, dataset, method):
-            runs[method] = by_seed
-    if len(points) < 2 or not runs:
-        raise Unavailable(f"no run on {dataset} is scored at all of two checkpoints")
-    steps = {
-        method: [_transitions(results, run) for run in by_seed.values()]
-        for method, by_seed in runs.items()
+    accuracy = results.over_points(dataset, methods)
+    counts = transitions(_history(results, dataset, accuracy, "correct"))
+    size, unit = flops_unit(results.budgets[-1]) if results.budgets else (1, "epoch")
+    means = accuracy.stack().rename("accuracy (%)").reset_index()
+    rates = transition_rates(counts)
+    panels = {
+        "(a) accuracy": means,
+        "(b) wrong to correct": rates["Corrected (%)"].rename("correction rate (%)"),
+        "(c) correct to wrong": rates["Lost (%)"].rename("loss rate (%)"),
     }
-    size, unit = flops_unit(points[-1]) if results.budgets else (1, "epoch")
-    x = [point / size for point in points]
-    picture, panels = canvas(PAGE, 2.3, 1, 3)
-    for method, by_seed in runs.items():
-        accuracy = [
-            spread([run[i].accuracy for run in by_seed.values()])
-            for i in range(len(points))
-        ]
-        draw_curve(panels[0], x, accuracy, method, look[method])
-        for panel, rate in zip(panels[1:], _RATES, strict=True):
-            known = _rates_over_points(steps[method], rate)
-            at = [x[1 + i] for i in known]
-            draw_curve(panel, at, list(known.values()), method, look[method])
-    titles = ("(a) accuracy", "(b) wrong to correct", "(c) correct to wrong")
-    names = ("accuracy (%)", "correction rate (%)", "loss rate (%)")
-    for panel, title, name in zip(panels, titles, names, strict=True):
-        label = f"training compute ({unit})" if results.budgets else unit
-        panel.set(title=title, xlabel=label, ylabel=name)
+    label = f"training compute ({unit})" if results.budgets else unit
+    picture, every = canvas(PAGE, 2.3, 1, 3)
+    for axes, (title, values) in zip(every, panels.items(), strict=True):
+        rows = values.dropna().reset_index()
+        rows, y = rows.assign(x=rows.point / size), rows.columns[-1]
+        draw_curves(axes, rows, "x", y, looks(results.methods))
+        axes.set(title=title, xlabel=label, ylabel=y)
         if not results.budgets:
-            panel.xaxis.get_major_locator().set_params(integer=True)
-        panel.grid()
-    legend_above(picture, panels[0], 5)
-    note = seeds_note(results, {m: runs.get(m, {}) for m in chosen})
+            axes.xaxis.get_major_locator().set_params(integer=True)
+    legend_above(picture, every[0], 5)
+    note = results.note(means, methods)
     yield Figure(
-        f"dynamics_{dataset}",
         f"(a) Accuracy on {dataset}; (b) share of wrong predictions that are correct at the "
         "next checkpoint; (c) share of correct predictions that are wrong at the next one; "
         f"each drawn at the later checkpoint. Bands are one sample standard deviation. {note}",
         picture,
     )
-    totals = {
-        m: [total_transition(one) for one in by_run] for m, by_run in steps.items()
-    }
+    totals = transition_rates(
+        counts.groupby(level=["method", "seed"], sort=False).sum()
+    )
     yield Table(
-        f"dynamics_{dataset}",
         f"Corrected and lost predictions on {dataset}, in percent of wrong and of correct "
         f"ones, all steps between checkpoints together within each seed. {note}",
-        [
-            Column("Method"),
-            *(Column(f"{one} (%)", scale=100) for one in _RATES.values()),
-        ],
-        [
-            [method, *(_spread_of(by_run, rate) for rate in _RATES)]
-            for method, by_run in totals.items()
-        ],
+        spread(
+            totals.reset_index(), {name: name for name in totals}, {"method": "Method"}
+        ),
     )
 
 
+@section("Alignment and correctness", main=True)
 def alignment(
-    results: Results,
-    dataset: str,
-    methods: Sequence[str] | None = None,
-    seed: int | None = None,
-) -> Iterator[Table | Figure]:
+    results: Results, dataset: str, methods: list[str], seed: int | None = None
+) -> Parts:
     """Cosine of prompt and target, and correctness, of the same examples over checkpoints."""
-    if methods is None:
-        methods = [find_method(results, role) for role in ("LLM-JEPA", "ER-JEPA")]
     seed = results.seeds[0] if seed is None else seed
-    found = {}
+    whole = results.over_points(dataset, methods)
     for method in methods:
-        run = _whole_runs(results, dataset, method).get(seed)
-        if run is None:
+        if (method, seed) not in whole.index:
             raise Unavailable(f"{method} on {dataset} with seed {seed} is not finished")
-        found[method] = run, [read_answers(results, row) for row in run]
-    every = [one for _, answers in found.values() for one in answers]
-    require_same_examples(every)
-    if any(one.cosines is None for one in every):
+    whole = whole.loc[[(method, seed) for method in methods]]
+    correct = _history(results, dataset, whole, "correct").astype(bool)
+    cosine = _history(results, dataset, whole, "cosine")
+    if cosine.isna().any(axis=None):
         raise Unavailable("the evaluations computed no cosines (key `alignment`)")
-    lowest = min(min(one.cosines) for one in every)
+    runs = results.of(dataset, methods)
+    runs = runs[(runs.seed == seed) & runs.point.notna()].set_index("method")
     picture, panels = canvas(PAGE, 0.4 + 2.1 * len(methods), len(methods), 3)
+    style = {"aspect": "auto", "interpolation": "nearest"}
     rows = []
-    for index, (method, (run, answers)) in enumerate(found.items()):
+    for index, method in enumerate(methods):
         loss, *heat = panels[3 * index : 3 * index + 3]
-        _draw_loss(loss, results, run[-1])
+        _draw_loss(loss, results, runs.log[method].iloc[-1])
         loss.set_ylabel(f"{method}\nJEPA loss")
-        _draw_histories(picture, heat, answers, lowest)
-        for number, (row, one) in enumerate(zip(run, answers, strict=True), start=1):
-            means = (_mean_cosine(one, right) for right in (True, False))
-            rows.append([method, number, row.checkpoint, row.accuracy, *means])
-    titles = ("JEPA loss", "cosine", "correct (dark)")
-    for axes, title in zip(panels, titles, strict=False):
+        right, cosines = correct.loc[method], cosine.loc[method]
+        order = history_order(right)
+        limits = {"vmin": cosine.min(axis=None), "vmax": 1}
+        shades = heat[0].imshow(cosines.iloc[order], cmap="cividis", **limits, **style)
+        picture.colorbar(shades, ax=heat[0], fraction=0.08)
+        heat[1].imshow(right.iloc[order], cmap=_VERDICTS, vmin=0, vmax=1, **style)
+        numbers = range(right.shape[1])
+        for axes in heat:
+            axes.set_xticks(numbers, [str(number + 1) for number in numbers])
+            axes.set(yticks=[], ylabel="examples")
+        for number, run in enumerate(runs.loc[[method]].itertuples(), start=1):
+            at, is_right = cosines[run.point], right[run.point]
+            means = at[is_right].mean(), at[~is_right].mean()
+            rows.append([method, number, run.checkpoint, run.accuracy, *means])
+    for axes, title in zip(
+        panels, ("JEPA loss", "cosine", "correct (dark)"), strict=False
+    ):
         axes.set_title(title)
-    names = ("step", "checkpoint", "checkpoint")
-    for axes, name in zip(panels[-3:], names, strict=True):
+    for axes, name in zip(
+        panels[-3:], ("step", "checkpoint", "checkpoint"), strict=True
+    ):
         axes.set_xlabel(name)
     yield Figure(
-        f"alignment_{dataset}",
         f"JEPA loss in training, and for each test example of {dataset} the cosine of its "
         "embeddings of prompt and target, and whether its prediction is right (dark), at each "
         "checkpoint. Rows are sorted within each method by correctness at the last "
         f"checkpoint, then at the ones before. Seed {seed}.",
         picture,
     )
+    names = [
+        "Method",
+        "Number",
+        "Checkpoint",
+        "Accuracy (%)",
+        "Cosine, right",
+        "Cosine, wrong",
+    ]
     yield Table(
-        f"alignment_{dataset}",
         f"Accuracy on {dataset} and mean cosine of prompt and target, of examples that are "
         f"right and wrong at each checkpoint. Seed {seed}.",
-        [
-            Column("Method"),
-            Column("Number"),
-            Column("Checkpoint"),
-            Column("Accuracy (%)", scale=100),
-            Column("Cosine, right", digits=4),
-            Column("Cosine, wrong", digits=4),
-        ],
-        rows,
+        pd.DataFrame(rows, columns=names),
+        digits={"Cosine, right": 4, "Cosine, wrong": 4},
     )
 
 
-def _points(results: Results, dataset: str) -> list[float]:
-    """Where checkpoints of different runs compare: budgets if there are any, else epochs."""
-    if results.budgets:
-        return results.budgets
-    ends = (
-        row for row in results.rows if row.dataset == dataset and row.budget is None
-    )
-    return sorted({row.epoch for row in ends})
+def _history(
+    results: Results, dataset: str, runs: pd.DataFrame, column: str
+) -> pd.DataFrame:
+    """``column`` of predictions: a row an example of a run of ``runs``, a column a point."""
+    rows = results.of(dataset, list(runs.index.unique("method")))
+    is_whole = pd.MultiIndex.from_frame(rows[["method", "seed"]]).isin(runs.index)
+    found = read_predictions(results, rows[is_whole & rows.point.notna()])
+    if column not in found:
+        found[column] = float("nan")
+    keys = ["method", "seed", "id"]
+    wide = found.pivot(index=keys, columns="point", values=column)
+    return wide.reindex(pd.MultiIndex.from_frame(found[keys].drop_duplicates()))
 
 
-def _whole_runs(results: Results, dataset: str, method: str) -> dict[int, list[Result]]:
-    """Seed to its checkpoints at all points, of seeds that have them all."""
-    points = _points(results, dataset)
-    runs = {}
-    for seed in results.seeds:
-        run = [
-            row
-            for row in results.checkpoints(dataset, method, seed)
-            if (row.budget is not None) == bool(results.budgets)
-        ]
-        if points and len(run) == len(points):
-            runs[seed] = run
-    return runs
-
-
-def _transitions(results: Results, run: Sequence[Result]) -> list[Transition]:
-    answers = [read_answers(results, row) for row in run]
-    require_same_examples(answers)
-    return transitions([one.correct for one in answers])
-
-
-def _spread_of(parts: Sequence[Transition], rate: str) -> Spread | None:
-    values = [getattr(one, rate) for one in parts]
-    known = [value for value in values if value is not None]
-    return spread(known) if known else None
-
-
-def _rates_over_points(
-    by_run: Sequence[Sequence[Transition]], rate: str
-) -> dict[int, Spread]:
-    """Index of the step between checkpoints to the rate over seeds, where it is defined."""
-    spreads = [_spread_of(parts, rate) for parts in zip(*by_run, strict=True)]
-    return {i: one for i, one in enumerate(spreads) if one is not None}
-
-
-def _draw_histories(
-    picture: Canvas, panels: Sequence[Axes], answers: Sequence[Answers], lowest: float
-) -> None:
-    """Cosines, from ``lowest`` to 1, and verdicts: a row an example, a column a checkpoint."""
-    order = history_order([one.correct for one in answers])
-    cosines = np.array([one.cosines for one in answers]).T[order]
-    correct = np.array([one.correct for one in answers]).T[order]
-    style = {"aspect": "auto", "interpolation": "nearest"}
-    shades = panels[0].imshow(cosines, cmap="cividis", vmin=lowest, vmax=1, **style)
-    picture.colorbar(shades, ax=panels[0], fraction=0.08)
-    panels[1].imshow(correct, cmap=_VERDICTS, vmin=0, vmax=1, **style)
-    for axes in panels:
-        axes.set_xticks(range(len(answers)), [str(i + 1) for i in range(len(answers))])
-        axes.set_yticks([])
-        axes.set_ylabel("examples")
-
-
-def _mean_cosine(answers: Answers, right: bool) -> float | None:
-    """Over the examples that are right, or wrong; None if there is none."""
-    pairs = zip(answers.cosines, answers.correct, strict=True)
-    found = [cosine for cosine, is_right in pairs if is_right == right]
-    return float(np.mean(found)) if found else None
-
-
-def _draw_loss(axes: Axes, results: Results, row: Result) -> None:
-    log = results.output / row.log
+def _draw_loss(axes: Axes, results: Results, name: str) -> None:
+    log = results.output / name
     steps = read_training_log(log) if log.is_file() else {}
     points = {
         step: one["jepa_loss"] for step, one in steps.items() if "jepa_loss" in one

@@ -1,17 +1,18 @@
-"""Adapter weights of a sharded model, the same for any number of ranks."""
+"""Adapter weights: where they start, and what a model is with them merged."""
 
 import math
 
 import torch
 from torch import Tensor, nn
-from torchtune.modules.peft import DoRALinear, LoRALinear
+from torchtune.modules.peft import DoRALinear, LoRALinear, get_merged_lora_ckpt
 
 
 def initial_adapter_state(model: nn.Module, seed: int) -> dict[str, Tensor]:
     """LoRA's initialization (A Kaiming-uniform, B zero) drawn from a generator of its own.
 
     torchtune initializes the shards of each rank from that rank's random state, so the
-    adapter a run starts from depends on the number of ranks. These are full tensors.
+    adapter a run starts from depends on the number of ranks. These are full tensors, drawn in
+    float32 whatever the model's precision.
 
     Args:
         model (nn.Module): the model, on any device, sharded or not.
@@ -27,15 +28,34 @@ def initial_adapter_state(model: nn.Module, seed: int) -> dict[str, Tensor]:
             continue
         name = name.replace("_checkpoint_wrapped_module.", "")
         a, b = (
-            torch.zeros(linear.weight.shape, dtype=linear.weight.dtype)
+            torch.zeros(linear.weight.shape)
             for linear in (module.lora_a, module.lora_b)
         )
         nn.init.kaiming_uniform_(a, a=math.sqrt(5), generator=generator)
-        state[f"{name}.lora_a.weight"] = a
-        state[f"{name}.lora_b.weight"] = b
+        state[f"{name}.lora_a.weight"] = a.to(module.lora_a.weight.dtype)
+        state[f"{name}.lora_b.weight"] = b.to(module.lora_b.weight.dtype)
         if hasattr(module, "magnitude"):
             # DoRA sets it from the base weights once these are loaded.
             state[f"{name}.magnitude"] = torch.zeros(
                 module.magnitude.shape, dtype=module.magnitude.dtype
             )
     return state
+
+
+def merge_adapters(
+    weights: dict[str, Tensor], *, rank: int, alpha: float
+) -> dict[str, Tensor]:
+    """Put the adapters' effect into the base's weights, in place.
+
+    Args:
+        weights (dict[str, Tensor]): base and adapter, by their names in the model.
+        rank (int): of the adapters.
+        alpha (float): of the adapters.
+
+    Returns:
+        dict[str, Tensor]: the weights without adapters, each in the dtype that it had.
+    """
+    dtypes = {name: weight.dtype for name, weight in weights.items()}
+    merged = get_merged_lora_ckpt(weights, rank=rank, alpha=alpha)
+    # DoRA's come in the adapters' precision.
+    return {name: weight.to(dtypes[name]) for name, weight in merged.items()}

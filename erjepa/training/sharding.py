@@ -5,12 +5,17 @@ QLoRA there.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torchao.dtypes.nf4tensor import NF4Tensor, to_nf4
 from torchtune import training
 
@@ -18,27 +23,48 @@ from torchtune import training
 def shard(
     model: nn.Module,
     *,
+    dtype: torch.dtype,
     layer_names: Sequence[str] = (),
     cpu_offload: bool = False,
     reshard_after_forward: bool = True,
 ) -> None:
     """Shard each transformer layer, the named modules, and the rest, if there are ranks to.
 
+    Parameters are gathered in ``dtype``; gradients are added up and reduced in the dtype that
+    the trained parameters have.
+
     Args:
         model (nn.Module): model on the meta device.
+        dtype (torch.dtype): that the model computes in.
         layer_names (Sequence[str]): further modules to shard on their own.
         cpu_offload (bool): keep shards on the CPU; uses FSDP2 on one rank too.
         reshard_after_forward (bool): free gathered parameters after the forward pass.
+
+    Raises:
+        RuntimeError: if this release of torch cannot hold trained parameters in a dtype of
+            their own.
     """
     if dist.get_world_size() == 1 and not cpu_offload:
         return
-    condition = partial(training.get_shard_conditions, names_to_match=layer_names)
-    training.shard_model(
-        model=model,
-        shard_conditions=[condition],
-        cpu_offload=cpu_offload,
-        reshard_after_forward=reshard_after_forward,
-    )
+    trained = {p.dtype for p in model.parameters() if p.requires_grad}
+    precision = MixedPrecisionPolicy()
+    if trained != {dtype}:
+        if torch.__version__ < (2, 8):
+            raise RuntimeError(
+                f"torch {torch.__version__} cannot shard weights that are trained in another "
+                "precision than they compute in; install torch 2.8 or newer, or set "
+                "trainable_dtype=null."
+            )
+        precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=trained.pop())
+    for name, module in reversed(list(model.named_modules())):
+        # The root, whose name is empty, comes last and takes what is left.
+        if not name or training.get_shard_conditions(name, module, layer_names):
+            fully_shard(
+                module,
+                reshard_after_forward=reshard_after_forward,
+                mp_policy=precision,
+                offload_policy=CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),
+            )
 
 
 def load_weights(

@@ -1,11 +1,14 @@
-"""What becomes of predictions from checkpoint to checkpoint."""
+"""What becomes of accuracy and predictions from checkpoint to checkpoint."""
 
 from itertools import product
 
+import numpy as np
+import pandas as pd
+
 from erjepa.analysis.dynamics import (
-    Transition,
+    drops,
     history_order,
-    total_transition,
+    transition_rates,
     transitions,
 )
 
@@ -18,25 +21,46 @@ CORRECT = [
 ]
 
 
+def history(runs):
+    """Run to its verdicts, checkpoints x examples, as a frame."""
+    return pd.concat(
+        {run: pd.DataFrame(verdicts, dtype=bool).T for run, verdicts in runs.items()},
+        names=["run", "id"],
+    )
+
+
 def test_transitions():
-    first, second, third = transitions(CORRECT)
-    assert first == Transition(wrong=3, corrected=1, right=3, lost=1)
-    assert second == Transition(wrong=3, corrected=3, right=3, lost=0)
-    assert third == Transition(wrong=0, corrected=0, right=6, lost=1)
-    assert first.correction_rate == first.loss_rate == 1 / 3
-    assert third.correction_rate is None and third.loss_rate == 1 / 6
-    assert Transition(1, 1, 0, 0).loss_rate is None
-    assert total_transition([first, second, third]) == Transition(6, 4, 12, 2)
-
-
-def test_a_single_checkpoint_has_no_transition():
-    assert transitions(CORRECT[:1]) == []
+    # Another run, whose order of checkpoints is reversed, keeps its own counts.
+    counts = transitions(history({"b": CORRECT, "a": CORRECT[::-1]}))
+    names = ["wrong", "corrected", "right", "lost"]
+    assert list(counts.columns) == names and list(counts.index.names) == [
+        "run",
+        "point",
+    ]
+    expected = [[3, 1, 3, 1], [3, 3, 3, 0], [0, 0, 6, 1]]
+    assert counts.loc["b"].to_numpy().tolist() == expected
+    assert counts.loc["a"].loc[1].tolist() == [1, 1, 5, 0]
+    rates = transition_rates(counts.loc["b"])
+    assert np.allclose(rates["Lost (%)"], [100 / 3, 0, 100 / 6])
+    assert np.allclose(rates["Corrected (%)"][:2], [100 / 3, 100])
+    assert np.isnan(rates["Corrected (%)"].iloc[2])  # nothing was wrong
 
 
 def test_history_order_against_sorting_histories():
     histories = [*product((0, 1), repeat=3)] * 2
-    by_checkpoint = list(zip(*histories, strict=True))
     expected = sorted(
         range(len(histories)), key=lambda i: [-right for right in histories[i][::-1]]
     )
-    assert history_order(by_checkpoint) == expected
+    assert history_order(pd.DataFrame(histories)).tolist() == expected
+
+
+def test_drops():
+    runs = [
+        [0.25, 0.5, 0.375, 0.75, 0.5],
+        [0.5, 0.25, 0.125, 0.375, 0.375],
+        [0.25, 0.25, 0.5, 0.5, 0.5],  # as much is no decline
+    ]
+    found = drops(pd.DataFrame(runs))
+    assert found["declines"].tolist() == [2, 2, 0]
+    assert found["largest"].tolist() == [0.25, 0.25, 0]
+    assert found["best_minus_last"].tolist() == [0.25, 0.125, 0]

@@ -1,11 +1,12 @@
 """Which examples are shown, and what is marked in them."""
 
+import pandas as pd
+
 from erjepa.analysis.examples import (
     EXTRA,
     MISSING,
     SAME,
     WRONG,
-    Choice,
     choose_examples,
     mark_differences,
 )
@@ -13,27 +14,28 @@ from erjepa.analysis.regex_tokens import regex_tokens
 
 
 def test_the_rule():
-    targets = ["t0", "t1", "t2", "t1", "t4"]
-    baseline = {
-        82: ["over", "over", "right", "over", "under"],
-        23: ["over"] * 4 + ["under"],
-    }
-    improved = {82: ["right", "right", "right", "right", "over"], 23: ["right"] * 5}
-    arguments = (baseline, improved, targets, ("over", "under"), "right")
-    # Example 3 has a target that has been shown; 82's under-generation is not
-    # corrected.
-    assert choose_examples(*arguments, per_group=3) == [
-        Choice("over", 82, 0),
-        Choice("over", 82, 1),
-        Choice("over", 23, 2),
-        Choice("under", 23, 4),
+    rows = [
+        ("over", False, "t0"),
+        ("over", True, "t1"),
+        ("over", False, "t1"),  # a target that has been shown
+        ("over", False, "t2"),
+        ("under", False, "t3"),
+        ("over", False, "t4"),
+        ("under", True, "t5"),
+        ("over", True, "t6"),
     ]
-    assert choose_examples(*arguments, per_group=1) == [
-        Choice("over", 82, 0),
-        Choice("under", 23, 4),
-    ]
-    del improved[82]
-    assert choose_examples(*arguments, per_group=1)[0] == Choice("over", 23, 0)
+    candidates = pd.DataFrame(rows, columns=["group", "right", "target"])
+
+    def choose(right, wrong, groups=("over", "under")):
+        found = choose_examples(candidates, groups, {True: right, False: wrong})
+        return list(found.target)
+
+    assert choose(2, 3) == ["t1", "t0", "t2", "t5", "t3"]
+    assert choose(1, 0) == ["t1"]
+    assert choose(0, 2) == ["t0", "t3"]  # groups take turns
+    assert choose(3, 9) == ["t1", "t6", "t0", "t2", "t4", "t5", "t3"]
+    assert choose(1, 1, ("under", "over")) == ["t5", "t3"]
+    assert choose(0, 0) == []
 
 
 def test_marks():

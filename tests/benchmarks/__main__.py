@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from tests import benchmarks
+from tests.benchmarks.device import bfloat16_by
 from tests.benchmarks.timing import Row
 
 PARTS = (
@@ -28,6 +29,7 @@ PARTS = (
     "timing",
     "setting",
     "llm_jepa_launcher",
+    "epoch_flops",
     "__main__",
 )  # no benchmarks
 PACKAGES = ("torch", "torchtune", "torchao")
@@ -50,6 +52,7 @@ def machine(threads: int) -> dict[str, str]:
         cpu = next(models, cpu).split(":")[-1].strip()
     found = {
         "cpu": f"{cpu}, {os.cpu_count()} cores, {threads} used",
+        "bfloat16 products by": bfloat16_by(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "python": platform.python_version(),
     }

@@ -18,7 +18,7 @@ from torchtune.models.llama3_2 import llama3_2
 from torchtune.modules import TransformerDecoder
 
 import erjepa.config
-from erjepa.generation import batches_of_like_length, generate_greedy
+from erjepa.evaluation.generation import batches_of_like_length, generate_greedy
 from tests.benchmarks.device import DEVICE, ON_GPU, where
 from tests.benchmarks.timing import Row, Times, interleave, ratio
 

@@ -1,22 +1,47 @@
-"""What it costs to pack a step, to build its mask, and how full its rows are."""
+"""What it costs to pack a step, to build its mask, and how much its pairs share.
 
+    python -m tests.benchmarks.packing [TOKENIZER]
+
+prints tokens per pair of the five datasets, by the file of a Llama 3 tokenizer: alone, and in
+trees of 16 and of 64 pairs, for SFT and with views. It needs ``ERJEPA_DATA``.
+"""
+
+import os
+import random
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch.nn.attention.flex_attention import create_block_mask
 from torchtune.models.llama3 import llama3_tokenizer
 
-from erjepa.datasets import paired_dataset
+from erjepa.datasets import (
+    Pair,
+    gsm8k_dataset,
+    nl_rx_dataset,
+    nq_open_dataset,
+    paired_dataset,
+    spider_dataset,
+)
 from erjepa.packing import PairCollator, block_mask
 from tests.benchmarks.device import DEVICE
 from tests.benchmarks.setting import BATCH_SIZE, TINY, pairs_are, write_pairs
 from tests.benchmarks.timing import Row, interleave, ratio
 
-ACCUMULATION = 4
+STEP = 64
+ROW_LENGTH = 2048
+DATASETS = {
+    "NL-RX-SYNTH": (nl_rx_dataset, "nl_rx", {"subset": "synth"}),
+    "NL-RX-TURK": (nl_rx_dataset, "nl_rx", {"subset": "turk"}),
+    "NQ-Open": (nq_open_dataset, "nq_open", {}),
+    "Spider": (spider_dataset, "spider", {}),
+    "GSM8K": (gsm8k_dataset, "gsm8k", {}),
+}
 
 
 def benchmark(quick: bool) -> list[Row]:
-    """Times for a micro-batch, and slots a token of steps packed together and apart."""
+    """Times for a step, and tokens and slots of a pair, packed alone and together."""
     with tempfile.TemporaryDirectory() as name:
         path = write_pairs(Path(name) / "pairs.jsonl", 2048)
         tokenizer = llama3_tokenizer(
@@ -24,9 +49,12 @@ def benchmark(quick: bool) -> list[Row]:
         )
         dataset = paired_dataset(tokenizer, source=str(path))
         pairs = [dataset[i] for i in range(len(dataset))]
-    collator = PairCollator(predictor_ids=[0], row_length=512)
-    batch = collator(pairs[:BATCH_SIZE]).to(DEVICE)
-    mask = block_mask(batch.document, batch.branch)
+    fixed, trimmed = (
+        PairCollator(predictor_ids=[0], row_length=ROW_LENGTH, trim=trim)
+        for trim in (False, True)
+    )
+    batch = fixed(pairs[:STEP]).to(DEVICE)
+    mask = block_mask(batch.end)
     rows, length = batch.tokens.shape
 
     def by_torch() -> None:
@@ -34,41 +62,72 @@ def benchmark(quick: bool) -> list[Row]:
 
     times = interleave(
         {
-            "collate": lambda: collator(pairs[:BATCH_SIZE]),
-            "block mask": lambda: block_mask(batch.document, batch.branch),
+            "fixed": lambda: fixed(pairs[:STEP]),
+            "trimmed": lambda: trimmed(pairs[:STEP]),
+            "block mask": lambda: block_mask(batch.end),
             "create_block_mask": by_torch,
         },
         repeats=10 if quick else 50,
     )
-    setting = f"{pairs_are()}, {BATCH_SIZE} pairs, {rows} rows of {length}"
+    setting = f"{pairs_are()}, {STEP} pairs"
     found = [
-        times["collate"].row(f"packing, {setting}"),
+        times["fixed"].row(
+            f"packing, {setting}, {rows} rows of {length}", target="<= 5"
+        ),
+        times["trimmed"].row(f"packing, {setting}, trimmed rows", target="<= 5"),
         times["block mask"].row("block mask"),
         ratio(
             "torch's create_block_mask over ours",
             times["create_block_mask"],
             times["block mask"],
         ),
+        Row("tokens a pair alone", sum(map(fixed.length, pairs)) / len(pairs), ""),
     ]
-    size = BATCH_SIZE * ACCUMULATION
-    steps = [pairs[i : i + size] for i in range(0, len(pairs) - size + 1, size)]
-    for trim, kind in ((False, "fixed"), (True, "trimmed")):
-        collator = PairCollator(predictor_ids=[0], row_length=512, trim=trim)
-        apart = [
-            collator(step[i : i + BATCH_SIZE])
-            for step in steps
-            for i in range(0, size, BATCH_SIZE)
-        ]
-        together = [b for step in steps for b in collator.split(step, ACCUMULATION)]
-        for name, batches in (("apart", apart), ("together", together)):
-            slots = sum(batch.tokens.numel() for batch in batches)
-            tokens = sum(batch.num_tokens for batch in batches)
+    for size in (BATCH_SIZE, STEP):
+        steps = [pairs[i : i + size] for i in range(0, len(pairs) - size + 1, size)]
+        for kind, collator in (("fixed", fixed), ("trimmed", trimmed)):
+            batches = [collator(step) for step in steps]
+            num_pairs = sum(batch.num_pairs for batch in batches)
+            tokens = sum(batch.num_tokens for batch in batches) / num_pairs
+            slots = sum(batch.tokens.numel() for batch in batches) / num_pairs
             found.append(
                 Row(
-                    f"slots a token, {kind} rows, micro-batches packed {name}",
-                    slots / tokens,
+                    f"tokens a pair, steps of {size}, {kind} rows",
+                    tokens,
                     "",
-                    note=f"{ACCUMULATION} micro-batches of {BATCH_SIZE} pairs a step",
+                    note=f"in {slots:.1f} slots, "
+                    f"{sum(len(b.tokens) for b in batches) / len(batches):.1f} rows",
                 )
             )
     return found
+
+
+def tokens_per_pair(pairs: Sequence[Pair], views: str, size: int) -> float:
+    """Mean tokens of a pair in trees of ``size`` pairs."""
+    collator = PairCollator(views=views, predictor_ids=[0])
+    steps = [pairs[i : i + size] for i in range(0, len(pairs) - size + 1, size)]
+    return sum(collator(step).num_tokens for step in steps) / (len(steps) * size)
+
+
+def table(tokenizer_path: str) -> str:
+    """Tokens per pair of the five datasets, SFT / JEPA."""
+    tokenizer = llama3_tokenizer(tokenizer_path)
+    lines = ["| | alone | trees of 16 pairs | trees of 64 pairs |"]
+    lines.append("| --- | ---: | ---: | ---: |")
+    for name, (build, folder, arguments) in DATASETS.items():
+        source = Path(os.environ["ERJEPA_DATA"]) / folder
+        dataset = build(tokenizer, source=str(source), **arguments)
+        pairs = [dataset[i] for i in range(len(dataset))]
+        random.Random(0).shuffle(pairs)
+        cells = [
+            " / ".join(
+                f"{tokens_per_pair(pairs, v, n):.1f}" for v in ("none", "shared")
+            )
+            for n in (1, 16, 64)
+        ]
+        lines.append(" | ".join([f"| {name}", *cells]) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table(sys.argv[1]))

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.utilisation
 
 prints the operations that take longest as well. On a GPU layers are compiled and rows are
-long. The model has random weights. Operations are those of :class:`erjepa.flops.StepFlops`:
+long. The model has random weights. Operations are those of :class:`erjepa.objective.flops.StepFlops`:
 of tokens, not of padding. The matrix rate is measured on the products of the model's own MLP.
 """
 
@@ -59,7 +59,7 @@ def measure(repeats: int, top: int = 0) -> list[Row]:
 
         for _ in range(2):
             step()
-        mask = partial(attention_mask, batches[-1].document, batches[-1].branch)
+        mask = partial(attention_mask, batches[-1].end, recipe._dtype)
         product, product_flops = mlp_product(recipe, batches[-1].tokens.numel())
         batches.clear()
         times = interleave(

@@ -61,7 +61,10 @@ def evaluate(settings):
         time.sleep(float(os.environ.get("FAKE_STEP_SECONDS", 0)))
         assert path.parent == Path(settings["output_dir"])
         steps = json.loads((path / "progress.json").read_text())["steps"]
-        folder = path.parent / "evaluation" / path.name
+        name = path.name
+        if settings.get("eval_split") == "validation":
+            name += "_validation"
+        folder = path.parent / "evaluation" / name
         folder.mkdir(parents=True, exist_ok=True)
         share = (10 * steps + int(settings["seed"])) / 1000
         reading = {"share": share, "right": 1, "examples": 50, "interval": [0, 1]}

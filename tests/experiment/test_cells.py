@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
+from erjepa.config import config_path
 from erjepa.experiment.cells import (
     cells,
     checkpoints_to_score,
@@ -54,6 +56,18 @@ def test_cells():
     assert turk_content.overrides["replay.weight"] == 3
 
 
+def test_more_pairs_in_a_step():
+    """Twice those of the config or of what else sets them."""
+    methods = {"Twice": {"batch_size_times": 2}, "Once": {}}
+    (twice, once, *_) = cells(experiment(methods=methods, datasets={"a": "tiny_synth"}))
+    configured = OmegaConf.load(config_path("tiny_synth")).batch_size
+    assert twice.overrides["batch_size"] == 2 * configured
+    assert "batch_size" not in once.overrides
+    assert "batch_size_times" not in twice.overrides
+    asked = experiment(methods=methods, overrides={"batch_size": 5})
+    assert [c.overrides["batch_size"] for c in cells(asked)[:2]] == [10, 5]
+
+
 def test_training_command(tmp_path):
     (cell, *_) = cells(experiment(overrides={"~dataset.size": None, "a.b": [1, None]}))
     run = ["tune", "run", "erjepa_recipe", "--config", "tiny_synth"]
@@ -87,6 +101,14 @@ def test_evaluation_command(tmp_path):
         *("alignment=true", "eval_batch_size=3"),
         'checkpoint_dir=["/a b/x", "/y"]',
     ]
+
+
+def test_what_is_scored(tmp_path):
+    asked = experiment(score_on="validation")
+    (cell, *_) = cells(asked)
+    command = evaluation_command(asked, cell, tmp_path, [])
+    assert "eval_split=validation" in command
+    assert "eval_split=validation" not in training_command(asked, cell, tmp_path)
 
 
 def checkpoint(folder, name, steps):

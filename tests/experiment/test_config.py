@@ -38,9 +38,10 @@ def load(tmp_path):
 def test_packaged_experiments(name):
     experiment = load_experiment(name)
     assert experiment.name == name
-    assert list(experiment.seeds) == [82, 23, 37, 84, 4]
+    seeds = list(experiment.seeds)
+    assert seeds == [82, 23, 37, 84, 4][: len(seeds)] and len(seeds) >= 3
     assert experiment.overrides["save_adapter_weights_only"] is True
-    constant = experiment.overrides.get("lr_scheduler.num_cycles") == 0
+    constant = experiment.overrides.get("lr_scheduler.final_factor") == 1
     assert constant == (experiment.match == "flops"), "see matched_compute.yaml"
 
 
@@ -66,6 +67,47 @@ def test_the_papers_experiments():
     assert compute.budgets[-1] == pytest.approx(240.31 / 219.667 * 28.7e15, rel=0.01)
     assert load_experiment("capacity").overrides["epochs"] == 4
     assert len(load_experiment("lambda_k").methods) == 20
+
+
+def test_the_end_of_turn_and_the_methods():
+    """Every method by every path that may train it; without replay two of them are doubles."""
+    methods = load_experiment("stop_token").methods
+    found = {
+        (
+            m.get("replay.weight"),
+            m.get("loss.jepa_weight"),
+            m.get("replay.selection"),
+        ): []
+        for m in methods.values()
+    }
+    for m in methods.values():
+        key = (
+            m.get("replay.weight"),
+            m.get("loss.jepa_weight"),
+            m.get("replay.selection"),
+        )
+        found[key].append(m["train_end_of_turn"])
+    every = ["all", "new", "replay", "none"]
+    assert found == {
+        (0, 0, None): ["all", "none"],
+        (0, None, None): ["all", "none"],
+        (None, None, "uniform"): every,
+        (None, None, "content"): every,
+    }
+
+
+def test_settings_are_tuned_on_validation_pairs_and_as_many_of_each_method():
+    experiment = load_experiment("tune_weights")
+    assert experiment.score_on == "validation"
+    assert experiment.overrides["validation.size"] > 0
+    tried = [name.split()[0] for name in experiment.methods]
+    assert {name: tried.count(name) for name in tried} == {
+        "SFT": 8,
+        "LLM-JEPA": 8,
+        "ER-JEPA": 8,
+    }
+    settings = [str(keys) for keys in experiment.methods.values()]
+    assert len(set(settings)) == len(settings)
 
 
 def test_another_model_by_one_key():
@@ -120,6 +162,10 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
         (["methods={a b: {}, a_b: {}}"], "same folder name"),
         (["match=tokens"], "match=tokens: expected flops or epochs"),
         (["match=flops"], "match=flops needs budgets"),
+        (["score_on=train"], "score_on=train: expected test or validation"),
+        (["methods={a: {batch_size_times: 0.5}}"], "batch_size_times=0.5: expected a"),
+        (["methods={a: {batch_size_times: 0}}"], "batch_size_times=0: expected a"),
+        (["evaluation.eval_split=validation"], "eval_split is set by the grid"),
         (["devices=[0,1,2]", "nproc_per_node=2"], "cannot be shared out 2 by 2"),
         (["devices=[]"], "cannot be shared out"),
         (["methods={a: {stop.tokens_of: b}}"], "stop.tokens_of=b must be a method"),

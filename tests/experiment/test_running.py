@@ -83,6 +83,7 @@ def test_a_line_of_results(fake):
         "overrides": {"epochs": 12, "replay.weight": 0, "stop.tokens": 84},
         **{"checkpoint": "flops_0", "budget": 45, "steps": 5, "total_flops": 50},
         **{"total_tokens": 55, "epoch": 0.5, "task": "nl_rx", "accuracy": 0.051},
+        "split": "test",
         "primary": "exact_match",
         "readings": {"exact_match": 0.051, "dfa_equal": 1.0},
         "examples": 50,
@@ -94,6 +95,14 @@ def test_a_line_of_results(fake):
         assert (fake / "out" / name).is_file()
     left = sorted(p.name for p in (fake / "out" / folder).iterdir() if p.is_dir())
     assert left == ["evaluation", "flops_0", "flops_1", "logs"]
+
+
+def test_lines_say_what_was_scored(fake):
+    run(fake, "score_on=validation", "seeds=[1]")
+    assert {line["split"] for line in results(fake)} == {"validation"}
+    for line in results(fake):
+        assert line["predictions"].endswith("_validation/predictions.jsonl")
+        assert (fake / "out" / line["predictions"]).is_file()
 
 
 def test_what_was_run_is_recorded(fake):

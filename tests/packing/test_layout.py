@@ -5,14 +5,9 @@ from array import array
 import pytest
 
 from erjepa.datasets import Pair
-from erjepa.packing import (
-    PADDING,
-    PairCollator,
-    attention_area,
-    dense_mask,
-    lay_out,
-)
-from tests.models_for_tests import PREDICTOR_IDS, random_pairs
+from erjepa.packing import PairCollator, dense_mask, lay_out
+from tests.models_for_tests import PREDICTOR_IDS, VOCAB, related_pairs
+from tests.reference.slow_tree import sees, slow_tree
 
 PAIR = Pair(
     7,
@@ -24,55 +19,105 @@ PAIR = Pair(
 )
 
 
+def drawn(batch):
+    return [
+        "".join("x" if seen else "." for seen in row)
+        for row in dense_mask(batch.end)[0].tolist()
+    ]
+
+
 def test_shared_layout_by_hand():
-    batch = PairCollator(predictor_ids=[94, 95], pad_id=9, row_length=16)([PAIR])
-    #  S S S Q Q A A A P P T T T
+    batch = PairCollator(predictor_ids=[94, 95], pad_id=9, row_length=15)([PAIR])
+    # Source of three, two predictor tokens and the rest of the chat after it; the target
+    # alone begins with the same token.
     assert batch.tokens.tolist() == [
-        [1, 10, 11, 2, 3, 20, 21, 4, 94, 95, 1, 20, 21, 9, 9, 9]
+        [1, 10, 11, 94, 95, 2, 3, 20, 21, 4, 20, 21, 9, 9, 9]
     ]
-    assert batch.input_pos.tolist() == [
-        [0, 1, 2, 3, 4, 5, 6, 7, 3, 4, 0, 1, 2, 0, 0, 0]
+    assert batch.input_pos.tolist() == [[0, 1, 2, 3, 4, 3, 4, 5, 6, 7, 1, 2, 0, 0, 0]]
+    assert batch.end.tolist() == [
+        [12, 10, 10, 5, 5, 10, 10, 10, 10, 10, 12, 12, 13, 14, 15]
     ]
-    assert batch.label_pos.tolist() == [4, 5, 6]
+    assert batch.label_pos.tolist() == [6, 7, 8]
     assert batch.labels.tolist() == [20, 21, 4]
+    assert batch.label_logit.tolist() == [0, 1, 2]
+    assert batch.label_pair.tolist() == [0, 0, 0]
     assert batch.source_pos.tolist() == [2]
-    assert batch.predicted_pos.tolist() == [9]
-    assert batch.predictor_pos.tolist() == [[8, 9]]
-    assert batch.target_pos.tolist() == [12]
-    assert batch.document[0, -3:].tolist() == [PADDING] * 3
-    rows = [
-        "".join("x" if sees else "." for sees in row)
-        for row in dense_mask(batch.document, batch.branch)[0, :13, :13].tolist()
+    assert batch.predicted_pos.tolist() == [4]
+    assert batch.predictor_pos.tolist() == [3, 4]
+    assert batch.predictor_index.tolist() == [0, 1]
+    assert batch.target_pos.tolist() == [11]
+    assert drawn(batch) == [
+        "x..............",
+        "xx.............",
+        "xxx............",
+        "xxxx...........",
+        "xxxxx..........",
+        "xxx..x.........",
+        "xxx..xx........",
+        "xxx..xxx.......",
+        "xxx..xxxx......",
+        "xxx..xxxxx.....",
+        "x.........x....",
+        "x.........xx...",
+        "............x..",
+        ".............x.",
+        "..............x",
     ]
-    assert rows == [
-        "x............",
-        "xx...........",
-        "xxx..........",
-        "xxxx.........",
-        "xxxxx........",
-        "xxxxxx.......",
-        "xxxxxxx......",
-        "xxxxxxxx.....",
-        "xxx.....x....",
-        "xxx.....xx...",
-        "..........x..",
-        "..........xx.",
-        "..........xxx",
+    assert batch.num_tokens == 12 and batch.num_projected == 3
+    assert batch.attention_area == sum(row.count("x") for row in drawn(batch)[:12])
+
+
+def test_two_pairs_by_hand():
+    """One begins with the other's source, and has its target."""
+    other = PAIR._replace(
+        example_id=8,
+        source=array("i", [1, 10, 11, 12]),
+        target=array("i", [20, 22, 4]),
+    )
+    batch = PairCollator(predictor_ids=[94])([PAIR, other])
+    assert batch.tokens.tolist() == [
+        [1, 10, 11, 94, 2, 3, 20, 21, 4, 12, 94, 2, 3, 20, 22, 4, 20, 21]
     ]
-    assert batch.num_tokens == 13
-    assert batch.attention_area == sum(row.count("x") for row in rows)
+    assert batch.source_pos.tolist() == [2, 9]
+    assert batch.predicted_pos.tolist() == [3, 10]
+    assert batch.target_pos.tolist() == [17, 17]
+    assert batch.label_pos.tolist() == [5, 6, 7, 12, 13, 14]
+    assert batch.label_pair.tolist() == [0, 0, 0, 1, 1, 1]
+    assert batch.example_ids.tolist() == [7, 8]
+
+
+def test_equal_pairs_take_the_tokens_of_one():
+    one, two = (PairCollator(predictor_ids=[94])([PAIR] * n) for n in (1, 2))
+    assert two.tokens.tolist() == one.tokens.tolist()
+    assert two.predictor_pos.tolist() == one.predictor_pos.tolist()
+    assert two.source_pos.tolist() == one.source_pos.tolist() * 2
+    assert two.label_pos.tolist() == one.label_pos.tolist()
+    assert two.labels.tolist() == one.labels.tolist() * 2
+    assert two.label_logit.tolist() == [0, 1, 2, 0, 1, 2]
+    assert two.label_pair.tolist() == [0, 0, 0, 1, 1, 1]
+    assert (two.num_labels, two.num_projected, two.num_pairs) == (6, 3, 2)
 
 
 def test_standalone_layout_by_hand():
     batch = PairCollator(views="standalone", predictor_ids=[94])([PAIR])
-    assert batch.tokens.tolist() == [[1, 10, 11, 2, 3, 20, 21, 4, 1, 11, 94, 1, 20, 21]]
-    assert batch.input_pos.tolist() == [[0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 0, 1, 2]]
-    assert batch.source_pos.tolist() == [9]
-    assert batch.predicted_pos.tolist() == [10]
-    assert batch.target_pos.tolist() == [13]
-    mask = dense_mask(batch.document, batch.branch)[0]
-    assert not mask[8:11, :8].any() and not mask[11:, :11].any()
-    assert mask[10, 8:11].all() and mask[7, :8].all()
+    assert batch.tokens.tolist() == [[1, 10, 11, 2, 3, 20, 21, 4, 11, 94, 20, 21]]
+    assert batch.input_pos.tolist() == [[0, 1, 2, 3, 4, 5, 6, 7, 1, 2, 1, 2]]
+    assert batch.source_pos.tolist() == [8]
+    assert batch.predicted_pos.tolist() == [9]
+    assert batch.target_pos.tolist() == [11]
+    rows = drawn(batch)
+    assert rows[7] == "xxxxxxxx...."
+    assert rows[9] == "x.......xx.."
+    assert rows[11] == "x.........xx"
+
+
+def test_a_predictor_token_is_no_token_of_a_text():
+    """Else a text that holds the reserved token would be read with the trained embedding."""
+    pair = PAIR._replace(bridge=array("i", [94, 3]))
+    batch = PairCollator(predictor_ids=[94])([pair])
+    assert batch.tokens[0, 3:5].tolist() == [94, 94]
+    assert batch.input_pos[0, 3:5].tolist() == [3, 3]
+    assert batch.predictor_pos.tolist() == [3]
 
 
 def test_without_predictor_tokens_the_source_is_the_prediction():
@@ -81,43 +126,75 @@ def test_without_predictor_tokens_the_source_is_the_prediction():
     assert batch.predictor_pos.numel() == 0
 
 
-def test_train_on_input_predicts_the_source_too():
-    batch = PairCollator(train_on_input=True)([PAIR])
-    assert batch.label_pos.tolist() == [0, 1, 2, 3, 4, 5, 6]
-    assert batch.labels.tolist() == [10, 11, 2, 3, 20, 21, 4]
-
-
 @pytest.mark.parametrize("views", ["shared", "standalone", "none"])
 @pytest.mark.parametrize("row_length", [None, 128])
-def test_rows_keep_every_token_and_the_mask_its_area(views, row_length):
-    pairs = random_pairs(23)
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_hold_the_trees_of_their_pairs(views, row_length, seed):
+    """Every token sees its ancestors, and each pair finds its paths."""
+    pairs = related_pairs(23, seed)
     collator = PairCollator(
-        views=views, predictor_ids=PREDICTOR_IDS, row_length=row_length
+        views=views, predictor_ids=PREDICTOR_IDS, pad_id=VOCAB, row_length=row_length
     )
     batch = collator(pairs)
-    lengths = [collator.length(pair) for pair in pairs]
-    assert batch.num_tokens == sum(lengths) == (batch.document != PADDING).sum()
     assert batch.example_ids.tolist() == [pair.example_id for pair in pairs]
-    mask = dense_mask(batch.document, batch.branch)
-    real = batch.document != PADDING
-    assert batch.attention_area == mask[real].sum()
-    assert batch.attention_area == sum(
-        attention_area(lay_out(pair, views, collator.predictor_ids)) for pair in pairs
+    mask, length = dense_mask(batch.end), batch.tokens.shape[1]
+    predictors = dict(
+        zip(batch.predictor_pos.tolist(), batch.predictor_index.tolist(), strict=True)
     )
-    flat = batch.tokens.flatten()
-    if views != "none":
-        assert flat[batch.target_pos].tolist() == [p.target_view[-1] for p in pairs]
-        source = "source" if views == "shared" else "source_view"
-        assert flat[batch.source_pos].tolist() == [
-            getattr(p, source)[-1] for p in pairs
-        ]
-        assert flat[batch.predictor_pos].tolist() == [PREDICTOR_IDS] * len(pairs)
-    assert flat[batch.label_pos + 1].tolist() == batch.labels.tolist()
-    assert batch.labels.tolist() == [t for pair in pairs for t in pair.target]
+
+    def path_to(position):
+        """What the token at a flat position sees, itself last; predictors as in paths."""
+        row, column = divmod(position, length)
+        seen = mask[row, column].nonzero().flatten()
+        assert batch.input_pos[row, seen].tolist() == list(range(len(seen)))
+        return tuple(
+            -1 - predictors[row * length + c]
+            if row * length + c in predictors
+            else batch.tokens[row, c].item()
+            for c in seen.tolist()
+        )
+
+    nodes = []
+    for row in range(len(batch.tokens)):
+        used = (batch.tokens[row] != VOCAB).nonzero().flatten().tolist()
+        assert used == list(range(len(used)))
+        paths = [path_to(row * length + column) for column in used]
+        assert paths == slow_tree(paths)  # depth-first, and no node twice
+        for query in range(len(paths)):
+            expected = [sees(paths[query], key) for key in paths]
+            assert mask[row, query, : len(paths)].tolist() == expected
+        for column in range(len(used), length):
+            assert mask[row, column].nonzero().flatten().tolist() == [column]
+        nodes += paths
+    assert batch.num_tokens == len(nodes) <= sum(map(collator.length, pairs))
+    assert batch.attention_area == sum(map(len, nodes))
+
+    labels = iter(zip(batch.labels.tolist(), batch.label_logit.tolist(), strict=True))
+    for i, pair in enumerate(pairs):
+        k = len(collator.predictor_ids)
+        paths = lay_out(pair, views, k)
+        assert collator.length(pair) == len(slow_tree(path.tokens for path in paths))
+        full = (*pair.source, *pair.bridge, *pair.target)
+        for at in range(len(full) - len(pair.target), len(full)):
+            token, logit = next(labels)
+            assert path_to(batch.label_pos[logit].item()) == full[:at]
+            assert token == full[at]
+        if views != "none":
+            source = tuple(pair.source if views == "shared" else pair.source_view)
+            assert path_to(batch.source_pos[i].item()) == source
+            predicted = (*source, *range(-1, -1 - k, -1))
+            assert path_to(batch.predicted_pos[i].item()) == predicted
+            assert path_to(batch.target_pos[i].item()) == tuple(pair.target_view)
+    assert next(labels, None) is None
+    assert batch.label_pair.tolist() == [
+        i for i, pair in enumerate(pairs) for _ in pair.target
+    ]
+    assert len(set(batch.label_pos.tolist())) == batch.num_projected
 
 
 def test_a_pair_longer_than_a_row_is_an_error():
-    with pytest.raises(ValueError, match="example 7 takes 11 tokens"):
-        PairCollator(row_length=10)([PAIR])
+    with pytest.raises(ValueError, match="example 7 takes 10 tokens"):
+        PairCollator(row_length=9)([PAIR])
+    assert PairCollator(row_length=10)([PAIR]).num_tokens == 10
     with pytest.raises(ValueError, match="views=both"):
         PairCollator(views="both")([PAIR])

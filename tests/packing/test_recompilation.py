@@ -30,7 +30,7 @@ def test_attention_is_compiled_once_a_shape():
     for batch in batches():
         shapes.add(batch.tokens.shape)
         query = torch.randn(len(batch.tokens), 1, LENGTH, 16)
-        mask = block_mask(batch.document, batch.branch)
+        mask = block_mask(batch.end)
         compiled(query, query, query, block_mask=mask)
     assert counter.frame_count == len(shapes)
     # More than eight, and torch's limit would send attention back to eager mode.
@@ -48,6 +48,6 @@ def test_kernels_are_compiled_once_a_shape_on_cuda():
         shapes.add(batch.tokens.shape)
         query = torch.randn(len(batch.tokens), 2, LENGTH, 64, device="cuda")
         query.requires_grad_()
-        mask = attention_mask(batch.document, batch.branch)
+        mask = attention_mask(batch.end, query.dtype)
         compiled(query, query, query, block_mask=mask).sum().backward()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(shapes)

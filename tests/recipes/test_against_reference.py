@@ -58,6 +58,7 @@ def test_recipe_equals_the_slow_algorithm(base, data, tmp_path, selection):
         replay__selection=selection,
         replay__weight=0.7,
         clip_grad_norm=2.0,
+        log_replay_gradients_every_n_steps=1,
         dataset__max_examples=22,
         **{f"replay__{name}": value for name, value in SETTINGS.items()},
     )
@@ -96,6 +97,7 @@ def test_recipe_equals_the_slow_algorithm(base, data, tmp_path, selection):
     )
     metrics = read_metrics(tmp_path / "out")
     assert len(metrics) == len(expected) == 12
+    assert "replay_loss_after" in expected[-1] and "gradient_cosine" in expected[1]
     assert metrics[-1]["memory_size"] == 14 and metrics[-1]["replayed"] == 5
     for step, (mine, slow) in enumerate(zip(metrics, expected, strict=True), start=1):
         for name, value in slow.items():

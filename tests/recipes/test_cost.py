@@ -8,7 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from erjepa.datasets import paired_dataset
-from erjepa.forward import PackedDecoder
+from erjepa.objective.decoder import PackedDecoder
+from erjepa.packing import PairCollator
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     LoRAFinetuneRecipeDistributedERJEPA as Recipe,
 )
@@ -16,11 +17,11 @@ from tests.recipes.harness import make_config, overrides_for, train
 
 SFT = {"replay__weight": 0, "loss__jepa_weight": 0}
 LLM_JEPA = {"replay__weight": 0}
-# Of steps 2 to 4: forward passes, and token slots. Step 1 has nothing to replay.
+# Of steps 2 to 4: forward passes, tokens and slots. Step 1 has nothing to replay.
 EXPECTED = {
-    "SFT": (SFT, 3, 2414),
-    "LLM-JEPA": (LLM_JEPA, 3, 3284),
-    "ER-JEPA": ({"replay__selection": "uniform"}, 6, 6676),
+    "SFT": (SFT, 3, 1872, 1983),
+    "LLM-JEPA": (LLM_JEPA, 3, 2374, 2502),
+    "ER-JEPA": ({"replay__selection": "uniform"}, 6, 4891, 5172),
 }
 
 
@@ -50,17 +51,21 @@ def forwards(base, data, output_dir, overrides, monkeypatch):
 def test_forward_passes_tokens_and_slots(
     base, data, tmp_path, tokenizer, mode, monkeypatch
 ):
-    overrides, num_forwards, slots = EXPECTED[mode]
+    overrides, num_forwards, tokens, slots = EXPECTED[mode]
     passes = forwards(base, data, tmp_path, overrides, monkeypatch)
     later = passes[2:] if mode == "ER-JEPA" else passes[1:]
     assert len(later) == num_forwards
     assert all(len(ids) == 8 for ids, _, _ in later)
     dataset = paired_dataset(tokenizer, source=str(data))
-    for ids, tokens, _ in later:
+    collator = PairCollator(
+        views="none" if mode == "SFT" else "shared", predictor_ids=[266]
+    )
+    for ids, computed, _ in later:
         pairs = [dataset[i] for i in ids]
-        full = sum(len(p.source) + len(p.bridge) + len(p.target) for p in pairs)
-        views = sum(1 + len(p.target_view) for p in pairs)  # one predictor token
-        assert tokens == full + (0 if mode == "SFT" else views)
+        # Rows share what the pairs of a row do: less than one tree of all, more than none.
+        one_tree = collator(pairs).num_tokens
+        assert one_tree <= computed < sum(map(collator.length, pairs))
+    assert sum(one[1] for one in later) == tokens
     assert sum(one[2] for one in later) == slots
 
 
@@ -97,3 +102,13 @@ def test_no_pass_waits_for_its_device(base, data, tmp_path, monkeypatch):
     overrides = overrides_for(base, data, tmp_path, batch_size=8, stop__steps=2)
     found = train(make_config(overrides), 1, lambda recipe: (len(passes), reads.found))
     assert found == [(4, [])]
+
+
+def test_adapters_on_a_cpu_drop_by_few_bits(base, data, tmp_path):
+    overrides = overrides_for(base, data, tmp_path, model__lora_dropout=0.1)
+
+    def dropouts(recipe):
+        return {type(m).__name__ for m in recipe._model.modules() if hasattr(m, "p")}
+
+    found = train(make_config([*overrides, "stop.steps=1"]), 1, dropouts)
+    assert found == [{"QuickDropout"}]

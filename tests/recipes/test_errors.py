@@ -11,7 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from erjepa.loss import JEPALoss
+from erjepa.objective.loss import JEPALoss
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     LoRAFinetuneRecipeDistributedERJEPA,
 )
@@ -78,7 +78,12 @@ def test_bad_values(attempt, overrides, message):
 
 @pytest.mark.parametrize("row_length", [None, 1000])
 def test_rows_on_cuda_are_whole_blocks(row_length):
-    recipe = SimpleNamespace(_device=torch.device("cuda"), _flops_budgets=[])
+    recipe = SimpleNamespace(
+        _device=torch.device("cuda"),
+        _flops_budgets=[],
+        _eval_every_n_steps=None,
+        _keep_best=False,
+    )
     cfg = OmegaConf.create({"max_seq_len": 512, "row_length": row_length})
     require_sizes = LoRAFinetuneRecipeDistributedERJEPA._require_sizes
     with pytest.raises(ValueError, match=f"row_length={row_length}: on CUDA"):

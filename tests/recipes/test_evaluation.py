@@ -80,6 +80,34 @@ def test_adapter_and_merged_weights_and_any_ranks_score_alike(trained, tmp_path)
         summary = evaluate(tiny(tmp_path, *overrides), ranks)
         assert predictions(tmp_path, Path(summary["checkpoint"]).name) == expected
 
+    as_exported = tiny(tmp_path / "again", f"checkpoint_dir={merged}", "merged=True")
+    assert evaluate(as_exported)["weights"] == "merged"
+    assert predictions(tmp_path / "again", "merged_merged") == expected
+
+
+def test_merged_weights_are_those_that_are_exported(trained, tmp_path):
+    """The adapter lies beside other weights, of which only merged=True can know."""
+    both = tmp_path / "both"
+    shutil.copytree(trained / "epoch_0", both)
+    base = Path(tiny(tmp_path).checkpointer.checkpoint_dir)
+    (file,) = both.glob("model*.safetensors")
+    shutil.copy(base / "model.safetensors", file)
+    scored = {}
+    for merged in (False, True):
+        path = f"checkpoint_dir={both}"
+        summary = evaluate(tiny(tmp_path, path, f"merged={merged}"))
+        scored[summary["weights"]] = predictions(
+            tmp_path, "both_merged" if merged else "both"
+        )
+    evaluate(tiny(tmp_path, "base_only=True"))
+    assert scored["merged"] == predictions(tmp_path, "base") != scored["adapter"]
+
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match="holds no merged weights"):
+        evaluate(tiny(tmp_path, f"checkpoint_dir={both}", "merged=True"))
+    with pytest.raises(ValueError, match="base_only=True none"):
+        evaluate(tiny(tmp_path, "base_only=True", "merged=True"))
+
 
 def test_a_list_of_checkpoints_scores_each_as_if_alone(trained, tmp_path):
     """Merged weights, then an adapter; killed in the second, which starts from the base."""

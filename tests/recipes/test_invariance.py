@@ -1,7 +1,8 @@
 """Losses, gradients and memory do not depend on how a step is cut.
 
 Chain: one rank, one micro-batch of 8 = any ranks x micro-batches x pairs of the same 8, at
-every one of 12 steps, with a last step of 4 pairs in each epoch.
+every one of 12 steps, with a last step of 4 pairs in each epoch. Tokens and operations count
+what is computed, so they are fewer the more pairs share a row.
 """
 
 import pytest
@@ -14,7 +15,7 @@ CUTS = [(1, 2, 4), (1, 4, 2), (2, 4, 1), (2, 1, 4), (4, 2, 1), (4, 1, 2)]
 INVARIANT = (
     *("loss", "lm_loss", "jepa_loss", "replay_lm_loss", "replay_jepa_loss"),
     *("cosine_paired", "cosine_shuffled", "grad_norm", "replayed", "memory_size"),
-    *("lr", "step_flops", "total_flops", "total_tokens"),
+    "lr",
 )
 
 

@@ -1,7 +1,5 @@
 """ER-JEPA as the paper states it: one process, one pair at a time, a list as memory."""
 
-import math
-
 import torch
 
 from erjepa.datasets import PairedDataset
@@ -60,9 +58,8 @@ def train_slowly(
     metrics = []
     for step, ids in enumerate(steps):
         progress = (step - warmup) / max(1, num_training_steps - warmup)
-        cosine = max(0.0, 0.5 * (1 + math.cos(math.pi * progress)))
         optimizer.param_groups[0]["lr"] = lr * (
-            step / warmup if step < warmup else cosine
+            step / warmup if step < warmup else 1 - progress
         )
 
         new = [dataset[i] for i in ids]
@@ -79,15 +76,35 @@ def train_slowly(
         loss, lm, jepa = reference_loss(
             decoder, new, predictor_rows=predictor, **objective
         )
+        update = {}
         if replayed:
             replay, *_ = reference_loss(
                 decoder, replayed, predictor_rows=predictor, **objective
             )
+            ours, theirs = (
+                torch.cat(
+                    [
+                        gradient.flatten()
+                        for gradient in torch.autograd.grad(
+                            part, parameters, retain_graph=True
+                        )
+                    ]
+                )
+                for part in (loss, replay)
+            )
+            update["gradient_cosine"] = torch.cosine_similarity(ours, theirs, dim=0)
+            update["replay_gradient_norm"] = theirs.norm()
+            update["replay_loss_before"] = replay
             loss = loss + beta * replay
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
         optimizer.step()
+        if replayed:
+            with torch.no_grad():
+                update["replay_loss_after"], *_ = reference_loss(
+                    decoder, replayed, predictor_rows=predictor, **objective
+                )
 
         memory.refresh(slots, replay_errors)
         memory.write(ids, [pair.record for pair in new], sources, errors)
@@ -99,6 +116,7 @@ def train_slowly(
                 "grad_norm": norm.item(),
                 "replayed": len(slots),
                 "memory_size": len(memory.slots),
+                **{name: value.item() for name, value in update.items()},
             }
         )
     return metrics, memory

@@ -24,32 +24,45 @@ def hidden_states(
     return decoder.norm(hidden)[0]
 
 
-def reference_loss(
+def pair_losses(
     decoder: TransformerDecoder,
-    pairs: list[Pair],
+    pair: Pair,
     *,
     views: str,
     predictor_ids: list[int],
     predictor_rows: Tensor | None = None,
-    lm_weight: float = 1.0,
-    jepa_weight: float = 1.0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss, mean next-token loss and mean JEPA loss of all pairs, with gradient."""
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of each target token, and JEPA loss (0 without views), of one pair."""
     predictor = {}
     if predictor_rows is not None:
         predictor = dict(zip(predictor_ids, predictor_rows, strict=True))
-    token_losses, distances = [], []
-    for pair in pairs:
-        full = [*pair.source, *pair.bridge, *pair.target]
-        logits = decoder.output(hidden_states(decoder, full, {}))
-        start = len(pair.source) + len(pair.bridge)
-        for position in range(start, len(full)):
-            token_losses.append(
-                F.cross_entropy(logits[position - 1], torch.tensor(full[position]))
-            )
-        source = pair.source if views == "shared" else pair.source_view
-        p = hidden_states(decoder, [*source, *predictor_ids], predictor)[-1]
-        z = hidden_states(decoder, list(pair.target_view), {})[-1]
-        distances.append(1 - (p @ z) / (p.norm() * z.norm()))
-    lm, jepa = torch.stack(token_losses).mean(), torch.stack(distances).mean()
+    full = [*pair.source, *pair.bridge, *pair.target]
+    logits = decoder.output(hidden_states(decoder, full, {}))
+    start = len(pair.source) + len(pair.bridge)
+    lm = F.cross_entropy(
+        logits[start - 1 : -1], torch.tensor(full[start:]), reduction="none"
+    )
+    if views == "none":
+        return lm, torch.tensor(0.0)
+    source = pair.source if views == "shared" else pair.source_view
+    p = hidden_states(decoder, [*source, *predictor_ids], predictor)[-1]
+    z = hidden_states(decoder, list(pair.target_view), {})[-1]
+    return lm, 1 - (p @ z) / (p.norm() * z.norm())
+
+
+def reference_loss(
+    decoder: TransformerDecoder,
+    pairs: list[Pair],
+    *,
+    lm_weight: float = 1.0,
+    jepa_weight: float = 1.0,
+    **objective,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss, mean next-token loss and mean JEPA loss of all pairs, with gradient.
+
+    ``objective`` is that of :func:`pair_losses`.
+    """
+    each = [pair_losses(decoder, pair, **objective) for pair in pairs]
+    lm = torch.cat([token_losses for token_losses, _ in each]).mean()
+    jepa = torch.stack([distance for _, distance in each]).mean()
     return lm_weight * lm + jepa_weight * jepa, lm, jepa

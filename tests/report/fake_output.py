@@ -62,6 +62,7 @@ def write_output(
     epochs: int = 4,
     examples: int = 40,
     cosine: bool = True,
+    tasks: dict[str, str] | None = None,
     **config: Any,
 ) -> Path:
     """Write the output of a finished experiment.
@@ -69,13 +70,14 @@ def write_output(
     Args:
         folder (Path): where it goes.
         methods (dict[str, dict[str, Any]] | None): name to overrides.
-        datasets (dict[str, str] | None): name to config of the recipe; those whose name
-            has ``qa`` in it are no regexes.
+        datasets (dict[str, str] | None): name to config of the recipe.
         seeds (tuple[int, ...]): seeds.
         budgets (list[float] | None): compute budgets; None: the end of every epoch.
         epochs (int): number of epochs without budgets.
         examples (int): number of test examples.
         cosine (bool): whether predictions have cosines.
+        tasks (dict[str, str] | None): dataset to task, by default ``nq_open`` for names with
+            ``qa`` in them and ``nl_rx`` for others.
         **config (Any): further keys of the experiment's config.
 
     Returns:
@@ -93,6 +95,8 @@ def write_output(
         "match": "flops" if budgets else "epochs",
         **config,
     }
+    if tasks is None:
+        tasks = {name: "nq_open" if "qa" in name else "nl_rx" for name in datasets}
     ran = {
         "name": config["name"],
         "config": config,
@@ -107,7 +111,15 @@ def write_output(
         for method in methods
         for seed in seeds
         for row in _write_cell(
-            folder, config, dataset, method, seed, epochs, examples, cosine
+            folder,
+            config,
+            dataset,
+            tasks[dataset],
+            method,
+            seed,
+            epochs,
+            examples,
+            cosine,
         )
     ]
     (folder / "results.jsonl").write_text(
@@ -116,9 +128,9 @@ def write_output(
     return folder
 
 
-def _write_cell(folder, config, dataset, method, seed, epochs, examples, cosine):
+def _write_cell(folder, config, dataset, task, method, seed, epochs, examples, cosine):
     cell = f"{dataset}/{method.lower().replace(' ', '_')}/seed_{seed}"
-    is_regex = "qa" not in dataset
+    is_regex = task == "nl_rx"
     targets_rng = random.Random(f"targets of {dataset}")
     targets = [
         regex(targets_rng)
@@ -129,7 +141,7 @@ def _write_cell(folder, config, dataset, method, seed, epochs, examples, cosine)
     rng = random.Random(f"{method} {dataset} {seed}")
     hardness = [random.Random(f"{dataset} {i}").random() for i in range(examples)]
     skill = SKILLS.get(method, 0.8) + rng.gauss(0, 0.02)
-    matched = "stop.tokens_of" in config["methods"][method]
+    matched = "stop.tokens_of" in (config["methods"][method] or {})
     budgets = [None] if matched else config["budgets"] or [None] * epochs
     log = folder / "cells" / cell / "logs" / "metrics.txt"
     log.parent.mkdir(parents=True)
@@ -167,14 +179,15 @@ def _write_cell(folder, config, dataset, method, seed, epochs, examples, cosine)
             "dataset": dataset,
             "method": method,
             "seed": seed,
-            "overrides": config["methods"][method],
+            "overrides": config["methods"][method] or {},
             "checkpoint": name,
             "budget": budget,
             "steps": 20 * number,
             "total_flops": (budget or 5e16 * number) * 1.001,
             "total_tokens": 1_500_000 * number,
             "epoch": number / 2 if budget else number,
-            "task": "nl_rx" if is_regex else "nq_open",
+            "split": config.get("score_on", "test"),
+            "task": task,
             "accuracy": accuracy,
             "primary": "exact_match",
             "readings": {"exact_match": accuracy, "llm_jepa": accuracy},

@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 import pytest
 
 from erjepa.report import build_report
-from erjepa.report.build import _all_sections
 from erjepa.report.sections import SECTIONS
 from tests.report.fake_output import METHODS, write_output
 
@@ -50,10 +49,11 @@ def headings(page):
 def test_a_report_has_all_that_the_results_allow(tmp_path):
     page = build_report(small(tmp_path / "out"))
     text = page.read_text()
-    left_out = ("token_matched", "current_batch", "learning_curves", "addressing")
-    left_out += ("capacity", "lambda_k")
+    left_out = ("learning_curves", "lambda_k")
     assert headings(page)[2:] == [
-        SECTIONS[name].title for name in _all_sections() if name not in left_out
+        section.title
+        for name, section in SECTIONS.items()
+        if section.by_default and name not in left_out
     ]
     for name in left_out:
         assert f"<li>{SECTIONS[name].title} (synth): " in text
@@ -79,45 +79,48 @@ def test_a_report_has_all_that_the_results_allow(tmp_path):
     for name in names:
         kinds = {path.suffix for path in (page.parent / "tables").glob(f"{name}.*")}
         assert kinds == {".md", ".csv", ".tex"}
-    assert {"main_synth", "significance", "matched_compute_synth"} <= names
+    assert {"accuracy", "significance", "matched_compute_synth"} <= names
 
 
 def test_sections_are_as_asked(tmp_path):
     report = [
-        {"section": "bars", "methods": ["SFT"], "title": "One <b>bar</b>"},
-        {"section": "bars", "methods": ["LLM-JEPA"]},
+        {"section": "accuracy", "methods": ["SFT"], "title": "One <b>bar</b>"},
+        {"section": "accuracy", "methods": ["LLM-JEPA"]},
         "significance",
     ]
     page = build_report(small(tmp_path / "out", report=report))
     assert headings(page)[2:] == [
         "One &lt;b&gt;bar&lt;/b&gt;",
-        "Accuracy of some methods",
+        "Accuracy",
         "Paired tests",
     ]
     tables = page.parent / "tables"
-    assert (tables / "bars_synth.csv").read_text().splitlines()[1].startswith("SFT,")
-    assert "LLM-JEPA," in (tables / "bars_synth_2.csv").read_text()
+    assert (tables / "accuracy.csv").read_text().splitlines()[1].startswith("SFT,")
+    assert "LLM-JEPA," in (tables / "accuracy_2.csv").read_text()
     # The config that is handed over goes before the one on disk, and old files go.
     config = json.loads((page.parents[1] / "experiment.json").read_text())["config"]
-    page = build_report(page.parents[1], {**config, "report": ["main"]})
+    page = build_report(page.parents[1], {**config, "report": ["accuracy"]})
     assert headings(page)[2:] == ["Accuracy"]
     assert [path.name for path in sorted(tables.iterdir())] == [
-        *("main_synth.csv", "main_synth.md", "main_synth.tex")
+        *("accuracy.csv", "accuracy.md", "accuracy.tex")
     ]
 
 
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("bar", "section 'bar' is none of main, "),
+        ("bar", "section 'bar' is none of accuracy, readings, "),
         ({"methods": ["SFT"]}, "section None is none of"),
         (
-            {"section": "bars", "method": "SFT"},
-            "bars takes no method; it takes datasets, methods, title",
+            {"section": "accuracy", "method": "SFT"},
+            "accuracy takes no method; it takes datasets, methods, remark, title",
         ),
-        ({"section": "main", "datasets": ["synth"]}, "main takes no datasets"),
-        ({"section": "bars", "methods": ["sft"]}, "method 'sft' is none of SFT, "),
-        ({"section": "bars", "datasets": ["s"]}, "dataset 's' is none of synth"),
+        (
+            {"section": "significance", "datasets": ["x"]},
+            "significance takes no datasets",
+        ),
+        ({"section": "accuracy", "methods": ["sft"]}, "method 'sft' is none of SFT, "),
+        ({"section": "accuracy", "datasets": ["s"]}, "dataset 's' is none of synth"),
         ({"section": "significance", "reference": "x"}, "method 'x' is none of"),
     ],
 )
@@ -127,7 +130,9 @@ def test_what_is_not_there_cannot_be_asked_for(tmp_path, entry, message):
 
 
 def test_an_unfinished_experiment(tmp_path):
-    output = small(tmp_path / "out", report=["main", "matched_compute", "corrections"])
+    output = small(
+        tmp_path / "out", report=["accuracy", "matched_compute", "corrections"]
+    )
     path = output / "results.jsonl"
 
     def is_done(row):
@@ -149,7 +154,7 @@ def test_an_unfinished_experiment(tmp_path):
     ):
         assert f"{line}<" in text, line
     assert headings(page)[2:] == ["Accuracy", "Matched compute"]
-    main = (page.parent / "tables" / "main_synth.csv").read_text().splitlines()
+    main = (page.parent / "tables" / "accuracy.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in main[1:]] == ["LLM-JEPA", "ER-JEPA content"]
 
 
@@ -162,7 +167,7 @@ def test_an_experiment_that_has_not_begun(tmp_path):
 
 
 def test_missing_predictions_cost_only_the_sections_that_need_them(tmp_path):
-    output = small(tmp_path / "out", report=["main", "structures"])
+    output = small(tmp_path / "out", report=["accuracy", "structures"])
     next(
         output.glob("cells/*/sft/seed_23/evaluation/flops_2/predictions.jsonl")
     ).unlink()
@@ -254,6 +259,11 @@ def test_the_command(tmp_path):
         [*command, output], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(output / "report" / "index.html")
+    listed = subprocess.run(
+        [*command, "--sections"], capture_output=True, text=True, check=True
+    )
+    assert "significance: Paired tests of methods against" in listed.stdout
+    assert "    methods, reference, title\n" in listed.stdout
     failed = subprocess.run([*command, tmp_path], capture_output=True, text=True)
     assert failed.returncode == 2
     assert "is not the output of an experiment" in failed.stderr

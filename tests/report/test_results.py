@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from erjepa.report.predictions import read_predictions
 from erjepa.report.results import Results, Unavailable
 from tests.report.fake_output import METHODS, write_output
 
@@ -25,14 +26,15 @@ def test_a_finished_experiment(output):
     results = Results(output)
     assert results.missing() == {}
     assert results.budgets == [1e15, 2e15]
-    run = results.checkpoints("synth", "SFT", 23)
-    assert [row.budget for row in run] == [1e15, 2e15]
-    assert results.final("synth", "SFT") == {
-        82: results.checkpoints("synth", "SFT", 82)[1],
-        23: run[1],
-    }
-    assert results.at_budget("synth", "SFT", 1e15)[23] == run[0]
-    assert [one["id"] for one in results.predictions(run[0])] == [0, 1, 2]
+    runs = results.of("synth", ["SFT"])
+    assert list(runs.seed) == [82, 82, 23, 23]  # in the order of the experiment
+    assert list(runs.budget) == list(runs.point) == 2 * [1e15, 2e15]
+    final = results.final("synth", ["LLM-JEPA", "SFT"])
+    assert list(final.method) == 2 * ["LLM-JEPA"] + 2 * ["SFT"]
+    assert set(final.budget) == {2e15}
+    found = read_predictions(results, runs)
+    assert list(found.id) == 4 * [0, 1, 2]
+    assert list(found.seed) == 6 * [82] + 6 * [23]
     assert results.overrides("LLM-JEPA") == {"replay.weight": 0}
     assert results.task("synth") == "nl_rx" and results.task("other") is None
 
@@ -43,9 +45,8 @@ def test_a_run_ends_at_the_last_budget(output):
         lambda row: (row["method"], row["seed"], row["budget"]) != ("SFT", 23, 2e15),
     )
     results = Results(output)
-    assert list(results.final("synth", "SFT")) == [82]
-    assert results.missing() == {("synth", "SFT"): [23]}
-    assert len(results.checkpoints("synth", "SFT", 23)) == 1
+    assert list(results.final("synth", ["SFT"]).seed) == [82]
+    assert results.missing() == {("synth", "SFT"): {23: 1}}
 
 
 def write_token_matched(folder):
@@ -58,8 +59,8 @@ def write_token_matched(folder):
 def test_a_token_matched_run_ends_where_it_ends(tmp_path):
     output = write_token_matched(tmp_path / "out")
     results = Results(output)
-    assert results.final("synth", "LLM-JEPA")[1].budget is None
-    assert results.final("synth", "SFT")[1].budget == results.budgets[-1]
+    assert results.final("synth", ["LLM-JEPA"]).budget.isna().all()
+    assert list(results.final("synth", ["SFT"]).budget) == [results.budgets[-1]]
     assert results.missing() == {}
 
 
@@ -77,7 +78,7 @@ def test_a_token_matched_run_may_end_at_a_budget(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "missing"),
     [
-        ({}, {("synth", "SFT"): [23]}),  # others have four epochs
+        ({}, {("synth", "SFT"): {23: 3}}),  # others have four epochs
         ({"epochs": 3}, {}),
         ({"epochs": 5}, None),  # nothing has five
         ({"epochs": 5, "stop.tokens": 10}, {}),
@@ -92,29 +93,46 @@ def test_a_run_without_budgets_ends_with_its_epochs(tmp_path, overrides, missing
     )
     results = Results(output)
     if missing is None:
-        missing = {("synth", method): [82, 23] for method in results.methods}
+        missing = {("synth", method): {82: 4, 23: 4} for method in results.methods}
+        missing["synth", "SFT"][23] = 3
+        assert results.missing() == missing
+        with pytest.raises(Unavailable, match="has reached its end"):
+            results.final("synth", ["LLM-JEPA"])
+        return
     assert results.missing() == missing
-    for row in results.final("synth", "LLM-JEPA").values():
-        assert row.epoch == 4
+    assert list(results.final("synth", ["LLM-JEPA"]).epoch) == [4, 4]
 
 
 def test_a_checkpoint_scored_twice_counts_once(output):
     row = json.loads((output / "results.jsonl").read_text().splitlines()[0])
     rewrite(output, tail=json.dumps({**row, "accuracy": 0.125}) + "\n")
-    first = Results(output).checkpoints(row["dataset"], row["method"], row["seed"])
-    assert [one.accuracy for one in first].count(0.125) == 1 and len(first) == 2
+    runs = Results(output).of(row["dataset"], [row["method"]])
+    first = runs[runs.seed == row["seed"]]
+    assert list(first.accuracy).count(12.5) == 1 and len(first) == 2
+
+
+def test_what_the_config_does_not_name_is_left_out(output):
+    row = json.loads((output / "results.jsonl").read_text().splitlines()[0])
+    before = Results(output).runs
+    others = {"dataset": "other", "method": "other", "seed": 999}
+    tail = [{**row, "cell": key, key: other} for key, other in others.items()]
+    rewrite(output, tail="".join(json.dumps(one) + "\n" for one in tail))
+    assert Results(output).runs.equals(before)
 
 
 def test_a_line_being_written_is_left_out(output):
-    before = Results(output).rows
+    before = Results(output).runs
     rewrite(output, tail='{"cell": "sy')
-    assert Results(output).rows == before
+    assert Results(output).runs.equals(before)
 
 
 def test_no_results_yet(output):
     (output / "results.jsonl").unlink()
     results = Results(output)
-    assert results.rows == [] and len(results.missing()) == len(results.methods)
+    assert results.runs.empty
+    assert results.missing() == {
+        ("synth", method): {82: 0, 23: 0} for method in results.methods
+    }
 
 
 @pytest.mark.parametrize(
@@ -147,10 +165,12 @@ def test_a_config_without_a_key(output):
 
 def test_predictions_that_are_absent_or_broken(output):
     results = Results(output)
-    row = results.rows[0]
-    (output / row.predictions).write_text('{"id": 0}\n{"id"')
+    row = results.runs.iloc[:1]
+    path = output / row.predictions.iloc[0]
+    for broken in ('{"id": 0}\n{"id"', '{"id": 0}\n', ""):
+        path.write_text(broken)
+        with pytest.raises(Unavailable, match="predictions cannot be read"):
+            read_predictions(results, row)
+    path.unlink()
     with pytest.raises(Unavailable, match="predictions cannot be read"):
-        results.predictions(row)
-    (output / row.predictions).unlink()
-    with pytest.raises(Unavailable, match="predictions cannot be read"):
-        results.predictions(row)
+        read_predictions(results, row)

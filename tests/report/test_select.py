@@ -3,7 +3,7 @@
 import pytest
 
 from erjepa.report.results import Results, Unavailable
-from erjepa.report.select import find_method, main_methods
+from erjepa.report.sections import SECTIONS
 from tests.report.fake_output import write_output
 
 CONTROL = {"replay.selection": "current_batch"}
@@ -24,23 +24,27 @@ def test_roles_are_told_by_what_methods_set(tmp_path):
     methods = {"a": CONTROL, "b": NO_LOSSES, "c": NO_REPLAY, "d": REPLAY, "e": {}}
     results = results_of(tmp_path / "out", methods)
     roles = ("SFT", "LLM-JEPA", "ER-JEPA")
-    assert [find_method(results, role) for role in roles] == ["b", "c", "d"]
-    assert find_method(results, "SFT", "e") == "e"
-    assert main_methods(results, None) == ["b", "c", "d"]
-    assert main_methods(results, ["e", "a"]) == ["e", "a"]
+    assert [results.first(role) for role in roles] == ["b", "c", "d"]
+    assert results.first("SFT", "e") == "e"
+    assert results.main_methods() == ["b", "c", "d"]
+    assert results.named(["e", "a"]) == ["e", "a"]
 
 
 def test_what_all_methods_set_counts(tmp_path):
     overrides = {"loss.jepa_weight": 0}
     results = results_of(tmp_path / "out", {"a": NO_REPLAY}, overrides=overrides)
-    assert find_method(results, "SFT") == "a"
+    assert results.first("SFT") == "a"
     with pytest.raises(Unavailable, match="no method of the experiment is LLM-JEPA"):
-        find_method(results, "LLM-JEPA")
+        results.first("LLM-JEPA")
 
 
 def test_methods_of_one_role_are_all_compared_if_few(tmp_path):
     few = {str(i): {} for i in range(7)}
-    assert main_methods(results_of(tmp_path / "few", few), None) == list(few)
-    many = {str(i): {} for i in range(8)}
+    assert results_of(tmp_path / "few", few).main_methods() == list(few)
+    methods = {**few, "matched": {"stop.tokens_of": "0"}}
+    results = results_of(tmp_path / "matched", methods)
+    (figure, _) = SECTIONS["matched_compute"].parts(results, "synth")
+    assert len(figure.canvas.axes[0].lines) == 7
+    results = results_of(tmp_path / "many", {**few, "7": {}})
     with pytest.raises(Unavailable, match="8 methods are too many .* at most 7"):
-        main_methods(results_of(tmp_path / "many", many), None)
+        SECTIONS["matched_compute"].parts(results, "synth")

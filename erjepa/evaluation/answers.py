@@ -1,0 +1,53 @@
+"""What a model answers to the sources of a dataset."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchtune.modules import TransformerDecoder
+from torchtune.modules.transforms import Transform
+
+from erjepa.datasets import PairedDataset
+from erjepa.evaluation.generation import generate_greedy
+
+
+def generate_answers(
+    model: TransformerDecoder,
+    tokenizer: Transform,
+    dataset: PairedDataset,
+    ids: Sequence[int],
+    *,
+    max_new_tokens: int,
+) -> list[dict[str, Any]]:
+    """Greedy answers to one batch of examples, with what scoring needs.
+
+    Args:
+        model (TransformerDecoder): decoder in evaluation mode.
+        tokenizer (Transform): its tokenizer.
+        dataset (PairedDataset): where the examples are.
+        ids (Sequence[int]): the examples, all in one batch.
+        max_new_tokens (int): most tokens of an answer.
+
+    Returns:
+        list[dict[str, Any]]: a prediction for each example, in order: ``id``, the texts
+        ``prompt``, ``target`` and ``output``, ``tokens`` of the output, whether it
+        ``finished`` by itself, and the dataset's fields for scoring.
+    """
+    outputs = generate_greedy(
+        model,
+        [dataset.prompt(i) for i in ids],
+        max_new_tokens=max_new_tokens,
+        stop_tokens=tokenizer.stop_tokens,
+        pad_id=tokenizer.pad_id,
+    )
+    return [
+        {
+            "id": i,
+            "prompt": dataset.source_text(i),
+            "target": dataset.target_text(i),
+            "output": tokenizer.decode(tokens),
+            "tokens": len(tokens),
+            "finished": len(tokens) < max_new_tokens,
+            **dataset.scoring_fields(i),
+        }
+        for i, tokens in zip(ids, outputs, strict=True)
+    ]

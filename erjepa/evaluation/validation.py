@@ -1,0 +1,179 @@
+"""How a model does on pairs held out of training, at a moment of the training."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torchtune.modules import TransformerDecoder
+from torchtune.modules.transforms import Transform
+
+from erjepa.datasets import PairedDataset
+from erjepa.evaluation.answers import generate_answers
+from erjepa.evaluation.generation import batches_of_like_length
+from erjepa.objective.decoder import PackedDecoder
+from erjepa.objective.loss import JEPALoss
+from erjepa.packing import PairCollator
+from erjepa.tasks.score import score_predictions
+from erjepa.tasks.task import Task
+from erjepa.training.distributed import all_reduce_sum
+
+
+def check_validation(
+    *,
+    size: int | None = None,
+    seed: int = 0,
+    generate: int = 0,
+    eval_every_n_steps: int | None = None,
+    keep_best: bool = False,
+) -> None:
+    """Checks the `validation:` keys and those that need them, before data is read.
+
+    Raises:
+        ValueError: for the first setting that is wrong; it names the key.
+    """
+    for key, value, least in (
+        ("validation.size", size, 1),
+        ("validation.seed", seed, 0),
+        ("validation.generate", generate, 0),
+        ("eval_every_n_steps", eval_every_n_steps, 1),
+    ):
+        optional = value is None and key in ("validation.size", "eval_every_n_steps")
+        if not optional and (type(value) is not int or value < least):
+            raise ValueError(
+                f"{key} must be a whole number of at least {least}, got {value!r}"
+            )
+    if not isinstance(keep_best, bool):
+        raise ValueError(f"keep_best must be True or False, got {keep_best!r}")
+    if size is None:
+        for key, value in (
+            ("eval_every_n_steps", eval_every_n_steps),
+            ("validation.generate", generate),
+            ("keep_best", keep_best),
+        ):
+            if value:
+                raise ValueError(
+                    f"{key}={value} needs pairs to validate on; set validation.size to how "
+                    "many of the training pairs to hold out"
+                )
+    elif generate > size:
+        raise ValueError(
+            f"validation.generate={generate} is more than validation.size={size}, the "
+            "pairs that there are to answer"
+        )
+
+
+class HeldOutLoss:
+    """The objective of training on held-out pairs, without dropout and without gradient.
+
+    Args:
+        dataset (PairedDataset): where the pairs are.
+        ids (Sequence[int]): the held-out pairs, the same on every rank.
+        collator (PairCollator): of the new pairs of a step.
+        loss_fn (JEPALoss): of the training.
+        batch_size (int): pairs of one rank and forward pass.
+        device (torch.device): device of the run.
+    """
+
+    def __init__(
+        self,
+        dataset: PairedDataset,
+        ids: Sequence[int],
+        collator: PairCollator,
+        loss_fn: JEPALoss,
+        *,
+        batch_size: int,
+        device: torch.device,
+    ) -> None:
+        world_size = dist.get_world_size()
+        mine = [dataset[i] for i in ids[dist.get_rank() :: world_size]]
+        most = -(-len(ids) // world_size)
+        # As many on every rank: a forward pass of a sharded model takes them all.
+        self._batches = collator.split(mine, -(-most // batch_size))
+        self._has_views = collator.views != "none"
+        self._loss_fn = loss_fn
+        self._device = device
+
+    @torch.no_grad()
+    def __call__(self, model: PackedDecoder) -> dict[str, float]:
+        """Losses under the model as it is.
+
+        Args:
+            model (PackedDecoder): the model, sharded or not, in evaluation mode.
+
+        Returns:
+            dict[str, float]: ``val_lm_loss``, nats a label; with views ``val_jepa_loss``, the
+            mean distance; ``val_loss``, their weighted sum. The same on every rank.
+        """
+        sums = torch.zeros(4, dtype=torch.float64, device=self._device)
+        for batch in self._batches:
+            batch = batch.to(self._device)
+            _, losses = self._loss_fn(model(batch), batch, 1, 1)
+            sums[:2] += torch.stack([losses.lm.sum(), losses.jepa.sum()])
+            sums[2:] += sums.new_tensor([batch.num_labels, batch.num_pairs])
+        lm, jepa, labels, pairs = all_reduce_sum(sums).tolist()
+        metrics = {"val_loss": self._loss_fn.lm_weight * lm / labels}
+        metrics["val_lm_loss"] = lm / labels
+        if self._has_views:
+            metrics["val_jepa_loss"] = jepa / pairs
+            metrics["val_loss"] += self._loss_fn.jepa_weight * jepa / pairs
+        return metrics
+
+
+class HeldOutAccuracy:
+    """The share of held-out pairs that are answered rightly.
+
+    Args:
+        dataset (PairedDataset): where the pairs are.
+        ids (Sequence[int]): the pairs to answer, the same on every rank.
+        tokenizer (Transform): of the model.
+        task (Task): how answers are scored.
+        batch_size (int): answers generated together.
+        max_new_tokens (int): most tokens of an answer.
+    """
+
+    def __init__(
+        self,
+        dataset: PairedDataset,
+        ids: Sequence[int],
+        tokenizer: Transform,
+        task: Task,
+        *,
+        batch_size: int,
+        max_new_tokens: int,
+    ) -> None:
+        prompts = [dataset.prompt(i) for i in ids]
+        batches = batches_of_like_length(prompts, batch_size)
+        self._batches = [[ids[i] for i in batch] for batch in batches]
+        self._dataset = dataset
+        self._tokenizer = tokenizer
+        self._task = task
+        self._max_new_tokens = max_new_tokens
+
+    def __call__(self, model: TransformerDecoder) -> dict[str, float]:
+        """Accuracy under the model as it is.
+
+        Args:
+            model (TransformerDecoder): decoder in evaluation mode, whole on every rank.
+
+        Returns:
+            dict[str, float]: ``val_accuracy``, by the task's primary reading, the same on
+            every rank.
+        """
+        mine = []
+        for batch in self._batches[dist.get_rank() :: dist.get_world_size()]:
+            mine += generate_answers(
+                model,
+                self._tokenizer,
+                self._dataset,
+                batch,
+                max_new_tokens=self._max_new_tokens,
+            )
+        by_rank: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(by_rank, mine)
+        accuracy = [None]
+        if dist.get_rank() == 0:
+            predictions = [p for answers in by_rank for p in answers]
+            accuracy = [score_predictions(self._task, predictions)[1]["accuracy"]]
+        dist.broadcast_object_list(accuracy)
+        return {"val_accuracy": accuracy[0]}

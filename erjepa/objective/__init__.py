@@ -1,0 +1,14 @@
+"""The objective: a decoder that reads packed pairs, the losses on its output, their cost."""
+
+from erjepa.objective.decoder import PackedDecoder, PackedOutput
+from erjepa.objective.flops import StepFlops
+from erjepa.objective.loss import JEPALoss, PairLosses, cosine_distance
+
+__all__ = [
+    "JEPALoss",
+    "PackedDecoder",
+    "PackedOutput",
+    "PairLosses",
+    "StepFlops",
+    "cosine_distance",
+]

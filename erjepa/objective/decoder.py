@@ -1,0 +1,100 @@
+"""One forward pass over packed pairs: logits where a label is, embeddings where a view ends."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torchtune.modules import TransformerDecoder
+
+from erjepa.objective.attention import use_matrix_products
+from erjepa.packing import PackedBatch, attention_mask
+
+
+class PackedOutput(NamedTuple):
+    """What the objective needs of n pairs with labels at q positions; H: embedding width,
+    V: vocabulary.
+
+    Args:
+        logits (Tensor): [q, V].
+        source (Tensor): :math:`z^u`, [n, H], or [0, H] without views.
+        predicted (Tensor): :math:`p = \\mathrm{Pred}(z^u)`, [n, H] or [0, H].
+        target (Tensor): :math:`z^a`, [n, H] or [0, H].
+    """
+
+    logits: Tensor
+    source: Tensor
+    predicted: Tensor
+    target: Tensor
+
+
+class PackedDecoder(nn.Module):
+    """A torchtune decoder that reads packed pairs.
+
+    Holds the decoder as it is and calls its parts itself: the output projection runs once
+    for each position that predicts labels, and embeddings are the hidden states after the
+    final norm. What pairs of a row share is computed once, under one LoRA dropout.
+
+    The k predictor tokens are reserved tokens of the vocabulary. LoRA keeps embeddings
+    frozen, so with ``train_predictor_tokens`` their k rows live here, as a parameter that
+    takes the place of the embeddings in the forward pass. They are training state:
+    inference never sees a predictor token and exported weights do not carry them.
+
+    Args:
+        decoder (TransformerDecoder): the model, with or without LoRA.
+        num_predictor_tokens (int): k.
+        train_predictor_tokens (bool): whether to train their embeddings.
+        trainable_dtype (torch.dtype | None): of these; ``None``: that of the model's own.
+    """
+
+    def __init__(
+        self,
+        decoder: TransformerDecoder,
+        *,
+        num_predictor_tokens: int = 0,
+        train_predictor_tokens: bool = True,
+        trainable_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        use_matrix_products(decoder)
+        self.decoder = decoder
+        self.predictor = None
+        if num_predictor_tokens and train_predictor_tokens:
+            table = decoder.tok_embeddings.weight
+            self.predictor = nn.Parameter(
+                torch.empty(
+                    num_predictor_tokens,
+                    table.shape[1],
+                    dtype=trainable_dtype or table.dtype,
+                    device=table.device,
+                )
+            )
+
+    def forward(self, batch: PackedBatch) -> PackedOutput:
+        """Run the decoder once over all views of all pairs.
+
+        Args:
+            batch (PackedBatch): packed pairs on the model's device.
+
+        Returns:
+            PackedOutput: logits in the order of ``batch.label_pos``, embeddings in that of
+                the pairs.
+        """
+        hidden = self._embed(batch)
+        mask = attention_mask(batch.end, hidden.dtype)
+        for layer in self.decoder.layers:
+            hidden = layer(hidden, mask=mask, input_pos=batch.input_pos)
+        hidden = self.decoder.norm(hidden).flatten(0, 1)
+        return PackedOutput(
+            logits=self.decoder.output(hidden[batch.label_pos]),
+            source=hidden[batch.source_pos],
+            predicted=hidden[batch.predicted_pos],
+            target=hidden[batch.target_pos],
+        )
+
+    def _embed(self, batch: PackedBatch) -> Tensor:
+        hidden = self.decoder.tok_embeddings(batch.tokens)
+        if self.predictor is None:
+            return hidden
+        rows = self.predictor.to(hidden.dtype)[batch.predictor_index]
+        flat = hidden.flatten(0, 1).index_copy(0, batch.predictor_pos, rows)
+        return flat.view_as(hidden)

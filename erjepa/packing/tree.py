@@ -1,0 +1,84 @@
+"""Paths merged into one prefix tree: what several begin with is there once.
+
+Nodes are tokens, numbered depth-first::
+
+    paths         a b c d     a b e     a b e f     g h
+
+    tree          a --- b --- c --- d
+                        '---- e --- f
+                  g --- h
+
+    node          0   1   2   3   4   5   6   7
+    token         a   b   c   d   e   f   g   h
+    depth         0   1   2   3   2   3   0   1     the token's position
+    end           6   6   4   4   6   6   8   8     one past its last descendant
+
+So a node's ancestors, which are what its token sees, are the nodes before it that have not
+ended: ``key <= query < end[key]``.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class PrefixTree(NamedTuple):
+    """A prefix tree of N nodes.
+
+    Args:
+        tokens (np.ndarray): token of each node, int32 [N].
+        depth (np.ndarray): number of its ancestors, int64 [N].
+        end (np.ndarray): one past its last descendant, int64 [N].
+        paths (list[np.ndarray]): the nodes of every path, from its first token on.
+    """
+
+    tokens: np.ndarray
+    depth: np.ndarray
+    end: np.ndarray
+    paths: list[np.ndarray]
+
+
+def prefix_tree(paths: Sequence[array]) -> PrefixTree:
+    """Merge ``paths``, arrays of type ``i``, into one tree.
+
+    Children come in the order of their tokens, so the tree does not depend on that of the
+    paths.
+    """
+    line = np.zeros(max(map(len, paths), default=0), np.int64)  # from the root on
+    end = np.zeros(sum(map(len, paths)), np.int64)
+    tokens, depths, nodes = array("i"), [], [line] * len(paths)
+    before = array("i")
+    for index in sorted(range(len(paths)), key=paths.__getitem__):
+        path = paths[index]
+        shared, size = _shared(before, path), len(tokens)
+        end[line[shared : len(before)]] = size
+        line[shared : len(path)] = np.arange(size, size + len(path) - shared)
+        nodes[index] = line[: len(path)].copy()
+        tokens.extend(path[shared:])
+        depths.extend(range(shared, len(path)))
+        before = path
+    end[line[: len(before)]] = len(tokens)
+    return PrefixTree(
+        np.array(tokens, np.int32),
+        np.array(depths, np.int64),
+        end[: len(tokens)],
+        nodes,
+    )
+
+
+def tree_size(paths: Sequence[array]) -> int:
+    """Number of nodes of the tree of ``paths``."""
+    size, before = 0, array("i")
+    for path in sorted(paths):
+        size += len(path) - _shared(before, path)
+        before = path
+    return size
+
+
+def _shared(one: array, other: array) -> int:
+    """Number of tokens that both begin with."""
+    most = min(len(one), len(other))
+    return bisect_left(range(1, most + 1), True, key=lambda n: one[:n] != other[:n])

@@ -1,0 +1,101 @@
+"""The section of paired tests, and the table that other sections make of theirs."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from erjepa.analysis.statistics import paired_test
+from erjepa.report.results import Results, Unavailable
+from erjepa.report.sections import Parts, section
+from erjepa.report.table import SD, Table
+
+# What the paper claims of accuracy: the first is better. All else is tested two-sided.
+CLAIMS = (("ER-JEPA", "LLM-JEPA"), ("LLM-JEPA", "SFT"))
+_CAPTION = (
+    "Differences in percentage points over the seeds that both have; seeds won: those in which "
+    "the difference is above zero. P-values of a paired t-test over seeds and of a paired "
+    "bootstrap of the seeds, with its 95% interval: one-tailed where the paper claims the "
+    "direction ({}), else two-sided. No correction for the number of tests; a dash: all "
+    "differences are equal."
+)
+
+
+@section("Paired tests", whole=True)
+def significance(
+    results: Results, methods: list[str], reference: str | None = None
+) -> Parts:
+    """Paired tests of methods against ``reference``, by default LLM-JEPA."""
+    if reference is None and "LLM-JEPA" not in map(results.role, results.methods):
+        raise Unavailable("no method of the experiment is LLM-JEPA; name a `reference`")
+    against = results.first("LLM-JEPA", reference)
+    pairs = [
+        # What is claimed is tested, not its reverse.
+        (against, m) if _roles(results, against, m) in CLAIMS else (m, against)
+        for m in methods
+        if m != against
+    ]
+    values = {}
+    for dataset in results.scored_datasets():
+        ends = results.of(dataset, results.methods)
+        values[dataset] = ends[ends.ends].groupby(["method", "seed"]).accuracy.last()
+    yield paired_table(
+        results, "Accuracy of a method less that of another.", values, pairs
+    )
+
+
+def paired_table(
+    results: Results,
+    caption: str,
+    values: Mapping[str, pd.Series],
+    pairs: Sequence[tuple[str, str]],
+    claims: Sequence[tuple[str, str]] = CLAIMS,
+    name: str = "",
+) -> Table:
+    """Paired tests over seeds.
+
+    Args:
+        results (Results): of the experiment.
+        caption (str): what is compared.
+        values (Mapping[str, pd.Series]): dataset to what is compared, in percent, the greater
+            the better, by method and seed.
+        pairs (Sequence[tuple[str, str]]): methods, and what each is compared with.
+        claims (Sequence[tuple[str, str]]): roles of pairs that are tested one-tailed.
+        name (str): of the table within its section.
+
+    Returns:
+        Table: a row a dataset and pair; Unavailable if no pair shares two seeds.
+    """
+    rows = []
+    for dataset, series in values.items():
+        by_method = series.unstack(level=0)
+        for method, reference in pairs:
+            if {method, reference} - set(by_method):
+                continue
+            both = by_method[[method, reference]].dropna()
+            if len(both) < 2:
+                continue
+            two_sided = _roles(results, method, reference) not in claims
+            test = paired_test(both[method], both[reference], two_sided)
+            low, high = test.interval
+            rows.append(
+                {
+                    **{"Dataset": dataset, "Method": method, "Against": reference},
+                    "Difference (pp)": test.difference,
+                    f"Difference (pp){SD}": test.sd,
+                    **{"Seeds won": test.won, "Seeds": test.seeds},
+                    "Test": "two-sided" if two_sided else "one-tailed",
+                    **{"t": test.t, "p (t-test)": test.p_t},
+                    "p (bootstrap)": test.p_bootstrap,
+                    "Interval (pp)": f"{low:.2f} to {high:.2f}",
+                }
+            )
+    if not rows:
+        raise Unavailable("no two of these methods share two finished seeds")
+    directions = ", ".join(f"{one} over {other}" for one, other in claims)
+    caption = f"{caption} {_CAPTION.format(directions)}"
+    digits = {"p (t-test)": 4, "p (bootstrap)": 4}
+    return Table(caption, pd.DataFrame(rows), digits, name=name)
+
+
+def _roles(results: Results, *methods: str) -> tuple[str | None, ...]:
+    return tuple(map(results.role, methods))

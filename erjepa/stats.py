@@ -1,0 +1,128 @@
+"""How long pairs are: ``python -m erjepa.stats CONFIG [key=value ...]``.
+
+For choosing ``row_length`` and ``max_seq_len``. CONFIG is a path or the name of a packaged
+config; its tokenizer and dataset are loaded, its model is not. For plain SFT, which trains
+without views, add ``views=none``.
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+from torchtune import config
+
+from erjepa.config import check_keys, config_path, prepare
+from erjepa.datasets.pairs import Pair
+from erjepa.packing import BLOCK, PairCollator
+
+SIZES = (128, 256, 512, 1024)
+
+
+def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[str, Any]:
+    """Lengths of the pairs, each with its views in a row of its own.
+
+    Args:
+        dataset (Sequence[Pair]): at least one pair.
+        collator (Measure): lays the pairs out.
+
+    Returns:
+        dict[str, Any]: ``pairs``, their number; ``mean``, ``median``, ``p95``, ``p99`` and
+        ``max`` of their lengths in tokens, where a percentile is the least length that
+        holds so many pairs; ``fits``, size to the share of pairs it holds;
+        ``row_length``, ``"99.9%"`` and ``"100%"`` to the smallest multiple of 128 that
+        holds so many.
+
+    Raises:
+        ValueError: if there is no pair.
+    """
+    lengths = sorted(collator.length(dataset[i]) for i in range(len(dataset)))
+    if not lengths:
+        raise ValueError("the dataset has no pairs")
+
+    def holding(per_mille: int) -> int:
+        return lengths[-(-len(lengths) * per_mille // 1000) - 1]
+
+    def row_length(per_mille: int) -> int:
+        return -(-holding(per_mille) // BLOCK) * BLOCK
+
+    return {
+        "pairs": len(lengths),
+        "mean": sum(lengths) / len(lengths),
+        "median": holding(500),
+        "p95": holding(950),
+        "p99": holding(990),
+        "max": lengths[-1],
+        "fits": {
+            size: sum(length <= size for length in lengths) / len(lengths)
+            for size in SIZES
+        },
+        "row_length": {"99.9%": row_length(999), "100%": row_length(1000)},
+    }
+
+
+def measure_config(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Statistics of the training pairs of a config.
+
+    Args:
+        name (str): path, or name of a packaged config.
+        overrides (Sequence[str]): ``key=value``, as on the recipe's command line.
+
+    Returns:
+        dict[str, Any]: see :func:`token_statistics`.
+
+    Raises:
+        ValueError: if an override is no ``key=value``, or nothing reads its key.
+    """
+    for override in overrides:
+        if "=" not in override:
+            raise ValueError(f"{override}: expected key=value")
+    prepare()
+    base = OmegaConf.load(config_path(name))
+    cfg = OmegaConf.merge(base, OmegaConf.from_dotlist(list(overrides)))
+    check_keys(cfg, dict.fromkeys(base))
+    dataset = config.instantiate(cfg.dataset, config.instantiate(cfg.tokenizer))
+    collator = PairCollator(
+        views=cfg.get("views", "shared"),
+        # Which ids the predictor tokens have does not change a length.
+        predictor_ids=[0] * cfg.num_predictor_tokens,
+    )
+    return token_statistics(dataset, collator)
+
+
+def table(statistics: dict[str, Any]) -> str:
+    """The statistics as lines of text."""
+    rows = [("pairs", str(statistics["pairs"])), ("mean", f"{statistics['mean']:.1f}")]
+    names = ("median", "p95", "p99", "max")
+    rows += [(name, str(statistics[name])) for name in names]
+    rows += [(f"fit {size}", f"{fit:.2%}") for size, fit in statistics["fits"].items()]
+    rows += [
+        (f"row_length for {share}", str(length))
+        for share, length in statistics["row_length"].items()
+    ]
+    return "".join(f"{name:<22}{value:>10}\n" for name, value in rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the statistics of a config.
+
+    Args:
+        arguments (Sequence[str] | None): command line; ``None`` for that of the process.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m erjepa.stats",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", metavar="CONFIG")
+    parser.add_argument("overrides", metavar="key=value", nargs="*")
+    args = parser.parse_args(arguments)
+    try:
+        statistics = measure_config(args.config, args.overrides)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    print(table(statistics), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The model card of a run: base, data, method, keys and scores, as ``README.md``.
+
+torchtune copies the base model's own card into every checkpoint; this one takes its place.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+CARD = "README.md"
+CONFIG = "torchtune_config.yaml"  # torchtune's metric loggers write it
+
+_TEXT = """\
+---
+base_model: {base}
+library_name: transformers
+pipeline_tag: text-generation
+tags: [torchtune, lora, er-jepa]
+---
+
+# {base}, fine-tuned on {data} with {method}
+
+| | |
+| --- | --- |
+| base | `{base}` |
+| data | `{dataset}` |
+| method | {method}: {objective} |
+| adapter | LoRA, rank {rank}, alpha {alpha} |
+| seed | {seed} |
+
+Trained with ER-JEPA for torchtune. At inference nothing is added: this is the base model's
+architecture, tokenizer and chat template.
+
+## Use
+
+Each folder `epoch_*` holds the merged model, unless only the adapter was saved, and in `adapter/` the adapter:
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("FOLDER")  # merged
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "FOLDER/adapter")
+```
+
+## Scores
+
+{scores}
+
+## Keys
+
+```yaml
+{keys}```
+"""
+
+
+def write_model_card(output_dir: Path) -> None:
+    """Write the card of a run into its folder, and into those of its checkpoints.
+
+    Args:
+        output_dir (Path): folder of the run, with its config and what evaluations found.
+    """
+    config_file = output_dir / CONFIG
+    if not config_file.is_file():
+        return  # a metric logger of the user's own that keeps no config
+    summaries = sorted(output_dir.glob("evaluation/*/summary.json"))
+    card = model_card(
+        OmegaConf.to_container(OmegaConf.load(config_file)),
+        {path.parent.name: json.loads(path.read_text()) for path in summaries},
+    )
+    checkpoints = (path.parent for path in output_dir.glob("*/adapter_model.pt"))
+    for folder in (output_dir, *checkpoints):
+        aside = folder / f".{CARD}"
+        aside.write_text(card)
+        os.replace(aside, folder / CARD)
+
+
+def model_card(
+    config: Mapping[str, Any], summaries: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """The text of the card.
+
+    Args:
+        config (Mapping[str, Any]): of the training run.
+        summaries (Mapping[str, Mapping[str, Any]]): what evaluation wrote, by checkpoint.
+
+    Returns:
+        str: Markdown.
+    """
+    method, objective = _method(config)
+    dataset = dict(config["dataset"])
+    component = dataset.pop("_component_").rpartition(".")[2]
+    arguments = ", ".join(f"{key}={value}" for key, value in dataset.items())
+    return _TEXT.format(
+        base=config.get("base_model", config["checkpointer"]["checkpoint_dir"]),
+        data=component.removesuffix("_dataset"),
+        dataset=f"{component}({arguments})",
+        method=method,
+        objective=objective,
+        rank=config["model"]["lora_rank"],
+        alpha=config["model"]["lora_alpha"],
+        seed=config["seed"],
+        scores=_scores(summaries),
+        keys=OmegaConf.to_yaml(config),
+    )
+
+
+def _method(config: Mapping[str, Any]) -> tuple[str, str]:
+    """Name of the objective, and its terms."""
+    replay = config.get("replay") or {"weight": 0}
+    loss = config["loss"]
+    terms = f"next-token loss (weight {loss.get('lm_weight', 1.0)})"
+    jepa = loss.get("jepa_weight", 1.0)
+    if jepa:
+        terms += f", JEPA loss (weight {jepa}, {config['num_predictor_tokens']} predictor tokens)"
+    beta = replay.get("weight", 1.0)
+    if beta:
+        selection = replay.get("selection", "content")
+        terms += f", {selection} replay (weight {beta}, capacity {replay.get('capacity', 10000)})"
+    if jepa:
+        return ("ER-JEPA" if beta else "LLM-JEPA"), terms
+    return ("SFT with replay" if beta else "SFT"), terms
+
+
+def _scores(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    if not summaries:
+        return "Not scored yet: `tune run erjepa_eval --config ...` adds the scores."
+    lines = [
+        "| checkpoint | weights | score | accuracy | 95% interval | pairs |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, summary in summaries.items():
+        reading = summary[summary["primary"]]
+        low, high = reading["interval"]
+        lines.append(
+            f"| {name.removesuffix('_merged')} | {summary.get('weights', 'adapter')} | "
+            f"{summary['primary']} | {summary['accuracy']:.2%} | "
+            f"{low:.2%} to {high:.2%} | {reading['examples']} |"
+        )
+    return "\n".join(lines)

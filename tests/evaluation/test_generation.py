@@ -1,0 +1,158 @@
+"""A batch of ragged prompts gives what each prompt gives alone, without a cache."""
+
+from itertools import combinations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import erjepa.evaluation.generation
+from erjepa.evaluation.generation import (
+    _grouped_attention,
+    batches_of_like_length,
+    generate_greedy,
+)
+from tests.models_for_tests import small_decoder
+
+PAD = 90
+
+NEW = 12  # tokens to generate
+
+
+def talkative_decoder():
+    """A decoder whose next token hangs on all tokens before it: with embeddings that are
+    small beside what layers add, tied ones do not just repeat the last token.
+    """
+    model = small_decoder(seed=3).eval()
+    weight = model.tok_embeddings.weight.data.mul_(0.03)
+    weight[PAD] *= -100.0
+    return model
+
+
+def alone(model, prompt, max_new_tokens, stop_tokens):
+    tokens = list(prompt)
+    for _ in range(max_new_tokens):
+        with torch.inference_mode():
+            token = model(torch.tensor([tokens]))[0, -1].argmax().item()
+        if token in stop_tokens:
+            break
+        tokens.append(token)
+    return tokens[len(prompt) :]
+
+
+def random_tokens(*lengths, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, 90, (n,), generator=generator).tolist() for n in lengths]
+
+
+def varied_stops(model, prompts):
+    """Two tokens at which texts end after as many different lengths as they can."""
+    free = [alone(model, prompt, NEW, []) for prompt in prompts]
+    tokens = sorted({token for text in free for token in text})
+
+    def lengths(stops):
+        return {min([*map(text.index, {*text} & {*stops}), NEW]) for text in free}
+
+    stops = max(combinations(tokens, 2), key=lambda stops: len(lengths(stops)))
+    assert len(lengths(stops)) >= 5
+    return stops
+
+
+def ragged():
+    return random_tokens(2, 9, 5, 1, 7, 7, 3)
+
+
+def with_a_shared_prefix():
+    prefix, *rest = random_tokens(6, 4, 2, 3, 8, 2, 5)
+    return [prefix + tokens for tokens in rest] + [prefix + rest[0][:2]]
+
+
+def one_begins_all():
+    start, *rest = random_tokens(5, 3, 1, 4, 2)
+    return [start, start] + [start + tokens for tokens in rest]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7])
+@pytest.mark.parametrize("make", [ragged, with_a_shared_prefix, one_begins_all])
+def test_batched_equals_alone(make, batch_size):
+    model, prompts = talkative_decoder(), make()
+    stops = varied_stops(model, prompts)
+    expected = [alone(model, prompt, NEW, stops) for prompt in prompts]
+    batched = []
+    for start in range(0, len(prompts), batch_size):
+        batched += generate_greedy(
+            model,
+            prompts[start : start + batch_size],
+            max_new_tokens=NEW,
+            stop_tokens=stops,
+            pad_id=PAD,
+        )
+    assert batched == expected
+
+
+def test_computes_what_is_shared_once_and_drops_what_has_ended():
+    model, prompts = talkative_decoder(), with_a_shared_prefix()
+    stops = varied_stops(model, prompts)
+    lengths = [len(alone(model, prompt, NEW, stops)) for prompt in prompts]
+    shapes = []
+    hook = model.tok_embeddings.register_forward_hook(
+        lambda module, args, out: shapes.append(tuple(args[0].shape))
+    )
+    generate_greedy(model, prompts, max_new_tokens=NEW, stop_tokens=stops, pad_id=PAD)
+    hook.remove()
+    assert shapes[0] == (1, 6)
+    assert shapes[1] == (len(prompts), max(map(len, prompts)) - 6)
+    assert {width for _, width in shapes[2:]} == {1}
+    # A text that has ended stays while more than four in five go on.
+    rows = len(prompts)
+    for step, (computed, _) in enumerate(shapes[2:], start=1):
+        going = sum(length >= step for length in lengths)
+        rows = going if going <= 0.8 * rows else rows
+        assert computed == rows
+
+
+@pytest.mark.parametrize("make", [ragged, with_a_shared_prefix])
+def test_a_forward_pass_takes_so_many_tokens(make, monkeypatch):
+    monkeypatch.setattr(erjepa.evaluation.generation, "_TOKENS", 20)
+    model, prompts, shapes = talkative_decoder(), make(), []
+    stops = varied_stops(model, prompts)
+    expected = [alone(model, prompt, NEW, stops) for prompt in prompts]
+    hook = model.tok_embeddings.register_forward_hook(
+        lambda module, args, out: shapes.append(tuple(args[0].shape))
+    )
+    settings = {"max_new_tokens": NEW, "stop_tokens": stops, "pad_id": PAD}
+    assert generate_greedy(model, prompts, **settings) == expected
+    hook.remove()
+    prompt_shapes = [shape for shape in shapes if 1 < shape[1] and 1 < shape[0]]
+    assert len(prompt_shapes) > 2
+    assert all(rows * columns <= 20 for rows, columns in prompt_shapes)
+
+
+def test_batches_hold_prompts_of_like_length():
+    prompts = random_tokens(5, 1, 4, 1, 3, 2, 6)
+    assert batches_of_like_length(prompts, 3) == [[1, 3, 5], [4, 2, 0], [6]]
+
+
+def test_the_model_is_left_as_it_was():
+    model, prompts = talkative_decoder(), ragged()
+    before = model(torch.tensor(prompts[1:2]))
+    generate_greedy(model, prompts, max_new_tokens=2, stop_tokens=[], pad_id=PAD)
+    assert not model.caches_are_setup() and not model.caches_are_enabled()
+    assert model(torch.tensor(prompts[1:2])).equal(before)
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_a_group_of_query_heads_attends_to_one_head_of_keys(tokens):
+    generator = torch.Generator().manual_seed(0)
+    queries = torch.randn(3, 6, tokens, 8, generator=generator)
+    keys, values = torch.randn(2, 3, 2, 7, 8, generator=generator)
+    mask = torch.rand(3, tokens, 7, generator=generator) < 0.7
+    mask[:, :, 0] = True
+    grouped = _grouped_attention(queries, keys, values, mask=mask, is_causal=False)
+    expanded = F.scaled_dot_product_attention(
+        queries,
+        keys.repeat_interleave(3, dim=1),
+        values.repeat_interleave(3, dim=1),
+        attn_mask=mask[:, None],
+    )
+    torch.testing.assert_close(grouped, expanded, rtol=1e-6, atol=1e-6)

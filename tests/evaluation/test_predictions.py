@@ -1,0 +1,47 @@
+"""Predictions survive interruptions."""
+
+import json
+
+from erjepa.evaluation.predictions import PredictionStore
+
+SETTINGS = {"model": "m", "max_new_tokens": 5}
+
+
+def test_parts_of_all_ranks_are_found_again(tmp_path):
+    for rank in (0, 1):
+        store = PredictionStore(tmp_path, SETTINGS, rank)
+        store.open()
+        store.append([{"id": rank, "output": "x"}, {"id": rank + 10, "output": "y"}])
+    assert sorted(PredictionStore(tmp_path, SETTINGS, 0).open()) == [0, 1, 10, 11]
+
+
+def test_a_torn_line_is_left_out_and_does_not_spoil_the_next(tmp_path):
+    store = PredictionStore(tmp_path, SETTINGS, 0)
+    store.open()
+    store.append([{"id": 1, "output": "x"}])
+    with (tmp_path / "part_0.jsonl").open("a") as part:
+        part.write('{"id": 2, "ou')
+    store.append([{"id": 3, "output": "z"}])
+    assert sorted(store.open()) == [1, 3]
+
+
+def test_finish_replaces_parts_and_can_be_read_again(tmp_path):
+    store = PredictionStore(tmp_path, SETTINGS, 0)
+    store.open()
+    store.append([{"id": 1, "output": "x"}])
+    store.finish([{"id": 1, "output": "x", "right": True}], {"accuracy": 1.0})
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("predictions.jsonl", "settings.json", "summary.json"),
+    ]
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"accuracy": 1.0}
+    assert store.open() == {1: {"id": 1, "output": "x", "right": True}}
+
+
+def test_other_settings_start_anew(tmp_path):
+    store = PredictionStore(tmp_path, SETTINGS, 0)
+    store.open()
+    store.append([{"id": 1, "output": "x"}])
+    store.finish([{"id": 1, "output": "x"}], {"accuracy": 0.0})
+    other = PredictionStore(tmp_path, {**SETTINGS, "max_new_tokens": 6}, 0)
+    assert other.open() == {}
+    assert not (tmp_path / "predictions.jsonl").exists()

@@ -1,0 +1,73 @@
+"""The forward pass as it is on CUDA, with FlexAttention's mask, as far as a CPU can show it."""
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torchtune.modules import attention_utils
+
+import erjepa.objective.decoder
+from erjepa.objective.decoder import PackedDecoder
+from erjepa.objective.loss import JEPALoss
+from erjepa.packing import PairCollator, block_mask
+from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
+
+
+def packed(views):
+    """Several rows of more than one block each, and padding at the end of them."""
+    collator = PairCollator(views=views, predictor_ids=PREDICTOR_IDS, row_length=256)
+    batch = collator(random_pairs(40))
+    assert len(batch.tokens) > 1 and batch.num_tokens < batch.tokens.numel()
+    return batch
+
+
+def model():
+    model = PackedDecoder(small_decoder(), num_predictor_tokens=2)
+    torch.nn.init.normal_(model.predictor)
+    return model
+
+
+@pytest.fixture
+def flex(monkeypatch):
+    """Has torchtune take block masks, which it does by itself where there is CUDA."""
+    for name, value in (
+        ("_SUPPORTS_FLEX_ATTENTION", True),
+        ("BlockMask", BlockMask),
+        ("compile_friendly_flex_attention", flex_attention),
+    ):
+        monkeypatch.setattr(attention_utils, name, value, raising=False)
+    monkeypatch.setattr(
+        erjepa.objective.decoder, "attention_mask", lambda end, dtype: block_mask(end)
+    )
+
+
+@pytest.mark.parametrize("views", ["shared", "standalone"])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_computes_what_the_dense_mask_does(views, request):
+    batch = packed(views)
+    with torch.no_grad():
+        dense = model()(batch)
+        request.getfixturevalue("flex")
+        output = model()(batch)
+    for name, expected in dense._asdict().items():
+        torch.testing.assert_close(
+            getattr(output, name), expected, rtol=1e-5, atol=1e-5, msg=name
+        )
+
+
+def test_nothing_leaves_the_device_and_nothing_is_read_from_it(flex):
+    """Tensors without data: they cannot be read, nor meet any of another device."""
+    batch, decoder = packed("shared").to(torch.device("meta")), model().to("meta")
+    seen = []
+
+    def attention(query, key, value, *, mask, **_):
+        seen.append(mask)
+        return query + key + value
+
+    for layer in decoder.decoder.layers:
+        layer.attn._attention_call = attention
+    loss, pair_losses = JEPALoss()(decoder(batch), batch, 10, 5)
+    loss.backward()
+    assert [type(mask) for mask in seen] == [BlockMask] * 2
+    assert seen[0].kv_indices.is_meta and loss.is_meta and pair_losses.lm.is_meta
+    trained = [p for p in decoder.parameters() if p.requires_grad]
+    assert all(p.grad is not None and p.grad.is_meta for p in trained)

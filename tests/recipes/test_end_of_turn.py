@@ -1,0 +1,47 @@
+"""The end of turn is a label of the new pairs, of the replayed ones, of both, or of none."""
+
+import pytest
+
+from tests.recipes.harness import (
+    LoRAFinetuneRecipeDistributedERJEPA,
+    make_config,
+    overrides_for,
+    train,
+)
+
+
+def labels_of_passes(base, data, output_dir, monkeypatch, **overrides):
+    """Of every pass of a run: pairs, and labels that are an end of turn."""
+    passes = []
+    original = LoRAFinetuneRecipeDistributedERJEPA._forward_backward
+
+    def recorded(self, batches, *args, **kwargs):
+        end = self._dataset[0].target[-1]
+        ends = sum((batch.labels == end).sum().item() for batch in batches)
+        passes.append((sum(batch.num_pairs for batch in batches), ends))
+        return original(self, batches, *args, **kwargs)
+
+    monkeypatch.setattr(
+        LoRAFinetuneRecipeDistributedERJEPA, "_forward_backward", recorded
+    )
+    cfg = make_config(overrides_for(base, data, output_dir, stop__steps=3, **overrides))
+    (passes,) = train(cfg, 1, lambda recipe: list(passes))
+    return passes
+
+
+@pytest.mark.parametrize("choice", ["all", "new", "replay", "none"])
+def test_paths_with_the_end_of_turn(base, data, tmp_path, monkeypatch, choice):
+    passes = labels_of_passes(
+        base, data, tmp_path, monkeypatch, train_end_of_turn=choice
+    )
+    new, replayed = passes[0::2], passes[1::2]
+    assert [pairs for pairs, _ in new] == [4, 4, 4] and replayed[1][0] > 0
+    in_new, in_replay = choice in ("all", "new"), choice in ("all", "replay")
+    assert all(ends == pairs * in_new for pairs, ends in new)
+    assert all(ends == pairs * in_replay for pairs, ends in replayed)
+
+
+def test_an_unknown_choice(base, data, tmp_path):
+    cfg = make_config(overrides_for(base, data, tmp_path, train_end_of_turn="some"))
+    with pytest.raises(ValueError, match="must be one of all, new, replay, none"):
+        train(cfg)

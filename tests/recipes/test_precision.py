@@ -1,0 +1,164 @@
+"""Float32 where it is trained, over a base in bfloat16.
+
+Held: dtypes of weights, gradients and optimizer, with LoRA, DoRA and QLoRA on one rank and on two; at
+the paper's learning rate the adapters follow those of a run in float32 throughout, where adapters in
+bfloat16 hardly move.
+"""
+
+import pytest
+import torch
+
+import erjepa.config
+from erjepa.training.adapters import initial_adapter_state
+from tests.models_for_tests import write_base
+from tests.recipes.harness import make_config, overrides_for, read_metrics, train
+
+ADAPTERS = {
+    "lora": {},
+    "dora": {"model__use_dora": True},
+    "qlora": {"model__quantize_base": True},
+}
+WIDE = {"embed_dim": 256, "intermediate_dim": 512}  # as NF4's blocks need
+BF16 = {"dtype": "bf16", "epochs": 1, "max_steps_per_epoch": 4}
+
+
+@pytest.fixture(scope="module")
+def wide_base(tmp_path_factory):
+    return write_base(tmp_path_factory.mktemp("wide") / "base", **WIDE)
+
+
+def settings_for(adapter):
+    wide = {f"model__{name}": value for name, value in WIDE.items()}
+    return {**BF16, **wide, **ADAPTERS[adapter]}
+
+
+def watch_gradients(recipe_class, patch):
+    """Collect the dtypes of gradients and of hidden states, and whether gradients are
+    what bfloat16 holds.
+    """
+    seen = {"gradients": set(), "hidden": set(), "rounded": set()}
+    clip = recipe_class._clipped_grad_norm
+    build = recipe_class._build_model
+
+    def clipped(self, *passes):
+        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+        gradients = [getattr(g, "_local_tensor", g) for g in gradients]
+        gradients = [g for g in gradients if g.numel()]  # a rank may have no part
+        seen["gradients"].update(g.dtype for g in gradients)
+        if self._totals["steps"] > 1:  # B is zero before, and so is the gradient of A
+            seen["rounded"].update(g.equal(g.bfloat16().float()) for g in gradients)
+        return clip(self, *passes)
+
+    def built(self, *args):
+        model = build(self, *args)
+        for layer in model.decoder.layers:
+            layer.register_forward_hook(lambda *a: seen["hidden"].add(a[2].dtype))
+        return model
+
+    patch.setattr(recipe_class, "_clipped_grad_norm", clipped)
+    patch.setattr(recipe_class, "_build_model", built)
+    return seen
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_trained_in_float32_computed_in_bfloat16(
+    wide_base, data, tmp_path, adapter, monkeypatch
+):
+    from tests.recipes import harness
+
+    recipe_class = harness.LoRAFinetuneRecipeDistributedERJEPA
+    seen = watch_gradients(recipe_class, monkeypatch)
+
+    def dtypes(recipe):
+        trained = [p for p in recipe._model.parameters() if p.requires_grad]
+        frozen = [p for p in recipe._model.parameters() if not p.requires_grad]
+        states = recipe._optimizer.state.values()
+        return {
+            "predictor": recipe._model.predictor.dtype,
+            "trained": {p.dtype for p in trained},
+            "frozen": {p.dtype for p in frozen},
+            "moments": {s[name].dtype for s in states for name in s if name != "step"},
+            **seen,
+        }
+
+    metrics = {}
+    for world_size in (1, 2):
+        output_dir = tmp_path / str(world_size)
+        overrides = settings_for(adapter) | {"batch_size": 4 // world_size}
+        cfg = make_config(overrides_for(wide_base, data, output_dir, **overrides))
+        for found in train(cfg, world_size, dtypes):
+            assert found == {
+                "predictor": torch.float32,
+                "trained": {torch.float32},
+                "frozen": {torch.bfloat16},
+                "moments": {torch.float32},
+                "gradients": {torch.float32},
+                "hidden": {torch.bfloat16},
+                "rounded": {False},
+            }
+        metrics[world_size] = read_metrics(output_dir)
+    # The gradients of parts of a step are rounded apart from each other.
+    for one, two in zip(metrics[1], metrics[2], strict=True):
+        for name in ("loss", "lm_loss", "grad_norm"):
+            assert two[name] == pytest.approx(one[name], rel=0.02)
+
+
+def test_a_model_with_dora_starts_as_its_base(wide_base, data, tmp_path):
+    first = {}
+    for adapter in ("lora", "dora"):
+        overrides = settings_for(adapter) | {"stop__steps": 1}
+        output_dir = tmp_path / adapter
+        cfg = make_config(overrides_for(wide_base, data, output_dir, **overrides))
+        train(cfg)
+        first[adapter] = read_metrics(output_dir)[0]["lm_loss"]
+    assert first["dora"] == first["lora"]
+
+
+@pytest.fixture(scope="module")
+def updates(tmp_path_factory):
+    """What 50 steps at the paper's learning rate change in A, by the precision of the run."""
+
+    def changes(recipe):
+        start = initial_adapter_state(recipe._model.decoder, 82)
+        return {
+            name: weight.detach().float() - start[name].float()
+            for name, weight in recipe._model.decoder.named_parameters()
+            if "lora_a" in name
+        }
+
+    runs = {
+        "float32": ["dtype=fp32"],
+        "mixed": ["dtype=bf16"],
+        "bfloat16": ["dtype=bf16", "trainable_dtype=null"],
+    }
+    found = {}
+    erjepa.config.prepare()
+    for name, precision in runs.items():
+        overrides = [
+            f"output_dir={tmp_path_factory.mktemp(name)}",
+            "dataset.size=200",
+            "eval_dataset.size=10",
+            "batch_size=4",
+            "optimizer.lr=1e-5",
+            "lr_scheduler.num_warmup_steps=0",
+            "stop.steps=50",
+            *precision,
+        ]
+        (found[name],) = train(make_config(overrides, "tiny_synth"), 1, changes)
+    return found
+
+
+def flat(update):
+    return torch.cat([change.flatten() for change in update.values()])
+
+
+def test_small_steps_move_every_weight(updates):
+    moved = {name: (flat(u) != 0).float().mean() for name, u in updates.items()}
+    assert moved["mixed"] > 0.99
+    assert moved["bfloat16"] < 0.1  # what the precision is for
+
+
+def test_the_weights_follow_those_of_a_run_in_float32(updates):
+    target = flat(updates["float32"])
+    distance = {name: (flat(u) - target).norm() for name, u in updates.items()}
+    assert distance["mixed"] < 0.1 * distance["bfloat16"]

@@ -1,0 +1,57 @@
+"""Measuring an update leaves it as it is, on any number of ranks.
+
+The measures themselves are held to the slow algorithm in ``test_against_reference.py``.
+"""
+
+import pytest
+
+from tests.recipes.harness import make_config, overrides_for, read_metrics, train
+
+PROBED = {
+    "gradient_cosine",
+    "replay_gradient_norm",
+    "replay_loss_before",
+    "replay_loss_after",
+}
+TIMED = {"tokens_per_second_per_gpu", "pairs_per_second"}
+
+
+def run(base, data, output_dir, world_size=1, **overrides):
+    settings = {"replay__weight": 0.7, "batch_size": 4 // world_size, "stop__steps": 6}
+    settings |= overrides
+    train(make_config(overrides_for(base, data, output_dir, **settings)), world_size)
+    return read_metrics(output_dir)
+
+
+def test_a_probed_run_is_the_run_without(base, data, tmp_path):
+    """Dropout included: the replayed pairs run again with the masks that they had."""
+    dropout = {"model__lora_dropout": 0.3}
+    plain = run(base, data, tmp_path / "plain", **dropout)
+    every_second = {"log_replay_gradients_every_n_steps": 2}
+    probed = run(base, data, tmp_path / "probed", **dropout, **every_second)
+    for step, (mine, expected) in enumerate(zip(probed, plain, strict=True), start=1):
+        extra = mine.keys() - expected.keys()
+        assert extra == (PROBED if step % 2 == 0 else set())
+        for name in expected.keys() - TIMED:
+            assert mine[name] == expected[name], f"{name} at step {step}"
+    updates = [m for m in probed if "replay_loss_after" in m]
+    assert all(m["replay_loss_after"] != m["replay_loss_before"] for m in updates)
+
+
+@pytest.mark.parametrize("world_size", [2])
+def test_ranks_measure_alike(base, data, tmp_path, world_size):
+    every = {"log_replay_gradients_every_n_steps": 1, "replay__budget": 3}
+    one = run(base, data, tmp_path / "one", **every)
+    more = run(base, data, tmp_path / "more", world_size, **every)
+    for mine, expected in zip(more[1:], one[1:], strict=True):
+        assert PROBED <= mine.keys()
+        for name in (*PROBED, "loss", "grad_norm"):
+            assert mine[name] == pytest.approx(expected[name], rel=1e-4)
+    assert not PROBED & more[0].keys()  # the memory is empty
+
+
+def test_current_batch_has_the_gradient_of_the_new_pairs(base, data, tmp_path):
+    control = {"replay__selection": "current_batch"}
+    every = {"log_replay_gradients_every_n_steps": 1}
+    for metrics in run(base, data, tmp_path, **control, **every):
+        assert metrics["gradient_cosine"] == pytest.approx(1, abs=1e-6)

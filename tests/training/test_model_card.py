@@ -1,0 +1,95 @@
+"""The model card says what was trained on what, how, and how well it does."""
+
+import json
+
+import pytest
+from omegaconf import OmegaConf
+
+import erjepa.config
+from erjepa.training.model_card import model_card, write_model_card
+
+READING = {"share": 0.5, "right": 25, "examples": 50, "interval": [0.366, 0.634]}
+SUMMARY = {
+    "weights": "adapter",
+    "accuracy": 0.5,
+    "primary": "exact_match",
+    "exact_match": READING,
+}
+
+
+def config(**changes):
+    cfg = OmegaConf.load(erjepa.config.config_path("smollm2_135m_turk"))
+    for key, value in changes.items():
+        OmegaConf.update(cfg, key.replace("__", "."), value)
+    return OmegaConf.to_container(cfg)
+
+
+@pytest.mark.parametrize(
+    ("changes", "method", "terms"),
+    [
+        (
+            {"replay__selection": "hard"},
+            "ER-JEPA",
+            "next-token loss (weight 1.0), JEPA loss (weight 1.0, 1 predictor tokens), "
+            "hard replay (weight 1.0, capacity 10000)",
+        ),
+        (
+            {"replay__weight": 0, "loss__jepa_weight": 2.0},
+            "LLM-JEPA",
+            "next-token loss (weight 1.0), JEPA loss (weight 2.0, 1 predictor tokens)",
+        ),
+        (
+            {"replay__weight": 0, "loss__jepa_weight": 0},
+            "SFT",
+            "next-token loss (weight 1.0)",
+        ),
+    ],
+)
+def test_method(changes, method, terms):
+    card = model_card(config(**changes), {})
+    assert f"| method | {method}: {terms} |" in card
+    assert (
+        f"# HuggingFaceTB/SmolLM2-135M-Instruct, fine-tuned on nl_rx with {method}\n"
+        in card
+    )
+
+
+def test_base_data_keys_and_scores():
+    merged = {**SUMMARY, "weights": "merged", "accuracy": 0.49}
+    card = model_card(config(seed=37), {"epoch_1": SUMMARY, "epoch_1_merged": merged})
+    header, _, rest = card.removeprefix("---\n").partition("---\n")
+    assert OmegaConf.create(header).base_model == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert "| data | `nl_rx_dataset(subset=turk, split=train)` |" in rest
+    assert "| adapter | LoRA, rank 32, alpha 64 |" in rest and "| seed | 37 |" in rest
+    assert (
+        "| epoch_1 | adapter | exact_match | 50.00% | 36.60% to 63.40% | 50 |\n"
+        "| epoch_1 | merged | exact_match | 49.00% |" in rest
+    )
+    assert (
+        'from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct"), "FOLDER/adapter")'
+        in rest
+    )
+    keys = rest.partition("```yaml\n")[2].partition("```")[0]
+    assert OmegaConf.to_container(OmegaConf.create(keys)) == config(seed=37)
+
+
+def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):
+    checkpoint = tmp_path / "epoch_0"
+    checkpoint.mkdir()
+    (checkpoint / "README.md").write_text("card of the base")
+    (checkpoint / "adapter_model.pt").touch()
+    write_model_card(tmp_path)
+    assert (checkpoint / "README.md").read_text() == "card of the base"  # no config
+    OmegaConf.save(config(), tmp_path / "torchtune_config.yaml")
+    write_model_card(tmp_path)
+    before = (tmp_path / "README.md").read_text()
+    assert (checkpoint / "README.md").read_text() == before and "Not scored" in before
+    results = tmp_path / "evaluation" / "epoch_0"
+    results.mkdir(parents=True)
+    (results / "summary.json").write_text(json.dumps(SUMMARY))
+    write_model_card(tmp_path)
+    after = (checkpoint / "README.md").read_text()
+    assert (
+        "| epoch_0 | adapter | exact_match | 50.00% |" in after
+        and "Not scored" not in after
+    )
