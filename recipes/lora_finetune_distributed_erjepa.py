@@ -145,9 +145,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._epoch = 0
         self._step_in_epoch = 0
         self._totals = {"steps": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
-        self._best: dict[
-            str, list[float]
-        ] = {}  # best score of validation, by its metric
+        self._best: dict[str, list[float]] = {}  # of validation: metric -> score
 
     # ------------------------------------------------------------------ set-up
 
