@@ -1,6 +1,7 @@
 """How a model does on pairs held out of training, at a moment of the training."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from erjepa.packing import PairCollator
 from erjepa.tasks.score import score_predictions
 from erjepa.tasks.task import Task
 from erjepa.training.distributed import all_reduce_sum
+from erjepa.training.gathered import gathered
 
 
 def check_validation(
@@ -177,3 +179,37 @@ class HeldOutAccuracy:
             accuracy = [score_predictions(self._task, predictions)[1]["accuracy"]]
         dist.broadcast_object_list(accuracy)
         return {"val_accuracy": accuracy[0]}
+
+
+def validate(
+    model: PackedDecoder,
+    loss: HeldOutLoss,
+    accuracy: HeldOutAccuracy | None,
+    *,
+    is_compiled: bool,
+    reshard_after_forward: bool,
+) -> dict[str, float]:
+    """Measure a model in training, and leave it in training. Nothing random is drawn.
+
+    Args:
+        model (PackedDecoder): the model, sharded or not.
+        loss (HeldOutLoss): always measured.
+        accuracy (HeldOutAccuracy | None): measured as well, if there is one.
+        is_compiled (bool): whether the model's layers are.
+        reshard_after_forward (bool): what it was sharded with.
+
+    Returns:
+        dict[str, float]: what both find, the same on every rank.
+    """
+    model.eval()
+    metrics = loss(model)
+    if accuracy is not None:
+        # Compiled layers would be compiled again for each length of the cache.
+        stance = torch.compiler.set_stance if is_compiled else nullcontext
+        with (
+            stance("force_eager"),
+            gathered(model, reshard_after_forward=reshard_after_forward),
+        ):
+            metrics.update(accuracy(model.decoder))
+    model.train()
+    return metrics
