@@ -1,3 +1,4 @@
+import math
 import sys
 import time
 from functools import partial
@@ -10,24 +11,15 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torchtune import config, training, utils
-from torchtune.modules.transforms import Transform
 from torchtune.recipe_interfaces import FTRecipeInterface
-from tqdm import tqdm
 
 import erjepa.config
-from erjepa.datasets import Pair, StepSampler, predictor_token_ids
-from erjepa.evaluation.validation import (
-    HeldOutAccuracy,
-    HeldOutLoss,
-    check_validation,
-    validate,
-)
-from erjepa.objective import PackedDecoder, StepFlops
-from erjepa.packing import BLOCK, PackedBatch, PairCollator
+from erjepa.datasets import Pair
+from erjepa.evaluation.validation import Validation, check_validation
+from erjepa.objective import StepFlops
+from erjepa.packing import BLOCK, PackedBatch
 from erjepa.replay import Draw, EpisodicReplay, validate_replay
-from erjepa.tasks.score import load_task, require_fields
-from erjepa.training import checkpoint
-from erjepa.training.data import fitting_pairs, split_pairs, step_loader
+from erjepa.training.data import pair_collators, training_pairs
 from erjepa.training.distributed import (
     all_reduce_sum,
     gradient_scale,
@@ -36,17 +28,12 @@ from erjepa.training.distributed import (
 from erjepa.training.metrics import MetricsLog, step_metrics
 from erjepa.training.model import activation_offloading, build_model, set_up_model
 from erjepa.training.passes import PassOutput, PassResult, StepTotals, gather_pass
+from erjepa.training.progress import RunProgress
 from erjepa.training.random_state import random_state, set_random_state
 from erjepa.training.replay_probe import ReplayProbe
-from erjepa.training.saving import (
-    RunCheckpoints,
-    require_fresh_output,
-    require_same_run,
-)
+from erjepa.training.saving import RunCheckpoints, require_fresh_output
 from erjepa.training.sharding import set_last_backward
 from erjepa_recipe.keys import KEYS, require_files
-
-log = utils.get_logger("INFO")
 
 
 class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
@@ -85,31 +72,23 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._trainable_dtype = self._get_trainable_dtype(cfg)
         self._world_size, self._rank = utils.get_world_size_and_rank()
         self._is_rank_zero = self._rank == 0
-        self._output_dir = Path(cfg.output_dir)
         self._seed = training.set_seed(
             seed=cfg.seed, debug_mode=cfg.get("cudnn_deterministic_mode", None)
         )
-        self._total_epochs = cfg.epochs
+        cfg.seed = self._seed  # one is drawn where it is null
         self._batch_size = cfg.batch_size
-        self._accumulation_steps = cfg.gradient_accumulation_steps
         self._save_every_n_steps = cfg.save_every_n_steps
         self._eval_every_n_steps = cfg.eval_every_n_steps
+        self._probe_every_n_steps = cfg.log_replay_gradients_every_n_steps
         self._keep_best = cfg.keep_best
         self._flops_budgets = list(cfg.checkpoint_at_flops or [])
-        self._probe_every_n_steps = cfg.log_replay_gradients_every_n_steps
-        self._clip_grad_norm = float(
-            "inf" if cfg.clip_grad_norm is None else cfg.clip_grad_norm
-        )
-        self._stop = {k: v for k, v in (cfg.stop or {}).items() if v is not None}
-        self._resume = cfg.resume_from_checkpoint
         self._keep_gathered = not cfg.fsdp_reshard_after_forward
-        self._compile = cfg.compile
-
-        # Where the run is; a resumed one starts where its checkpoint was written.
-        self._epoch = 0
-        self._step_in_epoch = 0
-        self._totals = {"steps": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
-        self._best: dict[str, float] = {}  # best score of validation by its metric
+        clip_grad_norm = cfg.clip_grad_norm
+        self._clip_grad_norm = float(
+            "inf" if clip_grad_norm is None else clip_grad_norm
+        )
+        validation = cfg.validation or {}
+        self._split = [validation.get("size"), validation.get("seed", 0)]
 
     # ------------------------------------------------------------------ set-up
 
@@ -121,7 +100,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._loss_fn = config.instantiate(cfg.loss)
         require_files(cfg)
         require_fresh_output(
-            self._output_dir, resume=self._resume, flops_budgets=self._flops_budgets
+            Path(cfg.output_dir),
+            resume=cfg.resume_from_checkpoint,
+            flops_budgets=self._flops_budgets,
         )
         tokenizer = config.instantiate(cfg.tokenizer)
         self._dataset = config.instantiate(cfg.dataset, tokenizer)
@@ -130,87 +111,79 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             views = "none"  # plain SFT: nothing reads the embeddings of the views
         self._has_views = views != "none"
         num_predictor_tokens = cfg.num_predictor_tokens if self._has_views else 0
-        model, trained = build_model(
-            cfg.model,
+        self._model, trained = build_model(
+            cfg,
             dtype=self._dtype,
             trainable_dtype=self._trainable_dtype,
             device=self._device,
             num_predictor_tokens=num_predictor_tokens,
-            train_predictor_tokens=cfg.train_predictor_tokens,
         )
-        self._activations_ctx = activation_offloading(
-            model,
-            enabled=cfg.enable_activation_offloading,
-            checkpoint_activations=cfg.enable_activation_checkpointing,
-            device=self._device,
+        self._activations_ctx = activation_offloading(cfg, self._model, self._device)
+        embeddings = self._model.decoder.tok_embeddings
+        self._collator, self._replay_collator = pair_collators(
+            cfg,
+            tokenizer,
+            views=views,
+            num_predictor_tokens=num_predictor_tokens,
+            vocab_size=embeddings.num_embeddings,
+            end_of_turn=self._paths_with_end_of_turn(cfg),
+            trim=not self._on_cuda,
         )
-        self._setup_collators(cfg, tokenizer, model, views, num_predictor_tokens)
-        self._setup_data(cfg)
-        self._setup_validation(cfg, tokenizer)
-        self._checkpoints = RunCheckpoints(
-            self._output_dir,
-            config.instantiate(
-                cfg.checkpointer, output_dir=str(self._output_dir / checkpoint.SCRATCH)
-            ),
-            trained,
-            adapter_only=cfg.save_adapter_weights_only,
-            flops_budgets=self._flops_budgets,
-            device=self._device,
+        self._sampler, self._dataloader, self._held_out = training_pairs(
+            cfg, self._dataset, self._collator, pin_memory=self._on_cuda
         )
-
-        if self._is_rank_zero:
-            metric_logger = config.instantiate(cfg.metric_logger)
-            metric_logger.log_config(cfg)
-            self._metrics_log = MetricsLog(
-                metric_logger,
-                every_n_steps=cfg.log_every_n_steps,
-                device=self._device,
-                peak_memory=cfg.log_peak_memory_stats and self._on_cuda,
+        self._validation = None
+        if self._held_out:
+            self._validation = Validation(
+                cfg,
+                self._dataset,
+                self._held_out,
+                tokenizer,
+                self._collator,
+                self._loss_fn,
+                self._device,
             )
+        steps_per_epoch = min(
+            self._sampler.steps_per_epoch,
+            cfg.max_steps_per_epoch or self._sampler.steps_per_epoch,
+        )
+        self._run = RunProgress(cfg.epochs, steps_per_epoch, cfg.stop or {})
+        self._checkpoints = RunCheckpoints(cfg, trained, self._device)
+        self._metrics_log = MetricsLog(cfg, self._device)
+
         base, resumed, state = self.load_checkpoint()
-        start = time.perf_counter()
+        rows = base["tok_embeddings.weight"][self._collator.predictor_ids]
         set_up_model(
-            model,
+            cfg,
+            self._model,
             trained,
             base,
             resumed,
-            base["tok_embeddings.weight"][self._collator.predictor_ids]
-            if state is None
-            else state["predictor"],
-            seed=self._seed,
+            rows if state is None else state["predictor"],
             dtype=self._dtype,
             device=self._device,
-            compile=self._compile,
-            checkpoint_activations=cfg.enable_activation_checkpointing,
-            custom_sharded_layers=cfg.custom_sharded_layers or [],
-            cpu_offload=cfg.fsdp_cpu_offload,
-            reshard_after_forward=not self._keep_gathered,
         )
-        seconds = time.perf_counter() - start
-        utils.log_rank_zero(
-            log, f"Sharding and loading the model took {seconds:.1f} s."
-        )
-        dist.barrier()
-        self._model = model
         self._gradient_scale = gradient_scale(self._device)
-        self._count_flops = StepFlops(model.decoder)
+        self._count_flops = StepFlops(self._model.decoder)
         self._replay = None
         if replay.get("weight", 1.0):
             self._replay = EpisodicReplay(
                 **replay,
-                embed_dim=model.decoder.tok_embeddings.embedding_dim,
+                embed_dim=embeddings.embedding_dim,
                 seed=self._seed,
                 device=self._device,
             )
         self._optimizer = config.instantiate(
-            cfg.optimizer, [p for p in model.parameters() if p.requires_grad]
+            cfg.optimizer, [p for p in self._model.parameters() if p.requires_grad]
         )
         self._lr_scheduler = config.instantiate(
             cfg.lr_scheduler,
             self._optimizer,
-            num_training_steps=self._total_epochs * self._steps_per_epoch,
+            num_training_steps=cfg.epochs * steps_per_epoch,
         )
-        self._profiler = self._setup_profiler(cfg)
+        profiler = cfg.profiler or DictConfig({"enabled": False})
+        profiler["_component_"] = "torchtune.training.setup_torch_profiler"
+        self._profiler, _ = config.instantiate(profiler)
         if state is not None:
             self._restore(state)
 
@@ -271,99 +244,6 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                 "FlexAttention's block."
             )
 
-    def _setup_collators(
-        self,
-        cfg: DictConfig,
-        tokenizer: Transform,
-        model: PackedDecoder,
-        views: str,
-        num_predictor_tokens: int,
-    ) -> None:
-        """What packs new pairs, and what packs replayed ones."""
-        collator = partial(
-            PairCollator,
-            views=views,
-            predictor_ids=predictor_token_ids(
-                tokenizer,
-                num_predictor_tokens,
-                model.decoder.tok_embeddings.num_embeddings,
-                cfg.predictor_tokens,
-            ),
-            pad_id=tokenizer.pad_id,
-            row_length=cfg.row_length,
-            train_on_input=cfg.train_on_input,
-            trim=not self._on_cuda,
-        )
-        paths = self._paths_with_end_of_turn(cfg)
-        self._collator = collator(train_end_of_turn="new" in paths)
-        self._replay_collator = collator(train_end_of_turn="replay" in paths)
-
-    def _setup_data(self, cfg: DictConfig) -> None:
-        """Keep the pairs that fit, hold some out, and deal the others into steps."""
-        fitting = fitting_pairs(
-            self._dataset,
-            self._collator,
-            max_seq_len=cfg.max_seq_len,
-            skip_too_long=cfg.skip_too_long,
-        )
-        validation = cfg.validation or {}
-        self._split = [validation.get("size"), validation.get("seed", 0)]
-        train, self._held_out = split_pairs(
-            self._dataset, fitting, size=self._split[0], seed=self._split[1]
-        )
-        self._sampler = StepSampler(
-            len(train),
-            batch_size=self._batch_size,
-            gradient_accumulation_steps=self._accumulation_steps,
-            world_size=self._world_size,
-            rank=self._rank,
-            seed=self._seed,
-            shuffle=cfg.shuffle,
-        )
-        self._steps_per_epoch = min(
-            self._sampler.steps_per_epoch,
-            cfg.max_steps_per_epoch or self._sampler.steps_per_epoch,
-        )
-        self._dataloader = step_loader(
-            self._dataset,
-            train,
-            self._sampler,
-            self._collator,
-            num_batches=self._accumulation_steps,
-            num_workers=cfg.num_workers,
-            pin_memory=self._on_cuda,
-        )
-
-    def _setup_validation(self, cfg: DictConfig, tokenizer: Transform) -> None:
-        """What to measure on the pairs held out."""
-        self._held_out_loss = self._held_out_accuracy = None
-        if not self._held_out:
-            return
-        self._held_out_loss = HeldOutLoss(
-            self._dataset,
-            self._held_out,
-            self._collator,
-            self._loss_fn,
-            batch_size=self._batch_size,
-            device=self._device,
-        )
-        if generate := cfg.validation.get("generate", 0):
-            task = load_task(cfg.task, cfg.databases)
-            require_fields(task, self._dataset, cfg.dataset._component_)
-            self._held_out_accuracy = HeldOutAccuracy(
-                self._dataset,
-                self._held_out[:generate],
-                tokenizer,
-                task,
-                batch_size=cfg.eval_batch_size,
-                max_new_tokens=cfg.max_new_tokens,
-            )
-
-    def _setup_profiler(self, cfg: DictConfig) -> Any:
-        profiler = cfg.profiler or DictConfig({"enabled": False})
-        profiler["_component_"] = "torchtune.training.setup_torch_profiler"
-        return config.instantiate(profiler)[0]
-
     # --------------------------------------------------------------- the step
 
     def _train_step(self, batches: list[PackedBatch]) -> dict[str, float]:
@@ -415,7 +295,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
 
     def _is_time_to_probe(self) -> bool:
         every = self._probe_every_n_steps
-        return every is not None and (self._totals["steps"] + 1) % every == 0
+        return every is not None and (self._run.steps + 1) % every == 0
 
     def _loss_of(self, batches: list[PackedBatch], totals: StepTotals) -> Tensor:
         """Loss of a pass without its gradient, the same on every rank."""
@@ -492,26 +372,23 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             self._model.parameters(), max_norm=self._clip_grad_norm
         )
         norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
-        if norm != norm or norm == float("inf"):
+        if not math.isfinite(norm):
             passes = [p for p in passes if p is not None]
             for result in passes:
                 self._require_finite(result)
-            ids = torch.cat([p.example_ids for p in passes])
-            self._stop_at_non_finite("gradient", ids)
+            self._stop_at_non_finite("gradient", *(p.example_ids for p in passes))
         return norm
 
     def _require_finite(self, result: PassResult) -> None:
-        bad = ~torch.isfinite(result.lm)
-        if len(result.jepa):
-            bad |= ~torch.isfinite(result.jepa)
-        if bad.any().item():
-            self._stop_at_non_finite("loss", result.example_ids[bad])
+        if len(ids := result.non_finite_ids()):
+            self._stop_at_non_finite("loss", ids)
 
-    def _stop_at_non_finite(self, what: str, example_ids: Tensor) -> None:
-        where = [self._dataset.where(i) for i in example_ids.unique().tolist()]
+    def _stop_at_non_finite(self, what: str, *example_ids: Tensor) -> None:
+        ids = torch.cat(example_ids).unique().tolist()
         raise RuntimeError(
-            f"The {what} is not finite at step {self._totals['steps'] + 1}. Stopping before "
-            f"the optimizer update; the step's examples are {', '.join(where)}."
+            f"The {what} is not finite at step {self._run.steps + 1}. Stopping before the "
+            "optimizer update; the step's examples are "
+            f"{', '.join(map(self._dataset.where, ids))}."
         )
 
     # ------------------------------------------------------------ the training loop
@@ -520,74 +397,43 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         """Run to the last epoch, or to the first of ``stop.flops``, ``.tokens``, ``.steps``."""
         if self._on_cuda:
             training.cleanup_before_training()
+        run = self._run
         self._model.train()
         self._profiler.start()
-        while self._epoch < self._total_epochs and not self._reached_stop():
-            self._sampler.set_position(self._epoch, self._step_in_epoch)
+        while not run.is_over():
+            epoch = run.epoch
+            self._sampler.set_position(epoch, run.step_in_epoch)
             steps = iter(self._dataloader)
-            progress = tqdm(
-                total=self._steps_per_epoch,
-                initial=self._step_in_epoch,
-                disable=not self._is_rank_zero,
-            )
-            for _ in range(self._step_in_epoch, self._steps_per_epoch):
+            bar = self._metrics_log.progress_bar(run)
+            for _ in range(run.step_in_epoch, run.steps_per_epoch):
                 start = time.perf_counter()
                 metrics = self._train_step(next(steps))
                 seconds = time.perf_counter() - start
-                self._totals["seconds"] += seconds
+                run.advance(seconds)
                 validation = self._validate()
-                if self._is_rank_zero:
-                    self._metrics_log.step(
-                        {**metrics, **validation},
-                        epoch=self._epoch,
-                        step=self._totals["steps"],
-                        seconds=seconds,
-                        progress=progress,
-                    )
-                self._profiler.step()
-                self._step_in_epoch += 1
-                if self._step_in_epoch == self._steps_per_epoch:
-                    self._epoch, self._step_in_epoch = self._epoch + 1, 0
-                # Before the one to resume from, so that a killed run leaves none out.
-                self._checkpoints.save_at_flops(
-                    self._model, metrics["step_flops"], progress=self._progress()
+                self._metrics_log.step(
+                    {**metrics, **validation},
+                    epoch=epoch,
+                    step=run.steps,
+                    seconds=seconds,
+                    bar=bar,
                 )
-                self._save_if_best(validation)
-                if self._is_time_to_save():
+                self._profiler.step()
+                # Before the one to resume from, so that a killed run leaves none out.
+                self._checkpoints.save_at_flops(self._model, run, metrics["step_flops"])
+                self._checkpoints.save_if_best(self._model, run, validation)
+                if run.is_time(self._save_every_n_steps):
                     self.save_checkpoint()
-                if self._reached_stop():
+                if run.has_reached_stop():
                     break
-            progress.close()
+            bar.close()
         self._profiler.stop()
 
     def _validate(self) -> dict[str, float]:
-        """Losses, and accuracy where asked for, on the held-out pairs when it is time."""
-        every = self._eval_every_n_steps
-        is_time = (
-            self._step_in_epoch + 1 == self._steps_per_epoch
-            or self._reached_stop()
-            or (every is not None and self._totals["steps"] % every == 0)
-        )
-        if self._held_out_loss is None or not is_time:
+        """What is measured on the held-out pairs, when it is time."""
+        if self._validation is None or not self._run.is_time(self._eval_every_n_steps):
             return {}
-        return validate(
-            self._model,
-            self._held_out_loss,
-            self._held_out_accuracy,
-            is_compiled=self._compile,
-            reshard_after_forward=not self._keep_gathered,
-        )
-
-    def _is_time_to_save(self) -> bool:
-        every = self._save_every_n_steps
-        return (
-            self._step_in_epoch == 0
-            or self._reached_stop()
-            or (every is not None and self._totals["steps"] % every == 0)
-        )
-
-    def _reached_stop(self) -> bool:
-        return any(self._totals[name] >= limit for name, limit in self._stop.items())
+        return self._validation(self._model)
 
     def _metrics(
         self,
@@ -607,16 +453,17 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             has_views=self._has_views,
             world_size=self._world_size,
         )
-        self._totals["steps"] += 1
-        self._totals["tokens"] += new_totals.tokens + replay_totals.tokens
-        self._totals["flops"] += metrics["step_flops"]
+        self._run.count(
+            tokens=new_totals.tokens + replay_totals.tokens,
+            flops=metrics["step_flops"],
+        )
         return {
             **metrics,
             "memory_size": 0 if self._replay is None else len(self._replay),
             "lr": self._optimizer.param_groups[0]["lr"],
             "grad_norm": grad_norm,
-            "total_flops": self._totals["flops"],
-            "total_tokens": self._totals["tokens"],
+            "total_flops": self._run.totals["flops"],
+            "total_tokens": self._run.totals["tokens"],
         }
 
     # ------------------------------------------------------------- checkpoints
@@ -625,13 +472,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]:
         """Base weights; trained weights and recipe state as well when resuming."""
-        base = self._checkpoints.load_base()
-        if not self._resume:
-            return base, None, None
-        path, trained, state = checkpoint.load_latest(self._output_dir)
-        require_same_run(path, state, self._identity())
-        utils.log_rank_zero(log, f"Resuming from {path}.")
-        return base, trained, state
+        return self._checkpoints.load(self._identity())
 
     def save_checkpoint(self) -> None:
         """Write weights and all that a resumed run needs; complete or absent."""
@@ -640,32 +481,19 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         )
         random_states: list[Any] = [None] * self._world_size
         dist.all_gather_object(random_states, random_state(self._device))
-        if self._step_in_epoch == 0:
-            name = checkpoint.checkpoint_name(self._epoch - 1, None)
-        else:
-            name = checkpoint.checkpoint_name(self._epoch, self._step_in_epoch)
-        self._checkpoints.save(
-            name,
-            self._model,
-            progress=self._progress(),
-            state={
-                **self._identity(),
-                "epoch": self._epoch,
-                "step_in_epoch": self._step_in_epoch,
-                "totals": self._totals,
-                "best": self._best,
-                "optimizer": optimizer,
-                "lr_scheduler": self._lr_scheduler.state_dict(),
-                "replay": None if self._replay is None else self._replay.state_dict(),
-                "random_states": random_states,
-            },
-        )
+        state = {
+            **self._identity(),
+            **self._run.state_dict(),
+            "optimizer": optimizer,
+            "lr_scheduler": self._lr_scheduler.state_dict(),
+            "replay": None if self._replay is None else self._replay.state_dict(),
+            "random_states": random_states,
+        }
+        self._checkpoints.save(self._model, self._run, state)
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Put everything but the weights back to where the checkpoint was written."""
-        self._epoch, self._step_in_epoch = state["epoch"], state["step_in_epoch"]
-        self._totals = state["totals"]
-        self._best = state["best"]
+        self._run.load_state_dict(state)
         training.load_from_full_optimizer_state_dict(
             self._model, self._optimizer, state["optimizer"], self._device
         )
@@ -675,20 +503,6 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         if len(state["random_states"]) == self._world_size:
             set_random_state(state["random_states"][self._rank], self._device)
 
-    def _save_if_best(self, validation: dict[str, float]) -> None:
-        """Keep the weights that are the best so far: by accuracy, else by loss."""
-        if not (self._keep_best and validation):
-            return
-        name = "val_accuracy" if "val_accuracy" in validation else "val_loss"
-        score = validation[name] * (1 if name == "val_accuracy" else -1)
-        if score > self._best.get(name, float("-inf")):
-            self._best = {name: score}
-            self._checkpoints.save_best(
-                self._model,
-                step=self._totals["steps"],
-                progress={**validation, **self._progress()},
-            )
-
     def _identity(self) -> dict[str, Any]:
         """What decides the order of examples, and which are held out."""
         return {
@@ -697,20 +511,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             "validation.size and .seed": self._split,
         }
 
-    def _progress(self) -> dict[str, Any]:
-        """Where the run is, for those who read its checkpoints."""
-        return {
-            "steps": self._totals["steps"],
-            "epoch": self._epoch + self._step_in_epoch / self._steps_per_epoch,
-            "total_flops": self._totals["flops"],
-            "total_tokens": self._totals["tokens"],
-            "train_seconds": self._totals["seconds"],
-        }
-
     def cleanup(self) -> None:
         """Close the log and leave the process group."""
-        if self._is_rank_zero:
-            self._metrics_log.close()
+        self._metrics_log.close()
         dist.destroy_process_group()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from omegaconf import DictConfig
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
@@ -15,7 +16,7 @@ from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
-from erjepa.tasks.score import score_predictions
+from erjepa.tasks.score import load_task, require_fields, score_predictions
 from erjepa.tasks.task import Task
 from erjepa.training.distributed import all_reduce_sum
 from erjepa.training.gathered import gathered
@@ -181,35 +182,63 @@ class HeldOutAccuracy:
         return {"val_accuracy": accuracy[0]}
 
 
-def validate(
-    model: PackedDecoder,
-    loss: HeldOutLoss,
-    accuracy: HeldOutAccuracy | None,
-    *,
-    is_compiled: bool,
-    reshard_after_forward: bool,
-) -> dict[str, float]:
-    """Measure a model in training, and leave it in training. Nothing random is drawn.
+class Validation:
+    """What is measured on the held-out pairs of a run: losses, and accuracy where asked for.
 
     Args:
-        model (PackedDecoder): the model, sharded or not.
-        loss (HeldOutLoss): always measured.
-        accuracy (HeldOutAccuracy | None): measured as well, if there is one.
-        is_compiled (bool): whether the model's layers are.
-        reshard_after_forward (bool): what it was sharded with.
-
-    Returns:
-        dict[str, float]: what both find, the same on every rank.
+        cfg (DictConfig): config of the run.
+        dataset (PairedDataset): where the pairs are.
+        ids (Sequence[int]): the held-out pairs, the same on every rank.
+        tokenizer (Transform): of the model.
+        collator (PairCollator): of the new pairs of a step.
+        loss_fn (JEPALoss): of the training.
+        device (torch.device): device of the run.
     """
-    model.eval()
-    metrics = loss(model)
-    if accuracy is not None:
-        # Compiled layers would be compiled again for each length of the cache.
-        stance = torch.compiler.set_stance if is_compiled else nullcontext
-        with (
-            stance("force_eager"),
-            gathered(model, reshard_after_forward=reshard_after_forward),
-        ):
-            metrics.update(accuracy(model.decoder))
-    model.train()
-    return metrics
+
+    def __init__(
+        self,
+        cfg: DictConfig,
+        dataset: PairedDataset,
+        ids: Sequence[int],
+        tokenizer: Transform,
+        collator: PairCollator,
+        loss_fn: JEPALoss,
+        device: torch.device,
+    ) -> None:
+        self.loss = HeldOutLoss(
+            dataset, ids, collator, loss_fn, batch_size=cfg.batch_size, device=device
+        )
+        self.accuracy = None
+        if generate := cfg.validation.get("generate", 0):
+            task = load_task(cfg.task, cfg.databases)
+            require_fields(task, dataset, cfg.dataset._component_)
+            self.accuracy = HeldOutAccuracy(
+                dataset,
+                ids[:generate],
+                tokenizer,
+                task,
+                batch_size=cfg.eval_batch_size,
+                max_new_tokens=cfg.max_new_tokens,
+            )
+        self._is_compiled = cfg.compile
+        self._reshard_after_forward = cfg.fsdp_reshard_after_forward
+
+    def __call__(self, model: PackedDecoder) -> dict[str, float]:
+        """Measure a model in training, and leave it in training. Nothing random is drawn.
+
+        Args:
+            model (PackedDecoder): the model, sharded or not.
+
+        Returns:
+            dict[str, float]: what is found, the same on every rank.
+        """
+        model.eval()
+        metrics = self.loss(model)
+        if self.accuracy is not None:
+            # Compiled layers would be compiled again for each length of the cache.
+            stance = torch.compiler.set_stance if self._is_compiled else nullcontext
+            whole = gathered(model, reshard_after_forward=self._reshard_after_forward)
+            with stance("force_eager"), whole:
+                metrics.update(self.accuracy(model.decoder))
+        model.train()
+        return metrics

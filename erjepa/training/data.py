@@ -1,12 +1,22 @@
 """The pairs a run trains on, those it holds out, and their order."""
 
+from collections.abc import Collection
 from functools import partial
+from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
+from omegaconf import DictConfig
 from torch.utils.data import DataLoader
 from torchtune import utils
+from torchtune.modules.transforms import Transform
 
-from erjepa.datasets import PairedDataset, StepSampler, hold_out
+from erjepa.datasets import (
+    PairedDataset,
+    StepSampler,
+    hold_out,
+    predictor_token_ids,
+)
 from erjepa.packing import PairCollator
 
 log = utils.get_logger("INFO")
@@ -91,37 +101,112 @@ def split_pairs(
     return train, held_out
 
 
-def step_loader(
-    dataset: PairedDataset,
-    ids: list[int],
-    sampler: StepSampler,
-    collator: PairCollator,
-    *,
-    num_batches: int,
-    num_workers: int,
-    pin_memory: bool,
-) -> DataLoader:
-    """A loader that yields the packed micro-batches of this rank, step by step.
+class TrainingPairs(NamedTuple):
+    """What a rank trains on, and what is held out.
 
     Args:
+        sampler (StepSampler): which pairs a step has.
+        loader (DataLoader): yields the packed micro-batches of this rank, a step at a time,
+            ``list[PackedBatch]``.
+        held_out (list[int]): places in the dataset of the pairs to validate on.
+    """
+
+    sampler: StepSampler
+    loader: DataLoader
+    held_out: list[int]
+
+
+def training_pairs(
+    cfg: DictConfig,
+    dataset: PairedDataset,
+    collator: PairCollator,
+    *,
+    pin_memory: bool,
+) -> TrainingPairs:
+    """Keep the pairs that fit, hold some out, and deal the others into steps.
+
+    Args:
+        cfg (DictConfig): config of the run.
         dataset (PairedDataset): all pairs.
-        ids (list[int]): places of those to train on.
-        sampler (StepSampler): which of ``ids`` a step has.
         collator (PairCollator): what packs them.
-        num_batches (int): micro-batches of a step.
-        num_workers (int): processes that pack.
         pin_memory (bool): for copies to a device.
 
     Returns:
-        DataLoader: yields ``list[PackedBatch]``.
+        TrainingPairs: those of this rank.
     """
-    return DataLoader(
+    fitting = fitting_pairs(
+        dataset,
+        collator,
+        max_seq_len=cfg.max_seq_len,
+        skip_too_long=cfg.skip_too_long,
+    )
+    validation = cfg.validation or {}
+    train, held_out = split_pairs(
+        dataset,
+        fitting,
+        size=validation.get("size"),
+        seed=validation.get("seed", 0),
+    )
+    sampler = StepSampler(
+        len(train),
+        batch_size=cfg.batch_size,
+        gradient_accumulation_steps=cfg.gradient_accumulation_steps,
+        world_size=dist.get_world_size(),
+        rank=dist.get_rank(),
+        seed=cfg.seed,
+        shuffle=cfg.shuffle,
+    )
+    loader = DataLoader(
         # A list, which processes that are spawned can be given too.
-        [dataset[i] for i in ids],
+        [dataset[i] for i in train],
         batch_sampler=sampler,
-        collate_fn=partial(collator.split, num_batches=num_batches),
-        num_workers=num_workers,
+        collate_fn=partial(collator.split, num_batches=cfg.gradient_accumulation_steps),
+        num_workers=cfg.num_workers,
         pin_memory=pin_memory,
         # Else every new iterator would draw from the state that LoRA dropout uses.
         generator=torch.Generator(),
     )
+    return TrainingPairs(sampler, loader, held_out)
+
+
+def pair_collators(
+    cfg: DictConfig,
+    tokenizer: Transform,
+    *,
+    views: str,
+    num_predictor_tokens: int,
+    vocab_size: int,
+    end_of_turn: Collection[str],
+    trim: bool,
+) -> tuple[PairCollator, PairCollator]:
+    """What packs new pairs, and what packs replayed ones.
+
+    Args:
+        cfg (DictConfig): config of the run.
+        tokenizer (Transform): of the model.
+        views (str): layout of the views, or ``none``.
+        num_predictor_tokens (int): k.
+        vocab_size (int): of the model.
+        end_of_turn (Collection[str]): of ``new`` and ``replay``, the pairs whose labels hold
+            the end of turn.
+        trim (bool): cut rows to their longest.
+
+    Returns:
+        tuple[PairCollator, PairCollator]: of new pairs, of replayed pairs.
+    """
+    predictor_ids = predictor_token_ids(
+        tokenizer, num_predictor_tokens, vocab_size, cfg.predictor_tokens
+    )
+    new, replay = (
+        PairCollator(
+            views=views,
+            predictor_ids=predictor_ids,
+            pad_id=tokenizer.pad_id,
+            row_length=cfg.row_length,
+            train_on_input=cfg.train_on_input,
+            trim=trim,
+            train_end_of_turn=path in end_of_turn,
+        )
+        for path in ("new", "replay")
+    )
+    return new, replay

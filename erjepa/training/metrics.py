@@ -3,12 +3,14 @@
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from omegaconf import DictConfig
 from torch import Tensor
-from torchtune import training
-from torchtune.training.metric_logging import MetricLoggerInterface
+from torchtune import config, training
 from tqdm import tqdm
 
 from erjepa.training.passes import PassResult, StepTotals
+from erjepa.training.progress import RunProgress
 
 # Counted in a step, logged by the second.
 _RATES = ("tokens_per_second_per_gpu", "pairs_per_second")
@@ -62,27 +64,29 @@ def step_metrics(
 
 
 class MetricsLog:
-    """Hands the metrics of steps to a logger and to the progress bar of an epoch; rank 0's.
+    """Hands the metrics of steps to a logger and to the progress bar; on rank 0.
 
     Args:
-        logger (MetricLoggerInterface): torchtune's, of the user's choice.
-        every_n_steps (int): steps that are logged; a step with validation always is.
+        cfg (DictConfig): config of the run, which the logger keeps as well.
         device (torch.device): device of the run.
-        peak_memory (bool): log that of the device, too.
     """
 
-    def __init__(
-        self,
-        logger: MetricLoggerInterface,
-        *,
-        every_n_steps: int,
-        device: torch.device,
-        peak_memory: bool,
-    ) -> None:
-        self._logger = logger
-        self._every_n_steps = every_n_steps
+    def __init__(self, cfg: DictConfig, device: torch.device) -> None:
+        self._every_n_steps = cfg.log_every_n_steps
+        self._peak_memory = cfg.log_peak_memory_stats and device.type == "cuda"
         self._device = device
-        self._peak_memory = peak_memory
+        self._logger = None
+        if dist.get_rank() == 0:
+            self._logger = config.instantiate(cfg.metric_logger)
+            self._logger.log_config(cfg)
+
+    def progress_bar(self, run: RunProgress) -> tqdm:
+        """Of the epoch that the run is in."""
+        return tqdm(
+            total=run.steps_per_epoch,
+            initial=run.step_in_epoch,
+            disable=self._logger is None,
+        )
 
     def step(
         self,
@@ -91,20 +95,21 @@ class MetricsLog:
         epoch: int,
         step: int,
         seconds: float,
-        progress: tqdm,
+        bar: tqdm,
     ) -> None:
-        """Log one step.
+        """Log one step; steps between those of ``log_every_n_steps`` if they validated.
 
         Args:
             metrics (dict[str, Any]): numbers and scalar tensors by their name.
-            epoch (int): of the run, 0-based.
+            epoch (int): of the step, 0-based.
             step (int): of the run, 1-based.
             seconds (float): that the step took.
-            progress (tqdm): of the epoch.
+            bar (tqdm): of the epoch.
         """
-        progress.update(1)
+        bar.update(1)
         validated = {k: f"{v:.4f}" for k, v in metrics.items() if k.startswith("val_")}
-        if not validated and step % self._every_n_steps:
+        is_time = validated or step % self._every_n_steps == 0
+        if not (is_time and self._logger is not None):
             return
         metrics = {
             k: v.item() if isinstance(v, Tensor) else v for k, v in metrics.items()
@@ -113,11 +118,12 @@ class MetricsLog:
             metrics[rate] /= seconds
         if self._peak_memory:
             metrics.update(training.get_memory_stats(device=self._device))
-        progress.set_description(f"{epoch + 1}|loss {metrics['loss']:.4f}")
+        bar.set_description(f"{epoch + 1}|loss {metrics['loss']:.4f}")
         if validated:
-            progress.set_postfix(validated)
+            bar.set_postfix(validated)
         self._logger.log_dict(metrics, step=step)
 
     def close(self) -> None:
         """Close the logger."""
-        self._logger.close()
+        if self._logger is not None:
+            self._logger.close()

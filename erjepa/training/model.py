@@ -1,6 +1,6 @@
 """The model of a run: built on the meta device, then sharded and given its weights."""
 
-from collections.abc import Sequence
+import time
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -8,32 +8,32 @@ import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
 from torch import Tensor
-from torchtune import config, modules, training
+from torchtune import config, modules, training, utils
 
 from erjepa.objective import PackedDecoder
 from erjepa.training.dropout import quicken_dropout
 from erjepa.training.sharding import load_weights, shard
 from erjepa.training.trained import Trained, set_trained
 
+log = utils.get_logger("INFO")
+
 
 def build_model(
-    model_cfg: DictConfig,
+    cfg: DictConfig,
     *,
     dtype: torch.dtype,
     trainable_dtype: torch.dtype,
     device: torch.device,
     num_predictor_tokens: int,
-    train_predictor_tokens: bool,
 ) -> tuple[PackedDecoder, Trained]:
     """A model on the meta device, with what is to be trained set.
 
     Args:
-        model_cfg (DictConfig): builder of the decoder, with or without LoRA, as a component.
+        cfg (DictConfig): config of the run; its ``model`` is a builder with or without LoRA.
         dtype (torch.dtype): that the model computes in.
         trainable_dtype (torch.dtype): that trained weights are held in.
         device (torch.device): device of the run.
-        num_predictor_tokens (int): k.
-        train_predictor_tokens (bool): whether to train their embeddings.
+        num_predictor_tokens (int): k; 0 where no pair has views.
 
     Returns:
         tuple[PackedDecoder, Trained]: the model, and what of it is trained.
@@ -42,11 +42,11 @@ def build_model(
         ValueError: if every weight is trained but those of the predictor tokens.
     """
     with training.set_default_dtype(dtype), torch.device("meta"):
-        decoder = config.instantiate(model_cfg)
+        decoder = config.instantiate(cfg.model)
     trained = set_trained(
-        decoder, model_cfg, trainable_dtype=trainable_dtype, dtype=dtype
+        decoder, cfg.model, trainable_dtype=trainable_dtype, dtype=dtype
     )
-    if not (trained.has_adapters or train_predictor_tokens):
+    if not (trained.has_adapters or cfg.train_predictor_tokens):
         raise ValueError(
             "train_predictor_tokens=False: a model without adapters trains all embeddings"
         )
@@ -55,51 +55,42 @@ def build_model(
     model = PackedDecoder(
         decoder,
         num_predictor_tokens=num_predictor_tokens,
-        train_predictor_tokens=train_predictor_tokens,
+        train_predictor_tokens=cfg.train_predictor_tokens,
         trainable_dtype=trainable_dtype,
     )
     return model, trained
 
 
 def set_up_model(
+    cfg: DictConfig,
     model: PackedDecoder,
     trained: Trained,
     base: dict[str, Tensor],
     resumed: dict[str, Tensor] | None,
     predictor: Tensor | None,
     *,
-    seed: int,
     dtype: torch.dtype,
     device: torch.device,
-    compile: bool,
-    checkpoint_activations: bool,
-    custom_sharded_layers: Sequence[str],
-    cpu_offload: bool,
-    reshard_after_forward: bool,
 ) -> None:
     """Compile, checkpoint activations and shard as asked for, then load the weights.
 
     Args:
+        cfg (DictConfig): config of the run.
         model (PackedDecoder): from :func:`build_model`.
         trained (Trained): from :func:`build_model`.
         base (dict[str, Tensor]): weights of the base model.
         resumed (dict[str, Tensor] | None): trained weights to go on from.
         predictor (Tensor | None): embeddings of the predictor tokens to begin with, [k, H].
-        seed (int): of the run; adapters start from it.
         dtype (torch.dtype): that the model computes in.
         device (torch.device): device of the run.
-        compile (bool): compile the layers.
-        checkpoint_activations (bool): keep the inputs of layers alone for the backward pass.
-        custom_sharded_layers (Sequence[str]): modules of the decoder to shard on their own.
-        cpu_offload (bool): keep shards on the CPU.
-        reshard_after_forward (bool): free gathered parameters after the forward pass.
 
     Raises:
         ValueError: if weights and model do not fit each other.
     """
+    start = time.perf_counter()
     decoder = model.decoder
     names = {name for name, _ in decoder.named_parameters()}
-    weights = trained.initial_state(decoder, base, seed)
+    weights = trained.initial_state(decoder, base, cfg.seed)
     if missing := sorted(names - set(weights)):
         raise ValueError(f"the checkpoint has no weights for {missing[:3]} ...")
     if unknown := sorted(set(weights) - names):
@@ -115,20 +106,20 @@ def set_up_model(
     if model.predictor is not None:
         weights["predictor"] = predictor
 
-    if compile:
+    if cfg.compile:
         training.compile_model(decoder, verbose=dist.get_rank() == 0)
-    if checkpoint_activations:
+    if cfg.enable_activation_checkpointing:
         training.set_activation_checkpointing(
             model, auto_wrap_policy={modules.TransformerSelfAttentionLayer}
         )
     shard(
         model,
         dtype=dtype,
-        layer_names=[f"decoder.{name}" for name in custom_sharded_layers],
-        cpu_offload=cpu_offload,
-        reshard_after_forward=reshard_after_forward,
+        layer_names=[f"decoder.{name}" for name in cfg.custom_sharded_layers or []],
+        cpu_offload=cfg.fsdp_cpu_offload,
+        reshard_after_forward=cfg.fsdp_reshard_after_forward,
     )
-    load_weights(model, weights, device, cpu_offload=cpu_offload)
+    load_weights(model, weights, device, cpu_offload=cfg.fsdp_cpu_offload)
     with training.set_default_dtype(dtype), device:
         for module in model.modules():
             if hasattr(module, "rope_init"):
@@ -137,21 +128,19 @@ def set_up_model(
         if resumed is None and hasattr(module, "initialize_dora_magnitude"):
             module.initialize_dora_magnitude()
     training.validate_no_params_on_meta_device(model)
+    seconds = time.perf_counter() - start
+    utils.log_rank_zero(log, f"Sharding and loading the model took {seconds:.1f} s.")
+    dist.barrier()
 
 
 def activation_offloading(
-    model: PackedDecoder,
-    *,
-    enabled: bool,
-    checkpoint_activations: bool,
-    device: torch.device,
+    cfg: DictConfig, model: PackedDecoder, device: torch.device
 ) -> AbstractContextManager[Any]:
     """What forward passes run in: it moves their activations to the CPU if asked for.
 
     Args:
+        cfg (DictConfig): config of the run.
         model (PackedDecoder): the model.
-        enabled (bool): whether to.
-        checkpoint_activations (bool): whether layers keep their inputs alone.
         device (torch.device): device of the run.
 
     Returns:
@@ -160,7 +149,8 @@ def activation_offloading(
     Raises:
         RuntimeError: without CUDA or activation checkpointing.
     """
-    if enabled and not (device.type == "cuda" and checkpoint_activations):
+    enabled = cfg.enable_activation_offloading
+    if enabled and not (device.type == "cuda" and cfg.enable_activation_checkpointing):
         raise RuntimeError(
             "enable_activation_offloading needs CUDA and "
             "enable_activation_checkpointing=True"

@@ -40,6 +40,13 @@ class PassResult(NamedTuple):
     cosine_paired: Tensor
     cosine_shuffled: Tensor
 
+    def non_finite_ids(self) -> Tensor:
+        """Examples whose loss is not finite."""
+        bad = ~torch.isfinite(self.lm)
+        if len(self.jepa):
+            bad |= ~torch.isfinite(self.jepa)
+        return self.example_ids[bad]
+
 
 class PassOutput(NamedTuple):
     """Outcome of one micro-batch of n pairs on one rank, without gradient.

@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from omegaconf import DictConfig
 from torch import Tensor
-from torchtune import training, utils
+from torchtune import config, training, utils
 
 from erjepa.objective import PackedDecoder
 from erjepa.training import checkpoint
 from erjepa.training.model_card import write_model_card
+from erjepa.training.progress import RunProgress
 from erjepa.training.trained import Trained
 
 log = utils.get_logger("INFO")
@@ -23,69 +25,81 @@ class RunCheckpoints:
     Each call that saves is made by all ranks; rank 0 writes.
 
     Args:
-        output_dir (Path): folder of the run.
-        checkpointer (Any): a torchtune checkpointer that writes to
-            ``output_dir / checkpoint.SCRATCH``.
+        cfg (DictConfig): config of the run.
         trained (Trained): what of the model is trained.
-        adapter_only (bool): leave the merged weights out.
-        flops_budgets (Sequence[float]): ascending; ``checkpoint_at_flops``.
         device (torch.device): device of the run.
 
     Raises:
         ValueError: if adapters alone are to be saved, and there are none.
     """
 
-    def __init__(
-        self,
-        output_dir: Path,
-        checkpointer: Any,
-        trained: Trained,
-        *,
-        adapter_only: bool,
-        flops_budgets: Sequence[float],
-        device: torch.device,
-    ) -> None:
-        if adapter_only and not trained.has_adapters:
+    def __init__(self, cfg: DictConfig, trained: Trained, device: torch.device) -> None:
+        self._adapter_only = cfg.save_adapter_weights_only
+        if self._adapter_only and not trained.has_adapters:
             raise ValueError(
                 "save_adapter_weights_only=True, but the model has no adapters; set it to "
                 "False"
             )
-        self._output_dir = output_dir
-        self._checkpointer = checkpointer
+        self._output_dir = Path(cfg.output_dir)
+        self._checkpointer = config.instantiate(
+            cfg.checkpointer, output_dir=str(self._output_dir / checkpoint.SCRATCH)
+        )
+        self._resume = cfg.resume_from_checkpoint
+        self._flops_budgets = list(cfg.checkpoint_at_flops or [])
+        self._keep_best = cfg.keep_best
         self._trained = trained
-        self._adapter_only = adapter_only
-        self._flops_budgets = flops_budgets
         self._device = device
         self._is_rank_zero = dist.get_rank() == 0
 
-    def load_base(self) -> dict[str, Tensor]:
-        """Weights of the base model."""
-        return self._checkpointer.load_checkpoint()[training.MODEL_KEY]
+    def load(
+        self, identity: dict[str, Any]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]:
+        """Base weights; trained weights and recipe state as well when resuming.
+
+        Args:
+            identity (dict[str, Any]): what a resumed run must have in common with that
+                which saved, by its name in the recipe state.
+
+        Returns:
+            tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]: the
+            three.
+
+        Raises:
+            FileNotFoundError: if there is nothing to go on from.
+            ValueError: naming what differs in the run to go on with.
+        """
+        base = self._checkpointer.load_checkpoint()[training.MODEL_KEY]
+        if not self._resume:
+            return base, None, None
+        path, resumed, state = checkpoint.load_latest(self._output_dir)
+        for name, value in identity.items():
+            if state[name] != value:
+                raise ValueError(
+                    f"{path} was written with {name} {state[name]}, this run has {value}; "
+                    "a resumed run keeps its seed, its validation pairs and its batch_size "
+                    "x gradient_accumulation_steps x ranks."
+                )
+        utils.log_rank_zero(log, f"Resuming from {path}.")
+        return base, resumed, state
 
     def save(
-        self,
-        name: str,
-        model: PackedDecoder,
-        *,
-        progress: dict[str, Any],
-        state: dict[str, Any],
+        self, model: PackedDecoder, run: RunProgress, state: dict[str, Any]
     ) -> None:
         """Write a checkpoint that a run can go on from.
 
         Args:
-            name (str): of the checkpoint.
             model (PackedDecoder): the model.
-            progress (dict[str, Any]): where the run is, for those who read its checkpoints.
+            run (RunProgress): where the run is.
             state (dict[str, Any]): all that a resumed run needs besides the weights.
         """
         weights, predictor = self._gather(model)
         if self._is_rank_zero:
             kept = self._trained.resumable(weights)
             path = self._publish(
-                name,
+                run.checkpoint_name(),
                 weights,
                 self._adapter_only,
-                progress=progress,
+                progress=run.summary(),
                 predictor=predictor,
                 state=state if kept is None else {**state, "weights": kept},
             )
@@ -93,16 +107,16 @@ class RunCheckpoints:
         dist.barrier()
 
     def save_at_flops(
-        self, model: PackedDecoder, step_flops: int, *, progress: dict[str, Any]
+        self, model: PackedDecoder, run: RunProgress, step_flops: int
     ) -> None:
         """Keep the adapter, or the model without any, at each budget the last step reached.
 
         Args:
             model (PackedDecoder): the model.
+            run (RunProgress): where the run is.
             step_flops (int): operations of the last step.
-            progress (dict[str, Any]): where the run is.
         """
-        total = progress["total_flops"]
+        total = run.totals["flops"]
         reached = [
             (f"flops_{i}", budget)
             for i, budget in enumerate(self._flops_budgets)
@@ -118,36 +132,43 @@ class RunCheckpoints:
                     name,
                     weights,
                     self._trained.has_adapters,
-                    progress={"budget": budget, **progress},
+                    progress={"budget": budget, **run.summary()},
                     predictor=predictor,
                 )
                 log.info(f"Saved {path}.")
         dist.barrier()
 
-    def save_best(
-        self, model: PackedDecoder, *, step: int, progress: dict[str, Any]
+    def save_if_best(
+        self, model: PackedDecoder, run: RunProgress, validation: dict[str, float]
     ) -> None:
-        """Keep the weights as the best so far, and let ``best`` lead to them.
+        """Keep the weights that are the best so far: by accuracy, else by loss.
 
         Args:
             model (PackedDecoder): the model.
-            step (int): of the run.
-            progress (dict[str, Any]): where the run is, and what validation found.
+            run (RunProgress): where the run is; its best score is brought up to date.
+            validation (dict[str, float]): what was measured after the last step, if anything.
         """
+        if not (self._keep_best and validation):
+            return
+        name = "val_accuracy" if "val_accuracy" in validation else "val_loss"
+        score = validation[name] * (1 if name == "val_accuracy" else -1)
+        if not score > run.best.get(name, float("-inf")):
+            return
+        run.best = {name: score}
         weights, predictor = self._gather(model)
         if self._is_rank_zero:
-            path = self._output_dir / checkpoint.best_name(step)
+            path = self._output_dir / checkpoint.best_name(run.steps)
             # A run that was killed after writing it comes by again.
             if not path.is_dir():
                 self._publish(
                     path.name,
                     weights,
                     self._adapter_only,
-                    progress=progress,
+                    progress={**validation, **run.summary()},
                     predictor=predictor,
                 )
             checkpoint.set_best(path)
-            log.info(f"Saved {path}, the best so far.")
+            log.info(f"Saved {path}: {name} {validation[name]:.4f}.")
         dist.barrier()
 
     def _gather(self, model: PackedDecoder) -> tuple[dict[str, Tensor], Tensor | None]:
@@ -213,24 +234,4 @@ def require_fresh_output(
             raise ValueError(
                 f"{path} was not written at {budget:g} FLOPs; a resumed run keeps its "
                 "checkpoint_at_flops and may add larger ones."
-            )
-
-
-def require_same_run(path: Path, saved: dict[str, Any], run: dict[str, Any]) -> None:
-    """What decides the order of examples must be that of the run which is resumed.
-
-    Args:
-        path (Path): checkpoint to go on from.
-        saved (dict[str, Any]): its recipe state.
-        run (dict[str, Any]): what this run has, by its name in the state.
-
-    Raises:
-        ValueError: naming what differs.
-    """
-    for name, value in run.items():
-        if saved[name] != value:
-            raise ValueError(
-                f"{path} was written with {name} {saved[name]}, this run has {value}; a "
-                "resumed run keeps its seed, its validation pairs and its batch_size x "
-                "gradient_accumulation_steps x ranks."
             )
