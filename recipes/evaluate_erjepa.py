@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchtune import config, training, utils
 from tqdm import tqdm
 
-import erjepa.config
+import erjepa.configs
 from erjepa.datasets import hold_out, predictor_token_ids
 from erjepa.evaluation.alignment import pair_cosines
 from erjepa.evaluation.answers import generate_answers
@@ -22,7 +22,6 @@ from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state
 from erjepa.training.distributed import init_process_group
 from erjepa.training.model_card import write_model_card
-from erjepa_recipe.keys import KEYS, require_files
 
 log = utils.get_logger("INFO")
 
@@ -63,10 +62,6 @@ class EvaluationRecipeERJEPA:
         self._task = load_task(cfg.task, cfg.get("databases", None))
 
     def _require_split(self, cfg: DictConfig) -> None:
-        if self._split not in ("test", "validation"):
-            raise ValueError(
-                f"eval_split must be one of test, validation, got {self._split!r}"
-            )
         size = OmegaConf.select(cfg, "validation.size")
         if self._split == "validation" and size is None:
             raise ValueError(
@@ -101,7 +96,7 @@ class EvaluationRecipeERJEPA:
 
     def setup(self, cfg: DictConfig) -> None:
         """Load tokenizer, examples and model."""
-        require_files(cfg)
+        erjepa.configs.require_files(cfg)
         self._tokenizer = config.instantiate(cfg.tokenizer)
         self._setup_pairs(cfg)
         # Merged weights are never quantized.
@@ -277,7 +272,7 @@ class EvaluationRecipeERJEPA:
         return predictions
 
 
-@erjepa.config.parse
+@erjepa.configs.parse
 def recipe_main(cfg: DictConfig) -> None:
     """
     Entry point for the recipe.
@@ -286,7 +281,6 @@ def recipe_main(cfg: DictConfig) -> None:
         - Parameters specified in config (a path, or a name such as ``llama3_2_1b_synth``)
         - Overwritten by arguments from the command-line
     """
-    erjepa.config.check_keys(cfg, KEYS)
     init_process_group(utils.get_device(device=cfg.device))
     recipe = EvaluationRecipeERJEPA(cfg)
     recipe.setup(cfg)

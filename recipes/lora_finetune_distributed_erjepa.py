@@ -22,14 +22,14 @@ from torchtune.modules.transforms import Transform
 from torchtune.recipe_interfaces import FTRecipeInterface
 from tqdm import tqdm
 
-import erjepa.config
+import erjepa.configs
 from erjepa.datasets import Pair, StepSampler, hold_out, predictor_token_ids
-from erjepa.evaluation.validation import HeldOutAccuracy, HeldOutLoss, check_validation
+from erjepa.evaluation.validation import HeldOutAccuracy, HeldOutLoss
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.flops import StepFlops
 from erjepa.objective.loss import cosine_distance
 from erjepa.packing import BLOCK, PackedBatch, PairCollator
-from erjepa.replay import Draw, EpisodicReplay, validate_replay
+from erjepa.replay import Draw, EpisodicReplay
 from erjepa.tasks.score import load_task, require_fields
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state, merge_adapters
@@ -46,7 +46,6 @@ from erjepa.training.precision import set_trainable_dtype
 from erjepa.training.random_state import random_state, set_random_state
 from erjepa.training.replay_probe import ReplayProbe
 from erjepa.training.sharding import load_weights, set_last_backward, shard
-from erjepa_recipe.keys import KEYS, require_files
 
 log = utils.get_logger("INFO")
 
@@ -151,13 +150,12 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
 
     def setup(self, cfg: DictConfig) -> None:
         """Build everything; whatever can be wrong in the config fails before weights load."""
-        self._require_sizes(cfg)
+        self._require_whole_blocks(cfg)
         replay = OmegaConf.to_container(
             cfg.get("replay") or {"weight": 0}, resolve=True
         )
-        validate_replay(**replay)
         self._loss_fn = config.instantiate(cfg.loss)
-        require_files(cfg)
+        erjepa.configs.require_files(cfg)
         self._require_fresh_output()
         tokenizer = config.instantiate(cfg.tokenizer)
         self._dataset = config.instantiate(cfg.dataset, tokenizer)
@@ -217,11 +215,6 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
     def _get_trainable_dtype(self, cfg: DictConfig) -> torch.dtype:
         """Of what is trained: ``dtype``, or float32."""
         name = cfg.get("trainable_dtype", "fp32") or cfg.dtype
-        if name not in ("fp32", cfg.dtype):
-            raise ValueError(
-                f"trainable_dtype={name}: what is trained is held in fp32, or in dtype "
-                f"({cfg.dtype}) where trainable_dtype=null"
-            )
         return training.get_dtype(name, device=self._device)
 
     def _paths_with_end_of_turn(self, cfg: DictConfig) -> set[str]:
@@ -233,38 +226,10 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             "replay": {"replay"},
             "none": set(),
         }
-        if choice not in known:
-            raise ValueError(
-                f"train_end_of_turn must be one of {', '.join(known)}, got {choice!r}"
-            )
         return known[choice]
 
-    def _require_sizes(self, cfg: DictConfig) -> None:
-        at_least_one = ("batch_size", "gradient_accumulation_steps", "epochs")
-        optional = ("max_steps_per_epoch", "save_every_n_steps")
-        probe = "log_replay_gradients_every_n_steps"
-        for key in (*at_least_one, *optional, probe):
-            if (value := cfg.get(key, None)) is not None and value < 1:
-                raise ValueError(f"{key} must be at least 1, got {value}")
-        check_validation(
-            **(cfg.get("validation") or {}),
-            eval_every_n_steps=self._eval_every_n_steps,
-            keep_best=self._keep_best,
-        )
-        budgets = self._flops_budgets
-        if not (
-            all(isinstance(budget, (int, float)) for budget in budgets)
-            and all(a < b for a, b in zip([0, *budgets], budgets, strict=False))
-        ):
-            raise ValueError(
-                f"checkpoint_at_flops must be an ascending list of FLOPs, got {budgets}"
-            )
+    def _require_whole_blocks(self, cfg: DictConfig) -> None:
         row_length = cfg.get("row_length", None)
-        if row_length is not None and row_length < cfg.max_seq_len:
-            raise ValueError(
-                f"row_length={row_length} is shorter than max_seq_len={cfg.max_seq_len}; "
-                "a row must hold the longest pair."
-            )
         if self._device.type == "cuda" and (row_length is None or row_length % BLOCK):
             raise ValueError(
                 f"row_length={row_length}: on CUDA it must be a multiple of {BLOCK}, "
@@ -947,7 +912,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         dist.destroy_process_group()
 
 
-@erjepa.config.parse
+@erjepa.configs.parse
 def recipe_main(cfg: DictConfig) -> None:
     """
     Entry point for the recipe.
@@ -956,7 +921,6 @@ def recipe_main(cfg: DictConfig) -> None:
         - Parameters specified in config (a path, or a name such as ``llama3_2_1b_synth``)
         - Overwritten by arguments from the command-line
     """
-    erjepa.config.check_keys(cfg, KEYS)
     device = utils.get_device(device=cfg.device)
     init_process_group(device)
     if cfg.get("fsdp_cpu_offload", False):

@@ -9,7 +9,7 @@ from torchtune import config
 from torchtune.models.convert_weights import hf_to_tune
 from torchtune.models.llama3_2 import lora_llama3_2_1b
 
-import erjepa.config
+import erjepa.configs
 from erjepa.replay import validate_replay
 from erjepa.training.adapters import initial_adapter_state
 from erjepa_recipe.keys import KEYS
@@ -18,7 +18,7 @@ CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 
 
 def test_all_configs_are_packaged():
-    assert erjepa.config.config_names() == [path.stem for path in CONFIGS]
+    assert erjepa.configs.config_names() == [path.stem for path in CONFIGS]
     assert {"llama3_2_1b_synth", "llama3_2_1b_turk", "tiny_synth"} <= {
         path.stem for path in CONFIGS
     }
@@ -26,9 +26,9 @@ def test_all_configs_are_packaged():
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_config(path):
-    erjepa.config.prepare()
+    erjepa.configs.prepare()
     cfg = OmegaConf.load(path)
-    erjepa.config.check_keys(cfg, KEYS)
+    erjepa.configs.check_keys(cfg, KEYS)
     OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     validate_replay(**cfg.replay)
     loss = config.instantiate(cfg.loss)
@@ -43,7 +43,7 @@ def test_config(path):
 
 @pytest.mark.parametrize("name", ["llama3_2_1b_synth", "llama3_2_1b_turk"])
 def test_the_papers_setting(name):
-    cfg = OmegaConf.load(erjepa.config.config_path(name))
+    cfg = erjepa.configs.load(name)
     assert cfg.model.lora_rank == 512 and cfg.model.lora_alpha == 1024
     assert cfg.model.lora_dropout == 0.1 and cfg.model.apply_lora_to_mlp
     assert len(cfg.model.lora_attn_modules) == 4

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from erjepa.config import config_path
+from erjepa.configs import config_path
 from erjepa.experiment.cells import (
     cells,
     checkpoints_to_score,

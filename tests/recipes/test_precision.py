@@ -8,7 +8,6 @@ bfloat16 hardly move.
 import pytest
 import torch
 
-import erjepa.config
 from erjepa.training.adapters import initial_adapter_state
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for, read_metrics, train
@@ -132,7 +131,6 @@ def updates(tmp_path_factory):
         "bfloat16": ["dtype=bf16", "trainable_dtype=null"],
     }
     found = {}
-    erjepa.config.prepare()
     for name, precision in runs.items():
         overrides = [
             f"output_dir={tmp_path_factory.mktemp(name)}",
