@@ -50,8 +50,10 @@ def as_yaml(cfg: DictConfig, name: str, *remarks: str) -> str:
     values = OmegaConf.to_container(cfg, resolve=False)
     lines = [line for paragraph in paragraphs for line in (*paragraph, "")]
     written = "\n".join([*lines, *_write(values, files)]) + "\n"
-    # Anchors and the like are not carried over line by line.
-    reads = OmegaConf.to_container(OmegaConf.create(written), resolve=False)
+    try:
+        reads = OmegaConf.to_container(OmegaConf.create(written), resolve=False)
+    except yaml.YAMLError:  # anchors have no place of their own
+        reads = None
     return written if reads == values else "\n".join([*lines, OmegaConf.to_yaml(cfg)])
 
 
