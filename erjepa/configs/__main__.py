@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _list() -> None:
     names = config_names()
     for name in names:
-        first = Path(config_path(name)).read_text().partition("\n")[0]
+        first = Path(config_path(name)).read_text("utf-8").partition("\n")[0]
         print(f"{name:<{max(map(len, names))}}  {first.removeprefix('# ')}")
 
 
@@ -65,7 +65,7 @@ def _read(chosen: argparse.Namespace) -> None:
     if chosen.command == "show":
         print(text, end="")
         return
-    with chosen.file.open("x") as file:
+    with chosen.file.open("x", encoding="utf-8") as file:
         file.write(text)
     print(f"{chosen.config} is in {chosen.file}")
 

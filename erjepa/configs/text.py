@@ -41,7 +41,7 @@ def as_yaml(cfg: DictConfig, name: str, *remarks: str) -> str:
         str: YAML, which reads as ``cfg``.
     """
     paths = [path for path, _ in chain(name)]
-    texts = [Path(path).read_text() for path in paths]
+    texts = [Path(path).read_text("utf-8") for path in paths]
     heads = [_head(text) for text in texts]
     paragraphs = [*heads[0], *(heads[-1][1:] if len(heads) > 1 else [])]
     if remarks:
@@ -107,7 +107,7 @@ def _head(text: str) -> list[list[str]]:
 
 def _lines(text: str) -> dict[str, _Line]:
     """Every key of a file by its dotted path."""
-    rows = text.splitlines()
+    rows = text.split("\n")
     found: dict[str, _Line] = {}
 
     def visit(node: yaml.MappingNode, values: Mapping[str, Any], prefix: str) -> None:
