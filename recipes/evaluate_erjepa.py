@@ -60,7 +60,6 @@ class EvaluationRecipeERJEPA:
         self._output_dir = Path(cfg.output_dir)
         self._require_split(cfg)
         self._checkpoints = self._find_checkpoints(cfg)
-        self._task = load_task(cfg.task, cfg.get("databases", None))
 
     def _require_split(self, cfg: DictConfig) -> None:
         if self._split not in ("test", "validation"):
@@ -127,6 +126,8 @@ class EvaluationRecipeERJEPA:
         """The pairs to score, and how many of their targets occur in training."""
         scored = cfg.eval_dataset if self._split == "test" else cfg.dataset
         self._dataset = config.instantiate(scored, self._tokenizer)
+        name = cfg.task or self._dataset.task
+        self._task = load_task(name, cfg.get("databases", None))
         require_fields(self._task, self._dataset, scored._component_)
         self._ids = list(range(len(self._dataset)))
         train, train_ids = None, []

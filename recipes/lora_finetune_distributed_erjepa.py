@@ -374,7 +374,8 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             device=self._device,
         )
         if generate := cfg.validation.get("generate", 0):
-            task = load_task(cfg.task, cfg.get("databases", None))
+            name = cfg.task or self._dataset.task
+            task = load_task(name, cfg.get("databases", None))
             require_fields(task, self._dataset, cfg.dataset._component_)
             self._held_out_accuracy = HeldOutAccuracy(
                 self._dataset,

@@ -5,8 +5,8 @@ import json
 import datasets
 import pytest
 
-from erjepa.datasets.gsm8k import GSM8K_REVISION, gsm8k_dataset
 from erjepa.datasets.sources import subsample
+from erjepa.tasks.gsm8k.dataset import GSM8K_REVISION, gsm8k_dataset
 from tests.conftest import REAL_DATA
 
 ROWS = [

@@ -5,7 +5,7 @@ import json
 import datasets
 import pytest
 
-from erjepa.datasets.nq_open import (
+from erjepa.tasks.nq_open.dataset import (
     NQ_OPEN_HUB,
     NQ_OPEN_HUB_REVISION,
     NQ_OPEN_SOURCE,

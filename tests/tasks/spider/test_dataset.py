@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from erjepa.datasets import spider as module
 from erjepa.datasets.records import Record
-from erjepa.datasets.spider import (
+from erjepa.tasks.spider import dataset as module
+from erjepa.tasks.spider.dataset import (
     database_of,
     in_test_split,
     schema_text,
