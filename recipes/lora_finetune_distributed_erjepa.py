@@ -29,7 +29,7 @@ from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.flops import StepFlops
 from erjepa.objective.loss import cosine_distance
 from erjepa.packing import BLOCK, PackedBatch, PairCollator
-from erjepa.replay import Draw, EpisodicReplay, validate_replay
+from erjepa.replay import EpisodicReplay, ReplayBatch, validate_replay
 from erjepa.tasks.score import load_task, require_fields
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state, merge_adapters
@@ -523,9 +523,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         replayed, replay_size, probe = None, StepSize(0, 0, 0, 0), None
         if self._replay is not None:
             self._require_finite(new)
-            records = [self._dataset[i].record for i in new.example_ids.tolist()]
+            segments = [self._dataset[i].segments for i in new.example_ids.tolist()]
             addresses = self._replay.encode(new.source)
-            draw = self._replay.draw(new.example_ids, records, addresses)
+            draw = self._replay.draw(new.example_ids, segments, addresses)
             batches = self._deal(draw)
             replay_size = self._size_of(batches)
             if is_probed and replay_size.pairs:
@@ -547,7 +547,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         # Update of the memory: refresh what was replayed, then store what is new.
         if self._replay is not None:
             self._replay.refresh(draw, replayed.jepa)
-            self._replay.write(new.example_ids, records, addresses, new.jepa)
+            self._replay.write(new.example_ids, segments, addresses, new.jepa)
 
         metrics = self._metrics(new, size, replayed, replay_size, grad_norm)
         return metrics if probe is None else {**metrics, **probe.metrics}
@@ -616,10 +616,10 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             cosine_shuffled=1 - cosine_distance(predicted, target.roll(1, 0)).mean(),
         )
 
-    def _deal(self, draw: Draw) -> list[PackedBatch]:
+    def _deal(self, draw: ReplayBatch) -> list[PackedBatch]:
         """This rank's share of the replayed pairs, in as many micro-batches as every rank's."""
         ids = draw.example_ids
-        pairs = [Pair(i, *record) for i, record in zip(ids, draw.records, strict=True)]
+        pairs = [Pair(i, *cut) for i, cut in zip(ids, draw.segments, strict=True)]
         mine = pairs[self._rank :: self._world_size]
         most = -(-len(pairs) // self._world_size)
         batches = self._replay_collator.split(
