@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "io": set(),
     "replay": set(),
     "config": set(),
-    "training": {"io"},
+    "training": {"datasets", "packing", "objective", "io"},
     "datasets": {"io"},
     "tasks": {"datasets", "io"},
     "stats": {"datasets", "packing", "config"},
