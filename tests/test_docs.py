@@ -120,8 +120,9 @@ def packaged():
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """Writes the files that a page shows, and those that its commands copy."""
+def folder(tmp_path, monkeypatch):
+    """Writes the files that a page shows; its modules can be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
 
     def write(page):
         for _, name, content in fences(page):
@@ -152,7 +153,7 @@ def test_quick_commands_run(page, folder):
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path}
     scripts = [shlex.join(words) for words in commands(page) if is_quick(words)]
     scripts = [re.sub(r"^(\w+)='?([^' ]*)'? ", r"\1=\2 ", script) for script in scripts]
-    codes = [content for language, _, content in fences(page) if language == "python"]
+    codes = [c for language, name, c in fences(page) if (language, name) == ("python", None)]
     runs = [["bash", "-c", s] for s in scripts] + [
         [sys.executable, "-c", c] for c in codes
     ]
