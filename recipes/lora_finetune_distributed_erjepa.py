@@ -145,7 +145,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._epoch = 0
         self._step_in_epoch = 0
         self._totals = {"steps": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
-        self._best: dict[str, float] = {}  # best score of validation by its metric
+        self._best: dict[str, list[float]] = {}  # of validation: metric -> score
 
     # ------------------------------------------------------------------ set-up
 
@@ -708,11 +708,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         if self._held_out_accuracy is not None:
             # Compiled layers would be compiled again for each length of the cache.
             eager = torch.compiler.set_stance if self._compile else nullcontext
-            reshard = not self._keep_gathered
-            with (
-                eager("force_eager"),
-                gathered(self._model, reshard_after_forward=reshard),
-            ):
+            with eager("force_eager"), gathered(self._model):
                 metrics.update(self._held_out_accuracy(self._model.decoder))
         self._model.train()
         return metrics
@@ -851,14 +847,15 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         dist.barrier()
 
     def _save_if_best(self, validation: dict[str, float]) -> None:
-        """Keep the weights that are the best so far: by accuracy, else by loss."""
+        """Keep the weights that are the best so far: by accuracy, then by loss."""
         if not (self._keep_best and validation):
             return
-        name = "val_accuracy" if "val_accuracy" in validation else "val_loss"
-        score = validation[name] * (1 if name == "val_accuracy" else -1)
-        if not score > self._best.get(name, float("-inf")):
+        measured = [name for name in ("val_accuracy", "val_loss") if name in validation]
+        score = [validation[name] for name in measured]
+        score[-1] *= -1
+        if not score > self._best.get(measured[0], [float("-inf")]):
             return
-        self._best = {name: score}
+        self._best = {measured[0]: score}
         weights, predictor = self._gather_weights()
         if self._is_rank_zero:
             path = self._output_dir / checkpoint.best_name(self._totals["steps"])
@@ -874,7 +871,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
                 )
             checkpoint.set_best(path)
             write_model_card(self._output_dir)
-            log.info(f"Saved {path}: {name} {validation[name]:.4f}.")
+            log.info(f"Saved {path}: {measured[0]} {validation[measured[0]]:.4f}.")
         dist.barrier()
 
     def _gather_weights(self) -> tuple[dict[str, Tensor], Tensor | None]:

@@ -71,11 +71,12 @@ def without_variables(words):
 def is_quick(words):
     words = without_variables(words)
     if words[:2] == ["tune", "run"]:
-        _, config, overrides = tune_run(words)
+        recipe, config, overrides = tune_run(words)
+        bound = "stop.steps=" if recipe == "erjepa_recipe" else "output_dir="
         is_small = config == "tiny_synth" or config.endswith(".yaml")
-        return is_small and any(
-            o.startswith(("stop.steps", "task=exact")) for o in overrides
-        )
+        is_bounded = any(override.startswith(bound) for override in overrides)
+        is_own = recipe == "erjepa_eval" and config.endswith(".yaml")
+        return is_own or (is_small and is_bounded)
     if words[:2] != ["python", "-m"]:
         return False
     return (
@@ -152,7 +153,6 @@ def test_quick_commands_run(page, folder):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path}
     scripts = [shlex.join(words) for words in commands(page) if is_quick(words)]
-    scripts = [re.sub(r"^(\w+)='?([^' ]*)'? ", r"\1=\2 ", script) for script in scripts]
     codes = [
         c for language, name, c in fences(page) if (language, name) == ("python", None)
     ]

@@ -115,7 +115,7 @@ def lambda_k(results: Results, dataset: str, methods: list[str]) -> Parts:
     means, sds = cells["mean"].unstack(), cells["std"].unstack()
     texts = means.map(lambda mean: "—" if pd.isna(mean) else f"{mean:.2f}")
     picture, (axes,) = canvas(COLUMN, 0.6 + 0.3 * len(means))
-    draw_grid(axes, means, texts, bold=means.max(axis=None))
+    draw_grid(axes, means.rename("{:g}".format), texts, bold=means.max(axis=None))
     axes.set(xlabel="predictor tokens k", ylabel="weight λ")
     caption = (
         f"Accuracy (%) on {dataset} by weight λ of the JEPA loss and number k of predictor "

@@ -76,11 +76,14 @@ class Section:
     def _methods(self, results: Results, methods: Sequence[str] | None) -> list[str]:
         if methods is not None:
             return results.named(methods)
-        if self.main:
-            return results.main_methods()
-        if not self.curves:
+        if not self.main and not self.curves:
             return results.methods
-        chosen = [m for m in results.methods if "stop.tokens_of" not in results.own(m)]
+        if self.main:
+            chosen = results.main_methods()
+        else:
+            chosen = [
+                m for m in results.methods if "stop.tokens_of" not in results.own(m)
+            ]
         if len(chosen) > MOST_LOOKS:
             raise Unavailable(
                 f"{len(chosen)} methods are too many for one figure; name at most "

@@ -28,8 +28,10 @@ class QuickDropout(nn.Module):
             return x
         bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)
         draws = bits.random_(-(2**63), None).view(torch.int16)[: x.numel()]
-        dropped = draws.view(x.shape) < self.p * _DRAWS - _DRAWS // 2
-        return (x / (1 - self.p)).masked_fill_(dropped, 0)
+        dropped = round(self.p * _DRAWS) - _DRAWS // 2
+        noise = torch.empty_like(x)
+        torch.ge(draws.view(x.shape), dropped, out=noise)
+        return x * noise.div_(1 - self.p)
 
 
 def quicken_dropout(model: nn.Module) -> None:

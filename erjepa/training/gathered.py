@@ -1,5 +1,6 @@
 """A sharded model, whole on every rank for a while."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -8,21 +9,23 @@ from torch.distributed.fsdp import FSDPModule
 
 
 @contextmanager
-def gathered(model: nn.Module, *, reshard_after_forward: bool) -> Iterator[None]:
+def gathered(model: nn.Module) -> Iterator[None]:
     """Hold all parameters on every rank, so that each runs what it likes: layers can be
-    called in any order and number without waiting for another rank.
+    called in any order and number, or not at all, without waiting for another rank.
 
     Args:
         model (nn.Module): model after :func:`~erjepa.training.sharding.shard`.
-        reshard_after_forward (bool): what it was sharded with, and is set back to.
     """
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    hooks = [(part._forward_pre_hooks, part._forward_hooks) for part in parts]
     for part in parts:
-        part.set_reshard_after_forward(False, recurse=False)
         part.unshard()
+        # FSDP2's would note each call and prefetch by these notes in the next backward pass:
+        # ranks that called differently would then gather differently, and hang.
+        part._forward_pre_hooks, part._forward_hooks = OrderedDict(), OrderedDict()
     try:
         yield
     finally:
-        for part in parts:
-            part.set_reshard_after_forward(reshard_after_forward, recurse=False)
+        for part, (before, after) in zip(parts, hooks, strict=True):
+            part._forward_pre_hooks, part._forward_hooks = before, after
             part.reshard()

@@ -32,7 +32,8 @@ NUM_PAIRS = 512
 MODES = {
     "SFT": {"replay__weight": 0, "loss__jepa_weight": 0},
     "LLM-JEPA": {"replay__weight": 0},
-    "ER-JEPA": {"replay__fill": True},  # as many replayed pairs as new ones
+    # As many replayed pairs as new ones, and no two alike, which would be computed once.
+    "ER-JEPA": {"replay__neighbors": 64},
 }
 
 

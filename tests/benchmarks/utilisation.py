@@ -19,10 +19,12 @@ from tests.benchmarks.timing import Row, interleave
 
 # Kinds of operations by what their names hold, the first that fits.
 KINDS = {
-    "attention": ("attention", "flex", "flash"),
-    "matrix products": ("::mm", "::addmm", "::bmm", "gemm", "cutlass", "cublas"),
+    # On a CPU attention is batched products and a softmax, which nothing else is.
+    "attention": ("attention", "flex", "flash", "aten::bmm", "aten::_softmax"),
+    "matrix products": ("::mm", "::addmm", "gemm", "cutlass", "cublas"),
     "optimizer": ("adamw", "foreach", "addcdiv", "addcmul", "lerp"),
-    "dropout": ("bernoulli", "dropout"),
+    "drawing dropout": ("bernoulli", "dropout", "random_", "aten::ge"),
+    "copies and conversions": ("copy_", "memcpy"),
 }
 
 

@@ -128,7 +128,7 @@ def test_training_does_not_notice(base, data, tmp_path, monkeypatch, reshard):
     }
     with_it = {
         "eval_every_n_steps": 1,
-        "validation__generate": 5,
+        "validation__generate": 2,  # one batch: one of the ranks generates nothing
         "keep_best": True,
     }
     watched = config(base, data, tmp_path / "watched", **overrides, **with_it)
@@ -269,6 +269,23 @@ def test_the_best_checkpoint_is_kept(uninterrupted):
 def test_without_the_key_no_best_is_kept(base, data, tmp_path, scripted):
     train(resumable(base, data, tmp_path, keep_best=False), 2)
     assert validations(tmp_path) and not list(tmp_path.glob("best*"))
+
+
+def test_accuracy_comes_before_loss(base, data, tmp_path, monkeypatch):
+    found = {2: (0.0, 2.0), 3: (0.5, 4.0), 4: (0.5, 5.0), 5: (0.25, 1.0), 6: (0.5, 3.0)}
+
+    def validate(recipe):
+        accuracy, loss = found.get(recipe._totals["steps"], (0.0, 3.0))
+        return {"val_accuracy": accuracy, "val_loss": loss}
+
+    monkeypatch.setattr(Recipe, "_validate", validate)
+    best_after = {}
+    for steps in (1, 2, 3, 5, 10):
+        output_dir = tmp_path / str(steps)
+        cfg = config(base, data, output_dir, keep_best=True, stop__steps=steps)
+        train(cfg)
+        best_after[steps] = checkpoint.load_progress(output_dir / "best")["steps"]
+    assert best_after == {1: 1, 2: 2, 3: 3, 5: 3, 10: 6}
 
 
 def kill_at_link():

@@ -259,6 +259,11 @@ def test_the_command(tmp_path):
         [*command, output], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(output / "report" / "index.html")
+    listed = subprocess.run(
+        [*command, "--sections"], capture_output=True, text=True, check=True
+    )
+    assert "significance: Paired tests of methods against" in listed.stdout
+    assert "    methods, reference, title\n" in listed.stdout
     failed = subprocess.run([*command, tmp_path], capture_output=True, text=True)
     assert failed.returncode == 2
     assert "is not the output of an experiment" in failed.stderr

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from erjepa.report.predictions import read_predictions
+from erjepa.report.predictions import final_predictions, read_predictions
 from erjepa.report.results import Results, Unavailable
 from tests.report.fake_output import METHODS, write_output
 
@@ -111,6 +111,15 @@ def test_a_checkpoint_scored_twice_counts_once(output):
     assert list(first.accuracy).count(12.5) == 1 and len(first) == 2
 
 
+def test_what_the_config_does_not_name_is_left_out(output):
+    row = json.loads((output / "results.jsonl").read_text().splitlines()[0])
+    before = Results(output).runs
+    others = {"dataset": "other", "method": "other", "seed": 999}
+    tail = [{**row, "cell": key, key: other} for key, other in others.items()]
+    rewrite(output, tail="".join(json.dumps(one) + "\n" for one in tail))
+    assert Results(output).runs.equals(before)
+
+
 def test_a_line_being_written_is_left_out(output):
     before = Results(output).runs
     rewrite(output, tail='{"cell": "sy')
@@ -141,6 +150,28 @@ def test_a_line_that_is_none_is_named(output, tail, message):
         Results(output)
 
 
+def test_predictions_are_in_order_of_ids(output):
+    results = Results(output)
+    before = read_predictions(results, results.runs)
+    path = output / results.runs.predictions.iloc[0]
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[::-1]))
+    assert read_predictions(results, results.runs).equals(before)
+
+
+def test_predictions_are_of_the_seeds_that_all_have(output):
+    rewrite(output, lambda row: (row["method"], row["seed"]) != ("SFT", 82))
+    results = Results(output)
+    found = final_predictions(results, "synth", ["LLM-JEPA", "SFT"])
+    assert list(found.seed.unique()) == [23]
+    assert list(found.method.unique()) == ["LLM-JEPA", "SFT"]
+    assert set(found.point) == {2e15}
+    rewrite(output, lambda row: row["method"] != "SFT")
+    with pytest.raises(
+        Unavailable, match="no seed is finished of all of LLM-JEPA, SFT"
+    ):
+        final_predictions(Results(output), "synth", ["LLM-JEPA", "SFT"])
+
+
 def test_a_folder_that_is_no_output(tmp_path):
     with pytest.raises(FileNotFoundError, match="is not the output of an experiment"):
         Results(tmp_path)
@@ -158,7 +189,8 @@ def test_predictions_that_are_absent_or_broken(output):
     results = Results(output)
     row = results.runs.iloc[:1]
     path = output / row.predictions.iloc[0]
-    for broken in ('{"id": 0}\n{"id"', '{"id": 0}\n', ""):
+    no_target = '{"id": 0, "exact_match": true, "prompt": "", "output": ""}\n'
+    for broken in ('{"id": 0}\n{"id"', '{"id": 0}\n', no_target, ""):
         path.write_text(broken)
         with pytest.raises(Unavailable, match="predictions cannot be read"):
             read_predictions(results, row)

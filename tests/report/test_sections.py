@@ -593,6 +593,15 @@ def test_checkpoints_at_budgets_are_no_ends_of_epochs(tmp_path):
         make("learning_curves", results, "synth")
 
 
+@pytest.mark.parametrize("name", ["matched_compute", "single_seeds"])
+def test_matched_compute_needs_budgets(name, tmp_path):
+    output = write_output(
+        tmp_path / "out", seeds=(1,), budgets=None, examples=3, methods={"a": {}}
+    )
+    with pytest.raises(Unavailable, match="no compute budgets"):
+        make(name, Results(output), "synth")
+
+
 def test_alignment(results, predictions):
     figure, (table,) = parts_of(make("alignment", results, "synth", MAIN[1:], seed=23))
     for index, method in enumerate(MAIN[1:]):
