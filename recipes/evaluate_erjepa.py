@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 from torchtune import config, training, utils
+from torchtune.modules.peft import get_adapter_params
 from tqdm import tqdm
 
 import erjepa.config
@@ -33,7 +34,8 @@ class EvaluationRecipeERJEPA:
     the training pairs that ``validation`` holds out, scored by the ``task``.
 
     Reads the config of the training run. Scores the adapter in ``checkpoint_dir``, which may be
-    a list, by default the newest checkpoint of ``output_dir``; with ``merged=True`` the merged
+    a list, by default the newest checkpoint of ``output_dir``, or its weights where the
+    ``model`` has no adapters; with ``merged=True`` the merged
     weights there, which are rounded to the base's precision, under ``NAME_merged``; with
     ``base_only=True`` the base model. Writes ``predictions.jsonl`` and ``summary.json`` to
     ``output_dir/evaluation/NAME``; interrupted, it goes on where it
@@ -105,9 +107,16 @@ class EvaluationRecipeERJEPA:
         self._tokenizer = config.instantiate(cfg.tokenizer)
         self._setup_pairs(cfg)
         # Merged weights are never quantized.
-        plain = {"quantize_base": False} if self._merged else {}
+        is_quantized = cfg.model.get("quantize_base", False)
+        plain = {"quantize_base": False} if self._merged and is_quantized else {}
         with training.set_default_dtype(self._dtype), self._device:
             self._model = config.instantiate(cfg.model, **plain).eval()
+        self._has_adapters = bool(get_adapter_params(self._model))
+        if self._merged and not self._has_adapters:
+            raise ValueError(
+                "merged=True, but the model has no adapters to merge; with merged=False "
+                "its checkpoints are scored as they are"
+            )
         if self._alignment:
             vocab_size = self._model.tok_embeddings.num_embeddings
             self._collator = PairCollator(
@@ -146,19 +155,20 @@ class EvaluationRecipeERJEPA:
             )
 
     def _load(self, path: Path | None, results_dir: Path) -> None:
-        """Base and trained adapter; or base or merged weights, and an adapter of no effect."""
+        """Base and trained adapter; or weights alone, and an adapter of no effect if any."""
         adapter, self._predictor = None, None
         source: dict[str, Any] = {}
         if path is not None:
             self._predictor = checkpoint.load_predictor(path)
-            if (path / checkpoint.ADAPTER).is_file() and not self._merged:
+            has_adapter = (path / checkpoint.ADAPTER).is_file()
+            if has_adapter and self._has_adapters and not self._merged:
                 adapter = torch.load(path / checkpoint.ADAPTER, weights_only=True)
             else:
                 files = sorted(file.name for file in path.glob("model*.safetensors"))
                 if not files:
                     raise FileNotFoundError(
                         f"{path} holds no merged weights, model*.safetensors. Score the "
-                        "adapter (merged=False), or train with "
+                        "adapter (merged=False, with the model of the run), or train with "
                         "save_adapter_weights_only=False."
                     )
                 source = {"checkpoint_dir": str(path), "checkpoint_files": files}
@@ -207,7 +217,8 @@ class EvaluationRecipeERJEPA:
     def _evaluate(self, path: Path | None) -> dict[str, Any]:
         """Generate what is missing and score all."""
         name = "base" if path is None else path.name
-        weights = "base" if path is None else "merged" if self._merged else "adapter"
+        trained = "adapter" if self._has_adapters else "full"
+        weights = "base" if path is None else "merged" if self._merged else trained
         if self._split == "validation":
             name += "_validation"
         if self._merged:

@@ -1,10 +1,12 @@
 """How a model does on pairs held out of training, at a moment of the training."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from omegaconf import DictConfig
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
@@ -14,9 +16,10 @@ from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
-from erjepa.tasks.score import score_predictions
+from erjepa.tasks.score import load_task, require_fields, score_predictions
 from erjepa.tasks.task import Task
 from erjepa.training.distributed import all_reduce_sum
+from erjepa.training.gathered import gathered
 
 
 def check_validation(
@@ -177,3 +180,63 @@ class HeldOutAccuracy:
             accuracy = [score_predictions(self._task, predictions)[1]["accuracy"]]
         dist.broadcast_object_list(accuracy)
         return {"val_accuracy": accuracy[0]}
+
+
+class Validation:
+    """What is measured on the held-out pairs of a run: losses, and accuracy where asked for.
+
+    Args:
+        cfg (DictConfig): config of the run.
+        dataset (PairedDataset): where the pairs are.
+        ids (Sequence[int]): the held-out pairs, the same on every rank.
+        tokenizer (Transform): of the model.
+        collator (PairCollator): of the new pairs of a step.
+        loss_fn (JEPALoss): of the training.
+        device (torch.device): device of the run.
+    """
+
+    def __init__(
+        self,
+        cfg: DictConfig,
+        dataset: PairedDataset,
+        ids: Sequence[int],
+        tokenizer: Transform,
+        collator: PairCollator,
+        loss_fn: JEPALoss,
+        device: torch.device,
+    ) -> None:
+        self.loss = HeldOutLoss(
+            dataset, ids, collator, loss_fn, batch_size=cfg.batch_size, device=device
+        )
+        self.accuracy = None
+        if generate := cfg.validation.get("generate", 0):
+            task = load_task(cfg.task, cfg.databases)
+            require_fields(task, dataset, cfg.dataset._component_)
+            self.accuracy = HeldOutAccuracy(
+                dataset,
+                ids[:generate],
+                tokenizer,
+                task,
+                batch_size=cfg.eval_batch_size,
+                max_new_tokens=cfg.max_new_tokens,
+            )
+        self._is_compiled = cfg.compile
+
+    def __call__(self, model: PackedDecoder) -> dict[str, float]:
+        """Measure a model in training, and leave it in training. Nothing random is drawn.
+
+        Args:
+            model (PackedDecoder): the model, sharded or not.
+
+        Returns:
+            dict[str, float]: what is found, the same on every rank.
+        """
+        model.eval()
+        metrics = self.loss(model)
+        if self.accuracy is not None:
+            # Compiled layers would be compiled again for each length of the cache.
+            stance = torch.compiler.set_stance if self._is_compiled else nullcontext
+            with stance("force_eager"), gathered(model):
+                metrics.update(self.accuracy(model.decoder))
+        model.train()
+        return metrics

@@ -29,8 +29,9 @@ class StepFlops:
                 frozen += 0 if weight.requires_grad else weight.numel()
                 trained += weight.numel() if weight.requires_grad else 0
         self._per_token = 4 * frozen + 6 * trained
-        table = decoder.tok_embeddings.weight
-        self._per_projected = 4 * table.numel()
+        # Tied to the embeddings, it has no weight of its own.
+        output = getattr(decoder.output, "weight", decoder.tok_embeddings.weight)
+        self._per_projected = (6 if output.requires_grad else 4) * output.numel()
         # Scores and their use, forward once and backward twice, in every layer.
         attention_width = decoder.num_heads * decoder.head_dim
         self._per_attended = 12 * attention_width * len(decoder.layers)

@@ -53,6 +53,10 @@ class JEPALoss(nn.Module):
         self.lm_weight = lm_weight
         self.jepa_weight = jepa_weight
 
+    def distance(self, predicted: Tensor, target: Tensor) -> Tensor:
+        """:math:`d(p, z)`, of the loss and of the memory's scores: [n, H], [n, H] to [n]."""
+        return cosine_distance(predicted, target)
+
     def forward(
         self,
         output: PackedOutput,
@@ -73,7 +77,7 @@ class JEPALoss(nn.Module):
         """
         log_probabilities = output.logits.float().log_softmax(dim=-1)
         token_loss = -log_probabilities[batch.label_logit, batch.labels]
-        jepa = cosine_distance(output.predicted, output.target)
+        jepa = self.distance(output.predicted, output.target)
         loss = (
             self.lm_weight * token_loss.sum() / num_labels
             + self.jepa_weight * jepa.sum() / num_pairs

@@ -2,11 +2,13 @@
 
 A checkpoint is one folder of ``output_dir``: ``epoch_0`` after the first epoch,
 ``epoch_1_step_40`` within the second, ``flops_0`` at the first of ``checkpoint_at_flops``. It
-holds what torchtune's checkpointer writes (merged weights, adapter, their configs),
+holds what torchtune's checkpointer writes (weights, adapter, their configs),
 ``progress.json``: where the run was, and ``predictor.pt``: the embeddings of the predictor
 tokens, where they are trained. The newest of an epoch or step also has ``recipe_state.pt``:
-all that a run needs to go on as if it had not stopped. Those at FLOPs are for scoring, and so
-is ``best``, a link to the one that did best on validation, ``best_step_80``.
+all that a run needs to go on as if it had not stopped; without adapters that includes the
+weights in the precision that they are trained in, where the model's files are rounded. Those
+at FLOPs are for scoring, and so is ``best``, a link to the one that did best on validation,
+``best_step_80``.
 
 torchtune writes the files of a checkpoint one after the other where they are to be found, so
 a killed run can leave half of one. Here they are written aside, and one rename puts them in
@@ -156,7 +158,7 @@ def load_latest(output_dir: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]
         output_dir (Path): folder of the run.
 
     Returns:
-        tuple[Path, dict[str, Any], dict[str, Any]]: its folder, adapter weights in
+        tuple[Path, dict[str, Any], dict[str, Any]]: its folder, trained weights in
         torchtune's format, and recipe state, ``predictor`` included.
 
     Raises:
@@ -170,11 +172,14 @@ def load_latest(output_dir: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]
             "one: resume_from_checkpoint=False and an output_dir without checkpoints."
         )
     newest = resumable[-1]
-    adapter, state = (
-        torch.load(newest / name, map_location="cpu", weights_only=True)
-        for name in (ADAPTER, RECIPE_STATE)
-    )
-    return newest, adapter, {**state, "predictor": load_predictor(newest)}
+    # Mapped, so that the ranks of a machine share what they read.
+    options = {"map_location": "cpu", "weights_only": True, "mmap": True}
+    state = torch.load(newest / RECIPE_STATE, **options)
+    if (newest / ADAPTER).is_file():
+        trained = torch.load(newest / ADAPTER, **options)
+    else:
+        trained = state.pop("weights")
+    return newest, trained, {**state, "predictor": load_predictor(newest)}
 
 
 def resumable_checkpoints(output_dir: Path) -> list[Path]:

@@ -19,7 +19,7 @@ _TEXT = """\
 base_model: {base}
 library_name: transformers
 pipeline_tag: text-generation
-tags: [torchtune, lora, er-jepa]
+tags: [{tags}]
 ---
 
 # {base}, fine-tuned on {data} with {method}
@@ -29,7 +29,7 @@ tags: [torchtune, lora, er-jepa]
 | base | `{base}` |
 | data | `{dataset}` |
 | method | {method}: {objective} |
-| adapter | LoRA, rank {rank}, alpha {alpha} |
+{trained}
 | seed | {seed} |
 
 Trained with ER-JEPA for torchtune. At inference nothing is added: this is the base model's
@@ -37,15 +37,7 @@ architecture, tokenizer and chat template.
 
 ## Use
 
-Each folder `epoch_*` holds the merged model, unless only the adapter was saved, and in `adapter/` the adapter:
-
-```python
-from peft import PeftModel
-from transformers import AutoModelForCausalLM
-
-model = AutoModelForCausalLM.from_pretrained("FOLDER")  # merged
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "FOLDER/adapter")
-```
+{use}
 
 ## Scores
 
@@ -56,6 +48,26 @@ model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}")
 ```yaml
 {keys}```
 """
+
+_USE_ADAPTER = """\
+Each folder `epoch_*` holds the merged model, unless only the adapter was saved, and in `adapter/` the adapter:
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("FOLDER")  # merged
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "FOLDER/adapter")
+```"""
+
+_USE_MODEL = """\
+Each folder `epoch_*` holds the model:
+
+```python
+from transformers import AutoModelForCausalLM
+
+model = AutoModelForCausalLM.from_pretrained("FOLDER")
+```"""
 
 
 def write_model_card(output_dir: Path) -> None:
@@ -72,7 +84,7 @@ def write_model_card(output_dir: Path) -> None:
         OmegaConf.to_container(OmegaConf.load(config_file)),
         {path.parent.name: json.loads(path.read_text()) for path in summaries},
     )
-    checkpoints = (path.parent for path in output_dir.glob("*/adapter_model.pt"))
+    checkpoints = {path.parent for path in output_dir.glob("*/*model*")}
     for folder in (output_dir, *checkpoints):
         aside = folder / f".{CARD}"
         aside.write_text(card)
@@ -95,14 +107,24 @@ def model_card(
     dataset = dict(config["dataset"])
     component = dataset.pop("_component_").rpartition(".")[2]
     arguments = ", ".join(f"{key}={value}" for key, value in dataset.items())
+    base = config.get("base_model", config["checkpointer"]["checkpoint_dir"])
+    model = config["model"]
+    if "lora_rank" in model:
+        tags, use = "torchtune, lora, er-jepa", _USE_ADAPTER.format(base=base)
+        rank, alpha = model["lora_rank"], model["lora_alpha"]
+        trained = f"| adapter | LoRA, rank {rank}, alpha {alpha} |"
+    else:
+        tags, use = "torchtune, er-jepa", _USE_MODEL
+        trained = "| trained | every weight (full fine-tuning) |"
     return _TEXT.format(
-        base=config.get("base_model", config["checkpointer"]["checkpoint_dir"]),
+        base=base,
+        tags=tags,
+        trained=trained,
+        use=use,
         data=component.removesuffix("_dataset"),
         dataset=f"{component}({arguments})",
         method=method,
         objective=objective,
-        rank=config["model"]["lora_rank"],
-        alpha=config["model"]["lora_alpha"],
         seed=config["seed"],
         scores=_scores(summaries),
         keys=OmegaConf.to_yaml(config),

@@ -1,7 +1,8 @@
 """The model over ranks: FSDP2 on several, whole on one.
 
 On one rank FSDP2 would copy every parameter at each use, and cannot hold the NF4 weights of
-QLoRA there.
+QLoRA there. Where no parameter is held in the precision that it computes in, each is cast, hence
+copied, at each use anyway; FSDP2 then does so on one rank as on several.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,8 @@ def shard(
     cpu_offload: bool = False,
     reshard_after_forward: bool = True,
 ) -> None:
-    """Shard each transformer layer, the named modules, and the rest, if there are ranks to.
+    """Shard each transformer layer, the named modules, and the rest, if there are ranks to or
+    every parameter is to be cast.
 
     Parameters are gathered in ``dtype``; gradients are added up and reduced in the dtype that
     the trained parameters have.
@@ -44,12 +46,13 @@ def shard(
         RuntimeError: if this release of torch cannot hold trained parameters in a dtype of
             their own.
     """
-    if dist.get_world_size() == 1 and not cpu_offload:
-        return
+    held = {p.dtype for p in model.parameters()}
     trained = {p.dtype for p in model.parameters() if p.requires_grad}
+    if dist.get_world_size() == 1 and not cpu_offload and dtype in held:
+        return
     precision = MixedPrecisionPolicy()
     if trained != {dtype}:
-        if torch.__version__ < (2, 8):
+        if len(held) > 1 and torch.__version__ < (2, 8):
             raise RuntimeError(
                 f"torch {torch.__version__} cannot shard weights that are trained in another "
                 "precision than they compute in; install torch 2.8 or newer, or set "

@@ -32,7 +32,14 @@ def partly_trained():
     return decoder
 
 
-@pytest.mark.parametrize("build", [small_decoder, without_adapters, partly_trained])
+def fully_trained():
+    """Every weight; embeddings and head are one."""
+    return llama3_2(**{**BASE_SHAPE, "vocab_size": VOCAB})
+
+
+@pytest.mark.parametrize(
+    "build", [small_decoder, without_adapters, partly_trained, fully_trained]
+)
 @pytest.mark.parametrize("num_pairs", [1, 5])
 @pytest.mark.parametrize("train_on_input", [False, True])
 def test_a_pass_by_torchs_count(build, num_pairs, train_on_input):

@@ -29,6 +29,8 @@ from tests.models_for_tests import BASE_SHAPE
 # Of this process, below those that the system deals out.
 PORTS = itertools.count(10_000 + 997 * os.getpid() % 20_000)
 BUILDER = "torchtune.models.llama3_2.lora_llama3_2"
+FULL_BUILDER = "torchtune.models.llama3_2.llama3_2"
+FULL = "llama3_2_1b_synth_full"  # the config that trains every weight
 
 
 def overrides_for(
@@ -36,7 +38,8 @@ def overrides_for(
 ) -> list[str]:
     """Overrides that make ``llama3_2_1b_synth`` a small run on the CPU.
 
-    Keyword arguments name config keys with ``__`` for a dot.
+    Keyword arguments name config keys with ``__`` for a dot. With ``model=FULL_BUILDER`` they
+    are for the config ``FULL``.
     """
     settings = {
         "output_dir": output_dir,
@@ -61,6 +64,8 @@ def overrides_for(
         "lr_scheduler.num_warmup_steps": 2,
     }
     settings.update({key.replace("__", "."): v for key, v in overrides.items()})
+    if settings["model"] == FULL_BUILDER:
+        settings = {key: v for key, v in settings.items() if "lora" not in key}
     return ["~dataset.subset", *(f"{key}={value}" for key, value in settings.items())]
 
 

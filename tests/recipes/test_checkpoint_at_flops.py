@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from erjepa.training import checkpoint
+from erjepa.training.saving import RunCheckpoints
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     LoRAFinetuneRecipeDistributedERJEPA as Recipe,
 )
@@ -103,7 +104,7 @@ def test_the_step_that_reaches_stop_flops_is_kept(base, data, tmp_path, budgets)
 # in place: epoch_0_step_2, flops_0, epoch_0_step_4, flops_1, epoch_0, flops_2, flops_3, ...
 KILLS = {
     "between flops_2 and flops_3": (os, "rename", 6, True),
-    "within the adapter of flops_3": (Recipe, "_write_weights", 7, True),
+    "within the adapter of flops_3": (RunCheckpoints, "_write_weights", 7, True),
     "at a later step": (Recipe, "_train_step", 10, False),
 }
 

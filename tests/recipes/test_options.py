@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torchtune.models.llama3_2 import lora_llama3_2
 
+from erjepa.objective import JEPALoss
 from erjepa.training import checkpoint
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for, read_metrics, train
@@ -46,6 +47,23 @@ def test_options_that_change_no_number(base, data, tmp_path, plain, overrides):
     metrics = run(base, data, tmp_path, **SHORT, **overrides)
     for mine, expected in zip(losses(metrics), losses(plain), strict=True):
         assert mine == pytest.approx(expected, rel=1e-5)
+
+
+class DoubledDistance(JEPALoss):
+    """A loss with a distance of its own."""
+
+    def distance(self, predicted, target):
+        return 2 * super().distance(predicted, target)
+
+
+def test_the_memory_and_the_log_ask_the_loss_for_its_distance(base, data, tmp_path):
+    loss = f"{__name__}.{DoubledDistance.__name__}"
+    cfg = make_config(overrides_for(base, data, tmp_path, loss=loss, stop__steps=1))
+    (scores,) = train(cfg, 1, lambda recipe: recipe._replay.memory.scores.tolist())
+    (metrics,) = read_metrics(tmp_path)
+    assert metrics["jepa_loss"] == pytest.approx(2 * (1 - metrics["cosine_paired"]))
+    assert metrics["jepa_loss"] == pytest.approx(sum(scores) / len(scores))
+    assert metrics["loss"] == pytest.approx(metrics["lm_loss"] + metrics["jepa_loss"])
 
 
 def test_pairs_and_packing_can_be_given_to_a_spawned_process(base, data, tmp_path):

@@ -10,6 +10,7 @@ import torch
 
 import erjepa.config
 from erjepa.training.adapters import initial_adapter_state
+from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for, read_metrics, train
 
@@ -32,31 +33,32 @@ def settings_for(adapter):
     return {**BF16, **wide, **ADAPTERS[adapter]}
 
 
-def watch_gradients(recipe_class, patch):
+def watch_gradients(patch):
     """Collect the dtypes of gradients and of hidden states, and whether gradients are
     what bfloat16 holds.
     """
+    recipe_class = recipe.LoRAFinetuneRecipeDistributedERJEPA
     seen = {"gradients": set(), "hidden": set(), "rounded": set()}
     clip = recipe_class._clipped_grad_norm
-    build = recipe_class._build_model
+    build = recipe.build_model
 
     def clipped(self, *passes):
         gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
         gradients = [getattr(g, "_local_tensor", g) for g in gradients]
         gradients = [g for g in gradients if g.numel()]  # a rank may have no part
         seen["gradients"].update(g.dtype for g in gradients)
-        if self._totals["steps"] > 1:  # B is zero before, and so is the gradient of A
+        if self._run.steps > 1:  # B is zero before, and so is the gradient of A
             seen["rounded"].update(g.equal(g.bfloat16().float()) for g in gradients)
         return clip(self, *passes)
 
-    def built(self, *args):
-        model = build(self, *args)
+    def built(*args, **kwargs):
+        model, trained = build(*args, **kwargs)
         for layer in model.decoder.layers:
             layer.register_forward_hook(lambda *a: seen["hidden"].add(a[2].dtype))
-        return model
+        return model, trained
 
     patch.setattr(recipe_class, "_clipped_grad_norm", clipped)
-    patch.setattr(recipe_class, "_build_model", built)
+    patch.setattr(recipe, "build_model", built)
     return seen
 
 
@@ -64,17 +66,14 @@ def watch_gradients(recipe_class, patch):
 def test_trained_in_float32_computed_in_bfloat16(
     wide_base, data, tmp_path, adapter, monkeypatch
 ):
-    from tests.recipes import harness
+    seen = watch_gradients(monkeypatch)
 
-    recipe_class = harness.LoRAFinetuneRecipeDistributedERJEPA
-    seen = watch_gradients(recipe_class, monkeypatch)
-
-    def dtypes(recipe):
-        trained = [p for p in recipe._model.parameters() if p.requires_grad]
-        frozen = [p for p in recipe._model.parameters() if not p.requires_grad]
-        states = recipe._optimizer.state.values()
+    def dtypes(run):
+        trained = [p for p in run._model.parameters() if p.requires_grad]
+        frozen = [p for p in run._model.parameters() if not p.requires_grad]
+        states = run._optimizer.state.values()
         return {
-            "predictor": recipe._model.predictor.dtype,
+            "predictor": run._model.predictor.dtype,
             "trained": {p.dtype for p in trained},
             "frozen": {p.dtype for p in frozen},
             "moments": {s[name].dtype for s in states for name in s if name != "step"},
@@ -118,11 +117,11 @@ def test_a_model_with_dora_starts_as_its_base(wide_base, data, tmp_path):
 def updates(tmp_path_factory):
     """What 50 steps at the paper's learning rate change in A, by the precision of the run."""
 
-    def changes(recipe):
-        start = initial_adapter_state(recipe._model.decoder, 82)
+    def changes(run):
+        start = initial_adapter_state(run._model.decoder, 82)
         return {
             name: weight.detach().float() - start[name].float()
-            for name, weight in recipe._model.decoder.named_parameters()
+            for name, weight in run._model.decoder.named_parameters()
             if "lora_a" in name
         }
 

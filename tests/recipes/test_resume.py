@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from erjepa.training import checkpoint
+from erjepa.training.saving import RunCheckpoints
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     LoRAFinetuneRecipeDistributedERJEPA as Recipe,
 )
@@ -29,8 +30,8 @@ KILLS = {
     "within step 5": (Recipe, "_clipped_grad_norm", 5, False),
     "after step 8": (Recipe, "_train_step", 8, True),
     "in epoch 2": (Recipe, "_train_step", 11, False),
-    "before weights are written": (Recipe, "_write_weights", 3, False),
-    "after weights are written": (Recipe, "_write_weights", 3, True),
+    "before weights are written": (RunCheckpoints, "_write_weights", 3, False),
+    "after weights are written": (RunCheckpoints, "_write_weights", 3, True),
     "before recipe state is written": (torch, "save", 6, False),
     "before the rename": (os, "rename", 3, False),
     "after the rename": (os, "rename", 3, True),

@@ -203,7 +203,7 @@ def test_training_never_sees_a_held_out_pair(base, data, tmp_path):
     def seen(recipe):
         slots = recipe._replay.memory.example_ids.tolist()
         trained = [pair.example_id for pair in recipe._dataloader.dataset]
-        validated = [batch.num_pairs for batch in recipe._held_out_loss._batches]
+        validated = [batch.num_pairs for batch in recipe._validation.loss._batches]
         return slots, recipe._held_out, trained, validated
 
     by_seed = []
@@ -230,7 +230,7 @@ def scripted():
         patch.setattr(
             Recipe,
             "_validate",
-            lambda recipe: {"val_loss": LOSSES[recipe._totals["steps"] - 1]},
+            lambda recipe: {"val_loss": LOSSES[recipe._run.steps - 1]},
         )
         yield
 

@@ -73,6 +73,15 @@ def test_base_data_keys_and_scores():
     assert OmegaConf.to_container(OmegaConf.create(keys)) == config(seed=37)
 
 
+def test_full_finetuning():
+    cfg = config()
+    cfg["model"] = {"_component_": "erjepa.models.smollm2.smollm2_135m"}
+    card = model_card(cfg, {})
+    assert "| trained | every weight (full fine-tuning) |" in card
+    assert "tags: [torchtune, er-jepa]" in card
+    assert "LoRA" not in card and "peft" not in card
+
+
 def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):
     checkpoint = tmp_path / "epoch_0"
     checkpoint.mkdir()

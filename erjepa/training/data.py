@@ -1,0 +1,212 @@
+"""The pairs a run trains on, those it holds out, and their order."""
+
+from collections.abc import Collection
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from omegaconf import DictConfig
+from torch.utils.data import DataLoader
+from torchtune import utils
+from torchtune.modules.transforms import Transform
+
+from erjepa.datasets import (
+    PairedDataset,
+    StepSampler,
+    hold_out,
+    predictor_token_ids,
+)
+from erjepa.packing import PairCollator
+
+log = utils.get_logger("INFO")
+
+
+def fitting_pairs(
+    dataset: PairedDataset,
+    collator: PairCollator,
+    *,
+    max_seq_len: int,
+    skip_too_long: bool,
+) -> list[int]:
+    """The pairs that fit ``max_seq_len`` with their views.
+
+    Args:
+        dataset (PairedDataset): all pairs.
+        collator (PairCollator): what lays them out.
+        max_seq_len (int): most tokens of a pair.
+        skip_too_long (bool): leave out those that do not fit, and say how many.
+
+    Returns:
+        list[int]: their places in the dataset.
+
+    Raises:
+        ValueError: naming the longest, if one does not fit and is not to be skipped, or if
+            none fits.
+    """
+    lengths = [collator.length(pair) for pair in dataset]
+    fitting = [i for i, length in enumerate(lengths) if length <= max_seq_len]
+    if skipped := len(lengths) - len(fitting):
+        longest = max(range(len(lengths)), key=lengths.__getitem__)
+        message = (
+            f"{skipped} of {len(lengths)} pairs do not fit max_seq_len={max_seq_len}; the "
+            f"longest, {dataset.where(longest)}, takes {lengths[longest]} tokens with its "
+            "views"
+        )
+        if not skip_too_long:
+            raise ValueError(
+                f"{message}. Raise max_seq_len, or set skip_too_long=True."
+            )
+        utils.log_rank_zero(log, f"Skipping pairs: {message}.")
+    if not fitting:
+        raise ValueError(f"no pair fits max_seq_len={max_seq_len}")
+    return fitting
+
+
+def split_pairs(
+    dataset: PairedDataset, fitting: list[int], *, size: int | None, seed: int
+) -> tuple[list[int], list[int]]:
+    """Of the pairs that fit: those to train on, and those of ``validation``.
+
+    Args:
+        dataset (PairedDataset): all pairs.
+        fitting (list[int]): places of the pairs that fit.
+        size (int | None): ``validation.size``.
+        seed (int): ``validation.seed``.
+
+    Returns:
+        tuple[list[int], list[int]]: their places in the dataset.
+
+    Raises:
+        ValueError: if none is left to train on, or to validate on.
+    """
+    if size is None:
+        return fitting, []
+    # Of the whole dataset, so that it does not depend on the views, hence the method.
+    split = hold_out(dataset, size, seed)
+    fits = set(fitting)
+    train, held_out = (
+        [i for i in ids if i in fits] for ids in (split.train, split.held_out)
+    )
+    utils.log_rank_zero(
+        log,
+        f"Training on {len(train)} pairs, validating on {len(held_out)}; "
+        f"{split.copies} copies of held-out pairs are left out.",
+    )
+    if not train or not held_out:
+        raise ValueError(
+            f"validation.size={size} of {len(fitting)} pairs that fit max_seq_len: "
+            f"{len(train)} are left to train on, {len(held_out)} to validate on"
+        )
+    return train, held_out
+
+
+class TrainingPairs(NamedTuple):
+    """What a rank trains on, and what is held out.
+
+    Args:
+        sampler (StepSampler): which pairs a step has.
+        loader (DataLoader): yields the packed micro-batches of this rank, a step at a time,
+            ``list[PackedBatch]``.
+        held_out (list[int]): places in the dataset of the pairs to validate on.
+    """
+
+    sampler: StepSampler
+    loader: DataLoader
+    held_out: list[int]
+
+
+def training_pairs(
+    cfg: DictConfig,
+    dataset: PairedDataset,
+    collator: PairCollator,
+    *,
+    pin_memory: bool,
+) -> TrainingPairs:
+    """Keep the pairs that fit, hold some out, and deal the others into steps.
+
+    Args:
+        cfg (DictConfig): config of the run.
+        dataset (PairedDataset): all pairs.
+        collator (PairCollator): what packs them.
+        pin_memory (bool): for copies to a device.
+
+    Returns:
+        TrainingPairs: those of this rank.
+    """
+    fitting = fitting_pairs(
+        dataset,
+        collator,
+        max_seq_len=cfg.max_seq_len,
+        skip_too_long=cfg.skip_too_long,
+    )
+    validation = cfg.validation or {}
+    train, held_out = split_pairs(
+        dataset,
+        fitting,
+        size=validation.get("size"),
+        seed=validation.get("seed", 0),
+    )
+    sampler = StepSampler(
+        len(train),
+        batch_size=cfg.batch_size,
+        gradient_accumulation_steps=cfg.gradient_accumulation_steps,
+        world_size=dist.get_world_size(),
+        rank=dist.get_rank(),
+        seed=cfg.seed,
+        shuffle=cfg.shuffle,
+    )
+    loader = DataLoader(
+        # A list, which processes that are spawned can be given too.
+        [dataset[i] for i in train],
+        batch_sampler=sampler,
+        collate_fn=partial(collator.split, num_batches=cfg.gradient_accumulation_steps),
+        num_workers=cfg.num_workers,
+        pin_memory=pin_memory,
+        # Else every new iterator would draw from the state that LoRA dropout uses.
+        generator=torch.Generator(),
+    )
+    return TrainingPairs(sampler, loader, held_out)
+
+
+def pair_collators(
+    cfg: DictConfig,
+    tokenizer: Transform,
+    *,
+    views: str,
+    num_predictor_tokens: int,
+    vocab_size: int,
+    end_of_turn: Collection[str],
+    trim: bool,
+) -> tuple[PairCollator, PairCollator]:
+    """What packs new pairs, and what packs replayed ones.
+
+    Args:
+        cfg (DictConfig): config of the run.
+        tokenizer (Transform): of the model.
+        views (str): layout of the views, or ``none``.
+        num_predictor_tokens (int): k.
+        vocab_size (int): of the model.
+        end_of_turn (Collection[str]): of ``new`` and ``replay``, the pairs whose labels hold
+            the end of turn.
+        trim (bool): cut rows to their longest.
+
+    Returns:
+        tuple[PairCollator, PairCollator]: of new pairs, of replayed pairs.
+    """
+    predictor_ids = predictor_token_ids(
+        tokenizer, num_predictor_tokens, vocab_size, cfg.predictor_tokens
+    )
+    new, replay = (
+        PairCollator(
+            views=views,
+            predictor_ids=predictor_ids,
+            pad_id=tokenizer.pad_id,
+            row_length=cfg.row_length,
+            train_on_input=cfg.train_on_input,
+            trim=trim,
+            train_end_of_turn=path in end_of_turn,
+        )
+        for path in ("new", "replay")
+    )
+    return new, replay

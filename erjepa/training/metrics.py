@@ -1,0 +1,129 @@
+"""What a run logs of each step."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from omegaconf import DictConfig
+from torch import Tensor
+from torchtune import config, training
+from tqdm import tqdm
+
+from erjepa.training.passes import PassResult, StepTotals
+from erjepa.training.progress import RunProgress
+
+# Counted in a step, logged by the second.
+_RATES = ("tokens_per_second_per_gpu", "pairs_per_second")
+
+
+def step_metrics(
+    new: PassResult,
+    new_totals: StepTotals,
+    replayed: PassResult | None,
+    replay_totals: StepTotals,
+    *,
+    replay_weight: float,
+    has_views: bool,
+    world_size: int,
+) -> dict[str, Any]:
+    """The objective of a step, its terms, and what the step processed.
+
+    Args:
+        new (PassResult): of the new pairs.
+        new_totals (StepTotals): of the new pairs.
+        replayed (PassResult | None): of the replayed pairs.
+        replay_totals (StepTotals): of the replayed pairs.
+        replay_weight (float): :math:`\\beta`.
+        has_views (bool): whether pairs have embeddings.
+        world_size (int): number of ranks.
+
+    Returns:
+        dict[str, Any]: numbers and scalar tensors by the name they are logged under; rates
+        are amounts until :class:`MetricsLog` divides them by the step's seconds.
+    """
+    tokens = new_totals.tokens + replay_totals.tokens
+    metrics = {
+        "loss": new.loss,
+        "lm_loss": new.lm.sum() / max(new_totals.labels, 1),
+        "replay_lm_loss": 0.0,
+        "replay_jepa_loss": 0.0,
+        "replayed": replay_totals.pairs,
+        "tokens_per_second_per_gpu": tokens / world_size,
+        "pairs_per_second": new_totals.pairs,
+        "step_flops": new_totals.flops + replay_totals.flops,
+    }
+    if has_views:
+        metrics["jepa_loss"] = new.jepa.mean()
+        metrics["cosine_paired"] = new.cosine_paired
+        metrics["cosine_shuffled"] = new.cosine_shuffled
+    if replay_totals.pairs:
+        metrics["loss"] = new.loss + replay_weight * replayed.loss
+        metrics["replay_lm_loss"] = replayed.lm.sum() / replay_totals.labels
+        metrics["replay_jepa_loss"] = replayed.jepa.mean()
+    return metrics
+
+
+class MetricsLog:
+    """Hands the metrics of steps to a logger and to the progress bar; on rank 0.
+
+    Args:
+        cfg (DictConfig): config of the run, which the logger keeps as well.
+        device (torch.device): device of the run.
+    """
+
+    def __init__(self, cfg: DictConfig, device: torch.device) -> None:
+        self._every_n_steps = cfg.log_every_n_steps
+        self._peak_memory = cfg.log_peak_memory_stats and device.type == "cuda"
+        self._device = device
+        self._logger = None
+        if dist.get_rank() == 0:
+            self._logger = config.instantiate(cfg.metric_logger)
+            self._logger.log_config(cfg)
+
+    def progress_bar(self, run: RunProgress) -> tqdm:
+        """Of the epoch that the run is in."""
+        return tqdm(
+            total=run.steps_per_epoch,
+            initial=run.step_in_epoch,
+            disable=self._logger is None,
+        )
+
+    def step(
+        self,
+        metrics: dict[str, Any],
+        *,
+        epoch: int,
+        step: int,
+        seconds: float,
+        bar: tqdm,
+    ) -> None:
+        """Log one step; steps between those of ``log_every_n_steps`` if they validated.
+
+        Args:
+            metrics (dict[str, Any]): numbers and scalar tensors by their name.
+            epoch (int): of the step, 0-based.
+            step (int): of the run, 1-based.
+            seconds (float): that the step took.
+            bar (tqdm): of the epoch.
+        """
+        bar.update(1)
+        validated = {k: f"{v:.4f}" for k, v in metrics.items() if k.startswith("val_")}
+        is_time = validated or step % self._every_n_steps == 0
+        if not (is_time and self._logger is not None):
+            return
+        metrics = {
+            k: v.item() if isinstance(v, Tensor) else v for k, v in metrics.items()
+        }
+        for rate in _RATES:
+            metrics[rate] /= seconds
+        if self._peak_memory:
+            metrics.update(training.get_memory_stats(device=self._device))
+        bar.set_description(f"{epoch + 1}|loss {metrics['loss']:.4f}")
+        if validated:
+            bar.set_postfix(validated)
+        self._logger.log_dict(metrics, step=step)
+
+    def close(self) -> None:
+        """Close the logger."""
+        if self._logger is not None:
+            self._logger.close()

@@ -1,0 +1,99 @@
+"""Where a run is, and where it ends."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from erjepa.training.checkpoint import checkpoint_name
+
+
+class RunProgress:
+    """Counts the steps of a run.
+
+    Args:
+        epochs (int): of the run.
+        steps_per_epoch (int): optimizer steps of an epoch.
+        stop (Mapping[str, float | None]): limits on ``steps``, ``tokens`` and ``flops``; the
+            first one reached ends the run.
+
+    Attributes:
+        epoch (int): 0-based.
+        step_in_epoch (int): steps of the epoch that are done.
+        totals (dict[str, float]): of the run: ``steps``, ``tokens``, ``flops``, and ``seconds``
+            of training.
+        best (dict[str, list[float]]): best score of validation, by its first metric.
+    """
+
+    def __init__(
+        self, epochs: int, steps_per_epoch: int, stop: Mapping[str, float | None]
+    ) -> None:
+        self.steps_per_epoch = steps_per_epoch
+        self.epoch = 0
+        self.step_in_epoch = 0
+        self.totals = {"steps": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
+        self.best: dict[str, list[float]] = {}
+        self._epochs = epochs
+        self._stop = {name: n for name, n in stop.items() if n is not None}
+
+    @property
+    def steps(self) -> int:
+        """Steps of the run that are done."""
+        return self.totals["steps"]
+
+    def count(self, *, tokens: int, flops: int) -> None:
+        """Add a step and what it processed to the totals."""
+        self.totals["steps"] += 1
+        self.totals["tokens"] += tokens
+        self.totals["flops"] += flops
+
+    def advance(self, seconds: float) -> None:
+        """Go on to the next step, after one of so many seconds."""
+        self.totals["seconds"] += seconds
+        self.step_in_epoch += 1
+        if self.step_in_epoch == self.steps_per_epoch:
+            self.epoch, self.step_in_epoch = self.epoch + 1, 0
+
+    def has_reached_stop(self) -> bool:
+        """Whether a limit is reached."""
+        return any(self.totals[name] >= limit for name, limit in self._stop.items())
+
+    def is_over(self) -> bool:
+        """Whether a limit or the last epoch is reached."""
+        return self.epoch >= self._epochs or self.has_reached_stop()
+
+    def is_time(self, every_n_steps: int | None) -> bool:
+        """At the end of an epoch, of the run, and every so many steps, if not ``None``."""
+        return (
+            self.step_in_epoch == 0
+            or self.has_reached_stop()
+            or (every_n_steps is not None and self.steps % every_n_steps == 0)
+        )
+
+    def checkpoint_name(self) -> str:
+        """Of the checkpoint that is written here."""
+        if self.step_in_epoch == 0:
+            return checkpoint_name(self.epoch - 1, None)
+        return checkpoint_name(self.epoch, self.step_in_epoch)
+
+    def summary(self) -> dict[str, Any]:
+        """Where the run is, for those who read its checkpoints."""
+        return {
+            "steps": self.steps,
+            "epoch": self.epoch + self.step_in_epoch / self.steps_per_epoch,
+            "total_flops": self.totals["flops"],
+            "total_tokens": self.totals["tokens"],
+            "train_seconds": self.totals["seconds"],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run goes on from."""
+        return {
+            "epoch": self.epoch,
+            "step_in_epoch": self.step_in_epoch,
+            "totals": self.totals,
+            "best": self.best,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where :meth:`state_dict` was taken; ``state`` may hold more."""
+        self.epoch, self.step_in_epoch = state["epoch"], state["step_in_epoch"]
+        self.totals, self.best = state["totals"], state["best"]

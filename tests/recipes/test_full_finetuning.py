@@ -1,0 +1,271 @@
+"""A model without adapters: every weight is trained, exported and resumed.
+
+Chain: gradient of a step = torch's through the plain model, one pair at a time, on one rank and on
+two; a run = the slow algorithm; float32 weights that compute in bfloat16; a killed and resumed run =
+the uninterrupted one, bit for bit; exported weights in transformers = the live model.
+"""
+
+import functools
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torchtune.models.llama3 import llama3_tokenizer
+from torchtune.models.llama3_2 import llama3_2
+from torchtune.training import FullModelHFCheckpointer
+
+from erjepa.datasets import StepSampler, paired_dataset
+from erjepa.training import checkpoint
+from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
+from tests.models_for_tests import BASE_SHAPE
+from tests.recipes.harness import (
+    FULL,
+    FULL_BUILDER,
+    kill_at_call,
+    make_config,
+    overrides_for,
+    read_metrics,
+    train,
+    train_and_kill,
+)
+from tests.recipes.test_evaluation import evaluate
+from tests.recipes.test_precision import watch_gradients
+from tests.recipes.test_resume import assert_same, deterministic, state
+from tests.recipes.test_weights_that_leave import from_pretrained, logits_of
+from tests.reference.slow_training import train_slowly
+from tests.reference.three_forwards import reference_loss
+
+Recipe = recipe.LoRAFinetuneRecipeDistributedERJEPA
+
+
+def config(base, data, output_dir, *more, **overrides):
+    settings = {"model": FULL_BUILDER, "optimizer__lr": 1e-3, **overrides}
+    overrides = overrides_for(base, data, output_dir, **settings)
+    return make_config([*overrides, *more], FULL)
+
+
+def plain_model(base, output_dir):
+    """The base as torchtune has it."""
+    decoder = llama3_2(**BASE_SHAPE)
+    checkpointer = FullModelHFCheckpointer(
+        str(base), ["model.safetensors"], "LLAMA3_2", str(output_dir / "reference")
+    )
+    decoder.load_state_dict(checkpointer.load_checkpoint()["model"])
+    return decoder
+
+
+def pairs_of(cfg, data, count):
+    tokenizer = llama3_tokenizer(cfg.tokenizer.path, cfg.tokenizer.special_tokens_path)
+    return paired_dataset(tokenizer, source=str(data), max_examples=count)
+
+
+def weights_of(run):
+    """All weights of a rank's model, whole."""
+    return {
+        name: getattr(p, "full_tensor", lambda p=p: p)().detach().clone()
+        for name, p in run._model.named_parameters()
+    }
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_the_gradient_of_every_weight(base, data, tmp_path, world_size):
+    one_step = {
+        "dataset__max_examples": 8,
+        "batch_size": 4 // world_size,
+        "gradient_accumulation_steps": 2,
+        "epochs": 1,
+        "optimizer": "torch.optim.SGD",
+        "optimizer__lr": 1.0,
+        "lr_scheduler__num_warmup_steps": 0,
+        "clip_grad_norm": "null",
+    }
+    cfg = config(base, data, tmp_path, **one_step)
+    (after, *_) = train(cfg, world_size, weights_of)
+
+    decoder = plain_model(base, tmp_path)
+    predictor = decoder.tok_embeddings.weight[[266]].detach().clone().requires_grad_()
+    before = {name: p.detach().clone() for name, p in decoder.named_parameters()}
+    loss, *_ = reference_loss(
+        decoder,
+        list(pairs_of(cfg, data, 8)),
+        views="shared",
+        predictor_ids=[266],
+        predictor_rows=predictor,
+    )
+    loss.backward()
+    before["predictor"] = predictor.detach()
+    expected = {name: p.grad for name, p in decoder.named_parameters()}
+    expected["predictor"] = predictor.grad
+    found = {name.removeprefix("decoder."): weight for name, weight in after.items()}
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert gradient.abs().max() > 1e-3, name
+        torch.testing.assert_close(
+            before[name] - found[name], gradient, rtol=1e-3, atol=1e-5, msg=name
+        )
+
+
+def test_recipe_equals_the_slow_algorithm(base, data, tmp_path):
+    settings = {"budget": 5, "neighbors": 3, "capacity": 14}
+    cfg = config(
+        base,
+        data,
+        tmp_path,
+        dataset__max_examples=22,
+        clip_grad_norm=2.0,
+        log_replay_gradients_every_n_steps=1,
+        **{f"replay__{name}": value for name, value in settings.items()},
+    )
+
+    def result(run):
+        addresses = run._replay.memory.addresses
+        return addresses.projection, addresses.top_k, weights_of(run)
+
+    ((projection, top_k, weights),) = train(cfg, 1, result)
+    sampler = StepSampler(
+        22,
+        batch_size=4,
+        gradient_accumulation_steps=1,
+        world_size=1,
+        rank=0,
+        seed=82,
+    )
+    steps = []
+    for epoch in range(2):
+        sampler.set_position(epoch)
+        steps += list(sampler)
+    decoder = plain_model(base, tmp_path)
+    expected, _ = train_slowly(
+        decoder,
+        pairs_of(cfg, data, 22),
+        steps,
+        predictor_ids=[266],
+        selection="content",
+        beta=1.0,
+        projection=projection,
+        top_k=top_k,
+        lr=1e-3,
+        warmup=2,
+        num_training_steps=len(steps),
+        max_norm=2.0,
+        **settings,
+    )
+    metrics = read_metrics(tmp_path)
+    assert len(metrics) == len(expected) == 12
+    for step, (mine, slow) in enumerate(zip(metrics, expected, strict=True), start=1):
+        for name, value in slow.items():
+            assert mine[name] == pytest.approx(value, rel=1e-3), f"{name}, step {step}"
+    for name, weight in decoder.named_parameters():
+        torch.testing.assert_close(
+            weights[f"decoder.{name}"], weight, rtol=1e-3, atol=1e-4, msg=name
+        )
+
+
+def test_float32_weights_compute_in_bfloat16(base, data, tmp_path, monkeypatch):
+    seen = watch_gradients(monkeypatch)
+
+    def dtypes(run):
+        states = run._optimizer.state.values()
+        return {
+            "held": {p.dtype for p in run._model.parameters()},
+            "trained": all(p.requires_grad for p in run._model.parameters()),
+            "moments": {s[name].dtype for s in states for name in s if name != "step"},
+            **seen,
+        }
+
+    metrics = {}
+    for world_size in (1, 2):
+        output_dir = tmp_path / str(world_size)
+        overrides = {"dtype": "bf16", "epochs": 1, "max_steps_per_epoch": 4}
+        overrides |= {"batch_size": 4 // world_size, "gradient_accumulation_steps": 2}
+        cfg = config(base, data, output_dir, **overrides)
+        for found in train(cfg, world_size, dtypes):
+            assert found == {
+                "held": {torch.float32},
+                "trained": True,
+                "moments": {torch.float32},
+                "gradients": {torch.float32},
+                "hidden": {torch.bfloat16},
+                "rounded": {False},
+            }
+        metrics[world_size] = read_metrics(output_dir)
+        exported = load_file(output_dir / "epoch_0/model-00001-of-00001.safetensors")
+        assert {weight.dtype for weight in exported.values()} == {torch.bfloat16}
+    # The gradients of parts of a step are rounded apart from each other.
+    for one, two in zip(metrics[1], metrics[2], strict=True):
+        for name in ("loss", "lm_loss", "grad_norm"):
+            assert two[name] == pytest.approx(one[name], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "dtype"), [(1, "bf16"), (2, "bf16"), (1, "fp32")]
+)
+def test_killed_and_resumed(base, data, tmp_path, world_size, dtype):
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    settings = {"dtype": dtype, "save_every_n_steps": 2, "epochs": 1}
+    final = train(config(base, data, whole, **settings), world_size, state)[0]
+    arm = functools.partial(kill_at_call, Recipe, "_train_step", 6)
+    train_and_kill(config(base, data, part, **settings), world_size, arm)
+    saved = torch.load(part / "epoch_0_step_4" / checkpoint.RECIPE_STATE)["weights"]
+    assert {weight.dtype for weight in saved.values()} == {torch.float32}
+    resumed = config(base, data, part, resume_from_checkpoint=True, **settings)
+    mine = train(resumed, world_size, state)[0]
+    assert_same(mine, final)
+    assert deterministic(read_metrics(part)) == deterministic(read_metrics(whole))
+    file = "epoch_0/model-00001-of-00001.safetensors"
+    assert (part / file).read_bytes() == (whole / file).read_bytes()
+
+
+def test_checkpoints_leave_and_are_scored(base, data, tmp_path):
+    """In transformers, and by the evaluation; those at FLOPs and the best as well."""
+    pairs = [
+        "eval_dataset=erjepa.datasets.paired_dataset",
+        f"eval_dataset.source={data}",
+    ]
+    settings = {
+        "optimizer__lr": 1e-2,
+        "epochs": 1,
+        "checkpoint_at_flops": "[1.0]",
+        "validation__size": 4,
+        "keep_best": True,
+        "max_new_tokens": 4,
+        "eval_batch_size": 44,
+    }
+    pairs.append("~eval_dataset.subset")
+    cfg = config(base, data, tmp_path, *pairs, **settings)
+    (logits,) = train(cfg, 1, lambda run: logits_of(run._model.decoder))
+    assert (logits_of(from_pretrained(base)) - logits).abs().max() > 0.1
+    for name in ("epoch_0", "best"):
+        loaded = logits_of(from_pretrained(tmp_path / name))
+        torch.testing.assert_close(loaded, logits, rtol=0, atol=1e-4)
+    first = logits_of(from_pretrained(tmp_path / "flops_0"))
+    assert (first - logits).abs().max() > 1e-2
+    assert not list(tmp_path.glob("*/adapter*"))
+    card = (tmp_path / "epoch_0" / "README.md").read_text()
+    assert (
+        "| trained | every weight (full fine-tuning) |" in card and "LoRA" not in card
+    )
+    summary = evaluate(cfg)
+    assert summary["weights"] == "full" and summary["checkpoint"].endswith("epoch_0")
+    with pytest.raises(ValueError, match="merged=True, but the model has no adapters"):
+        evaluate(config(base, data, tmp_path, *pairs, merged=True, **settings))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"save_adapter_weights_only": True}, "save_adapter_weights_only=True, but"),
+        ({"train_predictor_tokens": False}, "train_predictor_tokens=False: a model"),
+    ],
+)
+def test_keys_that_are_for_adapters(base, data, tmp_path, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        train(config(base, data, tmp_path, **overrides))
+
+
+def test_resuming_keeps_what_is_trained(base, data, tmp_path):
+    adapters = overrides_for(base, data, tmp_path, stop__steps=1)
+    train(make_config(adapters))
+    resumed = {"resume_from_checkpoint": True, "stop__steps": 2}
+    with pytest.raises(ValueError, match="trained other weights than this run"):
+        train(config(base, data, tmp_path, **resumed))

@@ -1,0 +1,57 @@
+"""Where a run is: counted, named, ended, and put back."""
+
+import pytest
+
+from erjepa.training.progress import RunProgress
+
+
+def after(steps, stop=(), epochs=2):
+    run = RunProgress(epochs, 3, dict(stop))
+    for _ in range(steps):
+        run.count(tokens=10, flops=100)
+        run.advance(0.5)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("steps", "name", "epoch"),
+    [
+        (1, "epoch_0_step_1", 1 / 3),
+        (3, "epoch_0", 1),
+        (5, "epoch_1_step_2", 5 / 3),
+        (6, "epoch_1", 2),
+    ],
+)
+def test_names_and_counts(steps, name, epoch):
+    run = after(steps)
+    assert run.checkpoint_name() == name
+    assert run.summary() == {
+        "steps": steps,
+        "epoch": pytest.approx(epoch),
+        "total_flops": 100 * steps,
+        "total_tokens": 10 * steps,
+        "train_seconds": 0.5 * steps,
+    }
+    assert run.is_over() == (steps == 6)
+
+
+def test_it_is_time_every_so_many_steps_and_at_ends():
+    times = {
+        every: [after(n).is_time(every) for n in range(1, 7)] for every in (None, 2)
+    }
+    assert times[None] == [False, False, True, False, False, True]
+    assert times[2] == [False, True, True, True, False, True]
+    assert after(4, {"tokens": 40}).is_time(None)
+
+
+@pytest.mark.parametrize("stop", [{"steps": 4}, {"tokens": 31}, {"flops": 400}])
+def test_the_first_limit_ends_the_run(stop):
+    limits = {"steps": None, "flops": 10_000, **stop}
+    assert [after(n, limits).is_over() for n in (3, 4)] == [False, True]
+
+
+def test_a_run_goes_on_from_its_state():
+    run, other = after(4), after(0)
+    run.best = {"val_loss": -1.0}
+    other.load_state_dict({**run.state_dict(), "optimizer": None})
+    assert vars(other) == vars(run)
