@@ -9,10 +9,9 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
 from torchtune import config
 
-from erjepa.config import check_keys, config_path, prepare
+from erjepa.configs import complete, load
 from erjepa.datasets.pairs import Pair
 from erjepa.packing import BLOCK, PairCollator
 
@@ -74,18 +73,13 @@ def measure_config(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     Raises:
         ValueError: if an override is no ``key=value``, or nothing reads its key.
     """
-    for override in overrides:
-        if "=" not in override:
-            raise ValueError(f"{override}: expected key=value")
-    prepare()
-    base = OmegaConf.load(config_path(name))
-    cfg = OmegaConf.merge(base, OmegaConf.from_dotlist(list(overrides)))
-    check_keys(cfg, dict.fromkeys(base))
+    cfg = complete(load(name, overrides))
     dataset = config.instantiate(cfg.dataset, config.instantiate(cfg.tokenizer))
+    is_sft = cfg.loss.get("jepa_weight") == 0 and cfg.replay.weight == 0
     collator = PairCollator(
-        views=cfg.get("views", "shared"),
+        views="none" if is_sft else cfg.views,
         # Which ids the predictor tokens have does not change a length.
-        predictor_ids=[0] * cfg.num_predictor_tokens,
+        predictor_ids=[0] * (0 if is_sft else cfg.num_predictor_tokens),
     )
     return token_statistics(dataset, collator)
 

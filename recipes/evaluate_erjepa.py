@@ -10,7 +10,7 @@ from torchtune import config, training, utils
 from torchtune.modules.peft import get_adapter_params
 from tqdm import tqdm
 
-import erjepa.config
+import erjepa.configs
 from erjepa.datasets import hold_out, predictor_token_ids
 from erjepa.evaluation.alignment import pair_cosines
 from erjepa.evaluation.answers import generate_answers
@@ -23,7 +23,6 @@ from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state
 from erjepa.training.distributed import init_process_group
 from erjepa.training.model_card import write_model_card
-from erjepa_recipe.keys import KEYS, require_files
 
 log = utils.get_logger("INFO")
 
@@ -56,19 +55,15 @@ class EvaluationRecipeERJEPA:
         self._world_size, self._rank = utils.get_world_size_and_rank()
         self._batch_size = cfg.eval_batch_size
         self._max_new_tokens = cfg.max_new_tokens
-        self._alignment = cfg.get("alignment", False)
-        self._merged = cfg.get("merged", False)
-        self._split = cfg.get("eval_split", "test")
+        self._alignment = cfg.alignment
+        self._merged = cfg.merged
+        self._split = cfg.eval_split
         self._output_dir = Path(cfg.output_dir)
         self._require_split(cfg)
         self._checkpoints = self._find_checkpoints(cfg)
-        self._task = load_task(cfg.task, cfg.get("databases", None))
+        self._task = load_task(cfg.task, cfg.databases)
 
     def _require_split(self, cfg: DictConfig) -> None:
-        if self._split not in ("test", "validation"):
-            raise ValueError(
-                f"eval_split must be one of test, validation, got {self._split!r}"
-            )
         size = OmegaConf.select(cfg, "validation.size")
         if self._split == "validation" and size is None:
             raise ValueError(
@@ -78,11 +73,11 @@ class EvaluationRecipeERJEPA:
 
     def _find_checkpoints(self, cfg: DictConfig) -> list[Path | None]:
         """Folders to score, each by a name of its own; ``None`` is the base model."""
-        if cfg.get("base_only", False):
+        if cfg.base_only:
             if self._merged:
                 raise ValueError("merged=True scores a checkpoint, base_only=True none")
             return [None]
-        if given := cfg.get("checkpoint_dir", None):
+        if given := cfg.checkpoint_dir:
             paths = [Path(p) for p in ([given] if isinstance(given, str) else given)]
             for path in paths:
                 if not path.is_dir():
@@ -103,7 +98,7 @@ class EvaluationRecipeERJEPA:
 
     def setup(self, cfg: DictConfig) -> None:
         """Load tokenizer, examples and model."""
-        require_files(cfg)
+        erjepa.configs.require_files(cfg)
         self._tokenizer = config.instantiate(cfg.tokenizer)
         self._setup_pairs(cfg)
         # Merged weights are never quantized.
@@ -120,15 +115,15 @@ class EvaluationRecipeERJEPA:
         if self._alignment:
             vocab_size = self._model.tok_embeddings.num_embeddings
             self._collator = PairCollator(
-                views=cfg.get("views", "shared"),
+                views=cfg.views,
                 predictor_ids=predictor_token_ids(
                     self._tokenizer,
                     cfg.num_predictor_tokens,
                     vocab_size,
-                    cfg.get("predictor_tokens", None),
+                    cfg.predictor_tokens,
                 ),
                 pad_id=self._tokenizer.pad_id,
-                row_length=cfg.get("row_length", None),
+                row_length=cfg.row_length,
                 trim=self._device.type != "cuda",
             )
 
@@ -140,11 +135,11 @@ class EvaluationRecipeERJEPA:
         self._ids = list(range(len(self._dataset)))
         train, train_ids = None, []
         if self._split == "validation":
-            size, seed = cfg.validation.size, cfg.validation.get("seed", 0)
+            size, seed = cfg.validation.size, cfg.validation.seed
             split = hold_out(self._dataset, size, seed)
             self._ids = sorted(split.held_out)
             train, train_ids = self._dataset, split.train
-        elif self._rank == 0 and cfg.get("dataset", None) is not None:
+        elif self._rank == 0 and cfg.dataset is not None:
             train = config.instantiate(cfg.dataset, self._tokenizer)
             train_ids = range(len(train))
         self._in_train = None
@@ -288,7 +283,7 @@ class EvaluationRecipeERJEPA:
         return predictions
 
 
-@erjepa.config.parse
+@erjepa.configs.parse
 def recipe_main(cfg: DictConfig) -> None:
     """
     Entry point for the recipe.
@@ -297,7 +292,6 @@ def recipe_main(cfg: DictConfig) -> None:
         - Parameters specified in config (a path, or a name such as ``llama3_2_1b_synth``)
         - Overwritten by arguments from the command-line
     """
-    erjepa.config.check_keys(cfg, KEYS)
     init_process_group(utils.get_device(device=cfg.device))
     recipe = EvaluationRecipeERJEPA(cfg)
     recipe.setup(cfg)

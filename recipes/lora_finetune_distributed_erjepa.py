@@ -13,12 +13,12 @@ from torch.distributed.tensor import DTensor
 from torchtune import config, training, utils
 from torchtune.recipe_interfaces import FTRecipeInterface
 
-import erjepa.config
+import erjepa.configs
 from erjepa.datasets import Pair
-from erjepa.evaluation.validation import Validation, check_validation
+from erjepa.evaluation.validation import Validation
 from erjepa.objective import StepFlops
 from erjepa.packing import BLOCK, PackedBatch
-from erjepa.replay import Draw, EpisodicReplay, validate_replay
+from erjepa.replay import Draw, EpisodicReplay
 from erjepa.training.data import pair_collators, training_pairs
 from erjepa.training.distributed import (
     all_reduce_sum,
@@ -33,7 +33,6 @@ from erjepa.training.random_state import random_state, set_random_state
 from erjepa.training.replay_probe import ReplayProbe
 from erjepa.training.saving import RunCheckpoints, require_fresh_output
 from erjepa.training.sharding import set_last_backward
-from erjepa_recipe.keys import KEYS, require_files
 
 
 class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
@@ -69,11 +68,13 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._device = utils.get_device(device=cfg.device)
         self._on_cuda = self._device.type == "cuda"
         self._dtype = training.get_dtype(cfg.dtype, device=self._device)
-        self._trainable_dtype = self._get_trainable_dtype(cfg)
+        self._trainable_dtype = training.get_dtype(
+            cfg.trainable_dtype or cfg.dtype, device=self._device
+        )
         self._world_size, self._rank = utils.get_world_size_and_rank()
         self._is_rank_zero = self._rank == 0
         self._seed = training.set_seed(
-            seed=cfg.seed, debug_mode=cfg.get("cudnn_deterministic_mode", None)
+            seed=cfg.seed, debug_mode=cfg.cudnn_deterministic_mode
         )
         cfg.seed = self._seed  # one is drawn where it is null
         self._batch_size = cfg.batch_size
@@ -94,11 +95,10 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
 
     def setup(self, cfg: DictConfig) -> None:
         """Build everything; whatever can be wrong in the config fails before weights load."""
-        self._require_sizes(cfg)
+        self._require_whole_blocks(cfg)
         replay = OmegaConf.to_container(cfg.replay or {"weight": 0}, resolve=True)
-        validate_replay(**replay)
         self._loss_fn = config.instantiate(cfg.loss)
-        require_files(cfg)
+        erjepa.configs.require_files(cfg)
         require_fresh_output(
             Path(cfg.output_dir),
             resume=cfg.resume_from_checkpoint,
@@ -126,7 +126,6 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             views=views,
             num_predictor_tokens=num_predictor_tokens,
             vocab_size=embeddings.num_embeddings,
-            end_of_turn=self._paths_with_end_of_turn(cfg),
             trim=not self._on_cuda,
         )
         self._sampler, self._dataloader, self._held_out = training_pairs(
@@ -187,58 +186,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         if state is not None:
             self._restore(state)
 
-    def _get_trainable_dtype(self, cfg: DictConfig) -> torch.dtype:
-        """Of what is trained: ``dtype``, or float32."""
-        name = cfg.get("trainable_dtype", "fp32") or cfg.dtype
-        if name not in ("fp32", cfg.dtype):
-            raise ValueError(
-                f"trainable_dtype={name}: what is trained is held in fp32, or in dtype "
-                f"({cfg.dtype}) where trainable_dtype=null"
-            )
-        return training.get_dtype(name, device=self._device)
-
-    def _paths_with_end_of_turn(self, cfg: DictConfig) -> set[str]:
-        """The paths of the objective whose labels hold the end of turn."""
-        choice = cfg.get("train_end_of_turn", "all")
-        known = {
-            "all": {"new", "replay"},
-            "new": {"new"},
-            "replay": {"replay"},
-            "none": set(),
-        }
-        if choice not in known:
-            raise ValueError(
-                f"train_end_of_turn must be one of {', '.join(known)}, got {choice!r}"
-            )
-        return known[choice]
-
-    def _require_sizes(self, cfg: DictConfig) -> None:
-        at_least_one = ("batch_size", "gradient_accumulation_steps", "epochs")
-        optional = ("max_steps_per_epoch", "save_every_n_steps")
-        probe = "log_replay_gradients_every_n_steps"
-        for key in (*at_least_one, *optional, probe):
-            if (value := cfg.get(key, None)) is not None and value < 1:
-                raise ValueError(f"{key} must be at least 1, got {value}")
-        check_validation(
-            **(cfg.get("validation") or {}),
-            eval_every_n_steps=cfg.get("eval_every_n_steps", None),
-            keep_best=cfg.get("keep_best", False),
-        )
-        budgets = self._flops_budgets
-        if not (
-            all(isinstance(budget, (int, float)) for budget in budgets)
-            and all(a < b for a, b in zip([0, *budgets], budgets, strict=False))
-        ):
-            raise ValueError(
-                f"checkpoint_at_flops must be an ascending list of FLOPs, got {budgets}"
-            )
-        row_length = cfg.get("row_length", None)
-        if row_length is not None and row_length < cfg.max_seq_len:
-            raise ValueError(
-                f"row_length={row_length} is shorter than max_seq_len={cfg.max_seq_len}; "
-                "a row must hold the longest pair."
-            )
-        if self._device.type == "cuda" and (row_length is None or row_length % BLOCK):
+    def _require_whole_blocks(self, cfg: DictConfig) -> None:
+        row_length = cfg.row_length
+        if self._on_cuda and (row_length is None or row_length % BLOCK):
             raise ValueError(
                 f"row_length={row_length}: on CUDA it must be a multiple of {BLOCK}, "
                 "FlexAttention's block."
@@ -517,7 +467,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         dist.destroy_process_group()
 
 
-@erjepa.config.parse
+@erjepa.configs.parse
 def recipe_main(cfg: DictConfig) -> None:
     """
     Entry point for the recipe.
@@ -526,7 +476,6 @@ def recipe_main(cfg: DictConfig) -> None:
         - Parameters specified in config (a path, or a name such as ``llama3_2_1b_synth``)
         - Overwritten by arguments from the command-line
     """
-    erjepa.config.check_keys(cfg, KEYS)
     device = utils.get_device(device=cfg.device)
     init_process_group(device)
     if cfg.fsdp_cpu_offload:

@@ -8,10 +8,10 @@ ROOT = Path(__file__).parents[1]
 # Part of the package -> parts of the project that it may import.
 MAY_IMPORT = {
     "replay": set(),
-    "config": set(),
+    "configs": {"replay"},
     "training": {"datasets", "packing", "objective"},
     "datasets": set(),
-    "stats": {"datasets", "packing", "config"},
+    "stats": {"datasets", "packing", "configs"},
     "packing": {"datasets"},
     "objective": {"packing"},
     "models": {"datasets"},
@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "analysis": {"tasks"},
     "report": {"analysis"},
     "demo": {"analysis"},
-    "experiment": {"config", "evaluation", "training", "report"},
+    "experiment": {"configs", "evaluation", "training", "report"},
 }
 
 

@@ -22,50 +22,6 @@ from erjepa.training.distributed import all_reduce_sum
 from erjepa.training.gathered import gathered
 
 
-def check_validation(
-    *,
-    size: int | None = None,
-    seed: int = 0,
-    generate: int = 0,
-    eval_every_n_steps: int | None = None,
-    keep_best: bool = False,
-) -> None:
-    """Checks the `validation:` keys and those that need them, before data is read.
-
-    Raises:
-        ValueError: for the first setting that is wrong; it names the key.
-    """
-    for key, value, least in (
-        ("validation.size", size, 1),
-        ("validation.seed", seed, 0),
-        ("validation.generate", generate, 0),
-        ("eval_every_n_steps", eval_every_n_steps, 1),
-    ):
-        optional = value is None and key in ("validation.size", "eval_every_n_steps")
-        if not optional and (type(value) is not int or value < least):
-            raise ValueError(
-                f"{key} must be a whole number of at least {least}, got {value!r}"
-            )
-    if not isinstance(keep_best, bool):
-        raise ValueError(f"keep_best must be True or False, got {keep_best!r}")
-    if size is None:
-        for key, value in (
-            ("eval_every_n_steps", eval_every_n_steps),
-            ("validation.generate", generate),
-            ("keep_best", keep_best),
-        ):
-            if value:
-                raise ValueError(
-                    f"{key}={value} needs pairs to validate on; set validation.size to how "
-                    "many of the training pairs to hold out"
-                )
-    elif generate > size:
-        raise ValueError(
-            f"validation.generate={generate} is more than validation.size={size}, the "
-            "pairs that there are to answer"
-        )
-
-
 class HeldOutLoss:
     """The objective of training on held-out pairs, without dropout and without gradient.
 

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-import erjepa.config
+import erjepa.configs
 from erjepa.experiment.config import (
     BATCH_SIZE_TIMES,
     TOKENS_OF,
@@ -75,7 +73,7 @@ def cells(experiment: Experiment) -> list[Cell]:
 def _batch_size(config: str, overrides: Mapping[str, Any]) -> int:
     if "batch_size" in overrides:
         return overrides["batch_size"]
-    return OmegaConf.load(erjepa.config.config_path(config)).batch_size
+    return erjepa.configs.load(config).batch_size
 
 
 def training_command(

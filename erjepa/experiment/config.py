@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-import erjepa.config
+import erjepa.configs
 
 # Overrides that only the grid knows, and turns into keys of the recipe.
 TOKENS_OF, BATCH_SIZE_TIMES = "stop.tokens_of", "batch_size_times"
@@ -147,13 +147,13 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
             sense.
         FileNotFoundError: if there is no such experiment, or a config it names.
     """
-    erjepa.config.prepare()
-    path = erjepa.config.config_path(name, "experiments")
+    erjepa.configs.prepare()
+    path = erjepa.configs.config_path(name, "experiments")
     try:
         cfg = OmegaConf.create(_with_defaults(path))
         for argument in arguments:
             _set(cfg, argument)
-        erjepa.config.check_keys(cfg, {f.name: None for f in fields(Experiment)})
+        erjepa.configs.reject_unknown("", cfg, [f.name for f in fields(Experiment)])
         values = OmegaConf.to_container(cfg, resolve=True)
         values["methods"] = {
             method: overrides or {}
@@ -174,7 +174,7 @@ def _with_defaults(path: str) -> dict[str, Any]:
         return cfg
     beside = Path(path).parent / f"{defaults}.yaml"
     known = str(beside) if beside.is_file() else defaults
-    parent = _with_defaults(erjepa.config.config_path(known, "experiments"))
+    parent = _with_defaults(erjepa.configs.config_path(known, "experiments"))
     return {**parent, **cfg}
 
 
@@ -195,7 +195,7 @@ def _set(cfg: DictConfig, argument: str) -> None:
 def _check_overrides(experiment: Experiment, dataset: str) -> None:
     """Reject overrides that the config of a run shows no key for."""
     config, own = config_of(experiment.datasets[dataset])
-    cfg = OmegaConf.load(erjepa.config.config_path(config))
+    cfg = erjepa.configs.load(config)
     sections = {
         "overrides": experiment.overrides,
         f"datasets: {dataset}": own,
@@ -209,9 +209,9 @@ def _check_overrides(experiment: Experiment, dataset: str) -> None:
                 raise ValueError(f"{place}: {first} is set by the grid")
             section = cfg.get(first)
             try:
-                erjepa.config.reject_unknown("", [first], [*cfg, BATCH_SIZE_TIMES])
+                erjepa.configs.reject_unknown("", [first], [*cfg, BATCH_SIZE_TIMES])
                 if rest and OmegaConf.is_dict(section) and "_component_" not in section:
                     known = [*section, TOKENS_OF.removeprefix("stop.")]
-                    erjepa.config.reject_unknown(f"{first}.", [rest], known)
+                    erjepa.configs.reject_unknown(f"{first}.", [rest], known)
             except ValueError as error:
                 raise ValueError(f"{place}: {error}") from None

@@ -1,6 +1,5 @@
 """The pairs a run trains on, those it holds out, and their order."""
 
-from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -176,7 +175,6 @@ def pair_collators(
     views: str,
     num_predictor_tokens: int,
     vocab_size: int,
-    end_of_turn: Collection[str],
     trim: bool,
 ) -> tuple[PairCollator, PairCollator]:
     """What packs new pairs, and what packs replayed ones.
@@ -187,8 +185,6 @@ def pair_collators(
         views (str): layout of the views, or ``none``.
         num_predictor_tokens (int): k.
         vocab_size (int): of the model.
-        end_of_turn (Collection[str]): of ``new`` and ``replay``, the pairs whose labels hold
-            the end of turn.
         trim (bool): cut rows to their longest.
 
     Returns:
@@ -205,7 +201,7 @@ def pair_collators(
             row_length=cfg.row_length,
             train_on_input=cfg.train_on_input,
             trim=trim,
-            train_end_of_turn=path in end_of_turn,
+            train_end_of_turn=cfg.train_end_of_turn in ("all", path),
         )
         for path in ("new", "replay")
     )

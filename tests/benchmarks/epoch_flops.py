@@ -11,11 +11,10 @@ import random
 import sys
 
 import torch
-from omegaconf import OmegaConf
 from torchtune import config
 from torchtune.modules.peft import get_adapter_params, set_trainable_params
 
-import erjepa.config
+import erjepa.configs
 from erjepa.datasets import Pair, StepSampler, predictor_token_ids
 from erjepa.objective.flops import StepFlops
 from erjepa.packing import PairCollator
@@ -85,8 +84,7 @@ def epoch_counts(cfg, num_ranks: int) -> list[Row]:
 
 
 if __name__ == "__main__":
-    erjepa.config.prepare()
-    cfg = OmegaConf.load(erjepa.config.config_path(sys.argv[1]))
-    cfg = OmegaConf.merge(cfg, OmegaConf.from_dotlist(sys.argv[3:]))
+    erjepa.configs.prepare()
+    cfg = erjepa.configs.complete(erjepa.configs.load(sys.argv[1], sys.argv[3:]))
     for row in epoch_counts(cfg, int(sys.argv[2])):
         print(f"{row.name:<34}{row.value:12.4g} {row.unit}")

@@ -12,12 +12,11 @@ import tempfile
 from functools import partial
 
 import torch
-from omegaconf import OmegaConf
 from torchtune import config, training
 from torchtune.models.llama3_2 import llama3_2
 from torchtune.modules import TransformerDecoder
 
-import erjepa.config
+import erjepa.configs
 from erjepa.evaluation.generation import batches_of_like_length, generate_greedy
 from tests.benchmarks.device import DEVICE, ON_GPU, where
 from tests.benchmarks.timing import Row, Times, interleave, ratio
@@ -37,8 +36,7 @@ LARGER = {
 
 def benchmark(quick: bool) -> list[Row]:
     """Milliseconds a prompt, in a batch and alone, and their ratio."""
-    erjepa.config.prepare()
-    cfg = OmegaConf.load(erjepa.config.config_path("tiny_synth"))
+    cfg = erjepa.configs.load("tiny_synth")
     tokenizer = config.instantiate(cfg.tokenizer)
     dataset = config.instantiate(cfg.eval_dataset, tokenizer)
     prompts = [dataset.prompt(i) for i in range(len(dataset))]

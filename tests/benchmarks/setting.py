@@ -17,11 +17,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import erjepa.config
 import erjepa.models
 from erjepa.datasets.nl_rx_grammar import generate_records
 from erjepa.training.distributed import init_process_group
-from erjepa_recipe.keys import KEYS
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     LoRAFinetuneRecipeDistributedERJEPA,
 )
@@ -128,7 +126,6 @@ def build_recipe(
         **overrides,
     }
     cfg = make_config(overrides_for(model, pairs, output_dir, **settings))
-    erjepa.config.check_keys(cfg, KEYS)
     recipe = LoRAFinetuneRecipeDistributedERJEPA(cfg)
     recipe.setup(cfg)
     recipe._model.train()

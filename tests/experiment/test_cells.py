@@ -4,16 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
-from erjepa.config import config_path
+import erjepa.configs
+from erjepa.configs import config_names
 from erjepa.experiment.cells import (
     cells,
     checkpoints_to_score,
     evaluation_command,
     training_command,
 )
-from erjepa.experiment.config import Experiment
+from erjepa.experiment.config import Experiment, load_experiment
 
 METHODS = {
     "Matched": {"replay.weight": 0, "stop.tokens_of": "ER-JEPA content"},
@@ -60,7 +60,7 @@ def test_more_pairs_in_a_step():
     """Twice those of the config or of what else sets them."""
     methods = {"Twice": {"batch_size_times": 2}, "Once": {}}
     (twice, once, *_) = cells(experiment(methods=methods, datasets={"a": "tiny_synth"}))
-    configured = OmegaConf.load(config_path("tiny_synth")).batch_size
+    configured = erjepa.configs.load("tiny_synth").batch_size
     assert twice.overrides["batch_size"] == 2 * configured
     assert "batch_size" not in once.overrides
     assert "batch_size_times" not in twice.overrides
@@ -139,3 +139,15 @@ def test_checkpoints_to_score(tmp_path, budgets, checkpoints, expected):
         checkpoint(tmp_path, name, steps)
     found = checkpoints_to_score(experiment(budgets=budgets), tmp_path)
     assert [path.name for path in found] == expected
+
+
+@pytest.mark.parametrize("name", config_names("experiments"))
+def test_packaged_experiments_ask_for_runs_that_configs_allow(name, tmp_path):
+    packaged = load_experiment(name)
+    erjepa.configs.prepare()
+    for cell in {cell.method: cell for cell in cells(packaged)}.values():
+        command = training_command(packaged, cell, tmp_path)
+        start = command.index("--config") + 1
+        erjepa.configs.complete(
+            erjepa.configs.load(command[start], command[start + 1 :])
+        )

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-import erjepa.config
+import erjepa.configs
 from erjepa.experiment.config import load_experiment
 from erjepa.experiment.results import begin
 from erjepa.report import build_report
 
-PACKAGED = erjepa.config.config_names("experiments")
+PACKAGED = erjepa.configs.config_names("experiments")
 
 VALID = """
 name: small

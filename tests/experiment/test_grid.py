@@ -25,7 +25,6 @@ def write_experiment(folder, base, data, methods, **keys):
     overrides = overrides_for(base, data, folder)
     settings = dict(o.partition("=")[::2] for o in overrides if "=" in o)
     del settings["output_dir"]
-    settings["~dataset.subset"] = settings["~eval_dataset.subset"] = None
     settings["eval_dataset"] = "erjepa.datasets.paired_dataset"
     settings["eval_dataset.source"] = str(data)
     settings |= {"max_new_tokens": 4, "eval_batch_size": 11, "epochs": 4}

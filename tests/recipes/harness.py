@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from omegaconf import OmegaConf
+from omegaconf import DictConfig
 from torchtune import utils
-from torchtune.config._utils import _merge_yaml_and_cli_args
 
-import erjepa.config
+import erjepa.configs
 from erjepa.analysis.training_log import read_training_log
 from erjepa.training.distributed import init_process_group
-from erjepa_recipe.keys import KEYS
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     LoRAFinetuneRecipeDistributedERJEPA,
 )
@@ -45,6 +43,8 @@ def overrides_for(
         "output_dir": output_dir,
         "model": BUILDER,
         **{f"model.{name}": value for name, value in BASE_SHAPE.items()},
+        "model.lora_attn_modules": "[q_proj,k_proj,v_proj,output_proj]",
+        "model.apply_lora_to_mlp": True,
         "model.lora_rank": 4,
         "model.lora_alpha": 8,
         "model.lora_dropout": 0.0,
@@ -66,18 +66,12 @@ def overrides_for(
     settings.update({key.replace("__", "."): v for key, v in overrides.items()})
     if settings["model"] == FULL_BUILDER:
         settings = {key: v for key, v in settings.items() if "lora" not in key}
-    return ["~dataset.subset", *(f"{key}={value}" for key, value in settings.items())]
+    return [f"{key}={value}" for key, value in settings.items()]
 
 
-def make_config(overrides: list[str], name: str = "llama3_2_1b_synth"):
-    """The packaged config with overrides, as the command line would merge them."""
-    yaml = OmegaConf.load(erjepa.config.config_path(name))
-
-    class Arguments:
-        def __init__(self):
-            vars(self).update(OmegaConf.to_container(yaml, resolve=False))
-
-    return _merge_yaml_and_cli_args(Arguments(), overrides)
+def make_config(overrides: list[str], name: str = "llama3_2_1b_synth") -> DictConfig:
+    """The packaged config with overrides, as the command line has it."""
+    return erjepa.configs.complete(erjepa.configs.load(name, overrides))
 
 
 def train(cfg, world_size: int = 1, inspect: Callable | None = None) -> list[Any]:
@@ -164,7 +158,6 @@ def free_port() -> int:
 
 
 def _train(cfg, inspect: Callable | None) -> Any:
-    erjepa.config.check_keys(cfg, KEYS)
     recipe = LoRAFinetuneRecipeDistributedERJEPA(cfg)
     recipe.setup(cfg)
     recipe.train()

@@ -44,7 +44,6 @@ def base(tmp_path_factory):
 def config(base, output_dir, data, *more):
     return make_config(
         [
-            "~dataset.subset",
             f"output_dir={output_dir}",
             "dataset=erjepa.datasets.paired_dataset",
             f"dataset.source={data}",

@@ -8,7 +8,6 @@ bfloat16 hardly move.
 import pytest
 import torch
 
-import erjepa.config
 from erjepa.training.adapters import initial_adapter_state
 from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
 from tests.models_for_tests import write_base
@@ -131,7 +130,6 @@ def updates(tmp_path_factory):
         "bfloat16": ["dtype=bf16", "trainable_dtype=null"],
     }
     found = {}
-    erjepa.config.prepare()
     for name, precision in runs.items():
         overrides = [
             f"output_dir={tmp_path_factory.mktemp(name)}",

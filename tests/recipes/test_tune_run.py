@@ -65,7 +65,6 @@ def test_one_process_two_launchers_and_evaluation(base, data, tmp_path):
 
     evaluated = [
         *both,
-        "~eval_dataset.subset",
         "eval_dataset=erjepa.datasets.paired_dataset",
         f"eval_dataset.source={data}",
         "max_new_tokens=5",
@@ -112,7 +111,7 @@ def test_real_pairs(base, tmp_path):
         max_seq_len=1024,
         optimizer__lr=1e-2,
     )
-    overrides = [o for o in overrides if not o.startswith(("~", "dataset.source"))]
+    overrides = [o for o in overrides if not o.startswith("dataset.source")]
     source = REAL_DATA / "nl_rx"
     train(make_config([*overrides, f"dataset.source={source}"]), 2)
     metrics = read_metrics(tmp_path)

@@ -388,6 +388,6 @@ def test_bad_values(base, data, tmp_path, overrides, message):
     ],
 )
 def test_splits_that_cannot_be_scored(base, data, tmp_path, more, message):
-    cfg = config(base, data, tmp_path, *more)
     with pytest.raises(ValueError, match=message):
+        cfg = config(base, data, tmp_path, *more)
         on_ranks(functools.partial(evaluate, cfg), 1)

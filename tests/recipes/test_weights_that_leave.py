@@ -15,7 +15,6 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-import erjepa.config
 from tests.models.test_smollm2 import FOLDER as SMOLLM2
 from tests.models.test_smollm2 import real
 from tests.models_for_tests import BASE_SHAPE, write_tokenizer
@@ -122,7 +121,6 @@ def greedy_in_transformers(folder, prompts, max_new_tokens, stop_tokens):
 
 def trained_config(name, output_dir, *overrides):
     """A short fp32 run of a packaged config on the embedded pairs."""
-    erjepa.config.prepare()
     cfg = make_config(
         [
             f"output_dir={output_dir}",
@@ -170,8 +168,6 @@ def test_smollm2_leaves(tmp_path):
         tmp_path,
         f"checkpointer.checkpoint_dir={SMOLLM2}",
         f"tokenizer.path={SMOLLM2}/tokenizer.json",
-        "~dataset.subset",
-        "~eval_dataset.subset",
         "batch_size=4",
         "stop.steps=4",
         "max_new_tokens=24",

@@ -7,15 +7,14 @@ from html import escape
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
-import erjepa.config
+import erjepa.configs
 from erjepa.experiment.config import config_of, load_experiment
 from erjepa.report import build_report
 from erjepa.report.sections import SECTIONS
 from tests.report.fake_output import write_output
 
-PACKAGED = erjepa.config.config_names("experiments")
+PACKAGED = erjepa.configs.config_names("experiments")
 STUDY = Path(__file__).parents[2] / "docs" / "tiny_matched_compute"
 
 
@@ -24,7 +23,7 @@ def test_every_section_is_made(name, tmp_path):
     """On made-up results of the experiment's own methods and datasets, of two seeds."""
     config = load_experiment(name).as_dict()
     tasks = {
-        dataset: OmegaConf.load(erjepa.config.config_path(config_of(entry)[0])).task
+        dataset: erjepa.configs.load(config_of(entry)[0]).task
         for dataset, entry in config["datasets"].items()
     }
     settings = {**config, "seeds": (82, 23)}

@@ -5,7 +5,7 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
-import erjepa.config
+import erjepa.configs
 from erjepa.training.model_card import model_card, write_model_card
 
 READING = {"share": 0.5, "right": 25, "examples": 50, "interval": [0.366, 0.634]}
@@ -18,7 +18,7 @@ SUMMARY = {
 
 
 def config(**changes):
-    cfg = OmegaConf.load(erjepa.config.config_path("smollm2_135m_turk"))
+    cfg = erjepa.configs.load("smollm2_135m_turk")
     for key, value in changes.items():
         OmegaConf.update(cfg, key.replace("__", "."), value)
     return OmegaConf.to_container(cfg)

@@ -1,5 +1,7 @@
 """Every packaged config says something the recipes understand."""
 
+import dataclasses
+import inspect
 from pathlib import Path
 
 import pytest
@@ -9,41 +11,78 @@ from torchtune import config
 from torchtune.models.convert_weights import hf_to_tune
 from torchtune.models.llama3_2 import lora_llama3_2_1b
 
-import erjepa.config
-from erjepa.replay import validate_replay
+from erjepa.configs import complete, config_names, load
+from erjepa.configs.schema import Run
+from erjepa.replay import EpisodicReplay
 from erjepa.training.adapters import initial_adapter_state
-from erjepa_recipe.keys import KEYS
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+FOLDER = Path(__file__).parents[2] / "configs"
+CONFIGS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+COMMENTED = "llama3_2_1b_synth"
 
 
 def test_all_configs_are_packaged():
-    assert erjepa.config.config_names() == [path.stem for path in CONFIGS]
-    assert {"llama3_2_1b_synth", "llama3_2_1b_turk", "tiny_synth"} <= {
-        path.stem for path in CONFIGS
-    }
+    assert config_names() == CONFIGS
+    assert {COMMENTED, "llama3_2_1b_turk", "tiny_synth"} <= set(CONFIGS)
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_config(path):
-    erjepa.config.prepare()
-    cfg = OmegaConf.load(path)
-    erjepa.config.check_keys(cfg, KEYS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_config(name):
+    written = load(name)
+    cfg = complete(written)
+    assert cfg == written, "a config shows every key that can be tuned"
     OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-    validate_replay(**cfg.replay)
     loss = config.instantiate(cfg.loss)
     assert (loss.lm_weight, loss.jepa_weight) == (1.0, 1.0)
     with torch.device("meta"):
         model = config.instantiate(cfg.model)
     optimizer = config.instantiate(cfg.optimizer, list(model.parameters()))
     config.instantiate(cfg.lr_scheduler, optimizer, num_training_steps=100)
-    missing = set(KEYS) - set(cfg) - {"cudnn_deterministic_mode"}
-    assert not missing, "a config shows every key that can be tuned"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_names_itself(name):
+    assert load(name).output_dir == f"/tmp/erjepa/{name}"
+    assert f"erjepa_recipe --config {name}\n" in (FOLDER / f"{name}.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(set(CONFIGS) - {COMMENTED}))
+def test_only_what_differs_is_said(name):
+    own = OmegaConf.to_container(OmegaConf.load(FOLDER / f"{name}.yaml"))
+    parent = OmegaConf.to_container(load(own.pop("defaults")))
+
+    def repeated(keys, base):
+        for key, value in keys.items():
+            if not isinstance(value, dict):
+                if key in base and base[key] == value:
+                    yield key
+            elif "_component_" not in value:
+                yield from repeated(value, base[key])
+
+    assert not list(repeated(own, parent))
+
+
+def test_the_commented_config_shows_the_defaults():
+    cfg = OmegaConf.to_container(complete(load(COMMENTED)))
+    assert list(cfg) and cfg.keys() == inspect.signature(Run).parameters.keys()
+    default = {field.name: field.default for field in dataclasses.fields(Run)}
+    differs = {
+        key
+        for key, value in default.items()
+        if value not in (dataclasses.MISSING, None) and cfg[key] != value
+    }
+    assert differs == {"base_model", "num_workers", "log_peak_memory_stats"}
+    replay = inspect.signature(EpisodicReplay).parameters
+    assert cfg["replay"] == {
+        key: replay[key].default
+        for key in replay
+        if key not in ("embed_dim", "seed", "device")
+    }
 
 
 @pytest.mark.parametrize("name", ["llama3_2_1b_synth", "llama3_2_1b_turk"])
 def test_the_papers_setting(name):
-    cfg = OmegaConf.load(erjepa.config.config_path(name))
+    cfg = load(name)
     assert cfg.model.lora_rank == 512 and cfg.model.lora_alpha == 1024
     assert cfg.model.lora_dropout == 0.1 and cfg.model.apply_lora_to_mlp
     assert len(cfg.model.lora_attn_modules) == 4

@@ -1,0 +1,74 @@
+"""The packaged configs, and configs of one's own.
+
+python -m erjepa.configs ls                          # names, with their first lines
+python -m erjepa.configs show NAME [key=value ...]   # every key, in full
+python -m erjepa.configs cp NAME FILE [key=value ...]
+python -m erjepa.configs validate FILE [key=value ...]
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from erjepa.configs.files import config_names, config_path, load
+from erjepa.configs.schema import complete
+from erjepa.configs.text import as_yaml
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command.
+
+    Args:
+        arguments (Sequence[str] | None): command line; ``None`` for that of the process.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m erjepa.configs",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("ls")
+    for name in ("show", "cp", "validate"):
+        command = commands.add_parser(name)
+        command.add_argument("config", help="path, or name of a packaged config")
+        if name == "cp":
+            command.add_argument("file", type=Path)
+        command.add_argument("overrides", nargs="*", metavar="key=value")
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.command == "ls":
+            _list()
+        else:
+            _read(chosen)
+    except BrokenPipeError:  # of `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+
+
+def _list() -> None:
+    names = config_names()
+    for name in names:
+        first = Path(config_path(name)).read_text("utf-8").partition("\n")[0]
+        print(f"{name:<{max(map(len, names))}}  {first.removeprefix('# ')}")
+
+
+def _read(chosen: argparse.Namespace) -> None:
+    cfg = complete(load(chosen.config, chosen.overrides))
+    if chosen.command == "validate":
+        print(f"{chosen.config}: every key is known and every value makes sense")
+        return
+    changes = f"With {' '.join(chosen.overrides)}"
+    text = as_yaml(cfg, chosen.config, *([changes] if chosen.overrides else []))
+    if chosen.command == "show":
+        print(text, end="")
+        return
+    with chosen.file.open("x", encoding="utf-8") as file:
+        file.write(text)
+    print(f"{chosen.config} is in {chosen.file}")
+
+
+if __name__ == "__main__":
+    main()

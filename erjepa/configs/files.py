@@ -1,0 +1,185 @@
+"""Configs by name or path, the files they start from, and overrides."""
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+COMPONENT = "_component_"
+
+
+def config_names(folder: str = ".") -> list[str]:
+    """Names of the packaged configs: of runs, or those in ``folder`` of the configs."""
+    return sorted(
+        Path(entry.name).stem
+        for entry in (files("erjepa_configs") / folder).iterdir()
+        if entry.name.endswith(".yaml")
+    )
+
+
+def config_path(name: str, folder: str = ".") -> str:
+    """Path of a config given by path or by the name of a packaged one.
+
+    Args:
+        name (str): a path, or a bare name such as ``llama3_2_1b_synth``.
+        folder (str): folder of the packaged configs to look in, such as ``experiments``.
+
+    Returns:
+        str: path of the YAML file.
+
+    Raises:
+        FileNotFoundError: naming the packaged configs, if there is no such config.
+    """
+    if Path(name).is_file():
+        return name
+    if name in config_names(folder):
+        return str(files("erjepa_configs") / folder / f"{name}.yaml")
+    raise FileNotFoundError(
+        f"config {name}: no such file, and no packaged config of that name. "
+        f"Packaged configs: {', '.join(config_names(folder))}."
+    )
+
+
+def prepare() -> None:
+    """Make ready to read configs, which may name files of packages: ``${package_dir:NAME}``."""
+    # tiktoken caches local tokenizers by path, so a file made anew would be read stale.
+    os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
+    OmegaConf.register_resolver(
+        "package_dir", lambda package: str(files(package)), replace=True
+    )
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> DictConfig:
+    """A config with what it starts from and with overrides; its keys are not checked.
+
+    A file may start from another one, ``defaults: NAME``, and then says only what differs.
+    Where it names a ``_component_``, that section starts afresh: no argument of another
+    component is left.
+
+    Args:
+        name (str): path, or name of a packaged config.
+        overrides (Sequence[str]): as on the command line: ``key=value``,
+            ``section.key=value``, ``~key`` to remove one. ``section=path`` of a component
+            replaces it together with its arguments, whatever the order.
+
+    Returns:
+        DictConfig: with interpolations as they are written.
+
+    Raises:
+        FileNotFoundError: if there is no such config.
+        ValueError: naming the file or the override that cannot be read.
+    """
+    prepare()
+    values: dict[str, Any] = {}
+    for _, own in reversed(chain(name)):
+        values = merge(values, own)
+    return OmegaConf.create(_with_overrides(values, overrides))
+
+
+def chain(name: str) -> list[tuple[str, dict[str, Any]]]:
+    """Path and values of a config file, then of the one it starts from, and so on."""
+    path = config_path(name)
+    found: list[tuple[str, dict[str, Any]]] = []
+    while path is not None:
+        if path in [earlier for earlier, _ in found]:
+            raise ValueError(f"{path}: its defaults lead back to itself")
+        values = _read(path)
+        defaults = values.pop("defaults", None)
+        found.append((path, values))
+        if defaults is None:
+            break
+        beside = Path(path).parent / f"{defaults}.yaml"
+        try:
+            path = str(beside) if beside.is_file() else config_path(str(defaults))
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{path}: defaults: {error}") from None
+    return found
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with ``changes``: key by key within sections, components as a whole.
+
+    Args:
+        base (Mapping[str, Any]): values of a config.
+        changes (Mapping[str, Any]): what differs. A section with ``_component_`` takes the
+            place of the whole section.
+
+    Returns:
+        dict[str, Any]: keys in the order of ``base``, then new ones.
+    """
+    merged = dict(base)
+    for key, value in changes.items():
+        before = merged.get(key)
+        is_section = isinstance(value, Mapping) and isinstance(before, Mapping)
+        if is_section and COMPONENT not in value:
+            value = merge(before, value)
+        merged[key] = value
+    return merged
+
+
+def require_files(cfg: DictConfig) -> None:
+    """Fail with the command that gets them where the base model's files are missing.
+
+    Args:
+        cfg (DictConfig): config of a recipe.
+
+    Raises:
+        FileNotFoundError: naming the key, the path and the ``tune download`` command.
+    """
+    for key in ("checkpointer.checkpoint_dir", "tokenizer.path"):
+        path = OmegaConf.select(cfg, key)
+        if path is not None and not Path(path).exists():
+            raise FileNotFoundError(
+                f"{key}={path} does not exist. Get the base model with\n"
+                f"  tune download {cfg.get('base_model', '<repository>')} "
+                f"--output-dir {cfg.checkpointer.checkpoint_dir}\n"
+                f"or set {key} to where it is."
+            )
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        cfg = OmegaConf.load(path)
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not YAML: {error}") from None
+    if not OmegaConf.is_dict(cfg):
+        raise ValueError(f"{path}: expected keys and values, not a list")
+    return OmegaConf.to_container(cfg, resolve=False)
+
+
+def _with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    dotlist = []
+    for override in overrides:
+        key, separator, value = override.partition("=")
+        if key.startswith("~"):
+            values = _without(values, key[1:], override)
+        elif not separator or not key:
+            raise ValueError(f"{override}: expected key=value, or ~key to remove it")
+        else:
+            section = values.get(key)
+            if isinstance(section, Mapping) and COMPONENT in section:
+                if not value.startswith(("{", "[")) and value not in ("null", "None"):
+                    key = f"{key}.{COMPONENT}"
+            # As torchtune has it: None is null, and file numbers keep their zeros.
+            value = "null" if value == "None" else value
+            dotlist.append(f"{key}={'!!str ' * ('max_filename' in key)}{value}")
+    try:
+        changes = OmegaConf.from_dotlist(dotlist)
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{' '.join(overrides)}: {said}") from None
+    return merge(values, OmegaConf.to_container(changes, resolve=False))
+
+
+def _without(values: dict[str, Any], key: str, override: str) -> dict[str, Any]:
+    first, _, rest = key.partition(".")
+    if first not in values or (rest and not isinstance(values[first], Mapping)):
+        raise ValueError(f"{override}: the config has no such key to remove")
+    if not rest:
+        return {name: value for name, value in values.items() if name != first}
+    return {**values, first: _without(values[first], rest, override)}

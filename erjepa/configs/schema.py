@@ -1,0 +1,236 @@
+"""Every key of a run: its type, bounds and default. llama3_2_1b_synth.yaml says what each does.
+
+A key without a default must be in the config. The keys of ``replay`` are the parameters of
+:class:`~erjepa.replay.EpisodicReplay`; those of a component are the parameters of what it names.
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated, Any, Literal
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from erjepa.configs.reading import AtLeast, Component, Settings, read_section
+from erjepa.replay import validate_replay
+
+Count = Annotated[int, AtLeast(1)]
+Whole = Annotated[int, AtLeast(0)]
+Positive = Annotated[float, AtLeast(0, excluded=True)]
+NotNegative = Annotated[float, AtLeast(0)]
+
+AnyComponent = Annotated[Mapping, Component()]
+Model = Annotated[
+    Mapping, Component(arguments={"lora_rank": Count, "lora_alpha": Positive})
+]
+Checkpointer = Annotated[Mapping, Component(given=("output_dir",))]
+Dataset = Annotated[Mapping, Component(positional=1)]
+Optimizer = Annotated[
+    Mapping,
+    Component(positional=1, arguments={"lr": NotNegative, "weight_decay": NotNegative}),
+]
+LRScheduler = Annotated[Mapping, Component(positional=1, given=("num_training_steps",))]
+Profiler = Annotated[
+    Mapping, Component(default="torchtune.training.setup_torch_profiler")
+]
+Replay = Annotated[Mapping, Settings(validate_replay, absent={"weight": 0})]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where a run ends: at the first of these reached."""
+
+    flops: Positive | None = None
+    tokens: Count | None = None
+    steps: Count | None = None
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Training pairs held out."""
+
+    size: Count | None = None
+    seed: Whole = 0
+    generate: Whole = 0
+
+    def __post_init__(self) -> None:
+        if self.size is not None and self.generate > self.size:
+            raise ValueError(
+                f"validation.generate={self.generate} is more than validation.size="
+                f"{self.size}, the pairs that there are to answer"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run, its evaluation included."""
+
+    output_dir: str
+    base_model: str = "<repository>"
+
+    model: Model
+    tokenizer: AnyComponent
+    checkpointer: Checkpointer
+    resume_from_checkpoint: bool = False
+    save_adapter_weights_only: bool = False
+    save_every_n_steps: Count | None = None
+    checkpoint_at_flops: list[float] | None = None
+
+    dataset: Dataset
+    eval_dataset: Dataset | None = None
+    validation: Validation | None = None
+    eval_every_n_steps: Count | None = None
+    keep_best: bool = False
+    seed: Whole | None
+    shuffle: bool = True
+    batch_size: Count
+    max_seq_len: Count
+    row_length: Count | None = None
+    skip_too_long: bool = False
+    num_workers: Whole = 0
+
+    loss: AnyComponent
+    num_predictor_tokens: Whole = 1
+    predictor_tokens: list[str] | None = None
+    train_predictor_tokens: bool = True
+    views: Literal["shared", "standalone"] = "shared"
+    train_on_input: bool = False
+    train_end_of_turn: Literal["all", "new", "replay", "none"] = "all"
+    replay: Replay | None = None
+
+    epochs: Count
+    max_steps_per_epoch: Count | None = None
+    gradient_accumulation_steps: Count = 1
+    clip_grad_norm: Positive | None = None
+    optimizer: Optimizer
+    lr_scheduler: LRScheduler
+    stop: Stop | None = None
+
+    device: str | None = None
+    dtype: Literal["bf16", "fp32"] = "bf16"
+    trainable_dtype: Literal["bf16", "fp32"] | None = "fp32"
+    compile: bool = False
+    enable_activation_checkpointing: bool = False
+    enable_activation_offloading: bool = False
+    custom_sharded_layers: list[str] | None = None
+    fsdp_cpu_offload: bool = False
+    fsdp_reshard_after_forward: bool = True
+    cudnn_deterministic_mode: Literal["default", "warn", "error", 0, 1, 2] | None = None
+
+    task: str | None = None
+    databases: str | None = None
+    eval_split: Literal["test", "validation"] = "test"
+    checkpoint_dir: str | list[str] | None = None
+    base_only: bool = False
+    merged: bool = False
+    alignment: bool = False
+    max_new_tokens: Count = 128
+    eval_batch_size: Count = 64
+
+    metric_logger: AnyComponent
+    log_every_n_steps: Count = 1
+    log_replay_gradients_every_n_steps: Count | None = None
+    log_peak_memory_stats: bool = False
+    profiler: Profiler | None = None
+
+    def __post_init__(self) -> None:
+        if self.trainable_dtype not in ("fp32", self.dtype, None):
+            raise ValueError(
+                f"trainable_dtype={self.trainable_dtype}: what is trained is held in "
+                f"fp32, or in dtype ({self.dtype}) where trainable_dtype=null"
+            )
+        if self.row_length is not None and self.row_length < self.max_seq_len:
+            raise ValueError(
+                f"row_length={self.row_length} is shorter than max_seq_len="
+                f"{self.max_seq_len}; a row must hold the longest pair."
+            )
+        budgets = self.checkpoint_at_flops or []
+        if not all(a < b for a, b in pairwise([0, *budgets])):
+            raise ValueError(
+                f"checkpoint_at_flops must be an ascending list of FLOPs, got {budgets}"
+            )
+        if self.validation["size"] is None:
+            for key, value in (
+                ("eval_every_n_steps", self.eval_every_n_steps),
+                ("validation.generate", self.validation["generate"]),
+                ("keep_best", self.keep_best),
+            ):
+                if value:
+                    raise ValueError(
+                        f"{key}={value} needs pairs to validate on; set validation.size "
+                        "to how many of the training pairs to hold out"
+                    )
+
+
+# What other projects, and the paper, call a key; and keys of a section without its name.
+SYNONYMS = {
+    **{key: f"replay.{key}" for key in inspect.signature(validate_replay).parameters},
+    **{key: f"stop.{key}" for key in inspect.signature(Stop).parameters},
+    **dict.fromkeys(("lr", "learning_rate"), "optimizer.lr"),
+    "weight_decay": "optimizer.weight_decay",
+    **dict.fromkeys(
+        ("warmup_steps", "num_warmup_steps"), "lr_scheduler.num_warmup_steps"
+    ),
+    **dict.fromkeys(("rank", "r", "lora_r", "lora_rank"), "model.lora_rank"),
+    **dict.fromkeys(("alpha", "lora_alpha"), "model.lora_alpha"),
+    **dict.fromkeys(("dropout", "lora_dropout"), "model.lora_dropout"),
+    **dict.fromkeys(("num_epochs", "num_train_epochs"), "epochs"),
+    "max_steps": "stop.steps",
+    **dict.fromkeys(("micro_batch_size", "per_device_train_batch_size"), "batch_size"),
+    "grad_accum": "gradient_accumulation_steps",
+    **dict.fromkeys(("max_grad_norm", "grad_clip"), "clip_grad_norm"),
+    **dict.fromkeys(("precision", "torch_dtype"), "dtype"),
+    **dict.fromkeys(("max_length", "max_seq_length"), "max_seq_len"),
+    "save_steps": "save_every_n_steps",
+    "eval_steps": "eval_every_n_steps",
+    "logging_steps": "log_every_n_steps",
+    "gradient_checkpointing": "enable_activation_checkpointing",
+    "resume": "resume_from_checkpoint",
+    **dict.fromkeys(("gamma", "lm_weight"), "loss.lm_weight"),
+    **dict.fromkeys(("lambda", "lbd", "jepa_weight"), "loss.jepa_weight"),
+    "k": "num_predictor_tokens",
+    **dict.fromkeys(("beta", "replay_weight"), "replay.weight"),
+    **dict.fromkeys(("R", "replay_budget"), "replay.budget"),
+    "kappa": "replay.neighbors",
+    **dict.fromkeys(("M", "memory_size"), "replay.capacity"),
+    "eta": "replay.score_update_rate",
+    "S": "replay.address_dim",
+    "K": "replay.address_top_k",
+}
+
+
+def complete(cfg: DictConfig) -> DictConfig:
+    """A config with every key, checked before anything is loaded.
+
+    Args:
+        cfg (DictConfig): the config after overrides.
+
+    Returns:
+        DictConfig: the same, keys that it lacks filled with their defaults and whole floats
+        as whole numbers; interpolations stay as they are written.
+
+    Raises:
+        ValueError: for the first key that is unknown, missing or has a value that makes no
+            sense; it names the key, the value and what is allowed.
+    """
+    try:
+        resolved = OmegaConf.to_container(cfg, resolve=True)
+    except (OmegaConfBaseException, ImportError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    read = read_section("", Run, resolved, SYNONYMS)
+    written = OmegaConf.to_container(cfg, resolve=False)
+    return OmegaConf.create(_as_written(written, resolved, read))
+
+
+def _as_written(written: Any, resolved: Any, read: Any) -> Any:
+    """What was read; where that is what was given, the way in which it is written."""
+    if isinstance(read, dict) and isinstance(written, dict):
+        return {
+            key: _as_written(written[key], resolved[key], value)
+            if key in written
+            else value
+            for key, value in read.items()
+        }
+    return written if read == resolved and type(read) is type(resolved) else read

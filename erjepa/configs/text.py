@@ -1,0 +1,137 @@
+"""A config as YAML, in full, with the comments of the files it comes from."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from erjepa.configs.files import chain
+
+# A tag, and all that follows it, is about the value that the file gives.
+TAG = re.compile(r"\[[a-z-]+\]")
+
+
+@dataclass(frozen=True)
+class _Line:
+    """How a file writes a key: its value, and the comments above and behind it."""
+
+    value: Any
+    text: str
+    above: tuple[str, ...]
+    behind: str
+    is_spaced: bool
+
+
+def as_yaml(cfg: DictConfig, name: str, *remarks: str) -> str:
+    """A config as one YAML file that needs no other.
+
+    A comment is that of the nearest file that has one for the key; what follows a tag such
+    as ``[paper]`` is left out where the value is another.
+
+    Args:
+        cfg (DictConfig): a config with every key, see :func:`~erjepa.configs.complete`.
+        name (str): path or name of the config that it was loaded from.
+        *remarks (str): lines for the head of the file.
+
+    Returns:
+        str: YAML, which reads as ``cfg``.
+    """
+    paths = [path for path, _ in chain(name)]
+    texts = [Path(path).read_text("utf-8") for path in paths]
+    heads = [_head(text) for text in texts]
+    paragraphs = [*heads[0], *(heads[-1][1:] if len(heads) > 1 else [])]
+    if remarks:
+        paragraphs.insert(1, [f"# {remark}" for remark in remarks])
+    files = [_lines(text) for text in texts]
+    values = OmegaConf.to_container(cfg, resolve=False)
+    lines = [line for paragraph in paragraphs for line in (*paragraph, "")]
+    written = "\n".join([*lines, *_write(values, files)]) + "\n"
+    try:
+        reads = OmegaConf.to_container(OmegaConf.create(written), resolve=False)
+    except yaml.YAMLError:  # anchors have no place of their own
+        reads = None
+    return written if reads == values else "\n".join([*lines, OmegaConf.to_yaml(cfg)])
+
+
+def _write(
+    values: Mapping[str, Any], files: list[dict[str, _Line]], path: str = ""
+) -> list[str]:
+    written = []
+    for key, value in values.items():
+        indent = "  " * path.count(".")
+        known = [lines[path + key] for lines in files if path + key in lines]
+        above = next((line for line in known if line.above), None)
+        behind = next((line for line in known if line.behind), None)
+        if written and known and known[-1].is_spaced:
+            written.append("")
+        if above is not None:
+            comments = list(above.above)
+            if above.value != value:
+                kept = [i for i, line in enumerate(comments) if TAG.search(line)][:1]
+                comments = comments[: kept[0]] if kept else comments
+            written += [indent + line for line in comments]
+        comment = "" if behind is None else behind.behind
+        if behind is not None and behind.value != value:
+            comment = TAG.split(comment)[0].rstrip(" #")
+        comment = f"  {comment}" if comment else ""
+        if isinstance(value, Mapping) and value:
+            written.append(f"{indent}{key}:{comment}")
+            written += _write(value, files, f"{path}{key}.")
+        else:
+            same = next((line.text for line in known if line.value == value), None)
+            written.append(f"{indent}{key}: {same or _dump(value)}{comment}")
+    return written
+
+
+def _dump(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**6)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _head(text: str) -> list[list[str]]:
+    """The paragraphs of comments before the first key."""
+    paragraphs: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if not line.strip():
+            paragraphs.append([])
+        elif line.startswith("#"):
+            paragraphs[-1].append(line)
+        else:
+            break
+    return [paragraph for paragraph in paragraphs[:-1] if paragraph]
+
+
+def _lines(text: str) -> dict[str, _Line]:
+    """Every key of a file by its dotted path."""
+    rows = text.split("\n")
+    found: dict[str, _Line] = {}
+
+    def visit(node: yaml.MappingNode, values: Mapping[str, Any], prefix: str) -> None:
+        for key, value in node.value:
+            name, line = key.value, key.start_mark.line
+            is_section = isinstance(value, yaml.MappingNode) and not value.flow_style
+            written = text[value.start_mark.index : value.end_mark.index]
+            is_on_line = not is_section and "\n" not in written
+            end = value.end_mark if is_on_line else key.end_mark
+            above = line
+            while above and rows[above - 1].lstrip().startswith("#"):
+                above -= 1
+            _, mark, behind = rows[end.line][end.column :].partition("#")
+            found[prefix + name] = _Line(
+                value=values.get(name),
+                text=written if is_on_line else "",
+                above=tuple(row.strip() for row in rows[above:line]),
+                behind=f"{mark} {behind.strip()}" if mark else "",
+                is_spaced=above > 0 and not rows[above - 1].strip(),
+            )
+            if is_section:
+                visit(value, values.get(name) or {}, f"{prefix}{name}.")
+
+    root = yaml.compose(text)
+    if root is not None:
+        visit(root, OmegaConf.to_container(OmegaConf.create(text), resolve=False), "")
+    return found

@@ -1,0 +1,83 @@
+"""The commands that people type."""
+
+import sys
+
+import pytest
+
+import erjepa.configs
+from erjepa.configs import complete, load
+from erjepa.configs.__main__ import main
+
+
+def test_ls_names_every_config(capsys):
+    main(["ls"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in lines] == erjepa.configs.config_names()
+    assert all(" fine-tuning of " in row for row in lines)
+
+
+def test_show_cp_validate(tmp_path, capsys):
+    main(["show", "tiny_synth", "epochs=3"])
+    text = capsys.readouterr().out
+    assert "\n# With epochs=3\n" in text
+    file = tmp_path / "mine.yaml"
+    main(["cp", "tiny_synth", str(file), "epochs=3"])
+    assert file.read_text() == text
+    assert load(str(file)) == complete(load("tiny_synth", ["epochs=3"]))
+    main(["validate", str(file), "batch_size=2"])
+    assert f"{file}: every key is known" in capsys.readouterr().out
+
+
+def test_errors_are_one_line(tmp_path, capsys):
+    taken = tmp_path / "taken.yaml"
+    taken.write_text("mine")
+    for arguments, message in (
+        (
+            ["validate", "tiny_synth", "epochs=0"],
+            "error: epochs must be a whole number",
+        ),
+        (["show", "tiny_sinth"], "error: config tiny_sinth: no such file"),
+        (["cp", "tiny_synth", str(taken)], "taken.yaml"),
+    ):
+        with pytest.raises(SystemExit) as exit:
+            main(arguments)
+        said = capsys.readouterr()
+        assert exit.value.code == 2 and not said.out
+        assert message in said.err.splitlines()[-1]
+    assert taken.read_text() == "mine"
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Calls a recipe's main function with a command line; the config that it is given."""
+
+    def run(*arguments):
+        given = []
+        monkeypatch.setattr(sys, "argv", ["recipe", *arguments])
+        with pytest.raises(SystemExit) as exit:
+            erjepa.configs.parse(lambda cfg: given.append(cfg))()
+        return exit.value.code, given
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--config", "tiny_synth", "epochs=3", "~eval_dataset.grammar_seed"],
+        ["--config=tiny_synth", "epochs=3", "~eval_dataset.grammar_seed"],
+        ["epochs=3", "--config", "tiny_synth", "~eval_dataset.grammar_seed"],
+    ],
+)
+def test_a_recipe_is_given_every_key(run, arguments):
+    code, (cfg,) = run(*arguments)
+    overrides = ["epochs=3", "~eval_dataset.grammar_seed"]
+    assert code is None and cfg == complete(load("tiny_synth", overrides))
+
+
+def test_a_recipe_is_not_run_with_a_config_that_makes_no_sense(run):
+    code, given = run("--config", "tiny_synth", "epochs=0")
+    assert code == "recipe: epochs must be a whole number of at least 1, got 0"
+    assert not given
+    code, given = run("--config", "tiny_synth", "--epochs", "0")
+    assert code == 2 and not given

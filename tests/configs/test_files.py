@@ -1,0 +1,157 @@
+"""A config is its file over what that starts from, under the overrides."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from erjepa.configs import complete, load, merge
+
+BASE = """
+output_dir: /tmp/base
+epochs: 2
+stop: {steps: 3, tokens: null}
+dataset:
+  _component_: erjepa.datasets.nl_rx_dataset
+  subset: synth
+  split: train
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, text):
+        (tmp_path / f"{name}.yaml").write_text(text)
+        return str(tmp_path / f"{name}.yaml")
+
+    write("base", BASE)
+    return write
+
+
+def values(path, *overrides):
+    return OmegaConf.to_container(load(path, overrides))
+
+
+def test_a_file_says_what_differs(write):
+    child = write("child", "defaults: base\nepochs: 3\nstop: {steps: 5}\n")
+    grandchild = write("grandchild", "defaults: child\noutput_dir: /tmp/grandchild\n")
+    expected = {**values(write("base", BASE)), "output_dir": "/tmp/grandchild"}
+    expected |= {"epochs": 3, "stop": {"steps": 5, "tokens": None}}
+    assert values(grandchild) == expected
+    assert values(child) == {**expected, "output_dir": "/tmp/base"}
+
+
+def test_a_file_may_start_from_a_packaged_one(write):
+    mine = write("mine", "defaults: tiny_synth\nbatch_size: 3\n")
+    assert load(mine) == load("tiny_synth", ["batch_size=3"])
+
+
+def test_a_component_replaces_the_arguments_of_another(write):
+    own = {"_component_": "erjepa.datasets.paired_dataset", "source": "a.jsonl"}
+    child = write("child", f"defaults: base\ndataset: {own}\n")
+    assert values(child)["dataset"] == own
+    key = write("key", "defaults: base\ndataset: {subset: turk}\n")
+    assert values(key)["dataset"] == {
+        "_component_": "erjepa.datasets.nl_rx_dataset",
+        "subset": "turk",
+        "split": "train",
+    }
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["dataset=erjepa.datasets.paired_dataset", "dataset.source=a.jsonl"],
+        ["dataset.source=a.jsonl", "dataset=erjepa.datasets.paired_dataset"],
+        [
+            "dataset.source=a.jsonl",
+            "dataset._component_=erjepa.datasets.paired_dataset",
+        ],
+        ["dataset={_component_: erjepa.datasets.paired_dataset, source: a.jsonl}"],
+    ],
+)
+@pytest.mark.parametrize(
+    "name", ["tiny_synth", "llama3_2_1b_synth", "smollm2_135m_gsm8k"]
+)
+def test_own_pairs_on_any_config(name, overrides):
+    cfg = complete(load(name, overrides))
+    assert cfg.dataset == {
+        "_component_": "erjepa.datasets.paired_dataset",
+        "source": "a.jsonl",
+    }
+    assert cfg.eval_dataset == load(name).eval_dataset
+
+
+def test_overrides():
+    cfg = load(
+        "tiny_synth",
+        ["~dataset.split", "optimizer.lr=1e-3", "stop.steps=None", "output_dir=a=b"],
+    )
+    expected = load("tiny_synth")
+    del expected.dataset["split"]
+    expected.optimizer.lr, expected.output_dir = 1e-3, "a=b"
+    assert cfg == expected
+    assert load("tiny_synth", ["~eval_dataset"]).get("eval_dataset") is None
+    # As the old command lines have it: what is removed belonged to the component before.
+    removed = ["dataset=erjepa.datasets.paired_dataset", "~dataset.size"]
+    assert list(load("tiny_synth", removed).dataset) == ["_component_"]
+
+
+def test_numbers_of_files_keep_their_zeros():
+    cfg = load(
+        "llama3_2_3b_synth", ["checkpointer.checkpoint_files.max_filename=00007"]
+    )
+    assert cfg.checkpointer.checkpoint_files.max_filename == "00007"
+    assert load("llama3_1_8b_synth").checkpointer.checkpoint_files == {
+        "filename_format": "model-{}-of-{}.safetensors",
+        "max_filename": "00004",
+    }
+
+
+def test_interpolations_stay():
+    cfg = load("tiny_synth", ["output_dir=/tmp/mine"])
+    assert cfg.metric_logger.log_dir == "/tmp/mine/logs"
+    cfg.output_dir = "/tmp/other"
+    assert complete(cfg).metric_logger.log_dir == "/tmp/other/logs"
+
+
+def test_merging_leaves_its_arguments_alone():
+    base, changes = {"a": {"b": 1}}, {"a": {"c": 2}}
+    assert merge(base, changes) == {"a": {"b": 1, "c": 2}}
+    assert (base, changes) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("epochs", "epochs: expected key=value"),
+        ("=3", "=3: expected key=value"),
+        ("~dataset.sise", "~dataset.sise: the config has no such key to remove"),
+        ("~seed.x", "~seed.x: the config has no such key"),
+        ("epochs=[1", r"epochs=\[1: while parsing"),
+    ],
+)
+def test_bad_overrides(override, message):
+    with pytest.raises(ValueError, match=message):
+        load("tiny_synth", [override])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- a\n", "bad.yaml: expected keys and values"),
+        ("a: [1\nb: 2\n", "bad.yaml: not YAML: .*line 2"),
+        ("a: 1\na: 2\n", "bad.yaml: not YAML: .*duplicate"),
+        ("defaults: bad\n", "bad.yaml: its defaults lead back to itself"),
+    ],
+)
+def test_bad_files(write, text, message):
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        load(write("bad", text))
+
+
+def test_absent_files(write):
+    with pytest.raises(FileNotFoundError, match="no packaged config .*tiny_synth"):
+        load("tiny_sinth")
+    with pytest.raises(
+        FileNotFoundError, match=r"bad.yaml: defaults: config tiny_sinth"
+    ):
+        load(write("bad", "defaults: tiny_sinth\n"))
