@@ -43,7 +43,8 @@ def main() -> None:
     start = time.monotonic()
 
     tune_run("erjepa_eval", output_dir, "base_only=True")
-    tune_run("erjepa_recipe", output_dir)
+    held_out = ["validation.size=200", "validation.generate=200"]
+    tune_run("erjepa_recipe", output_dir, *held_out, "eval_every_n_steps=15")
     tune_run("erjepa_eval", output_dir)
     log, picture = output_dir / "logs" / "metrics.txt", output_dir / "training.png"
     draw_training_curve(log, picture)

@@ -50,7 +50,7 @@ def draw_training_curve(log: Path, picture: Path) -> None:
     figure, axes = plt.subplots(
         1,
         len(panels),
-        figsize=(4 * len(panels), 3),
+        figsize=(2.6 * len(panels), 2.3),  # legible at the width of a README
         layout="constrained",
         squeeze=False,
     )

@@ -1,0 +1,317 @@
+"""Pages say what is so: their commands work, their links lead somewhere, their figures are measured.
+
+Every fence has a language. A ``bash`` one holds commands. Those that take seconds are run, page
+by page from top to bottom, in a folder with the files that the page shows (fences that name one,
+as in ``json pairs.jsonl``):
+
+    python -m MODULE --help, --sections, or erjepa.configs, erjepa.experiment show, erjepa.stats,
+    erjepa.tasks.score; and tune run with a config of the demo's model and a stop.steps, or that
+    scores what such a run wrote
+
+The others are checked to mean something: recipe, config, keys, modules, targets, extras exist.
+``python`` fences run last.
+"""
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from erjepa.configs import complete, load
+from erjepa.experiment.config import load_experiment
+from erjepa.report.sections import SECTIONS
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+STUDY = sorted(ROOT.glob("docs/*/README.md"))
+LANGUAGES = {"bash", "json", "python", "sh", "text", "yaml"}
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+QUICK_MODULES = ("erjepa.configs", "erjepa.stats", "erjepa.tasks.score")
+
+
+def fences(page):
+    """Language, file name or None, and content of each fence, in order."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"^```(\w*)[ ]?([^\n]*)\n(.*?)^```$", text, re.M | re.S)
+    return [(language, name or None, content) for language, name, content in found]
+
+
+def commands(page):
+    """Commands as lists of words: no comments, lines joined at a backslash."""
+    for language, _, content in fences(page):
+        if language == "bash":
+            for line in content.replace("\\\n", " ").splitlines():
+                if words := shlex.split(line, comments=True):
+                    yield words
+
+
+def tune_run(words):
+    """Recipe, config and overrides of a ``tune run``."""
+    rest = words[2:]
+    at = next(
+        i for i, word in enumerate(rest) if word in ("erjepa_recipe", "erjepa_eval")
+    )
+    assert rest[at + 1] == "--config", words
+    return rest[at], rest[at + 2], rest[at + 3 :]
+
+
+def without_variables(words):
+    """The words after ``NAME=value`` ones."""
+    return words[next(i for i, word in enumerate(words) if "=" not in word) :]
+
+
+def is_quick(words):
+    words = without_variables(words)
+    if words[:2] == ["tune", "run"]:
+        recipe, config, overrides = tune_run(words)
+        bound = "stop.steps=" if recipe == "erjepa_recipe" else "output_dir="
+        is_small = config == "tiny_synth" or config.endswith(".yaml")
+        is_bounded = any(override.startswith(bound) for override in overrides)
+        is_own = recipe == "erjepa_eval" and config.endswith(".yaml")
+        return is_own or (is_small and is_bounded)
+    if words[:2] != ["python", "-m"]:
+        return False
+    return (
+        words[2] in QUICK_MODULES
+        or words[3:4] == ["show"]
+        or bool({"--help", "--sections"} & set(words))
+    )
+
+
+def check(words, folder):
+    """Raise if a command cannot mean anything; ``folder`` has the page's files."""
+    words = without_variables(words)
+    if words[0] == "...":  # further overrides of the paper's setting
+        complete(load("llama3_2_1b_synth", words[1:]))
+    elif words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.M), words
+    elif words[0] == "pip":
+        for extra in re.findall(r"^\.\[(.*)\]$", words[-1]):
+            text = (ROOT / "pyproject.toml").read_text()
+            assert re.search(rf"^{extra} = \[", text, re.M), words
+    elif words[:2] == ["tune", "download"]:
+        paths = {cfg.checkpointer.checkpoint_dir: cfg.base_model for cfg in packaged()}
+        assert paths[words[words.index("--output-dir") + 1]] == words[2], words
+    elif words[:2] == ["tune", "run"]:
+        recipe, config, overrides = tune_run(words)
+        assert importlib.util.find_spec(recipe), words
+        complete(load(at(config, folder), overrides))
+    elif words[:2] == ["python", "-m"]:
+        assert importlib.util.find_spec(words[2]), words
+        if words[2] == "erjepa.experiment" and words[3] in ("run", "show"):
+            load_experiment(at(words[4], folder), words[5:])
+    else:
+        assert words[0] in ("pytest", "git", "bash"), f"what is {shlex.join(words)}?"
+
+
+def at(config, folder):
+    return str(folder / config) if config.endswith(".yaml") else config
+
+
+def packaged():
+    return [load(path.stem) for path in sorted((ROOT / "configs").glob("*.yaml"))]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Writes the files that a page shows; its modules can be imported."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(page):
+        for _, name, content in fences(page):
+            if name is not None:
+                (tmp_path / name).write_text(content)
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_mean_something(page, folder):
+    here = folder(page)
+    for words in commands(page):
+        if words[:4] == ["python", "-m", "erjepa.configs", "cp"]:
+            cfg = load(words[4])
+            (here / words[5]).write_text(OmegaConf.to_yaml(cfg))
+        check(words, here)
+
+
+WITH_QUICK = [p for p in PAGES if any(map(is_quick, commands(p)))]
+
+
+@pytest.mark.parametrize("page", WITH_QUICK, ids=lambda page: page.stem)
+def test_quick_commands_run(page, folder):
+    here = folder(page)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PATH": path}
+    scripts = [shlex.join(words) for words in commands(page) if is_quick(words)]
+    codes = [
+        c for language, name, c in fences(page) if (language, name) == ("python", None)
+    ]
+    runs = [["bash", "-c", s] for s in scripts] + [
+        [sys.executable, "-c", c] for c in codes
+    ]
+    for run in runs:
+        result = subprocess.run(
+            run, cwd=here, env=environment, text=True, capture_output=True, timeout=300
+        )
+        assert result.returncode == 0, f"{run[2]}\n{result.stdout}\n{result.stderr}"
+
+
+def test_a_renamed_key_is_noticed(tmp_path):
+    check(
+        "tune run erjepa_recipe --config tiny_synth replay.weight=0".split(), tmp_path
+    )
+    for wrong in (
+        "tune run erjepa_recipe --config tiny_synth replay.wieght=0",
+        "tune run erjepa_recipe --config tiny_sinth",
+        "... replay.wieght=0",
+        "make domo",
+        "pip install .[demmo]",
+        "python -m erjepa.stat tiny_synth",
+        "python -m erjepa.experiment run mane",
+        "python -m erjepa.experiment run main overrides.replay.wieght=0",
+        "tune download Qwen/Qwen2 --output-dir /tmp/Llama-3.2-1B-Instruct",
+    ):
+        with pytest.raises((AssertionError, ValueError, OSError)):
+            check(wrong.split(), tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES + STUDY, ids=str)
+def test_form(page):
+    """Lines are short, fences have a language, links lead somewhere."""
+    text = page.read_text(encoding="utf-8")
+    long = [
+        number for number, line in enumerate(text.splitlines(), 1) if len(line) > 120
+    ]
+    assert not long, f"{page}: lines {long} have more than 120 characters"
+    if page in PAGES:
+        assert {language for language, *_ in fences(page)} <= LANGUAGES
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose):
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path) if path else page
+        assert linked.exists(), f"{page}: {target}"
+        if anchor:
+            assert anchor in anchors(linked), f"{page}: {target}"
+
+
+def anchors(page):
+    """Names that the headings of a page have, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_files_that_are_named_exist(page):
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+    here = r"`((?:erjepa|recipes|configs|tests|docs)/[\w./]*\w/?)`"
+    for path in re.findall(here, prose):
+        assert (ROOT / path).exists(), f"{page}: {path}"
+
+
+def rows(text):
+    """The cells of every row of the tables in a text."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+
+
+def test_keys_are_those_of_the_paper_s_setting():
+    """Every key of the config, with its default."""
+    written = {
+        cells[0].strip("`"): cells[1].strip()
+        for cells in rows((ROOT / "docs" / "keys.md").read_text())
+        if cells[0].startswith("`") and len(cells) == 3
+    }
+    expected = {}
+    cfg = load("llama3_2_1b_synth")
+    for key, value in OmegaConf.to_container(cfg).items():
+        if isinstance(value, dict) and "_component_" in value:
+            expected[key] = value["_component_"]
+        elif isinstance(value, dict):
+            expected |= {f"{key}.{name}": v for name, v in value.items()}
+        else:
+            expected[key] = value
+    expected |= {
+        f"loss.{name}": cfg.loss[name] for name in ("lm_weight", "jepa_weight")
+    }
+    expected = {k: "null" if v is None else str(v) for k, v in expected.items()}
+    assert written == expected
+
+
+def test_experiments_are_all_described():
+    text = (ROOT / "docs" / "experiments.md").read_text()
+    described = {cells[0].strip("`") for cells in rows(text)} - {"experiment", "---"}
+    assert described == {
+        p.stem for p in (ROOT / "configs" / "experiments").glob("*.yaml")
+    }
+    named = re.findall(r"\*\* \((.*?)\)", text, re.S)
+    assert set(re.findall(r"`(\w+)`", " ".join(named))) <= set(SECTIONS)
+
+
+# First cell of the README's table of speed -> benchmark, and name of what it measured.
+FIGURES = {
+    "time of LLM-JEPA's code, padded to 512 as by default, over ours": (
+        "llm_jepa",
+        "LLM-JEPA padded to 512, its default: its time over ours",
+    ),
+    "... padded to 128": ("llm_jepa", "LLM-JEPA padded to 128: its time over ours"),
+    "... padded to 128, with its additive mask": (
+        "llm_jepa",
+        "LLM-JEPA additive mask, padded to 128: its time over ours",
+    ),
+    "time of torchtune's LoRA SFT over our SFT": (
+        "torchtune_sft",
+        "torchtune over SFT",
+    ),
+    "time of LLM-JEPA over SFT, both ours": ("torchtune_sft", "LLM-JEPA over SFT"),
+    "time of ER-JEPA over SFT, as many pairs replayed as new": (
+        "torchtune_sft",
+        "ER-JEPA over SFT",
+    ),
+    "replay's bookkeeping of 64 pairs in a memory of ten thousand": (
+        "replay",
+        "replay, content, 10^4",
+    ),
+    "... in a memory of a million": ("replay", "replay, content, 10^6"),
+    "a million slots of 100 tokens": (
+        "replay",
+        "replay, a million slots of 100 tokens",
+    ),
+}
+
+
+def test_speed_is_what_was_measured():
+    """Two digits of each figure in the README are those of the benchmarks' results."""
+    results = json.loads((ROOT / "tests/benchmarks/results.json").read_text())[
+        "results"
+    ]
+    section = (
+        (ROOT / "README.md").read_text().partition("## Speed")[2].partition("## ")[0]
+    )
+    written = {cells[0]: cells[1:] for cells in rows(section) if cells[0].strip("-")}
+    measured = {}
+    for text, (benchmark, name) in FIGURES.items():
+        (row,) = (row for row in results[benchmark] if row["name"] == name)
+        value = two_digits(row["value"])
+        measured[text] = [f"{value} {row['unit']}".strip(), f"`{benchmark}`"]
+    assert written == measured
+
+
+def two_digits(value):
+    return f"{float(f'{value:.2g}'):g}"
+
+
+def test_python_fences_are_python():
+    for page in PAGES:
+        for language, _, content in fences(page):
+            if language == "python":
+                ast.parse(content)
