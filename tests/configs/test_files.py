@@ -109,8 +109,9 @@ def test_numbers_of_files_keep_their_zeros():
 def test_interpolations_stay():
     cfg = load("tiny_synth", ["output_dir=/tmp/mine"])
     assert cfg.metric_logger.log_dir == "/tmp/mine/logs"
-    cfg.output_dir = "/tmp/other"
-    assert complete(cfg).metric_logger.log_dir == "/tmp/other/logs"
+    whole = complete(cfg)
+    whole.output_dir = "/tmp/other"
+    assert whole.metric_logger.log_dir == "/tmp/other/logs"
 
 
 def test_merging_leaves_its_arguments_alone():

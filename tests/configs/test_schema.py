@@ -39,6 +39,10 @@ WHOLE = "a whole number of at least 0"
             "stop.flops=.nan",
             "stop.flops must be a finite number above 0 or null, got nan",
         ),
+        (
+            "stop.flops=.inf",
+            "stop.flops must be a finite number above 0 or null, got inf",
+        ),
         ("stop=3", "stop has keys of its own, stop.KEY=VALUE, got 3"),
         (
             "clip_grad_norm=-1",
