@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from erjepa.analysis.training_curve import draw_training_curve
+from erjepa.io import PREDICTIONS, SUMMARY
 
 RANKS = 2
 
@@ -30,7 +31,7 @@ def tune_run(recipe: str, output_dir: Path, *overrides: str) -> None:
 
 def accuracy(output_dir: Path, name: str) -> float:
     """Exact match of one evaluation, between 0 and 1."""
-    summary = output_dir / "evaluation" / name / "summary.json"
+    summary = output_dir / "evaluation" / name / SUMMARY
     return json.loads(summary.read_text())["accuracy"]
 
 
@@ -56,7 +57,7 @@ exact match on held-out pairs
 log               {log}
 checkpoint        {output_dir / "epoch_0"}
 training curve    {picture}
-predictions       {output_dir / "evaluation" / "epoch_0" / "predictions.jsonl"}
+predictions       {output_dir / "evaluation" / "epoch_0" / PREDICTIONS}
 {time.monotonic() - start:.0f} s"""
     )
 

@@ -23,7 +23,7 @@ def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[st
 
     Args:
         dataset (Sequence[Pair]): at least one pair.
-        collator (Measure): lays the pairs out.
+        collator (PairCollator): lays the pairs out.
 
     Returns:
         dict[str, Any]: ``pairs``, their number; ``mean``, ``median``, ``p95``, ``p99`` and

@@ -61,7 +61,6 @@ class EvaluationRecipeERJEPA:
         self._output_dir = Path(cfg.output_dir)
         self._require_split(cfg)
         self._checkpoints = self._find_checkpoints(cfg)
-        self._task = load_task(cfg.task, cfg.databases)
 
     def _require_split(self, cfg: DictConfig) -> None:
         size = OmegaConf.select(cfg, "validation.size")
@@ -131,6 +130,8 @@ class EvaluationRecipeERJEPA:
         """The pairs to score, and how many of their targets occur in training."""
         scored = cfg.eval_dataset if self._split == "test" else cfg.dataset
         self._dataset = config.instantiate(scored, self._tokenizer)
+        name = cfg.task or self._dataset.task
+        self._task = load_task(name, cfg.get("databases", None))
         require_fields(self._task, self._dataset, scored._component_)
         self._ids = list(range(len(self._dataset)))
         train, train_ids = None, []

@@ -18,7 +18,7 @@ from erjepa.datasets import Pair
 from erjepa.evaluation.validation import Validation
 from erjepa.objective import StepFlops
 from erjepa.packing import BLOCK, PackedBatch
-from erjepa.replay import Draw, EpisodicReplay
+from erjepa.replay import EpisodicReplay, ReplayBatch
 from erjepa.training.data import pair_collators, training_pairs
 from erjepa.training.distributed import (
     all_reduce_sum,
@@ -214,9 +214,9 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         replayed, replay_totals, probe = None, StepTotals(0, 0, 0, 0), None
         if self._replay is not None:
             self._require_finite(new)
-            records = [self._dataset[i].record for i in new.example_ids.tolist()]
+            segments = [self._dataset[i].segments for i in new.example_ids.tolist()]
             addresses = self._replay.encode(new.source)
-            draw = self._replay.draw(new.example_ids, records, addresses)
+            draw = self._replay.draw(new.example_ids, segments, addresses)
             batches = self._replay_batches(draw)
             replay_totals = self._totals_of(batches)
             if is_probed and replay_totals.pairs:
@@ -238,7 +238,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         # Update of the memory: refresh what was replayed, then store what is new.
         if self._replay is not None:
             self._replay.refresh(draw, replayed.jepa)
-            self._replay.write(new.example_ids, records, addresses, new.jepa)
+            self._replay.write(new.example_ids, segments, addresses, new.jepa)
 
         metrics = self._metrics(new, new_totals, replayed, replay_totals, grad_norm)
         return metrics if probe is None else {**metrics, **probe.metrics}
@@ -306,10 +306,10 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
             distance=self._loss_fn.distance,
         )
 
-    def _replay_batches(self, draw: Draw) -> list[PackedBatch]:
+    def _replay_batches(self, draw: ReplayBatch) -> list[PackedBatch]:
         """This rank's share of the replayed pairs, in as many micro-batches as every rank's."""
         ids = draw.example_ids
-        pairs = [Pair(i, *record) for i, record in zip(ids, draw.records, strict=True)]
+        pairs = [Pair(i, *cut) for i, cut in zip(ids, draw.segments, strict=True)]
         largest_share = -(-len(pairs) // self._world_size)
         batches = self._replay_collator.split(
             pairs[self._rank :: self._world_size],

@@ -1,26 +1,31 @@
 """Data flows one way: each part imports only what comes before it."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
 # Part of the package -> parts of the project that it may import.
 MAY_IMPORT = {
+    "io": set(),
     "replay": set(),
     "configs": {"replay"},
-    "training": {"datasets", "packing", "objective"},
-    "datasets": set(),
+    "training": {"datasets", "packing", "objective", "io"},
+    "datasets": {"io"},
+    "tasks": {"datasets", "io"},
     "stats": {"datasets", "packing", "configs"},
     "packing": {"datasets"},
     "objective": {"packing"},
-    "models": {"datasets"},
-    "tasks": set(),
-    "evaluation": {"datasets", "packing", "objective", "tasks", "training"},
+    "models": {"tasks"},
+    "evaluation": {"datasets", "packing", "objective", "tasks", "training", "io"},
     "analysis": {"tasks"},
-    "report": {"analysis"},
-    "demo": {"analysis"},
-    "experiment": {"configs", "evaluation", "training", "report"},
+    "report": {"analysis", "io"},
+    "demo": {"analysis", "io"},
+    "experiment": {"configs", "evaluation", "training", "report", "io"},
 }
 
 
@@ -50,9 +55,43 @@ def test_every_part_imports_only_earlier_ones():
     assert parts == set(MAY_IMPORT)
 
 
-def test_replay_imports_only_torch():
-    import sys
+def test_datasets_find_the_builders_of_tasks_when_asked():
+    """Tasks import datasets; the names that configs know are resolved the other way."""
+    code = """
+import sys
+import erjepa.datasets
+assert not any(name.startswith("erjepa.tasks") for name in sys.modules)
+from erjepa.tasks.gsm8k.dataset import gsm8k_dataset
+assert erjepa.datasets.gsm8k_dataset is gsm8k_dataset
+for name in erjepa.datasets.__all__:
+    assert callable(getattr(erjepa.datasets, name)), name
+assert not hasattr(erjepa.datasets, "mnist_dataset")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
+
+def test_scoring_needs_no_torch():
+    code = """
+import sys
+from erjepa.tasks.score import load_task, task_names
+tasks = [load_task(name) for name in task_names()]
+assert [task.name for task in tasks] == task_names()
+assert len(tasks) == 5
+assert not {"torch", "torchtune", "datasets"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_folder_is_packaged():
+    tomllib = pytest.importorskip("tomllib")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    listed = settings["tool"]["setuptools"]["packages"]
+    folders = {path.parent for path in (ROOT / "erjepa").rglob("*.py")}
+    dotted = {".".join(path.relative_to(ROOT).parts) for path in folders}
+    assert dotted <= set(listed), dotted - set(listed)
+
+
+def test_replay_imports_only_torch():
     for path in (ROOT / "erjepa" / "replay").glob("*.py"):
         for module in imports(path):
             top = module.split(".")[0]

@@ -1,7 +1,7 @@
 """How a predicted regex is wrong."""
 
 from erjepa.analysis.regex_tokens import regex_tokens
-from erjepa.tasks.regex_syntax import RegexSyntaxError, parse
+from erjepa.tasks.nl_rx.regex_syntax import RegexSyntaxError, parse
 
 CORRECT = "correct"
 SYNTAX_ERROR = "syntax error"

@@ -1,6 +1,6 @@
 r"""Regexes of NL-RX as tokens, and what their tokens say about them.
 
-A token is what stands for one thing in the grammar of ``erjepa.tasks.regex_syntax``:
+A token is what stands for one thing in the grammar of ``erjepa.tasks.nl_rx.regex_syntax``:
 
     \b \.          an escape
     [a-z]          a character class

@@ -1,16 +1,28 @@
-"""Pairs of source and target: records, chat templates, tokenized datasets, step plans."""
+"""Pairs of source and target: records, chat templates, tokenized datasets, step plans.
+
+The builders of a task's pairs live with their task in :mod:`erjepa.tasks` and are found here
+as well.
+"""
+
+from importlib import import_module
+from typing import Any
 
 from erjepa.datasets.chat_template import ChatTemplate
-from erjepa.datasets.gsm8k import gsm8k_dataset
-from erjepa.datasets.nl_rx import nl_rx_dataset, synthetic_nl_rx_dataset
-from erjepa.datasets.nq_open import nq_open_dataset
 from erjepa.datasets.paired import PairedDataset, paired_dataset
 from erjepa.datasets.pairs import Pair
 from erjepa.datasets.predictor_tokens import predictor_token_ids
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sampler import StepSampler
-from erjepa.datasets.spider import spider_dataset
 from erjepa.datasets.split import Split, hold_out
+
+# Builder to its task. Tasks import this package, so they are imported when asked for.
+_TASK_OF = {
+    "gsm8k_dataset": "gsm8k",
+    "nl_rx_dataset": "nl_rx",
+    "nq_open_dataset": "nq_open",
+    "spider_dataset": "spider",
+    "synthetic_nl_rx_dataset": "nl_rx",
+}
 
 __all__ = [
     "ChatTemplate",
@@ -19,13 +31,15 @@ __all__ = [
     "Record",
     "Split",
     "StepSampler",
-    "gsm8k_dataset",
     "hold_out",
     "load_records",
-    "nl_rx_dataset",
-    "nq_open_dataset",
     "paired_dataset",
     "predictor_token_ids",
-    "spider_dataset",
-    "synthetic_nl_rx_dataset",
+    *_TASK_OF,
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _TASK_OF:
+        return getattr(import_module(f"erjepa.tasks.{_TASK_OF[name]}.dataset"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,6 +24,8 @@ class PairedDataset(Dataset):
         records (Sequence[Record]): raw records.
         tokenizer (Transform): torchtune model tokenizer.
         message_transform (Transform): from the fields of a record to ``{"messages": [...]}``.
+        task (str): the task that answers are scored by where a config names none: a name, or
+            the dotted path of a task.
         scoring_fields (Callable[[str], dict[str, Any]] | None): from the text of a source to
             what scoring its answer needs besides the target.
 
@@ -36,8 +38,10 @@ class PairedDataset(Dataset):
         records: Sequence[Record],
         tokenizer: Transform,
         message_transform: Transform,
+        task: str = "exact_match",
         scoring_fields: Callable[[str], dict[str, Any]] | None = None,
     ) -> None:
+        self.task = task
         self._scoring_fields = scoring_fields or (lambda source: {})
         self._template = ChatTemplate(tokenizer)
         self._records = records

@@ -32,6 +32,6 @@ class Pair(NamedTuple):
     target_view: array
 
     @property
-    def record(self) -> tuple[array, ...]:
+    def segments(self) -> tuple[array, ...]:
         """The token segments without the id: what an episodic memory stores."""
         return self[1:]

@@ -27,7 +27,7 @@ def question_answer_dataset(
 
     Args:
         tokenizer (Transform): torchtune model tokenizer.
-        name (str): of the dataset, in names of files.
+        name (str): of the task, also in names of files.
         split (str): of a folder, a URL or a hub dataset; a file is one split already.
         source (str): a ``.jsonl`` file or URL, a folder with ``{split}.jsonl`` or
             ``{name}_{split}.jsonl``, a URL with the latter, or a dataset of the hub.
@@ -64,5 +64,8 @@ def question_answer_dataset(
     location = locate(source, name, split)
     records = load_records(location, split=split, **load_dataset_kwargs)
     return PairedDataset(
-        subsample(records, max_examples, sample_seed), tokenizer, to_messages
+        subsample(records, max_examples, sample_seed),
+        tokenizer,
+        to_messages,
+        task=name,
     )

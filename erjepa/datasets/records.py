@@ -1,9 +1,9 @@
 """Raw records of a dataset, each with the place it came from."""
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from erjepa.io import read_jsonl
 
 
 class Record(NamedTuple):
@@ -33,7 +33,7 @@ def load_records(source: str, *, split: str = "train", **load_dataset_kwargs: An
     """
     is_url = "://" in source
     if not is_url and (Path(source).exists() or Path(source).suffix == ".jsonl"):
-        records = list(_read_jsonl(Path(source)))
+        records = _read_file(Path(source))
     else:
         from datasets import load_dataset  # heavy, and needed for remote data only
 
@@ -53,23 +53,10 @@ def load_records(source: str, *, split: str = "train", **load_dataset_kwargs: An
     return records
 
 
-def _read_jsonl(path: Path) -> Iterator[Record]:
+def _read_file(path: Path) -> list[Record]:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path}: no such file; set the dataset's source to a JSONL file, a URL or "
             "a dataset of the Hugging Face hub."
         )
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                fields = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{where}: not JSON ({error})") from None
-            if not isinstance(fields, dict):
-                raise ValueError(
-                    f"{where}: expected a JSON object, got {type(fields).__name__}"
-                )
-            yield Record(where, fields)
+    return [Record(where, fields) for where, fields in read_jsonl(path)]

@@ -8,6 +8,13 @@ from urllib.parse import urlsplit
 
 Item = TypeVar("Item")
 
+# The folder where LLM-JEPA keeps its splits, at a fixed revision so that a run can be
+# repeated.
+LLM_JEPA_DATASETS = (
+    "https://raw.githubusercontent.com/rbalestr-lab/llm-jepa/"
+    "dd6196630f97016f7a607b0ac74f5e378ddf25db/datasets"
+)
+
 
 def locate(source: str, name: str, split: str) -> str:
     """The file of a split, if ``source`` is a place of files; else ``source``.

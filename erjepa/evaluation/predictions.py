@@ -1,13 +1,13 @@
 """Predictions on disk: one JSON object a line, kept across interruptions."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-PREDICTIONS = "predictions.jsonl"
-SUMMARY = "summary.json"
+from erjepa.io import PREDICTIONS, to_jsonl
+from erjepa.tasks.score import write_scores
+
 _SETTINGS = "settings.json"
 
 
@@ -53,7 +53,7 @@ class PredictionStore:
 
     def append(self, predictions: Iterable[Mapping[str, Any]]) -> None:
         """Add predictions of this rank."""
-        text = "".join(json.dumps(prediction) + "\n" for prediction in predictions)
+        text = to_jsonl(predictions)
         # A killed run may have left half a line; what follows must not join it.
         if self._part.exists() and not self._part.read_bytes().endswith(b"\n"):
             text = "\n" + text
@@ -72,14 +72,7 @@ class PredictionStore:
         Returns:
             Path: the folder.
         """
-        lines = "".join(json.dumps(prediction) + "\n" for prediction in predictions)
-        for name, text in (
-            (PREDICTIONS, lines),
-            (SUMMARY, json.dumps(summary, indent=2) + "\n"),
-        ):
-            aside = self._folder / f".{name}"
-            aside.write_text(text)
-            os.replace(aside, self._folder / name)
+        write_scores(self._folder, predictions, summary)
         for path in self._parts():
             path.unlink()
         return self._folder

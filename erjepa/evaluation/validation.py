@@ -166,7 +166,7 @@ class Validation:
         )
         self.accuracy = None
         if generate := cfg.validation.get("generate", 0):
-            task = load_task(cfg.task, cfg.databases)
+            task = load_task(cfg.task or dataset.task, cfg.databases)
             require_fields(task, dataset, cfg.dataset._component_)
             self.accuracy = HeldOutAccuracy(
                 dataset,

@@ -14,12 +14,20 @@ from typing import Any
 
 import torch
 
-from erjepa.evaluation.predictions import PREDICTIONS, SUMMARY
 from erjepa.experiment.cells import Cell
 from erjepa.experiment.config import Experiment
+from erjepa.io import (
+    EXPERIMENT,
+    PREDICTIONS,
+    RESULTS,
+    SUMMARY,
+    read_jsonl,
+    to_jsonl,
+    write_whole,
+)
 from erjepa.training import checkpoint
 
-EXPERIMENT, RESULTS, CELLS = "experiment.json", "results.jsonl", "cells"
+CELLS = "cells"
 # Where and how to run, and what to print, may change between runs of one experiment.
 _FREE = ("output_dir", "devices", "report", "budgets_of")
 _MAY_GROW = ("seeds", "datasets", "methods")
@@ -28,15 +36,14 @@ _MAY_GROW = ("seeds", "datasets", "methods")
 def read_results(output_dir: Path) -> list[dict[str, Any]]:
     """The lines of ``results.jsonl``, in order of completion."""
     path = output_dir / RESULTS
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines]
+    return [line for _, line in read_jsonl(path)] if path.exists() else []
 
 
 def add_results(output_dir: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     """Add lines, all of them or, if killed, none."""
     path = output_dir / RESULTS
     text = path.read_text() if path.exists() else ""
-    _replace(path, text + "".join(json.dumps(line) + "\n" for line in lines))
+    write_whole(path, text + to_jsonl(lines))
 
 
 def result_line(
@@ -110,7 +117,9 @@ def begin(output_dir: Path, experiment: Experiment) -> None:
                 )
         if begun == config:
             return
-    _replace(path, json.dumps({**_surroundings(), "config": config}, indent=2) + "\n")
+    write_whole(
+        path, json.dumps({**_surroundings(), "config": config}, indent=2) + "\n"
+    )
 
 
 def _goes_on(key: str, begun: Any, given: Any) -> bool:
@@ -154,12 +163,3 @@ def _cpu() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _replace(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}")
-    with aside.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)

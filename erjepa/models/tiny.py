@@ -23,7 +23,6 @@ from torchtune.models.llama3 import Llama3Tokenizer, llama3_tokenizer
 from torchtune.models.llama3_2 import llama3_2
 from torchtune.modules import TransformerDecoder
 
-from erjepa.datasets.nl_rx_grammar import SYSTEM_PROMPT
 from erjepa.models.tiny_corpus import Corpus
 from erjepa.models.tiny_tokenizer import (
     SPECIAL_TOKENS_FILE,
@@ -32,6 +31,7 @@ from erjepa.models.tiny_tokenizer import (
     special_token_ids,
     write_tokenizer,
 )
+from erjepa.tasks.nl_rx.grammar import SYSTEM_PROMPT
 
 # Arguments of torchtune.models.llama3_2.llama3_2, and of lora_llama3_2 besides LoRA's.
 MODEL_ARGS = {

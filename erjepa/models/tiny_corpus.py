@@ -22,7 +22,7 @@ All regexes come from the grammar's train split, so the test split stays unseen.
 import random
 from collections.abc import Callable, Iterator
 
-from erjepa.datasets.nl_rx_grammar import CLASSES, WORDS, generate_pairs
+from erjepa.tasks.nl_rx.grammar import CLASSES, WORDS, generate_pairs
 
 Chat = list[dict[str, str]]
 

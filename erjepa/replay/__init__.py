@@ -3,16 +3,15 @@
 Imports only the standard library and torch; knows nothing of models, recipes or ranks.
 """
 
-from erjepa.replay.addresses import DenseAddresses, SparseAddresses
+from erjepa.replay.addresses import DenseAddressTable, SparseAddressTable
 from erjepa.replay.memory import EpisodicMemory
-from erjepa.replay.replay import Draw, EpisodicReplay
-from erjepa.replay.validation import validate_replay
+from erjepa.replay.replay import EpisodicReplay, ReplayBatch, validate_replay
 
 __all__ = [
-    "DenseAddresses",
-    "Draw",
+    "DenseAddressTable",
     "EpisodicMemory",
     "EpisodicReplay",
-    "SparseAddresses",
+    "ReplayBatch",
+    "SparseAddressTable",
     "validate_replay",
 ]

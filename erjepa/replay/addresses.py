@@ -1,21 +1,42 @@
-"""Addresses of the memory's slots: what a source embedding is stored and found by."""
+"""Addresses of source embeddings, by which pairs are stored in the memory and found again."""
 
-from typing import Any
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from erjepa.replay.checks import finite, same_settings
-from erjepa.replay.codes import Codes
-from erjepa.replay.top import top_set
 
 # Entries of the address table that a similarity search reads at a time: what stays in the
 # cache of a CPU, and on a GPU what takes few launches.
 _CHUNK_ENTRIES = {"cpu": 1 << 18, "cuda": 1 << 24}
 
 
-class SparseAddresses:
+class Addresses(NamedTuple):
+    """Addresses of B source embeddings, of length 1.
+
+    Attributes:
+        values (Tensor): float32, shape [B, H] when dense; the kept entries, shape [B, K],
+            when sparse.
+        indices (Tensor | None): positions of the kept entries, ascending, int64, [B, K].
+    """
+
+    values: Tensor
+    indices: Tensor | None = None
+
+    def rows(self, rows: Tensor | slice) -> "Addresses":
+        """Those of some rows of the batch."""
+        indices = None if self.indices is None else self.indices[rows]
+        return Addresses(self.values[rows], indices)
+
+    def split(self, size: int) -> Iterator["Addresses"]:
+        """All in their order, ``size`` at a time."""
+        for start in range(0, len(self.values), size):
+            yield self.rows(slice(start, start + size))
+
+
+class SparseAddressTable:
     """Frozen random projection with sparse Top-K: the paper's Phi and its address table.
 
     Phi(z) keeps the K entries of W z with the largest magnitude, sign and size included,
@@ -66,55 +87,55 @@ class SparseAddresses:
         self._values = torch.empty(capacity, top_k, dtype=torch.float32, device=device)
 
     @torch.no_grad()
-    def encode(self, embeddings: Tensor) -> Codes:
+    def encode(self, embeddings: Tensor) -> Addresses:
         """Normalized sparse addresses of source embeddings.
 
         Args:
             embeddings (Tensor): source embeddings z^u, any float dtype, shape [B, H].
 
         Returns:
-            Codes: B codes; equal magnitudes are kept from the lower index on, and a
+            Addresses: B of them; equal magnitudes are kept from the lower index on, and a
             zero embedding has zero values.
 
         Raises:
             ValueError: if an embedding is not finite.
         """
-        cues = embeddings.to(self.projection.device, torch.float32)
-        finite("source embeddings", cues)
-        with torch.autocast(cues.device.type, enabled=False):
-            projected = cues @ self.projection.T
-        indices = top_set(projected.abs(), self.top_k)
-        return Codes(F.normalize(projected.gather(1, indices), dim=1), indices)
+        embeddings = embeddings.to(self.projection.device, torch.float32)
+        require_finite("source embeddings", embeddings)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            projected = embeddings @ self.projection.T
+        indices = top_k_ascending(projected.abs(), self.top_k)
+        return Addresses(F.normalize(projected.gather(1, indices), dim=1), indices)
 
-    def put(self, slots: Tensor, code: Codes) -> None:
-        """Stores ``code`` ([B] addresses) in the distinct ``slots`` [B]."""
-        self._indices[slots] = code.indices.to(self._indices.dtype)
-        self._values[slots] = code.values
+    def put(self, slots: Tensor, addresses: Addresses) -> None:
+        """Stores B addresses in as many distinct ``slots`` [B]."""
+        self._indices[slots] = addresses.indices.to(self._indices.dtype)
+        self._values[slots] = addresses.values
 
     @torch.no_grad()
-    def similarity(self, code: Codes, num_slots: int) -> Tensor:
-        """Cosine of every cue with the first slots, at O(B N K).
+    def similarity(self, addresses: Addresses, num_slots: int) -> Tensor:
+        """Cosine of every address with the first slots, at O(B N K).
 
         Args:
-            code (Codes): B cues.
+            addresses (Addresses): B of them, the paper's cues.
             num_slots (int): number of slots in use, N.
 
         Returns:
             Tensor: cosines in float32, shape [B, N].
         """
-        num_cues = code.values.shape[0]
-        # Row s of the table holds what each cue has at entry s: the dot products of one
+        batch = addresses.values.shape[0]
+        # Row s of ``dense`` holds what each address has at entry s: the dot products of one
         # slot are then a weighted sum of K rows, which is an embedding bag.
-        table = self.projection.new_zeros(self.projection.shape[0], num_cues)
-        table.scatter_(0, code.indices.T, code.values.T)
-        out = table.new_empty(num_cues, num_slots)
-        entries = _CHUNK_ENTRIES.get(table.device.type, _CHUNK_ENTRIES["cuda"])
-        chunk = max(1, entries // max(self.top_k, num_cues))
+        dense = self.projection.new_zeros(self.projection.shape[0], batch)
+        dense.scatter_(0, addresses.indices.T, addresses.values.T)
+        out = dense.new_empty(batch, num_slots)
+        entries = _CHUNK_ENTRIES.get(dense.device.type, _CHUNK_ENTRIES["cuda"])
+        chunk = max(1, entries // max(self.top_k, batch))
         for start in range(0, num_slots, chunk):
             part = slice(start, min(start + chunk, num_slots))
             out[:, part] = F.embedding_bag(
                 self._indices[part].int(),
-                table,
+                dense,
                 per_sample_weights=self._values[part],
                 mode="sum",
             ).T
@@ -137,14 +158,14 @@ class SparseAddresses:
         Raises:
             ValueError: if the seed or a dimension differs from the saved one.
         """
-        same_settings(state, self.state_dict(0))
+        _require_same_settings(state, self.state_dict(0))
         num_slots = state["indices"].shape[0]
         self._indices[:num_slots] = state["indices"].to(self._indices.device)
         self._values[:num_slots] = state["values"].to(self._values.device)
 
 
-class DenseAddresses:
-    """Normalized source embeddings as addresses: the ablation of the sparse code.
+class DenseAddressTable:
+    """Normalized source embeddings as addresses: the ablation of the sparse ones.
 
     Args:
         capacity (int): number of slots M.
@@ -160,25 +181,36 @@ class DenseAddresses:
         )
 
     @torch.no_grad()
-    def encode(self, embeddings: Tensor) -> Codes:
+    def encode(self, embeddings: Tensor) -> Addresses:
         """Unit vectors of source embeddings [B, H]; a zero embedding stays zero.
 
         Raises:
             ValueError: if an embedding is not finite.
         """
-        cues = embeddings.to(self._values.device, torch.float32)
-        finite("source embeddings", cues)
-        return Codes(F.normalize(cues, dim=1))
+        embeddings = embeddings.to(self._values.device, torch.float32)
+        require_finite("source embeddings", embeddings)
+        return Addresses(F.normalize(embeddings, dim=1))
 
-    def put(self, slots: Tensor, code: Codes) -> None:
-        """Stores ``code`` ([B] addresses) in the distinct ``slots`` [B]."""
-        self._values[slots] = code.values
+    def put(self, slots: Tensor, addresses: Addresses) -> None:
+        """Stores B addresses in as many distinct ``slots`` [B]."""
+        self._values[slots] = addresses.values
 
     @torch.no_grad()
-    def similarity(self, code: Codes, num_slots: int) -> Tensor:
-        """Cosine of every cue with the first slots, float32, shape [B, N]."""
-        with torch.autocast(self._values.device.type, enabled=False):
-            return code.values @ self._values[:num_slots].T
+    def similarity(self, addresses: Addresses, num_slots: int) -> Tensor:
+        """Cosine of every address with the first slots, float32, shape [B, N].
+
+        Computed in float64: how a product in float32 is rounded depends on where in the
+        matrix its row stands, and slots of equal addresses are to tie.
+        """
+        values = addresses.values
+        out = values.new_empty(len(values), num_slots)
+        entries = _CHUNK_ENTRIES.get(values.device.type, _CHUNK_ENTRIES["cuda"])
+        chunk = max(1, entries // values.shape[1])
+        with torch.autocast(values.device.type, enabled=False):
+            for start in range(0, num_slots, chunk):
+                part = slice(start, min(start + chunk, num_slots))
+                out[:, part] = values.double() @ self._values[part].double().T
+        return out
 
     def state_dict(self, num_slots: int) -> dict[str, Any]:
         """The first ``num_slots`` addresses."""
@@ -193,6 +225,83 @@ class DenseAddresses:
         Raises:
             ValueError: if the saved addresses are sparse or of another size.
         """
-        same_settings(state, self.state_dict(0))
+        _require_same_settings(state, self.state_dict(0))
         num_slots = state["values"].shape[0]
         self._values[:num_slots] = state["values"].to(self._values.device)
+
+
+def require_finite(name: str, values: Tensor) -> None:
+    """Raises a ValueError if one of ``values`` is nan or inf."""
+    if not bool(values.isfinite().all()):
+        raise ValueError(
+            f"{name} must be finite, got nan or inf; the model diverged before they "
+            f"reached the replay memory"
+        )
+
+
+def _require_same_settings(saved: dict[str, Any], ours: dict[str, Any]) -> None:
+    """Raises a ValueError unless two address states agree in kind and in every int."""
+    if saved.keys() != ours.keys():
+        raise ValueError(
+            "replay.address differs from the checkpoint's (sparse in one, dense in the "
+            "other); resume with the value the run was started with"
+        )
+    for key, value in ours.items():
+        if isinstance(value, int) and saved[key] != value:
+            name = f"replay.{key}" if key.startswith("address") else key
+            raise ValueError(
+                f"{name} is {value}, but the memory in the checkpoint was written with "
+                f"{saved[key]}; resume with the value the run was started with"
+            )
+
+
+def top_k_descending(values: Tensor, k: int) -> Tensor:
+    """The k largest values of every row, descending, ties to the lower index.
+
+    ``torch.topk`` leaves the order of equal values open; replay may not. The result is a function of the values alone, so every rank that holds the same values
+    selects the same slots.
+
+    Args:
+        values (Tensor): comparable values without NaN, shape [B, N].
+        k (int): how many to take per row, 0 <= k <= N.
+
+    Returns:
+        Tensor: int64 indices into the rows, shape [B, k].
+    """
+    indices = top_k_ascending(values, k)
+    # The indices ascend, and a stable sort keeps equal values in that order.
+    order = values.gather(1, indices).sort(dim=1, descending=True, stable=True).indices
+    return indices.gather(1, order)
+
+
+def top_k_ascending(values: Tensor, k: int) -> Tensor:
+    """The same indices as ``top_k_descending``, ascending.
+
+    Reads a long row once, for the maximum of each of its blocks: a block that is not among
+    the k with the largest maxima, ties to the lower block, has k values before its own.
+    """
+    length = values.shape[1]
+    block = math.isqrt(length // k) if k else 1
+    if block == 1:
+        return _top_k_ascending(values, k)
+    whole = length - length % block
+    maxima = values[:, :whole].unflatten(1, (-1, block)).amax(dim=2)
+    starts = _top_k_ascending(maxima, k) * block
+    columns = torch.arange(length, device=values.device)
+    inside = (starts[:, :, None] + columns[:block]).flatten(1)
+    rest = columns[whole:].expand(len(values), -1)
+    candidates = torch.cat([inside, rest], dim=1)
+    return candidates.gather(1, _top_k_ascending(values.gather(1, candidates), k))
+
+
+def _top_k_ascending(values: Tensor, k: int) -> Tensor:
+    """The same without blocks: all values above the k-th largest, then the first equal."""
+    if k == 0:
+        return torch.empty(values.shape[0], 0, dtype=torch.int64, device=values.device)
+    threshold = values.topk(k, dim=1).values[:, -1:]
+    above = values > threshold
+    equal = values == threshold
+    room = k - above.sum(dim=1, keepdim=True)
+    taken = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= room))
+    # nonzero() walks row by row, so the indices of a row come in ascending order.
+    return taken.nonzero()[:, 1].view(-1, k)

@@ -7,11 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from erjepa.replay.addresses import DenseAddresses, SparseAddresses
-from erjepa.replay.checks import finite, one_per_pair
-from erjepa.replay.codes import Codes
+from erjepa.replay.addresses import (
+    Addresses,
+    DenseAddressTable,
+    SparseAddressTable,
+    require_finite,
+)
 from erjepa.replay.placement import place_writes
-from erjepa.replay.records import Record, RecordStore
+
+# The tokens of a pair, in the segments that its layout tells apart.
+Segments = Sequence[Sequence[int]]
 
 
 class EpisodicMemory:
@@ -23,31 +28,31 @@ class EpisodicMemory:
 
     Args:
         capacity (int): number of slots M.
-        addresses (SparseAddresses | DenseAddresses): address table of M slots.
+        address_table (SparseAddressTable | DenseAddressTable): addresses of M slots.
         on_revisit (str): what writing an example that has a slot does: "keep" nothing,
             the slot stays as inserted; "refresh" rewrites tokens, address and score there
             and keeps the replay count; "append" takes another slot.
         score_update_rate (float): weight of a new error in the running one, eta.
         device (torch.device | str): where ids, scores and counts live; the device of
-            ``addresses``. Tokens stay on the CPU.
+            ``address_table``. Tokens stay on the CPU.
     """
 
     def __init__(
         self,
         capacity: int,
-        addresses: SparseAddresses | DenseAddresses,
+        address_table: SparseAddressTable | DenseAddressTable,
         *,
         on_revisit: str = "refresh",
         score_update_rate: float = 0.1,
         device: torch.device | str = "cpu",
     ) -> None:
         self.capacity = capacity
-        self.addresses = addresses
+        self.address_table = address_table
         self.on_revisit = on_revisit
         self.score_update_rate = score_update_rate
         self.device = torch.device(device)
         self._size = 0
-        self._records = RecordStore(capacity)
+        self._segments = SegmentStore(capacity)
         self._example_ids = torch.empty(capacity, dtype=torch.int64, device=device)
         self._scores = torch.empty(capacity, dtype=torch.float32, device=device)
         self._replay_counts = torch.empty(capacity, dtype=torch.int32, device=device)
@@ -73,8 +78,8 @@ class EpisodicMemory:
     def write(
         self,
         example_ids: Tensor,
-        records: Sequence[Record],
-        codes: Codes,
+        segments: Sequence[Segments],
+        addresses: Addresses,
         scores: Tensor,
     ) -> None:
         """Stores B pairs; the same as storing them one by one, at O(M + B log B).
@@ -85,19 +90,19 @@ class EpisodicMemory:
 
         Args:
             example_ids (Tensor): int64, shape [B]; repeats allowed.
-            records (Sequence[Record]): B tuples of token segments, e.g. (source, target).
-            codes (Codes): B addresses from ``addresses.encode``.
+            segments (Sequence[Segments]): B tuples of token segments, e.g. (source, target).
+            addresses (Addresses): B of them, from ``address_table.encode``.
             scores (Tensor): JEPA errors d(p, z^a), shape [B].
 
         Raises:
-            ValueError: if the numbers of ids, records, codes and scores differ, records
-                differ in their number of segments, or a score is not finite.
+            ValueError: if the numbers of ids, pairs, addresses and scores differ, pairs differ
+                in their number of segments, or a score is not finite.
         """
-        pairs = len(records)
-        one_per_pair("example_ids", example_ids, pairs)
+        pairs = len(segments)
+        _require_one_per_pair("example_ids", example_ids, pairs)
         scores = self._errors(scores, pairs)
-        one_per_pair("addresses", codes.values[:, 0], pairs)
-        self._records.check(records)
+        _require_one_per_pair("addresses", addresses.values[:, 0], pairs)
+        self._segments.check(segments)
         if not pairs:
             return
         example_ids = example_ids.to(self.device)
@@ -112,13 +117,13 @@ class EpisodicMemory:
         )
         slots, rows = list(placed.writer), list(placed.writer.values())
         self._size = placed.size
-        self._records.write(slots, [records[row] for row in rows])
+        self._segments.write(slots, [segments[row] for row in rows])
         at = torch.tensor(slots, dtype=torch.int64, device=self.device)
         taken = torch.tensor(rows, dtype=torch.int64, device=self.device)
         self._example_ids[at] = example_ids[taken]
         self._scores[at] = scores[taken]
         self._replay_counts[placed.replaced] = 0
-        self.addresses.put(at, codes.rows(taken))
+        self.address_table.put(at, addresses.rows(taken))
 
     def refresh(self, slots: Sequence[int], errors: Tensor) -> None:
         """Takes in the errors of a replay forward pass: sigma <- (1 - eta) sigma + eta d
@@ -145,17 +150,17 @@ class EpisodicMemory:
             self._replay_counts[at] += 1
             pending = [p for p in pending if first[slots[p]] != p]
 
-    def records(self, slots: Sequence[int]) -> list[tuple[array, ...]]:
+    def segments(self, slots: Sequence[int]) -> list[tuple[array, ...]]:
         """The stored token segments of ``slots``, in their order, repeats included."""
-        return self._records.read(slots)
+        return self._segments.read(slots)
 
     def eligible(self, current_ids: Tensor) -> Tensor:
         """Slots in use whose example is not among ``current_ids`` [B]: bool, [N]."""
         return ~torch.isin(self.example_ids, current_ids.to(self.device))
 
-    def similarity(self, codes: Codes) -> Tensor:
-        """Cosine of each of B cues with the slots in use, float32, shape [B, N]."""
-        return self.addresses.similarity(codes, self._size)
+    def similarity(self, addresses: Addresses) -> Tensor:
+        """Cosine of each of B addresses with the slots in use, float32, shape [B, N]."""
+        return self.address_table.similarity(addresses, self._size)
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the slots in use, on the CPU: plain tensors, ints and a string."""
@@ -165,8 +170,8 @@ class EpisodicMemory:
             "example_ids": self.example_ids.to("cpu", copy=True),
             "scores": self.scores.to("cpu", copy=True),
             "replay_counts": self.replay_counts.to("cpu", copy=True),
-            "records": self._records.state_dict(self._size),
-            "addresses": self.addresses.state_dict(self._size),
+            "records": self._segments.state_dict(self._size),
+            "addresses": self.address_table.state_dict(self._size),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -185,8 +190,8 @@ class EpisodicMemory:
                 f"replay.on_revisit must be the checkpoint's {state['on_revisit']!r}, "
                 f"got {self.on_revisit!r}; resume with the value the run started with"
             )
-        self.addresses.load_state_dict(state["addresses"])
-        self._records.load_state_dict(state["records"])
+        self.address_table.load_state_dict(state["addresses"])
+        self._segments.load_state_dict(state["records"])
         self._size = state["example_ids"].numel()
         self.example_ids.copy_(state["example_ids"])
         self.scores.copy_(state["scores"])
@@ -194,6 +199,103 @@ class EpisodicMemory:
 
     def _errors(self, errors: Tensor, pairs: int) -> Tensor:
         errors = errors.detach().to(self.device, torch.float32)
-        one_per_pair("JEPA errors", errors, pairs)
-        finite("JEPA errors", errors)
+        _require_one_per_pair("JEPA errors", errors, pairs)
+        require_finite("JEPA errors", errors)
         return errors
+
+
+def _require_one_per_pair(name: str, values: Tensor, pairs: int) -> None:
+    """Raises a ValueError unless the shape of ``values`` is [pairs]."""
+    if values.shape != (pairs,):
+        raise ValueError(
+            f"{name} must have shape [{pairs}], one per pair, got {list(values.shape)}"
+        )
+
+
+class SegmentStore:
+    """The tokens of each slot's pair as bytes, four a token, cut into segments when read.
+
+    The first pair fixes the number of segments, e.g. two for (source, target).
+
+    Args:
+        capacity (int): number of slots M.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._tokens: list[bytes] = [b""] * capacity
+        self._lengths = torch.empty(capacity, 0, dtype=torch.int32, device="cpu")
+
+    def check(self, pairs: Sequence[Segments]) -> None:
+        """Raises a ValueError unless all pairs have the store's number of segments."""
+        if not pairs:
+            return
+        expected = self._lengths.shape[1] or len(pairs[0])
+        for segments in pairs:
+            if len(segments) != expected or not expected:
+                raise ValueError(
+                    f"every pair must have the same number of token segments "
+                    f"({expected} so far, at least 1), got {len(segments)}"
+                )
+
+    def write(self, slots: Sequence[int], pairs: Sequence[Segments]) -> None:
+        """Stores the segments of one pair in each of the distinct ``slots``."""
+        if not slots:
+            return
+        if not self._lengths.shape[1]:
+            shape = len(self._tokens), len(pairs[0])
+            self._lengths = torch.empty(shape, dtype=torch.int32, device="cpu")
+        for slot, segments in zip(slots, pairs, strict=True):
+            self._tokens[slot] = b"".join(
+                array("i", segment).tobytes() for segment in segments
+            )
+        lengths = [[len(segment) for segment in segments] for segments in pairs]
+        self._lengths[list(slots)] = torch.tensor(
+            lengths, dtype=torch.int32, device="cpu"
+        )
+
+    def read(self, slots: Sequence[int]) -> list[tuple[array, ...]]:
+        """The pairs in ``slots``, in their order, repeats included."""
+        pairs = []
+        for slot, lengths in zip(
+            slots, self._lengths[list(slots)].tolist(), strict=True
+        ):
+            tokens, segments, start = array("i", self._tokens[slot]), [], 0
+            for length in lengths:
+                segments.append(tokens[start : start + length])
+                start += length
+            pairs.append(tuple(segments))
+        return pairs
+
+    def state_dict(self, num_slots: int) -> dict[str, Any]:
+        """The pairs in the first ``num_slots`` slots.
+
+        Returns:
+            dict[str, Any]: ``tokens``, all tokens in one int32 tensor, and ``lengths``,
+            the int32 segment lengths, shape [N, number of segments].
+        """
+        return {
+            "tokens": _as_tensor(bytearray().join(self._tokens[:num_slots])),
+            "lengths": self._lengths[:num_slots].clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores the first slots from ``state``, and empties the others."""
+        capacity = len(self._tokens)
+        lengths = state["lengths"]
+        flat = bytearray(state["tokens"].nbytes)
+        _as_tensor(flat).copy_(state["tokens"])
+        self._lengths = torch.empty(
+            capacity, lengths.shape[1], dtype=torch.int32, device="cpu"
+        )
+        self._lengths[: lengths.shape[0]] = lengths
+        self._tokens, start = [b""] * capacity, 0
+        for slot, length in enumerate((4 * lengths.sum(dim=1)).tolist()):
+            self._tokens[slot] = bytes(flat[start : start + length])
+            start += length
+
+
+def _as_tensor(tokens: bytearray) -> Tensor:
+    """A tensor that shares the memory of ``tokens`` (frombuffer refuses an empty one)."""
+    if not tokens:
+        return torch.empty(0, dtype=torch.int32, device="cpu")
+    return torch.frombuffer(tokens, dtype=torch.int32)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from erjepa.replay.top import top_slots
+from erjepa.replay.addresses import top_k_descending
 
 
 class Placement(NamedTuple):
@@ -54,7 +54,7 @@ def place_writes(
     priorities = stored_scores / (1 + stored_counts)
     # B weakest slots suffice: each write changes at most one of them, so before any write
     # one is unchanged, and no slot outside the list is weaker than that one.
-    weakest = top_slots(-priorities[None], min(len(scores), len(priorities)))[0]
+    weakest = top_k_descending(-priorities[None], min(len(scores), len(priorities)))[0]
     rows = example_ids.tolist()
     slot_of: dict[int, int] = {}
     counts = torch.zeros_like(scores)

@@ -1,5 +1,6 @@
 """What a training recipe holds: memory, selection and randomness behind five calls."""
 
+import math
 from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,26 +8,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from erjepa.replay.addresses import DenseAddresses, SparseAddresses
-from erjepa.replay.codes import Codes
-from erjepa.replay.memory import EpisodicMemory
-from erjepa.replay.records import Record
-from erjepa.replay.selection import resolve_selection
-from erjepa.replay.validation import validate_replay
+from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
+from erjepa.replay.memory import EpisodicMemory, Segments
+from erjepa.replay.selection import NEIGHBOR_ORDERS, resolve_selection
 
 
-class Draw(NamedTuple):
+class ReplayBatch(NamedTuple):
     """The pairs to replay in one step.
 
     Attributes:
         example_ids (list[int]): the examples they are.
-        records (list[tuple[array, ...]]): their token segments, at most R of them.
+        segments (list[tuple[array, ...]]): the token segments of each, at most R of them.
         slots (list[int] | None): the slots they come from; None when they are the
             current pairs, which ``refresh`` then leaves alone.
     """
 
     example_ids: list[int]
-    records: list[tuple[array, ...]]
+    segments: list[tuple[array, ...]]
     slots: list[int] | None
 
 
@@ -101,12 +99,12 @@ class EpisodicReplay:
         control = selection == "current_batch"
         self._select = None if control else resolve_selection(selection, neighbor_order)
         self._generator = torch.Generator("cpu").manual_seed(seed)
-        addresses: SparseAddresses | DenseAddresses
+        table: SparseAddressTable | DenseAddressTable
         if address == "dense":
-            addresses = DenseAddresses(capacity, embed_dim, device=device)
+            table = DenseAddressTable(capacity, embed_dim, device=device)
         else:
             dim = address_dim or 4 * embed_dim
-            addresses = SparseAddresses(
+            table = SparseAddressTable(
                 capacity,
                 embed_dim,
                 address_dim=dim,
@@ -116,7 +114,7 @@ class EpisodicReplay:
             )
         self.memory = EpisodicMemory(
             capacity,
-            addresses,
+            table,
             on_revisit=on_revisit,
             score_update_rate=score_update_rate,
             device=device,
@@ -126,36 +124,38 @@ class EpisodicReplay:
         """Number of slots in use."""
         return len(self.memory)
 
-    def encode(self, source_embeddings: Tensor) -> Codes:
+    def encode(self, source_embeddings: Tensor) -> Addresses:
         """Addresses of z^u ([B, H], any float dtype), by which the step's pairs draw from
         the memory and are found in it later.
         """
-        return self.memory.addresses.encode(source_embeddings)
+        return self.memory.address_table.encode(source_embeddings)
 
     def draw(
-        self, example_ids: Tensor, records: Sequence[Record], codes: Codes
-    ) -> Draw:
+        self, example_ids: Tensor, segments: Sequence[Segments], addresses: Addresses
+    ) -> ReplayBatch:
         """Chooses the pairs to replay next to the current ones.
 
         Args:
             example_ids (Tensor): examples of the whole step, int64, shape [B]; their own
                 slots are never drawn.
-            records (Sequence[Record]): their B tuples of token segments.
-            codes (Codes): their B addresses, from ``encode``.
+            segments (Sequence[Segments]): their B tuples of token segments.
+            addresses (Addresses): B of them, from ``encode``.
 
         Returns:
-            Draw: at most R pairs; none while the memory holds no other example.
+            ReplayBatch: at most R pairs; none while the memory holds no other example.
 
         Raises:
             ValueError: if a user's selection exceeds the budget or what is eligible.
         """
-        budget = len(records) if self.budget is None else self.budget
+        budget = len(segments) if self.budget is None else self.budget
         if self._select is None:
-            return Draw(example_ids.tolist()[:budget], list(records[:budget]), None)
+            return ReplayBatch(
+                example_ids.tolist()[:budget], list(segments[:budget]), None
+            )
         eligible = self.memory.eligible(example_ids)
         slots = self._select(
             self.memory,
-            codes,
+            addresses,
             eligible,
             budget=budget,
             neighbors=self.neighbors,
@@ -169,22 +169,22 @@ class EpisodicReplay:
                 f"eligible; it returned {slots}"
             )
         drawn = self.memory.example_ids[slots].tolist()
-        return Draw(drawn, self.memory.records(slots), slots)
+        return ReplayBatch(drawn, self.memory.segments(slots), slots)
 
-    def refresh(self, draw: Draw, errors: Tensor) -> None:
-        """Takes in the JEPA errors [n] of the n pairs of ``draw``, as replayed."""
-        if draw.slots is not None:
-            self.memory.refresh(draw.slots, errors)
+    def refresh(self, batch: ReplayBatch, errors: Tensor) -> None:
+        """Takes in the JEPA errors [n] of the n pairs of ``batch``, as replayed."""
+        if batch.slots is not None:
+            self.memory.refresh(batch.slots, errors)
 
     def write(
         self,
         example_ids: Tensor,
-        records: Sequence[Record],
-        codes: Codes,
+        segments: Sequence[Segments],
+        addresses: Addresses,
         errors: Tensor,
     ) -> None:
         """Stores the step's B pairs with their JEPA errors [B]; shapes as in ``draw``."""
-        self.memory.write(example_ids, records, codes, errors)
+        self.memory.write(example_ids, segments, addresses, errors)
 
     def state_dict(self) -> dict[str, Any]:
         """All that later draws depend on, loadable with ``weights_only=True``."""
@@ -205,3 +205,76 @@ class EpisodicReplay:
             raise ValueError(f"seed must be the checkpoint's {saved}, got {self.seed}")
         self.memory.load_state_dict(state["memory"])
         self._generator.set_state(state["generator"])
+
+
+def validate_replay(
+    *,
+    weight: float = 1.0,
+    budget: int | None = None,
+    selection: str = "content",
+    neighbors: int = 4,
+    neighbor_order: str = "batch",
+    fill: bool = False,
+    capacity: int = 10000,
+    on_revisit: str = "refresh",
+    score_update_rate: float = 0.1,
+    address: str = "sparse",
+    address_dim: int | None = None,
+    address_top_k: int | None = None,
+) -> None:
+    """Checks the replay settings; the arguments are those of ``EpisodicReplay``.
+
+    Raises:
+        ValueError: for the first setting that is wrong; it names the key as the
+            configuration does, the value, and what to do.
+    """
+    if not _is_number(weight) or not math.isfinite(weight) or weight < 0:
+        raise ValueError(
+            f"replay.weight must be a finite number of at least 0, got {weight!r}; "
+            f"0 trains without replay"
+        )
+    if budget is not None:
+        _at_least_one("budget", budget, "set replay.weight=0 to replay nothing")
+    if selection != "current_batch":
+        resolve_selection(selection)
+    _at_least_one("neighbors", neighbors, "it counts the slots retrieved per source")
+    _one_of("neighbor_order", neighbor_order, tuple(NEIGHBOR_ORDERS))
+    if not isinstance(fill, bool):
+        raise ValueError(f"replay.fill must be True or False, got {fill!r}")
+    _at_least_one("capacity", capacity, "set replay.weight=0 to train without a memory")
+    _one_of("on_revisit", on_revisit, ("keep", "refresh", "append"))
+    if not _is_number(score_update_rate) or not 0 < score_update_rate < 1:
+        raise ValueError(
+            f"replay.score_update_rate must lie between 0 and 1, both excluded, got "
+            f"{score_update_rate!r}; it is the weight of a new error in the running one"
+        )
+    _one_of("address", address, ("sparse", "dense"))
+    if address_dim is not None:
+        _at_least_one("address_dim", address_dim, "null means 4 x the embedding size")
+    if address_top_k is not None:
+        _at_least_one("address_top_k", address_top_k, "null means address_dim / 32")
+    if None not in (address_dim, address_top_k) and address_top_k > address_dim:
+        raise ValueError(
+            f"replay.address_top_k must be at most replay.address_dim ({address_dim}), "
+            f"got {address_top_k}; keep fewer entries or widen the address"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _at_least_one(key: str, value: Any, advice: str) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(
+            f"replay.{key} must be a whole number, got {value!r}; {advice}"
+        )
+    if value < 1:
+        raise ValueError(f"replay.{key} must be at least 1, got {value}; {advice}")
+
+
+def _one_of(key: str, value: Any, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(
+            f"replay.{key} must be one of {', '.join(known)}, got {value!r}"
+        )

@@ -4,13 +4,13 @@ Policies").
 All selections have one signature, so a function of the same shape can take their place
 by its dotted path:
 
-    select(memory, codes, eligible, *, budget, neighbors, fill, generator) -> list[int]
+    select(memory, addresses, eligible, *, budget, neighbors, fill, generator) -> list[int]
 
     memory     EpisodicMemory of N slots in use
-    codes      addresses of the B current sources, from ``memory.addresses.encode``
+    addresses  of the B current sources, from ``memory.address_table.encode``
     eligible   bool mask [N]: the slots that may be replayed in this step
     budget     R, the most slots to return
-    neighbors  kappa, slots retrieved per cue (content)
+    neighbors  kappa, slots retrieved per address (content)
     fill       repeat a shorter list up to R (content)
     generator  CPU generator; the only source of randomness
 
@@ -24,17 +24,16 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from erjepa.replay.codes import Codes
+from erjepa.replay.addresses import Addresses, top_k_descending
 from erjepa.replay.memory import EpisodicMemory
-from erjepa.replay.top import top_slots
 
-# Cosines held at a time: at a million slots, 33 cues and 128 MiB.
+# Cosines held at a time: at a million slots, 33 addresses and 128 MiB.
 _CHUNK_COSINES = 1 << 25
 
 
 def content(
     memory: EpisodicMemory,
-    codes: Codes,
+    addresses: Addresses,
     eligible: Tensor,
     *,
     budget: int,
@@ -42,13 +41,13 @@ def content(
     fill: bool,
     generator: torch.Generator,
 ) -> list[int]:
-    """Prefix_R(Unique(K_1 || .. || K_B)), K_j being the slots most similar to cue j.
+    """Prefix_R(Unique(K_1 || .. || K_B)), K_j being the slots most similar to address j.
 
     K_j has the min(kappa, eligible slots) highest cosines in descending order, ties lower
     slot first. With ``fill`` the list is repeated up to the budget.
     """
     found: dict[int, None] = {}
-    for nearest in _neighbors(memory, codes, eligible, neighbors, budget):
+    for nearest in _neighbors(memory, addresses, eligible, neighbors, budget):
         found.update(dict.fromkeys(nearest.flatten().tolist()))
         if len(found) >= budget:
             break
@@ -58,7 +57,7 @@ def content(
 
 def content_round_robin(
     memory: EpisodicMemory,
-    codes: Codes,
+    addresses: Addresses,
     eligible: Tensor,
     *,
     budget: int,
@@ -66,38 +65,42 @@ def content_round_robin(
     fill: bool,
     generator: torch.Generator,
 ) -> list[int]:
-    """As ``content``, but the nearest slot of every cue comes first, then the second of
-    every cue, and so on, so that all cues count and not only those that fill the budget.
+    """As ``content``, but the nearest slot of every address comes first, then the second of
+    every one, and so on, so that all count and not only those that fill the budget.
     """
-    everything = neighbors * len(codes.values)
-    nearest = list(_neighbors(memory, codes, eligible, neighbors, everything))
+    everything = neighbors * len(addresses.values)
+    nearest = list(_neighbors(memory, addresses, eligible, neighbors, everything))
     in_turn = torch.cat(nearest).T.flatten().tolist() if nearest else []
     slots = list(dict.fromkeys(in_turn))[:budget]
     return fill_to(slots, budget) if fill else slots
 
 
 def _neighbors(
-    memory: EpisodicMemory, codes: Codes, eligible: Tensor, neighbors: int, wanted: int
+    memory: EpisodicMemory,
+    addresses: Addresses,
+    eligible: Tensor,
+    neighbors: int,
+    wanted: int,
 ) -> Iterator[Tensor]:
-    """The lists K_j, [cues, min(kappa, eligible slots)], of some cues at a time.
+    """The lists K_j, [b, min(kappa, eligible slots)], of b addresses at a time.
 
     ``wanted`` is how many distinct slots the caller looks for.
     """
-    per_cue = min(neighbors, int(eligible.sum()))
-    if per_cue == 0:
+    per_address = min(neighbors, int(eligible.sum()))
+    if per_address == 0:
         return
     excluded = (~eligible).nonzero().flatten()
-    # wanted / kappa cues suffice when all find slots of their own, and twice as many take
-    # hardly longer; the cues after them are compared only while there is room.
-    chunk = min(math.ceil(2 * wanted / per_cue), _CHUNK_COSINES // len(memory))
-    for cues in codes.split(max(1, chunk)):
-        cosines = memory.similarity(cues).index_fill_(1, excluded, -torch.inf)
-        yield top_slots(cosines, per_cue)
+    # wanted / kappa addresses suffice when all find slots of their own, and twice as many
+    # take hardly longer; those after them are compared only while there is room.
+    chunk = min(math.ceil(2 * wanted / per_address), _CHUNK_COSINES // len(memory))
+    for part in addresses.split(max(1, chunk)):
+        cosines = memory.similarity(part).index_fill_(1, excluded, -torch.inf)
+        yield top_k_descending(cosines, per_address)
 
 
 def uniform(
     memory: EpisodicMemory,
-    codes: Codes,
+    addresses: Addresses,
     eligible: Tensor,
     *,
     budget: int,
@@ -123,7 +126,7 @@ def uniform(
 
 def hard(
     memory: EpisodicMemory,
-    codes: Codes,
+    addresses: Addresses,
     eligible: Tensor,
     *,
     budget: int,
@@ -136,7 +139,7 @@ def hard(
     """
     count = min(budget, int(eligible.sum()))
     scores = memory.scores.masked_fill(~eligible, -torch.inf)
-    return fill_to(top_slots(scores[None], count)[0].tolist(), budget)
+    return fill_to(top_k_descending(scores[None], count)[0].tolist(), budget)
 
 
 def fill_to(slots: list[int], budget: int) -> list[int]:

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from erjepa.analysis.statistics import normalized_auc
+from erjepa.io import EXPERIMENT
 from erjepa.report.accuracy import ends_of
 from erjepa.report.figures import (
     COLUMN,
@@ -19,7 +20,7 @@ from erjepa.report.figures import (
     legend_above,
     looks,
 )
-from erjepa.report.results import EXPERIMENT, Results, Unavailable
+from erjepa.report.results import Results, Unavailable
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import SD, Table, spread
 

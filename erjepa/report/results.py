@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-EXPERIMENT, RESULTS = "experiment.json", "results.jsonl"
+from erjepa.io import EXPERIMENT, RESULTS
+
 ROLES = ("SFT", "LLM-JEPA", "ER-JEPA")
 _FIELDS = (
     "cell dataset method seed checkpoint budget steps total_flops total_tokens epoch task "

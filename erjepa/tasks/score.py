@@ -1,34 +1,38 @@
 """Scores of texts generated anywhere: ``python -m erjepa.tasks.score TASK FILE.jsonl``.
 
-FILE has one JSON object a line with ``target`` and ``output``, for Spider also ``db_id``.
-Prints the summary; with ``--output`` also writes the predictions with their verdicts.
+TASK is a folder of :mod:`erjepa.tasks`, or the dotted path of a task of one's own. FILE has one
+JSON object a line with ``target`` and ``output``, for Spider also ``db_id``. Prints the summary;
+with ``--output`` also writes the predictions with their verdicts.
 """
 
 import argparse
 import json
-from collections.abc import Sequence
+import pkgutil
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import erjepa.tasks
+from erjepa.io import PREDICTIONS, SUMMARY, read_jsonl, to_jsonl, write_whole
 from erjepa.tasks.summary import summarize
 from erjepa.tasks.task import Prediction, Task
 
-# Name of a task to the fields that its predictions need.
-FIELDS = {
-    "nl_rx": ("target", "output"),
-    "gsm8k": ("target", "output"),
-    "nq_open": ("target", "output"),
-    "spider": ("target", "output", "db_id"),
-}
+
+def task_names() -> list[str]:
+    """The tasks that go by a name: the folders beside this file."""
+    modules = pkgutil.iter_modules(erjepa.tasks.__path__)
+    return sorted(module.name for module in modules if module.ispkg)
 
 
 def load_task(name: str, databases: str | Path | None = None) -> Task:
-    """A task by name.
+    """A task by name, or by its path.
 
     Args:
-        name (str): ``nl_rx``, ``gsm8k``, ``nq_open`` or ``spider``.
-        databases (str | Path | None): folder of Spider's databases.
+        name (str): such as ``gsm8k``; or the dotted path of a :class:`Task`, or of a function
+            that makes one of ``databases``.
+        databases (str | Path | None): folder of databases, for a task that has them, as
+            ``spider`` does.
 
     Returns:
         Task: the task.
@@ -36,15 +40,35 @@ def load_task(name: str, databases: str | Path | None = None) -> Task:
     Raises:
         ValueError: if there is no such task, or it has no databases.
     """
-    if name not in FIELDS:
-        raise ValueError(f"task={name}: expected one of {', '.join(FIELDS)}")
-    if name == "spider":
-        from erjepa.tasks.spider import spider_task
+    task = _find(name)
+    if callable(task):
+        task = task(None if databases is None else Path(databases))
+    elif databases is not None:
+        raise ValueError(f"databases={databases}: {name} has none; leave the key out")
+    if not isinstance(task, Task):
+        raise ValueError(
+            f"task={name} is a {type(task).__name__}; expected an erjepa.tasks.Task, or a "
+            "function that makes one of the folder of databases"
+        )
+    return task
 
-        return spider_task(None if databases is None else Path(databases))
-    if databases is not None:
-        raise ValueError(f"databases={databases}: {name} has none, only spider has")
-    return import_module(f"erjepa.tasks.{name}").TASK
+
+def _find(name: str) -> Any:
+    if name in task_names():
+        return import_module(f"erjepa.tasks.{name}.scorer").TASK
+    module, _, attribute = str(name).rpartition(".")
+    if not (module and attribute):
+        raise ValueError(
+            f"task={name}: expected one of {', '.join(task_names())}, or the dotted path "
+            "of a task"
+        )
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"task={name} cannot be imported ({error}); check the path and that its "
+            "module is on PYTHONPATH"
+        ) from error
 
 
 def require_fields(task: Task, dataset: Any, component: str) -> None:
@@ -59,7 +83,7 @@ def require_fields(task: Task, dataset: Any, component: str) -> None:
         ValueError: if the dataset does not give what the task needs.
     """
     known = {"target", "output", *dataset.scoring_fields(0)}
-    if missing := sorted(set(FIELDS[task.name]) - known):
+    if missing := sorted(set(task.fields) - known):
         raise ValueError(
             f"task={task.name} scores by {', '.join(missing)}, which {component} does "
             "not give"
@@ -103,25 +127,17 @@ def read_predictions(path: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
             or naming the file if it is empty.
     """
     predictions = []
-    # As bytes, so that a line that is no UTF-8 is found out where its number is known.
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                predictions.append(_parse(line, f"{path}:{number}", fields))
+    for where, prediction in read_jsonl(path):
+        _require_texts(prediction, where, fields)
+        predictions.append(prediction)
     if not predictions:
         raise ValueError(f"{path}: no predictions; expected one JSON object a line")
     return predictions
 
 
-def _parse(line: bytes, where: str, fields: Sequence[str]) -> dict[str, Any]:
-    try:
-        prediction = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"{where}: not JSON ({error})") from None
-    if not isinstance(prediction, dict):
-        raise ValueError(
-            f"{where}: expected a JSON object, got {type(prediction).__name__}"
-        )
+def _require_texts(
+    prediction: Mapping[str, Any], where: str, fields: Sequence[str]
+) -> None:
     for field in fields:
         if field not in prediction:
             raise ValueError(
@@ -132,7 +148,22 @@ def _parse(line: bytes, where: str, fields: Sequence[str]) -> dict[str, Any]:
                 f"{where}: {field} must be a text, got "
                 f"{type(prediction[field]).__name__}"
             )
-    return prediction
+
+
+def write_scores(
+    folder: Path,
+    predictions: Iterable[Mapping[str, Any]],
+    summary: Mapping[str, Any],
+) -> None:
+    """Write ``predictions.jsonl`` and, once it is there, ``summary.json``.
+
+    Args:
+        folder (Path): where they go.
+        predictions (Iterable[Mapping[str, Any]]): in order, with their verdicts.
+        summary (Mapping[str, Any]): what they add up to.
+    """
+    write_whole(folder / PREDICTIONS, to_jsonl(predictions))
+    write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -146,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("task", metavar="TASK", help=", ".join(FIELDS))
+    parser.add_argument("task", metavar="TASK", help=", ".join(task_names()))
     parser.add_argument("file", metavar="FILE.jsonl", type=Path)
     parser.add_argument(
         "--databases", metavar="DIR", type=Path, help="Spider's databases"
@@ -157,17 +188,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     try:
         task = load_task(args.task, args.databases)
-        predictions = read_predictions(args.file, FIELDS[args.task])
+        predictions = read_predictions(args.file, task.fields)
         scored, summary = score_predictions(task, predictions)
-        text = json.dumps(summary, indent=2) + "\n"
         if args.output is not None:
             args.output.mkdir(parents=True, exist_ok=True)
-            lines = "".join(json.dumps(prediction) + "\n" for prediction in scored)
-            (args.output / "predictions.jsonl").write_text(lines)
-            (args.output / "summary.json").write_text(text)
+            write_scores(args.output, scored, summary)
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    print(text, end="")
+    print(json.dumps(summary, indent=2))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ Verdicts = dict[str, bool | None]
 
 @dataclass(frozen=True)
 class Task:
-    """A dataset family, as far as scoring goes.
+    """How the answers of a dataset are scored.
 
     Args:
         name (str): name on the command line and in ``summary.json``.
@@ -20,9 +20,12 @@ class Task:
         extract (Callable[[str], str]): the answer within a generated text.
         score (Callable[[Sequence[Prediction]], list[Verdicts]]): verdicts of each
             prediction, in order; every prediction has every verdict of the task.
+        fields (tuple[str, ...]): the texts that a prediction must have; its dataset gives
+            those besides target and output.
     """
 
     name: str
     primary: str
     extract: Callable[[str], str]
     score: Callable[[Sequence[Prediction]], list[Verdicts]]
+    fields: tuple[str, ...] = ("target", "output")

@@ -4,12 +4,13 @@ torchtune copies the base model's own card into every checkpoint; this one takes
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+
+from erjepa.io import SUMMARY, write_whole
 
 CARD = "README.md"
 CONFIG = "torchtune_config.yaml"  # torchtune's metric loggers write it
@@ -79,16 +80,14 @@ def write_model_card(output_dir: Path) -> None:
     config_file = output_dir / CONFIG
     if not config_file.is_file():
         return  # a metric logger of the user's own that keeps no config
-    summaries = sorted(output_dir.glob("evaluation/*/summary.json"))
+    summaries = sorted(output_dir.glob(f"evaluation/*/{SUMMARY}"))
     card = model_card(
         OmegaConf.to_container(OmegaConf.load(config_file)),
         {path.parent.name: json.loads(path.read_text()) for path in summaries},
     )
     checkpoints = {path.parent for path in output_dir.glob("*/*model*")}
     for folder in (output_dir, *checkpoints):
-        aside = folder / f".{CARD}"
-        aside.write_text(card)
-        os.replace(aside, folder / CARD)
+        write_whole(folder / CARD, card)
 
 
 def model_card(

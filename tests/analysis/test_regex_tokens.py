@@ -5,7 +5,7 @@ import json
 import pytest
 
 from erjepa.analysis.regex_tokens import length_group, regex_tokens, structures
-from erjepa.tasks.regex_syntax import parse
+from erjepa.tasks.nl_rx.regex_syntax import parse
 from tests.conftest import REAL_DATA
 
 C, AND, A, Q, B, K = (

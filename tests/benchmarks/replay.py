@@ -20,13 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from erjepa.replay import EpisodicMemory, EpisodicReplay
-from erjepa.replay.codes import Codes
+from erjepa.replay.addresses import Addresses
 from tests.benchmarks.device import DEVICE, ON_GPU, where
 from tests.benchmarks.setting import fresh_recipe, stepper
 from tests.benchmarks.timing import Row, Times, interleave, ratio
 
 PAIRS, WIDTH, ADDRESS, KEPT = 64, 2048, 8192, 256
-RECORD = (list(range(50)), list(range(50)))
+SEGMENTS = (list(range(50)), list(range(50)))
 SHARES = {4: "<= 1", 6: "<= 3"}  # percent of a step that replay may take at 10^n slots
 CASES = ("content", "content, sources alike", "uniform", "hard")
 ADDRESSES = "replay, of which addresses of the sources, at any capacity"
@@ -41,7 +41,7 @@ def benchmark(quick: bool) -> list[Row]:
         memory = full_memory(10**exponent)
         sources = torch.randn(PAIRS, WIDTH, generator=torch.Generator().manual_seed(2))
         sources = sources.to(DEVICE)
-        addresses = {ADDRESSES: partial(memory.addresses.encode, sources)}
+        addresses = {ADDRESSES: partial(memory.address_table.encode, sources)}
         times = interleave(
             addresses | {case: partial(next, steps(memory, case)) for case in CASES},
             repeats=5 if quick else 9,
@@ -82,9 +82,9 @@ def full_memory(capacity: int) -> EpisodicMemory:
         offsets = torch.randint(part, (len(ids), KEPT), generator=generator)
         values = torch.randn(len(ids), KEPT, generator=generator)
         indices = torch.arange(0, ADDRESS, part) + offsets
-        codes = Codes(F.normalize(values).to(DEVICE), indices.to(DEVICE))
+        addresses = Addresses(F.normalize(values).to(DEVICE), indices.to(DEVICE))
         errors = torch.rand(len(ids), generator=generator)
-        memory.write(ids, [RECORD] * len(ids), codes, errors)
+        memory.write(ids, [SEGMENTS] * len(ids), addresses, errors)
     return memory
 
 
@@ -117,17 +117,17 @@ def steps(memory: EpisodicMemory, case: str):
 
 def step(replay: EpisodicReplay, ids: Tensor, sources: Tensor, errors: Tensor) -> None:
     """What the recipe does with the memory in a step."""
-    records = [RECORD] * len(ids)
+    segments = [SEGMENTS] * len(ids)
     addresses = replay.encode(sources)
-    draw = replay.draw(ids, records, addresses)
+    draw = replay.draw(ids, segments, addresses)
     replay.refresh(draw, errors[0, : len(draw.slots)])
-    replay.write(ids, records, addresses, errors[1])
+    replay.write(ids, segments, addresses, errors[1])
 
 
 def bytes_per_slot(memory: EpisodicMemory) -> float:
     """What a slot in use takes: tensors with a row a slot, and its tokens."""
-    store = memory._records
-    parts = [vars(part).values() for part in (memory, memory.addresses, store)]
+    store = memory._segments
+    parts = [vars(part).values() for part in (memory, memory.address_table, store)]
     tensors = [v for values in parts for v in values if isinstance(v, Tensor)]
     rows = sum(t[0].nbytes for t in tensors if len(t) == memory.capacity)
     pointer = 8

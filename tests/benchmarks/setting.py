@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 import erjepa.models
-from erjepa.datasets.nl_rx_grammar import generate_records
+from erjepa.tasks.nl_rx.grammar import generate_records
 from erjepa.training.distributed import init_process_group
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     LoRAFinetuneRecipeDistributedERJEPA,

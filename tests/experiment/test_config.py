@@ -64,7 +64,7 @@ def test_the_papers_experiments():
     equal_steps = [i * compute.budgets[0] for i in range(1, 7)]
     assert list(compute.budgets) == pytest.approx(equal_steps)
     # In the paper's count 240.31 PFLOPs, of which four epochs take 219.667.
-    assert compute.budgets[-1] == pytest.approx(240.31 / 219.667 * 28.7e15, rel=0.01)
+    assert compute.budgets[-1] == pytest.approx(240.31 / 219.667 * 21.1e15, rel=0.01)
     assert load_experiment("capacity").overrides["epochs"] == 4
     assert len(load_experiment("lambda_k").methods) == 20
 

@@ -12,9 +12,9 @@ from torchtune.models.llama3 import llama3_tokenizer
 from torchtune.models.llama3_2 import llama3_2, lora_llama3_2
 from torchtune.training import FullModelHFCheckpointer
 
-from erjepa.datasets.nl_rx_grammar import CLASSES, generate_pairs, generate_records
 from erjepa.models import tiny
 from erjepa.models.tiny_corpus import Corpus
+from erjepa.tasks.nl_rx.grammar import CLASSES, generate_pairs, generate_records
 
 SHIPPED = Path(tiny.__file__).with_suffix("")
 FILES = ["config.json", "model.safetensors", "special_tokens.json", "tokenizer.model"]

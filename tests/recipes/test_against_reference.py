@@ -36,8 +36,8 @@ def reference_model(base, tmp_path):
 def result(recipe):
     memory = recipe._replay.memory
     return {
-        "projection": memory.addresses.projection,
-        "top_k": memory.addresses.top_k,
+        "projection": memory.address_table.projection,
+        "top_k": memory.address_table.top_k,
         "ids": memory.example_ids.tolist(),
         "scores": memory.scores.tolist(),
         "counts": memory.replay_counts.tolist(),

@@ -25,9 +25,9 @@ def memory_of(recipe):
         "ids": memory.example_ids.clone(),
         "scores": memory.scores.clone(),
         "counts": memory.replay_counts.clone(),
-        "records": [
-            [list(segment) for segment in record]
-            for record in memory.records(range(len(memory)))
+        "segments": [
+            [list(segment) for segment in pair]
+            for pair in memory.segments(range(len(memory)))
         ],
     }
 
@@ -69,7 +69,7 @@ def test_every_cut_of_a_step_gives_the_same_run(
         for mine in memories:
             assert torch.equal(mine["ids"], memory["ids"])
             assert torch.equal(mine["counts"], memory["counts"])
-            assert mine["records"] == memory["records"]
+            assert mine["segments"] == memory["segments"]
             torch.testing.assert_close(
                 mine["scores"], memory["scores"], rtol=1e-4, atol=1e-6
             )
@@ -84,8 +84,8 @@ def test_replay_never_repeats_an_example_of_the_step(base, data, tmp_path):
 
     draw = EpisodicReplay.draw
 
-    def recorded(self, example_ids, records, embeddings):
-        drawn = draw(self, example_ids, records, embeddings)
+    def recorded(self, example_ids, segments, addresses):
+        drawn = draw(self, example_ids, segments, addresses)
         seen.append((set(example_ids.tolist()), set(drawn.example_ids)))
         return drawn
 

@@ -144,7 +144,7 @@ def test_a_selection_of_the_users_own(base, data, tmp_path):
     assert [m["replayed"] for m in metrics] == [0, 1, 1, 1]
 
 
-def oldest(memory, codes, eligible, *, budget, neighbors, fill, generator):
+def oldest(memory, addresses, eligible, *, budget, neighbors, fill, generator):
     """The first eligible slot, alone."""
     return eligible.nonzero().flatten().tolist()[:1]
 

@@ -37,13 +37,13 @@ class ListMemory:
         norm = address.norm()
         return address / norm if norm > 0 else address
 
-    def write(self, example_ids, records, embeddings, scores):
-        for example, record, embedding, score in zip(
-            example_ids, records, embeddings, scores, strict=True
+    def write(self, example_ids, pairs, embeddings, scores):
+        for example, segments, embedding, score in zip(
+            example_ids, pairs, embeddings, scores, strict=True
         ):
             new = {
                 "example": example,
-                "record": [list(segment) for segment in record],
+                "segments": [list(segment) for segment in segments],
                 "address": self.address(embedding),
                 "score": torch.tensor(score, dtype=torch.float32),
                 "count": 0,

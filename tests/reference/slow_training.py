@@ -70,7 +70,7 @@ def train_slowly(
             )
         else:
             slots = memory.hard(ids, budget=budget)
-        replayed = [Pair(-1, *memory.slots[n]["record"]) for n in slots]
+        replayed = [Pair(-1, *memory.slots[n]["segments"]) for n in slots]
         _, replay_errors = embeddings(decoder, replayed, predictor_ids, predictor)
 
         loss, lm, jepa = reference_loss(
@@ -107,7 +107,7 @@ def train_slowly(
                 )
 
         memory.refresh(slots, replay_errors)
-        memory.write(ids, [pair.record for pair in new], sources, errors)
+        memory.write(ids, [pair.segments for pair in new], sources, errors)
         metrics.append(
             {
                 "loss": loss.item(),

@@ -4,7 +4,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from erjepa.replay import DenseAddresses, EpisodicMemory, SparseAddresses
+from erjepa.replay import DenseAddressTable, EpisodicMemory, SparseAddressTable
 from tests.reference.list_memory import ListMemory
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
@@ -30,7 +30,7 @@ histories = st.lists(st.one_of(writes, refreshes), min_size=1, max_size=8)
 
 def make_memory(capacity, *, on_revisit="refresh", address="sparse", device="cpu"):
     if address == "sparse":
-        addresses = SparseAddresses(
+        table = SparseAddressTable(
             capacity,
             EMBED_DIM,
             address_dim=ADDRESS_DIM,
@@ -39,10 +39,10 @@ def make_memory(capacity, *, on_revisit="refresh", address="sparse", device="cpu
             device=device,
         )
     else:
-        addresses = DenseAddresses(capacity, EMBED_DIM, device=device)
+        table = DenseAddressTable(capacity, EMBED_DIM, device=device)
     return EpisodicMemory(
         capacity,
-        addresses,
+        table,
         on_revisit=on_revisit,
         score_update_rate=RATE,
         device=device,
@@ -54,19 +54,19 @@ def make_reference(memory):
         memory.capacity,
         on_revisit=memory.on_revisit,
         score_update_rate=memory.score_update_rate,
-        projection=getattr(memory.addresses, "projection", None),
-        top_k=getattr(memory.addresses, "top_k", None),
+        projection=getattr(memory.address_table, "projection", None),
+        top_k=getattr(memory.address_table, "top_k", None),
     )
 
 
-def record(example, row):
+def make_segments(example, row):
     """Tokens that tell which write they come from; lengths vary and may be 0."""
     return [example, row] * (example % 3), [100 + row]
 
 
-def cue_codes(memory, rows):
+def pool_addresses(memory, rows):
     """Codes of pool embeddings, encoded in one call: equal rows are equal to the bit."""
-    return memory.addresses.encode(POOL).rows(torch.tensor(rows, dtype=torch.int64))
+    return memory.address_table.encode(POOL).rows(torch.tensor(rows, dtype=torch.int64))
 
 
 def play(operation, memory, reference=None):
@@ -79,12 +79,12 @@ def play(operation, memory, reference=None):
             reference.refresh(slots, errors)
         return
     ids, rows, values = map(list, zip(*items, strict=True))
-    records = [record(example, row) for row, example in enumerate(ids)]
+    segments = [make_segments(example, row) for row, example in enumerate(ids)]
     memory.write(
-        torch.tensor(ids), records, cue_codes(memory, rows), torch.tensor(values)
+        torch.tensor(ids), segments, pool_addresses(memory, rows), torch.tensor(values)
     )
     if reference:
-        reference.write(ids, records, [POOL[row] for row in rows], values)
+        reference.write(ids, segments, [POOL[row] for row in rows], values)
 
 
 def assert_same(memory, reference):
@@ -92,10 +92,12 @@ def assert_same(memory, reference):
     assert memory.example_ids.tolist() == [m["example"] for m in slots]
     assert memory.replay_counts.tolist() == [m["count"] for m in slots]
     assert memory.scores.tolist() == [m["score"].item() for m in slots]
-    stored = memory.records(range(len(memory)))
-    assert [[list(part) for part in r] for r in stored] == [m["record"] for m in slots]
+    stored = memory.segments(range(len(memory)))
+    assert [[list(part) for part in r] for r in stored] == [
+        m["segments"] for m in slots
+    ]
     if slots:
         expected = torch.stack([m["address"] for m in slots])
-        cues = torch.stack([reference.address(z) for z in POOL])
-        cosines = memory.similarity(memory.addresses.encode(POOL))
-        torch.testing.assert_close(cosines, cues @ expected.T, atol=1e-6, rtol=0)
+        sources = torch.stack([reference.address(z) for z in POOL])
+        cosines = memory.similarity(memory.address_table.encode(POOL))
+        torch.testing.assert_close(cosines, sources @ expected.T, atol=1e-6, rtol=0)

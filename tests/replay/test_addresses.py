@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from erjepa.replay import DenseAddresses, SparseAddresses
+from erjepa.replay import DenseAddressTable, SparseAddressTable
 from erjepa.replay import addresses as addresses_module
 from tests.reference.list_memory import ListMemory
 
@@ -11,7 +11,7 @@ DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
 def make(capacity=50, embed_dim=8, address_dim=64, top_k=5, seed=1, device="cpu"):
-    return SparseAddresses(
+    return SparseAddressTable(
         capacity,
         embed_dim,
         address_dim=address_dim,
@@ -26,70 +26,70 @@ def embeddings(count, embed_dim=8, seed=0):
     return torch.randn(count, embed_dim, generator=generator)
 
 
-def as_dense(codes, address_dim):
-    dense = torch.zeros(len(codes.values), address_dim, device=codes.values.device)
-    return dense.scatter(1, codes.indices, codes.values)
+def as_dense(addresses, address_dim):
+    dense = torch.zeros(
+        len(addresses.values), address_dim, device=addresses.values.device
+    )
+    return dense.scatter(1, addresses.indices, addresses.values)
 
 
-def reference(addresses):
+def reference(table):
     return ListMemory(
         1,
         on_revisit="refresh",
         score_update_rate=0.1,
-        projection=addresses.projection.cpu(),
-        top_k=addresses.top_k,
+        projection=table.projection.cpu(),
+        top_k=table.top_k,
     )
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_encode_equals_the_dense_projection(device):
-    addresses, z = make(device=device), embeddings(20)
-    expected = torch.stack([reference(addresses).address(row) for row in z])
-    codes = addresses.encode(z)
-    assert (codes.indices.diff(dim=1) > 0).all()
-    torch.testing.assert_close(as_dense(codes, 64).cpu(), expected)
+    table, z = make(device=device), embeddings(20)
+    expected = torch.stack([reference(table).address(row) for row in z])
+    addresses = table.encode(z)
+    assert (addresses.indices.diff(dim=1) > 0).all()
+    torch.testing.assert_close(as_dense(addresses, 64).cpu(), expected)
 
 
 def test_encode_by_hand():
-    addresses = make(embed_dim=1, address_dim=5, top_k=2)
-    addresses.projection = torch.tensor([[1.0], [-3.0], [4.0], [2.0], [-4.0]])
-    codes = addresses.encode(torch.tensor([[2.0], [-0.5]]))
-    assert codes.indices.tolist() == [[2, 4], [2, 4]]
+    table = make(embed_dim=1, address_dim=5, top_k=2)
+    table.projection = torch.tensor([[1.0], [-3.0], [4.0], [2.0], [-4.0]])
+    addresses = table.encode(torch.tensor([[2.0], [-0.5]]))
+    assert addresses.indices.tolist() == [[2, 4], [2, 4]]
     half = 0.5**0.5
     torch.testing.assert_close(
-        codes.values, torch.tensor([[half, -half], [-half, half]])
+        addresses.values, torch.tensor([[half, -half], [-half, half]])
     )
 
 
 def test_equal_magnitudes_keep_the_lower_index():
-    addresses = make(embed_dim=1, address_dim=6, top_k=3)
-    addresses.projection = torch.tensor([[1.0], [-2.0], [2.0], [3.0], [2.0], [-2.0]])
-    assert addresses.encode(torch.ones(1, 1)).indices.tolist() == [[1, 2, 3]]
+    table = make(embed_dim=1, address_dim=6, top_k=3)
+    table.projection = torch.tensor([[1.0], [-2.0], [2.0], [3.0], [2.0], [-2.0]])
+    assert table.encode(torch.ones(1, 1)).indices.tolist() == [[1, 2, 3]]
 
 
 def test_zero_embedding_is_similar_to_nothing():
-    addresses = make()
-    codes = addresses.encode(torch.zeros(1, 8))
-    assert codes.values.tolist() == [[0.0] * 5]
-    addresses.put(torch.tensor([0]), codes)
-    assert (
-        addresses.similarity(addresses.encode(embeddings(2)), 1).tolist() == [[0]] * 2
-    )
+    table = make()
+    addresses = table.encode(torch.zeros(1, 8))
+    assert addresses.values.tolist() == [[0.0] * 5]
+    table.put(torch.tensor([0]), addresses)
+    assert table.similarity(table.encode(embeddings(2)), 1).tolist() == [[0]] * 2
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("chunk_entries", [1, 35, 1 << 18])
 def test_similarity_equals_dense_cosines(monkeypatch, chunk_entries, device):
     monkeypatch.setitem(addresses_module._CHUNK_ENTRIES, device, chunk_entries)
-    addresses = make(device=device)
-    stored = addresses.encode(embeddings(23))
+    table = make(device=device)
+    stored = table.encode(embeddings(23))
     slots = torch.randperm(23, generator=torch.Generator().manual_seed(2)).to(device)
-    addresses.put(slots, stored)
-    cues = addresses.encode(embeddings(4, seed=9))
+    table.put(slots, stored)
+    sources = table.encode(embeddings(4, seed=9))
     dense = torch.empty(23, 64, device=device)
     dense[slots] = as_dense(stored, 64)
-    expected = as_dense(cues, 64).double() @ dense.double().T
-    cosines = addresses.similarity(cues, 20)
+    expected = as_dense(sources, 64).double() @ dense.double().T
+    cosines = table.similarity(sources, 20)
     assert cosines.dtype == torch.float32
     torch.testing.assert_close(
         cosines, expected[:, :20].float(), atol=1e-6, rtol=0, check_device=False
@@ -110,13 +110,13 @@ def test_projection_depends_on_the_seed_alone():
 
 
 def test_wide_addresses_keep_their_indices():
-    addresses = make(capacity=1, embed_dim=1, address_dim=40_000, top_k=2)
-    addresses.projection[:] = 0
-    addresses.projection[[32_767, 39_999]] = torch.tensor([[1.0], [2.0]])
-    codes = addresses.encode(torch.ones(1, 1))
-    addresses.put(torch.tensor([0]), codes)
-    assert codes.indices.tolist() == [[32_767, 39_999]]
-    assert addresses.similarity(codes, 1).item() == pytest.approx(1)
+    table = make(capacity=1, embed_dim=1, address_dim=40_000, top_k=2)
+    table.projection[:] = 0
+    table.projection[[32_767, 39_999]] = torch.tensor([[1.0], [2.0]])
+    addresses = table.encode(torch.ones(1, 1))
+    table.put(torch.tensor([0]), addresses)
+    assert addresses.indices.tolist() == [[32_767, 39_999]]
+    assert table.similarity(addresses, 1).item() == pytest.approx(1)
 
 
 def test_a_slot_costs_six_bytes_per_entry():
@@ -130,43 +130,61 @@ def test_codes_are_float32_without_gradient_whatever_the_dtypes_around(kind):
     previous = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        addresses = make() if kind == "sparse" else DenseAddresses(9, 8, device="cpu")
+        table = make() if kind == "sparse" else DenseAddressTable(9, 8, device="cpu")
         z = embeddings(3).to(torch.bfloat16)
-        expected = addresses.encode(z.float())
+        expected = table.encode(z.float())
         with torch.autocast("cpu", torch.bfloat16):
-            codes = addresses.encode(z.requires_grad_())
-            addresses.put(torch.arange(3), codes)
-            cosines = addresses.similarity(codes, 3)
+            addresses = table.encode(z.requires_grad_())
+            table.put(torch.arange(3), addresses)
+            cosines = table.similarity(addresses, 3)
     finally:
         torch.set_default_dtype(previous)
-    assert not codes.values.requires_grad
-    assert codes.values.dtype == cosines.dtype == torch.float32
-    torch.testing.assert_close(codes.values, expected.values, atol=1e-6, rtol=0)
+    assert not addresses.values.requires_grad
+    assert addresses.values.dtype == cosines.dtype == torch.float32
+    torch.testing.assert_close(addresses.values, expected.values, atol=1e-6, rtol=0)
     torch.testing.assert_close(cosines.diag(), torch.ones(3), atol=1e-6, rtol=0)
 
 
 def test_dense_similarity_is_the_cosine():
-    addresses, z, cues = (
-        DenseAddresses(9, 8, device="cpu"),
+    table, z, sources = (
+        DenseAddressTable(9, 8, device="cpu"),
         embeddings(5),
         embeddings(2),
     )
-    addresses.put(torch.arange(5), addresses.encode(z))
-    expected = torch.cosine_similarity(cues[:, None], z[None], dim=2)
-    torch.testing.assert_close(
-        addresses.similarity(addresses.encode(cues), 5), expected
-    )
-    assert addresses.encode(torch.zeros(1, 8)).values.tolist() == [[0.0] * 8]
+    table.put(torch.arange(5), table.encode(z))
+    expected = torch.cosine_similarity(sources[:, None], z[None], dim=2)
+    torch.testing.assert_close(table.similarity(table.encode(sources), 5), expected)
+    assert table.encode(torch.zeros(1, 8)).values.tolist() == [[0.0] * 8]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("chunk_entries", [20, 1 << 18])
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_equal_addresses_have_equal_cosines(monkeypatch, kind, chunk_entries, device):
+    """Whatever their slots, and however many they are: ties go to the lower slot."""
+    monkeypatch.setitem(addresses_module._CHUNK_ENTRIES, device, chunk_entries)
+    for embed_dim in (4, 100):
+        if kind == "sparse":
+            table = make(embed_dim=embed_dim, device=device)
+        else:
+            table = DenseAddressTable(50, embed_dim, device=device)
+        for row in range(6):
+            z = embeddings(6, embed_dim, seed=5)[[row]]
+            table.put(torch.arange(9), table.encode(z.expand(9, -1)))
+            for count in range(1, 10):
+                cosines = table.similarity(table.encode(z), count)
+                assert cosines.shape == (1, count)
+                assert cosines.unique().numel() == 1
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_refuses_embeddings_that_are_not_finite(kind, bad):
-    addresses = make() if kind == "sparse" else DenseAddresses(9, 8, device="cpu")
+    table = make() if kind == "sparse" else DenseAddressTable(9, 8, device="cpu")
     z = embeddings(2)
     z[1, 3] = bad
     with pytest.raises(ValueError, match="source embeddings must be finite"):
-        addresses.encode(z)
+        table.encode(z)
 
 
 def test_refuses_more_entries_than_the_address_has():
@@ -189,6 +207,6 @@ def test_refuses_the_state_of_another_projection(other, message):
 
 
 def test_refuses_dense_addresses_of_another_size():
-    state = DenseAddresses(9, 8, device="cpu").state_dict(0)
+    state = DenseAddressTable(9, 8, device="cpu").state_dict(0)
     with pytest.raises(ValueError, match="embed_dim is 7, but .* written with 8"):
-        DenseAddresses(9, 7, device="cpu").load_state_dict(state)
+        DenseAddressTable(9, 7, device="cpu").load_state_dict(state)

@@ -28,13 +28,13 @@ def pairs_trained(capacity, batch):
     for _ in range(EPOCHS):
         sources += 0.1 * torch.randn(sources.shape, generator=generator)
         for ids in torch.randperm(PAIRS, generator=generator).split(batch):
-            records = [([i], [i]) for i in ids.tolist()]
+            segments = [([i], [i]) for i in ids.tolist()]
             addresses = replay.encode(sources[ids])
-            draw = replay.draw(ids, records, addresses)
-            total += len(ids) + len(draw.records)
-            errors = torch.rand(len(draw.records) + len(ids), generator=generator)
-            replay.refresh(draw, errors[: len(draw.records)])
-            replay.write(ids, records, addresses, errors[len(draw.records) :])
+            draw = replay.draw(ids, segments, addresses)
+            total += len(ids) + len(draw.segments)
+            errors = torch.rand(len(draw.segments) + len(ids), generator=generator)
+            replay.refresh(draw, errors[: len(draw.segments)])
+            replay.write(ids, segments, addresses, errors[len(draw.segments) :])
     return total
 
 

@@ -9,18 +9,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erjepa.replay import EpisodicMemory, SparseAddresses
-from erjepa.replay.records import RecordStore
+from erjepa.replay import EpisodicMemory, SparseAddressTable
+from erjepa.replay.memory import SegmentStore
 from tests.benchmarks.replay import bytes_per_slot
 from tests.replay.histories import (
     assert_same,
-    cue_codes,
     histories,
     make_memory,
     make_reference,
+    make_segments,
     play,
+    pool_addresses,
     quick,
-    record,
 )
 
 modes = st.sampled_from(["keep", "refresh", "append"])
@@ -30,9 +30,9 @@ kinds = st.sampled_from(["sparse", "dense"])
 def write(memory, *pairs):
     """Writes (example, score) pairs as one batch."""
     ids, scores = zip(*pairs, strict=True)
-    records = [record(example, row) for row, example in enumerate(ids)]
-    codes = cue_codes(memory, [0] * len(ids))
-    memory.write(torch.tensor(ids), records, codes, torch.tensor(scores))
+    segments = [make_segments(example, row) for row, example in enumerate(ids)]
+    addresses = pool_addresses(memory, [0] * len(ids))
+    memory.write(torch.tensor(ids), segments, addresses, torch.tensor(scores))
 
 
 @quick
@@ -94,7 +94,9 @@ def test_a_batch_can_evict_its_own_writes():
     write(memory, (10, 0.9), (11, 0.2))
     write(memory, (12, 0.1), (13, 0.3), (14, 0.4))
     assert memory.example_ids.tolist() == [10, 14]
-    assert memory.records([1]) == [tuple(map(lambda s: array("i", s), record(14, 2)))]
+    assert memory.segments([1]) == [
+        tuple(map(lambda s: array("i", s), make_segments(14, 2)))
+    ]
 
 
 def test_an_evicted_example_gets_a_new_slot():
@@ -165,7 +167,7 @@ def test_state_holds_used_slots_only():
 
 
 def test_a_token_costs_four_bytes():
-    store, tokens = RecordStore(1000), list(range(50))
+    store, tokens = SegmentStore(1000), list(range(50))
     tracemalloc.start()
     store.write(range(1000), [(tokens, tokens)] * 1000)
     used, _ = tracemalloc.get_traced_memory()
@@ -175,13 +177,11 @@ def test_a_token_costs_four_bytes():
 
 def test_a_million_slots_of_a_hundred_tokens_fit_two_gib():
     # Addresses of a model of width 2048 with the default S = 4 H and K = S / 32.
-    addresses = SparseAddresses(
-        50, 1, address_dim=8192, top_k=256, seed=0, device="cpu"
-    )
-    memory = EpisodicMemory(50, addresses)
-    codes = addresses.encode(torch.ones(50, 1))
+    table = SparseAddressTable(50, 1, address_dim=8192, top_k=256, seed=0, device="cpu")
+    memory = EpisodicMemory(50, table)
+    addresses = table.encode(torch.ones(50, 1))
     tokens = list(range(50))
-    memory.write(torch.arange(50), [(tokens, tokens)] * 50, codes, torch.ones(50))
+    memory.write(torch.arange(50), [(tokens, tokens)] * 50, addresses, torch.ones(50))
     # 6 a kept entry, 4 a token; 24 for id, score, count and two lengths; 41 for the object
     # that holds the tokens and the pointer to it.
     assert bytes_per_slot(memory) == 6 * 256 + 4 * 100 + 24 + 41
@@ -200,8 +200,10 @@ def test_a_batch_of_writes_into_a_large_full_memory():
         "tokens": torch.arange(capacity, dtype=torch.int32),
         "lengths": torch.ones(capacity, 1, dtype=torch.int32),
     }
-    codes = cue_codes(memory, [0]).rows(torch.zeros(capacity, dtype=torch.int64))
-    state["addresses"] |= {"indices": codes.indices, "values": codes.values}
+    addresses = pool_addresses(memory, [0]).rows(
+        torch.zeros(capacity, dtype=torch.int64)
+    )
+    state["addresses"] |= {"indices": addresses.indices, "values": addresses.values}
     memory.load_state_dict(state)
 
     ids = torch.arange(capacity, capacity + batch)
@@ -216,10 +218,10 @@ def test_a_batch_of_writes_into_a_large_full_memory():
         expected_ids[slot], expected_scores[slot] = example, score
         counts[slot] = counts[slot] if held.numel() else 0
 
-    records = [[[int(example)]] for example in ids]
-    codes = cue_codes(memory, [1] * batch)
+    segments = [[[int(example)]] for example in ids]
+    addresses = pool_addresses(memory, [1] * batch)
     tracemalloc.start()
-    memory.write(ids, records, codes, scores)
+    memory.write(ids, segments, addresses, scores)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert torch.equal(memory.example_ids, expected_ids)
@@ -232,8 +234,8 @@ def test_a_batch_of_writes_into_a_large_full_memory():
 def write_args(memory, **changes):
     args = {
         "example_ids": torch.tensor([1, 2]),
-        "records": [([1], [2]), ([3], [4])],
-        "codes": cue_codes(memory, [0, 1]),
+        "segments": [([1], [2]), ([3], [4])],
+        "addresses": pool_addresses(memory, [0, 1]),
         "scores": torch.tensor([0.5, 0.5]),
     }
     return args | changes
@@ -246,10 +248,10 @@ def write_args(memory, **changes):
         ({"scores": torch.tensor([0.5])}, r"JEPA errors must have shape \[2\]"),
         ({"example_ids": torch.tensor([1])}, r"example_ids must have shape \[2\]"),
         (
-            {"records": [([1], [2]), ([3],)]},
+            {"segments": [([1], [2]), ([3],)]},
             r"segments \(2 so far, at least 1\), got 1",
         ),
-        ({"records": [(), ()]}, r"segments \(0 so far, at least 1\), got 0"),
+        ({"segments": [(), ()]}, r"segments \(0 so far, at least 1\), got 0"),
     ],
 )
 def test_refused_writes_leave_the_memory_as_it_was(changes, message):
@@ -261,13 +263,13 @@ def test_refused_writes_leave_the_memory_as_it_was(changes, message):
     assert len(memory) == 2
 
 
-def test_refuses_missing_addresses_and_other_record_shapes():
+def test_refuses_missing_addresses_and_other_numbers_of_segments():
     memory = make_memory(4)
     with pytest.raises(ValueError, match=r"addresses must have shape \[2\]"):
-        memory.write(**write_args(memory, codes=cue_codes(memory, [0])))
+        memory.write(**write_args(memory, addresses=pool_addresses(memory, [0])))
     memory.write(**write_args(memory))
     with pytest.raises(ValueError, match=r"segments \(2 so far, at least 1\), got 1"):
-        memory.write(**write_args(memory, records=[([1],), ([2],)]))
+        memory.write(**write_args(memory, segments=[([1],), ([2],)]))
 
 
 def test_refused_refreshes():
@@ -284,9 +286,11 @@ def test_refused_refreshes():
 
 def test_an_empty_batch_changes_nothing():
     memory = make_memory(4)
-    memory.write(torch.tensor([]).long(), [], cue_codes(memory, []), torch.tensor([]))
+    memory.write(
+        torch.tensor([]).long(), [], pool_addresses(memory, []), torch.tensor([])
+    )
     memory.refresh([], torch.tensor([]))
-    assert len(memory) == 0 and memory.records([]) == []
+    assert len(memory) == 0 and memory.segments([]) == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import erjepa.replay
-from erjepa.replay import Draw, EpisodicReplay, validate_replay
+from erjepa.replay import EpisodicReplay, ReplayBatch, validate_replay
 from tests.replay.histories import make_reference
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
@@ -26,26 +26,26 @@ def make_step(number, batch=5):
     """The pairs of one step; examples come back, and may repeat within the step."""
     generator = torch.Generator().manual_seed(number)
     ids = torch.randint(20, (batch,), generator=generator)
-    records = [([int(i)] * 3, [number, row]) for row, i in enumerate(ids)]
+    segments = [([int(i)] * 3, [number, row]) for row, i in enumerate(ids)]
     embeddings = torch.randn(batch, EMBED_DIM, generator=generator)
     errors = torch.randint(9, (batch,), generator=generator) / 4
-    return ids, records, embeddings, errors
+    return ids, segments, embeddings, errors
 
 
 def run_step(replay, number):
-    ids, records, embeddings, errors = make_step(number)
-    codes = replay.encode(embeddings)
-    draw = replay.draw(ids, records, codes)
+    ids, segments, embeddings, errors = make_step(number)
+    addresses = replay.encode(embeddings)
+    draw = replay.draw(ids, segments, addresses)
     replay_errors = torch.tensor(
         [(number * 3 + i) % 8 / 4 for i in range(len(draw[0]))]
     )
     replay.refresh(draw, replay_errors)
-    replay.write(ids, records, codes, errors)
+    replay.write(ids, segments, addresses, errors)
     return draw, replay_errors
 
 
-def as_lists(records):
-    return [[list(segment) for segment in record] for record in records]
+def as_lists(segments):
+    return [[list(segment) for segment in pair] for pair in segments]
 
 
 def contents(replay):
@@ -54,7 +54,7 @@ def contents(replay):
         memory.example_ids.tolist(),
         memory.scores.tolist(),
         memory.replay_counts.tolist(),
-        as_lists(memory.records(range(len(memory)))),
+        as_lists(memory.segments(range(len(memory)))),
     )
 
 
@@ -88,7 +88,7 @@ def test_a_run_equals_the_reference(selection, order, address, on_revisit, devic
         reference.projection = reference.projection.cpu()
     replayed = 0
     for number in range(25):
-        ids, records, embeddings, errors = make_step(number)
+        ids, segments, embeddings, errors = make_step(number)
         current = ids.tolist()
         if selection == "content":
             rules = {"budget": 6, "neighbors": 2, "fill": False, "order": order}
@@ -101,15 +101,15 @@ def test_a_run_equals_the_reference(selection, order, address, on_revisit, devic
             assert draw.slots == expected
         drawn = [before[n] for n in draw.slots]
         assert not {m["example"] for m in drawn} & set(current)
-        assert as_lists(draw.records) == [m["record"] for m in drawn]
+        assert as_lists(draw.segments) == [m["segments"] for m in drawn]
         reference.refresh(draw.slots, replay_errors.tolist())
-        reference.write(current, records, embeddings, errors.tolist())
+        reference.write(current, segments, embeddings, errors.tolist())
         replayed += len(draw.slots)
     assert contents(replay) == (
         [m["example"] for m in reference.slots],
         [m["score"].item() for m in reference.slots],
         [m["count"] for m in reference.slots],
-        [m["record"] for m in reference.slots],
+        [m["segments"] for m in reference.slots],
     )
     assert len(replay) == 12 and replayed > 100
 
@@ -144,12 +144,12 @@ def test_uniform_draws_follow_the_seed_and_ignore_the_global_generator():
 
 def test_current_batch_replays_the_first_current_pairs():
     replay = make(budget=3, selection="current_batch")
-    ids, records, embeddings, errors = make_step(0)
-    codes = replay.encode(embeddings)
-    draw = replay.draw(ids, records, codes)
-    assert draw == Draw(ids.tolist()[:3], records[:3], None)
+    ids, segments, embeddings, errors = make_step(0)
+    addresses = replay.encode(embeddings)
+    draw = replay.draw(ids, segments, addresses)
+    assert draw == ReplayBatch(ids.tolist()[:3], segments[:3], None)
     replay.refresh(draw, torch.ones(3))
-    replay.write(ids, records, codes, errors)
+    replay.write(ids, segments, addresses, errors)
     assert replay.memory.replay_counts.sum() == 0
 
 
@@ -158,7 +158,7 @@ def test_without_a_budget_a_step_replays_as_many_pairs_as_it_has(selection):
     replay = make(selection=selection)
     for number in range(3):
         draw, _ = run_step(replay, number)
-    assert len(draw.records) == 5
+    assert len(draw.segments) == 5
 
 
 def test_fill_reaches_content_selection():
@@ -167,30 +167,30 @@ def test_fill_reaches_content_selection():
 
 
 def draw_after_one_write(replay):
-    codes = replay.encode(torch.ones(1, EMBED_DIM))
-    replay.write(torch.tensor([50]), [([1], [2])], codes, torch.ones(1))
-    return replay.draw(torch.tensor([51]), [([3], [4])], codes)
+    addresses = replay.encode(torch.ones(1, EMBED_DIM))
+    replay.write(torch.tensor([50]), [([1], [2])], addresses, torch.ones(1))
+    return replay.draw(torch.tensor([51]), [([3], [4])], addresses)
 
 
 def test_address_sizes_default_to_multiples_of_the_embedding():
-    addresses = EpisodicReplay(embed_dim=64, seed=0, capacity=2).memory.addresses
-    assert addresses.projection.shape == (256, 64) and addresses.top_k == 8
-    addresses = make(address_dim=16, address_top_k=3).memory.addresses
-    assert addresses.projection.shape == (16, EMBED_DIM) and addresses.top_k == 3
-    assert make(address_dim=16).memory.addresses.top_k == 1
+    table = EpisodicReplay(embed_dim=64, seed=0, capacity=2).memory.address_table
+    assert table.projection.shape == (256, 64) and table.top_k == 8
+    table = make(address_dim=16, address_top_k=3).memory.address_table
+    assert table.projection.shape == (16, EMBED_DIM) and table.top_k == 3
+    assert make(address_dim=16).memory.address_table.top_k == 1
 
 
-def newest(memory, codes, eligible, *, budget, neighbors, fill, generator):
+def newest(memory, addresses, eligible, *, budget, neighbors, fill, generator):
     """A selection of a user's own, for the test of dotted paths."""
     return eligible.nonzero().flatten().tolist()[::-1][:budget]
 
 
-def careless(memory, codes, eligible, *, budget, neighbors, fill, generator):
+def careless(memory, addresses, eligible, *, budget, neighbors, fill, generator):
     """Ignores what is eligible."""
     return list(range(len(memory)))[:budget]
 
 
-def endless(memory, codes, eligible, *, budget, neighbors, fill, generator):
+def endless(memory, addresses, eligible, *, budget, neighbors, fill, generator):
     """Ignores the budget."""
     return eligible.nonzero().flatten().tolist() * budget * 2
 
@@ -198,22 +198,22 @@ def endless(memory, codes, eligible, *, budget, neighbors, fill, generator):
 def test_a_selection_of_the_users_own():
     replay = make(selection=f"{__name__}.newest", budget=2)
     ids = torch.tensor([1, 2, 3])
-    records = [([1], [1]), ([2], [2]), ([3], [3])]
-    codes = replay.encode(torch.ones(3, EMBED_DIM))
-    replay.write(ids, records, codes, torch.ones(3))
-    draw = replay.draw(torch.tensor([3]), records[2:], codes.rows(slice(2, 3)))
+    segments = [([1], [1]), ([2], [2]), ([3], [3])]
+    addresses = replay.encode(torch.ones(3, EMBED_DIM))
+    replay.write(ids, segments, addresses, torch.ones(3))
+    draw = replay.draw(torch.tensor([3]), segments[2:], addresses.rows(slice(2, 3)))
     assert draw.slots == [1, 0]
 
 
 @pytest.mark.parametrize("name", ["careless", "endless"])
 def test_a_selection_that_breaks_the_rules_is_an_error(name):
     replay = make(selection=f"{__name__}.{name}", budget=3)
-    codes = replay.encode(torch.ones(2, EMBED_DIM))
-    records = [([1], [1]), ([2], [2])]
-    replay.write(torch.tensor([1, 2]), records, codes, torch.ones(2))
+    addresses = replay.encode(torch.ones(2, EMBED_DIM))
+    segments = [([1], [1]), ([2], [2])]
+    replay.write(torch.tensor([1, 2]), segments, addresses, torch.ones(2))
     message = "replay.selection must return at most 3 slots, all of them eligible"
     with pytest.raises(ValueError, match=message):
-        replay.draw(torch.tensor([1, 9]), records, codes)
+        replay.draw(torch.tensor([1, 9]), segments, addresses)
 
 
 def test_refuses_the_state_of_another_seed():

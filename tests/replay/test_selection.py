@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from erjepa.replay import selection
+from erjepa.replay.addresses import top_k_ascending, top_k_descending
 from erjepa.replay.selection import (
     NEIGHBOR_ORDERS,
     content,
@@ -17,14 +18,13 @@ from erjepa.replay.selection import (
     resolve_selection,
     uniform,
 )
-from erjepa.replay.top import top_set, top_slots
 from tests.replay.histories import (
     POOL,
-    cue_codes,
     histories,
     make_memory,
     make_reference,
     play,
+    pool_addresses,
     quick,
 )
 
@@ -32,11 +32,11 @@ DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 small_values = st.sampled_from([-math.inf, -1.0, -0.0, 0.0, 0.5, 2.0])
 
 
-def select(policy, memory, *, cues=(0,), current=(), seed=0, **settings):
+def select(policy, memory, *, sources=(0,), current=(), seed=0, **settings):
     settings = {"budget": 4, "neighbors": 2, "fill": False} | settings
     return policy(
         memory,
-        cue_codes(memory, list(cues)),
+        pool_addresses(memory, list(sources)),
         memory.eligible(torch.tensor(current, dtype=torch.int64)),
         generator=torch.Generator().manual_seed(seed),
         **settings,
@@ -57,14 +57,14 @@ def memory_of(*pairs, address="sparse"):
     capacity=st.integers(1, 6),
     on_revisit=st.sampled_from(["keep", "refresh", "append"]),
     address=st.sampled_from(["sparse", "dense"]),
-    cues=st.lists(st.integers(0, len(POOL) - 1), min_size=1, max_size=4),
+    sources=st.lists(st.integers(0, len(POOL) - 1), min_size=1, max_size=4),
     current=st.lists(st.integers(0, 7), max_size=3),
     budget=st.integers(1, 8),
     neighbors=st.integers(1, 5),
     fill=st.booleans(),
 )
 def test_selections_equal_brute_force(
-    history, capacity, on_revisit, address, cues, current, budget, neighbors, fill
+    history, capacity, on_revisit, address, sources, current, budget, neighbors, fill
 ):
     memory = make_memory(capacity, on_revisit=on_revisit, address=address)
     reference = make_reference(memory)
@@ -73,10 +73,10 @@ def test_selections_equal_brute_force(
     settings = {"budget": budget, "neighbors": neighbors, "fill": fill}
 
     def run(policy):
-        return select(policy, memory, cues=cues, current=current, **settings)
+        return select(policy, memory, sources=sources, current=current, **settings)
 
     for order, policy in NEIGHBOR_ORDERS.items():
-        expected = reference.content(POOL[cues], current, order=order, **settings)
+        expected = reference.content(POOL[sources], current, order=order, **settings)
         assert run(policy) == expected
     assert run(hard) == reference.hard(current, budget=budget)
     eligible, drawn = reference.eligible(current), run(uniform)
@@ -87,27 +87,27 @@ def test_selections_equal_brute_force(
 
 
 def test_content_by_hand():
-    # Pool row 0 is stored in slots 1 and 3, row 1 in 0 and 2: each cue finds its own two,
-    # lower slot first; the second cue's come after the first cue's.
+    # Pool row 0 is stored in slots 1 and 3, row 1 in 0 and 2: each source finds its own two,
+    # lower slot first; the second source's come after the first source's.
     memory = memory_of((5, 1, 1.0), (6, 0, 1.0), (7, 1, 1.0), (8, 0, 1.0))
-    assert select(content, memory, cues=[0, 1]) == [1, 3, 0, 2]
-    assert select(content, memory, cues=[1, 0]) == [0, 2, 1, 3]
-    assert select(content, memory, cues=[0, 0]) == [1, 3]
-    assert select(content, memory, cues=[0, 1], budget=3) == [1, 3, 0]
-    assert select(content, memory, cues=[0, 1], neighbors=1) == [1, 0]
-    assert select(content, memory, cues=[0], neighbors=1, current=[6]) == [3]
-    assert select(content, memory, cues=[0], budget=5, fill=True) == [1, 3, 1, 3, 1]
+    assert select(content, memory, sources=[0, 1]) == [1, 3, 0, 2]
+    assert select(content, memory, sources=[1, 0]) == [0, 2, 1, 3]
+    assert select(content, memory, sources=[0, 0]) == [1, 3]
+    assert select(content, memory, sources=[0, 1], budget=3) == [1, 3, 0]
+    assert select(content, memory, sources=[0, 1], neighbors=1) == [1, 0]
+    assert select(content, memory, sources=[0], neighbors=1, current=[6]) == [3]
+    assert select(content, memory, sources=[0], budget=5, fill=True) == [1, 3, 1, 3, 1]
     assert select(content, memory, current=[5, 6, 7, 8], fill=True) == []
 
 
 def test_round_robin_by_hand():
-    # The slots of test_content_by_hand; the nearest of every cue, then the second of each.
+    # The slots of test_content_by_hand; the nearest of every source, then the second of each.
     memory = memory_of((5, 1, 1.0), (6, 0, 1.0), (7, 1, 1.0), (8, 0, 1.0))
-    assert select(content_round_robin, memory, cues=[0, 1]) == [1, 0, 3, 2]
-    assert select(content_round_robin, memory, cues=[1, 0]) == [0, 1, 2, 3]
-    assert select(content_round_robin, memory, cues=[0, 0, 1], budget=3) == [1, 0, 3]
-    assert select(content_round_robin, memory, cues=[0, 1], current=[6]) == [3, 0, 2]
-    settings = {"cues": [0, 1], "neighbors": 1, "budget": 3}
+    assert select(content_round_robin, memory, sources=[0, 1]) == [1, 0, 3, 2]
+    assert select(content_round_robin, memory, sources=[1, 0]) == [0, 1, 2, 3]
+    assert select(content_round_robin, memory, sources=[0, 0, 1], budget=3) == [1, 0, 3]
+    assert select(content_round_robin, memory, sources=[0, 1], current=[6]) == [3, 0, 2]
+    settings = {"sources": [0, 1], "neighbors": 1, "budget": 3}
     assert select(content_round_robin, memory, **settings) == [1, 0]
     assert select(content_round_robin, memory, **settings, fill=True) == [1, 0, 1]
     assert select(content_round_robin, memory, current=[5, 6, 7, 8], fill=True) == []
@@ -142,29 +142,33 @@ def test_fill_repeats_in_order(slots, budget, filled):
 @pytest.mark.parametrize("policy", [content, content_round_robin])
 def test_cues_in_chunks_give_the_same_slots(policy, monkeypatch):
     memory = memory_of(*[(n, n % 6, 1.0) for n in range(40)])
-    settings = {"cues": [3, 0, 5, 0, 1], "neighbors": 5, "budget": 22}
+    settings = {"sources": [3, 0, 5, 0, 1], "neighbors": 5, "budget": 22}
     whole = select(policy, memory, **settings)
-    monkeypatch.setattr(selection, "_CHUNK_COSINES", 80)  # two cues at a time
+    monkeypatch.setattr(selection, "_CHUNK_COSINES", 80)  # two sources at a time
     assert select(policy, memory, **settings) == whole
     assert len(whole) == 20
 
 
 @pytest.mark.parametrize(
-    "cues, compared",
+    "sources, compared",
     [
         ([0, 1, 2, 3, 4, 5, 0, 1], 4),  # two for each of four: full
         ([0, 0, 0, 0, 1, 2, 3, 4], 8),  # the first four find the same two slots
         ([0, 0, 0, 1], 4),
     ],
 )
-def test_compares_no_more_cues_than_the_budget_can_need(monkeypatch, cues, compared):
+def test_compares_no_more_addresses_than_the_budget_can_need(
+    monkeypatch, sources, compared
+):
     memory = memory_of(*[(n, n % 6, 1.0) for n in range(40)])
     seen, similarity = [], memory.similarity
     monkeypatch.setattr(
         memory, "similarity", lambda c: seen.append(len(c.values)) or similarity(c)
     )
-    slots = select(content, memory, cues=cues, budget=4, neighbors=2)
-    expected = list(dict.fromkeys(n for cue in cues for n in (cue, cue + 6)))
+    slots = select(content, memory, sources=sources, budget=4, neighbors=2)
+    expected = list(
+        dict.fromkeys(n for source in sources for n in (source, source + 6))
+    )
     assert slots == expected[:4]
     assert sum(seen) == compared and max(seen) == 4
 
@@ -172,12 +176,15 @@ def test_compares_no_more_cues_than_the_budget_can_need(monkeypatch, cues, compa
 def test_uniform_without_replacement_takes_each_slot_with_probability_r_over_n():
     memory, draws = memory_of(*[(n, 0, 1.0) for n in range(9)]), 3000
     generator = torch.Generator().manual_seed(0)
-    codes, eligible = cue_codes(memory, [0]), memory.eligible(torch.tensor([4]))
+    addresses, eligible = (
+        pool_addresses(memory, [0]),
+        memory.eligible(torch.tensor([4])),
+    )
     counts, pairs = torch.zeros(9), torch.zeros(9, 9)
     for _ in range(draws):
         slots = uniform(
             memory,
-            codes,
+            addresses,
             eligible,
             budget=3,
             neighbors=1,
@@ -220,23 +227,23 @@ def test_uniform_draws_with_replacement_below_the_budget():
 @pytest.mark.parametrize("device", DEVICES)
 @quick
 @given(st.lists(st.lists(small_values, min_size=9, max_size=9), min_size=1, max_size=3))
-def test_top_slots_is_a_stable_sort(device, rows):
+def test_top_k_is_a_stable_sort(device, rows):
     values = torch.tensor(rows, device=device)
     for k in range(10):
         expected = [sorted(range(9), key=lambda n: (-r[n], n))[:k] for r in rows]  # noqa: B023
-        assert top_slots(values, k).tolist() == expected
+        assert top_k_descending(values, k).tolist() == expected
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("length, k", [(1000, 1), (1001, 3), (999, 40), (64, 64)])
-def test_top_slots_of_long_rows(length, k, device):
+def test_top_k_of_long_rows(length, k, device):
     generator = torch.Generator().manual_seed(length)
     values = torch.randint(9, (3, length), generator=generator).float()
     values[1, -2:] = 10.0  # in what is left over beside whole blocks
     expected = values.sort(dim=1, descending=True, stable=True).indices[:, :k]
     values = values.to(device)
-    assert torch.equal(top_slots(values, k).cpu(), expected)
-    assert torch.equal(top_set(values, k).cpu(), expected.sort(dim=1).values)
+    assert torch.equal(top_k_descending(values, k).cpu(), expected)
+    assert torch.equal(top_k_ascending(values, k).cpu(), expected.sort(dim=1).values)
 
 
 def test_content_and_write_at_a_hundred_thousand_slots():
@@ -244,7 +251,7 @@ def test_content_and_write_at_a_hundred_thousand_slots():
     memory = make_memory(capacity)
     state = memory.state_dict()
     rows = torch.arange(capacity) % 6
-    codes = cue_codes(memory, rows.tolist())
+    addresses = pool_addresses(memory, rows.tolist())
     state["example_ids"] = torch.arange(capacity)
     state["scores"] = torch.ones(capacity)
     state["replay_counts"] = torch.zeros(capacity, dtype=torch.int32)
@@ -252,15 +259,15 @@ def test_content_and_write_at_a_hundred_thousand_slots():
         "tokens": torch.zeros(0, dtype=torch.int32),
         "lengths": torch.zeros(capacity, 2, dtype=torch.int32),
     }
-    state["addresses"] |= {"indices": codes.indices, "values": codes.values}
+    state["addresses"] |= {"indices": addresses.indices, "values": addresses.values}
     memory.load_state_dict(state)
-    cues = [0, 5] * 32
+    sources = [0, 5] * 32
     # Example 6 has the second copy of pool row 0, example 5 the first of row 5.
-    assert select(content, memory, cues=cues, current=[5, 6]) == [0, 12, 11, 17]
+    assert select(content, memory, sources=sources, current=[5, 6]) == [0, 12, 11, 17]
     play(("write", [(capacity + n, 3, 0.5) for n in range(8)]), memory)
     # The first write takes the lowest of equal slots, the others the write before them.
     assert memory.example_ids[:2].tolist() == [capacity + 7, 1]
-    assert select(content, memory, cues=[3], neighbors=3) == [0, 3, 9]
+    assert select(content, memory, sources=[3], neighbors=3) == [0, 3, 9]
 
 
 def test_resolve_selection():

@@ -1,5 +1,6 @@
 """The scoring command, from a file to its results."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -91,7 +92,7 @@ def test_a_bad_file_is_named_with_its_line(lines, error, tmp_path, capsys):
 
 def test_other_errors(tmp_path, capsys):
     file = write(tmp_path / "out.jsonl", GOOD)
-    fails(["gsm", file], "task=gsm: expected one of nl_rx, gsm8k, nq_open", capsys)
+    fails(["gsm", file], "task=gsm: expected one of exact_match, gsm8k, nl_", capsys)
     fails(["gsm8k", str(tmp_path / "no.jsonl")], "no.jsonl", capsys)
     fails(["gsm8k", file, "--databases", "d"], "databases=d: gsm8k has none", capsys)
     fails(["gsm8k", file, "--output", file], "out.jsonl", capsys)
@@ -107,11 +108,16 @@ def test_spider_gets_its_databases_and_needs_their_names(tmp_path, monkeypatch, 
 
     def spider_task(databases):
         seen.append(databases)
-        return Task("spider", "right", str.upper, lambda p: [{"right": True}] * len(p))
 
-    module = types.ModuleType("erjepa.tasks.spider")
-    module.spider_task = spider_task
-    monkeypatch.setitem(sys.modules, "erjepa.tasks.spider", module)
+        def score(predictions):
+            return [{"right": True}] * len(predictions)
+
+        fields = ("target", "output", "db_id")
+        return Task("spider", "right", str.upper, score, fields)
+
+    module = types.ModuleType("erjepa.tasks.spider.scorer")
+    module.TASK = spider_task
+    monkeypatch.setitem(sys.modules, "erjepa.tasks.spider.scorer", module)
     file = write(tmp_path / "out.jsonl", GOOD)
     fails(["spider", file], "out.jsonl:1: no field 'db_id'", capsys)
     file = write(tmp_path / "out.jsonl", {**GOOD, "db_id": "pets"})
@@ -121,9 +127,49 @@ def test_spider_gets_its_databases_and_needs_their_names(tmp_path, monkeypatch, 
     assert seen == [None, tmp_path, tmp_path]
 
 
-@pytest.mark.parametrize("name", ["gsm8k", "nq_open"])
-def test_tasks_by_name(name):
-    assert load_task(name).name == name
+def score_shouting(predictions):
+    return [{"loud": p["output"] == p["target"].upper()} for p in predictions]
+
+
+SHOUTING = Task("shouting", "loud", str.strip, score_shouting)
+
+
+def shouting_of(databases):
+    return dataclasses.replace(SHOUTING, name=f"shouting of {databases}")
+
+
+def test_a_task_of_the_users_own(tmp_path, capsys):
+    assert load_task(f"{__name__}.SHOUTING") is SHOUTING
+    assert load_task(f"{__name__}.shouting_of", "d").name == "shouting of d"
+    assert load_task(f"{__name__}.shouting_of").name == "shouting of None"
+    file = write(tmp_path / "out.jsonl", {"target": "ab", "output": "AB"}, GOOD)
+    main([f"{__name__}.SHOUTING", file])
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["task"], summary["accuracy"]) == ("shouting", 0.5)
+    for path, error in (
+        ("no_such_module.TASK", "cannot be imported .No module named"),
+        (f"{__name__}.WHISPERING", "cannot be imported .*no attribute"),
+        (f"{__name__}.GOOD", "is a dict; expected an erjepa.tasks.Task"),
+        (".TASK", "expected one of exact_match, .* or the dotted path"),
+        ("", "expected one of exact_match"),
+    ):
+        fails([path, file], f"task={path}:? ?{error}", capsys)
+    fails(
+        [f"{__name__}.SHOUTING", file, "--databases", "d"], "SHOUTING has none", capsys
+    )
+
+
+@pytest.mark.parametrize(
+    ("output", "right"),
+    [("a b", True), (" a b\n", True), ("a  b", False), ("A b", False), ("", False)],
+)
+def test_exact_match(output, right):
+    task = load_task("exact_match")
+    assert task.score([{"target": "a b ", "output": output}]) == [
+        {"exact_match": right}
+    ]
+    assert task.extract(f"{output} ") == output.strip()
+    assert task.score([{"target": "", "output": ""}]) == [{"exact_match": False}]
 
 
 def fails(arguments, error, capsys):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from erjepa.datasets import spider as module
 from erjepa.datasets.records import Record
-from erjepa.datasets.spider import (
+from erjepa.tasks.spider import dataset as module
+from erjepa.tasks.spider.dataset import (
     database_of,
     in_test_split,
     schema_text,
@@ -70,6 +70,7 @@ def test_chats_columns_and_the_hub_give_the_same_pairs(
     write(tmp_path / "spider_train.jsonl", [chat(*row) for row in ROWS])
     of_columns = write(tmp_path / "columns.jsonl", [columns(*row) for row in ROWS])
     expected = spider_dataset(tokenizer, source=str(tmp_path))
+    assert expected.task == "spider"
     assert source_texts(expected)[2] == "For db_id:[zoo]\n\nHow many apes?"
     assert [expected.target_text(i) for i in range(3)] == [row[2] for row in ROWS]
     assert [database_of(t) for t in source_texts(expected)] == ["shop", "shop", "zoo"]

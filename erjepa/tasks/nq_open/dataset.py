@@ -9,11 +9,11 @@ from typing import Literal
 
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets.nl_rx import NL_RX_SOURCE
 from erjepa.datasets.paired import PairedDataset
 from erjepa.datasets.question_answer import question_answer_dataset
+from erjepa.datasets.sources import LLM_JEPA_DATASETS
 
-NQ_OPEN_SOURCE = NL_RX_SOURCE  # LLM-JEPA keeps its datasets in one folder
+NQ_OPEN_SOURCE = LLM_JEPA_DATASETS
 NQ_OPEN_HUB = "google-research-datasets/nq_open"
 NQ_OPEN_HUB_REVISION = "5dd9790a83002ad084ddeb7c420dc716852c6f28"
 SYSTEM_PROMPT = "Answer the question below."  # of LLM-JEPA's files

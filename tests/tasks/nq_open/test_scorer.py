@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from erjepa.tasks.nq_open import TASK
+from erjepa.tasks.nq_open.scorer import TASK
 from tests.conftest import REAL_DATA
 
 

@@ -11,14 +11,14 @@ import time
 
 import pytest
 
-from erjepa.tasks.spider import (
+from erjepa.tasks.spider.scorer import (
     _printed,
     _printed_float,
     extract,
     is_ordered,
     spider_task,
 )
-from erjepa.tasks.sql_sandbox import SqlSandbox
+from erjepa.tasks.spider.sql_sandbox import SqlSandbox
 from erjepa.tasks.summary import verbatim_overlap
 from tests.conftest import REAL_DATA
 
@@ -225,7 +225,7 @@ def test_verbatim_overlap():
 
 
 def test_no_torch_for_scoring():
-    code = "import sys, erjepa.tasks.spider; sys.exit('torch' in sys.modules)"
+    code = "import sys, erjepa.tasks.spider.scorer; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

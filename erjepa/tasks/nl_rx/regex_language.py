@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 
 from automata.fa.dfa import DFA
 
-from erjepa.tasks.regex_nodes import (
+from erjepa.tasks.nl_rx.regex_nodes import (
     ANY_LETTER,
     EMPTY_TEXT,
     NOTHING,
@@ -46,7 +46,7 @@ from erjepa.tasks.regex_nodes import (
     sequence,
     union,
 )
-from erjepa.tasks.regex_syntax import WORD, RegexSyntaxError, parse
+from erjepa.tasks.nl_rx.regex_syntax import WORD, RegexSyntaxError, parse
 
 __all__ = ["RegexSyntaxError", "languages_equal"]
 

@@ -26,8 +26,8 @@ for; LLM-JEPA's option to compare only the beginning of the output.
 
 from collections.abc import Sequence
 
-from erjepa.tasks.regex_language import languages_equal
-from erjepa.tasks.regex_syntax import RegexSyntaxError, parse
+from erjepa.tasks.nl_rx.regex_language import languages_equal
+from erjepa.tasks.nl_rx.regex_syntax import RegexSyntaxError, parse
 from erjepa.tasks.task import Prediction, Task, Verdicts
 
 # The largest test regex takes 351 states and a fifth of a second.

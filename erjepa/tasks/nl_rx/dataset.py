@@ -10,15 +10,12 @@ from typing import Literal
 from torchtune.data import OpenAIToMessages
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets.nl_rx_grammar import generate_records
-from erjepa.datasets.paired import PairedDataset, paired_dataset
-from erjepa.datasets.records import Record
+from erjepa.datasets.paired import PairedDataset
+from erjepa.datasets.records import Record, load_records
+from erjepa.datasets.sources import LLM_JEPA_DATASETS, subsample
+from erjepa.tasks.nl_rx.grammar import generate_records
 
-# The split of LLM-JEPA, at a fixed revision so that a run can be repeated.
-NL_RX_SOURCE = (
-    "https://raw.githubusercontent.com/rbalestr-lab/llm-jepa/"
-    "dd6196630f97016f7a607b0ac74f5e378ddf25db/datasets"
-)
+NL_RX_SOURCE = LLM_JEPA_DATASETS
 
 
 def nl_rx_dataset(
@@ -54,11 +51,12 @@ def nl_rx_dataset(
             raise ValueError(
                 f"dataset.{key}={value}: NL-RX has {' and '.join(known)} only"
             )
-    return paired_dataset(
+    records = load_records(f"{source.rstrip('/')}/{subset}_{split}.jsonl")
+    return PairedDataset(
+        subsample(records, max_examples, sample_seed),
         tokenizer,
-        source=f"{source.rstrip('/')}/{subset}_{split}.jsonl",
-        max_examples=max_examples,
-        sample_seed=sample_seed,
+        OpenAIToMessages(),
+        task="nl_rx",
     )
 
 
@@ -86,4 +84,4 @@ def synthetic_nl_rx_dataset(
             generate_records(size, split=split, seed=grammar_seed)
         )
     ]
-    return PairedDataset(records, tokenizer, OpenAIToMessages())
+    return PairedDataset(records, tokenizer, OpenAIToMessages(), task="nl_rx")

@@ -1,4 +1,4 @@
-"""The process in which generated SQL runs; started by :mod:`erjepa.tasks.sql_sandbox`.
+"""The process in which generated SQL runs; started by :mod:`erjepa.tasks.spider.sql_sandbox`.
 
 Run as a script, with the standard library only. Lines of JSON in, lines of JSON out:
 

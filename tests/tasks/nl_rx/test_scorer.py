@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from erjepa.tasks.nl_rx import TASK
-from erjepa.tasks.regex_language import languages_equal
-from erjepa.tasks.regex_syntax import parse
+from erjepa.tasks.nl_rx.regex_language import languages_equal
+from erjepa.tasks.nl_rx.regex_syntax import parse
+from erjepa.tasks.nl_rx.scorer import TASK
 from tests.conftest import REAL_DATA
 
 ALL_RIGHT = {"exact_match": True, "dfa_equal": True, "llm_jepa": True}

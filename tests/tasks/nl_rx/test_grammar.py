@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from erjepa.datasets.nl_rx_grammar import (
+from erjepa.tasks.nl_rx.grammar import (
     SYSTEM_PROMPT,
     generate_pairs,
     generate_records,

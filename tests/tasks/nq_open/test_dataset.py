@@ -5,7 +5,7 @@ import json
 import datasets
 import pytest
 
-from erjepa.datasets.nq_open import (
+from erjepa.tasks.nq_open.dataset import (
     NQ_OPEN_HUB,
     NQ_OPEN_HUB_REVISION,
     NQ_OPEN_SOURCE,
@@ -54,7 +54,7 @@ def test_rows_chats_and_the_hub_give_the_same_pairs(
     expected = nq_open_dataset(
         tokenizer, split="test", source=str(tmp_path), answers=answers
     )
-    assert len(expected) == 2 and remote == []
+    assert len(expected) == 2 and remote == [] and expected.task == "nq_open"
     assert (expected.source_text(1), expected.target_text(1)) == ("who", target)
     assert expected.target_text(0) == "9"
     rows = write(tmp_path / "rows.jsonl", ROWS)

@@ -23,7 +23,7 @@ error of syntax, not of Python's stack.
 import re
 from dataclasses import dataclass, field
 
-from erjepa.tasks.regex_nodes import (
+from erjepa.tasks.nl_rx.regex_nodes import (
     ANY_LETTER,
     EMPTY_TEXT,
     Boundary,

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erjepa.tasks import regex_nodes as nodes
-from erjepa.tasks.regex_language import RegexSyntaxError, languages_equal
-from erjepa.tasks.regex_syntax import parse
+from erjepa.tasks.nl_rx import regex_nodes as nodes
+from erjepa.tasks.nl_rx.regex_language import RegexSyntaxError, languages_equal
+from erjepa.tasks.nl_rx.regex_syntax import parse
 
 LINES = ["".join(w) for n in range(4) for w in itertools.product("aB-", repeat=n)]
 

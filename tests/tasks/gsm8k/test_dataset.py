@@ -5,8 +5,8 @@ import json
 import datasets
 import pytest
 
-from erjepa.datasets.gsm8k import GSM8K_REVISION, gsm8k_dataset
 from erjepa.datasets.sources import subsample
+from erjepa.tasks.gsm8k.dataset import GSM8K_REVISION, gsm8k_dataset
 from tests.conftest import REAL_DATA
 
 ROWS = [
@@ -46,6 +46,7 @@ def test_rows_chats_and_the_hub_give_the_same_pairs(tokenizer, tmp_path, remote)
     write(tmp_path / "chats" / "gsm8k_test.jsonl", map(chat, ROWS))
     expected = gsm8k_dataset(tokenizer, source=file)
     assert len(expected) == len(ROWS) and remote == []
+    assert expected.task == "gsm8k"
     assert expected.target_text(2) == ROWS[2]["answer"]
     assert expected.source_text(2) == ROWS[2]["question"]
     assert expected.where(2) == f"{file}:3"

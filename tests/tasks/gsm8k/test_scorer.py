@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from erjepa.tasks.gsm8k import TASK, extract, read_number
+from erjepa.tasks.gsm8k.scorer import TASK, extract, read_number
 from tests.conftest import REAL_DATA
 
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from erjepa.tasks.sql_sandbox import GRACE_SECONDS, Limits, SqlSandbox, _Worker
+from erjepa.tasks.spider.sql_sandbox import GRACE_SECONDS, Limits, SqlSandbox, _Worker
 
 SECONDS = 0.3
 LIMITS = Limits(seconds=SECONDS)
@@ -323,7 +323,7 @@ def test_no_process_is_left_when_the_block_raises(shop):
 @pytest.mark.skipif(not HAS_PROC, reason="reads /proc")
 def test_no_process_is_left_when_the_parent_is_killed(shop):
     script = (
-        "import sys; from erjepa.tasks.sql_sandbox import Limits, SqlSandbox\n"
+        "import sys; from erjepa.tasks.spider.sql_sandbox import Limits, SqlSandbox\n"
         "with SqlSandbox(2, Limits(seconds=0.5)) as sandbox:\n"
         "    print(*sandbox.pids(), flush=True)\n"
         "    sandbox.execute(*sys.argv[1:])\n"

@@ -26,12 +26,11 @@ from typing import Any, Literal
 from torchtune.data import OpenAIToMessages
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets.nl_rx import NL_RX_SOURCE
 from erjepa.datasets.paired import PairedDataset
 from erjepa.datasets.records import Record, load_records
-from erjepa.datasets.sources import locate, subsample
+from erjepa.datasets.sources import LLM_JEPA_DATASETS, locate, subsample
 
-SPIDER_SOURCE = NL_RX_SOURCE  # LLM-JEPA keeps its datasets in one folder
+SPIDER_SOURCE = LLM_JEPA_DATASETS
 SYSTEM_PROMPT = "Convert natural language to SQL."  # of LLM-JEPA's files
 
 # With split_by="database", about one database in TEST_SHARE belongs to the test split: 37
@@ -102,6 +101,7 @@ def spider_dataset(
         records,
         tokenizer,
         OpenAIToMessages(),
+        task="spider",
         scoring_fields=lambda text: {"db_id": database_of(text)},
     )
 

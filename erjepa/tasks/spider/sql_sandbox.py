@@ -49,7 +49,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from erjepa.tasks.sql_worker import Limits
+from erjepa.tasks.spider.sql_worker import Limits
 
 # A query may overrun so long before its worker is killed.
 GRACE_SECONDS = 1.0

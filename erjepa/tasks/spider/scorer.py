@@ -16,11 +16,12 @@ Verdicts:
 - ``llm_jepa``: as LLM-JEPA's scorer has it, to compare with its numbers.
 
 ``execution`` and ``llm_jepa`` are undecided without the database. Queries run in
-:class:`~erjepa.tasks.sql_sandbox.SqlSandbox`.
+:class:`~erjepa.tasks.spider.sql_sandbox.SqlSandbox`.
 
 Faults of LLM-JEPA's split: it is random, so every database of its test file occurs in its
 training file, and 1041 of the 1447 test queries occur there verbatim. See
-:func:`~erjepa.tasks.summary.verbatim_overlap`, and ``split_by="database"`` of ``erjepa.datasets.spider``.
+:func:`~erjepa.tasks.summary.verbatim_overlap`, and ``split_by="database"`` of
+:func:`~erjepa.tasks.spider.dataset.spider_dataset`.
 
 Faults of LLM-JEPA's scorer, which hands the output to the ``sqlite3`` program:
 
@@ -40,7 +41,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from erjepa.tasks.sql_sandbox import Limits, Result, SqlSandbox
+from erjepa.tasks.spider.sql_sandbox import Limits, Result, SqlSandbox
 from erjepa.tasks.task import Prediction, Task, Verdicts
 
 # Predictions whose results are in memory at once; each is up to Limits.size.
@@ -119,7 +120,13 @@ def spider_task(
         with SqlSandbox(workers, Limits(seconds=seconds)) as sandbox:
             return _score(predictions, databases, sandbox)
 
-    return Task(name="spider", primary="execution", extract=extract, score=score)
+    return Task(
+        name="spider",
+        primary="execution",
+        extract=extract,
+        score=score,
+        fields=("target", "output", "db_id"),
+    )
 
 
 def _score(
@@ -199,3 +206,6 @@ def _printed_float(value: float) -> str:
         return "Inf" if value > 0 else "-Inf"
     mantissa, exponent, power = f"{value + 0.0:.15g}".partition("e")
     return (mantissa if "." in mantissa else f"{mantissa}.0") + exponent + power
+
+
+TASK = spider_task

@@ -1,0 +1,1 @@
+"""Any pairs whose answers are right when they are the target's text."""

@@ -1,0 +1,1 @@
+"""Questions of school mathematics, and worked solutions."""

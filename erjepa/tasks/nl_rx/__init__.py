@@ -1,0 +1,1 @@
+"""Descriptions of lines, and the regular expressions they mean."""

@@ -1,0 +1,1 @@
+"""Questions that people asked a search engine, and short answers."""

@@ -1,0 +1,1 @@
+"""Questions about databases, and the SQL that answers them."""

@@ -1,0 +1,48 @@
+"""Files that one part writes and another reads."""
+
+import os
+
+import pytest
+
+from erjepa.io import read_jsonl, to_jsonl, write_whole
+
+
+def test_rows_are_read_as_written_each_with_its_place(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [{"a": 1}, {"a": "é\u2028\n"}, {}]
+    path.write_text("\n" + to_jsonl(rows) + " \n")
+    places = [f"{path}:{line}" for line in (2, 3, 4)]
+    assert list(read_jsonl(path)) == list(zip(places, rows, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (b"{'a'}", r"rows.jsonl:3: not JSON \(Expecting"),
+        (b'{"a": "\xe9"}', r"rows.jsonl:3: not JSON \(.*utf-8"),
+        (b"[1]", "rows.jsonl:3: expected a JSON object, got list"),
+    ],
+)
+def test_a_bad_line_is_named_when_it_is_reached(tmp_path, line, error):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"a": 1}\n\n' + line + b"\n")
+    rows = read_jsonl(path)
+    assert next(rows)[1] == {"a": 1}
+    with pytest.raises(ValueError, match=error):
+        next(rows)
+
+
+def test_a_killed_write_leaves_the_file_before(tmp_path, monkeypatch):
+    path = tmp_path / "whole.txt"
+    write_whole(path, "before")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+
+        def killed(descriptor):
+            raise KeyboardInterrupt
+
+        patch.setattr(os, "fsync", killed)
+        write_whole(path, "after")
+    assert path.read_text() == "before"
+    write_whole(path, "after")
+    assert path.read_text() == "after"
+    assert os.listdir(tmp_path) == ["whole.txt"]
