@@ -147,6 +147,7 @@ def test_commands_mean_something(page, folder):
 WITH_QUICK = [p for p in PAGES if any(map(is_quick, commands(p)))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_QUICK, ids=lambda page: page.stem)
 def test_quick_commands_run(page, folder):
     here = folder(page)

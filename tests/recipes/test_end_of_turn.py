@@ -42,6 +42,6 @@ def test_paths_with_the_end_of_turn(base, data, tmp_path, monkeypatch, choice):
 
 
 def test_an_unknown_choice(base, data, tmp_path):
-    cfg = make_config(overrides_for(base, data, tmp_path, train_end_of_turn="some"))
+    overrides = overrides_for(base, data, tmp_path, train_end_of_turn="some")
     with pytest.raises(ValueError, match="must be one of all, new, replay, none"):
-        train(cfg)
+        make_config(overrides)

@@ -8,7 +8,6 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 from omegaconf import OmegaConf
 
 from erjepa.objective.loss import JEPALoss
@@ -78,7 +77,7 @@ def test_bad_values(attempt, overrides, message):
 
 @pytest.mark.parametrize("row_length", [None, 1000])
 def test_rows_on_cuda_are_whole_blocks(row_length):
-    recipe = SimpleNamespace(_device=torch.device("cuda"))
+    recipe = SimpleNamespace(_on_cuda=True)
     cfg = OmegaConf.create({"max_seq_len": 512, "row_length": row_length})
     require_blocks = LoRAFinetuneRecipeDistributedERJEPA._require_whole_blocks
     with pytest.raises(ValueError, match=f"row_length={row_length}: on CUDA"):

@@ -275,7 +275,7 @@ def test_accuracy_comes_before_loss(base, data, tmp_path, monkeypatch):
     found = {2: (0.0, 2.0), 3: (0.5, 4.0), 4: (0.5, 5.0), 5: (0.25, 1.0), 6: (0.5, 3.0)}
 
     def validate(recipe):
-        accuracy, loss = found.get(recipe._totals["steps"], (0.0, 3.0))
+        accuracy, loss = found.get(recipe._run.steps, (0.0, 3.0))
         return {"val_accuracy": accuracy, "val_loss": loss}
 
     monkeypatch.setattr(Recipe, "_validate", validate)
