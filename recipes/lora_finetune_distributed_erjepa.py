@@ -81,8 +81,6 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         self._save_every_n_steps = cfg.save_every_n_steps
         self._eval_every_n_steps = cfg.eval_every_n_steps
         self._probe_every_n_steps = cfg.log_replay_gradients_every_n_steps
-        self._keep_best = cfg.keep_best
-        self._flops_budgets = list(cfg.checkpoint_at_flops or [])
         self._keep_gathered = not cfg.fsdp_reshard_after_forward
         clip_grad_norm = cfg.clip_grad_norm
         self._clip_grad_norm = float(
@@ -102,7 +100,7 @@ class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
         require_fresh_output(
             Path(cfg.output_dir),
             resume=cfg.resume_from_checkpoint,
-            flops_budgets=self._flops_budgets,
+            flops_budgets=list(cfg.checkpoint_at_flops or []),
         )
         tokenizer = config.instantiate(cfg.tokenizer)
         self._dataset = config.instantiate(cfg.dataset, tokenizer)
