@@ -20,8 +20,8 @@ import torch.distributed as dist
 import erjepa.models
 from erjepa.tasks.nl_rx.grammar import generate_records
 from erjepa.training.distributed import init_process_group
-from erjepa_recipe.lora_finetune_distributed_erjepa import (
-    LoRAFinetuneRecipeDistributedERJEPA,
+from erjepa_recipe.finetune_erjepa import (
+    FinetuneRecipeERJEPA,
 )
 from tests.benchmarks.device import DEVICE, ON_GPU
 from tests.models_for_tests import write_base
@@ -97,7 +97,7 @@ def build_recipe(
     *,
     shape: dict[str, int] = SHAPE,
     **overrides: Any,
-) -> LoRAFinetuneRecipeDistributedERJEPA:
+) -> FinetuneRecipeERJEPA:
     """The training recipe, set up on one rank in this process.
 
     Args:
@@ -108,7 +108,7 @@ def build_recipe(
         **overrides (Any): config keys, with ``__`` for a dot.
 
     Returns:
-        LoRAFinetuneRecipeDistributedERJEPA: ready to take steps.
+        FinetuneRecipeERJEPA: ready to take steps.
     """
     if not dist.is_initialized():
         init_process_group(DEVICE)
@@ -126,7 +126,7 @@ def build_recipe(
         **overrides,
     }
     cfg = make_config(overrides_for(model, pairs, output_dir, **settings))
-    recipe = LoRAFinetuneRecipeDistributedERJEPA(cfg)
+    recipe = FinetuneRecipeERJEPA(cfg)
     recipe.setup(cfg)
     recipe._model.train()
     return recipe
@@ -135,7 +135,7 @@ def build_recipe(
 @contextmanager
 def fresh_recipe(
     num_pairs: int = 512, **overrides: Any
-) -> Iterator[LoRAFinetuneRecipeDistributedERJEPA]:
+) -> Iterator[FinetuneRecipeERJEPA]:
     """The same on a model and pairs of its own, whose files go when it does."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -147,7 +147,7 @@ def fresh_recipe(
         )
 
 
-def stepper(recipe: LoRAFinetuneRecipeDistributedERJEPA) -> Callable[[], dict]:
+def stepper(recipe: FinetuneRecipeERJEPA) -> Callable[[], dict]:
     """A function that packs the next pairs and takes a training step, epoch after epoch."""
 
     def steps():

@@ -19,8 +19,8 @@ from torchtune import utils
 import erjepa.configs
 from erjepa.analysis.training_log import read_training_log
 from erjepa.training.distributed import init_process_group
-from erjepa_recipe.lora_finetune_distributed_erjepa import (
-    LoRAFinetuneRecipeDistributedERJEPA,
+from erjepa_recipe.finetune_erjepa import (
+    FinetuneRecipeERJEPA,
 )
 from tests.models_for_tests import BASE_SHAPE
 
@@ -158,7 +158,7 @@ def free_port() -> int:
 
 
 def _train(cfg, inspect: Callable | None) -> Any:
-    recipe = LoRAFinetuneRecipeDistributedERJEPA(cfg)
+    recipe = FinetuneRecipeERJEPA(cfg)
     recipe.setup(cfg)
     recipe.train()
     return inspect(recipe) if inspect else None

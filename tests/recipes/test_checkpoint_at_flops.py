@@ -9,8 +9,8 @@ import torch
 
 from erjepa.training import checkpoint
 from erjepa.training.saving import RunCheckpoints
-from erjepa_recipe.lora_finetune_distributed_erjepa import (
-    LoRAFinetuneRecipeDistributedERJEPA as Recipe,
+from erjepa_recipe.finetune_erjepa import (
+    FinetuneRecipeERJEPA as Recipe,
 )
 from tests.recipes.harness import (
     kill_at_call,

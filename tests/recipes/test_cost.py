@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from erjepa.datasets import paired_dataset
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.packing import PairCollator
-from erjepa_recipe.lora_finetune_distributed_erjepa import (
-    LoRAFinetuneRecipeDistributedERJEPA as Recipe,
+from erjepa_recipe.finetune_erjepa import (
+    FinetuneRecipeERJEPA as Recipe,
 )
 from tests.recipes.harness import make_config, overrides_for, train
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.recipes.harness import (
-    LoRAFinetuneRecipeDistributedERJEPA,
+    FinetuneRecipeERJEPA,
     make_config,
     overrides_for,
     train,
@@ -13,7 +13,7 @@ from tests.recipes.harness import (
 def labels_of_passes(base, data, output_dir, monkeypatch, **overrides):
     """Of every pass of a run: pairs, and labels that are an end of turn."""
     passes = []
-    original = LoRAFinetuneRecipeDistributedERJEPA._forward_backward
+    original = FinetuneRecipeERJEPA._forward_backward
 
     def recorded(self, batches, *args, **kwargs):
         end = self._dataset[0].target[-1]
@@ -21,9 +21,7 @@ def labels_of_passes(base, data, output_dir, monkeypatch, **overrides):
         passes.append((sum(batch.num_pairs for batch in batches), ends))
         return original(self, batches, *args, **kwargs)
 
-    monkeypatch.setattr(
-        LoRAFinetuneRecipeDistributedERJEPA, "_forward_backward", recorded
-    )
+    monkeypatch.setattr(FinetuneRecipeERJEPA, "_forward_backward", recorded)
     cfg = make_config(overrides_for(base, data, output_dir, stop__steps=3, **overrides))
     (passes,) = train(cfg, 1, lambda recipe: list(passes))
     return passes

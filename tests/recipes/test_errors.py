@@ -11,8 +11,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from erjepa.objective.loss import JEPALoss
-from erjepa_recipe.lora_finetune_distributed_erjepa import (
-    LoRAFinetuneRecipeDistributedERJEPA,
+from erjepa_recipe.finetune_erjepa import (
+    FinetuneRecipeERJEPA,
 )
 from tests.conftest import write_records
 from tests.models_for_tests import write_base
@@ -79,7 +79,7 @@ def test_bad_values(attempt, overrides, message):
 def test_rows_on_cuda_are_whole_blocks(row_length):
     recipe = SimpleNamespace(_on_cuda=True)
     cfg = OmegaConf.create({"max_seq_len": 512, "row_length": row_length})
-    require_blocks = LoRAFinetuneRecipeDistributedERJEPA._require_whole_blocks
+    require_blocks = FinetuneRecipeERJEPA._require_whole_blocks
     with pytest.raises(ValueError, match=f"row_length={row_length}: on CUDA"):
         require_blocks(recipe, cfg)
     cfg.row_length = 1024

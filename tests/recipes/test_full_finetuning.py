@@ -16,7 +16,7 @@ from torchtune.training import FullModelHFCheckpointer
 
 from erjepa.datasets import StepSampler, paired_dataset
 from erjepa.training import checkpoint
-from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
+from erjepa_recipe import finetune_erjepa as recipe
 from tests.models_for_tests import BASE_SHAPE
 from tests.recipes.harness import (
     FULL,
@@ -35,7 +35,7 @@ from tests.recipes.test_weights_that_leave import from_pretrained, logits_of
 from tests.reference.slow_training import train_slowly
 from tests.reference.three_forwards import reference_loss
 
-Recipe = recipe.LoRAFinetuneRecipeDistributedERJEPA
+Recipe = recipe.FinetuneRecipeERJEPA
 
 
 def config(base, data, output_dir, *more, **overrides):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from erjepa.training.adapters import initial_adapter_state
-from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
+from erjepa_recipe import finetune_erjepa as recipe
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for, read_metrics, train
 
@@ -36,7 +36,7 @@ def watch_gradients(patch):
     """Collect the dtypes of gradients and of hidden states, and whether gradients are
     what bfloat16 holds.
     """
-    recipe_class = recipe.LoRAFinetuneRecipeDistributedERJEPA
+    recipe_class = recipe.FinetuneRecipeERJEPA
     seen = {"gradients": set(), "hidden": set(), "rounded": set()}
     clip = recipe_class._clipped_grad_norm
     build = recipe.build_model

@@ -13,8 +13,8 @@ import torch
 from erjepa.datasets import hold_out, paired_dataset
 from erjepa.training import checkpoint
 from erjepa_recipe import evaluate_erjepa
-from erjepa_recipe.lora_finetune_distributed_erjepa import (
-    LoRAFinetuneRecipeDistributedERJEPA as Recipe,
+from erjepa_recipe.finetune_erjepa import (
+    FinetuneRecipeERJEPA as Recipe,
 )
 from tests.recipes.harness import (
     kill_at_call,

@@ -35,7 +35,7 @@ from erjepa.training.saving import RunCheckpoints, require_fresh_output
 from erjepa.training.sharding import set_last_backward
 
 
-class LoRAFinetuneRecipeDistributedERJEPA(FTRecipeInterface):
+class FinetuneRecipeERJEPA(FTRecipeInterface):
     """
     Finetuning with ER-JEPA on one or more ranks, on CUDA (NCCL) or CPU (Gloo).
 
@@ -478,9 +478,9 @@ def recipe_main(cfg: DictConfig) -> None:
     init_process_group(device)
     if cfg.fsdp_cpu_offload:
         training.set_torch_num_threads()
-    config.log_config(recipe_name="LoRAFinetuneRecipeDistributedERJEPA", cfg=cfg)
+    config.log_config(recipe_name="FinetuneRecipeERJEPA", cfg=cfg)
 
-    recipe = LoRAFinetuneRecipeDistributedERJEPA(cfg=cfg)
+    recipe = FinetuneRecipeERJEPA(cfg=cfg)
     recipe.setup(cfg=cfg)
     recipe.train()
     recipe.cleanup()
