@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torchtune import config, training, utils
@@ -94,7 +94,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     def setup(self, cfg: DictConfig) -> None:
         """Build everything; whatever can be wrong in the config fails before weights load."""
         self._require_whole_blocks(cfg)
-        replay = OmegaConf.to_container(cfg.replay or {"weight": 0}, resolve=True)
+        replay = erjepa.configs.as_dict(cfg.replay or DictConfig({"weight": 0}))
         self._loss_fn = config.instantiate(cfg.loss)
         erjepa.configs.require_files(cfg)
         require_fresh_output(
@@ -234,7 +234,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             probe.after_update(partial(self._loss_of, batches, replay_totals))
 
         # Update of the memory: refresh what was replayed, then store what is new.
-        if self._replay is not None:
+        if self._replay is not None and replayed is not None:
             self._replay.refresh(draw, replayed.jepa)
             self._replay.write(new.example_ids, segments, addresses, new.jepa)
 
@@ -316,15 +316,15 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         return [batch.pin_memory() if self._on_cuda else batch for batch in batches]
 
     def _clipped_grad_norm(self, *passes: PassResult | None) -> float:
-        norm = torch.nn.utils.clip_grad_norm_(
+        total = torch.nn.utils.clip_grad_norm_(
             self._model.parameters(), max_norm=self._clip_grad_norm
         )
-        norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+        norm = (total.full_tensor() if isinstance(total, DTensor) else total).item()
         if not math.isfinite(norm):
-            passes = [p for p in passes if p is not None]
-            for result in passes:
+            of_step = [p for p in passes if p is not None]
+            for result in of_step:
                 self._require_finite(result)
-            self._stop_at_non_finite("gradient", *(p.example_ids for p in passes))
+            self._stop_at_non_finite("gradient", *(p.example_ids for p in of_step))
         return norm
 
     def _require_finite(self, result: PassResult) -> None:

@@ -173,7 +173,11 @@ def load_latest(output_dir: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]
         )
     newest = resumable[-1]
     # Mapped, so that the ranks of a machine share what they read.
-    options = {"map_location": "cpu", "weights_only": True, "mmap": True}
+    options: dict[str, Any] = {
+        "map_location": "cpu",
+        "weights_only": True,
+        "mmap": True,
+    }
     state = torch.load(newest / RECIPE_STATE, **options)
     if (newest / ADAPTER).is_file():
         trained = torch.load(newest / ADAPTER, **options)

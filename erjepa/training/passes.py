@@ -88,17 +88,18 @@ def gather_pass(
     Returns:
         PassResult: the same on every rank.
     """
-    orders, ids, losses, lm, views = zip(*outputs, strict=True)
-    in_order = torch.cat(orders).argsort()
-    ids, lm, views = (torch.cat(parts) for parts in (ids, lm, views))
-    ids, lm = (gather_interleaved(part[in_order], num_pairs) for part in (ids, lm))
-    views = views[in_order] if has_views else views
-    views = gather_interleaved(views, num_pairs if has_views else 0)
-    source, predicted, target = views.unbind(dim=1)
+    in_order = torch.cat([output.order for output in outputs]).argsort()
+
+    def gathered(parts: list[Tensor]) -> Tensor:
+        return gather_interleaved(torch.cat(parts)[in_order], num_pairs)
+
+    views = [output.views for output in outputs]
+    all_views = gathered(views) if has_views else torch.cat(views)
+    source, predicted, target = all_views.unbind(dim=1)
     return PassResult(
-        example_ids=ids,
-        loss=all_reduce_sum(torch.stack(losses).sum()),
-        lm=lm,
+        example_ids=gathered([output.example_ids for output in outputs]),
+        loss=all_reduce_sum(torch.stack([output.loss for output in outputs]).sum()),
+        lm=gathered([output.lm for output in outputs]),
         jepa=distance(predicted, target),
         source=source,
         cosine_paired=1 - cosine_distance(predicted, target).mean(),

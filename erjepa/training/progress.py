@@ -37,7 +37,7 @@ class RunProgress:
     @property
     def steps(self) -> int:
         """Steps of the run that are done."""
-        return self.totals["steps"]
+        return int(self.totals["steps"])
 
     def count(self, *, tokens: int, flops: int) -> None:
         """Add a step and what it processed to the totals."""

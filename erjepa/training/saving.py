@@ -107,14 +107,14 @@ class RunCheckpoints:
         dist.barrier()
 
     def save_at_flops(
-        self, model: PackedDecoder, run: RunProgress, step_flops: int
+        self, model: PackedDecoder, run: RunProgress, step_flops: float
     ) -> None:
         """Keep the adapter, or the model without any, at each budget the last step reached.
 
         Args:
             model (PackedDecoder): the model.
             run (RunProgress): where the run is.
-            step_flops (int): operations of the last step.
+            step_flops (float): operations of the last step.
         """
         total = run.totals["flops"]
         reached = [
