@@ -16,23 +16,17 @@ from torchtune.recipe_interfaces import FTRecipeInterface
 import erjepa.configs
 from erjepa.datasets import Pair
 from erjepa.evaluation.validation import Validation
-from erjepa.objective import StepFlops
 from erjepa.packing import BLOCK, PackedBatch
 from erjepa.replay import EpisodicReplay, ReplayBatch
 from erjepa.training.data import pair_collators, training_pairs
-from erjepa.training.distributed import (
-    all_reduce_sum,
-    gradient_scale,
-    init_process_group,
-)
+from erjepa.training.distributed import init_process_group
 from erjepa.training.metrics import MetricsLog, step_metrics
 from erjepa.training.model import activation_offloading, build_model, set_up_model
-from erjepa.training.passes import PassOutput, PassResult, StepTotals, gather_pass
+from erjepa.training.passes import Passes, PassResult, StepTotals
 from erjepa.training.progress import RunProgress
 from erjepa.training.random_state import random_state, set_random_state
 from erjepa.training.replay_probe import ReplayProbe
 from erjepa.training.saving import RunCheckpoints, require_fresh_output
-from erjepa.training.sharding import set_last_backward
 
 
 class FinetuneRecipeERJEPA(FTRecipeInterface):
@@ -81,7 +75,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._save_every_n_steps = cfg.save_every_n_steps
         self._eval_every_n_steps = cfg.eval_every_n_steps
         self._probe_every_n_steps = cfg.log_replay_gradients_every_n_steps
-        self._keep_gathered = not cfg.fsdp_reshard_after_forward
         clip_grad_norm = cfg.clip_grad_norm
         self._clip_grad_norm = float(
             "inf" if clip_grad_norm is None else clip_grad_norm
@@ -116,7 +109,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             device=self._device,
             num_predictor_tokens=num_predictor_tokens,
         )
-        self._activations_ctx = activation_offloading(cfg, self._model, self._device)
+        forward_context = activation_offloading(cfg, self._model, self._device)
         embeddings = self._model.decoder.tok_embeddings
         self._collator, self._replay_collator = pair_collators(
             cfg,
@@ -160,8 +153,14 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             dtype=self._dtype,
             device=self._device,
         )
-        self._gradient_scale = gradient_scale(self._device)
-        self._count_flops = StepFlops(self._model.decoder)
+        self._passes = Passes(
+            self._model,
+            self._loss_fn,
+            self._device,
+            forward_context=forward_context,
+            has_views=self._has_views,
+            keep_gathered=not cfg.fsdp_reshard_after_forward,
+        )
         self._replay = None
         if replay.get("weight", 1.0):
             self._replay = EpisodicReplay(
@@ -202,9 +201,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         the whole step, the same on every rank.
         """
         # New pairs.
-        new_totals = self._totals_of(batches)
+        new_totals = self._passes.totals(batches)
         is_probed = self._is_time_to_probe()
-        new = self._forward_backward(
+        new = self._passes.forward_backward(
             batches, new_totals, last=self._replay is None or is_probed
         )
 
@@ -216,10 +215,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             addresses = self._replay.encode(new.source)
             draw = self._replay.draw(new.example_ids, segments, addresses)
             batches = self._replay_batches(draw)
-            replay_totals = self._totals_of(batches)
+            replay_totals = self._passes.totals(batches)
             if is_probed and replay_totals.pairs:
                 probe = ReplayProbe(self._model, self._device)
-            replayed = self._forward_backward(
+            replayed = self._passes.forward_backward(
                 batches, replay_totals, weight=self._replay.weight, last=True
             )
             if probe is not None:
@@ -231,7 +230,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._optimizer.zero_grad(set_to_none=True)
         self._lr_scheduler.step()
         if probe is not None:
-            probe.after_update(partial(self._loss_of, batches, replay_totals))
+            probe.after_update(partial(self._passes.loss, batches, replay_totals))
 
         # Update of the memory: refresh what was replayed, then store what is new.
         if self._replay is not None and replayed is not None:
@@ -244,65 +243,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     def _is_time_to_probe(self) -> bool:
         every = self._probe_every_n_steps
         return every is not None and (self._run.steps + 1) % every == 0
-
-    def _loss_of(self, batches: list[PackedBatch], totals: StepTotals) -> Tensor:
-        """Loss of a pass without its gradient, the same on every rank."""
-        loss = torch.zeros((), device=self._device)
-        for batch in batches:
-            batch = batch.to(self._device)
-            loss += self._loss_fn(
-                self._model(batch), batch, max(totals.labels, 1), max(totals.pairs, 1)
-            )[0]
-        return all_reduce_sum(loss)
-
-    def _totals_of(self, batches: list[PackedBatch]) -> StepTotals:
-        counts = [
-            (b.num_labels, b.num_pairs, b.num_tokens, self._count_flops(b))
-            for b in batches
-        ]
-        # On the CPU, so that nothing waits for the device.
-        total = torch.tensor(counts, dtype=torch.int64).sum(dim=0)
-        return StepTotals(*all_reduce_sum(total).tolist())
-
-    def _forward_backward(
-        self,
-        batches: list[PackedBatch],
-        totals: StepTotals,
-        *,
-        weight: float = 1.0,
-        last: bool,
-    ) -> PassResult:
-        """Accumulate the gradient of ``weight`` times the loss; reduce it after the ``last``."""
-        outputs = []
-        for i, batch in enumerate(batches):
-            set_last_backward(
-                self._model,
-                last and i == len(batches) - 1,
-                keep_gathered=self._keep_gathered,
-            )
-            batch = batch.to(self._device)
-            with self._activations_ctx:
-                output = self._model(batch)
-                loss, pair_losses = self._loss_fn(
-                    output, batch, max(totals.labels, 1), max(totals.pairs, 1)
-                )
-            (loss * weight * self._gradient_scale).backward()
-            views = torch.stack(output[1:], dim=1).detach().float()
-            outputs.append(
-                PassOutput(
-                    batch.order,
-                    batch.example_ids,
-                    loss.detach(),
-                    pair_losses.lm,
-                    views,
-                )
-            )
-        return gather_pass(
-            outputs,
-            totals.pairs,
-            has_views=self._has_views,
-            distance=self._loss_fn.distance,
-        )
 
     def _replay_batches(self, draw: ReplayBatch) -> list[PackedBatch]:
         """This rank's share of the replayed pairs, in as many micro-batches as every rank's."""
