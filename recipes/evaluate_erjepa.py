@@ -22,7 +22,8 @@ from erjepa.tasks.score import load_task, require_fields, score_predictions
 from erjepa.tasks.summary import verbatim_overlap
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state
-from erjepa.training.distributed import init_process_group
+from erjepa.training.device import run_device
+from erjepa.training.distributed import process_group
 from erjepa.training.model_card import write_model_card
 
 log = utils.get_logger("INFO")
@@ -295,11 +296,10 @@ def recipe_main(cfg: DictConfig) -> None:
         - Parameters specified in config (a path, or a name such as ``llama3_2_1b_synth``)
         - Overwritten by arguments from the command-line
     """
-    init_process_group(utils.get_device(device=cfg.device))
-    recipe = EvaluationRecipeERJEPA(cfg)
-    recipe.setup(cfg)
-    recipe.evaluate()
-    dist.destroy_process_group()
+    with process_group(run_device(cfg)):
+        recipe = EvaluationRecipeERJEPA(cfg)
+        recipe.setup(cfg)
+        recipe.evaluate()
 
 
 if __name__ == "__main__":

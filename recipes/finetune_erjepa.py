@@ -19,7 +19,8 @@ from erjepa.evaluation.validation import Validation
 from erjepa.packing import BLOCK, PackedBatch
 from erjepa.replay import EpisodicReplay, ReplayBatch
 from erjepa.training.data import pair_collators, training_pairs
-from erjepa.training.distributed import init_process_group
+from erjepa.training.device import run_device
+from erjepa.training.distributed import process_group
 from erjepa.training.metrics import MetricsLog, step_metrics
 from erjepa.training.model import activation_offloading, build_model, set_up_model
 from erjepa.training.passes import Passes, PassResult, StepTotals
@@ -414,16 +415,15 @@ def recipe_main(cfg: DictConfig) -> None:
         - Parameters specified in config (a path, or a name such as ``llama3_2_1b_synth``)
         - Overwritten by arguments from the command-line
     """
-    device = utils.get_device(device=cfg.device)
-    init_process_group(device)
-    if cfg.fsdp_cpu_offload:
-        training.set_torch_num_threads()
-    config.log_config(recipe_name="FinetuneRecipeERJEPA", cfg=cfg)
+    with process_group(run_device(cfg)):
+        if cfg.fsdp_cpu_offload:
+            training.set_torch_num_threads()
+        config.log_config(recipe_name="FinetuneRecipeERJEPA", cfg=cfg)
 
-    recipe = FinetuneRecipeERJEPA(cfg=cfg)
-    recipe.setup(cfg=cfg)
-    recipe.train()
-    recipe.cleanup()
+        recipe = FinetuneRecipeERJEPA(cfg=cfg)
+        recipe.setup(cfg=cfg)
+        recipe.train()
+        recipe.cleanup()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,14 @@ NotNegative = Annotated[float, AtLeast(0)]
 
 AnyComponent = Annotated[Mapping, Component()]
 Model = Annotated[
-    Mapping, Component(arguments={"lora_rank": Count, "lora_alpha": Positive})
+    Mapping,
+    Component(
+        arguments={
+            "lora_rank": Count,
+            "lora_alpha": Positive,
+            "lora_dropout": Annotated[float, AtLeast(0, below=1)],
+        }
+    ),
 ]
 Checkpointer = Annotated[Mapping, Component(given=("output_dir",))]
 Dataset = Annotated[Mapping, Component(positional=1)]
@@ -83,7 +90,7 @@ class Run:
     validation: Validation | None = None
     eval_every_n_steps: Count | None = None
     keep_best: bool = False
-    seed: Whole | None
+    seed: Annotated[int, AtLeast(0, below=2**32)] | None
     shuffle: bool = True
     batch_size: Count
     max_seq_len: Count

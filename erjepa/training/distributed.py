@@ -1,6 +1,8 @@
 """Collectives of the recipes, one process included."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
@@ -23,6 +25,25 @@ def init_process_group(device: torch.device) -> None:
         dist.init_process_group(backend)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+
+
+@contextlib.contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """Join the process group within, and leave it.
+
+    A rank that fails does not wait for the others, which the launcher ends.
+
+    Args:
+        device (torch.device): device of the run.
+    """
+    init_process_group(device)
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        if dist.is_initialized() and (not failed or dist.get_world_size() == 1):
+            dist.destroy_process_group()
 
 
 def gradient_scale(device: torch.device) -> float:
