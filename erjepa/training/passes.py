@@ -22,6 +22,7 @@ from erjepa.training.distributed import (
     gradient_scale,
 )
 from erjepa.training.sharding import set_last_backward
+from erjepa.training.signals import StopSignals
 
 
 class StepTotals(NamedTuple):
@@ -129,6 +130,7 @@ class Passes:
         loss_fn (JEPALoss): the objective of a pass.
         device (torch.device): device of the run.
         forward_context (AbstractContextManager[Any]): entered for every forward pass.
+        stop_signals (StopSignals): which :meth:`totals` gathers.
         has_views (bool): whether pairs have embeddings.
         keep_gathered (bool): keep sharded weights gathered over the micro-batches of a step.
     """
@@ -140,6 +142,7 @@ class Passes:
         device: torch.device,
         *,
         forward_context: AbstractContextManager[Any],
+        stop_signals: StopSignals,
         has_views: bool,
         keep_gathered: bool,
     ) -> None:
@@ -147,20 +150,24 @@ class Passes:
         self._loss_fn = loss_fn
         self._device = device
         self._forward_context = forward_context
+        self._stop_signals = stop_signals
         self._has_views = has_views
         self._keep_gathered = keep_gathered
         self._count_flops = StepFlops(model.decoder)
         self._gradient_scale = gradient_scale(device)
 
     def totals(self, batches: list[PackedBatch]) -> StepTotals:
-        """What the micro-batches of all ranks hold."""
+        """What all ranks hold, who learn with it whether one of them was told to stop."""
         counts = [
-            (b.num_labels, b.num_pairs, b.num_tokens, self._count_flops(b))
+            (b.num_labels, b.num_pairs, b.num_tokens, self._count_flops(b), 0)
             for b in batches
         ]
+        counts.append((0, 0, 0, 0, self._stop_signals.vote()))
         # On the CPU, so that nothing waits for the device.
         total = torch.tensor(counts, dtype=torch.int64).sum(dim=0)
-        return StepTotals(*all_reduce_sum(total).tolist())
+        *totals, votes = all_reduce_sum(total).tolist()
+        self._stop_signals.agree(votes)
+        return StepTotals(*totals)
 
     def forward_backward(
         self,
