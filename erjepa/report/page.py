@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import pandas as pd
 
+from erjepa.report.accuracy import settings
 from erjepa.report.results import Results
 from erjepa.report.sections import Part
 from erjepa.report.table import Table
@@ -43,11 +43,6 @@ def write_page(
     )
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def settings(values: Mapping[str, Any] | None) -> str:
-    """Overrides as one types them."""
-    return " ".join(f"{key}={value}" for key, value in (values or {}).items())
 
 
 def _facts(results: Results) -> Iterator[Table]:
