@@ -96,12 +96,14 @@ def matched_compute(results: Results, dataset: str, methods: list[str]) -> Parts
 def single_seeds(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy at equal training compute, a panel for each seed."""
     rows = results.of(dataset, methods).dropna(subset="point")
-    picture, panels = canvas(len(results.seeds), sharey=True)
+    picture, panels = canvas(len(results.seeds))
     for seed, panel in zip(results.seeds, panels, strict=True):
         own = rows[rows.seed == seed]
         if len(own):
             _draw_over_compute(panel, results, own, looks(results.methods))
         panel.set(title=f"seed {seed}", ylabel="accuracy (%)")
+    for panel in panels[1:]:
+        panel.sharey(panels[0])
     yield Figure(
         f"Accuracy on {dataset} of single seeds at equal training compute.",
         picture,

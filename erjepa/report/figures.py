@@ -110,10 +110,10 @@ class Figure:
         return file.getvalue()
 
 
-def canvas(panels: int = 1, **sharing: bool) -> tuple[Canvas, list[Axes]]:
+def canvas(panels: int = 1) -> tuple[Canvas, list[Axes]]:
     """An empty picture and its panels, which are laid out when it is saved."""
     picture = Canvas(layout="constrained")
-    axes = picture.subplots(1, panels, squeeze=False, **sharing)
+    axes = picture.subplots(1, panels, squeeze=False)
     return picture, list(axes.flat)
 
 
@@ -139,7 +139,8 @@ def draw_curves(
     With one sample standard deviation; ``how`` is seaborn's.
     """
     by = {"hue": "method", "style": "method", **look}
-    sns.lineplot(rows, x=x, y=y, errorbar="sd", ax=axes, **by, **how)
+    how |= {"errorbar": "sd", "markeredgewidth": 0}
+    sns.lineplot(rows, x=x, y=y, ax=axes, **by, **how)
     axes.get_legend().remove()
     axes.grid()
 
