@@ -1,3 +1,4 @@
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from erjepa.training.adapters import initial_adapter_state
 from erjepa.training.device import run_device
 from erjepa.training.distributed import process_group
 from erjepa.training.model_card import write_model_card
+from erjepa.training.signals import end_with_launcher
 
 log = utils.get_logger("INFO")
 
@@ -157,9 +159,13 @@ class EvaluationRecipeERJEPA:
         adapter, self._predictor = None, None
         source: dict[str, Any] = {}
         if path is not None:
-            self._predictor = checkpoint.load_predictor(path)
             has_adapter = (path / checkpoint.ADAPTER).is_file()
-            if has_adapter and self._has_adapters and not self._merged:
+            uses_adapter = has_adapter and self._has_adapters and not self._merged
+            used = [checkpoint.ADAPTER if uses_adapter else "model*.safetensors"]
+            used += [checkpoint.PREDICTOR] if self._alignment else []
+            checkpoint.require_intact(path, used)
+            self._predictor = checkpoint.load_predictor(path)
+            if uses_adapter:
                 adapter = torch.load(path / checkpoint.ADAPTER, weights_only=True)
             else:
                 files = sorted(file.name for file in path.glob("model*.safetensors"))
@@ -175,6 +181,8 @@ class EvaluationRecipeERJEPA:
             output_dir=str(results_dir / checkpoint.SCRATCH),
             **source,
         )
+        with contextlib.suppress(OSError):
+            (results_dir / checkpoint.SCRATCH).rmdir()  # the checkpointer makes it
         base = checkpointer.load_checkpoint()[training.MODEL_KEY]
         self._model.load_state_dict(
             {**base, **(adapter or initial_adapter_state(self._model, 0))}
@@ -296,6 +304,7 @@ def recipe_main(cfg: DictConfig) -> None:
         - Parameters specified in config (a path, or a name such as ``llama3_2_1b_synth``)
         - Overwritten by arguments from the command-line
     """
+    end_with_launcher()
     with process_group(run_device(cfg)):
         recipe = EvaluationRecipeERJEPA(cfg)
         recipe.setup(cfg)
