@@ -29,7 +29,7 @@ _EXTRAS = {
     **dict.fromkeys(("jinja2", "matplotlib", "pandas", "scipy"), "experiments"),
     "gguf": "smollm2",
 }
-_PATIENCE = 10.0  # seconds in which a launcher ends the other ranks
+_PATIENCE = 30.0  # seconds in which a launcher ends the other ranks
 
 
 class CommandLine(argparse.ArgumentParser):

@@ -12,7 +12,7 @@ from torchtune import config
 
 from erjepa.command_line import CommandLine
 from erjepa.configs import complete, load
-from erjepa.datasets.pairs import Pair
+from erjepa.datasets.pairs import Pair, require_pairs
 from erjepa.packing import BLOCK, PairCollator
 
 SIZES = (128, 256, 512, 1024)
@@ -75,6 +75,7 @@ def measure_config(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """
     cfg = complete(load(name, overrides))
     dataset = config.instantiate(cfg.dataset, config.instantiate(cfg.tokenizer))
+    require_pairs("dataset", dataset)
     is_sft = cfg.loss.get("jepa_weight") == 0 and cfg.replay.weight == 0
     collator = PairCollator(
         views="none" if is_sft else cfg.views,

@@ -11,7 +11,7 @@ from torchtune.modules.peft import get_adapter_params
 from tqdm import tqdm
 
 import erjepa.configs
-from erjepa.datasets import hold_out, predictor_token_ids
+from erjepa.datasets import hold_out, predictor_token_ids, require_pairs
 from erjepa.evaluation.alignment import pair_cosines
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.generation import batches_of_like_length
@@ -24,6 +24,7 @@ from erjepa.training.adapters import initial_adapter_state
 from erjepa.training.device import run_device
 from erjepa.training.distributed import process_group
 from erjepa.training.model_card import write_model_card
+from erjepa.training.weights import require_same_model
 
 log = utils.get_logger("INFO")
 
@@ -129,11 +130,14 @@ class EvaluationRecipeERJEPA:
 
     def _setup_pairs(self, cfg: DictConfig) -> None:
         """The pairs to score, and how many of their targets occur in training."""
-        scored = cfg.eval_dataset if self._split == "test" else cfg.dataset
-        self._dataset = config.instantiate(scored, self._tokenizer)
+        key = "eval_dataset" if self._split == "test" else "dataset"
+        if cfg[key] is None:
+            raise ValueError(f"{key} is null: there is nothing to score")
+        self._dataset = config.instantiate(cfg[key], self._tokenizer)
+        require_pairs(key, self._dataset)
         name = cfg.task or self._dataset.task
         self._task = load_task(name, cfg.get("databases", None))
-        require_fields(self._task, self._dataset, scored._component_)
+        require_fields(self._task, self._dataset, cfg[key]._component_)
         self._ids = list(range(len(self._dataset)))
         train, train_ids = None, []
         if self._split == "validation":
@@ -175,9 +179,13 @@ class EvaluationRecipeERJEPA:
             **source,
         )
         base = checkpointer.load_checkpoint()[training.MODEL_KEY]
-        self._model.load_state_dict(
-            {**base, **(adapter or initial_adapter_state(self._model, 0))}
+        weights = {**base, **(adapter or initial_adapter_state(self._model, 0))}
+        require_same_model(
+            dict(self._model.named_parameters()),
+            weights,
+            str(path or self._cfg.checkpointer.checkpoint_dir),
         )
+        self._model.load_state_dict(weights)
         if adapter is None:
             for module in self._model.modules():
                 if hasattr(module, "initialize_dora_magnitude"):

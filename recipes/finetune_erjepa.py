@@ -14,13 +14,13 @@ from torchtune import config, training, utils
 from torchtune.recipe_interfaces import FTRecipeInterface
 
 import erjepa.configs
-from erjepa.datasets import Pair
+from erjepa.datasets import Pair, require_pairs
 from erjepa.evaluation.validation import Validation
 from erjepa.objective import StepFlops
 from erjepa.packing import BLOCK, PackedBatch
-from erjepa.replay import EpisodicReplay, ReplayBatch
+from erjepa.replay import EpisodicReplay, ReplayBatch, require_memory
 from erjepa.training.data import pair_collators, training_pairs
-from erjepa.training.device import run_device
+from erjepa.training.device import memory_of, run_device
 from erjepa.training.distributed import (
     all_reduce_sum,
     gradient_scale,
@@ -105,6 +105,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
         tokenizer = config.instantiate(cfg.tokenizer)
         self._dataset = config.instantiate(cfg.dataset, tokenizer)
+        require_pairs("dataset", self._dataset)
         views = cfg.views
         if self._loss_fn.jepa_weight == 0 and replay.get("weight", 1.0) == 0:
             views = "none"  # plain SFT: nothing reads the embeddings of the views
@@ -119,6 +120,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
         self._activations_ctx = activation_offloading(cfg, self._model, self._device)
         embeddings = self._model.decoder.tok_embeddings
+        if replay.get("weight", 1.0):
+            require_memory(memory_of(self._device), embeddings.embedding_dim, **replay)
         self._collator, self._replay_collator = pair_collators(
             cfg,
             tokenizer,

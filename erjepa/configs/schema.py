@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from erjepa.configs.files import COMPONENT
 from erjepa.configs.reading import AtLeast, Component, Settings, read_section
 from erjepa.replay import validate_replay
 
@@ -143,6 +144,13 @@ class Run:
     profiler: Profiler | None = None
 
     def __post_init__(self) -> None:
+        for key in ("dataset", "eval_dataset"):
+            component = (getattr(self, key) or {}).get(COMPONENT, "")
+            if component.startswith("torchtune."):
+                raise ValueError(
+                    f"{key}={component} gives no pairs of source and target. "
+                    "erjepa.datasets.paired_dataset reads the same files and hub datasets"
+                )
         if self.trainable_dtype not in ("fp32", self.dtype, None):
             raise ValueError(
                 f"trainable_dtype={self.trainable_dtype}: what is trained is held in "

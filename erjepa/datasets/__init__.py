@@ -9,7 +9,7 @@ from typing import Any
 
 from erjepa.datasets.chat_template import ChatTemplate
 from erjepa.datasets.paired import PairedDataset, paired_dataset
-from erjepa.datasets.pairs import Pair
+from erjepa.datasets.pairs import Pair, require_pairs
 from erjepa.datasets.predictor_tokens import predictor_token_ids
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sampler import StepSampler
@@ -35,6 +35,7 @@ __all__ = [
     "load_records",
     "paired_dataset",
     "predictor_token_ids",
+    "require_pairs",
     *_TASK_OF,
 ]
 

@@ -6,11 +6,13 @@ import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
 from torch import Tensor
-from torchtune import config, training
+from torchtune import config, training, utils
 from tqdm import tqdm
 
 from erjepa.training.passes import PassResult, StepTotals
 from erjepa.training.progress import RunProgress
+
+log = utils.get_logger("INFO")
 
 # Counted in a step, logged by the second.
 _RATES = ("tokens_per_second_per_gpu", "pairs_per_second")
@@ -76,6 +78,7 @@ class MetricsLog:
         self._peak_memory = cfg.log_peak_memory_stats and device.type == "cuda"
         self._device = device
         self._logger = None
+        self._has_warned = False
         if dist.get_rank() == 0:
             self._logger = config.instantiate(cfg.metric_logger)
             self._logger.log_config(cfg)
@@ -107,6 +110,14 @@ class MetricsLog:
             bar (tqdm): of the epoch.
         """
         bar.update(1)
+        if metrics["grad_norm"] == 0 and self._logger and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                f"The gradient is exactly zero at step {step}, at a loss of "
+                f"{metrics['loss']:.4f}: nothing is learnt. Mostly an optimizer.lr that is "
+                "far too large has driven the weights out of range; or every weight of the "
+                "loss is 0."
+            )
         validated = {k: f"{v:.4f}" for k, v in metrics.items() if k.startswith("val_")}
         is_time = validated or step % self._every_n_steps == 0
         if not (is_time and self._logger is not None):

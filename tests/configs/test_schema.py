@@ -88,6 +88,10 @@ WHOLE = "a whole number of at least 0"
             "dataset=erjepa.datasets.paired_dataset needs dataset.source, which has no",
         ),
         (
+            "dataset=torchtune.datasets.alpaca_dataset ~dataset.size",
+            "dataset=torchtune.datasets.alpaca_dataset gives no pairs of source and",
+        ),
+        (
             "lr_scheduler=torch.optim.lr_scheduler.ConstantLR",
             "takes no num_training_steps, which the recipe gives it",
         ),
