@@ -1,5 +1,6 @@
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class EvaluationRecipeERJEPA:
                 "validation.size (and .seed) to what the run was trained with"
             )
 
-    def _find_checkpoints(self, cfg: DictConfig) -> list[Path | None]:
+    def _find_checkpoints(self, cfg: DictConfig) -> Sequence[Path | None]:
         """Folders to score, each by a name of its own; ``None`` is the base model."""
         if cfg.base_only:
             if self._merged:
@@ -139,7 +140,7 @@ class EvaluationRecipeERJEPA:
         self._task = load_task(name, cfg.get("databases", None))
         require_fields(self._task, self._dataset, cfg[key]._component_)
         self._ids = list(range(len(self._dataset)))
-        train, train_ids = None, []
+        train, train_ids = None, list[int]()
         if self._split == "validation":
             size, seed = cfg.validation.size, cfg.validation.seed
             split = hold_out(self._dataset, size, seed)
@@ -147,7 +148,7 @@ class EvaluationRecipeERJEPA:
             train, train_ids = self._dataset, split.train
         elif self._rank == 0 and cfg.dataset is not None:
             train = config.instantiate(cfg.dataset, self._tokenizer)
-            train_ids = range(len(train))
+            train_ids = list(range(len(train)))
         self._in_train = None
         if train is not None:
             self._in_train = verbatim_overlap(
@@ -194,9 +195,9 @@ class EvaluationRecipeERJEPA:
     def _settings(self, path: Path | None) -> dict[str, Any]:
         """All that predictions depend on."""
         pairs = {"test": "eval_dataset", "validation": "dataset"}[self._split]
-        keys = ("model", "tokenizer", "checkpointer", pairs, "dtype")
-        cfg = OmegaConf.to_container(self._cfg, resolve=True)
-        settings = {key: cfg[key] for key in (*keys, "max_new_tokens")}
+        keys = ["model", "tokenizer", "checkpointer", pairs, "dtype", "max_new_tokens"]
+        cfg = erjepa.configs.as_dict(self._cfg)
+        settings = {key: cfg[key] for key in keys}
         settings["batch_size"] = self._batch_size
         settings["merged"] = self._merged
         if self._split == "validation":
@@ -207,7 +208,7 @@ class EvaluationRecipeERJEPA:
                 for file in sorted(path.glob("*model*"))
             }
         if self._alignment:
-            keys = ("views", "num_predictor_tokens", "predictor_tokens", "row_length")
+            keys = ["views", "num_predictor_tokens", "predictor_tokens", "row_length"]
             settings["alignment"] = {key: cfg.get(key) for key in keys}
         return settings
 
@@ -230,7 +231,7 @@ class EvaluationRecipeERJEPA:
             name += "_merged"
         results_dir = self._output_dir / "evaluation" / name
         store = PredictionStore(results_dir, self._settings(path), rank=self._rank)
-        found = [store.open() if self._rank == 0 else None]
+        found = [store.open() if self._rank == 0 else {}]
         dist.broadcast_object_list(found)
         done = found[0]
         # Batches do not depend on ranks or interruptions, and a batch is generated whole:
@@ -244,16 +245,17 @@ class EvaluationRecipeERJEPA:
         ]
         if mine:
             self._load(path, results_dir)
-        new, start = [], time.perf_counter()
+        mine_done: list[dict[str, Any]] = []
+        start = time.perf_counter()
         with tqdm(total=sum(map(len, mine)), disable=self._rank != 0) as progress:
             for batch in mine:
                 predictions = self._generate(batch)
                 store.append(predictions)
-                new.extend(predictions)
+                mine_done.extend(predictions)
                 progress.update(len(batch))
         seconds = time.perf_counter() - start
         by_rank: list[Any] = [None] * self._world_size
-        dist.all_gather_object(by_rank, new)
+        dist.all_gather_object(by_rank, mine_done)
         new = {p["id"]: p for predictions in by_rank for p in predictions}
         if self._rank != 0:
             return {}

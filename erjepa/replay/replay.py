@@ -253,7 +253,7 @@ def validate_replay(
         _at_least_one("address_dim", address_dim, "null means 4 x the embedding size")
     if address_top_k is not None:
         _at_least_one("address_top_k", address_top_k, "null means address_dim / 32")
-    if None not in (address_dim, address_top_k) and address_top_k > address_dim:
+    if address_dim and address_top_k and address_top_k > address_dim:
         raise ValueError(
             f"replay.address_top_k must be at most replay.address_dim ({address_dim}), "
             f"got {address_top_k}; keep fewer entries or widen the address"

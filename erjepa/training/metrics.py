@@ -58,7 +58,7 @@ def step_metrics(
         metrics["jepa_loss"] = new.jepa.mean()
         metrics["cosine_paired"] = new.cosine_paired
         metrics["cosine_shuffled"] = new.cosine_shuffled
-    if replay_totals.pairs:
+    if replayed is not None and replay_totals.pairs:
         metrics["loss"] = new.loss + replay_weight * replayed.loss
         metrics["replay_lm_loss"] = replayed.lm.sum() / replay_totals.labels
         metrics["replay_jepa_loss"] = replayed.jepa.mean()

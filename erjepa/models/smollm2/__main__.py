@@ -26,7 +26,7 @@ REPOSITORY = "HuggingFaceTB/SmolLM2-135M-Instruct"
 def installed_file() -> Path | None:
     """The GGUF file, if the package is installed."""
     try:
-        path = Path(distribution(PACKAGE).locate_file(GGUF_FILE))
+        path = Path(str(distribution(PACKAGE).locate_file(GGUF_FILE)))
     except PackageNotFoundError:
         return None
     return path if path.is_file() else None
