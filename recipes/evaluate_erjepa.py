@@ -138,7 +138,6 @@ class EvaluationRecipeERJEPA:
         require_pairs(key, self._dataset)
         name = cfg.task or self._dataset.task
         self._task = load_task(name, cfg.get("databases", None))
-        require_fields(self._task, self._dataset, cfg[key]._component_)
         self._ids = list(range(len(self._dataset)))
         train, train_ids = None, list[int]()
         if self._split == "validation":
@@ -149,6 +148,8 @@ class EvaluationRecipeERJEPA:
         elif self._rank == 0 and cfg.dataset is not None:
             train = config.instantiate(cfg.dataset, self._tokenizer)
             train_ids = list(range(len(train)))
+        component = cfg[key]._component_
+        require_fields(self._task, self._dataset, component, self._ids)
         self._in_train = None
         if train is not None:
             self._in_train = verbatim_overlap(

@@ -167,10 +167,11 @@ class Validation:
         self.accuracy = None
         if generate := cfg.validation.get("generate", 0):
             task = load_task(cfg.task or dataset.task, cfg.databases)
-            require_fields(task, dataset, cfg.dataset._component_)
+            answered = ids[:generate]
+            require_fields(task, dataset, cfg.dataset._component_, answered)
             self.accuracy = HeldOutAccuracy(
                 dataset,
-                ids[:generate],
+                answered,
                 tokenizer,
                 task,
                 batch_size=cfg.eval_batch_size,

@@ -71,16 +71,20 @@ def _find(name: str) -> Any:
         ) from error
 
 
-def require_fields(task: Task, dataset: Any, component: str) -> None:
+def require_fields(
+    task: Task, dataset: Any, component: str, ids: Iterable[int]
+) -> None:
     """Find out before generating whether answers can be scored.
 
     Args:
         task (Task): what they are scored by.
         dataset (Any): dataset of the prompts, with ``scoring_fields``.
         component (str): its builder, for the message.
+        ids (Iterable[int]): the examples to answer.
 
     Raises:
-        ValueError: if the dataset does not give what the task needs.
+        ValueError: if the dataset does not give what the task needs, or naming the first
+            example whose target is none that it can score by.
     """
     known = {"target", "output", *dataset.scoring_fields(0)}
     if missing := sorted(set(task.fields) - known):
@@ -88,6 +92,9 @@ def require_fields(task: Task, dataset: Any, component: str) -> None:
             f"task={task.name} scores by {', '.join(missing)}, which {component} does "
             "not give"
         )
+    for i in ids:
+        if problem := task.problem(dataset.target_text(i)):
+            raise ValueError(f"{dataset.where(i)}: {problem}")
 
 
 def score_predictions(
@@ -112,23 +119,26 @@ def score_predictions(
     return scored, summary
 
 
-def read_predictions(path: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
+def read_predictions(path: Path, task: Task) -> list[dict[str, Any]]:
     """Read predictions from a JSONL file.
 
     Args:
         path (Path): the file.
-        fields (Sequence[str]): fields that every line must have, as texts.
+        task (Task): what they are to be scored by; every line must have its fields, as
+            texts, and a target that it can score by.
 
     Returns:
         list[dict[str, Any]]: the predictions in order.
 
     Raises:
-        ValueError: naming file and line, if a line is not a JSON object or lacks a field,
-            or naming the file if it is empty.
+        ValueError: naming file and line, if a line is not a JSON object, lacks a field or
+            has another target, or naming the file if it is empty.
     """
     predictions = []
     for where, prediction in read_jsonl(path):
-        _require_texts(prediction, where, fields)
+        _require_texts(prediction, where, task.fields)
+        if problem := task.problem(prediction["target"]):
+            raise ValueError(f"{where}: {problem}")
         predictions.append(prediction)
     if not predictions:
         raise ValueError(f"{path}: no predictions; expected one JSON object a line")
@@ -184,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     with parser.errors(args):
         task = load_task(args.task, args.databases)
-        predictions = read_predictions(args.file, task.fields)
+        predictions = read_predictions(args.file, task)
         scored, summary = score_predictions(task, predictions)
         if args.output is not None:
             args.output.mkdir(parents=True, exist_ok=True)
