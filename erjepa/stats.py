@@ -12,7 +12,7 @@ from typing import Any
 from torchtune import config
 
 from erjepa.configs import complete, load
-from erjepa.datasets.pairs import Pair
+from erjepa.datasets import Pair, build_dataset
 from erjepa.packing import BLOCK, PairCollator
 
 SIZES = (128, 256, 512, 1024)
@@ -74,7 +74,7 @@ def measure_config(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
         ValueError: if an override is no ``key=value``, or nothing reads its key.
     """
     cfg = complete(load(name, overrides))
-    dataset = config.instantiate(cfg.dataset, config.instantiate(cfg.tokenizer))
+    dataset = build_dataset(cfg.dataset, config.instantiate(cfg.tokenizer))
     is_sft = cfg.loss.get("jepa_weight") == 0 and cfg.replay.weight == 0
     collator = PairCollator(
         views="none" if is_sft else cfg.views,

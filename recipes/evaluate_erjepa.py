@@ -11,7 +11,12 @@ from torchtune.modules.peft import get_adapter_params
 from tqdm import tqdm
 
 import erjepa.configs
-from erjepa.datasets import hold_out, predictor_token_ids
+from erjepa.datasets import (
+    build_dataset,
+    components,
+    hold_out,
+    predictor_token_ids,
+)
 from erjepa.evaluation.alignment import pair_cosines
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.generation import batches_of_like_length
@@ -129,10 +134,12 @@ class EvaluationRecipeERJEPA:
     def _setup_pairs(self, cfg: DictConfig) -> None:
         """The pairs to score, and how many of their targets occur in training."""
         scored = cfg.eval_dataset if self._split == "test" else cfg.dataset
-        self._dataset = config.instantiate(scored, self._tokenizer)
+        self._dataset = build_dataset(scored, self._tokenizer)
         name = cfg.task or self._dataset.task
         self._task = load_task(name, cfg.get("databases", None))
-        require_fields(self._task, self._dataset, scored._component_)
+        parts = zip(self._dataset.parts, components(scored), strict=True)
+        for part, component in parts:
+            require_fields(self._task, part, component._component_)
         self._ids = list(range(len(self._dataset)))
         train, train_ids = None, []
         if self._split == "validation":
@@ -141,7 +148,7 @@ class EvaluationRecipeERJEPA:
             self._ids = sorted(split.held_out)
             train, train_ids = self._dataset, split.train
         elif self._rank == 0 and cfg.dataset is not None:
-            train = config.instantiate(cfg.dataset, self._tokenizer)
+            train = build_dataset(cfg.dataset, self._tokenizer)
             train_ids = range(len(train))
         self._in_train = None
         if train is not None:

@@ -14,7 +14,7 @@ from torchtune import config, training, utils
 from torchtune.recipe_interfaces import FTRecipeInterface
 
 import erjepa.configs
-from erjepa.datasets import Pair
+from erjepa.datasets import Pair, build_dataset
 from erjepa.evaluation.validation import Validation
 from erjepa.objective import StepFlops
 from erjepa.packing import BLOCK, PackedBatch
@@ -103,7 +103,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             flops_budgets=list(cfg.checkpoint_at_flops or []),
         )
         tokenizer = config.instantiate(cfg.tokenizer)
-        self._dataset = config.instantiate(cfg.dataset, tokenizer)
+        self._dataset = build_dataset(cfg.dataset, tokenizer)
         views = cfg.views
         if self._loss_fn.jepa_weight == 0 and replay.get("weight", 1.0) == 0:
             views = "none"  # plain SFT: nothing reads the embeddings of the views

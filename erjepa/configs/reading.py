@@ -50,12 +50,14 @@ class Component:
         given (tuple[str, ...]): what the recipe gives by name.
         default (str | None): the component where the section names none.
         arguments (Mapping[str, Any]): types and bounds of arguments that are checked.
+        may_be_list (bool): whether a list of components will do.
     """
 
     positional: int = 0
     given: tuple[str, ...] = ()
     default: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    may_be_list: bool = False
 
 
 def read_section(
@@ -145,6 +147,11 @@ def _read_value(
     if value is None and type(None) in alternatives:
         return None
     if isinstance(rule, Component):
+        if rule.may_be_list and isinstance(value, list) and value:
+            return [
+                _read_component(f"{key}[{i}]", rule, part, synonyms)
+                for i, part in enumerate(value)
+            ]
         return _read_component(key, rule, value, synonyms)
     for alternative in alternatives:
         kind, *bounds = (

@@ -26,7 +26,7 @@ Model = Annotated[
     Mapping, Component(arguments={"lora_rank": Count, "lora_alpha": Positive})
 ]
 Checkpointer = Annotated[Mapping, Component(given=("output_dir",))]
-Dataset = Annotated[Mapping, Component(positional=1)]
+Dataset = Annotated[Mapping, Component(positional=1, may_be_list=True)]
 Optimizer = Annotated[
     Mapping,
     Component(positional=1, arguments={"lr": NotNegative, "weight_decay": NotNegative}),

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets import PairedDataset
+from erjepa.datasets import PairedDataset, components
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.objective.decoder import PackedDecoder
@@ -167,7 +167,9 @@ class Validation:
         self.accuracy = None
         if generate := cfg.validation.get("generate", 0):
             task = load_task(cfg.task or dataset.task, cfg.databases)
-            require_fields(task, dataset, cfg.dataset._component_)
+            parts = zip(dataset.parts, components(cfg.dataset), strict=True)
+            for part, component in parts:
+                require_fields(task, part, component._component_)
             self.accuracy = HeldOutAccuracy(
                 dataset,
                 ids[:generate],

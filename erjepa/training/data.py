@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 from torchtune import utils
 from torchtune.modules.transforms import Transform
 
@@ -156,8 +156,8 @@ def training_pairs(
         shuffle=cfg.shuffle,
     )
     loader = DataLoader(
-        # A list, which processes that are spawned can be given too.
-        [dataset[i] for i in train],
+        # Of the pairs alone, which processes that are spawned can be given too.
+        Subset(dataset.pairs, train),
         batch_sampler=sampler,
         collate_fn=partial(collator.split, num_batches=cfg.gradient_accumulation_steps),
         num_workers=cfg.num_workers,

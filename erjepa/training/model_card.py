@@ -28,7 +28,7 @@ tags: [{tags}]
 | | |
 | --- | --- |
 | base | `{base}` |
-| data | `{dataset}` |
+| data | {dataset} |
 | method | {method}: {objective} |
 {trained}
 | seed | {seed} |
@@ -103,9 +103,8 @@ def model_card(
         str: Markdown.
     """
     method, objective = _method(config)
-    dataset = dict(config["dataset"])
-    component = dataset.pop("_component_").rpartition(".")[2]
-    arguments = ", ".join(f"{key}={value}" for key, value in dataset.items())
+    given = config["dataset"]
+    datasets = [_dataset(d) for d in (given if isinstance(given, list) else [given])]
     base = config.get("base_model", config["checkpointer"]["checkpoint_dir"])
     model = config["model"]
     if "lora_rank" in model:
@@ -120,14 +119,21 @@ def model_card(
         tags=tags,
         trained=trained,
         use=use,
-        data=component.removesuffix("_dataset"),
-        dataset=f"{component}({arguments})",
+        data=" and ".join(name for name, _ in datasets),
+        dataset=", ".join(f"`{call}`" for _, call in datasets),
         method=method,
         objective=objective,
         seed=config["seed"],
         scores=_scores(summaries),
         keys=OmegaConf.to_yaml(config),
     )
+
+
+def _dataset(component: Mapping[str, Any]) -> tuple[str, str]:
+    """Name of a dataset, and what made it."""
+    builder = component["_component_"].rpartition(".")[2]
+    arguments = [f"{k}={v}" for k, v in component.items() if k != "_component_"]
+    return builder.removesuffix("_dataset"), f"{builder}({', '.join(arguments)})"
 
 
 def _method(config: Mapping[str, Any]) -> tuple[str, str]:

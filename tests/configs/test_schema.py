@@ -74,7 +74,16 @@ WHOLE = "a whole number of at least 0"
             "optimizer.lr must be a finite number of at least 0, got -1",
         ),
         ("model=null", "model must be the dotted path of a component, model=PATH"),
-        ("dataset=[a,b]", "with its arguments as dataset.NAME, got ['a', 'b']"),
+        ("dataset=[a,b]", "dataset[0] must be the dotted path of a component"),
+        ("dataset=[]", "dataset must be the dotted path of a component"),
+        (
+            "dataset=[{_component_: erjepa.datasets.synthetic_nl_rx_dataset, sise: 1}]",
+            "unknown config key dataset[0].sise. Did you mean dataset[0].size?",
+        ),
+        (
+            "eval_dataset=[{_component_: erjepa.datasets.paired_dataset}]",
+            "needs eval_dataset[0].source, which has no default",
+        ),
         ("dataset=erjepa.datasets.paired", "dataset=erjepa.datasets.paired is no "),
         ("dataset=absent.x", "dataset=absent.x is no component: No module named"),
         (

@@ -99,7 +99,7 @@ def test_other_errors(tmp_path, capsys):
     (tmp_path / "latin.jsonl").write_bytes(b'{}\n{"target": "\xe9"}\n')
     fails(["gsm8k", str(tmp_path / "latin.jsonl")], "latin.jsonl:1: no field", capsys)
     (tmp_path / "latin.jsonl").write_bytes(b'{"target": "\xe9"}\n')
-    fails(["gsm8k", str(tmp_path / "latin.jsonl")], "latin.jsonl:1: not JSON", capsys)
+    fails(["gsm8k", str(tmp_path / "latin.jsonl")], "latin.jsonl:1: not UTF-8", capsys)
 
 
 def test_spider_gets_its_databases_and_needs_their_names(tmp_path, monkeypatch, capsys):
