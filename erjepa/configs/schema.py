@@ -45,6 +45,7 @@ class Stop:
     flops: Positive | None = None
     tokens: Count | None = None
     steps: Count | None = None
+    patience: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,7 @@ class Run:
                 ("eval_every_n_steps", self.eval_every_n_steps),
                 ("validation.generate", self.validation["generate"]),
                 ("keep_best", self.keep_best),
+                ("stop.patience", self.stop["patience"]),
             ):
                 if value:
                     raise ValueError(
@@ -178,6 +180,7 @@ SYNONYMS = {
     **dict.fromkeys(("dropout", "lora_dropout"), "model.lora_dropout"),
     **dict.fromkeys(("num_epochs", "num_train_epochs"), "epochs"),
     "max_steps": "stop.steps",
+    "early_stopping_patience": "stop.patience",
     **dict.fromkeys(("micro_batch_size", "per_device_train_batch_size"), "batch_size"),
     "grad_accum": "gradient_accumulation_steps",
     **dict.fromkeys(("max_grad_norm", "grad_clip"), "clip_grad_norm"),

@@ -115,6 +115,11 @@ WHOLE = "a whole number of at least 0"
             "keep_best=True",
             "keep_best=True needs pairs to validate on; set validation.",
         ),
+        (
+            "stop.patience=2",
+            "stop.patience=2 needs pairs to validate on; set validation.",
+        ),
+        ("validation.size=9 stop.patience=0", f"stop.patience must be {COUNT} or null"),
         ("keep_best=maybe", "keep_best must be True or False, got 'maybe'"),
     ],
     ids=lambda text: text.partition(" ")[0],
@@ -184,7 +189,7 @@ def test_what_a_config_lacks_has_its_default():
     short = OmegaConf.masked_copy(whole, [key for key in whole if key not in optional])
     cfg = complete(short)
     assert cfg.keys() == inspect.signature(Run).parameters.keys()
-    assert cfg.stop == {"flops": None, "tokens": None, "steps": None}
+    assert cfg.stop == dict.fromkeys(("flops", "tokens", "steps", "patience"))
     assert cfg.validation == {"size": None, "seed": 0, "generate": 0}
     assert cfg.replay.weight == 0 and cfg.replay.capacity == 10_000
     sections = {"stop", "validation", "replay"}
