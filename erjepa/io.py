@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,97 @@ EXPERIMENT = "experiment.json"
 RESULTS = "results.jsonl"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What an experiment keeps of a scored checkpoint: a line of ``results.jsonl``.
+
+    Args:
+        cell (str): the run, such as ``synth/llm-jepa/seed_82``.
+        dataset (str): as the experiment calls it.
+        method (str): as the experiment calls it.
+        seed (int): of the run.
+        overrides (Mapping[str, Any]): what the run sets on the command line.
+        checkpoint (str): name of the checkpoint's folder.
+        budget (float | None): FLOPs that it was saved at; None: at the end of an epoch or
+            of the run.
+        steps (int): optimizer steps up to it.
+        total_flops (float): training compute up to it.
+        total_tokens (int): tokens processed up to it.
+        epoch (float): passes over the training pairs up to it.
+        split (str): what was scored, ``test`` or ``validation``.
+        task (str): of the dataset.
+        accuracy (float): share of examples that are right, by ``primary``.
+        primary (str): the reading of the answers that is the accuracy.
+        readings (Mapping[str, float]): every reading of the answers, to its share.
+        examples (int): how many were scored.
+        predictions (str): file of the predictions, in the experiment's folder.
+        log (str): the run's log, in the experiment's folder.
+        train_seconds (float): training up to it, without evaluation.
+        eval_seconds (float | None): scoring it.
+    """
+
+    cell: str
+    dataset: str
+    method: str
+    seed: int
+    overrides: Mapping[str, Any]
+    checkpoint: str
+    budget: float | None
+    steps: int
+    total_flops: float
+    total_tokens: int
+    epoch: float
+    split: str
+    task: str
+    accuracy: float
+    primary: str
+    readings: Mapping[str, float]
+    examples: int
+    predictions: str
+    log: str
+    train_seconds: float
+    eval_seconds: float | None
+
+
+def read_results(output_dir: Path) -> list[Result]:
+    """The scored checkpoints of an experiment, in order of completion.
+
+    Args:
+        output_dir (Path): its folder. A last line that is being written is left out.
+
+    Returns:
+        list[Result]: one for each line; fields that are not known are left out.
+
+    Raises:
+        ValueError: naming file and line, if a line is no result.
+    """
+    path, names = output_dir / RESULTS, [field.name for field in fields(Result)]
+    if not path.exists():
+        return []
+    results = []
+    for where, row in read_jsonl(path, growing=True):
+        if missing := [name for name in names if name not in row]:
+            raise ValueError(f"{where}: no field {', '.join(missing)}")
+        results.append(Result(**{name: row[name] for name in names}))
+    return results
+
+
+def add_results(output_dir: Path, results: Iterable[Result]) -> None:
+    """Add scored checkpoints to an experiment's, all of them or, if killed, none."""
+    path = output_dir / RESULTS
+    text = path.read_text() if path.exists() else ""
+    write_whole(path, text + to_jsonl(map(asdict, results)))
+
+
 def read_jsonl(
-    path: Path, name: str | None = None
+    path: Path, name: str | None = None, *, growing: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a JSONL file, each with the place it was read, ``FILE:LINE``.
 
     Args:
         path (Path): the file. Empty lines count, but hold nothing.
         name (str | None): what the places call it; ``None``: its path.
+        growing (bool): whether a last line that is cut off is left out.
 
     Yields:
         tuple[str, dict[str, Any]]: place and object, in order.
@@ -35,6 +119,8 @@ def read_jsonl(
             if not line.strip():
                 continue
             where = f"{name or path}:{number}"
+            if growing and not line.endswith(b"\n") and not _is_json(line):
+                return
             require_utf8(line, name or str(path), number)
             try:
                 fields = json.loads(line.decode("utf-8-sig").rstrip())
@@ -49,6 +135,14 @@ def read_jsonl(
                     f"{where}: expected a JSON object, got {type(fields).__name__}"
                 )
             yield where, fields
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def require_utf8(content: bytes, name: str, line: int = 1) -> None:

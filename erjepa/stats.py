@@ -5,12 +5,12 @@ config; its tokenizer and dataset are loaded, its model is not. For plain SFT, w
 without views, add ``views=none``.
 """
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
 from torchtune import config
 
+from erjepa.command_line import CommandLine
 from erjepa.configs import complete, load
 from erjepa.datasets import Pair, build_dataset
 from erjepa.packing import BLOCK, PairCollator
@@ -103,19 +103,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments (Sequence[str] | None): command line; ``None`` for that of the process.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m erjepa.stats",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandLine(prog="python -m erjepa.stats", description=__doc__)
     parser.add_argument("config", metavar="CONFIG")
     parser.add_argument("overrides", metavar="key=value", nargs="*")
     args = parser.parse_args(arguments)
-    try:
-        statistics = measure_config(args.config, args.overrides)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-    print(table(statistics), end="")
+    with parser.errors(args):
+        print(table(measure_config(args.config, args.overrides)), end="")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ from erjepa.tasks.score import load_task, require_fields, score_predictions
 from erjepa.tasks.summary import verbatim_overlap
 from erjepa.training import checkpoint
 from erjepa.training.adapters import initial_adapter_state
-from erjepa.training.distributed import init_process_group
+from erjepa.training.device import run_device
+from erjepa.training.distributed import process_group
 from erjepa.training.model_card import write_model_card
+from erjepa.training.weights import require_same_model
 
 log = utils.get_logger("INFO")
 
@@ -75,7 +78,7 @@ class EvaluationRecipeERJEPA:
                 "validation.size (and .seed) to what the run was trained with"
             )
 
-    def _find_checkpoints(self, cfg: DictConfig) -> list[Path | None]:
+    def _find_checkpoints(self, cfg: DictConfig) -> Sequence[Path | None]:
         """Folders to score, each by a name of its own; ``None`` is the base model."""
         if cfg.base_only:
             if self._merged:
@@ -133,15 +136,17 @@ class EvaluationRecipeERJEPA:
 
     def _setup_pairs(self, cfg: DictConfig) -> None:
         """The pairs to score, and how many of their targets occur in training."""
-        scored = cfg.eval_dataset if self._split == "test" else cfg.dataset
-        self._dataset = build_dataset(scored, self._tokenizer)
+        key = "eval_dataset" if self._split == "test" else "dataset"
+        if cfg[key] is None:
+            raise ValueError(f"{key} is null: there is nothing to score")
+        self._dataset = build_dataset(cfg[key], self._tokenizer, key)
         name = cfg.task or self._dataset.task
         self._task = load_task(name, cfg.get("databases", None))
-        parts = zip(self._dataset.parts, components(scored), strict=True)
+        parts = zip(self._dataset.parts, components(cfg[key]), strict=True)
         for part, component in parts:
             require_fields(self._task, part, component._component_)
         self._ids = list(range(len(self._dataset)))
-        train, train_ids = None, []
+        train, train_ids = None, list[int]()
         if self._split == "validation":
             size, seed = cfg.validation.size, cfg.validation.seed
             split = hold_out(self._dataset, size, seed)
@@ -149,7 +154,7 @@ class EvaluationRecipeERJEPA:
             train, train_ids = self._dataset, split.train
         elif self._rank == 0 and cfg.dataset is not None:
             train = build_dataset(cfg.dataset, self._tokenizer)
-            train_ids = range(len(train))
+            train_ids = list(range(len(train)))
         self._in_train = None
         if train is not None:
             self._in_train = verbatim_overlap(
@@ -181,9 +186,13 @@ class EvaluationRecipeERJEPA:
             **source,
         )
         base = checkpointer.load_checkpoint()[training.MODEL_KEY]
-        self._model.load_state_dict(
-            {**base, **(adapter or initial_adapter_state(self._model, 0))}
+        weights = {**base, **(adapter or initial_adapter_state(self._model, 0))}
+        require_same_model(
+            dict(self._model.named_parameters()),
+            weights,
+            str(path or self._cfg.checkpointer.checkpoint_dir),
         )
+        self._model.load_state_dict(weights)
         if adapter is None:
             for module in self._model.modules():
                 if hasattr(module, "initialize_dora_magnitude"):
@@ -192,9 +201,9 @@ class EvaluationRecipeERJEPA:
     def _settings(self, path: Path | None) -> dict[str, Any]:
         """All that predictions depend on."""
         pairs = {"test": "eval_dataset", "validation": "dataset"}[self._split]
-        keys = ("model", "tokenizer", "checkpointer", pairs, "dtype")
-        cfg = OmegaConf.to_container(self._cfg, resolve=True)
-        settings = {key: cfg[key] for key in (*keys, "max_new_tokens")}
+        keys = ["model", "tokenizer", "checkpointer", pairs, "dtype", "max_new_tokens"]
+        cfg = erjepa.configs.as_dict(self._cfg)
+        settings = {key: cfg[key] for key in keys}
         settings["batch_size"] = self._batch_size
         settings["merged"] = self._merged
         if self._split == "validation":
@@ -205,7 +214,7 @@ class EvaluationRecipeERJEPA:
                 for file in sorted(path.glob("*model*"))
             }
         if self._alignment:
-            keys = ("views", "num_predictor_tokens", "predictor_tokens", "row_length")
+            keys = ["views", "num_predictor_tokens", "predictor_tokens", "row_length"]
             settings["alignment"] = {key: cfg.get(key) for key in keys}
         return settings
 
@@ -228,7 +237,7 @@ class EvaluationRecipeERJEPA:
             name += "_merged"
         results_dir = self._output_dir / "evaluation" / name
         store = PredictionStore(results_dir, self._settings(path), rank=self._rank)
-        found = [store.open() if self._rank == 0 else None]
+        found = [store.open() if self._rank == 0 else {}]
         dist.broadcast_object_list(found)
         done = found[0]
         # Batches do not depend on ranks or interruptions, and a batch is generated whole:
@@ -242,16 +251,17 @@ class EvaluationRecipeERJEPA:
         ]
         if mine:
             self._load(path, results_dir)
-        new, start = [], time.perf_counter()
+        mine_done: list[dict[str, Any]] = []
+        start = time.perf_counter()
         with tqdm(total=sum(map(len, mine)), disable=self._rank != 0) as progress:
             for batch in mine:
                 predictions = self._generate(batch)
                 store.append(predictions)
-                new.extend(predictions)
+                mine_done.extend(predictions)
                 progress.update(len(batch))
         seconds = time.perf_counter() - start
         by_rank: list[Any] = [None] * self._world_size
-        dist.all_gather_object(by_rank, new)
+        dist.all_gather_object(by_rank, mine_done)
         new = {p["id"]: p for predictions in by_rank for p in predictions}
         if self._rank != 0:
             return {}
@@ -300,11 +310,10 @@ def recipe_main(cfg: DictConfig) -> None:
         - Parameters specified in config (a path, or a name such as ``llama3_2_1b_synth``)
         - Overwritten by arguments from the command-line
     """
-    init_process_group(utils.get_device(device=cfg.device))
-    recipe = EvaluationRecipeERJEPA(cfg)
-    recipe.setup(cfg)
-    recipe.evaluate()
-    dist.destroy_process_group()
+    with process_group(run_device(cfg)):
+        recipe = EvaluationRecipeERJEPA(cfg)
+        recipe.setup(cfg)
+        recipe.evaluate()
 
 
 if __name__ == "__main__":

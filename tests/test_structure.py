@@ -12,20 +12,23 @@ ROOT = Path(__file__).parents[1]
 # Part of the package -> parts of the project that it may import.
 MAY_IMPORT = {
     "io": set(),
+    "command_line": set(),
     "replay": set(),
-    "configs": {"replay"},
+    "configs": {"replay", "command_line"},
     "training": {"datasets", "packing", "objective", "io"},
     "datasets": {"io"},
-    "tasks": {"datasets", "io"},
-    "stats": {"datasets", "packing", "configs"},
+    "tasks": {"datasets", "io", "command_line"},
+    "stats": {"datasets", "packing", "configs", "command_line"},
     "packing": {"datasets"},
     "objective": {"packing"},
-    "models": {"tasks"},
+    "models": {"tasks", "command_line"},
     "evaluation": {"datasets", "packing", "objective", "tasks", "training", "io"},
     "analysis": {"tasks"},
-    "report": {"analysis", "io"},
-    "demo": {"analysis", "io"},
-    "experiment": {"configs", "evaluation", "training", "report", "io"},
+    "report": {"analysis", "io", "command_line"},
+    "demo": {"analysis", "io", "command_line"},
+    "experiment": {
+        *("configs", "evaluation", "training", "report", "io", "command_line"),
+    },
 }
 
 

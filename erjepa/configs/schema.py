@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from erjepa.configs.files import COMPONENT
 from erjepa.configs.reading import AtLeast, Component, Settings, read_section
 from erjepa.replay import validate_replay
 
@@ -23,7 +24,14 @@ NotNegative = Annotated[float, AtLeast(0)]
 
 AnyComponent = Annotated[Mapping, Component()]
 Model = Annotated[
-    Mapping, Component(arguments={"lora_rank": Count, "lora_alpha": Positive})
+    Mapping,
+    Component(
+        arguments={
+            "lora_rank": Count,
+            "lora_alpha": Positive,
+            "lora_dropout": Annotated[float, AtLeast(0, below=1)],
+        }
+    ),
 ]
 Checkpointer = Annotated[Mapping, Component(given=("output_dir",))]
 Dataset = Annotated[Mapping, Component(positional=1, may_be_list=True)]
@@ -75,8 +83,10 @@ class Run:
     tokenizer: AnyComponent
     checkpointer: Checkpointer
     resume_from_checkpoint: bool = False
+    resume_changes: list[str] | None = None
     save_adapter_weights_only: bool = False
-    save_every_n_steps: Count | None = None
+    save_every_n_steps: Count | None = 500
+    keep_last_n: Count | None = 2
     checkpoint_at_flops: list[float] | None = None
 
     dataset: Dataset
@@ -84,7 +94,7 @@ class Run:
     validation: Validation | None = None
     eval_every_n_steps: Count | None = None
     keep_best: bool = False
-    seed: Whole | None
+    seed: Annotated[int, AtLeast(0, below=2**32)] | None
     shuffle: bool = True
     batch_size: Count
     max_seq_len: Count
@@ -137,6 +147,15 @@ class Run:
     profiler: Profiler | None = None
 
     def __post_init__(self) -> None:
+        for key in ("dataset", "eval_dataset"):
+            parts = getattr(self, key) or []
+            for part in parts if isinstance(parts, list) else [parts]:
+                if part[COMPONENT].startswith("torchtune."):
+                    raise ValueError(
+                        f"{key}={part[COMPONENT]} gives no pairs of source and target. "
+                        "erjepa.datasets.paired_dataset reads the same files and hub "
+                        "datasets"
+                    )
         if self.trainable_dtype not in ("fp32", self.dtype, None):
             raise ValueError(
                 f"trainable_dtype={self.trainable_dtype}: what is trained is held in "
@@ -151,6 +170,11 @@ class Run:
         if not all(a < b for a, b in pairwise([0, *budgets])):
             raise ValueError(
                 f"checkpoint_at_flops must be an ascending list of FLOPs, got {budgets}"
+            )
+        if self.resume_changes and not self.resume_from_checkpoint:
+            raise ValueError(
+                f"resume_changes={self.resume_changes} is for a run that is gone on with, "
+                "resume_from_checkpoint=True"
             )
         if self.validation["size"] is None:
             for key, value in (
@@ -187,6 +211,7 @@ SYNONYMS = {
     **dict.fromkeys(("precision", "torch_dtype"), "dtype"),
     **dict.fromkeys(("max_length", "max_seq_length"), "max_seq_len"),
     "save_steps": "save_every_n_steps",
+    **dict.fromkeys(("save_total_limit", "keep_last_n_checkpoints"), "keep_last_n"),
     "eval_steps": "eval_every_n_steps",
     "logging_steps": "log_every_n_steps",
     "gradient_checkpointing": "enable_activation_checkpointing",

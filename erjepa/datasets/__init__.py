@@ -14,7 +14,7 @@ from erjepa.datasets.concatenated import (
     components,
 )
 from erjepa.datasets.paired import PairedDataset, paired_dataset
-from erjepa.datasets.pairs import Pair
+from erjepa.datasets.pairs import Pair, require_pairs
 from erjepa.datasets.predictor_tokens import predictor_token_ids
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sampler import StepSampler
@@ -43,6 +43,7 @@ __all__ = [
     "load_records",
     "paired_dataset",
     "predictor_token_ids",
+    "require_pairs",
     *_TASK_OF,
 ]
 

@@ -14,7 +14,7 @@ from torchtune.data import Message
 from torchtune.modules.transforms import Transform
 
 from erjepa.datasets.paired import PairedDataset
-from erjepa.datasets.pairs import Pair
+from erjepa.datasets.pairs import Pair, require_pairs
 
 
 class Origin(NamedTuple):
@@ -123,13 +123,14 @@ def components(cfg: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Any
 
 
 def build_dataset(
-    cfg: DictConfig | ListConfig, tokenizer: Transform
+    cfg: DictConfig | ListConfig, tokenizer: Transform, key: str = "dataset"
 ) -> PairedDataset | ConcatenatedPairs:
     """The pairs of a config's ``dataset``: of a component, or of a list of them.
 
     Args:
         cfg (DictConfig | ListConfig): the component or components.
         tokenizer (Transform): torchtune model tokenizer.
+        key (str): of the config, for messages.
 
     Returns:
         PairedDataset | ConcatenatedPairs: a list gives the latter, where a dataset goes by
@@ -140,13 +141,8 @@ def build_dataset(
     """
     parts = components(cfg)
     built = [config.instantiate(part, tokenizer) for part in parts]
-    for part, dataset in zip(parts, built, strict=True):
-        if not isinstance(dataset, PairedDataset | ConcatenatedPairs):
-            raise ValueError(
-                f"{part._component_} gives a {type(dataset).__name__}, which has no pairs "
-                "of source and target; for data of your own take "
-                "erjepa.datasets.paired_dataset"
-            )
+    for dataset in built:
+        require_pairs(key, dataset)
     if not isinstance(cfg, ListConfig):
         return built[0]
     names = [

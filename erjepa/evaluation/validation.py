@@ -130,7 +130,7 @@ class HeldOutAccuracy:
             )
         by_rank: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(by_rank, mine)
-        accuracy = [None]
+        accuracy = [float("nan")]
         if dist.get_rank() == 0:
             predictions = [p for answers in by_rank for p in answers]
             accuracy = [score_predictions(self._task, predictions)[1]["accuracy"]]

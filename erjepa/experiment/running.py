@@ -27,14 +27,10 @@ from erjepa.experiment.cells import (
     training_command,
 )
 from erjepa.experiment.config import Experiment
-from erjepa.experiment.results import (
-    CELLS,
-    add_results,
-    begin,
-    read_results,
-    result_line,
-)
+from erjepa.experiment.results import CELLS, begin, result_of
+from erjepa.io import add_results, read_results
 from erjepa.training import checkpoint
+from erjepa.training.lock import FolderLock
 
 _POLL = 0.2  # seconds
 
@@ -60,10 +56,13 @@ def run_experiment(experiment: Experiment) -> list[str]:
         ValueError: if the output_dir holds another experiment.
     """
     output_dir = Path(experiment.output_dir).absolute()
-    output_dir.mkdir(parents=True, exist_ok=True)
-    with processes.lock(output_dir) as held:
+    # The processes of a grid hold the lock too: one that is started over waits for them.
+    lock = FolderLock(output_dir, "grid", inherited=True)
+    try:
         begin(output_dir, experiment)
-        return _Grid(experiment, output_dir, held).run()
+        return _Grid(experiment, output_dir, lock.fileno()).run()
+    finally:
+        lock.release()
 
 
 class _Grid:
@@ -76,7 +75,7 @@ class _Grid:
         self._free = environments(experiment)
         self._slots = len(self._free)
         self._all = cells(experiment)
-        self._finished = {line["cell"] for line in read_results(output_dir)}
+        self._finished = {result.cell for result in read_results(output_dir)}
         self._waiting = [c for c in self._all if c.name not in self._finished]
         self._running: list[_Run] = []
         self._failed: list[str] = []
@@ -162,9 +161,7 @@ class _Grid:
         add_results(
             self._output_dir,
             [
-                result_line(
-                    self._output_dir, cell, overrides, path, experiment.score_on
-                )
+                result_of(self._output_dir, cell, overrides, path, experiment.score_on)
                 for path in paths
             ],
         )
@@ -174,9 +171,9 @@ class _Grid:
         """Tokens that the cell it depends on had taken at its end."""
         return max(
             (
-                line["total_tokens"]
-                for line in read_results(self._output_dir)
-                if line["cell"] == cell.tokens_of
+                result.total_tokens
+                for result in read_results(self._output_dir)
+                if result.cell == cell.tokens_of
             ),
             default=None,
         )
@@ -189,8 +186,8 @@ class _Grid:
         print(f"[{number:{width}}/{len(self._all)}] {cell.name}: {what}", flush=True)
 
     def _outcome(self, run: "_Run") -> str:
-        lines = read_results(self._output_dir)
-        accuracy = [x["accuracy"] for x in lines if x["cell"] == run.cell.name][-1]
+        results = read_results(self._output_dir)
+        accuracy = [x.accuracy for x in results if x.cell == run.cell.name][-1]
         left = len(self._waiting) + len(self._running)
         ended = f"accuracy {accuracy:.1%} at the end, after {self._seconds[-1]:.0f} s"
         mean = sum(self._seconds) / len(self._seconds)

@@ -5,7 +5,6 @@ JSON object a line with ``target`` and ``output``, for Spider also ``db_id``. Pr
 with ``--output`` also writes the predictions with their verdicts.
 """
 
-import argparse
 import json
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import erjepa.tasks
+from erjepa.command_line import CommandLine
 from erjepa.io import PREDICTIONS, SUMMARY, read_jsonl, to_jsonl, write_whole
 from erjepa.tasks.summary import summarize
 from erjepa.tasks.task import Prediction, Task
@@ -172,11 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments (Sequence[str] | None): command line; ``None`` for that of the process.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m erjepa.tasks.score",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandLine(prog="python -m erjepa.tasks.score", description=__doc__)
     parser.add_argument("task", metavar="TASK", help=", ".join(task_names()))
     parser.add_argument("file", metavar="FILE.jsonl", type=Path)
     parser.add_argument(
@@ -186,15 +182,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--output", metavar="DIR", type=Path, help="for predictions.jsonl, summary.json"
     )
     args = parser.parse_args(arguments)
-    try:
+    with parser.errors(args):
         task = load_task(args.task, args.databases)
         predictions = read_predictions(args.file, task.fields)
         scored, summary = score_predictions(task, predictions)
         if args.output is not None:
             args.output.mkdir(parents=True, exist_ok=True)
             write_scores(args.output, scored, summary)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
     print(json.dumps(summary, indent=2))
 
 

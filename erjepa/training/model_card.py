@@ -6,7 +6,7 @@ torchtune copies the base model's own card into every checkpoint; this one takes
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 
@@ -82,7 +82,7 @@ def write_model_card(output_dir: Path) -> None:
         return  # a metric logger of the user's own that keeps no config
     summaries = sorted(output_dir.glob(f"evaluation/*/{SUMMARY}"))
     card = model_card(
-        OmegaConf.to_container(OmegaConf.load(config_file)),
+        cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(config_file))),
         {path.parent.name: json.loads(path.read_text()) for path in summaries},
     )
     checkpoints = {path.parent for path in output_dir.glob("*/*model*")}
@@ -102,9 +102,8 @@ def model_card(
     Returns:
         str: Markdown.
     """
-    method, objective = _method(config)
-    given = config["dataset"]
-    datasets = [_dataset(d) for d in (given if isinstance(given, list) else [given])]
+    method, objective = method_of(config)
+    datasets = datasets_of(config)
     base = config.get("base_model", config["checkpointer"]["checkpoint_dir"])
     model = config["model"]
     if "lora_rank" in model:
@@ -129,14 +128,19 @@ def model_card(
     )
 
 
-def _dataset(component: Mapping[str, Any]) -> tuple[str, str]:
-    """Name of a dataset, and what made it."""
-    builder = component["_component_"].rpartition(".")[2]
-    arguments = [f"{k}={v}" for k, v in component.items() if k != "_component_"]
-    return builder.removesuffix("_dataset"), f"{builder}({', '.join(arguments)})"
+def datasets_of(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name of each dataset that a run trains on, and the call that makes it."""
+    given = config["dataset"]
+    found = []
+    for part in given if isinstance(given, list) else [given]:
+        builder = part["_component_"].rpartition(".")[2]
+        arguments = [f"{k}={v}" for k, v in part.items() if k != "_component_"]
+        call = f"{builder}({', '.join(arguments)})"
+        found.append((builder.removesuffix("_dataset"), call))
+    return found
 
 
-def _method(config: Mapping[str, Any]) -> tuple[str, str]:
+def method_of(config: Mapping[str, Any]) -> tuple[str, str]:
     """Name of the objective, and its terms."""
     replay = config.get("replay") or {"weight": 0}
     loss = config["loss"]

@@ -18,6 +18,7 @@ class RunProgress:
             reached ends the run.
 
     Attributes:
+        epochs (int): of the run.
         epoch (int): 0-based.
         step_in_epoch (int): steps of the epoch that are done.
         totals (dict[str, float]): of the run: ``steps``, ``tokens``, ``flops``, and ``seconds``
@@ -35,13 +36,13 @@ class RunProgress:
         self.totals = {"steps": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
         self.best: dict[str, list[float]] = {}
         self.stale = 0
-        self._epochs = epochs
+        self.epochs = epochs
         self._stop = {name: n for name, n in stop.items() if n is not None}
 
     @property
     def steps(self) -> int:
         """Steps of the run that are done."""
-        return self.totals["steps"]
+        return int(self.totals["steps"])
 
     def count(self, *, tokens: int, flops: int) -> None:
         """Add a step and what it processed to the totals."""
@@ -83,7 +84,7 @@ class RunProgress:
         """Steps of the whole run: to its end, or to the limit that comes first at the rate
         so far; patience is not foreseen.
         """
-        expected = self._epochs * self.steps_per_epoch
+        expected = self.epochs * self.steps_per_epoch
         for name, limit in self._stop.items():
             if reached := self.totals.get(name):
                 expected = min(expected, math.ceil(self.steps * limit / reached))
@@ -91,7 +92,7 @@ class RunProgress:
 
     def is_over(self) -> bool:
         """Whether a limit or the last epoch is reached."""
-        return self.epoch >= self._epochs or self.has_reached_stop()
+        return self.epoch >= self.epochs or self.has_reached_stop()
 
     def is_time(self, every_n_steps: int | None) -> bool:
         """At the end of an epoch, of the run, and every so many steps, if not ``None``."""
@@ -128,7 +129,17 @@ class RunProgress:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where :meth:`state_dict` was taken; ``state`` may hold more."""
+        """Go to where :meth:`state_dict` was taken; ``state`` may hold more.
+
+        Raises:
+            ValueError: if this run's epochs end before that.
+        """
+        if state["step_in_epoch"] >= self.steps_per_epoch:
+            raise ValueError(
+                f"the checkpoint was written after {state['step_in_epoch']} steps of an "
+                f"epoch, and an epoch of this run has {self.steps_per_epoch}: keep the "
+                "dataset and max_steps_per_epoch that the run was started with"
+            )
         self.epoch, self.step_in_epoch = state["epoch"], state["step_in_epoch"]
         self.totals, self.best = state["totals"], state["best"]
         self.stale = state["stale"]

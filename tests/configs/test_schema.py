@@ -69,6 +69,12 @@ WHOLE = "a whole number of at least 0"
         ("replay.capacity=x", "replay.capacity must be a whole number, got 'x'"),
         ("replay.weight=-1", "replay.weight must be a finite number of at least 0"),
         ("model.lora_rank=0", f"model.lora_rank must be {COUNT}, got 0"),
+        ("model.lora_dropout=1", "of at least 0 and below 1, got 1"),
+        ("model.num_layers=x", "model.num_layers must be a whole number, got 'x'"),
+        ("dataset.size=x", "dataset.size must be a whole number, got 'x'"),
+        ("dataset.split=dev", "dataset.split must be one of train, test, got 'dev'"),
+        ("tokenizer.path=3", "tokenizer.path must be text, got 3"),
+        ("seed=-1", "seed must be a whole number of at least 0 and below 4294967296"),
         (
             "optimizer.lr=-1",
             "optimizer.lr must be a finite number of at least 0, got -1",
@@ -89,6 +95,10 @@ WHOLE = "a whole number of at least 0"
         (
             "dataset=erjepa.datasets.paired_dataset",
             "dataset=erjepa.datasets.paired_dataset needs dataset.source, which has no",
+        ),
+        (
+            "dataset=torchtune.datasets.alpaca_dataset ~dataset.size",
+            "dataset=torchtune.datasets.alpaca_dataset gives no pairs of source and",
         ),
         (
             "lr_scheduler=torch.optim.lr_scheduler.ConstantLR",

@@ -193,12 +193,12 @@ class _Derivatives:
                 most = None if most is None else most - 1
                 return sequence(of(inner), repeat(inner, least, most))
             case Sequence(parts):
-                options = []
+                ways: list[Node] = []
                 for i, part in enumerate(parts):
-                    options.append(sequence(of(part), *parts[i + 1 :]))
+                    ways.append(sequence(of(part), *parts[i + 1 :]))
                     if not _has_empty(part, before, after):
                         break
-                return union(*options)
+                return union(*ways)
 
 
 def _has_empty(node: Node, before: bool, after: bool) -> bool:

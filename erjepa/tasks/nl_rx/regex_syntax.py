@@ -142,10 +142,10 @@ def parse(text: str) -> Node:
     return groups[0].close()
 
 
-def _letter(letter: str) -> Node:
+def _letter(letter: str) -> Letters:
     if letter == "\n":
         raise RegexSyntaxError("a line has no newline")
-    return any_of([(ord(letter), ord(letter))])
+    return Letters(((ord(letter), ord(letter)),))
 
 
 def _limits(text: str, at: int) -> tuple[int, int | None, int]:
@@ -198,6 +198,6 @@ def _member(text: str, at: int) -> tuple[list[tuple[int, int]], int]:
     if text[at] != "\\":
         return list(_letter(text[at]).ranges), at + 1
     node = _escape(text[at + 1 : at + 2])
-    if isinstance(node, Boundary):
+    if not isinstance(node, Letters):
         raise RegexSyntaxError("a word boundary within a set")
     return list(node.ranges), at + 2

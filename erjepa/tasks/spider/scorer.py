@@ -132,7 +132,8 @@ def spider_task(
 def _score(
     predictions: Sequence[Prediction], databases: Path | None, sandbox: SqlSandbox
 ) -> list[Verdicts]:
-    verdicts, golds = [], {}
+    verdicts: list[Verdicts] = []
+    golds: dict[tuple[Path, str], Result] = {}
     for start in range(0, len(predictions), _AT_ONCE):
         decided = []
         for prediction in predictions[start : start + _AT_ONCE]:
