@@ -81,7 +81,7 @@ def measure_config(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
         # Which ids the predictor tokens have does not change a length.
         predictor_ids=[0] * (0 if is_sft else cfg.num_predictor_tokens),
     )
-    return token_statistics(dataset, collator)
+    return token_statistics(dataset.pairs, collator)
 
 
 def table(statistics: dict[str, Any]) -> str:

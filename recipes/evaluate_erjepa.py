@@ -138,7 +138,7 @@ class EvaluationRecipeERJEPA:
         train, train_ids = None, list[int]()
         if self._split == "validation":
             size, seed = cfg.validation.size, cfg.validation.seed
-            split = hold_out(self._dataset, size, seed)
+            split = hold_out(self._dataset.pairs, size, seed)
             self._ids = sorted(split.held_out)
             train, train_ids = self._dataset, split.train
         elif self._rank == 0 and cfg.dataset is not None:

@@ -10,6 +10,7 @@ from typing import Any
 from erjepa.datasets.chat_template import ChatTemplate
 from erjepa.datasets.concatenated import (
     ConcatenatedPairs,
+    Pairs,
     build_dataset,
     components,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "ConcatenatedPairs",
     "Pair",
     "PairedDataset",
+    "Pairs",
     "Record",
     "Split",
     "StepSampler",

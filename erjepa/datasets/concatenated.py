@@ -117,6 +117,10 @@ class ConcatenatedPairs(Dataset):
         return self.parts[index], i
 
 
+# What a run trains on.
+Pairs = PairedDataset | ConcatenatedPairs
+
+
 def components(cfg: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Any]:
     """The components of a config's ``dataset``, which is one or a list."""
     return list(cfg) if isinstance(cfg, (list, ListConfig)) else [cfg]
@@ -124,7 +128,7 @@ def components(cfg: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Any
 
 def build_dataset(
     cfg: DictConfig | ListConfig, tokenizer: Transform, key: str = "dataset"
-) -> PairedDataset | ConcatenatedPairs:
+) -> Pairs:
     """The pairs of a config's ``dataset``: of a component, or of a list of them.
 
     Args:
@@ -133,7 +137,7 @@ def build_dataset(
         key (str): of the config, for messages.
 
     Returns:
-        PairedDataset | ConcatenatedPairs: a list gives the latter, where a dataset goes by
+        Pairs: a list gives :class:`ConcatenatedPairs`, where a dataset goes by
         its ``source``, or else by the name of its builder.
 
     Raises:

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets import PairedDataset, components
+from erjepa.datasets import Pairs, components
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.objective.decoder import PackedDecoder
@@ -26,7 +26,7 @@ class HeldOutLoss:
     """The objective of training on held-out pairs, without dropout and without gradient.
 
     Args:
-        dataset (PairedDataset): where the pairs are.
+        dataset (Pairs): where the pairs are.
         ids (Sequence[int]): the held-out pairs, the same on every rank.
         collator (PairCollator): of the new pairs of a step.
         loss_fn (JEPALoss): of the training.
@@ -36,7 +36,7 @@ class HeldOutLoss:
 
     def __init__(
         self,
-        dataset: PairedDataset,
+        dataset: Pairs,
         ids: Sequence[int],
         collator: PairCollator,
         loss_fn: JEPALoss,
@@ -83,7 +83,7 @@ class HeldOutAccuracy:
     """The share of held-out pairs that are answered rightly.
 
     Args:
-        dataset (PairedDataset): where the pairs are.
+        dataset (Pairs): where the pairs are.
         ids (Sequence[int]): the pairs to answer, the same on every rank.
         tokenizer (Transform): of the model.
         task (Task): how answers are scored.
@@ -93,7 +93,7 @@ class HeldOutAccuracy:
 
     def __init__(
         self,
-        dataset: PairedDataset,
+        dataset: Pairs,
         ids: Sequence[int],
         tokenizer: Transform,
         task: Task,
@@ -143,7 +143,7 @@ class Validation:
 
     Args:
         cfg (DictConfig): config of the run.
-        dataset (PairedDataset): where the pairs are.
+        dataset (Pairs): where the pairs are.
         ids (Sequence[int]): the held-out pairs, the same on every rank.
         tokenizer (Transform): of the model.
         collator (PairCollator): of the new pairs of a step.
@@ -154,7 +154,7 @@ class Validation:
     def __init__(
         self,
         cfg: DictConfig,
-        dataset: PairedDataset,
+        dataset: Pairs,
         ids: Sequence[int],
         tokenizer: Transform,
         collator: PairCollator,
