@@ -48,7 +48,7 @@ def require_pairs(key: str, dataset: Any) -> None:
         ValueError: if that is no dataset of pairs, or an empty one.
     """
     count = len(dataset) if hasattr(dataset, "__len__") else 0
-    if count and isinstance(dataset[0], Pair) and hasattr(dataset, "where"):
+    if count and isinstance(dataset[0], Pair) and hasattr(dataset, "pairs"):
         return
     what = type(dataset[0]).__name__ if count else "nothing"
     raise ValueError(

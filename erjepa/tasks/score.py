@@ -71,20 +71,16 @@ def _find(name: str) -> Any:
         ) from error
 
 
-def require_fields(
-    task: Task, dataset: Any, component: str, ids: Iterable[int]
-) -> None:
+def require_fields(task: Task, dataset: Any, component: str) -> None:
     """Find out before generating whether answers can be scored.
 
     Args:
         task (Task): what they are scored by.
         dataset (Any): dataset of the prompts, with ``scoring_fields``.
         component (str): its builder, for the message.
-        ids (Iterable[int]): the examples to answer.
 
     Raises:
-        ValueError: if the dataset does not give what the task needs, or naming the first
-            example whose target is none that it can score by.
+        ValueError: if the dataset does not give what the task needs.
     """
     known = {"target", "output", *dataset.scoring_fields(0)}
     if missing := sorted(set(task.fields) - known):
@@ -92,6 +88,20 @@ def require_fields(
             f"task={task.name} scores by {', '.join(missing)}, which {component} does "
             "not give"
         )
+
+
+def require_targets(task: Task, dataset: Any, ids: Iterable[int]) -> None:
+    """Find out before generating whether all answers can be scored.
+
+    Args:
+        task (Task): what they are scored by.
+        dataset (Any): dataset of the prompts.
+        ids (Iterable[int]): the examples to answer.
+
+    Raises:
+        ValueError: naming the first example whose target is none that answers can be scored
+            by, and why.
+    """
     for i in ids:
         if problem := task.problem(dataset.target_text(i)):
             raise ValueError(f"{dataset.where(i)}: {problem}")

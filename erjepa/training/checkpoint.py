@@ -230,21 +230,21 @@ def load_resumable(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return trained, {**state, "predictor": load_predictor(path)}
 
 
-def require_intact(path: Path, names: Iterable[str]) -> None:
+def require_intact(path: Path, patterns: Iterable[str]) -> None:
     """Read files of a checkpoint, and fail if one is not what was written.
 
     Args:
         path (Path): folder of the checkpoint; one without a manifest was not written by a
             run, and is taken as it is, with a warning.
-        names (Iterable[str]): files of it that are going to be used.
+        patterns (Iterable[str]): names of files that are going to be used.
 
     Raises:
         ValueError: naming the file.
     """
     if not (path / MANIFEST).is_file():
         log.warning(f"{path} has no {MANIFEST}: its files cannot be checked.")
-    elif found := damage(path, names):
-        raise ValueError(f"{found}. Score another checkpoint.")
+    elif found := damage(path, patterns):
+        raise ValueError(f"{found}. It cannot be used; take another checkpoint.")
 
 
 def resumable_checkpoints(output_dir: Path) -> list[Path]:

@@ -159,7 +159,8 @@ def test_alignment(trained, tmp_path, trained_rows):
     shutil.copytree(trained / "epoch_0", path)
     predictor = load_predictor(path)
     if not trained_rows:
-        (path / "predictor.pt").unlink()
+        for name in ("predictor.pt", "manifest.json"):
+            (path / name).unlink()
         predictor = None
     cfg = tiny(tmp_path, f"checkpoint_dir={path}", "alignment=True")
     evaluate(cfg, 2)
@@ -171,6 +172,24 @@ def test_alignment(trained, tmp_path, trained_rows):
     evaluate(tiny(trained))
     without = predictions(trained, "epoch_0")
     assert [{k: v for k, v in p.items() if k != "cosine"} for p in scored] == without
+
+
+@pytest.mark.parametrize(
+    ("file", "more"),
+    [
+        ("adapter_model.pt", []),
+        ("model-00001-of-00001.safetensors", ["merged=True"]),
+        ("predictor.pt", ["alignment=True"]),
+    ],
+)
+def test_damaged_weights_are_not_scored(trained, tmp_path, file, more):
+    path = tmp_path / "epoch_0"
+    shutil.copytree(trained / "epoch_0", path)
+    content = bytearray((path / file).read_bytes())
+    content[len(content) // 2] ^= 1
+    (path / file).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{file} is damaged: its SHA-256"):
+        evaluate(tiny(tmp_path, f"checkpoint_dir={path}", *more))
 
 
 def test_base_only_ignores_the_adapter(trained):

@@ -2,7 +2,10 @@
 
 import functools
 import os
+import random
+import re
 import shutil
+import subprocess
 
 import pytest
 import torch
@@ -122,13 +125,14 @@ def test_killed_and_resumed_with_float32_adapters_over_bfloat16(base, data, tmp_
     assert deterministic(read_metrics(part)) == deterministic(read_metrics(whole))
 
 
-def test_only_the_newest_checkpoint_keeps_its_recipe_state(uninterrupted):
+def test_the_last_three_are_kept_to_go_on_from_and_epochs_for_their_weights(
+    uninterrupted,
+):
     found = checkpoint.checkpoints(uninterrupted[0])
     assert [path.name for path in found] == [
-        *("epoch_0_step_2", "epoch_0_step_4", "epoch_0"),
-        *("epoch_1_step_2", "epoch_1_step_4", "epoch_1"),
+        *("epoch_0", "epoch_1_step_2", "epoch_1_step_4", "epoch_1"),
     ]
-    assert [(p / checkpoint.RECIPE_STATE).exists() for p in found] == [False] * 5 + [
+    assert [(p / checkpoint.RECIPE_STATE).exists() for p in found] == [False] + 3 * [
         True
     ]
     assert not (uninterrupted[0] / checkpoint.SCRATCH).exists()
@@ -157,10 +161,114 @@ def test_a_resumed_run_keeps_its_seed_and_step_size(
     base, data, tmp_path, uninterrupted
 ):
     shutil.copytree(uninterrupted[0], tmp_path, dirs_exist_ok=True)
-    for override in ({"seed": 83}, {"batch_size": 2}):
-        cfg = config(base, data, tmp_path, resume_from_checkpoint=True, **override)
-        with pytest.raises(ValueError, match="was written with"):
-            train(cfg, 2)
+    other = {"seed": 83, "batch_size": 2, "resume_from_checkpoint": True}
+    with pytest.raises(ValueError, match="was written with") as error:
+        train(config(base, data, tmp_path, **other), 2)
+    assert "seed: 82 there, 83 here" in str(error.value)
+    assert "pairs of a step: 8 there, 4 here" in str(error.value)
+
+
+CHANGES = {
+    "optimizer.lr": "0.003 there, 0.001 here",
+    "model.lora_alpha": "8 there, 16 here",
+    "views": "shared there, standalone here",
+    "dtype": "fp32 there, bf16 here",
+    "replay.budget": "6 there, 5 here",
+    "dataset": "44 pairs, .* there, 40 pairs, .* here",
+}
+
+
+def test_changed_settings_are_refused_at_once(base, data, tmp_path, uninterrupted):
+    shutil.copytree(uninterrupted[0], tmp_path, dirs_exist_ok=True)
+    other = {"optimizer__lr": 1e-3, "model__lora_alpha": 16, "views": "standalone"}
+    other |= {"dtype": "bf16", "replay__budget": 5, "dataset__max_examples": 40}
+    other |= {"resume_from_checkpoint": True, "epochs": 3, "log_every_n_steps": 2}
+    with pytest.raises(ValueError, match="was written with other settings") as error:
+        train(config(base, data, tmp_path, **other), 2)
+    *lines, way_on = str(error.value).splitlines()[1:]
+    assert len(lines) == len(CHANGES)
+    for key, change in CHANGES.items():
+        assert any(re.fullmatch(f"  {key}: {change}", line) for line in lines), key
+    assert way_on.endswith(f"resume_changes=[{','.join(sorted(CHANGES))}]")
+
+
+def test_allowed_changes_are_in_force(base, data, tmp_path, uninterrupted):
+    """The values of this run win over those that the optimizer's state has."""
+    shutil.copytree(uninterrupted[0], tmp_path, dirs_exist_ok=True)
+    other = {"optimizer__lr": 1e-3, "optimizer__weight_decay": 0.5, "epochs": 3}
+    other |= {"resume_from_checkpoint": True, "resume_changes": "[optimizer]"}
+
+    def groups(recipe):
+        group = recipe._optimizer.param_groups[0]
+        return {key: group[key] for key in ("lr", "initial_lr", "weight_decay")}
+
+    (group, _) = train(config(base, data, tmp_path, **other), 2, groups)
+    assert group == {"lr": 0.0, "initial_lr": 1e-3, "weight_decay": 0.5}
+    # Two steps of warm-up, then a line to zero at step 18; the log has the rate after a step.
+    for metrics, step in zip(read_metrics(tmp_path)[12:], range(13, 19), strict=True):
+        assert metrics["lr"] == pytest.approx(1e-3 * (1 - (step - 2) / 16), abs=1e-12)
+    # What was allowed is what the run has from here on.
+    del other["resume_changes"]
+    train(config(base, data, tmp_path, **other), 2)
+
+
+def test_positions_past_the_end_of_an_epoch_are_refused(base, data, tmp_path):
+    train(config(base, data, tmp_path, stop__steps=5))
+    shorter = {"max_steps_per_epoch": 5, "resume_changes": "[max_steps_per_epoch]"}
+    cfg = config(base, data, tmp_path, resume_from_checkpoint=True, **shorter)
+    with pytest.raises(ValueError, match="after 5 steps of an epoch, and .* has 5"):
+        train(cfg)
+
+
+def test_unknown_changes_are_refused(base, data, tmp_path, uninterrupted):
+    shutil.copytree(uninterrupted[0], tmp_path, dirs_exist_ok=True)
+    for name in ("optimizer.rate", "seed"):
+        changes = {"resume_from_checkpoint": True, "resume_changes": f"[{name}]"}
+        with pytest.raises(ValueError, match=f"resume_changes: {name} is none of"):
+            train(config(base, data, tmp_path, **changes), 2)
+
+
+def flip(path, rng):
+    content = bytearray(path.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "a flipped bit": flip,
+    "cut": lambda path, rng: os.truncate(path, path.stat().st_size - 1),
+    "missing": lambda path, rng: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_of_any_file_is_found_and_the_way_on_works(
+    tmp_path, uninterrupted, kind
+):
+    rng = random.Random(0)
+    shutil.copytree(uninterrupted[0], tmp_path, dirs_exist_ok=True)
+    newest = tmp_path / "epoch_1"
+    files = [p for p in newest.rglob("*") if p.is_file() and p.name != "README.md"]
+    assert len(files) > 8
+    for file in files:
+        content = file.read_bytes()
+        DAMAGES[kind](file, rng)
+        with pytest.raises(ValueError, match=re.escape(str(file))) as error:
+            checkpoint.latest(tmp_path)
+        assert "epoch_1_step_4 is intact" in str(error.value)
+        file.write_bytes(content)
+    assert checkpoint.latest(tmp_path) == newest
+
+    flip(newest / checkpoint.RECIPE_STATE, rng)
+    flip(tmp_path / "epoch_1_step_4" / checkpoint.ADAPTER, rng)
+    with pytest.raises(ValueError, match="epoch_1_step_2 is intact") as error:
+        checkpoint.latest(tmp_path)
+    command = str(error.value).splitlines()[-1]
+    subprocess.run(command, shell=True, check=True)
+    assert checkpoint.latest(tmp_path).name == "epoch_1_step_2"
+    flip(tmp_path / "epoch_1_step_2" / checkpoint.ADAPTER, rng)
+    with pytest.raises(ValueError, match="No other checkpoint can be gone on from"):
+        checkpoint.latest(tmp_path)
 
 
 def test_nothing_is_written_over(base, data, tmp_path, uninterrupted):

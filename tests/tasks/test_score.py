@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from erjepa.tasks.score import load_task, main, require_fields
+from erjepa.tasks.score import load_task, main, require_targets
 from erjepa.tasks.task import Task
 
 PREDICTIONS = [
@@ -104,7 +104,7 @@ def test_other_errors(tmp_path, capsys):
     (tmp_path / "latin.jsonl").write_bytes(b'{}\n{"target": "\xe9"}\n')
     fails(["gsm8k", str(tmp_path / "latin.jsonl")], "latin.jsonl:1: no field", capsys)
     (tmp_path / "latin.jsonl").write_bytes(b'{"target": "\xe9"}\n')
-    fails(["gsm8k", str(tmp_path / "latin.jsonl")], "latin.jsonl:1: not JSON", capsys)
+    fails(["gsm8k", str(tmp_path / "latin.jsonl")], "latin.jsonl:1: not UTF-8", capsys)
 
 
 def test_spider_gets_its_databases_and_needs_their_names(tmp_path, monkeypatch, capsys):
@@ -191,9 +191,6 @@ def test_targets_are_looked_at_before_anything_is_generated():
     class Dataset:
         targets = ("a\n#### 1", "2", "#### 3")
 
-        def scoring_fields(self, i):
-            return {}
-
         def target_text(self, i):
             return self.targets[i]
 
@@ -201,9 +198,9 @@ def test_targets_are_looked_at_before_anything_is_generated():
             return f"file:{i + 1}"
 
     task = load_task("gsm8k")
-    require_fields(task, Dataset(), "builder", [0, 2])
-    require_fields(load_task("exact_match"), Dataset(), "builder", range(3))
+    require_targets(task, Dataset(), [0, 2])
+    require_targets(load_task("exact_match"), Dataset(), range(3))
     with pytest.raises(
         ValueError, match=r"file:2: gsm8k is scored by .* with '2'; take"
     ):
-        require_fields(task, Dataset(), "builder", range(3))
+        require_targets(task, Dataset(), range(3))
