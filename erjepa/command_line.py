@@ -26,10 +26,12 @@ _FOR_USERS = ("erjepa", "erjepa_recipe", "erjepa_eval", "torchtune", "torch.opti
 _KINDS = (ValueError, OSError, RuntimeError)
 # Packages that not every install has.
 _EXTRAS = {
-    **dict.fromkeys(("jinja2", "matplotlib", "pandas", "scipy"), "experiments"),
+    **dict.fromkeys(
+        ("jinja2", "matplotlib", "pandas", "scipy", "seaborn"), "experiments"
+    ),
     "gguf": "smollm2",
 }
-_PATIENCE = 10.0  # seconds in which a launcher ends the other ranks
+_PATIENCE = 30.0  # seconds in which a launcher ends the other ranks
 
 
 class CommandLine(argparse.ArgumentParser):

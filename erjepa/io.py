@@ -98,12 +98,13 @@ def add_results(output_dir: Path, results: Iterable[Result]) -> None:
 
 
 def read_jsonl(
-    path: Path, growing: bool = False
+    path: Path, name: str | None = None, *, growing: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a JSONL file, each with the place it was read, ``FILE:LINE``.
 
     Args:
         path (Path): the file. Empty lines count, but hold nothing.
+        name (str | None): what the places call it; ``None``: its path.
         growing (bool): whether a last line that is cut off is left out.
 
     Yields:
@@ -117,18 +118,54 @@ def read_jsonl(
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            where = f"{path}:{number}"
+            where = f"{name or path}:{number}"
+            if growing and not line.endswith(b"\n") and not _is_json(line):
+                return
+            require_utf8(line, name or str(path), number)
             try:
-                fields = json.loads(line)
-            except ValueError as error:
-                if growing and not line.endswith(b"\n"):
-                    return
-                raise ValueError(f"{where}: not JSON ({error})") from None
+                fields = json.loads(line.decode("utf-8-sig").rstrip())
+            except json.JSONDecodeError as error:
+                raise ValueError(
+                    f"{where}: not JSON ({error.msg}, column {error.colno})"
+                ) from None
+            except RecursionError:
+                raise ValueError(f"{where}: JSON that is nested too deeply") from None
             if not isinstance(fields, dict):
                 raise ValueError(
                     f"{where}: expected a JSON object, got {type(fields).__name__}"
                 )
             yield where, fields
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def require_utf8(content: bytes, name: str, line: int = 1) -> None:
+    """Fail where a text is of another encoding.
+
+    Args:
+        content (bytes): the text, or a line of it.
+        name (str): of its file.
+        line (int): number of its first line.
+
+    Raises:
+        ValueError: naming line and column of the first byte that is no UTF-8.
+    """
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode()
+        line += before.count("\n")
+        raise ValueError(
+            f"{name}:{line}: not UTF-8 (byte 0x{content[error.start]:02x}, column "
+            f"{len(before) - before.rfind(chr(10))}); if it is Latin-1, convert it: "
+            "iconv -f LATIN1 -t UTF-8"
+        ) from None
 
 
 def to_jsonl(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -12,7 +12,7 @@ from torchtune import config
 
 from erjepa.command_line import CommandLine
 from erjepa.configs import complete, load
-from erjepa.datasets.pairs import Pair
+from erjepa.datasets import Pair, build_dataset
 from erjepa.packing import BLOCK, PairCollator
 
 SIZES = (128, 256, 512, 1024)
@@ -74,14 +74,14 @@ def measure_config(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
         ValueError: if an override is no ``key=value``, or nothing reads its key.
     """
     cfg = complete(load(name, overrides))
-    dataset = config.instantiate(cfg.dataset, config.instantiate(cfg.tokenizer))
+    dataset = build_dataset(cfg.dataset, config.instantiate(cfg.tokenizer))
     is_sft = cfg.loss.get("jepa_weight") == 0 and cfg.replay.weight == 0
     collator = PairCollator(
         views="none" if is_sft else cfg.views,
         # Which ids the predictor tokens have does not change a length.
         predictor_ids=[0] * (0 if is_sft else cfg.num_predictor_tokens),
     )
-    return token_statistics(dataset, collator)
+    return token_statistics(dataset.pairs, collator)
 
 
 def table(statistics: dict[str, Any]) -> str:

@@ -1,28 +1,36 @@
-import contextlib
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
-from torchtune import config, training, utils
+from torchtune import config, utils
 from torchtune.modules.peft import get_adapter_params
 from tqdm import tqdm
 
 import erjepa.configs
-from erjepa.datasets import hold_out, predictor_token_ids
+from erjepa.datasets import (
+    build_dataset,
+    components,
+    hold_out,
+    predictor_token_ids,
+)
 from erjepa.evaluation.alignment import pair_cosines
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.generation import batches_of_like_length
+from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.predictions import PredictionStore
 from erjepa.packing import PairCollator
-from erjepa.tasks.score import load_task, require_fields, score_predictions
+from erjepa.tasks.score import (
+    load_task,
+    require_fields,
+    require_targets,
+    score_predictions,
+)
 from erjepa.tasks.summary import verbatim_overlap
 from erjepa.training import checkpoint
-from erjepa.training.adapters import initial_adapter_state
 from erjepa.training.device import run_device
 from erjepa.training.distributed import process_group
 from erjepa.training.model_card import write_model_card
@@ -55,7 +63,6 @@ class EvaluationRecipeERJEPA:
     def __init__(self, cfg: DictConfig) -> None:
         self._cfg = cfg
         self._device = utils.get_device(device=cfg.device)
-        self._dtype = training.get_dtype(cfg.dtype, device=self._device)
         self._world_size, self._rank = utils.get_world_size_and_rank()
         self._batch_size = cfg.eval_batch_size
         self._max_new_tokens = cfg.max_new_tokens
@@ -104,17 +111,8 @@ class EvaluationRecipeERJEPA:
         erjepa.configs.require_files(cfg)
         self._tokenizer = config.instantiate(cfg.tokenizer)
         self._setup_pairs(cfg)
-        # Merged weights are never quantized.
-        is_quantized = cfg.model.get("quantize_base", False)
-        plain = {"quantize_base": False} if self._merged and is_quantized else {}
-        with training.set_default_dtype(self._dtype), self._device:
-            self._model = config.instantiate(cfg.model, **plain).eval()
+        self._model = empty_model(cfg, self._device, merged=self._merged)
         self._has_adapters = bool(get_adapter_params(self._model))
-        if self._merged and not self._has_adapters:
-            raise ValueError(
-                "merged=True, but the model has no adapters to merge; with merged=False "
-                "its checkpoints are scored as they are"
-            )
         if self._alignment:
             vocab_size = self._model.tok_embeddings.num_embeddings
             self._collator = PairCollator(
@@ -132,65 +130,32 @@ class EvaluationRecipeERJEPA:
 
     def _setup_pairs(self, cfg: DictConfig) -> None:
         """The pairs to score, and how many of their targets occur in training."""
-        scored = cfg.eval_dataset if self._split == "test" else cfg.dataset
-        self._dataset = config.instantiate(scored, self._tokenizer)
+        key = "eval_dataset" if self._split == "test" else "dataset"
+        if cfg[key] is None:
+            raise ValueError(f"{key} is null: there is nothing to score")
+        self._dataset = build_dataset(cfg[key], self._tokenizer, key)
         name = cfg.task or self._dataset.task
         self._task = load_task(name, cfg.get("databases", None))
-        require_fields(self._task, self._dataset, scored._component_)
+        parts = zip(self._dataset.parts, components(cfg[key]), strict=True)
+        for part, component in parts:
+            require_fields(self._task, part, component._component_)
         self._ids = list(range(len(self._dataset)))
         train, train_ids = None, list[int]()
         if self._split == "validation":
             size, seed = cfg.validation.size, cfg.validation.seed
-            split = hold_out(self._dataset, size, seed)
+            split = hold_out(self._dataset.pairs, size, seed)
             self._ids = sorted(split.held_out)
             train, train_ids = self._dataset, split.train
         elif self._rank == 0 and cfg.dataset is not None:
-            train = config.instantiate(cfg.dataset, self._tokenizer)
+            train = build_dataset(cfg.dataset, self._tokenizer)
             train_ids = list(range(len(train)))
+        require_targets(self._task, self._dataset, self._ids)
         self._in_train = None
         if train is not None:
             self._in_train = verbatim_overlap(
                 [train.target_text(i) for i in train_ids],
                 [self._dataset.target_text(i) for i in self._ids],
             )
-
-    def _load(self, path: Path | None, results_dir: Path) -> None:
-        """Base and trained adapter; or weights alone, and an adapter of no effect if any."""
-        adapter, self._predictor = None, None
-        source: dict[str, Any] = {}
-        if path is not None:
-            has_adapter = (path / checkpoint.ADAPTER).is_file()
-            uses_adapter = has_adapter and self._has_adapters and not self._merged
-            used = [checkpoint.ADAPTER if uses_adapter else "model*.safetensors"]
-            used += [checkpoint.PREDICTOR] if self._alignment else []
-            checkpoint.require_intact(path, used)
-            self._predictor = checkpoint.load_predictor(path)
-            if uses_adapter:
-                adapter = torch.load(path / checkpoint.ADAPTER, weights_only=True)
-            else:
-                files = sorted(file.name for file in path.glob("model*.safetensors"))
-                if not files:
-                    raise FileNotFoundError(
-                        f"{path} holds no merged weights, model*.safetensors. Score the "
-                        "adapter (merged=False, with the model of the run), or train with "
-                        "save_adapter_weights_only=False."
-                    )
-                source = {"checkpoint_dir": str(path), "checkpoint_files": files}
-        checkpointer = config.instantiate(
-            self._cfg.checkpointer,
-            output_dir=str(results_dir / checkpoint.SCRATCH),
-            **source,
-        )
-        with contextlib.suppress(OSError):
-            (results_dir / checkpoint.SCRATCH).rmdir()  # the checkpointer makes it
-        base = checkpointer.load_checkpoint()[training.MODEL_KEY]
-        self._model.load_state_dict(
-            {**base, **(adapter or initial_adapter_state(self._model, 0))}
-        )
-        if adapter is None:
-            for module in self._model.modules():
-                if hasattr(module, "initialize_dora_magnitude"):
-                    module.initialize_dora_magnitude()
 
     def _settings(self, path: Path | None) -> dict[str, Any]:
         """All that predictions depend on."""
@@ -244,7 +209,14 @@ class EvaluationRecipeERJEPA:
             if not all(self._ids[i] in done for i in batch)
         ]
         if mine:
-            self._load(path, results_dir)
+            scratch = results_dir / checkpoint.SCRATCH
+            load_weights(
+                self._model, self._cfg, path, merged=self._merged, scratch=scratch
+            )
+            self._predictor = None
+            if self._alignment and path is not None:
+                checkpoint.require_intact(path, [checkpoint.PREDICTOR])
+                self._predictor = checkpoint.load_predictor(path)
         mine_done: list[dict[str, Any]] = []
         start = time.perf_counter()
         with tqdm(total=sum(map(len, mine)), disable=self._rank != 0) as progress:

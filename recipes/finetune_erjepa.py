@@ -13,12 +13,12 @@ from torchtune import config, training, utils
 from torchtune.recipe_interfaces import FTRecipeInterface
 
 import erjepa.configs
-from erjepa.datasets import Pair
+from erjepa.datasets import Pair, build_dataset
 from erjepa.evaluation.validation import Validation
 from erjepa.packing import BLOCK, PackedBatch
-from erjepa.replay import EpisodicReplay, ReplayBatch
+from erjepa.replay import EpisodicReplay, ReplayBatch, require_memory
 from erjepa.training.data import pair_collators, training_pairs
-from erjepa.training.device import run_device
+from erjepa.training.device import memory_of, run_device
 from erjepa.training.distributed import process_group
 from erjepa.training.fingerprint import fingerprint
 from erjepa.training.metrics import MetricsLog, step_metrics
@@ -29,6 +29,7 @@ from erjepa.training.recipe_state import RecipeState
 from erjepa.training.replay_probe import ReplayProbe
 from erjepa.training.saving import RunCheckpoints
 from erjepa.training.signals import StopSignals, end_with_launcher
+from erjepa.training.summary import log_summary
 
 
 class FinetuneRecipeERJEPA(FTRecipeInterface):
@@ -93,7 +94,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         erjepa.configs.require_files(cfg)
         self._checkpoints = RunCheckpoints(cfg, self._device)
         tokenizer = config.instantiate(cfg.tokenizer)
-        self._dataset = config.instantiate(cfg.dataset, tokenizer)
+        self._dataset = build_dataset(cfg.dataset, tokenizer)
         views = cfg.views
         if self._loss_fn.jepa_weight == 0 and replay.get("weight", 1.0) == 0:
             views = "none"  # plain SFT: nothing reads the embeddings of the views
@@ -108,6 +109,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
         forward_context = activation_offloading(cfg, self._model, self._device)
         embeddings = self._model.decoder.tok_embeddings
+        if replay.get("weight", 1.0):
+            require_memory(memory_of(self._device), embeddings.embedding_dim, **replay)
         self._collator, self._replay_collator = pair_collators(
             cfg,
             tokenizer,
@@ -310,10 +313,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def _train_epoch(self) -> None:
         run = self._run
-        epoch = run.epoch
-        self._sampler.set_position(epoch, run.step_in_epoch)
+        self._sampler.set_position(run.epoch, run.step_in_epoch)
         steps = iter(self._dataloader)
-        bar = self._metrics_log.progress_bar(run)
+        self._metrics_log.start(run)
         for _ in range(run.step_in_epoch, run.steps_per_epoch):
             start = time.perf_counter()
             batches = next(steps)
@@ -324,13 +326,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             seconds = time.perf_counter() - start
             run.advance(seconds)
             validation = self._validate()
-            self._metrics_log.step(
-                {**metrics, **validation},
-                epoch=epoch,
-                step=run.steps,
-                seconds=seconds,
-                bar=bar,
-            )
+            self._metrics_log.step({**metrics, **validation}, run=run, seconds=seconds)
             self._profiler.step()
             # Before the one to resume from, so that a killed run leaves none out.
             self._checkpoints.save_at_flops(self._model, run, metrics["step_flops"])
@@ -339,7 +335,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
                 self.save_checkpoint()
             if run.has_reached_stop():
                 break
-        bar.close()
 
     def _save_and_say_how_to_go_on(self) -> None:
         if not self._checkpoints.is_saved(self._run):
@@ -402,6 +397,17 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         """Write weights and all that a resumed run needs; complete or absent."""
         self._checkpoints.save(self._model, self._run, self._state.state_dict())
 
+    def log_summary(self, cfg: DictConfig) -> None:
+        """Say in some lines what is about to run; every key is in ``output_dir``."""
+        log_summary(
+            cfg,
+            self._model,
+            self._run,
+            num_train=len(self._dataloader.dataset),
+            num_held_out=len(self._held_out),
+            device=self._device,
+        )
+
     def cleanup(self) -> None:
         """Close the log, give up ``output_dir`` and leave the process group."""
         self._metrics_log.close()
@@ -422,10 +428,9 @@ def recipe_main(cfg: DictConfig) -> int:
     with process_group(run_device(cfg)):
         if cfg.fsdp_cpu_offload:
             training.set_torch_num_threads()
-        config.log_config(recipe_name="FinetuneRecipeERJEPA", cfg=cfg)
-
         recipe = FinetuneRecipeERJEPA(cfg=cfg)
         recipe.setup(cfg=cfg)
+        recipe.log_summary(cfg)
         recipe.train()
         recipe.cleanup()
     return recipe.exit_code

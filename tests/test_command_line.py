@@ -21,6 +21,7 @@ PROGRAMS = (
     "configs",
     "demo",
     "experiment",
+    "generate",
     "models.smollm2",
     "report",
     "stats",

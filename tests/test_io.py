@@ -18,8 +18,9 @@ def test_rows_are_read_as_written_each_with_its_place(tmp_path):
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b"{'a'}", r"rows.jsonl:3: not JSON \(Expecting"),
-        (b'{"a": "\xe9"}', r"rows.jsonl:3: not JSON \(.*utf-8"),
+        (b"{'a'}", r"rows.jsonl:3: not JSON \(Expecting .*, column 2\)"),
+        (b'{"a": "\xe9"}', r"rows.jsonl:3: not UTF-8 \(byte 0xe9, column 8\).*iconv"),
+        (b"[" * 100_000, "rows.jsonl:3: JSON that is nested too deeply"),
         (b"[1]", "rows.jsonl:3: expected a JSON object, got list"),
     ],
 )

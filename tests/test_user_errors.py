@@ -76,6 +76,64 @@ def test_no_bfloat16(device, told, one_gpu):
     assert said.endswith("Tesla T4 cannot compute in bfloat16. Set dtype=fp32")
 
 
+class Texts(list):
+    """A dataset of the user's own that knows no pairs."""
+
+
+def of_texts(tokenizer, *, size):
+    return Texts(["text"] * size)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            "replay.capacity=1e12",
+            "replay.capacity=1000000000000 slots of 120 bytes and",
+        ),
+        ("replay.address_dim=1e9", "and a projection of 512,000,000,000 take "),
+        (
+            f"dataset={__name__}.of_texts dataset.size=3",
+            "dataset: its builder returned a Texts of str, not of pairs.",
+        ),
+        (
+            f"dataset={__name__}.of_texts dataset.size=0",
+            "dataset: its builder returned a Texts of nothing, not of pairs.",
+        ),
+        (
+            "model.num_layers=6 model.intermediate_dim=100 dataset.size=9",
+            "/models/tiny holds another model than the config's: it lacks layers.4.",
+        ),
+        ("loss.jepa_weight=x", "loss.jepa_weight must be a finite number, got 'x'"),
+        ("model.num_heads=3", "num_heads (3) must be divisible by num_kv_heads (2)"),
+        ("optimizer.eps=-1 dataset.size=9", "Invalid epsilon value: -1"),
+    ],
+    ids=lambda text: text.partition(" ")[0],
+)
+def test_before_training(arguments, message, told):
+    assert message in told(finetune_erjepa, "tiny_synth", *arguments.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            f"eval_dataset={__name__}.of_texts eval_dataset.size=3",
+            "eval_dataset: its builder returned a Texts of str",
+        ),
+        ("eval_dataset=null", "eval_dataset is null: there is nothing to score"),
+        (
+            "model.num_layers=3 eval_dataset.size=9",
+            "/models/tiny holds another model than the config's: it has layers.3.",
+        ),
+    ],
+    ids=lambda text: text.partition(" ")[0],
+)
+def test_before_scoring(arguments, message, told):
+    said = told(evaluate_erjepa, "tiny_synth", "base_only=True", *arguments.split())
+    assert message in said
+
+
 def test_ranks_say_it_once_and_last():
     """By torchrun, whose own table of failed ranks ends with it."""
     command = [TUNE, "run", "--nproc_per_node", "2", "erjepa_recipe"]

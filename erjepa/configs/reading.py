@@ -62,12 +62,14 @@ class Component:
         default (str | None): the component where the section names none.
         arguments (Mapping[str, Any]): types and bounds of arguments. Others are held against
             the annotations of the component, where these are plain types.
+        may_be_list (bool): whether a list of components will do.
     """
 
     positional: int = 0
     given: tuple[str, ...] = ()
     default: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    may_be_list: bool = False
 
 
 def read_section(
@@ -157,6 +159,11 @@ def _read_value(
     if value is None and type(None) in alternatives:
         return None
     if isinstance(rule, Component):
+        if rule.may_be_list and isinstance(value, list) and value:
+            return [
+                _read_component(f"{key}[{i}]", rule, part, synonyms)
+                for i, part in enumerate(value)
+            ]
         return _read_component(key, rule, value, synonyms)
     for alternative in alternatives:
         kind, *bounds = (

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from erjepa.configs.files import COMPONENT
 from erjepa.configs.reading import AtLeast, Component, Settings, read_section
 from erjepa.replay import validate_replay
 
@@ -33,7 +34,7 @@ Model = Annotated[
     ),
 ]
 Checkpointer = Annotated[Mapping, Component(given=("output_dir",))]
-Dataset = Annotated[Mapping, Component(positional=1)]
+Dataset = Annotated[Mapping, Component(positional=1, may_be_list=True)]
 Optimizer = Annotated[
     Mapping,
     Component(positional=1, arguments={"lr": NotNegative, "weight_decay": NotNegative}),
@@ -52,6 +53,7 @@ class Stop:
     flops: Positive | None = None
     tokens: Count | None = None
     steps: Count | None = None
+    patience: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,15 @@ class Run:
     profiler: Profiler | None = None
 
     def __post_init__(self) -> None:
+        for key in ("dataset", "eval_dataset"):
+            parts = getattr(self, key) or []
+            for part in parts if isinstance(parts, list) else [parts]:
+                if part[COMPONENT].startswith("torchtune."):
+                    raise ValueError(
+                        f"{key}={part[COMPONENT]} gives no pairs of source and target. "
+                        "erjepa.datasets.paired_dataset reads the same files and hub "
+                        "datasets"
+                    )
         if self.trainable_dtype not in ("fp32", self.dtype, None):
             raise ValueError(
                 f"trainable_dtype={self.trainable_dtype}: what is trained is held in "
@@ -170,6 +181,7 @@ class Run:
                 ("eval_every_n_steps", self.eval_every_n_steps),
                 ("validation.generate", self.validation["generate"]),
                 ("keep_best", self.keep_best),
+                ("stop.patience", self.stop["patience"]),
             ):
                 if value:
                     raise ValueError(
@@ -192,6 +204,7 @@ SYNONYMS = {
     **dict.fromkeys(("dropout", "lora_dropout"), "model.lora_dropout"),
     **dict.fromkeys(("num_epochs", "num_train_epochs"), "epochs"),
     "max_steps": "stop.steps",
+    "early_stopping_patience": "stop.patience",
     **dict.fromkeys(("micro_batch_size", "per_device_train_batch_size"), "batch_size"),
     "grad_accum": "gradient_accumulation_steps",
     **dict.fromkeys(("max_grad_norm", "grad_clip"), "clip_grad_norm"),

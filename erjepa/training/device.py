@@ -1,6 +1,7 @@
 """The device of a run, found out before a process group is formed."""
 
 import os
+import sys
 
 import torch
 from omegaconf import DictConfig
@@ -8,6 +9,25 @@ from torchtune import utils
 from torchtune.training.precision import verify_bf16_support
 
 _ON_A_CPU = "device=cpu dtype=fp32 row_length=null"
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes of memory that a rank may count on.
+
+    Args:
+        device (torch.device): that of the rank.
+
+    Returns:
+        int: all of a GPU's; of a machine's a share for each of its ranks. ``sys.maxsize``
+        where the system does not tell.
+    """
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # Windows has no sysconf
+        return sys.maxsize
+    return total // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
 def run_device(cfg: DictConfig) -> torch.device:

@@ -14,6 +14,7 @@ from erjepa.objective import PackedDecoder
 from erjepa.training.dropout import quicken_dropout
 from erjepa.training.sharding import load_weights, shard
 from erjepa.training.trained import Trained, set_trained
+from erjepa.training.weights import require_same_model
 
 log = utils.get_logger("INFO")
 
@@ -89,12 +90,9 @@ def set_up_model(
     """
     start = time.perf_counter()
     decoder = model.decoder
-    names = {name for name, _ in decoder.named_parameters()}
+    parameters = dict(decoder.named_parameters())
     weights = trained.initial_state(decoder, base, cfg.seed)
-    if missing := sorted(names - set(weights)):
-        raise ValueError(f"the checkpoint has no weights for {missing[:3]} ...")
-    if unknown := sorted(set(weights) - names):
-        raise ValueError(f"the model has no place for the weights {unknown[:3]} ...")
+    require_same_model(parameters, weights, cfg.checkpointer.checkpoint_dir)
     if resumed is not None:
         if resumed.keys() != trained.names:
             raise ValueError(
@@ -102,6 +100,7 @@ def set_up_model(
                 "its model"
             )
         weights.update(resumed)
+        require_same_model(parameters, weights, "the checkpoint to resume from")
     weights = {f"decoder.{name}": weight for name, weight in weights.items()}
     if model.predictor is not None and predictor is not None:
         weights["predictor"] = predictor

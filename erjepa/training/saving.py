@@ -229,21 +229,16 @@ class RunCheckpoints:
     def save_if_best(
         self, model: PackedDecoder, run: RunProgress, validation: dict[str, float]
     ) -> None:
-        """Keep the weights that are the best so far: by accuracy, then by loss.
+        """Keep the weights that are the best so far, see :meth:`RunProgress.judge`.
 
         Args:
             model (PackedDecoder): the model.
             run (RunProgress): where the run is; its best score is brought up to date.
             validation (dict[str, float]): what was measured after the last step, if anything.
         """
-        if not (self._keep_best and validation):
+        if not (validation and run.judge(validation) and self._keep_best):
             return
-        measured = [name for name in ("val_accuracy", "val_loss") if name in validation]
-        score = [validation[name] for name in measured]
-        score[-1] *= -1
-        if not score > run.best.get(measured[0], [float("-inf")]):
-            return
-        run.best = {measured[0]: score}
+        measured = next(iter(run.best))
         weights, predictor = self._gather(model)
 
         def write() -> None:
@@ -259,7 +254,7 @@ class RunCheckpoints:
                     predictor=predictor,
                 )
             checkpoint.set_best(path)
-            log.info(f"Saved {path}: {measured[0]} {validation[measured[0]]:.4f}.")
+            log.info(f"Saved {path}: {measured} {validation[measured]:.4f}.")
 
         on_rank_zero(write)
 
