@@ -21,11 +21,11 @@ class Origin(NamedTuple):
     """Which of several datasets an example is from.
 
     Args:
-        index (int): of the dataset among them.
+        part (int): place of the dataset among them.
         name (str): of the dataset.
     """
 
-    index: int
+    part: int
     name: str
 
 

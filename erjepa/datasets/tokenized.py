@@ -246,8 +246,8 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
         log.warning(f"{file.parent} cannot be written ({error}): tokens are not kept.")
         return make()
     try:
-        if (block := _read(file)) is not None:
-            return block
+        if (kept := _read(file)) is not None:
+            return kept
         block = make()
         with aside.open("wb") as output:
             np.save(output, np.concatenate([_digest(block), block]))
@@ -273,4 +273,4 @@ def _read(file: Path) -> np.ndarray | None:
 
 
 def _digest(block: np.ndarray) -> np.ndarray:
-    return np.frombuffer(hashlib.sha256(block).digest(), dtype=np.int32)
+    return np.frombuffer(hashlib.sha256(memoryview(block)).digest(), dtype=np.int32)
