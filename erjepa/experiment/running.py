@@ -12,6 +12,7 @@ not scored.
 
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,11 @@ def run_experiment(experiment: Experiment) -> list[str]:
         BlockingIOError: if another grid is running on the same output_dir.
         ValueError: if the output_dir holds another experiment.
     """
+    if sys.platform != "linux":
+        raise RuntimeError(
+            "grids of runs need Linux, whose kernel ends the runs of a grid that is killed. "
+            "`python -m erjepa.experiment show NAME` prints the commands, to run one by one"
+        )
     output_dir = Path(experiment.output_dir).absolute()
     # The processes of a grid hold the lock too: one that is started over waits for them.
     lock = FolderLock(output_dir, "grid", inherited=True)
