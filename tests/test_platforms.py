@@ -4,12 +4,12 @@ import subprocess
 import sys
 
 import pytest
-import torch
 import torch.distributed as dist
 
+from erjepa.datasets import build_dataset
 from erjepa.experiment.__main__ import main
-from erjepa.training.data import training_pairs
-from tests.recipes.harness import make_config
+from erjepa.training.data import pair_collators, training_pairs
+from tests.recipes.harness import make_config, overrides_for
 
 IMPORT_ALL = """
 import os, pkgutil, signal, sys
@@ -44,6 +44,35 @@ def test_every_module_is_imported_without_what_windows_lacks():
     run = subprocess.run(command, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-2000:]
     assert int(run.stdout) > 100
+
+
+def test_processes_that_pack_may_be_spawned(base, data, tokenizer, monkeypatch):
+    """As on macOS and Windows, where there is no fork, or none that is safe."""
+    overrides = overrides_for(base, data, "unused", num_workers=1)
+    cfg = make_config([o for o in overrides if "output_dir" not in o])
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    collator, _ = pair_collators(
+        cfg,
+        tokenizer,
+        views=cfg.views,
+        num_predictor_tokens=1,
+        vocab_size=10**6,
+        trim=True,
+    )
+    dataset = build_dataset(cfg.dataset, tokenizer)
+    packed = {}
+    for context in ("spawn", None):
+        sampler, loader, _ = training_pairs(cfg, dataset, collator, pin_memory=False)
+        sampler.set_position(0, 0)
+        if context is None:
+            loader = loader.__class__(
+                loader.dataset, batch_sampler=sampler, collate_fn=loader.collate_fn
+            )
+        else:
+            loader.multiprocessing_context = context
+        packed[context] = [batch.tokens.tolist() for step in loader for batch in step]
+    assert packed["spawn"] == packed[None] and len(packed[None]) == 11
 
 
 @pytest.mark.parametrize("system", ["win32", "darwin"])

@@ -15,6 +15,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
 from typing import NamedTuple
@@ -29,7 +30,7 @@ from erjepa.experiment.cells import (
 )
 from erjepa.experiment.config import Experiment
 from erjepa.experiment.results import CELLS, begin, result_of
-from erjepa.io import add_results, read_results
+from erjepa.io import add_results, read_results, whole_cells
 from erjepa.training import checkpoint
 from erjepa.training.lock import FolderLock
 
@@ -81,7 +82,7 @@ class _Grid:
         self._free = environments(experiment)
         self._slots = len(self._free)
         self._all = cells(experiment)
-        self._finished = {result.cell for result in read_results(output_dir)}
+        self._finished = whole_cells(read_results(output_dir))
         self._waiting = [c for c in self._all if c.name not in self._finished]
         self._running: list[_Run] = []
         self._failed: list[str] = []
@@ -164,13 +165,12 @@ class _Grid:
         overrides = dict(cell.overrides)
         if tokens is not None:
             overrides["stop.tokens"] = tokens
-        add_results(
-            self._output_dir,
-            [
-                result_of(self._output_dir, cell, overrides, path, experiment.score_on)
-                for path in paths
-            ],
-        )
+        results = [
+            result_of(self._output_dir, cell, overrides, path, experiment.score_on)
+            for path in paths
+        ]
+        count = len(results)
+        add_results(self._output_dir, [replace(r, of=count) for r in results])
         _tidy(folder, keep=paths)
 
     def _tokens(self, cell: Cell) -> int | None:
