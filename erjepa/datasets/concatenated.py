@@ -21,11 +21,11 @@ class Origin(NamedTuple):
     """Which of several datasets an example is from.
 
     Args:
-        index (int): of the dataset among them.
+        part (int): number of the dataset among them, from 0.
         name (str): of the dataset.
     """
 
-    index: int
+    part: int
     name: str
 
 

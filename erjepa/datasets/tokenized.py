@@ -235,8 +235,8 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
     """The block that is kept in ``file``, mapped; made where there is none that is whole."""
     from filelock import FileLock
 
-    if (block := _read(file)) is not None:
-        return block
+    if (kept := _read(file)) is not None:
+        return kept
     lock = FileLock(f"{file}.lock")
     aside = file.with_suffix(f".{os.getpid()}")
     try:
@@ -246,8 +246,8 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
         log.warning(f"{file.parent} cannot be written ({error}): tokens are not kept.")
         return make()
     try:
-        if (block := _read(file)) is not None:
-            return block
+        if (kept := _read(file)) is not None:
+            return kept
         block = make()
         with aside.open("wb") as output:
             np.save(output, np.concatenate([_digest(block), block]))
@@ -258,7 +258,7 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
     finally:
         lock.release()
     kept = _read(file)
-    return block if kept is None else kept
+    return kept if kept is not None else block
 
 
 def _read(file: Path) -> np.ndarray | None:
@@ -273,4 +273,4 @@ def _read(file: Path) -> np.ndarray | None:
 
 
 def _digest(block: np.ndarray) -> np.ndarray:
-    return np.frombuffer(hashlib.sha256(block).digest(), dtype=np.int32)
+    return np.frombuffer(hashlib.sha256(block.data).digest(), dtype=np.int32)

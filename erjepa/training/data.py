@@ -1,16 +1,17 @@
 """The pairs a run trains on, those it holds out, and their order."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 from torchtune import utils
 from torchtune.modules.transforms import Transform
 
 from erjepa.datasets import (
+    Pair,
     Pairs,
     StepSampler,
     hold_out,
@@ -156,9 +157,9 @@ def training_pairs(
         seed=cfg.seed,
         shuffle=cfg.shuffle,
     )
-    loader = DataLoader(
+    loader: DataLoader = DataLoader(
         # Of the pairs alone, which processes that are spawned can be given too.
-        Subset(dataset.pairs, train),
+        Subset(cast("Dataset[Pair]", dataset.pairs), train),
         batch_sampler=sampler,
         collate_fn=partial(collator.split, num_batches=cfg.gradient_accumulation_steps),
         num_workers=cfg.num_workers,

@@ -88,7 +88,7 @@ class RunProgress:
         for name, limit in self._stop.items():
             if reached := self.totals.get(name):
                 expected = min(expected, math.ceil(self.steps * limit / reached))
-        return max(min(expected, self._stop.get("steps", expected)), self.steps)
+        return max(int(min(expected, self._stop.get("steps", expected))), self.steps)
 
     def is_over(self) -> bool:
         """Whether a limit or the last epoch is reached."""
