@@ -23,7 +23,12 @@ from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.predictions import PredictionStore
 from erjepa.packing import PairCollator
-from erjepa.tasks.score import load_task, require_fields, score_predictions
+from erjepa.tasks.score import (
+    load_task,
+    require_fields,
+    require_targets,
+    score_predictions,
+)
 from erjepa.tasks.summary import verbatim_overlap
 from erjepa.training import checkpoint
 from erjepa.training.device import run_device
@@ -144,6 +149,7 @@ class EvaluationRecipeERJEPA:
         elif self._rank == 0 and cfg.dataset is not None:
             train = build_dataset(cfg.dataset, self._tokenizer)
             train_ids = list(range(len(train)))
+        require_targets(self._task, self._dataset, self._ids)
         self._in_train = None
         if train is not None:
             self._in_train = verbatim_overlap(

@@ -16,7 +16,12 @@ from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
-from erjepa.tasks.score import load_task, require_fields, score_predictions
+from erjepa.tasks.score import (
+    load_task,
+    require_fields,
+    require_targets,
+    score_predictions,
+)
 from erjepa.tasks.task import Task
 from erjepa.training.distributed import all_reduce_sum
 from erjepa.training.gathered import gathered
@@ -170,9 +175,11 @@ class Validation:
             parts = zip(dataset.parts, components(cfg.dataset), strict=True)
             for part, component in parts:
                 require_fields(task, part, component._component_)
+            answered = ids[:generate]
+            require_targets(task, dataset, answered)
             self.accuracy = HeldOutAccuracy(
                 dataset,
-                ids[:generate],
+                answered,
                 tokenizer,
                 task,
                 batch_size=cfg.eval_batch_size,

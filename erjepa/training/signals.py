@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _SAME = 2.0  # seconds in which a signal is the first one again, passed on by a launcher
@@ -35,12 +36,15 @@ class StopSignals:
         self.exit_code = 0
         self._received: signal.Signals | None = None
         self._at = 0.0
-        self._before: dict[signal.Signals, object] = {}
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        # Python lets the main thread alone handle signals.
+        # Python lets the main thread alone handle signals. A shell makes its jobs in the
+        # background ignore SIGINT, which they are to go on doing; a launcher does not.
         if threading.current_thread() is threading.main_thread():
-            self._before = {s: signal.signal(s, self._receive) for s in _STOPS}
+            for number in _STOPS:
+                if signal.getsignal(number) != signal.SIG_IGN or _has_launcher():
+                    self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -97,7 +101,7 @@ def end_with_launcher() -> None:
 
     Without torchrun there is no launcher, and nothing is done: a run outlives its shell.
     """
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    if not _has_launcher():
         return
     if _LIBC is not None:
         set_parent_death_signal(signal.SIGKILL)
@@ -118,6 +122,10 @@ def _watch(parent: int) -> None:
     os._exit(128 + signal.SIGTERM)
 
 
+def _has_launcher() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def resuming_command() -> str:
     """The command that this process was started by, to go on from its newest checkpoint."""
     words = [w for w in _command() if not w.startswith("resume_from_checkpoint=")]
@@ -127,7 +135,7 @@ def resuming_command() -> str:
 def _command() -> Sequence[str]:
     """What was typed, as far as that can be known: of the launcher where there is one."""
     words = sys.orig_argv
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if _has_launcher():
         recipe = [Path(sys.argv[0]).parent.name, *sys.argv[1:]]
         spec = getattr(sys.modules["__main__"], "__spec__", None)
         if spec is not None:

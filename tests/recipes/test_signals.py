@@ -34,6 +34,7 @@ def overrides(base, data, output_dir, **more):
 def signal_rank(rank, step, number):
     """Make ``rank`` send itself a signal within its ``step``-th step."""
     original, calls = Recipe._clipped_grad_norm, []
+    signal.signal(number, signal.SIG_DFL)  # tests in the background ignore SIGINT
 
     def told(self, *passes):
         calls.append(None)
@@ -104,6 +105,7 @@ def child(function):
 @pytest.mark.parametrize(("seconds", "code"), [(0.0, 0), (2.1, 130)])
 def test_a_second_signal_ends_at_once_unless_it_is_the_first_one_again(seconds, code):
     def twice():
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         with StopSignals() as signals:
             os.kill(os.getpid(), signal.SIGTERM)
             signals._at -= seconds
@@ -111,6 +113,18 @@ def test_a_second_signal_ends_at_once_unless_it_is_the_first_one_again(seconds, 
             time.sleep(0.01)
 
     assert child(twice) == code
+
+
+def test_what_a_job_in_the_background_ignores_it_goes_on_ignoring(monkeypatch):
+    def ignored():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with StopSignals() as signals:
+            os.kill(os.getpid(), signal.SIGINT)
+            os._exit(signals.vote())
+
+    assert child(ignored) == 0
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")  # the launcher passed it on
+    assert child(ignored) == 1
 
 
 def test_votes_of_ranks():

@@ -88,6 +88,11 @@ def test_only_the_greatest_number_stands_out():
     assert [row[0] for row in table.html_rows] == list("abcde")
 
 
+def test_among_equals_none_stands_out():
+    table = Table("", pd.DataFrame({"x": [0.0, 0.0, None]}), best=["x"])
+    assert [row[0] for row in table.html_rows] == ["0.00", "0.00", "—"]
+
+
 def test_halves_go_up():
     """Whatever the last bit of a mean says: these two are below the half, one bit."""
     values = [54.595, 35.325, -54.595, 1e-7, 0.0]

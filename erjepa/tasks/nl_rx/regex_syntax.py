@@ -20,7 +20,9 @@ The parser holds open groups on a list of its own: an output of a thousand ``(``
 error of syntax, not of Python's stack.
 """
 
+import math
 import re
+import time
 from dataclasses import dataclass, field
 
 from erjepa.tasks.nl_rx.regex_nodes import (
@@ -83,20 +85,24 @@ class _Group:
         return union(*self.options)
 
 
-def parse(text: str) -> Node:
+def parse(text: str, deadline: float = math.inf) -> Node:
     """The tree of a regex.
 
     Args:
         text (str): a regex; white space within it counts as letters.
+        deadline (float): on the monotonic clock.
 
     Returns:
         Node: the tree, in normal form.
 
     Raises:
         RegexSyntaxError: the text is empty, unbalanced or ill-formed.
+        TimeoutError: the deadline has passed.
     """
     groups, at = [_Group()], 0
     while at < len(text):
+        if time.monotonic() > deadline:
+            raise TimeoutError
         letter, group = text[at], groups[-1]
         at += 1
         if letter == "(":

@@ -22,6 +22,7 @@ Covered:
 - Memory: SQLite's own heap limit, RLIMIT_AS on the process (Linux), and limits on the
   length of SQL and of values, on nesting, on rows, and on the size of a whole result.
 - Crashes: a worker that dies costs its query an error, and another one takes its place.
+- Secrets: a worker starts without the caller's environment.
 - Answers: JSON, never pickle, with an end to their length.
 
 Not covered:
@@ -51,6 +52,8 @@ from typing import Any
 
 from erjepa.tasks.spider.sql_worker import Limits
 
+# What an interpreter may need to start.
+_LOADING = ("LD_LIBRARY_PATH", "SYSTEMROOT")
 # A query may overrun so long before its worker is killed.
 GRACE_SECONDS = 1.0
 
@@ -165,6 +168,8 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            # None of the caller's variables, which may hold tokens.
+            env={name: os.environ[name] for name in _LOADING if name in os.environ},
             cwd=os.path.abspath(os.sep),
         )
         if self._process.stdout.readline().strip() != b"ready":

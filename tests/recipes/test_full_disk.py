@@ -1,0 +1,116 @@
+"""Room on the disk: looked at before training; where it ends anyway, nothing older is lost."""
+
+import os
+import subprocess
+from collections import namedtuple
+
+import pytest
+
+from erjepa.training import checkpoint, space
+from erjepa.training.saving import RunCheckpoints
+from tests.recipes.harness import make_config, overrides_for, train
+
+Usage = namedtuple("Usage", "total used free")
+RESUME = "resume_from_checkpoint=True"
+
+
+def overrides(base, data, output_dir):
+    return overrides_for(
+        base, data, output_dir, epochs=1, save_every_n_steps=2, replay__weight=0
+    )
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 40 MB in memory."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", folder]
+    if os.name != "posix" or os.geteuid() or subprocess.run(mount).returncode:
+        pytest.skip("needs root to mount a small disk")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def fill(folder, leave):
+    """Write until ``leave`` bytes are free."""
+    with (folder / "filler").open("wb") as file:
+        file.write(bytes(space.free_bytes(folder) - leave))
+
+
+def test_a_full_disk_is_said_in_words_and_the_run_goes_on_later(
+    base, data, small_disk, monkeypatch
+):
+    save, out = RunCheckpoints.save, small_disk / "out"
+
+    def save_and_fill(self, *args):
+        save(self, *args)
+        fill(small_disk, leave=200_000)  # for the log
+
+    monkeypatch.setattr(RunCheckpoints, "save", save_and_fill)
+    with pytest.raises(OSError) as error:
+        train(make_config(overrides(base, data, out)))
+    said = str(error.value)
+    assert f"output_dir={out}: no room for epoch_0_step_4, which takes about " in said
+    assert "MB; 200.7 kB are free. epoch_0_step_2 is whole" in said
+    assert said.splitlines()[-1].endswith(RESUME)
+    assert not (out / checkpoint.SCRATCH).exists()
+    monkeypatch.undo()
+    with pytest.raises(OSError, match=r"a checkpoint takes about .* MB, and .* kB are"):
+        train(make_config([*overrides(base, data, out), RESUME]))
+    (small_disk / "filler").unlink()
+    train(make_config([*overrides(base, data, out), RESUME]))
+    assert checkpoint.latest(out).name == "epoch_0"
+
+
+def test_room_is_looked_at_before_training(base, data, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda _: Usage(0, 0, 10_000_000))
+    with pytest.raises(OSError, match="takes about 3.* MB, and 10.0 MB are free. Make"):
+        train(make_config(overrides(base, data, tmp_path)))
+    assert not (tmp_path / "logs" / "metrics.txt").exists()
+
+
+def test_other_errors_of_a_save_stay_what_they_are(base, data, tmp_path, monkeypatch):
+    def fail(*args):
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(RunCheckpoints, "_write_weights", fail)
+    with pytest.raises(RuntimeError, match="something else"):
+        train(make_config(overrides(base, data, tmp_path)), 2)
+    assert not (tmp_path / checkpoint.SCRATCH).exists()
+
+
+def test_a_folder_that_is_deleted_is_no_success(base, data, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    save = RunCheckpoints.save
+
+    def delete_and_save(self, *args):
+        subprocess.run(["rm", "-r", out], check=True)
+        save(self, *args)
+
+    monkeypatch.setattr(RunCheckpoints, "save", delete_and_save)
+    with pytest.raises(
+        FileNotFoundError, match="was deleted or replaced while the run"
+    ):
+        train(make_config(overrides(base, data, out)))
+    assert not out.exists()
+
+
+def test_sizes(base, data, tmp_path):
+    """What is foretold of a checkpoint is about what it takes, and rather more."""
+
+    def foretold(recipe):
+        return recipe._checkpoints._sizes.whole - space._BESIDE
+
+    (size,) = train(make_config(overrides(base, data, tmp_path)), 1, foretold)
+    files = [p for p in (tmp_path / "epoch_0").rglob("*") if p.is_file()]
+    taken = sum(path.stat().st_size for path in files)
+    assert 0.9 < taken / size < 1.5
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(7, "7 bytes"), (1234, "1.2 kB"), (4.94e9, "4.9 GB"), (2e15, "2000.0 TB")],
+)
+def test_readable(size, words):
+    assert space.readable(size) == words

@@ -1,0 +1,123 @@
+"""Every key either decides a run or does not; what decides it may not change unnoticed."""
+
+from array import array
+from dataclasses import fields
+
+import pytest
+import torch
+
+from erjepa.configs.schema import Run
+from erjepa.datasets import Pair
+from erjepa.training.fingerprint import (
+    DECIDING,
+    changed_keys,
+    digest_of_weights,
+    fingerprint,
+)
+from tests.recipes.harness import make_config
+
+# Where, how long and how fast a run runs, how it is cut, and what it reports.
+FREE = {
+    *("output_dir", "base_model", "checkpointer", "metric_logger", "profiler"),
+    *("resume_from_checkpoint", "resume_changes", "keep_best", "keep_last_n"),
+    *("save_adapter_weights_only", "save_every_n_steps", "checkpoint_at_flops"),
+    *("epochs", "stop", "device", "compile", "num_workers", "cudnn_deterministic_mode"),
+    *("enable_activation_checkpointing", "enable_activation_offloading"),
+    *("custom_sharded_layers", "fsdp_cpu_offload", "fsdp_reshard_after_forward"),
+    *("batch_size", "gradient_accumulation_steps", "row_length"),
+    *("eval_dataset", "eval_every_n_steps", "task", "databases", "eval_split"),
+    *("checkpoint_dir", "base_only", "merged", "alignment", "max_new_tokens"),
+    *("eval_batch_size", "log_every_n_steps", "log_replay_gradients_every_n_steps"),
+    "log_peak_memory_stats",
+}
+# Known by the tokens they lead to, or kept under a name of their own.
+BY_CONTENT = {"dataset", "tokenizer", "max_seq_len", "skip_too_long"}
+BY_NAME = {"seed", "validation"}
+
+
+def test_every_key_is_known_to_decide_a_run_or_not():
+    kinds = [set(DECIDING), FREE, BY_CONTENT, BY_NAME]
+    assert sum(map(len, kinds)) == len(set.union(*kinds))
+    assert set.union(*kinds) == {field.name for field in fields(Run)}
+
+
+def pair(i, *tokens):
+    return Pair(i, *(array("i", tokens) for _ in range(5)))
+
+
+PAIRS = (pair(0, 1, 2), pair(1, 3))
+
+
+def mine(*overrides, pairs=PAIRS):
+    return fingerprint(
+        make_config(list(overrides), "tiny_synth"), pairs_of_a_step=16, pairs=pairs
+    )
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *(
+            "optimizer.lr=1e-3",
+            "model.lora_rank=8",
+            "replay.weight=0",
+            "views=standalone",
+        ),
+        *("loss.jepa_weight=2", "seed=1", "validation.size=3", "shuffle=False"),
+        *("dtype=bf16", "clip_grad_norm=2", "lr_scheduler.num_warmup_steps=1"),
+        "optimizer=torch.optim.SGD",
+    ],
+)
+def test_what_decides(override):
+    assert mine(override) != mine()
+
+
+def test_what_does_not():
+    overrides = ["output_dir=b", "epochs=9", "stop.steps=4", "optimizer.fused=False"]
+    overrides += ["batch_size=8", "log_every_n_steps=7", "num_workers=2", "device=null"]
+    assert mine(*overrides) == mine()
+
+
+def test_the_data_counts_by_its_tokens():
+    digests = {
+        mine(pairs=pairs)["dataset"]
+        for pairs in (
+            [pair(0, 1, 2), pair(1, 3)],
+            [pair(0, 1, 2), pair(1, 4)],
+            [pair(0, 1), pair(1, 2, 3)],
+            [pair(0, 1, 2), pair(2, 3)],
+            [pair(0, 1, 2)],
+        )
+    }
+    assert len(digests) == 5
+
+
+def test_the_base_counts_by_its_weights():
+    weights = {"a": torch.ones(3, 4, dtype=torch.bfloat16), "b": torch.zeros(5)}
+    digests = [digest_of_weights(weights)]
+    for name, place in (("a", (1, 2)), ("b", 4)):
+        other = {key: weight.clone() for key, weight in weights.items()}
+        other[name][place] += 1
+        digests.append(digest_of_weights(other))
+    assert len(set(digests)) == 3
+    assert digest_of_weights({**weights, "c": torch.tensor(1.0)}) not in digests
+
+
+def test_changes():
+    saved = {"seed": 1, "optimizer.lr": 1, "optimizer.betas": [0, 1], "views": "shared"}
+    here = {**saved, "optimizer.lr": 2, "optimizer.betas": [0, 2], "optimizer.eps": 3}
+    allowed = {"optimizer.lr", "optimizer.betas", "optimizer.eps"}
+    assert changed_keys(saved, saved, [], "a") == set()
+    assert changed_keys(saved, here, ["optimizer"], "a") == allowed
+    assert changed_keys(saved, here, allowed, "a") == allowed
+    with pytest.raises(ValueError) as error:
+        changed_keys(saved, here, ["optimizer.lr"], "run/epoch_0")
+    assert str(error.value).splitlines() == [
+        "run/epoch_0 was written with other settings:",
+        "  optimizer.betas: [0, 1] there, [0, 2] here",
+        "  optimizer.eps: None there, 3 here",
+        "Keep what it had, or allow the change: "
+        "resume_changes=[optimizer.betas,optimizer.eps]",
+    ]
+    with pytest.raises(ValueError, match="A resumed run keeps its seed"):
+        changed_keys(saved, {**saved, "seed": 2}, ["views"], "a")
