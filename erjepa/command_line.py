@@ -68,7 +68,7 @@ class CommandLine(argparse.ArgumentParser):
             if "traceback" in arguments or not is_users(error):
                 raise
             text = str(error)
-            if isinstance(error, ModuleNotFoundError):
+            if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
                 text += f": pip install 'erjepa[{_EXTRAS[error.name]}]'"
             _leave(f"{self.prog}: error: {text}")
 

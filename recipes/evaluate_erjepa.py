@@ -161,7 +161,7 @@ class EvaluationRecipeERJEPA:
         """All that predictions depend on."""
         pairs = {"test": "eval_dataset", "validation": "dataset"}[self._split]
         keys = ["model", "tokenizer", "checkpointer", pairs, "dtype", "max_new_tokens"]
-        cfg = erjepa.configs.as_dict(self._cfg)
+        cfg = OmegaConf.to_container(self._cfg, resolve=True)
         settings = {key: cfg[key] for key in keys}
         settings["batch_size"] = self._batch_size
         settings["merged"] = self._merged

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torchtune import config, training, utils
@@ -89,7 +89,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     def setup(self, cfg: DictConfig) -> None:
         """Build everything; whatever can be wrong in the config fails before weights load."""
         self._require_whole_blocks(cfg)
-        replay = erjepa.configs.as_dict(cfg.replay or DictConfig({"weight": 0}))
+        replay = OmegaConf.to_container(cfg.replay or {"weight": 0}, resolve=True)
         self._loss_fn = config.instantiate(cfg.loss)
         erjepa.configs.require_files(cfg)
         self._checkpoints = RunCheckpoints(cfg, self._device)
@@ -143,7 +143,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._fingerprint = fingerprint(
             cfg,
             pairs_of_a_step=self._sampler.examples_per_step,
-            pairs=self._dataloader.dataset,
+            pairs=self._dataloader.dataset,  # type: ignore[arg-type]
         )
         base, resumed, state = self.load_checkpoint()
         rows = base["tok_embeddings.weight"][self._collator.predictor_ids]

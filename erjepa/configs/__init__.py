@@ -6,7 +6,6 @@ its type, default and bounds; ``reading`` holds a config against it; ``text`` wr
 
 from erjepa.configs.command_line import parse
 from erjepa.configs.files import (
-    as_dict,
     config_names,
     config_path,
     load,
@@ -18,7 +17,6 @@ from erjepa.configs.reading import reject_unknown
 from erjepa.configs.schema import complete
 
 __all__ = [
-    "as_dict",
     "complete",
     "config_names",
     "config_path",

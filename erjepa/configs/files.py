@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -101,11 +101,6 @@ def chain(name: str) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-def as_dict(cfg: Any, *, resolve: bool = True) -> dict[str, Any]:
-    """A section as plain values, its interpolations resolved or as they are written."""
-    return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=resolve))
-
-
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """``base`` with ``changes``: key by key within sections, components as a whole.
 
@@ -120,9 +115,8 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     merged = dict(base)
     for key, value in changes.items():
         before = merged.get(key)
-        is_section = isinstance(value, Mapping) and isinstance(before, Mapping)
-        if is_section and COMPONENT not in value:
-            value = merge(before, value)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            value = value if COMPONENT in value else merge(before, value)
         merged[key] = value
     return merged
 
@@ -154,7 +148,7 @@ def _read(path: str) -> dict[str, Any]:
         raise ValueError(f"{path}: not YAML: {error}") from None
     if not OmegaConf.is_dict(cfg):
         raise ValueError(f"{path}: expected keys and values, not a list")
-    return as_dict(cfg, resolve=False)
+    return OmegaConf.to_container(cfg, resolve=False)
 
 
 def _with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -178,7 +172,7 @@ def _with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"{' '.join(overrides)}: {said}") from None
-    return merge(values, as_dict(changes, resolve=False))
+    return merge(values, OmegaConf.to_container(changes, resolve=False))
 
 
 def _without(values: dict[str, Any], key: str, override: str) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def _read_value(
     wanted, rule = alternatives[0], None
     if get_origin(wanted) is Annotated:
         wanted, rule = get_args(wanted)
-    if is_dataclass(wanted):
+    if isinstance(wanted, type) and is_dataclass(wanted):
         rule = Settings(wanted)
     if isinstance(rule, Settings):
         given = rule.absent if value is None else _section(key, value)

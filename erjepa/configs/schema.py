@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -176,12 +176,15 @@ class Run:
                 f"resume_changes={self.resume_changes} is for a run that is gone on with, "
                 "resume_from_checkpoint=True"
             )
-        if self.validation["size"] is None:
+        # Sections come as they are read: keys and values.
+        validation = cast(dict[str, Any], self.validation)
+        stop = cast(dict[str, Any], self.stop)
+        if validation["size"] is None:
             for key, value in (
                 ("eval_every_n_steps", self.eval_every_n_steps),
-                ("validation.generate", self.validation["generate"]),
+                ("validation.generate", validation["generate"]),
                 ("keep_best", self.keep_best),
-                ("stop.patience", self.stop["patience"]),
+                ("stop.patience", stop["patience"]),
             ):
                 if value:
                     raise ValueError(

@@ -21,7 +21,7 @@ class Origin(NamedTuple):
     """Which of several datasets an example is from.
 
     Args:
-        part (int): number of the dataset among them, from 0.
+        part (int): place of the dataset among them.
         name (str): of the dataset.
     """
 

@@ -273,4 +273,4 @@ def _read(file: Path) -> np.ndarray | None:
 
 
 def _digest(block: np.ndarray) -> np.ndarray:
-    return np.frombuffer(hashlib.sha256(block.data).digest(), dtype=np.int32)
+    return np.frombuffer(hashlib.sha256(memoryview(block)).digest(), dtype=np.int32)

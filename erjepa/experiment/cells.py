@@ -95,7 +95,7 @@ def training_command(
         own["checkpoint_at_flops"] = list(experiment.budgets)
     if tokens is not None:
         own["stop.tokens"] = tokens
-    elif experiment.match == "flops":
+    elif experiment.match == "flops" and experiment.budgets:
         own["stop.flops"] = experiment.budgets[-1]
     if checkpoint.resumable_checkpoints(folder):
         own["resume_from_checkpoint"] = True

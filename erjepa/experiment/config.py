@@ -230,7 +230,7 @@ def _check_runs(experiment: Experiment, dataset: str) -> None:
 def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> None:
     """Check a run with overrides of several places, of which earlier ones win."""
     overrides: dict[str, Any] = {}
-    for place, keys in reversed(places.items()):
+    for place, keys in reversed(list(places.items())):
         overrides |= keys
         for key in keys:
             first = key.lstrip("~").partition(".")[0]

@@ -140,7 +140,8 @@ def _make_room(output_dir: Path, keep_last_n: int) -> None:
 
 
 def _is_within_epoch(path: Path) -> bool:
-    return _NAME.match(path.name).group(2) is not None
+    match = _NAME.match(path.name)
+    return match is not None and match.group(2) is not None
 
 
 def best_name(step: int | str) -> str:

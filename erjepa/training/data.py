@@ -17,7 +17,7 @@ from erjepa.datasets import (
     hold_out,
     predictor_token_ids,
 )
-from erjepa.packing import PairCollator
+from erjepa.packing import PairCollator, Views
 from erjepa.training.signals import leave_signals_to_parent
 
 log = utils.get_logger("INFO")
@@ -113,7 +113,7 @@ class TrainingPairs(NamedTuple):
     """
 
     sampler: StepSampler
-    loader: DataLoader
+    loader: DataLoader[Pair]
     held_out: list[int]
 
 
@@ -157,9 +157,9 @@ def training_pairs(
         seed=cfg.seed,
         shuffle=cfg.shuffle,
     )
-    loader: DataLoader = DataLoader(
+    loader: DataLoader[Pair] = DataLoader(
         # Of the pairs alone, which processes that are spawned can be given too.
-        Subset(cast("Dataset[Pair]", dataset.pairs), train),
+        Subset(cast(Dataset[Pair], dataset.pairs), train),
         batch_sampler=sampler,
         collate_fn=partial(collator.split, num_batches=cfg.gradient_accumulation_steps),
         num_workers=cfg.num_workers,
@@ -175,7 +175,7 @@ def pair_collators(
     cfg: DictConfig,
     tokenizer: Transform,
     *,
-    views: str,
+    views: Views,
     num_predictor_tokens: int,
     vocab_size: int,
     trim: bool,
@@ -185,7 +185,7 @@ def pair_collators(
     Args:
         cfg (DictConfig): config of the run.
         tokenizer (Transform): of the model.
-        views (str): layout of the views, or ``none``.
+        views (Views): layout of the views, or ``none``.
         num_predictor_tokens (int): k.
         vocab_size (int): of the model.
         trim (bool): cut rows to their longest.

@@ -114,9 +114,9 @@ def on_rank_zero(function: Callable[[], T]) -> T:
             dist.broadcast_object_list([None, _as_sent(error)])
             raise
     dist.broadcast_object_list(outcome)
-    result, error = outcome
-    if error is not None:
-        raise error
+    result, failure = outcome
+    if failure is not None:
+        raise failure
     return result
 
 

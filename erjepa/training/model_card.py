@@ -6,7 +6,7 @@ torchtune copies the base model's own card into every checkpoint; this one takes
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -82,7 +82,7 @@ def write_model_card(output_dir: Path) -> None:
         return  # a metric logger of the user's own that keeps no config
     summaries = sorted(output_dir.glob(f"evaluation/*/{SUMMARY}"))
     card = model_card(
-        cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(config_file))),
+        OmegaConf.to_container(OmegaConf.load(config_file)),
         {path.parent.name: json.loads(path.read_text()) for path in summaries},
     )
     checkpoints = {path.parent for path in output_dir.glob("*/*model*")}

@@ -88,7 +88,8 @@ class RunProgress:
         for name, limit in self._stop.items():
             if reached := self.totals.get(name):
                 expected = min(expected, math.ceil(self.steps * limit / reached))
-        return max(int(min(expected, self._stop.get("steps", expected))), self.steps)
+        expected = min(expected, int(self._stop.get("steps", expected)))
+        return max(expected, self.steps)
 
     def is_over(self) -> bool:
         """Whether a limit or the last epoch is reached."""

@@ -278,7 +278,9 @@ class RunCheckpoints:
         needed: int,
         **beside: Any,
     ) -> Path:
-        self._lock.require_folder()
+        lock = self._lock
+        assert lock is not None  # rank 0 has it, and writes
+        lock.require_folder()
         try:
             path = checkpoint.publish(
                 self._output_dir,
@@ -288,7 +290,7 @@ class RunCheckpoints:
             )
             write_model_card(self._output_dir)
         except Exception as error:
-            self._lock.require_folder()
+            lock.require_folder()
             scratch = self._output_dir / checkpoint.SCRATCH
             is_full = is_full_disk(error, scratch, needed)
             shutil.rmtree(scratch, ignore_errors=True)

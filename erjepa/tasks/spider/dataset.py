@@ -88,10 +88,9 @@ def spider_dataset(
             raise ValueError(f"dataset.{key}={value}: expected {' or '.join(known)}")
     schemas = _load_schemas(tables) if prompt == "with_schema" else None
     if split_by == "record":
-        records = load_records(
-            locate(source, "spider", split), split=split, revision=revision
-        )
-        records = [_as_chat(record) for record in records]
+        place = locate(source, "spider", split)
+        found = load_records(place, split=split, revision=revision)
+        records: Sequence[Record] = [_as_chat(record) for record in found]
     else:
         records = _split_by_database(source, split)
     records = subsample(records, max_examples, sample_seed)
