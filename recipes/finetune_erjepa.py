@@ -403,7 +403,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             cfg,
             self._model,
             self._run,
-            num_train=len(self._dataloader.dataset),  # type: ignore[arg-type]
+            num_train=self._sampler.num_examples,
             num_held_out=len(self._held_out),
             device=self._device,
         )

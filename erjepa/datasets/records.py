@@ -79,10 +79,6 @@ def _read_file(path: Path, name: str) -> list[Record]:
     return [Record(*read) for read in _READERS[suffix](path, name)]
 
 
-def _read_lines(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    return read_jsonl(path, name)
-
-
 def _read_json(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """An array of objects; or lines, which go by this ending, too."""
     content = path.read_bytes()
@@ -150,8 +146,8 @@ def _read_parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 _READERS = {
-    ".jsonl": _read_lines,
-    ".ndjson": _read_lines,
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
     ".json": _read_json,
     ".csv": _read_table,
     ".tsv": _read_table,

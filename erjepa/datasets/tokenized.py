@@ -6,6 +6,7 @@ are kept under a hash of the three, in the folder where ``datasets`` caches
 or the runs of a grid, map one file.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -235,10 +236,9 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
     """The block that is kept in ``file``, mapped; made where there is none that is whole."""
     from filelock import FileLock
 
-    if (block := _read(file)) is not None:
-        return block
+    if (kept := _read(file)) is not None:
+        return kept
     lock = FileLock(f"{file}.lock")
-    aside = file.with_suffix(f".{os.getpid()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()  # let go even where the process is killed
@@ -246,19 +246,27 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
         log.warning(f"{file.parent} cannot be written ({error}): tokens are not kept.")
         return make()
     try:
-        if (kept := _read(file)) is not None:
+        if (kept := _read(file)) is not None:  # made while this process waited
             return kept
         block = make()
+        kept = _write(file, block)
+        return block if kept is None else kept
+    finally:
+        lock.release()
+
+
+def _write(file: Path, block: np.ndarray) -> np.ndarray | None:
+    """The block as it lies in ``file`` from here on; ``None`` where that cannot be."""
+    aside = file.with_suffix(f".{os.getpid()}")
+    try:
         with aside.open("wb") as output:
             np.save(output, np.concatenate([_digest(block), block]))
         os.replace(aside, file)
     except OSError as error:
         log.warning(f"{file} cannot be written ({error}): tokens are not kept.")
-        aside.unlink(missing_ok=True)
-    finally:
-        lock.release()
-    kept = _read(file)
-    return block if kept is None else kept
+        with contextlib.suppress(OSError):
+            aside.unlink()
+    return _read(file)
 
 
 def _read(file: Path) -> np.ndarray | None:

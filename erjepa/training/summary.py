@@ -1,5 +1,7 @@
 """What a run is about to do, in some lines."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
@@ -32,7 +34,7 @@ def log_summary(
         num_held_out (int): pairs to validate on.
         device (torch.device): device of the run.
     """
-    values = OmegaConf.to_container(cfg, resolve=True)
+    values: Any = OmegaConf.to_container(cfg, resolve=True)
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     trained = sum(size for size, is_trained in sizes if is_trained)
     builder = values["model"]["_component_"].rpartition(".")[2]

@@ -131,6 +131,18 @@ def test_a_folder_that_cannot_be_written_costs_no_run(
     assert "tokens are not kept" in caplog.text
 
 
+def test_a_full_disk_costs_no_run(tokenizer, many, one_by_one, monkeypatch, caplog):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    tokenized.log.propagate = True
+    dataset = paired_dataset(tokenizer, source=many[0], new_system_prompt="Hm.")
+    assert list(dataset) == one_by_one
+    assert "No space left on device" in caplog.text
+    assert {file.suffix for file in many[1].iterdir()} == {".lock"}
+
+
 def test_a_tokenizer_without_a_hash_is_used_all_the_same(
     tokenizer, many, monkeypatch, caplog
 ):
