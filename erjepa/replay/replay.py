@@ -41,8 +41,10 @@ class EpisodicReplay:
         device (torch.device | str): where addresses, scores and counts live.
         weight (float): weight of the replay loss, beta; for the caller, who has the loss.
         budget (int | None): most pairs replayed in a step, R; None is the step's pairs.
-        selection (str): content, uniform, hard, current_batch (the step's own pairs as a
-            control), or the dotted path of a function like those in ``selection.py``.
+        selection (str): content, uniform, hard, mixed, current_batch (the step's own pairs
+            as a control), or the dotted path of a function like those in ``selection.py``.
+        mix (float): share of the budget that mixed selection draws uniformly; the rest is
+            by content.
         neighbors (int): slots retrieved per source by content selection, kappa.
         neighbor_order (str): how it lists them: batch (the first source's, then the
             second's, ...) or round_robin (every source's nearest, then every second, ...).
@@ -67,6 +69,7 @@ class EpisodicReplay:
         weight: float = 1.0,
         budget: int | None = None,
         selection: str = "content",
+        mix: float = 0.5,
         neighbors: int = 4,
         neighbor_order: str = "batch",
         fill: bool = False,
@@ -81,6 +84,7 @@ class EpisodicReplay:
             weight=weight,
             budget=budget,
             selection=selection,
+            mix=mix,
             neighbors=neighbors,
             neighbor_order=neighbor_order,
             fill=fill,
@@ -97,7 +101,9 @@ class EpisodicReplay:
         self.fill = fill
         self.seed = seed
         control = selection == "current_batch"
-        self._select = None if control else resolve_selection(selection, neighbor_order)
+        self._select = (
+            None if control else resolve_selection(selection, neighbor_order, mix)
+        )
         self._generator = torch.Generator("cpu").manual_seed(seed)
         table: SparseAddressTable | DenseAddressTable
         if address == "dense":
@@ -212,6 +218,7 @@ def validate_replay(
     weight: float = 1.0,
     budget: int | None = None,
     selection: str = "content",
+    mix: float = 0.5,
     neighbors: int = 4,
     neighbor_order: str = "batch",
     fill: bool = False,
@@ -237,6 +244,11 @@ def validate_replay(
         _at_least_one("budget", budget, "set replay.weight=0 to replay nothing")
     if selection != "current_batch":
         resolve_selection(selection)
+    if not _is_number(mix) or not 0 <= mix <= 1:
+        raise ValueError(
+            f"replay.mix must lie between 0 and 1, got {mix!r}; it is the share of the "
+            f"budget that mixed selection draws uniformly"
+        )
     _at_least_one("neighbors", neighbors, "it counts the slots retrieved per source")
     _one_of("neighbor_order", neighbor_order, tuple(NEIGHBOR_ORDERS))
     if not isinstance(fill, bool):

@@ -96,6 +96,32 @@ class ListMemory:
         chosen = chosen[:budget]
         return self.fill(chosen, budget) if fill else chosen
 
+    def mixed(
+        self,
+        embeddings,
+        current_ids,
+        *,
+        budget,
+        neighbors,
+        fill,
+        mix,
+        generator,
+        order="batch",
+    ):
+        drawn = int(mix * budget + 0.5)
+        chosen = self.content(
+            embeddings,
+            current_ids,
+            budget=budget - drawn,
+            neighbors=neighbors,
+            fill=False,
+            order=order,
+        )
+        left = [n for n in self.eligible(current_ids) if n not in chosen]
+        for pick in torch.randperm(len(left), generator=generator).tolist()[:drawn]:
+            chosen.append(left[pick])
+        return self.fill(chosen, budget) if fill else chosen
+
     def hard(self, current_ids, *, budget):
         eligible = self.eligible(current_ids)
         hardest = sorted(eligible, key=lambda n: (-self.slots[n]["score"].item(), n))
