@@ -2,7 +2,6 @@ import math
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,14 +24,16 @@ from erjepa.training.distributed import (
     gradient_scale,
     init_process_group,
 )
+from erjepa.training.fingerprint import fingerprint
 from erjepa.training.metrics import MetricsLog, step_metrics
 from erjepa.training.model import activation_offloading, build_model, set_up_model
 from erjepa.training.passes import PassOutput, PassResult, StepTotals, gather_pass
 from erjepa.training.progress import RunProgress
-from erjepa.training.random_state import random_state, set_random_state
+from erjepa.training.recipe_state import RecipeState
 from erjepa.training.replay_probe import ReplayProbe
-from erjepa.training.saving import RunCheckpoints, require_fresh_output
+from erjepa.training.saving import RunCheckpoints
 from erjepa.training.sharding import set_last_backward
+from erjepa.training.signals import StopSignals, end_with_launcher
 
 
 class FinetuneRecipeERJEPA(FTRecipeInterface):
@@ -49,9 +50,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     or every weight of one without. As in torchtune's distributed recipes: FSDP2, activation
     checkpointing and offloading, compile, gradient clipping, metric loggers, profiler.
 
-    Checkpoints are complete or absent, at the end of each epoch and every
-    ``save_every_n_steps``; ``resume_from_checkpoint=True`` goes on from the newest one as if the
-    run had not stopped. The adapter alone, or the model without one, is kept at each budget of
+    Checkpoints are complete or absent, at the end of each epoch, every ``save_every_n_steps``
+    and at SIGINT or SIGTERM; ``resume_from_checkpoint=True`` goes on from the newest one as if
+    the run had not stopped. The adapter alone, or the model without one, is kept at each budget of
     ``checkpoint_at_flops``, to compare runs at equal compute. With ``validation.size`` pairs
     held out of training, losses and accuracy on them are logged and ``keep_best`` keeps the
     best checkpoint; neither changes what is trained, nor counts as FLOPs, tokens or time of
@@ -86,8 +87,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._clip_grad_norm = float(
             "inf" if clip_grad_norm is None else clip_grad_norm
         )
-        validation = cfg.validation or {}
-        self._split = [validation.get("size"), validation.get("seed", 0)]
+        self._stop_signals = StopSignals()
 
     # ------------------------------------------------------------------ set-up
 
@@ -97,11 +97,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         replay = OmegaConf.to_container(cfg.replay or {"weight": 0}, resolve=True)
         self._loss_fn = config.instantiate(cfg.loss)
         erjepa.configs.require_files(cfg)
-        require_fresh_output(
-            Path(cfg.output_dir),
-            resume=cfg.resume_from_checkpoint,
-            flops_budgets=list(cfg.checkpoint_at_flops or []),
-        )
+        self._checkpoints = RunCheckpoints(cfg, self._device)
         tokenizer = config.instantiate(cfg.tokenizer)
         self._dataset = config.instantiate(cfg.dataset, tokenizer)
         views = cfg.views
@@ -109,7 +105,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             views = "none"  # plain SFT: nothing reads the embeddings of the views
         self._has_views = views != "none"
         num_predictor_tokens = cfg.num_predictor_tokens if self._has_views else 0
-        self._model, trained = build_model(
+        self._model, self._trained = build_model(
             cfg,
             dtype=self._dtype,
             trainable_dtype=self._trainable_dtype,
@@ -145,15 +141,19 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             cfg.max_steps_per_epoch or self._sampler.steps_per_epoch,
         )
         self._run = RunProgress(cfg.epochs, steps_per_epoch, cfg.stop or {})
-        self._checkpoints = RunCheckpoints(cfg, trained, self._device)
         self._metrics_log = MetricsLog(cfg, self._device)
 
+        self._fingerprint = fingerprint(
+            cfg,
+            pairs_of_a_step=self._sampler.examples_per_step,
+            pairs=self._dataloader.dataset,
+        )
         base, resumed, state = self.load_checkpoint()
         rows = base["tok_embeddings.weight"][self._collator.predictor_ids]
         set_up_model(
             cfg,
             self._model,
-            trained,
+            self._trained,
             base,
             resumed,
             rows if state is None else state["predictor"],
@@ -181,8 +181,16 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         profiler = cfg.profiler or DictConfig({"enabled": False})
         profiler["_component_"] = "torchtune.training.setup_torch_profiler"
         self._profiler, _ = config.instantiate(profiler)
+        self._state = RecipeState(
+            self._model,
+            self._optimizer,
+            self._lr_scheduler,
+            self._replay,
+            self._run,
+            self._device,
+        )
         if state is not None:
-            self._restore(state)
+            self._state.load_state_dict(state)
 
     def _require_whole_blocks(self, cfg: DictConfig) -> None:
         row_length = cfg.row_length
@@ -194,7 +202,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     # --------------------------------------------------------------- the step
 
-    def _train_step(self, batches: list[PackedBatch]) -> dict[str, float]:
+    def _train_step(
+        self, batches: list[PackedBatch], new_totals: StepTotals
+    ) -> dict[str, float]:
         """One optimizer step: the loss of Eq. 4, then the rules of the episodic memory.
 
         New and replayed pairs run one after the other, so gradients add up to those of the sum
@@ -202,7 +212,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         the whole step, the same on every rank.
         """
         # New pairs.
-        new_totals = self._totals_of(batches)
         is_probed = self._is_time_to_probe()
         new = self._forward_backward(
             batches, new_totals, last=self._replay is None or is_probed
@@ -256,13 +265,17 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         return all_reduce_sum(loss)
 
     def _totals_of(self, batches: list[PackedBatch]) -> StepTotals:
+        """Totals over the ranks, which learn with them whether one was told to stop."""
         counts = [
-            (b.num_labels, b.num_pairs, b.num_tokens, self._count_flops(b))
+            (b.num_labels, b.num_pairs, b.num_tokens, self._count_flops(b), 0)
             for b in batches
         ]
+        counts.append((0, 0, 0, 0, self._stop_signals.vote()))
         # On the CPU, so that nothing waits for the device.
         total = torch.tensor(counts, dtype=torch.int64).sum(dim=0)
-        return StepTotals(*all_reduce_sum(total).tolist())
+        *totals, votes = all_reduce_sum(total).tolist()
+        self._stop_signals.agree(votes)
+        return StepTotals(*totals)
 
     def _forward_backward(
         self,
@@ -342,40 +355,65 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     # ------------------------------------------------------------ the training loop
 
     def train(self) -> None:
-        """Run to the last epoch, or to the first of ``stop.flops``, ``.tokens``, ``.steps``."""
+        """Run to the last epoch, or to the first of ``stop.flops``, ``.tokens``, ``.steps``.
+
+        SIGINT and SIGTERM end it after the step, with a checkpoint to go on from.
+        """
         if self._on_cuda:
             training.cleanup_before_training()
-        run = self._run
         self._model.train()
         self._profiler.start()
-        while not run.is_over():
-            epoch = run.epoch
-            self._sampler.set_position(epoch, run.step_in_epoch)
-            steps = iter(self._dataloader)
-            bar = self._metrics_log.progress_bar(run)
-            for _ in range(run.step_in_epoch, run.steps_per_epoch):
-                start = time.perf_counter()
-                metrics = self._train_step(next(steps))
-                seconds = time.perf_counter() - start
-                run.advance(seconds)
-                validation = self._validate()
-                self._metrics_log.step(
-                    {**metrics, **validation},
-                    epoch=epoch,
-                    step=run.steps,
-                    seconds=seconds,
-                    bar=bar,
-                )
-                self._profiler.step()
-                # Before the one to resume from, so that a killed run leaves none out.
-                self._checkpoints.save_at_flops(self._model, run, metrics["step_flops"])
-                self._checkpoints.save_if_best(self._model, run, validation)
-                if run.is_time(self._save_every_n_steps):
-                    self.save_checkpoint()
-                if run.has_reached_stop():
-                    break
-            bar.close()
+        with self._stop_signals:
+            while not (self._run.is_over() or self.exit_code):
+                self._train_epoch()
+            if self.exit_code:
+                self._save_and_say_how_to_go_on()
         self._profiler.stop()
+
+    def _train_epoch(self) -> None:
+        run = self._run
+        epoch = run.epoch
+        self._sampler.set_position(epoch, run.step_in_epoch)
+        steps = iter(self._dataloader)
+        bar = self._metrics_log.progress_bar(run)
+        for _ in range(run.step_in_epoch, run.steps_per_epoch):
+            start = time.perf_counter()
+            batches = next(steps)
+            totals = self._totals_of(batches)
+            if self.exit_code:
+                break
+            metrics = self._train_step(batches, totals)
+            seconds = time.perf_counter() - start
+            run.advance(seconds)
+            validation = self._validate()
+            self._metrics_log.step(
+                {**metrics, **validation},
+                epoch=epoch,
+                step=run.steps,
+                seconds=seconds,
+                bar=bar,
+            )
+            self._profiler.step()
+            # Before the one to resume from, so that a killed run leaves none out.
+            self._checkpoints.save_at_flops(self._model, run, metrics["step_flops"])
+            self._checkpoints.save_if_best(self._model, run, validation)
+            if run.is_time(self._save_every_n_steps):
+                self.save_checkpoint()
+            if run.has_reached_stop():
+                break
+        bar.close()
+
+    def _save_and_say_how_to_go_on(self) -> None:
+        if not self._checkpoints.is_saved(self._run):
+            self.save_checkpoint()
+        if self._is_rank_zero:
+            print(self._checkpoints.way_on(self._run), flush=True)
+        dist.barrier()  # the launcher ends the others once one has left
+
+    @property
+    def exit_code(self) -> int:
+        """Of the process: 0, or 130 and 143 after SIGINT and SIGTERM."""
+        return self._stop_signals.exit_code
 
     def _validate(self) -> dict[str, float]:
         """What is measured on the held-out pairs, when it is time."""
@@ -420,53 +458,21 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]:
         """Base weights; trained weights and recipe state as well when resuming."""
-        return self._checkpoints.load(self._identity())
+        return self._checkpoints.load(self._model, self._trained, self._fingerprint)
 
     def save_checkpoint(self) -> None:
         """Write weights and all that a resumed run needs; complete or absent."""
-        optimizer = training.get_full_optimizer_state_dict(
-            self._model, self._optimizer, self._is_rank_zero, device=self._device
-        )
-        random_states: list[Any] = [None] * self._world_size
-        dist.all_gather_object(random_states, random_state(self._device))
-        state = {
-            **self._identity(),
-            **self._run.state_dict(),
-            "optimizer": optimizer,
-            "lr_scheduler": self._lr_scheduler.state_dict(),
-            "replay": None if self._replay is None else self._replay.state_dict(),
-            "random_states": random_states,
-        }
-        self._checkpoints.save(self._model, self._run, state)
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        """Put everything but the weights back to where the checkpoint was written."""
-        self._run.load_state_dict(state)
-        training.load_from_full_optimizer_state_dict(
-            self._model, self._optimizer, state["optimizer"], self._device
-        )
-        self._lr_scheduler.load_state_dict(state["lr_scheduler"])
-        if self._replay is not None and state["replay"] is not None:
-            self._replay.load_state_dict(state["replay"])
-        if len(state["random_states"]) == self._world_size:
-            set_random_state(state["random_states"][self._rank], self._device)
-
-    def _identity(self) -> dict[str, Any]:
-        """What decides the order of examples, and which are held out."""
-        return {
-            "seed": self._seed,
-            "examples of a step": self._sampler.examples_per_step,
-            "validation.size and .seed": self._split,
-        }
+        self._checkpoints.save(self._model, self._run, self._state.state_dict())
 
     def cleanup(self) -> None:
-        """Close the log and leave the process group."""
+        """Close the log, give up ``output_dir`` and leave the process group."""
         self._metrics_log.close()
+        self._checkpoints.close()
         dist.destroy_process_group()
 
 
 @erjepa.configs.parse
-def recipe_main(cfg: DictConfig) -> None:
+def recipe_main(cfg: DictConfig) -> int:
     """
     Entry point for the recipe.
 
@@ -474,6 +480,7 @@ def recipe_main(cfg: DictConfig) -> None:
         - Parameters specified in config (a path, or a name such as ``llama3_2_1b_synth``)
         - Overwritten by arguments from the command-line
     """
+    end_with_launcher()
     device = utils.get_device(device=cfg.device)
     init_process_group(device)
     if cfg.fsdp_cpu_offload:
@@ -484,6 +491,7 @@ def recipe_main(cfg: DictConfig) -> None:
     recipe.setup(cfg=cfg)
     recipe.train()
     recipe.cleanup()
+    return recipe.exit_code
 
 
 if __name__ == "__main__":

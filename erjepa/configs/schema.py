@@ -74,8 +74,10 @@ class Run:
     tokenizer: AnyComponent
     checkpointer: Checkpointer
     resume_from_checkpoint: bool = False
+    resume_changes: list[str] | None = None
     save_adapter_weights_only: bool = False
-    save_every_n_steps: Count | None = None
+    save_every_n_steps: Count | None = 500
+    keep_last_n: Count | None = 2
     checkpoint_at_flops: list[float] | None = None
 
     dataset: Dataset
@@ -151,6 +153,11 @@ class Run:
             raise ValueError(
                 f"checkpoint_at_flops must be an ascending list of FLOPs, got {budgets}"
             )
+        if self.resume_changes and not self.resume_from_checkpoint:
+            raise ValueError(
+                f"resume_changes={self.resume_changes} is for a run that is gone on with, "
+                "resume_from_checkpoint=True"
+            )
         if self.validation["size"] is None:
             for key, value in (
                 ("eval_every_n_steps", self.eval_every_n_steps),
@@ -184,6 +191,7 @@ SYNONYMS = {
     **dict.fromkeys(("precision", "torch_dtype"), "dtype"),
     **dict.fromkeys(("max_length", "max_seq_length"), "max_seq_len"),
     "save_steps": "save_every_n_steps",
+    **dict.fromkeys(("save_total_limit", "keep_last_n_checkpoints"), "keep_last_n"),
     "eval_steps": "eval_every_n_steps",
     "logging_steps": "log_every_n_steps",
     "gradient_checkpointing": "enable_activation_checkpointing",

@@ -1,65 +1,17 @@
-"""Processes of a grid, which end with it, and the lock that keeps two grids apart."""
+"""Processes of a grid, which end with it."""
 
 import contextlib
-import ctypes
-import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+from erjepa.training.signals import set_parent_death_signal
+
 _PATIENCE = 30.0  # seconds for the processes of a killed grid to end
-
-
-@contextlib.contextmanager
-def lock(output_dir: Path) -> Iterator[int]:
-    """Hold ``output_dir`` for one grid.
-
-    The processes of the grid hold the lock too, so a grid that is started over waits for
-    what a killed one has left.
-
-    Args:
-        output_dir (Path): folder of the experiment.
-
-    Yields:
-        int: descriptor of the lock.
-
-    Raises:
-        BlockingIOError: if another grid holds it.
-    """
-    with (output_dir / ".lock").open("a+") as file:
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                file.seek(0)
-                if _lives(file.read()) or time.monotonic() > deadline:
-                    raise BlockingIOError(
-                        f"another grid is running on {output_dir}; wait for it or "
-                        "choose another output_dir"
-                    ) from None
-                time.sleep(0.1)
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield file.fileno()
-
-
-def _lives(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def start(
@@ -67,8 +19,8 @@ def start(
 ) -> subprocess.Popen:
     """Start ``tune`` with its output added to ``log``.
 
-    On Linux the process is ended when the grid dies, however it dies: ``PR_SET_PDEATHSIG``
-    sends it SIGTERM, upon which a launcher ends its ranks.
+    On Linux the process is told when the grid dies, however it dies: ``PR_SET_PDEATHSIG``
+    sends it SIGTERM, upon which a run saves and ends.
 
     Args:
         command (Sequence[str]): arguments of ``tune``.
@@ -80,13 +32,11 @@ def start(
         subprocess.Popen: the process, leader of a group of its own.
     """
     parent = os.getpid()
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
     def end_with_parent() -> None:
-        if libc is not None:
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != parent:  # it died before that
-                os._exit(1)
+        set_parent_death_signal(signal.SIGTERM)
+        if os.getppid() != parent:  # it died before that
+            os._exit(1)
 
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as output:

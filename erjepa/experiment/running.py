@@ -35,6 +35,7 @@ from erjepa.experiment.results import (
     result_line,
 )
 from erjepa.training import checkpoint
+from erjepa.training.lock import FolderLock
 
 _POLL = 0.2  # seconds
 
@@ -60,10 +61,13 @@ def run_experiment(experiment: Experiment) -> list[str]:
         ValueError: if the output_dir holds another experiment.
     """
     output_dir = Path(experiment.output_dir).absolute()
-    output_dir.mkdir(parents=True, exist_ok=True)
-    with processes.lock(output_dir) as held:
+    # The processes of a grid hold the lock too: one that is started over waits for them.
+    lock = FolderLock(output_dir, "grid", inherited=True)
+    try:
         begin(output_dir, experiment)
-        return _Grid(experiment, output_dir, held).run()
+        return _Grid(experiment, output_dir, lock.fileno()).run()
+    finally:
+        lock.release()
 
 
 class _Grid:

@@ -3,12 +3,12 @@
 A checkpoint is one folder of ``output_dir``: ``epoch_0`` after the first epoch,
 ``epoch_1_step_40`` within the second, ``flops_0`` at the first of ``checkpoint_at_flops``. It
 holds what torchtune's checkpointer writes (weights, adapter, their configs),
-``progress.json``: where the run was, and ``predictor.pt``: the embeddings of the predictor
-tokens, where they are trained. The newest of an epoch or step also has ``recipe_state.pt``:
-all that a run needs to go on as if it had not stopped; without adapters that includes the
-weights in the precision that they are trained in, where the model's files are rounded. Those
-at FLOPs are for scoring, and so is ``best``, a link to the one that did best on validation,
-``best_step_80``.
+``progress.json``: where the run was, ``predictor.pt``: the embeddings of the predictor
+tokens, where they are trained, and ``manifest.json``: the size and SHA-256 of each file. The
+newest of an epoch or step also have ``recipe_state.pt``: all that a run needs to go on as if
+it had not stopped; without adapters that includes the weights in the precision that they are
+trained in, where the model's files are rounded. Those at FLOPs are for scoring, and so is
+``best``, a link to the one that did best on validation, ``best_step_80``.
 
 torchtune writes the files of a checkpoint one after the other where they are to be found, so
 a killed run can leave half of one. Here they are written aside, and one rename puts them in
@@ -18,15 +18,21 @@ place.
 import json
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torchtune import utils
 
+from erjepa.training.manifest import MANIFEST, damage, write_manifest
+from erjepa.training.model_card import CARD
 from erjepa.training.peft_adapter import set_peft_adapter_apart
+
+log = utils.get_logger("INFO")
 
 RECIPE_STATE = "recipe_state.pt"
 ADAPTER = "adapter_model.pt"
@@ -78,11 +84,11 @@ def publish(
     progress: dict[str, Any],
     predictor: Tensor | None = None,
     state: dict[str, Any] | None = None,
+    keep_last_n: int | None = None,
 ) -> Path:
     """Write a checkpoint aside, then put it in place at once.
 
-    Older checkpoints keep their weights and, to one with a ``state``, give up their
-    ``recipe_state.pt``.
+    After one with a ``state`` the oldest make room: see ``keep_last_n``.
 
     Args:
         output_dir (Path): folder of the run.
@@ -92,6 +98,9 @@ def publish(
         progress (dict[str, Any]): contents of ``progress.json``.
         predictor (Tensor | None): trained embeddings of the k predictor tokens, [k, H].
         state (dict[str, Any] | None): contents of ``recipe_state.pt``.
+        keep_last_n (int | None): how many checkpoints to go on from are kept, this one
+            included. Older ones at the end of an epoch keep their weights; those within an
+            epoch are deleted. ``None``: all are kept as they are.
 
     Returns:
         Path: the checkpoint.
@@ -108,17 +117,30 @@ def publish(
         torch.save(predictor, written / PREDICTOR)
     if state is not None:
         torch.save(state, written / RECIPE_STATE)
-    for file in written.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as handle:
-                os.fsync(handle.fileno())
-    older = checkpoints(output_dir) if state is not None else []
+    write_manifest(written, leave_out=[CARD])
     final = output_dir / name
     os.rename(written, final)
+    if state is not None and keep_last_n is not None:
+        _make_room(output_dir, keep_last_n)
     shutil.rmtree(scratch)
-    for path in older:
-        (path / RECIPE_STATE).unlink(missing_ok=True)
     return final
+
+
+def _make_room(output_dir: Path, keep_last_n: int) -> None:
+    kept = resumable_checkpoints(output_dir)[-keep_last_n:]
+    for path in checkpoints(output_dir):
+        if path in kept:
+            continue
+        if _is_within_epoch(path):
+            os.rename(
+                path, output_dir / SCRATCH / path.name
+            )  # absent first, then deleted
+        else:
+            (path / RECIPE_STATE).unlink(missing_ok=True)
+
+
+def _is_within_epoch(path: Path) -> bool:
+    return _NAME.match(path.name).group(2) is not None
 
 
 def best_name(step: int | str) -> str:
@@ -151,18 +173,18 @@ def load_predictor(path: Path) -> Tensor | None:
     return torch.load(file, weights_only=True) if file.is_file() else None
 
 
-def load_latest(output_dir: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """The newest checkpoint that a run can go on from.
+def latest(output_dir: Path) -> Path:
+    """The newest checkpoint that a run can go on from, after every file of it was read.
 
     Args:
         output_dir (Path): folder of the run.
 
     Returns:
-        tuple[Path, dict[str, Any], dict[str, Any]]: its folder, trained weights in
-        torchtune's format, and recipe state, ``predictor`` included.
+        Path: its folder.
 
     Raises:
         FileNotFoundError: if there is none.
+        ValueError: if it is damaged, naming the file, and the newest one that is not.
     """
     resumable = resumable_checkpoints(output_dir)
     if not resumable:
@@ -171,15 +193,54 @@ def load_latest(output_dir: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]
             f"{RECIPE_STATE}. Set output_dir to that of the run to go on with, or start "
             "one: resume_from_checkpoint=False and an output_dir without checkpoints."
         )
-    newest = resumable[-1]
+    *older, newest = checkpoints(output_dir)
+    if found := damage(newest):
+        intact = [p for p in older if p in resumable and not damage(p)]
+        if not intact:
+            raise ValueError(f"{found}. No other checkpoint can be gone on from.")
+        later = map(str, [*older, newest][older.index(intact[-1]) + 1 :])
+        raise ValueError(
+            f"{found}. {intact[-1].name} is intact; to go on from it, first\n"
+            f"  {shlex.join(['rm', '-r', *later])}"
+        )
+    return newest
+
+
+def load_resumable(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a run goes on from.
+
+    Args:
+        path (Path): a checkpoint with a recipe state.
+
+    Returns:
+        tuple[dict[str, Any], dict[str, Any]]: trained weights in torchtune's format, and
+        recipe state, ``predictor`` included.
+    """
     # Mapped, so that the ranks of a machine share what they read.
     options = {"map_location": "cpu", "weights_only": True, "mmap": True}
-    state = torch.load(newest / RECIPE_STATE, **options)
-    if (newest / ADAPTER).is_file():
-        trained = torch.load(newest / ADAPTER, **options)
+    state = torch.load(path / RECIPE_STATE, **options)
+    if (path / ADAPTER).is_file():
+        trained = torch.load(path / ADAPTER, **options)
     else:
         trained = state.pop("weights")
-    return newest, trained, {**state, "predictor": load_predictor(newest)}
+    return trained, {**state, "predictor": load_predictor(path)}
+
+
+def require_intact(path: Path, names: Iterable[str]) -> None:
+    """Read files of a checkpoint, and fail if one is not what was written.
+
+    Args:
+        path (Path): folder of the checkpoint; one without a manifest was not written by a
+            run, and is taken as it is, with a warning.
+        names (Iterable[str]): files of it that are going to be used.
+
+    Raises:
+        ValueError: naming the file.
+    """
+    if not (path / MANIFEST).is_file():
+        log.warning(f"{path} has no {MANIFEST}: its files cannot be checked.")
+    elif found := damage(path, names):
+        raise ValueError(f"{found}. Score another checkpoint.")
 
 
 def resumable_checkpoints(output_dir: Path) -> list[Path]:

@@ -17,6 +17,7 @@ from erjepa.datasets import (
     predictor_token_ids,
 )
 from erjepa.packing import PairCollator
+from erjepa.training.signals import leave_signals_to_parent
 
 log = utils.get_logger("INFO")
 
@@ -161,6 +162,7 @@ def training_pairs(
         batch_sampler=sampler,
         collate_fn=partial(collator.split, num_batches=cfg.gradient_accumulation_steps),
         num_workers=cfg.num_workers,
+        worker_init_fn=leave_signals_to_parent,
         pin_memory=pin_memory,
         # Else every new iterator would draw from the state that LoRA dropout uses.
         generator=torch.Generator(),

@@ -1,11 +1,16 @@
 """Collectives of the recipes, one process included."""
 
 import os
+import pickle
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torchtune import training
+
+T = TypeVar("T")
 
 
 def init_process_group(device: torch.device) -> None:
@@ -67,3 +72,38 @@ def gather_interleaved(mine: Tensor, total: int) -> Tensor:
     gathered = [torch.empty_like(padded) for _ in range(world_size)]
     dist.all_gather(gathered, padded)
     return torch.stack(gathered, dim=1).flatten(0, 1)[:total]
+
+
+def on_rank_zero(function: Callable[[], T]) -> T:
+    """Call ``function`` on rank 0 alone, while the others wait for its outcome.
+
+    Args:
+        function (Callable[[], T]): what one rank is to do for all.
+
+    Returns:
+        T: what it returned, on every rank.
+
+    Raises:
+        Exception: what it raised, on every rank: none is left waiting for one that failed.
+    """
+    outcome: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            outcome[0] = function()
+        except Exception as error:
+            dist.broadcast_object_list([None, _as_sent(error)])
+            raise
+    dist.broadcast_object_list(outcome)
+    result, error = outcome
+    if error is not None:
+        raise error
+    return result
+
+
+def _as_sent(error: Exception) -> Exception:
+    """The error, or one of its text where it does not survive being sent."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -94,6 +94,16 @@ class RunProgress:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where :meth:`state_dict` was taken; ``state`` may hold more."""
+        """Go to where :meth:`state_dict` was taken; ``state`` may hold more.
+
+        Raises:
+            ValueError: if this run's epochs end before that.
+        """
+        if state["step_in_epoch"] >= self.steps_per_epoch:
+            raise ValueError(
+                f"the checkpoint was written after {state['step_in_epoch']} steps of an "
+                f"epoch, and an epoch of this run has {self.steps_per_epoch}: keep the "
+                "dataset and max_steps_per_epoch that the run was started with"
+            )
         self.epoch, self.step_in_epoch = state["epoch"], state["step_in_epoch"]
         self.totals, self.best = state["totals"], state["best"]

@@ -1,6 +1,8 @@
 """The checkpoints of a run: when they are written, from which weights, with what beside them."""
 
-from collections.abc import Sequence
+import contextlib
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,18 @@ from torchtune import config, training, utils
 
 from erjepa.objective import PackedDecoder
 from erjepa.training import checkpoint
+from erjepa.training.distributed import on_rank_zero
+from erjepa.training.fingerprint import changed_keys, digest_of_weights
+from erjepa.training.lock import FolderLock
 from erjepa.training.model_card import write_model_card
 from erjepa.training.progress import RunProgress
+from erjepa.training.signals import resuming_command
+from erjepa.training.space import (
+    checkpoint_sizes,
+    free_bytes,
+    is_full_disk,
+    readable,
+)
 from erjepa.training.trained import Trained
 
 log = utils.get_logger("INFO")
@@ -22,65 +34,130 @@ log = utils.get_logger("INFO")
 class RunCheckpoints:
     """Writes the checkpoints of a run, and finds the one to go on from.
 
-    Each call that saves is made by all ranks; rank 0 writes.
+    Holds ``output_dir`` for the run, until :meth:`close`. Each call is made by all ranks; rank
+    0 writes, and what goes wrong there is raised on all.
 
     Args:
         cfg (DictConfig): config of the run.
-        trained (Trained): what of the model is trained.
         device (torch.device): device of the run.
 
     Raises:
-        ValueError: if adapters alone are to be saved, and there are none.
+        BlockingIOError: if another run holds the folder.
+        FileExistsError: if it has checkpoints of a run that is not to be gone on with.
+        ValueError: if that kept other budgets.
     """
 
-    def __init__(self, cfg: DictConfig, trained: Trained, device: torch.device) -> None:
+    def __init__(self, cfg: DictConfig, device: torch.device) -> None:
+        self._output_dir = Path(cfg.output_dir)
+        self._resume = cfg.resume_from_checkpoint
+        self._flops_budgets = list(cfg.checkpoint_at_flops or [])
+        self._lock: FolderLock | None = None
+        on_rank_zero(self._claim)
+        scratch = self._output_dir / checkpoint.SCRATCH
+        self._checkpointer = config.instantiate(
+            cfg.checkpointer, output_dir=str(scratch)
+        )
+        with contextlib.suppress(OSError):
+            scratch.rmdir()  # the checkpointer makes it
         self._adapter_only = cfg.save_adapter_weights_only
+        self._keep_best = cfg.keep_best
+        self._keep_last_n = cfg.keep_last_n
+        self._resume_changes = list(cfg.resume_changes or [])
+        self._epochs = cfg.epochs
+        self._device = device
+        self._is_rank_zero = dist.get_rank() == 0
+        self._saved_at = 0
+
+    def _claim(self) -> None:
+        self._lock = FolderLock(self._output_dir, "run")
+        require_fresh_output(
+            self._output_dir, resume=self._resume, flops_budgets=self._flops_budgets
+        )
+
+    def load(
+        self, model: PackedDecoder, trained: Trained, fingerprint: Mapping[str, Any]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]:
+        """Base weights; trained weights and recipe state as well when resuming.
+
+        Args:
+            model (PackedDecoder): the model, which may be on the meta device.
+            trained (Trained): what of it is trained.
+            fingerprint (Mapping[str, Any]): what decides the run.
+
+        Returns:
+            tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]: the
+            three. The recipe state has ``changed``: the keys that differ from the run
+            which saved it.
+
+        Raises:
+            FileNotFoundError: if there is nothing to go on from.
+            ValueError: naming the file that is damaged, or what differs in this run; if
+                adapters alone are to be saved, and there are none.
+            OSError: if there is no room for a checkpoint.
+        """
         if self._adapter_only and not trained.has_adapters:
             raise ValueError(
                 "save_adapter_weights_only=True, but the model has no adapters; set it to "
                 "False"
             )
-        self._output_dir = Path(cfg.output_dir)
-        self._checkpointer = config.instantiate(
-            cfg.checkpointer, output_dir=str(self._output_dir / checkpoint.SCRATCH)
-        )
-        self._resume = cfg.resume_from_checkpoint
-        self._flops_budgets = list(cfg.checkpoint_at_flops or [])
-        self._keep_best = cfg.keep_best
-        self._trained = trained
-        self._device = device
-        self._is_rank_zero = dist.get_rank() == 0
-
-    def load(
-        self, identity: dict[str, Any]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]:
-        """Base weights; trained weights and recipe state as well when resuming.
-
-        Args:
-            identity (dict[str, Any]): what a resumed run must have in common with that
-                which saved, by its name in the recipe state.
-
-        Returns:
-            tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]: the
-            three.
-
-        Raises:
-            FileNotFoundError: if there is nothing to go on from.
-            ValueError: naming what differs in the run to go on with.
-        """
+        path = None
+        if self._resume:
+            path = on_rank_zero(lambda: checkpoint.latest(self._output_dir))
         base = self._checkpointer.load_checkpoint()[training.MODEL_KEY]
-        if not self._resume:
-            return base, None, None
-        path, resumed, state = checkpoint.load_latest(self._output_dir)
-        for name, value in identity.items():
-            if state[name] != value:
-                raise ValueError(
-                    f"{path} was written with {name} {state[name]}, this run has {value}; "
-                    "a resumed run keeps its seed, its validation pairs and its batch_size "
-                    "x gradient_accumulation_steps x ranks."
-                )
-        utils.log_rank_zero(log, f"Resuming from {path}.")
+        self._trained = trained
+        self._fingerprint = {**fingerprint, "base model": digest_of_weights(base)}
+        self._sizes = checkpoint_sizes(
+            base.values(),
+            [p for p in model.parameters() if p.requires_grad],
+            has_adapters=trained.has_adapters,
+            adapter_only=self._adapter_only,
+        )
+        resumed, state, epochs = None, None, self._epochs
+        if path is not None:
+            resumed, state = checkpoint.load_resumable(path)
+            state["changed"] = changed_keys(
+                state["fingerprint"], self._fingerprint, self._resume_changes, path
+            )
+            self._saved_at = state["totals"]["steps"]
+            epochs -= state["epoch"]
+            utils.log_rank_zero(log, f"Resuming from {path}.")
+        on_rank_zero(lambda: self._require_space(epochs))
         return base, resumed, state
+
+    def _require_space(self, epochs: int) -> None:
+        one, free = self._sizes.whole, free_bytes(self._output_dir)
+        states = self._sizes.state * ((self._keep_last_n or 0) + 1)
+        inference = self._sizes.weights + self._sizes.adapter
+        bests = 2 if self._keep_best else 0
+        run = (epochs + bests) * inference + states
+        run += len(self._flops_budgets) * self._sizes.adapter
+        less = "save_adapter_weights_only=True or keep_last_n=1 take less"
+        if free < one:
+            raise OSError(
+                f"output_dir={self._output_dir}: a checkpoint takes about "
+                f"{readable(one)}, and {readable(free)} are free. Make room or choose "
+                f"another output_dir; {less}."
+            )
+        if free < run:
+            log.warning(
+                f"{self._output_dir} may fill up: the checkpoints of {epochs} epochs take "
+                f"about {readable(run)}, and {readable(free)} are free; {less}."
+            )
+
+    def is_saved(self, run: RunProgress) -> bool:
+        """Whether there is nothing new to go on from; nor is there before the first step."""
+        return self._saved_at == run.steps
+
+    def way_on(self, run: RunProgress) -> str:
+        """How to go on with a run that was told to stop, for its user."""
+        if not run.steps:
+            return "Stopped before the first step: there is nothing to go on from."
+        return f"Stopped after step {run.steps}. To go on:\n  {resuming_command()}"
+
+    def close(self) -> None:
+        """Let other runs have ``output_dir``."""
+        if self._lock is not None:
+            self._lock.release()
 
     def save(
         self, model: PackedDecoder, run: RunProgress, state: dict[str, Any]
@@ -93,18 +170,25 @@ class RunCheckpoints:
             state (dict[str, Any]): all that a resumed run needs besides the weights.
         """
         weights, predictor = self._gather(model)
-        if self._is_rank_zero:
-            kept = self._trained.resumable(weights)
+
+        def write() -> None:
+            own = {**state, "fingerprint": self._fingerprint}
+            if (kept := self._trained.resumable(weights)) is not None:
+                own["weights"] = kept
             path = self._publish(
                 run.checkpoint_name(),
                 weights,
                 self._adapter_only,
+                needed=self._sizes.whole,
                 progress=run.summary(),
                 predictor=predictor,
-                state=state if kept is None else {**state, "weights": kept},
+                state=own,
+                keep_last_n=self._keep_last_n,
             )
             log.info(f"Saved {path}.")
-        dist.barrier()
+
+        on_rank_zero(write)
+        self._saved_at = run.steps
 
     def save_at_flops(
         self, model: PackedDecoder, run: RunProgress, step_flops: int
@@ -125,18 +209,22 @@ class RunCheckpoints:
         if not reached:
             return
         weights, predictor = self._gather(model)
-        for name, budget in reached if self._is_rank_zero else ():
-            # A run that was killed after writing it comes by again.
-            if not (self._output_dir / name).is_dir():
-                path = self._publish(
-                    name,
-                    weights,
-                    self._trained.has_adapters,
-                    progress={"budget": budget, **run.summary()},
-                    predictor=predictor,
-                )
-                log.info(f"Saved {path}.")
-        dist.barrier()
+
+        def write() -> None:
+            for name, budget in reached:
+                # A run that was killed after writing it comes by again.
+                if not (self._output_dir / name).is_dir():
+                    path = self._publish(
+                        name,
+                        weights,
+                        self._trained.has_adapters,
+                        needed=self._sizes.whole - self._sizes.state,
+                        progress={"budget": budget, **run.summary()},
+                        predictor=predictor,
+                    )
+                    log.info(f"Saved {path}.")
+
+        on_rank_zero(write)
 
     def save_if_best(
         self, model: PackedDecoder, run: RunProgress, validation: dict[str, float]
@@ -157,7 +245,8 @@ class RunCheckpoints:
             return
         run.best = {measured[0]: score}
         weights, predictor = self._gather(model)
-        if self._is_rank_zero:
+
+        def write() -> None:
             path = self._output_dir / checkpoint.best_name(run.steps)
             # A run that was killed after writing it comes by again.
             if not path.is_dir():
@@ -165,12 +254,14 @@ class RunCheckpoints:
                     path.name,
                     weights,
                     self._adapter_only,
+                    needed=self._sizes.whole - self._sizes.state,
                     progress={**validation, **run.summary()},
                     predictor=predictor,
                 )
             checkpoint.set_best(path)
             log.info(f"Saved {path}: {measured[0]} {validation[measured[0]]:.4f}.")
-        dist.barrier()
+
+        on_rank_zero(write)
 
     def _gather(self, model: PackedDecoder) -> tuple[dict[str, Tensor], Tensor | None]:
         """The decoder's weights and the predictor tokens' embeddings, whole on rank 0."""
@@ -188,16 +279,41 @@ class RunCheckpoints:
         name: str,
         weights: dict[str, Tensor],
         adapter_only: bool,
+        *,
+        needed: int,
         **beside: Any,
     ) -> Path:
-        path = checkpoint.publish(
-            self._output_dir,
-            name,
-            lambda epoch: self._write_weights(weights, epoch, adapter_only),
-            **beside,
-        )
-        write_model_card(self._output_dir)
+        self._lock.require_folder()
+        try:
+            path = checkpoint.publish(
+                self._output_dir,
+                name,
+                lambda epoch: self._write_weights(weights, epoch, adapter_only),
+                **beside,
+            )
+            write_model_card(self._output_dir)
+        except Exception as error:
+            self._lock.require_folder()
+            scratch = self._output_dir / checkpoint.SCRATCH
+            is_full = is_full_disk(error, scratch, needed)
+            shutil.rmtree(scratch, ignore_errors=True)
+            if is_full:
+                raise OSError(self._no_room(name, needed)) from error
+            raise
         return path
+
+    def _no_room(self, name: str, needed: int) -> str:
+        resumable = checkpoint.resumable_checkpoints(self._output_dir)
+        way_on = "There is no checkpoint to go on from"
+        if resumable:
+            way_on = (
+                f"{resumable[-1].name} is whole: make room, and go on from it with\n"
+                f"  {resuming_command()}"
+            )
+        return (
+            f"output_dir={self._output_dir}: no room for {name}, which takes about "
+            f"{readable(needed)}; {readable(free_bytes(self._output_dir))} are free. {way_on}"
+        )
 
     def _write_weights(
         self, weights: dict[str, Tensor], epoch: str, adapter_only: bool

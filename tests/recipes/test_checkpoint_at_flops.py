@@ -45,7 +45,8 @@ def written(path):
 def by_step(base, data, tmp_path_factory):
     """A run of 12 steps on two ranks with a checkpoint at every step."""
     output_dir = tmp_path_factory.mktemp("by_step")
-    train(config(base, data, output_dir, save_every_n_steps=1), 2)
+    every = {"save_every_n_steps": 1, "keep_last_n": "null"}
+    train(config(base, data, output_dir, **every), 2)
     return output_dir
 
 

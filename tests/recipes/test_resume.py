@@ -45,6 +45,7 @@ def config(base, data, output_dir, **overrides):
         "replay__capacity": 30,
         "batch_size": 4,
         "save_every_n_steps": 2,
+        "keep_last_n": 3,
         "model__lora_dropout": 0.1,
         **overrides,
     }

@@ -1,0 +1,140 @@
+"""What decides a run, kept in its checkpoints, so that a resumed run is the same one."""
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from erjepa.datasets import Pair
+
+# Keys that decide which weights a run arrives at. The data counts by its tokens, the base model
+# by its weights, wherever they lie. Of a step its pairs count, not how they are cut into ranks
+# and rows. All other keys are about where, how long and how fast it runs, and what it reports.
+DECIDING = (
+    *("model", "dtype", "trainable_dtype"),
+    *("loss", "num_predictor_tokens", "predictor_tokens", "train_predictor_tokens"),
+    *("views", "train_on_input", "train_end_of_turn", "replay", "shuffle"),
+    *("optimizer", "lr_scheduler", "clip_grad_norm", "max_steps_per_epoch"),
+)
+_FAST = ("optimizer.fused", "optimizer.foreach")  # the same update, computed otherwise
+# Without these there is no place in the data to go on from.
+_FIXED = ("seed", "pairs of a step", "validation.size", "validation.seed")
+_SAMPLE = 256  # numbers of each weight
+
+
+def fingerprint(
+    cfg: DictConfig, *, pairs_of_a_step: int, pairs: Iterable[Pair]
+) -> dict[str, Any]:
+    """What decides the run, by dotted key.
+
+    Args:
+        cfg (DictConfig): config of the run.
+        pairs_of_a_step (int): over all ranks and micro-batches.
+        pairs (Iterable[Pair]): that it trains on, in the order of their dataset.
+
+    Returns:
+        dict[str, Any]: numbers, texts and lists.
+    """
+    values = OmegaConf.to_container(cfg, resolve=True)
+    found: dict[str, Any] = {
+        "seed": values["seed"],
+        "pairs of a step": pairs_of_a_step,
+        "validation.size": values["validation"]["size"],
+        "validation.seed": values["validation"]["seed"],
+        "dataset": _digest_of_pairs(pairs),
+    }
+    for key in DECIDING:
+        found.update(_flat(key, values[key]))
+    return {key: value for key, value in found.items() if key not in _FAST}
+
+
+def digest_of_weights(weights: Mapping[str, Tensor]) -> str:
+    """Short digest of a model: names, shapes and some numbers of each weight."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(weights.items()):
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+        row = weight[tuple(n // 2 for n in weight.shape[:-1])].reshape(-1)[:_SAMPLE]
+        digest.update(row.contiguous().view(torch.uint8).numpy().tobytes())
+    return f"{len(weights)} weights, {digest.hexdigest()[:12]}"
+
+
+def changed_keys(
+    saved: Mapping[str, Any],
+    mine: Mapping[str, Any],
+    allowed: Collection[str],
+    where: object,
+) -> set[str]:
+    """The keys that a resumed run has changed, all of them allowed.
+
+    Args:
+        saved (Mapping[str, Any]): fingerprint of the run that wrote the checkpoint.
+        mine (Mapping[str, Any]): that of the run which goes on with it.
+        allowed (Collection[str]): ``resume_changes``; a section allows all of its keys.
+        where (object): the checkpoint, for messages.
+
+    Returns:
+        set[str]: dotted keys.
+
+    Raises:
+        ValueError: naming what differs without being allowed, or is allowed and no key.
+    """
+    known = {**saved, **mine}
+    for name in allowed:
+        if name in _FIXED or not any(_is_under(key, name) for key in known):
+            raise ValueError(
+                f"resume_changes: {name} is none of the keys that a resumed run may "
+                f"change: {', '.join(key for key in known if key not in _FIXED)}"
+            )
+    changed = {key for key in known if saved.get(key) != mine.get(key)}
+    refused = {
+        key
+        for key in changed
+        if key in _FIXED or not any(_is_under(key, name) for name in allowed)
+    }
+    if not refused:
+        return changed
+    lines = [
+        f"  {key}: {saved.get(key)} there, {mine.get(key)} here"
+        for key in known
+        if key in refused
+    ]
+    ways = []
+    if refused.intersection(_FIXED):
+        ways.append(
+            "A resumed run keeps its seed, its validation pairs and its batch_size x "
+            "gradient_accumulation_steps x ranks."
+        )
+    if free := sorted(refused.difference(_FIXED)):
+        ways.append(
+            f"Keep what it had, or allow the change: resume_changes=[{','.join(free)}]"
+        )
+    raise ValueError(
+        "\n".join([f"{where} was written with other settings:", *lines, *ways])
+    )
+
+
+def _is_under(key: str, name: str) -> bool:
+    return key == name or key.startswith(f"{name}.")
+
+
+def _flat(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return {key: value}
+    found = {}
+    for name, below in value.items():
+        found.update(_flat(f"{key}.{name}", below))
+    return found
+
+
+def _digest_of_pairs(pairs: Iterable[Pair]) -> str:
+    digest, count = hashlib.sha256(), 0
+    for pair in pairs:
+        lengths = [len(segment) for segment in pair.segments]
+        digest.update(f"{pair.example_id} {lengths}".encode())
+        for segment in pair.segments:
+            digest.update(segment)
+        count += 1
+    return f"{count} pairs, {digest.hexdigest()[:12]}"

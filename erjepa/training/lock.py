@@ -1,0 +1,127 @@
+"""The lock on a folder of output: one run, or one grid of runs, writes there at a time."""
+
+import json
+import os
+import socket
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from torchtune import utils
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+log = utils.get_logger("INFO")
+
+LOCK = ".lock"
+_PATIENCE = 30.0  # seconds for what a killed holder has left to end
+
+
+class FolderLock:
+    """Holds ``folder`` until :meth:`release`, or until the process ends, however it ends.
+
+    The system gives the lock back, so a killed holder leaves nothing to clear away. The file
+    says who holds it. Where there is no ``flock``, as on Windows or some network drives, a
+    warning takes the place of the lock.
+
+    Args:
+        folder (Path): folder of output, made if there is none.
+        what (str): what is to hold it: ``run`` or ``grid``.
+        inherited (bool): whether processes that this one starts hold it too, until the last
+            of them ends.
+
+    Raises:
+        BlockingIOError: naming the holder, if there is one.
+    """
+
+    def __init__(self, folder: Path, what: str, *, inherited: bool = False) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._file = (folder / LOCK).open("a+")
+        deadline = time.monotonic() + _PATIENCE
+        while not self._try():
+            holder = _holder(self._file)
+            if _lives(holder) or time.monotonic() > deadline:
+                self._file.close()
+                raise BlockingIOError(_refusal(folder, what, holder))
+            time.sleep(0.1)
+        self._file.truncate(0)
+        now = datetime.now().astimezone().isoformat(" ", "seconds")
+        who = {"what": what, "pid": os.getpid(), "host": socket.gethostname()}
+        self._file.write(json.dumps({**who, "since": now}) + "\n")
+        self._file.flush()
+        if not inherited and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._file.close)
+
+    def fileno(self) -> int:
+        """Descriptor of the lock, for processes that are to hold it too."""
+        return self._file.fileno()
+
+    def require_folder(self) -> None:
+        """Fail if the folder has been deleted or replaced since it was locked.
+
+        Raises:
+            FileNotFoundError: naming the folder.
+        """
+        try:
+            same = os.path.samestat(
+                os.stat(self._folder / LOCK), os.fstat(self._file.fileno())
+            )
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise FileNotFoundError(
+                f"output_dir={self._folder} was deleted or replaced while the run was going"
+            )
+
+    def release(self) -> None:
+        """Let others have the folder."""
+        self._file.close()
+
+    def _try(self) -> bool:
+        if fcntl is None:
+            log.warning(f"No locks here: let one run alone write to {self._folder}.")
+            return True
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            log.warning(
+                f"{self._folder} cannot be locked ({error}): let one run alone write to it."
+            )
+        return True
+
+
+def _holder(file: Any) -> dict[str, Any]:
+    file.seek(0)
+    try:
+        return dict(json.loads(file.read()))
+    except ValueError:  # it is just being written
+        return {}
+
+
+def _lives(holder: dict[str, Any]) -> bool:
+    """Whether the process is alive, as far as that can be known from here."""
+    if not holder:
+        return False
+    if holder["host"] != socket.gethostname():
+        return True
+    try:
+        os.kill(holder["pid"], 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _refusal(folder: Path, what: str, holder: dict[str, Any]) -> str:
+    who = f"another {holder.get('what', what)} is running on {folder}"
+    if holder:
+        who += f": process {holder['pid']} on {holder['host']}, since {holder['since']}"
+    return f"{who}; wait for it, end it, or choose another output_dir"

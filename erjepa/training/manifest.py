@@ -1,0 +1,93 @@
+"""The manifest of a checkpoint: size and SHA-256 of each file, so that damage is found."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+_CHUNK = 1 << 20  # bytes
+_THREADS = 4  # hashing leaves the interpreter to others
+
+
+def write_manifest(folder: Path, leave_out: Iterable[str] = ()) -> None:
+    """Write all files of ``folder`` through to the disk, and then what they are.
+
+    Args:
+        folder (Path): of a checkpoint, with all its files.
+        leave_out (Iterable[str]): names of files that may change later.
+    """
+    names = sorted(
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and path.name not in leave_out
+    )
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(lambda name: _written(folder / name), names))
+    files = {
+        name: {"bytes": size, "sha256": digest}
+        for name, (size, digest) in zip(names, found, strict=True)
+    }
+    with (folder / MANIFEST).open("w") as file:
+        file.write(json.dumps({"files": files}, indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def damage(folder: Path, names: Iterable[str] | None = None) -> str | None:
+    """What is wrong with the files of a checkpoint.
+
+    Args:
+        folder (Path): of the checkpoint.
+        names (Iterable[str] | None): files to read; ``None``: all.
+
+    Returns:
+        str | None: the first file that is not the one written, and why; ``None`` if all are.
+    """
+    path = folder / MANIFEST
+    try:
+        files = json.loads(path.read_text())["files"]
+        expected = {name: (f["bytes"], f["sha256"]) for name, f in files.items()}
+    except FileNotFoundError:
+        return f"{path} is missing, so the files beside it cannot be checked"
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return f"{path} is damaged"
+    names = list(expected if names is None else names)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = pool.map(lambda name: _difference(folder, name, expected), names)
+        differences = dict(zip(names, found, strict=True))
+    return next((f"{folder / n} {d}" for n, d in differences.items() if d), None)
+
+
+def _difference(
+    folder: Path, name: str, expected: dict[str, tuple[int, str]]
+) -> str | None:
+    if name not in expected:
+        return f"is not listed in {MANIFEST}"
+    size, digest = expected[name]
+    try:
+        if (actual := (folder / name).stat().st_size) != size:
+            return f"has {actual} bytes, not the {size} that were written"
+        if _sha256(folder / name) != digest:
+            return "is damaged: its SHA-256 is not that of what was written"
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read: {error}"
+    return None
+
+
+def _written(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return path.stat().st_size, _sha256(path)
+
+
+def _sha256(path: Path) -> str:
+    digest, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(chunk):
+            digest.update(chunk[:size])
+    return digest.hexdigest()

@@ -1,0 +1,143 @@
+"""Signals that end processes: a run that is told to stop, and ranks whose launcher is gone."""
+
+import contextlib
+import ctypes
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+_SAME = 2.0  # seconds in which a signal is the first one again, passed on by a launcher
+_VOTES = 1 << 32  # of SIGTERM, so that those of SIGINT can be told apart in a sum
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+_POLL = 1.0  # seconds
+
+
+class StopSignals:
+    """SIGINT and SIGTERM, within a ``with`` block: the first asks to stop, a second ends at once.
+
+    Ranks stop at the same step: each adds its :meth:`vote` to a sum that they take anyway,
+    and what comes out is handed to :meth:`agree`. A signal often arrives twice, from the
+    system and from the launcher, so those of the first two seconds count as one.
+
+    Attributes:
+        exit_code (int): 0; from :meth:`agree` on, 130 after SIGINT, 143 after SIGTERM.
+    """
+
+    def __init__(self) -> None:
+        self.exit_code = 0
+        self._received: signal.Signals | None = None
+        self._at = 0.0
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> "StopSignals":
+        # Python lets the main thread alone handle signals.
+        if threading.current_thread() is threading.main_thread():
+            self._before = {s: signal.signal(s, self._receive) for s in _STOPS}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def vote(self) -> int:
+        """What this rank adds to the sum over ranks."""
+        if self._received is None:
+            return 0
+        return _VOTES if self._received == signal.SIGTERM else 1
+
+    def agree(self, votes: int) -> None:
+        """Take note of the sum over ranks: whether to stop, and with which exit code."""
+        if votes:
+            number = signal.SIGTERM if votes >= _VOTES else signal.SIGINT
+            self.exit_code = 128 + number
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if self._received is None:
+            self._received, self._at = signal.Signals(number), time.monotonic()
+            # Unbuffered: the signal may have come in the middle of a print.
+            if os.environ.get("RANK", "0") == "0":
+                text = f"\n{name}: saving after this step; once more ends at once\n"
+                os.write(2, text.encode())
+        elif time.monotonic() - self._at > _SAME:
+            os._exit(128 + number)
+
+
+def leave_signals_to_parent(worker: int) -> None:
+    """Keep a worker of a ``DataLoader`` packing until its rank ends it.
+
+    A launcher and the terminal signal whole groups of processes. A worker that went first
+    would end its rank in the middle of a step.
+
+    Args:
+        worker (int): number of the worker; not used.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        threading.Thread(target=_end_for_parent, daemon=True).start()
+
+
+def _end_for_parent() -> None:
+    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != os.getppid():
+        pass
+    os._exit(0)
+
+
+def end_with_launcher() -> None:
+    """Make the system end this rank when its launcher ends, however that ends.
+
+    Without torchrun there is no launcher, and nothing is done: a run outlives its shell.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    if _LIBC is not None:
+        set_parent_death_signal(signal.SIGKILL)
+    else:
+        watch = threading.Thread(target=_watch, args=(os.getppid(),), daemon=True)
+        watch.start()
+
+
+def set_parent_death_signal(number: signal.Signals) -> None:
+    """Choose the signal that this process is sent when its parent ends; on Linux alone."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_POLL)
+    os._exit(128 + signal.SIGTERM)
+
+
+def resuming_command() -> str:
+    """The command that this process was started by, to go on from its newest checkpoint."""
+    words = [w for w in _command() if not w.startswith("resume_from_checkpoint=")]
+    return shlex.join([*words, "resume_from_checkpoint=True"])
+
+
+def _command() -> Sequence[str]:
+    """What was typed, as far as that can be known: of the launcher where there is one."""
+    words = sys.orig_argv
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        recipe = [Path(sys.argv[0]).parent.name, *sys.argv[1:]]
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        if spec is not None:
+            recipe[0] = spec.parent
+        ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+        words = ["tune", "run", "--nproc_per_node", ranks, *recipe]
+        with contextlib.suppress(OSError):  # where there is no /proc
+            line = Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+            words = [word.decode(errors="replace") for word in line.split(b"\0")[:-1]]
+    for i, word in enumerate(words[:2]):
+        if Path(word).name == "tune":
+            return ["tune", *words[i + 1 :]]
+    return words
