@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torchtune import config, training, utils
@@ -17,7 +17,7 @@ from erjepa.datasets import Pair
 from erjepa.evaluation.validation import Validation
 from erjepa.objective import StepFlops
 from erjepa.packing import BLOCK, PackedBatch
-from erjepa.replay import EpisodicReplay, ReplayBatch
+from erjepa.replay import ReplayBatch
 from erjepa.training.data import pair_collators, training_pairs
 from erjepa.training.distributed import (
     all_reduce_sum,
@@ -31,6 +31,7 @@ from erjepa.training.passes import PassOutput, PassResult, StepTotals, gather_pa
 from erjepa.training.progress import RunProgress
 from erjepa.training.recipe_state import RecipeState
 from erjepa.training.replay_probe import ReplayProbe
+from erjepa.training.run_memory import RunMemory
 from erjepa.training.saving import RunCheckpoints
 from erjepa.training.sharding import set_last_backward
 from erjepa.training.signals import StopSignals, end_with_launcher
@@ -94,14 +95,14 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     def setup(self, cfg: DictConfig) -> None:
         """Build everything; whatever can be wrong in the config fails before weights load."""
         self._require_whole_blocks(cfg)
-        replay = OmegaConf.to_container(cfg.replay or {"weight": 0}, resolve=True)
         self._loss_fn = config.instantiate(cfg.loss)
         erjepa.configs.require_files(cfg)
-        self._checkpoints = RunCheckpoints(cfg, self._device)
         tokenizer = config.instantiate(cfg.tokenizer)
+        self._memory = RunMemory(cfg, tokenizer)
+        self._checkpoints = RunCheckpoints(cfg, self._device, self._memory.write)
         self._dataset = config.instantiate(cfg.dataset, tokenizer)
         views = cfg.views
-        if self._loss_fn.jepa_weight == 0 and replay.get("weight", 1.0) == 0:
+        if self._loss_fn.jepa_weight == 0 and not self._memory.is_on:
             views = "none"  # plain SFT: nothing reads the embeddings of the views
         self._has_views = views != "none"
         num_predictor_tokens = cfg.num_predictor_tokens if self._has_views else 0
@@ -162,14 +163,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
         self._gradient_scale = gradient_scale(self._device)
         self._count_flops = StepFlops(self._model.decoder)
-        self._replay = None
-        if replay.get("weight", 1.0):
-            self._replay = EpisodicReplay(
-                **replay,
-                embed_dim=embeddings.embedding_dim,
-                seed=self._seed,
-                device=self._device,
-            )
+        self._replay = self._memory.build(
+            self._dataset, embed_dim=embeddings.embedding_dim, device=self._device
+        )
         self._optimizer = config.instantiate(
             cfg.optimizer, [p for p in self._model.parameters() if p.requires_grad]
         )
@@ -185,12 +181,14 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._model,
             self._optimizer,
             self._lr_scheduler,
-            self._replay,
             self._run,
             self._device,
         )
-        if state is not None:
+        if state is None:
+            self._memory.inherit(self._model, self._replay_collator)
+        else:
             self._state.load_state_dict(state)
+            self._memory.load(state["checkpoint"])
 
     def _require_whole_blocks(self, cfg: DictConfig) -> None:
         row_length = cfg.row_length
@@ -221,9 +219,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         replayed, replay_totals, probe = None, StepTotals(0, 0, 0, 0), None
         if self._replay is not None:
             self._require_finite(new)
+            ids = self._memory.ids(new.example_ids)
             segments = [self._dataset[i].segments for i in new.example_ids.tolist()]
             addresses = self._replay.encode(new.source)
-            draw = self._replay.draw(new.example_ids, segments, addresses)
+            draw = self._replay.draw(ids, segments, addresses)
             batches = self._replay_batches(draw)
             replay_totals = self._totals_of(batches)
             if is_probed and replay_totals.pairs:
@@ -245,7 +244,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         # Update of the memory: refresh what was replayed, then store what is new.
         if self._replay is not None:
             self._replay.refresh(draw, replayed.jepa)
-            self._replay.write(new.example_ids, segments, addresses, new.jepa)
+            self._replay.write(ids, segments, addresses, new.jepa)
 
         metrics = self._metrics(new, new_totals, replayed, replay_totals, grad_norm)
         return metrics if probe is None else {**metrics, **probe.metrics}
@@ -349,7 +348,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         raise RuntimeError(
             f"The {what} is not finite at step {self._run.steps + 1}. Stopping before the "
             "optimizer update; the step's examples are "
-            f"{', '.join(map(self._dataset.where, ids))}."
+            f"{', '.join(map(self._memory.where, ids))}."
         )
 
     # ------------------------------------------------------------ the training loop

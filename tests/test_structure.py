@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "io": set(),
     "replay": set(),
     "configs": {"replay"},
-    "training": {"datasets", "packing", "objective", "io"},
+    "training": {"datasets", "packing", "objective", "replay", "io"},
     "datasets": {"io"},
     "tasks": {"datasets", "io"},
     "stats": {"datasets", "packing", "configs"},

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
 from erjepa.replay.memory import EpisodicMemory, Segments
+from erjepa.replay.retention import resolve_retention
 from erjepa.replay.selection import NEIGHBOR_ORDERS, resolve_selection
 
 
@@ -51,6 +52,10 @@ class EpisodicReplay:
         fill (bool): repeat a shorter content selection up to the budget.
         capacity (int): slots in the memory, M.
         on_revisit (str): keep, refresh or append, see ``EpisodicMemory``.
+        retention (str): which slot of a full memory makes room: score (the paper's rule),
+            reservoir, balanced (over origins), or the dotted path of a function like those
+            in ``retention.py``.
+        reserve (float): share of the slots that inherited pairs keep.
         score_update_rate (float): weight of a new error in the running one, eta.
         address (str): sparse (random projection, Top-K) or dense (the embedding).
         address_dim (int | None): size of a sparse address, S; None is 4 H.
@@ -75,6 +80,8 @@ class EpisodicReplay:
         fill: bool = False,
         capacity: int = 10000,
         on_revisit: str = "refresh",
+        retention: str = "score",
+        reserve: float = 0.0,
         score_update_rate: float = 0.1,
         address: str = "sparse",
         address_dim: int | None = None,
@@ -90,6 +97,8 @@ class EpisodicReplay:
             fill=fill,
             capacity=capacity,
             on_revisit=on_revisit,
+            retention=retention,
+            reserve=reserve,
             score_update_rate=score_update_rate,
             address=address,
             address_dim=address_dim,
@@ -122,6 +131,8 @@ class EpisodicReplay:
             capacity,
             table,
             on_revisit=on_revisit,
+            retain=resolve_retention(retention),
+            reserve=reserve,
             score_update_rate=score_update_rate,
             device=device,
         )
@@ -190,26 +201,29 @@ class EpisodicReplay:
         errors: Tensor,
     ) -> None:
         """Stores the step's B pairs with their JEPA errors [B]; shapes as in ``draw``."""
-        self.memory.write(example_ids, segments, addresses, errors)
+        self.memory.write(example_ids, segments, addresses, errors, self._generator)
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that later draws depend on, loadable with ``weights_only=True``."""
+    def state_dict(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
+        """All that later draws depend on, loadable with ``weights_only=True``; of the slots
+        those from ``start`` to ``stop``.
+        """
         return {
-            "seed": self.seed,
             "generator": self._generator.get_state(),
-            "memory": self.memory.state_dict(),
+            "memory": self.memory.state_dict(start, stop),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where ``state_dict`` was taken.
+    def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
+        """Continues where ``state_dict`` was taken, its random draws included, whatever the
+        seed of this run.
+
+        Args:
+            state (dict[str, Any]): of one range of slots.
+            start (int): where to put them, see ``EpisodicMemory.load_state_dict``.
 
         Raises:
-            ValueError: if the seed or the memory's settings differ from the saved ones.
+            ValueError: if the memory's settings differ from the saved ones.
         """
-        if self.seed != state["seed"]:
-            saved = state["seed"]
-            raise ValueError(f"seed must be the checkpoint's {saved}, got {self.seed}")
-        self.memory.load_state_dict(state["memory"])
+        self.memory.load_state_dict(state["memory"], start)
         self._generator.set_state(state["generator"])
 
 
@@ -224,12 +238,18 @@ def validate_replay(
     fill: bool = False,
     capacity: int = 10000,
     on_revisit: str = "refresh",
+    retention: str = "score",
+    reserve: float = 0.0,
     score_update_rate: float = 0.1,
     address: str = "sparse",
     address_dim: int | None = None,
     address_top_k: int | None = None,
+    init_from: str | None = None,
+    init_addresses: str = "kept",
 ) -> None:
-    """Checks the replay settings; the arguments are those of ``EpisodicReplay``.
+    """Checks the replay settings; the arguments are those of ``EpisodicReplay``, and where the
+    memory comes from at the start of a run: ``init_from``, a run or checkpoint, whose addresses
+    are "kept" or "recomputed" (``init_addresses``).
 
     Raises:
         ValueError: for the first setting that is wrong; it names the key as the
@@ -255,12 +275,24 @@ def validate_replay(
         raise ValueError(f"replay.fill must be True or False, got {fill!r}")
     _at_least_one("capacity", capacity, "set replay.weight=0 to train without a memory")
     _one_of("on_revisit", on_revisit, ("keep", "refresh", "append"))
+    resolve_retention(retention)
+    if not _is_number(reserve) or not 0 <= reserve < 1:
+        raise ValueError(
+            f"replay.reserve must be at least 0 and below 1, got {reserve!r}; it is the "
+            f"share of the slots that inherited pairs keep"
+        )
     if not _is_number(score_update_rate) or not 0 < score_update_rate < 1:
         raise ValueError(
             f"replay.score_update_rate must lie between 0 and 1, both excluded, got "
             f"{score_update_rate!r}; it is the weight of a new error in the running one"
         )
     _one_of("address", address, ("sparse", "dense"))
+    _one_of("init_addresses", init_addresses, ("kept", "recomputed"))
+    if init_from is not None and selection == "current_batch":
+        raise ValueError(
+            "replay.init_from carries a memory on, which replay.selection=current_batch "
+            "never replays; choose another selection"
+        )
     if address_dim is not None:
         _at_least_one("address_dim", address_dim, "null means 4 x the embedding size")
     if address_top_k is not None:

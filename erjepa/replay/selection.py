@@ -17,16 +17,15 @@ by its dotted path:
 They return slots in the order of their replay; a repeated slot is replayed repeatedly.
 """
 
-import importlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from erjepa.replay.addresses import Addresses, top_k_descending
+from erjepa.replay.dotted import function_at
 from erjepa.replay.memory import EpisodicMemory
 
 # Cosines held at a time: at a million slots, 33 addresses and 128 MiB.
@@ -234,35 +233,3 @@ def resolve_selection(
     if isinstance(name, str) and name in SELECTIONS:
         return SELECTIONS[name]
     return function_at("selection", name, [*SELECTIONS, "current_batch"])
-
-
-def function_at(key: str, path: str, known: Sequence[str]) -> Callable[..., Any]:
-    """The function at a dotted path.
-
-    Args:
-        key (str): of the section ``replay``, whose value is ``path``.
-        path (str): such as "my_package.replay.newest".
-        known (Sequence[str]): the names that the key has besides.
-
-    Returns:
-        Callable[..., Any]: the function.
-
-    Raises:
-        ValueError: naming the key, if the path leads to no function.
-    """
-    module, dot, attribute = str(path).rpartition(".")
-    if not (module and attribute):
-        raise ValueError(
-            f"replay.{key} must be one of {', '.join(known)}, or the dotted path of a "
-            f"function, got {path!r}"
-        )
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"replay.{key}={path!r} cannot be imported ({error}); check the path and "
-            f"that its module is on PYTHONPATH"
-        ) from error
-    if not callable(function):
-        raise ValueError(f"replay.{key}={path!r} is not a function")
-    return function
