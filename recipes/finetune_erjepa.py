@@ -185,10 +185,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._device,
         )
         if state is None:
-            self._memory.inherit(self._model, self._replay_collator)
+            self._memory.start(self._model, self._replay_collator)
         else:
             self._state.load_state_dict(state)
-            self._memory.load(state["checkpoint"])
+            self._memory.go_on(state["checkpoint"], self._run.steps)
 
     def _require_whole_blocks(self, cfg: DictConfig) -> None:
         row_length = cfg.row_length
@@ -245,6 +245,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         if self._replay is not None:
             self._replay.refresh(draw, replayed.jepa)
             self._replay.write(ids, segments, addresses, new.jepa)
+            self._memory.log_errors(self._run.steps + 1, new, draw, replayed)
 
         metrics = self._metrics(new, new_totals, replayed, replay_totals, grad_norm)
         return metrics if probe is None else {**metrics, **probe.metrics}

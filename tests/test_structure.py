@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "stats": {"datasets", "packing", "configs"},
     "packing": {"datasets"},
     "objective": {"packing"},
+    "memory": {"replay", "training", "io"},
     "models": {"tasks"},
     "evaluation": {"datasets", "packing", "objective", "tasks", "training", "io"},
     "analysis": {"tasks"},

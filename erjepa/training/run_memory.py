@@ -15,9 +15,10 @@ from erjepa.datasets import Pair, PairedDataset
 from erjepa.io import to_jsonl
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
-from erjepa.replay import EpisodicReplay
+from erjepa.replay import EpisodicReplay, ReplayBatch
 from erjepa.replay.retention import ORIGIN_BITS, kept_by_score
 from erjepa.training.distributed import gather_interleaved, on_rank_zero
+from erjepa.training.example_errors import ExampleErrors, Visit
 from erjepa.training.manifest import MANIFEST, damage
 from erjepa.training.memory_file import (
     ABOUT,
@@ -29,6 +30,7 @@ from erjepa.training.memory_file import (
     write_memory,
 )
 from erjepa.training.pair_texts import PairTexts
+from erjepa.training.passes import PassResult
 
 log = utils.get_logger("INFO")
 
@@ -61,9 +63,17 @@ class RunMemory:
         self._batch_size = cfg.batch_size
         self._seed = cfg.seed
         self.replay: EpisodicReplay | None = None
+        self._errors = None
+        if cfg.log_example_errors:
+            self._errors = ExampleErrors(Path(cfg.output_dir))
         self._inherited: list[str] = []
         self._earlier: StoredMemory | None = None
         if not self.is_on:
+            if self._errors is not None:
+                raise ValueError(
+                    "log_example_errors=True logs what the memory takes in, and "
+                    "replay.weight=0 has none; set it to False"
+                )
             return
         self._texts = PairTexts(tokenizer)
         if self._init_from is not None and not cfg.resume_from_checkpoint:
@@ -136,18 +146,58 @@ class RunMemory:
         origin = self._inherited[example_id >> ORIGIN_BITS]
         return f"{origin}[{example_id & _EXAMPLE}] of an earlier run"
 
+    def log_errors(
+        self, step: int, new: PassResult, draw: ReplayBatch, replayed: PassResult
+    ) -> None:
+        """Log the errors of a step's examples, if the config asks for it.
+
+        Args:
+            step (int): of the run, 1-based.
+            new (PassResult): of the new pairs.
+            draw (ReplayBatch): what was replayed.
+            replayed (PassResult): of these.
+        """
+        if self._errors is None:
+            return
+        segments = [self._dataset[i].segments for i in new.example_ids.tolist()]
+        ids = self.ids(new.example_ids).tolist()
+        parts = [(ids, segments, new), (draw.example_ids, draw.segments, replayed)]
+        for was_replayed, (examples, cuts, result) in enumerate(parts):
+            errors = zip(result.lm.tolist(), result.jepa.tolist(), strict=True)
+            self._errors.log(
+                [
+                    Visit(step, example, bool(was_replayed), lm / len(cut[2]), jepa)
+                    for example, cut, (lm, jepa) in zip(
+                        examples, cuts, errors, strict=True
+                    )
+                ]
+            )
+
     # ------------------------------------------------------------------ from a file
 
-    def load(self, checkpoint: Path) -> None:
-        """Go on with the memory of the run's own checkpoint, if that holds one."""
+    def start(self, model: PackedDecoder, collator: PairCollator) -> None:
+        """Begin a run: with the memory of ``replay.init_from``, if there is one."""
+        if self._errors is not None:
+            self._errors.go_on_after(0)
+        self._inherit(model, collator)
+
+    def go_on(self, checkpoint: Path, step: int) -> None:
+        """Go on with the memory of the run's own checkpoint, if that holds one.
+
+        Args:
+            checkpoint (Path): to go on from.
+            step (int): after which it was written.
+        """
+        if self._errors is not None:
+            self._errors.go_on_after(step)
         if self.replay is None or not (checkpoint / MEMORY / ABOUT).is_file():
             return
         stored = StoredMemory(checkpoint / MEMORY)
         stored.load_into(self.replay)
         self._inherited = stored.about["origins"][: stored.about["inherited"]]
 
-    def inherit(self, model: PackedDecoder, collator: PairCollator) -> None:
-        """Start with the memory of ``replay.init_from``, if there is one.
+    def _inherit(self, model: PackedDecoder, collator: PairCollator) -> None:
+        """Start with the memory of ``replay.init_from``.
 
         What it holds becomes inherited: scores, counts and random state stay, and no example
         of this run is one of it. The paper's eviction decides what stays where the capacity is
@@ -221,6 +271,8 @@ class RunMemory:
         """Write the memory into a checkpoint that is being made, if there is one."""
         if self.replay is None:
             return
+        if self._errors is not None:
+            self._errors.flush()
         folder = checkpoint / MEMORY
         write_memory(
             folder,

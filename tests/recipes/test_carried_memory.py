@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 
+from erjepa.training.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.training.memory_file import find_memory
 from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
 from tests.conftest import write_records
@@ -161,7 +162,11 @@ def test_carried_on_by_any_number_of_ranks(base, earlier, other_data, tmp_path):
 
 
 def test_a_run_that_carries_on_resumes_bit_for_bit(base, earlier, other_data, tmp_path):
-    settings = {"replay__init_from": earlier, "replay__retention": "reservoir"}
+    settings = {
+        "replay__init_from": earlier,
+        "replay__retention": "reservoir",
+        "log_example_errors": True,
+    }
     whole, part = tmp_path / "whole", tmp_path / "part"
     (final,) = train(carry_on(base, other_data, whole, **settings), 1, state)
     arm = functools.partial(kill_at_call, Recipe, "_train_step", 3)
@@ -174,6 +179,16 @@ def test_a_run_that_carries_on_resumes_bit_for_bit(base, earlier, other_data, tm
     for file in files:
         ours, theirs = (out / "epoch_0" / file for out in (part, whole))
         assert ours.read_bytes() == theirs.read_bytes()
+    visits = list(read_visits(part / EXAMPLE_ERRORS))
+    assert visits == list(read_visits(whole / EXAMPLE_ERRORS))
+    metrics = read_metrics(whole)
+    for replayed, name in ((False, "jepa_loss"), (True, "replay_jepa_loss")):
+        for step, logged in enumerate(metrics, start=1):
+            own = [v for v in visits if (v.step, v.replayed) == (step, replayed)]
+            mean = sum(v.jepa_loss for v in own) / len(own)
+            assert mean == pytest.approx(logged[name], rel=1e-3)
+    assert {v.example for v in visits if not v.replayed} == set(range(24))
+    assert any(v.example < 0 for v in visits)
 
 
 @pytest.mark.parametrize(
