@@ -3,7 +3,6 @@
 Scores the base model, trains it with ``tune run --nproc_per_node 2``, scores the result.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -11,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from erjepa.analysis.training_curve import draw_training_curve
+from erjepa.command_line import CommandLine
 from erjepa.io import PREDICTIONS, SUMMARY
 
 RANKS = 2
@@ -24,9 +23,9 @@ def tune_run(recipe: str, output_dir: Path, *overrides: str) -> None:
     print(f"\n$ {' '.join(command)}", flush=True)
     threads = max(1, (os.cpu_count() or 1) // RANKS)
     command[0] = str(Path(sys.executable).parent / "tune")
-    subprocess.run(
-        command, check=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)}
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    if code := subprocess.run(command, env=environment).returncode:
+        raise RuntimeError(f"{recipe} ended with exit code {code}; see above")
 
 
 def accuracy(output_dir: Path, name: str) -> float:
@@ -37,11 +36,20 @@ def accuracy(output_dir: Path, name: str) -> float:
 
 def main() -> None:
     """Run the demo and say where its results are."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = CommandLine(prog="python -m erjepa.demo", description=__doc__)
     parser.add_argument("--output-dir", type=Path, default=Path("demo_output"))
-    output_dir = parser.parse_args().output_dir.resolve() / time.strftime("%H%M%S")
-    start = time.monotonic()
+    arguments = parser.parse_args()
+    with parser.errors(arguments):
+        run(arguments.output_dir.resolve() / time.strftime("%H%M%S"))
 
+
+def run(output_dir: Path) -> None:
+    """Score, train, score again, and draw the curve."""
+    import matplotlib  # noqa: F401  missing, it is not to be found out in the end
+
+    from erjepa.analysis.training_curve import draw_training_curve
+
+    start = time.monotonic()
     tune_run("erjepa_eval", output_dir, "base_only=True")
     held_out = ["validation.size=200", "validation.generate=200"]
     tune_run("erjepa_recipe", output_dir, *held_out, "eval_every_n_steps=15")

@@ -5,14 +5,14 @@ config; its tokenizer and dataset are loaded, its model is not. For plain SFT, w
 without views, add ``views=none``.
 """
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
 from torchtune import config
 
+from erjepa.command_line import CommandLine
 from erjepa.configs import complete, load
-from erjepa.datasets.pairs import Pair
+from erjepa.datasets import Pair, build_dataset
 from erjepa.packing import BLOCK, PairCollator
 
 SIZES = (128, 256, 512, 1024)
@@ -74,14 +74,14 @@ def measure_config(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
         ValueError: if an override is no ``key=value``, or nothing reads its key.
     """
     cfg = complete(load(name, overrides))
-    dataset = config.instantiate(cfg.dataset, config.instantiate(cfg.tokenizer))
+    dataset = build_dataset(cfg.dataset, config.instantiate(cfg.tokenizer))
     is_sft = cfg.loss.get("jepa_weight") == 0 and cfg.replay.weight == 0
     collator = PairCollator(
         views="none" if is_sft else cfg.views,
         # Which ids the predictor tokens have does not change a length.
         predictor_ids=[0] * (0 if is_sft else cfg.num_predictor_tokens),
     )
-    return token_statistics(dataset, collator)
+    return token_statistics(dataset.pairs, collator)
 
 
 def table(statistics: dict[str, Any]) -> str:
@@ -103,19 +103,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments (Sequence[str] | None): command line; ``None`` for that of the process.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m erjepa.stats",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandLine(prog="python -m erjepa.stats", description=__doc__)
     parser.add_argument("config", metavar="CONFIG")
     parser.add_argument("overrides", metavar="key=value", nargs="*")
     args = parser.parse_args(arguments)
-    try:
-        statistics = measure_config(args.config, args.overrides)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-    print(table(statistics), end="")
+    with parser.errors(args):
+        print(table(measure_config(args.config, args.overrides)), end="")
 
 
 if __name__ == "__main__":

@@ -1,29 +1,39 @@
-import contextlib
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
-from torchtune import config, training, utils
+from torchtune import config, utils
 from torchtune.modules.peft import get_adapter_params
 from tqdm import tqdm
 
 import erjepa.configs
-from erjepa.datasets import hold_out, predictor_token_ids
+from erjepa.datasets import (
+    build_dataset,
+    components,
+    hold_out,
+    predictor_token_ids,
+)
 from erjepa.evaluation.alignment import pair_cosines
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.generation import batches_of_like_length
-from erjepa.evaluation.predictions import PredictionStore
+from erjepa.evaluation.model import empty_model, load_weights
+from erjepa.evaluation.predictions import PredictionStore, folder_of
 from erjepa.packing import PairCollator
-from erjepa.tasks.score import load_task, require_fields, score_predictions
+from erjepa.tasks.score import (
+    load_task,
+    require_fields,
+    require_targets,
+    score_predictions,
+)
 from erjepa.tasks.summary import verbatim_overlap
 from erjepa.training import checkpoint
-from erjepa.training.adapters import initial_adapter_state
-from erjepa.training.distributed import init_process_group
-from erjepa.training.model_card import write_model_card
+from erjepa.training.device import run_device
+from erjepa.training.distributed import process_group
+from erjepa.training.model_card import datasets_of, write_model_card
 from erjepa.training.signals import end_with_launcher
 
 log = utils.get_logger("INFO")
@@ -39,8 +49,8 @@ class EvaluationRecipeERJEPA:
     ``model`` has no adapters; with ``merged=True`` the merged
     weights there, which are rounded to the base's precision, under ``NAME_merged``; with
     ``base_only=True`` the base model. Writes ``predictions.jsonl`` and ``summary.json`` to
-    ``output_dir/evaluation/NAME``; interrupted, it goes on where it
-    stopped. With ``alignment=True`` each prediction has the ``cosine`` of its pair's
+    ``output_dir/evaluation/NAME``, those of a further dataset beside it; interrupted, it goes on
+    where it stopped. With ``alignment=True`` each prediction has the ``cosine`` of its pair's
     embeddings. Ranks share the examples; each holds the whole model.
 
     Args:
@@ -53,7 +63,6 @@ class EvaluationRecipeERJEPA:
     def __init__(self, cfg: DictConfig) -> None:
         self._cfg = cfg
         self._device = utils.get_device(device=cfg.device)
-        self._dtype = training.get_dtype(cfg.dtype, device=self._device)
         self._world_size, self._rank = utils.get_world_size_and_rank()
         self._batch_size = cfg.eval_batch_size
         self._max_new_tokens = cfg.max_new_tokens
@@ -72,7 +81,7 @@ class EvaluationRecipeERJEPA:
                 "validation.size (and .seed) to what the run was trained with"
             )
 
-    def _find_checkpoints(self, cfg: DictConfig) -> list[Path | None]:
+    def _find_checkpoints(self, cfg: DictConfig) -> Sequence[Path | None]:
         """Folders to score, each by a name of its own; ``None`` is the base model."""
         if cfg.base_only:
             if self._merged:
@@ -102,17 +111,8 @@ class EvaluationRecipeERJEPA:
         erjepa.configs.require_files(cfg)
         self._tokenizer = config.instantiate(cfg.tokenizer)
         self._setup_pairs(cfg)
-        # Merged weights are never quantized.
-        is_quantized = cfg.model.get("quantize_base", False)
-        plain = {"quantize_base": False} if self._merged and is_quantized else {}
-        with training.set_default_dtype(self._dtype), self._device:
-            self._model = config.instantiate(cfg.model, **plain).eval()
+        self._model = empty_model(cfg, self._device, merged=self._merged)
         self._has_adapters = bool(get_adapter_params(self._model))
-        if self._merged and not self._has_adapters:
-            raise ValueError(
-                "merged=True, but the model has no adapters to merge; with merged=False "
-                "its checkpoints are scored as they are"
-            )
         if self._alignment:
             vocab_size = self._model.tok_embeddings.num_embeddings
             self._collator = PairCollator(
@@ -130,21 +130,26 @@ class EvaluationRecipeERJEPA:
 
     def _setup_pairs(self, cfg: DictConfig) -> None:
         """The pairs to score, and how many of their targets occur in training."""
-        scored = cfg.eval_dataset if self._split == "test" else cfg.dataset
-        self._dataset = config.instantiate(scored, self._tokenizer)
+        key = "eval_dataset" if self._split == "test" else "dataset"
+        if cfg[key] is None:
+            raise ValueError(f"{key} is null: there is nothing to score")
+        self._dataset = build_dataset(cfg[key], self._tokenizer, key)
         name = cfg.task or self._dataset.task
         self._task = load_task(name, cfg.get("databases", None))
-        require_fields(self._task, self._dataset, scored._component_)
+        parts = zip(self._dataset.parts, components(cfg[key]), strict=True)
+        for part, component in parts:
+            require_fields(self._task, part, component._component_)
         self._ids = list(range(len(self._dataset)))
-        train, train_ids = None, []
+        train, train_ids = None, list[int]()
         if self._split == "validation":
             size, seed = cfg.validation.size, cfg.validation.seed
-            split = hold_out(self._dataset, size, seed)
+            split = hold_out(self._dataset.pairs, size, seed)
             self._ids = sorted(split.held_out)
             train, train_ids = self._dataset, split.train
         elif self._rank == 0 and cfg.dataset is not None:
-            train = config.instantiate(cfg.dataset, self._tokenizer)
-            train_ids = range(len(train))
+            train = build_dataset(cfg.dataset, self._tokenizer)
+            train_ids = list(range(len(train)))
+        require_targets(self._task, self._dataset, self._ids)
         self._in_train = None
         if train is not None:
             self._in_train = verbatim_overlap(
@@ -152,50 +157,12 @@ class EvaluationRecipeERJEPA:
                 [self._dataset.target_text(i) for i in self._ids],
             )
 
-    def _load(self, path: Path | None, results_dir: Path) -> None:
-        """Base and trained adapter; or weights alone, and an adapter of no effect if any."""
-        adapter, self._predictor = None, None
-        source: dict[str, Any] = {}
-        if path is not None:
-            has_adapter = (path / checkpoint.ADAPTER).is_file()
-            uses_adapter = has_adapter and self._has_adapters and not self._merged
-            used = [checkpoint.ADAPTER if uses_adapter else "model*.safetensors"]
-            used += [checkpoint.PREDICTOR] if self._alignment else []
-            checkpoint.require_intact(path, used)
-            self._predictor = checkpoint.load_predictor(path)
-            if uses_adapter:
-                adapter = torch.load(path / checkpoint.ADAPTER, weights_only=True)
-            else:
-                files = sorted(file.name for file in path.glob("model*.safetensors"))
-                if not files:
-                    raise FileNotFoundError(
-                        f"{path} holds no merged weights, model*.safetensors. Score the "
-                        "adapter (merged=False, with the model of the run), or train with "
-                        "save_adapter_weights_only=False."
-                    )
-                source = {"checkpoint_dir": str(path), "checkpoint_files": files}
-        checkpointer = config.instantiate(
-            self._cfg.checkpointer,
-            output_dir=str(results_dir / checkpoint.SCRATCH),
-            **source,
-        )
-        with contextlib.suppress(OSError):
-            (results_dir / checkpoint.SCRATCH).rmdir()  # the checkpointer makes it
-        base = checkpointer.load_checkpoint()[training.MODEL_KEY]
-        self._model.load_state_dict(
-            {**base, **(adapter or initial_adapter_state(self._model, 0))}
-        )
-        if adapter is None:
-            for module in self._model.modules():
-                if hasattr(module, "initialize_dora_magnitude"):
-                    module.initialize_dora_magnitude()
-
     def _settings(self, path: Path | None) -> dict[str, Any]:
         """All that predictions depend on."""
         pairs = {"test": "eval_dataset", "validation": "dataset"}[self._split]
-        keys = ("model", "tokenizer", "checkpointer", pairs, "dtype")
+        keys = ["model", "tokenizer", "checkpointer", pairs, "dtype", "max_new_tokens"]
         cfg = OmegaConf.to_container(self._cfg, resolve=True)
-        settings = {key: cfg[key] for key in (*keys, "max_new_tokens")}
+        settings = {key: cfg[key] for key in keys}
         settings["batch_size"] = self._batch_size
         settings["merged"] = self._merged
         if self._split == "validation":
@@ -206,7 +173,7 @@ class EvaluationRecipeERJEPA:
                 for file in sorted(path.glob("*model*"))
             }
         if self._alignment:
-            keys = ("views", "num_predictor_tokens", "predictor_tokens", "row_length")
+            keys = ["views", "num_predictor_tokens", "predictor_tokens", "row_length"]
             settings["alignment"] = {key: cfg.get(key) for key in keys}
         return settings
 
@@ -227,9 +194,12 @@ class EvaluationRecipeERJEPA:
             name += "_validation"
         if self._merged:
             name += "_merged"
-        results_dir = self._output_dir / "evaluation" / name
-        store = PredictionStore(results_dir, self._settings(path), rank=self._rank)
-        found = [store.open() if self._rank == 0 else None]
+        settings = self._settings(path)
+        key = "eval_dataset" if self._split == "test" else "dataset"
+        pairs = settings[key]
+        results_dir = folder_of(self._output_dir / "evaluation" / name, pairs, key)
+        store = PredictionStore(results_dir, settings, rank=self._rank)
+        found = [store.open() if self._rank == 0 else {}]
         dist.broadcast_object_list(found)
         done = found[0]
         # Batches do not depend on ranks or interruptions, and a batch is generated whole:
@@ -242,17 +212,25 @@ class EvaluationRecipeERJEPA:
             if not all(self._ids[i] in done for i in batch)
         ]
         if mine:
-            self._load(path, results_dir)
-        new, start = [], time.perf_counter()
+            scratch = results_dir / checkpoint.SCRATCH
+            load_weights(
+                self._model, self._cfg, path, merged=self._merged, scratch=scratch
+            )
+            self._predictor = None
+            if self._alignment and path is not None:
+                checkpoint.require_intact(path, [checkpoint.PREDICTOR])
+                self._predictor = checkpoint.load_predictor(path)
+        mine_done: list[dict[str, Any]] = []
+        start = time.perf_counter()
         with tqdm(total=sum(map(len, mine)), disable=self._rank != 0) as progress:
             for batch in mine:
                 predictions = self._generate(batch)
                 store.append(predictions)
-                new.extend(predictions)
+                mine_done.extend(predictions)
                 progress.update(len(batch))
         seconds = time.perf_counter() - start
         by_rank: list[Any] = [None] * self._world_size
-        dist.all_gather_object(by_rank, new)
+        dist.all_gather_object(by_rank, mine_done)
         new = {p["id"]: p for predictions in by_rank for p in predictions}
         if self._rank != 0:
             return {}
@@ -263,6 +241,7 @@ class EvaluationRecipeERJEPA:
             "checkpoint": str(path or "base"),
             "weights": weights,
             "split": self._split,
+            "pairs": ", ".join(call for _, call in datasets_of({"dataset": pairs})),
             **summary,
             "cut": sum(not p["finished"] for p in predictions),
             "targets_in_train": self._in_train,
@@ -302,11 +281,10 @@ def recipe_main(cfg: DictConfig) -> None:
         - Overwritten by arguments from the command-line
     """
     end_with_launcher()
-    init_process_group(utils.get_device(device=cfg.device))
-    recipe = EvaluationRecipeERJEPA(cfg)
-    recipe.setup(cfg)
-    recipe.evaluate()
-    dist.destroy_process_group()
+    with process_group(run_device(cfg)):
+        recipe = EvaluationRecipeERJEPA(cfg)
+        recipe.setup(cfg)
+        recipe.evaluate()
 
 
 if __name__ == "__main__":

@@ -13,27 +13,23 @@ from torchtune import config, training, utils
 from torchtune.recipe_interfaces import FTRecipeInterface
 
 import erjepa.configs
-from erjepa.datasets import Pair
+from erjepa.datasets import Pair, build_dataset
 from erjepa.evaluation.validation import Validation
-from erjepa.objective import StepFlops
 from erjepa.packing import BLOCK, PackedBatch
-from erjepa.replay import EpisodicReplay, ReplayBatch
+from erjepa.replay import EpisodicReplay, ReplayBatch, require_memory
 from erjepa.training.data import pair_collators, training_pairs
-from erjepa.training.distributed import (
-    all_reduce_sum,
-    gradient_scale,
-    init_process_group,
-)
+from erjepa.training.device import memory_of, run_device
+from erjepa.training.distributed import process_group
 from erjepa.training.fingerprint import fingerprint
 from erjepa.training.metrics import MetricsLog, step_metrics
 from erjepa.training.model import activation_offloading, build_model, set_up_model
-from erjepa.training.passes import PassOutput, PassResult, StepTotals, gather_pass
+from erjepa.training.passes import Passes, PassResult, StepTotals
 from erjepa.training.progress import RunProgress
 from erjepa.training.recipe_state import RecipeState
 from erjepa.training.replay_probe import ReplayProbe
 from erjepa.training.saving import Loaded, RunCheckpoints
-from erjepa.training.sharding import set_last_backward
 from erjepa.training.signals import StopSignals, end_with_launcher
+from erjepa.training.summary import log_summary
 
 
 class FinetuneRecipeERJEPA(FTRecipeInterface):
@@ -81,7 +77,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._save_every_n_steps = cfg.save_every_n_steps
         self._eval_every_n_steps = cfg.eval_every_n_steps
         self._probe_every_n_steps = cfg.log_replay_gradients_every_n_steps
-        self._keep_gathered = not cfg.fsdp_reshard_after_forward
         clip_grad_norm = cfg.clip_grad_norm
         self._clip_grad_norm = float(
             "inf" if clip_grad_norm is None else clip_grad_norm
@@ -98,7 +93,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         erjepa.configs.require_files(cfg)
         self._checkpoints = RunCheckpoints(cfg, self._device)
         tokenizer = config.instantiate(cfg.tokenizer)
-        self._dataset = config.instantiate(cfg.dataset, tokenizer)
+        self._dataset = build_dataset(cfg.dataset, tokenizer)
         views = cfg.views
         if self._loss_fn.jepa_weight == 0 and replay.get("weight", 1.0) == 0:
             views = "none"  # plain SFT: nothing reads the embeddings of the views
@@ -111,8 +106,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             device=self._device,
             num_predictor_tokens=num_predictor_tokens,
         )
-        self._activations_ctx = activation_offloading(cfg, self._model, self._device)
+        forward_context = activation_offloading(cfg, self._model, self._device)
         embeddings = self._model.decoder.tok_embeddings
+        if replay.get("weight", 1.0):
+            require_memory(memory_of(self._device), embeddings.embedding_dim, **replay)
         self._collator, self._replay_collator = pair_collators(
             cfg,
             tokenizer,
@@ -145,7 +142,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._fingerprint = fingerprint(
             cfg,
             pairs_of_a_step=self._sampler.examples_per_step,
-            pairs=self._dataloader.dataset,
+            pairs=self._dataloader.dataset,  # type: ignore[arg-type]
         )
         base, resumed, state = self.load_checkpoint()
         rows = base["tok_embeddings.weight"][self._collator.predictor_ids]
@@ -159,8 +156,15 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             dtype=self._dtype,
             device=self._device,
         )
-        self._gradient_scale = gradient_scale(self._device)
-        self._count_flops = StepFlops(self._model.decoder)
+        self._passes = Passes(
+            self._model,
+            self._loss_fn,
+            self._device,
+            forward_context=forward_context,
+            stop_signals=self._stop_signals,
+            has_views=self._has_views,
+            keep_gathered=not cfg.fsdp_reshard_after_forward,
+        )
         self._replay = None
         if replay.get("weight", 1.0):
             self._replay = EpisodicReplay(
@@ -212,7 +216,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         """
         # New pairs.
         is_probed = self._is_time_to_probe()
-        new = self._forward_backward(
+        new = self._passes.forward_backward(
             batches, new_totals, last=self._replay is None or is_probed
         )
 
@@ -224,10 +228,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             addresses = self._replay.encode(new.source)
             draw = self._replay.draw(new.example_ids, segments, addresses)
             batches = self._replay_batches(draw)
-            replay_totals = self._totals_of(batches)
+            replay_totals = self._passes.totals(batches)
             if is_probed and replay_totals.pairs:
                 probe = ReplayProbe(self._model, self._device)
-            replayed = self._forward_backward(
+            replayed = self._passes.forward_backward(
                 batches, replay_totals, weight=self._replay.weight, last=True
             )
             if probe is not None:
@@ -239,10 +243,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._optimizer.zero_grad(set_to_none=True)
         self._lr_scheduler.step()
         if probe is not None:
-            probe.after_update(partial(self._loss_of, batches, replay_totals))
+            probe.after_update(partial(self._passes.loss, batches, replay_totals))
 
         # Update of the memory: refresh what was replayed, then store what is new.
-        if self._replay is not None:
+        if self._replay is not None and replayed is not None:
             self._replay.refresh(draw, replayed.jepa)
             self._replay.write(new.example_ids, segments, addresses, new.jepa)
 
@@ -252,69 +256,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     def _is_time_to_probe(self) -> bool:
         every = self._probe_every_n_steps
         return every is not None and (self._run.steps + 1) % every == 0
-
-    def _loss_of(self, batches: list[PackedBatch], totals: StepTotals) -> Tensor:
-        """Loss of a pass without its gradient, the same on every rank."""
-        loss = torch.zeros((), device=self._device)
-        for batch in batches:
-            batch = batch.to(self._device)
-            loss += self._loss_fn(
-                self._model(batch), batch, max(totals.labels, 1), max(totals.pairs, 1)
-            )[0]
-        return all_reduce_sum(loss)
-
-    def _totals_of(self, batches: list[PackedBatch]) -> StepTotals:
-        """Totals over the ranks, which learn with them whether one was told to stop."""
-        counts = [
-            (b.num_labels, b.num_pairs, b.num_tokens, self._count_flops(b), 0)
-            for b in batches
-        ]
-        counts.append((0, 0, 0, 0, self._stop_signals.vote()))
-        # On the CPU, so that nothing waits for the device.
-        total = torch.tensor(counts, dtype=torch.int64).sum(dim=0)
-        *totals, votes = all_reduce_sum(total).tolist()
-        self._stop_signals.agree(votes)
-        return StepTotals(*totals)
-
-    def _forward_backward(
-        self,
-        batches: list[PackedBatch],
-        totals: StepTotals,
-        *,
-        weight: float = 1.0,
-        last: bool,
-    ) -> PassResult:
-        """Accumulate the gradient of ``weight`` times the loss; reduce it after the ``last``."""
-        outputs = []
-        for i, batch in enumerate(batches):
-            set_last_backward(
-                self._model,
-                last and i == len(batches) - 1,
-                keep_gathered=self._keep_gathered,
-            )
-            batch = batch.to(self._device)
-            with self._activations_ctx:
-                output = self._model(batch)
-                loss, pair_losses = self._loss_fn(
-                    output, batch, max(totals.labels, 1), max(totals.pairs, 1)
-                )
-            (loss * weight * self._gradient_scale).backward()
-            views = torch.stack(output[1:], dim=1).detach().float()
-            outputs.append(
-                PassOutput(
-                    batch.order,
-                    batch.example_ids,
-                    loss.detach(),
-                    pair_losses.lm,
-                    views,
-                )
-            )
-        return gather_pass(
-            outputs,
-            totals.pairs,
-            has_views=self._has_views,
-            distance=self._loss_fn.distance,
-        )
 
     def _replay_batches(self, draw: ReplayBatch) -> list[PackedBatch]:
         """This rank's share of the replayed pairs, in as many micro-batches as every rank's."""
@@ -328,15 +269,15 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         return [batch.pin_memory() if self._on_cuda else batch for batch in batches]
 
     def _clipped_grad_norm(self, *passes: PassResult | None) -> float:
-        norm = torch.nn.utils.clip_grad_norm_(
+        total = torch.nn.utils.clip_grad_norm_(
             self._model.parameters(), max_norm=self._clip_grad_norm
         )
-        norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
+        norm = (total.full_tensor() if isinstance(total, DTensor) else total).item()
         if not math.isfinite(norm):
-            passes = [p for p in passes if p is not None]
-            for result in passes:
+            of_step = [p for p in passes if p is not None]
+            for result in of_step:
                 self._require_finite(result)
-            self._stop_at_non_finite("gradient", *(p.example_ids for p in passes))
+            self._stop_at_non_finite("gradient", *(p.example_ids for p in of_step))
         return norm
 
     def _require_finite(self, result: PassResult) -> None:
@@ -373,27 +314,20 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def _train_epoch(self) -> None:
         run = self._run
-        epoch = run.epoch
-        self._sampler.set_position(epoch, run.step_in_epoch)
+        self._sampler.set_position(run.epoch, run.step_in_epoch)
         steps = iter(self._dataloader)
-        bar = self._metrics_log.progress_bar(run)
+        self._metrics_log.start(run)
         for _ in range(run.step_in_epoch, run.steps_per_epoch):
             start = time.perf_counter()
             batches = next(steps)
-            totals = self._totals_of(batches)
+            totals = self._passes.totals(batches)
             if self.exit_code:
                 break
             metrics = self._train_step(batches, totals)
             seconds = time.perf_counter() - start
             run.advance(seconds)
             validation = self._validate()
-            self._metrics_log.step(
-                {**metrics, **validation},
-                epoch=epoch,
-                step=run.steps,
-                seconds=seconds,
-                bar=bar,
-            )
+            self._metrics_log.step({**metrics, **validation}, run=run, seconds=seconds)
             self._profiler.step()
             # Before the one to resume from, so that a killed run leaves none out.
             self._checkpoints.save_at_flops(self._model, run, metrics["step_flops"])
@@ -402,7 +336,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
                 self.save_checkpoint()
             if run.has_reached_stop():
                 break
-        bar.close()
 
     @property
     def exit_code(self) -> int:
@@ -456,6 +389,17 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         """Write weights and all that a resumed run needs; complete or absent."""
         self._checkpoints.save(self._model, self._run, self._state.state_dict())
 
+    def log_summary(self, cfg: DictConfig) -> None:
+        """Say in some lines what is about to run; every key is in ``output_dir``."""
+        log_summary(
+            cfg,
+            self._model,
+            self._run,
+            num_train=self._sampler.num_examples,
+            num_held_out=len(self._held_out),
+            device=self._device,
+        )
+
     def cleanup(self) -> None:
         """Close the log, give up ``output_dir`` and leave the process group."""
         self._metrics_log.close()
@@ -473,16 +417,14 @@ def recipe_main(cfg: DictConfig) -> int:
         - Overwritten by arguments from the command-line
     """
     end_with_launcher()
-    device = utils.get_device(device=cfg.device)
-    init_process_group(device)
-    if cfg.fsdp_cpu_offload:
-        training.set_torch_num_threads()
-    config.log_config(recipe_name="FinetuneRecipeERJEPA", cfg=cfg)
-
-    recipe = FinetuneRecipeERJEPA(cfg=cfg)
-    recipe.setup(cfg=cfg)
-    recipe.train()
-    recipe.cleanup()
+    with process_group(run_device(cfg)):
+        if cfg.fsdp_cpu_offload:
+            training.set_torch_num_threads()
+        recipe = FinetuneRecipeERJEPA(cfg=cfg)
+        recipe.setup(cfg=cfg)
+        recipe.log_summary(cfg)
+        recipe.train()
+        recipe.cleanup()
     return recipe.exit_code
 
 

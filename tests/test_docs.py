@@ -4,8 +4,8 @@ Every fence has a language. A ``bash`` one holds commands. Those that take secon
 by page from top to bottom, in a folder with the files that the page shows (fences that name one,
 as in ``json pairs.jsonl``):
 
-    python -m MODULE --help, --sections, or erjepa.configs, erjepa.experiment show, erjepa.stats,
-    erjepa.tasks.score; and tune run with a config of the demo's model and a stop.steps, or that
+    a file that the page shows; python -m MODULE --help, --sections, or erjepa.configs,
+    erjepa.experiment show, erjepa.generate of such a run, erjepa.stats, erjepa.tasks.score; and tune run with a config of the demo's model and a stop.steps, or that
     scores what such a run wrote
 
 The others are checked to mean something: recipe, config, keys, modules, targets, extras exist.
@@ -34,7 +34,12 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*
 STUDY = sorted(ROOT.glob("docs/*/README.md"))
 LANGUAGES = {"bash", "json", "python", "sh", "text", "yaml"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-QUICK_MODULES = ("erjepa.configs", "erjepa.stats", "erjepa.tasks.score")
+QUICK_MODULES = (
+    "erjepa.configs",
+    "erjepa.generate",
+    "erjepa.stats",
+    "erjepa.tasks.score",
+)
 
 
 def fences(page):
@@ -77,10 +82,12 @@ def is_quick(words):
         is_bounded = any(override.startswith(bound) for override in overrides)
         is_own = recipe == "erjepa_eval" and config.endswith(".yaml")
         return is_own or (is_small and is_bounded)
+    if words[0] == "python" and words[1].endswith(".py"):
+        return True
     if words[:2] != ["python", "-m"]:
         return False
     return (
-        words[2] in QUICK_MODULES
+        (words[2] in QUICK_MODULES and not words[3].startswith("/tmp"))
         or words[3:4] == ["show"]
         or bool({"--help", "--sections"} & set(words))
     )
@@ -108,6 +115,8 @@ def check(words, folder):
         assert importlib.util.find_spec(words[2]), words
         if words[2] == "erjepa.experiment" and words[3] in ("run", "show"):
             load_experiment(at(words[4], folder), words[5:])
+    elif words[0] == "python":
+        assert (folder / words[1]).is_file(), words
     else:
         assert words[0] in ("pytest", "git", "bash"), f"what is {shlex.join(words)}?"
 

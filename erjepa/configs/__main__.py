@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from erjepa.command_line import CommandLine
 from erjepa.configs.files import config_names, config_path, load
 from erjepa.configs.schema import complete
 from erjepa.configs.text import as_yaml
@@ -23,11 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments (Sequence[str] | None): command line; ``None`` for that of the process.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m erjepa.configs",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandLine(prog="python -m erjepa.configs", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("ls")
     for name in ("show", "cp", "validate"):
@@ -37,15 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             command.add_argument("file", type=Path)
         command.add_argument("overrides", nargs="*", metavar="key=value")
     chosen = parser.parse_args(arguments)
-    try:
-        if chosen.command == "ls":
-            _list()
-        else:
-            _read(chosen)
-    except BrokenPipeError:  # of `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
+    with parser.errors(chosen):
+        try:
+            if chosen.command == "ls":
+                _list()
+            else:
+                _read(chosen)
+        except BrokenPipeError:  # of `| head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _list() -> None:

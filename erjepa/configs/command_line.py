@@ -1,13 +1,14 @@
 """The command line of a recipe."""
 
-import argparse
 import functools
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
+from erjepa.command_line import CommandLine
 from erjepa.configs.files import load
 from erjepa.configs.schema import complete
 
@@ -20,17 +21,13 @@ def parse(recipe_main: Callable[[DictConfig], Any]) -> Callable[[], Any]:
             the config with every key.
 
     Returns:
-        Callable[[], Any]: the same, reading the command line. A config that makes no sense
-        ends the process with one message.
+        Callable[[], Any]: the same, reading the command line. A user's error, such as a
+        config that makes no sense, ends the process with one message.
     """
 
     @functools.wraps(recipe_main)
     def main() -> Any:
-        parser = argparse.ArgumentParser(
-            description=recipe_main.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+        parser = CommandLine(prog=_program(), description=recipe_main.__doc__)
         parser.add_argument(
             "--config",
             required=True,
@@ -41,10 +38,14 @@ def parse(recipe_main: Callable[[DictConfig], Any]) -> Callable[[], Any]:
             "overrides", nargs="*", metavar="key=value", help="any key; ~key removes it"
         )
         arguments = parser.parse_intermixed_args()
-        try:
-            cfg = complete(load(arguments.config, arguments.overrides))
-        except (FileNotFoundError, ValueError) as error:
-            sys.exit(f"{parser.prog}: {error}")
-        sys.exit(recipe_main(cfg))
+        with parser.errors(arguments):
+            sys.exit(recipe_main(complete(load(arguments.config, arguments.overrides))))
 
     return main
+
+
+def _program() -> str:
+    """What was typed: a launcher of ranks runs ``python -m NAME``."""
+    name = Path(sys.argv[0]).name
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.parent if name == "__main__.py" and spec else name

@@ -115,9 +115,8 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     merged = dict(base)
     for key, value in changes.items():
         before = merged.get(key)
-        is_section = isinstance(value, Mapping) and isinstance(before, Mapping)
-        if is_section and COMPONENT not in value:
-            value = merge(before, value)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            value = value if COMPONENT in value else merge(before, value)
         merged[key] = value
     return merged
 

@@ -16,16 +16,27 @@ from erjepa.configs.files import COMPONENT
 
 @dataclass(frozen=True)
 class AtLeast:
-    """Bound of a number: ``least`` or more, or with ``excluded`` more than ``least``."""
+    """Bounds of a number.
+
+    Args:
+        least (float): the number is this or more.
+        excluded (bool): it is more than this.
+        below (float): it is less than this.
+    """
 
     least: float
     excluded: bool = False
+    below: float = math.inf
 
     def __str__(self) -> str:
-        return f"{'above' if self.excluded else 'of at least'} {self.least:g}"
+        least = f"{'above' if self.excluded else 'of at least'} {self.least:.12g}"
+        return (
+            least if self.below == math.inf else f"{least} and below {self.below:.12g}"
+        )
 
     def holds(self, value: float) -> bool:
-        return value > self.least if self.excluded else value >= self.least
+        over = value > self.least if self.excluded else value >= self.least
+        return over and value < self.below
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +60,16 @@ class Component:
         positional (int): how many arguments the recipe gives first.
         given (tuple[str, ...]): what the recipe gives by name.
         default (str | None): the component where the section names none.
-        arguments (Mapping[str, Any]): types and bounds of arguments that are checked.
+        arguments (Mapping[str, Any]): types and bounds of arguments. Others are held against
+            the annotations of the component, where these are plain types.
+        may_be_list (bool): whether a list of components will do.
     """
 
     positional: int = 0
     given: tuple[str, ...] = ()
     default: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    may_be_list: bool = False
 
 
 def read_section(
@@ -137,7 +151,7 @@ def _read_value(
     wanted, rule = alternatives[0], None
     if get_origin(wanted) is Annotated:
         wanted, rule = get_args(wanted)
-    if is_dataclass(wanted):
+    if isinstance(wanted, type) and is_dataclass(wanted):
         rule = Settings(wanted)
     if isinstance(rule, Settings):
         given = rule.absent if value is None else _section(key, value)
@@ -145,6 +159,11 @@ def _read_value(
     if value is None and type(None) in alternatives:
         return None
     if isinstance(rule, Component):
+        if rule.may_be_list and isinstance(value, list) and value:
+            return [
+                _read_component(f"{key}[{i}]", rule, part, synonyms)
+                for i, part in enumerate(value)
+            ]
         return _read_component(key, rule, value, synonyms)
     for alternative in alternatives:
         kind, *bounds = (
@@ -235,8 +254,22 @@ def _read_component(
             and name not in {*ours, *rule.given, *arguments}
         ):
             raise ValueError(f"{key}={path} needs {key}.{name}, which has no default")
-    for name in rule.arguments.keys() & arguments.keys():
-        arguments[name] = _read_value(
-            f"{key}.{name}", rule.arguments[name], arguments[name], synonyms
-        )
+    for name, given in arguments.items():
+        annotation = rule.arguments.get(name)
+        if annotation is None and name in parameters:
+            parameter = parameters[name]
+            # Many a parameter is annotated as int and None by default.
+            if _is_plain(parameter.annotation) and given is not parameter.default:
+                annotation = parameter.annotation
+        if annotation is not None:
+            read = _read_value(f"{key}.{name}", annotation, given, synonyms)
+            arguments[name] = read
     return {COMPONENT: path, **arguments}
+
+
+def _is_plain(annotation: Any) -> bool:
+    """Whether values can be held against a type: numbers, texts, choices, or null."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return all(map(_is_plain, get_args(annotation)))
+    plain = (int, float, bool, str, type(None))
+    return get_origin(annotation) is Literal or annotation in plain

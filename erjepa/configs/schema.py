@@ -8,11 +8,12 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from erjepa.configs.files import COMPONENT
 from erjepa.configs.reading import AtLeast, Component, Settings, read_section
 from erjepa.replay import validate_replay
 
@@ -23,10 +24,17 @@ NotNegative = Annotated[float, AtLeast(0)]
 
 AnyComponent = Annotated[Mapping, Component()]
 Model = Annotated[
-    Mapping, Component(arguments={"lora_rank": Count, "lora_alpha": Positive})
+    Mapping,
+    Component(
+        arguments={
+            "lora_rank": Count,
+            "lora_alpha": Positive,
+            "lora_dropout": Annotated[float, AtLeast(0, below=1)],
+        }
+    ),
 ]
 Checkpointer = Annotated[Mapping, Component(given=("output_dir",))]
-Dataset = Annotated[Mapping, Component(positional=1)]
+Dataset = Annotated[Mapping, Component(positional=1, may_be_list=True)]
 Optimizer = Annotated[
     Mapping,
     Component(positional=1, arguments={"lr": NotNegative, "weight_decay": NotNegative}),
@@ -45,6 +53,7 @@ class Stop:
     flops: Positive | None = None
     tokens: Count | None = None
     steps: Count | None = None
+    patience: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,7 @@ class Run:
     validation: Validation | None = None
     eval_every_n_steps: Count | None = None
     keep_best: bool = False
-    seed: Whole | None
+    seed: Annotated[int, AtLeast(0, below=2**32)] | None
     shuffle: bool = True
     batch_size: Count
     max_seq_len: Count
@@ -138,6 +147,15 @@ class Run:
     profiler: Profiler | None = None
 
     def __post_init__(self) -> None:
+        for key in ("dataset", "eval_dataset"):
+            parts = getattr(self, key) or []
+            for part in parts if isinstance(parts, list) else [parts]:
+                if part[COMPONENT].startswith("torchtune."):
+                    raise ValueError(
+                        f"{key}={part[COMPONENT]} gives no pairs of source and target. "
+                        "erjepa.datasets.paired_dataset reads the same files and hub "
+                        "datasets"
+                    )
         if self.trainable_dtype not in ("fp32", self.dtype, None):
             raise ValueError(
                 f"trainable_dtype={self.trainable_dtype}: what is trained is held in "
@@ -158,11 +176,15 @@ class Run:
                 f"resume_changes={self.resume_changes} is for a run that is gone on with, "
                 "resume_from_checkpoint=True"
             )
-        if self.validation["size"] is None:
+        # Sections come as they are read: keys and values.
+        validation = cast(dict[str, Any], self.validation)
+        stop = cast(dict[str, Any], self.stop)
+        if validation["size"] is None:
             for key, value in (
                 ("eval_every_n_steps", self.eval_every_n_steps),
-                ("validation.generate", self.validation["generate"]),
+                ("validation.generate", validation["generate"]),
                 ("keep_best", self.keep_best),
+                ("stop.patience", stop["patience"]),
             ):
                 if value:
                     raise ValueError(
@@ -185,6 +207,7 @@ SYNONYMS = {
     **dict.fromkeys(("dropout", "lora_dropout"), "model.lora_dropout"),
     **dict.fromkeys(("num_epochs", "num_train_epochs"), "epochs"),
     "max_steps": "stop.steps",
+    "early_stopping_patience": "stop.patience",
     **dict.fromkeys(("micro_batch_size", "per_device_train_batch_size"), "batch_size"),
     "grad_accum": "gradient_accumulation_steps",
     **dict.fromkeys(("max_grad_norm", "grad_clip"), "clip_grad_norm"),

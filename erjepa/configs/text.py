@@ -60,7 +60,7 @@ def as_yaml(cfg: DictConfig, name: str, *remarks: str) -> str:
 def _write(
     values: Mapping[str, Any], files: list[dict[str, _Line]], path: str = ""
 ) -> list[str]:
-    written = []
+    written: list[str] = []
     for key, value in values.items():
         indent = "  " * path.count(".")
         known = [lines[path + key] for lines in files if path + key in lines]
@@ -132,6 +132,6 @@ def _lines(text: str) -> dict[str, _Line]:
                 visit(value, values.get(name) or {}, f"{prefix}{name}.")
 
     root = yaml.compose(text)
-    if root is not None:
+    if isinstance(root, yaml.MappingNode):
         visit(root, OmegaConf.to_container(OmegaConf.create(text), resolve=False), "")
     return found

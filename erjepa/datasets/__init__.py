@@ -8,8 +8,14 @@ from importlib import import_module
 from typing import Any
 
 from erjepa.datasets.chat_template import ChatTemplate
+from erjepa.datasets.concatenated import (
+    ConcatenatedPairs,
+    Pairs,
+    build_dataset,
+    components,
+)
 from erjepa.datasets.paired import PairedDataset, paired_dataset
-from erjepa.datasets.pairs import Pair
+from erjepa.datasets.pairs import Pair, require_pairs
 from erjepa.datasets.predictor_tokens import predictor_token_ids
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sampler import StepSampler
@@ -26,15 +32,20 @@ _TASK_OF = {
 
 __all__ = [
     "ChatTemplate",
+    "ConcatenatedPairs",
     "Pair",
     "PairedDataset",
+    "Pairs",
     "Record",
     "Split",
     "StepSampler",
+    "build_dataset",
+    "components",
     "hold_out",
     "load_records",
     "paired_dataset",
     "predictor_token_ids",
+    "require_pairs",
     *_TASK_OF,
 ]
 

@@ -62,8 +62,8 @@ class ChatTemplate:
             ValueError: if source or target is missing or empty, or if the template
                 does not render the source alone as it renders it within the chat.
         """
+        self.validate(messages)
         *context, answer = messages
-        self._validate(context, answer)
         source = self._up_to_content(context)
         prompt = self._up_to_content([*context, Message(role="assistant", content="")])
         full = self._up_to_content(messages)
@@ -85,12 +85,25 @@ class ChatTemplate:
 
     def prompt(self, messages: list[Message]) -> list[int]:
         """The tokens a model is given to generate the target that ends ``messages``."""
-        *context, answer = messages
-        self._validate(context, answer)
+        self.validate(messages)
+        *context, _ = messages
         return self._up_to_content([*context, Message(role="assistant", content="")])
 
-    def _validate(self, context: list[Message], answer: Message) -> None:
-        if answer.role != "assistant" or not context or context[-1].role != "user":
+    def validate(self, messages: list[Message]) -> None:
+        """Fail where a chat is no pair: by its roles, or for want of a text.
+
+        Args:
+            messages (list[Message]): the chat.
+
+        Raises:
+            ValueError: saying why.
+        """
+        if len(messages) < 2:
+            raise ValueError(
+                f"a pair needs a user and an assistant message, got {len(messages)}"
+            )
+        *context, answer = messages
+        if answer.role != "assistant" or context[-1].role != "user":
             roles = [m.role for m in (*context, answer)]
             raise ValueError(
                 f"a pair ends with a user and an assistant message, got roles {roles}"

@@ -1,16 +1,23 @@
 """Datasets of (source, target) pairs, and the general builder for them."""
 
+import inspect
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch.utils.data import Dataset
-from torchtune.data import InputOutputToMessages, Message, OpenAIToMessages
+from torchtune import utils
+from torchtune.data import Message
 from torchtune.modules.transforms import Transform
 
 from erjepa.datasets.chat_template import ChatTemplate
+from erjepa.datasets.messages import RecordMessages, messages_of, not_read
 from erjepa.datasets.pairs import Pair
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sources import subsample
+from erjepa.datasets.tokenized import tokenize
+
+log = utils.get_logger("INFO")
 
 
 class PairedDataset(Dataset):
@@ -46,16 +53,21 @@ class PairedDataset(Dataset):
         self._template = ChatTemplate(tokenizer)
         self._records = records
         self._message_transform = message_transform
-        self._pairs = [
-            Pair(i, *self._convert(record, self._template))
-            for i, record in enumerate(records)
-        ]
+        chats = map(self._chat, records)
+        self.pairs = tokenize(
+            chats, len(records), self._template, tokenizer, self.where
+        )
 
     def __len__(self) -> int:
-        return len(self._pairs)
+        return len(self.pairs)
 
     def __getitem__(self, example_id: int) -> Pair:
-        return self._pairs[example_id]
+        return self.pairs[example_id]
+
+    @property
+    def parts(self) -> list["PairedDataset"]:
+        """The datasets that this is made of: itself."""
+        return [self]
 
     def where(self, example_id: int) -> str:
         """File and line (or dataset and row) that example ``example_id`` came from."""
@@ -63,11 +75,11 @@ class PairedDataset(Dataset):
 
     def messages(self, example_id: int) -> list[Message]:
         """The chat of this example; the last message is the target."""
-        return self._convert(self._records[example_id], list)
+        return self._chat(self._records[example_id])
 
     def prompt(self, example_id: int) -> list[int]:
         """Token ids from which a model is to generate the target of this example."""
-        return self._convert(self._records[example_id], self._template.prompt)
+        return self._template.prompt(self.messages(example_id))
 
     def target_text(self, example_id: int) -> str:
         """The target as the record has it, without surrounding white space."""
@@ -81,15 +93,34 @@ class PairedDataset(Dataset):
         """What scoring an answer to this example needs besides its target."""
         return self._scoring_fields(self.source_text(example_id))
 
-    def _convert(self, record: Record, convert) -> Any:
+    def ask(self, text: str, system_prompt: str | None = None) -> list[int]:
+        """Token ids of a prompt with a source of one's own, as the dataset would put it.
+
+        Args:
+            text (str): the source.
+            system_prompt (str | None): system message; "": none; ``None``: that of the
+                first example, if it has one.
+
+        Returns:
+            list[int]: from which a model is to generate the target.
+        """
+        first = self.messages(0)[0]
+        if system_prompt is None and first.role == "system":
+            system_prompt = first.text_content
+        user_text = getattr(self._message_transform, "user_text", str)
+        turns = [("system", system_prompt)] if system_prompt else []
+        turns += [("user", user_text(text)), ("assistant", "-")]
+        return self._template.prompt(
+            [Message(role=role, content=content) for role, content in turns]
+        )
+
+    def _chat(self, record: Record) -> list[Message]:
+        """The messages of a record, which make a pair."""
         try:
-            _require_texts(record)
-            messages: list[Message] = self._message_transform(record.fields)["messages"]
-            if len(messages) < 2:
-                raise ValueError(
-                    f"a pair needs a user and an assistant message, got {len(messages)}"
-                )
-            return convert(messages)
+            if not isinstance(self._message_transform, RecordMessages):
+                _require_texts(record)
+            messages = self._message_transform(record.fields)["messages"]
+            self._template.validate(messages)
         except KeyError as error:
             raise ValueError(
                 f"{record.where}: no field {error}; the record has "
@@ -97,6 +128,7 @@ class PairedDataset(Dataset):
             ) from None
         except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"{record.where}: {error}") from None
+        return messages
 
 
 def _require_texts(record: Record) -> None:
@@ -122,33 +154,44 @@ def paired_dataset(
     sample_seed: int | None = None,
     **load_dataset_kwargs: Any,
 ) -> PairedDataset:
-    """Pairs from a JSONL file, a URL or the hub.
+    """Pairs from a file, a folder, a URL or the hub. Says what was read, and what was not.
 
     Args:
         tokenizer (Transform): torchtune model tokenizer.
         source (str): see :func:`~erjepa.datasets.load_records`.
-        split (str): split of a hub dataset.
-        column_map (dict[str, str] | None): ``{"input": ..., "output": ...}`` names the
-            columns of source and target; ``{"messages": ...}`` the column of a chat.
-            Default: chats in ``messages``.
+        split (str): split of a folder or a hub dataset.
+        column_map (dict[str, str] | None): what a format calls a column, to its name:
+            ``input`` and ``output``; ``instruction``, ``input`` and ``output``;
+            ``messages``; or ``conversations``. Default: what the columns tell, see
+            :mod:`~erjepa.datasets.messages`.
         new_system_prompt (str | None): system message to put before every chat, in
             place of its own.
         max_examples (int | None): keep so many records.
         sample_seed (int | None): see :func:`~erjepa.datasets.sources.subsample`.
-        **load_dataset_kwargs (Any): for ``datasets.load_dataset``.
+        **load_dataset_kwargs (Any): for ``datasets.load_dataset``, of a hub dataset.
 
     Returns:
         PairedDataset: the tokenized pairs.
+
+    Raises:
+        ValueError: naming the place, if something is no pair; if the columns do not tell
+            which of them are read; or if an argument is unknown.
     """
+    if load_dataset_kwargs and ("://" in source or Path(source).exists()):
+        arguments = [*inspect.signature(paired_dataset).parameters][1:-1]
+        raise ValueError(
+            f"dataset.{next(iter(load_dataset_kwargs))}: a file or folder takes "
+            f"{', '.join(arguments)}; further arguments are load_dataset's, for the hub"
+        )
     records = load_records(source, split=split, **load_dataset_kwargs)
-    if column_map and "input" in column_map:
-        transform = InputOutputToMessages(
-            column_map=dict(column_map), new_system_prompt=new_system_prompt
-        )
-    else:
-        transform = OpenAIToMessages(
-            column_map=dict(column_map) if column_map else None,
-            new_system_prompt=new_system_prompt,
-        )
-    records = subsample(records, max_examples, sample_seed)
-    return PairedDataset(records, tokenizer, transform)
+    transform = messages_of(records, column_map, new_system_prompt)
+    kept = subsample(records, max_examples, sample_seed)
+    dataset = PairedDataset(kept, tokenizer, transform)
+    some = "" if len(kept) == len(records) else f", of which {len(kept)} are kept"
+    rest = ", ".join(not_read(records, transform)) or "no other column"
+    utils.log_rank_zero(
+        log,
+        f"{source}: {len(records)} records{some}; {transform}; "
+        + (f"not read: {rest}." if rest != "no other column" else f"{rest}."),
+    )
+    return dataset

@@ -1,7 +1,7 @@
 """A training pair as the tokens of its views."""
 
 from array import array
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Pair(NamedTuple):
@@ -35,3 +35,24 @@ class Pair(NamedTuple):
     def segments(self) -> tuple[array, ...]:
         """The token segments without the id: what an episodic memory stores."""
         return self[1:]
+
+
+def require_pairs(key: str, dataset: Any) -> None:
+    """Find out what a builder gave before anything depends on it.
+
+    Args:
+        key (str): key of the config that names the builder.
+        dataset (Any): what it returned.
+
+    Raises:
+        ValueError: if that is no dataset of pairs, or an empty one.
+    """
+    count = len(dataset) if hasattr(dataset, "__len__") else 0
+    if count and isinstance(dataset[0], Pair) and hasattr(dataset, "pairs"):
+        return
+    what = type(dataset[0]).__name__ if count else "nothing"
+    raise ValueError(
+        f"{key}: its builder returned a {type(dataset).__name__} of {what}, not of pairs. "
+        "Pairs come from erjepa.datasets.paired_dataset, or from a builder that returns an "
+        "erjepa.datasets.PairedDataset"
+    )

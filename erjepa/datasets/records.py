@@ -1,9 +1,28 @@
-"""Raw records of a dataset, each with the place it came from."""
+"""Raw records of a dataset, each with the place it came from.
 
+============================================  ===================
+source                                        place of a record
+============================================  ===================
+JSON lines: ``.jsonl``, ``.ndjson``           ``FILE:LINE``
+table of texts: ``.csv``, ``.tsv``            ``FILE:LINE``
+JSON array: ``.json``                         ``FILE[INDEX]``
+``.parquet``                                  ``FILE[INDEX]``
+folder that ``save_to_disk`` wrote            ``FOLDER[INDEX]``
+folder with files of a split; hub             ``NAME[INDEX]``
+============================================  ===================
+
+Lines count from 1, indices from 0. Text files are read here, not by ``datasets``, so that an
+error can name its line, and ``007`` or ``NA`` in a table stays the text that it is.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-from erjepa.io import read_jsonl
+from erjepa.io import read_jsonl, require_utf8
 
 
 class Record(NamedTuple):
@@ -13,13 +32,15 @@ class Record(NamedTuple):
     fields: dict[str, Any]
 
 
-def load_records(source: str, *, split: str = "train", **load_dataset_kwargs: Any):
-    """Read records from a local JSONL file, a URL of one, or the Hugging Face hub.
+def load_records(
+    source: str, *, split: str = "train", **load_dataset_kwargs: Any
+) -> list[Record]:
+    """Read records from a file, a URL of one, a folder, or the Hugging Face hub.
 
     Args:
-        source (str): path of a ``.jsonl`` file, an ``https://`` URL of one, or the name
-            of a dataset on the hub.
-        split (str): split of a hub dataset; a file is one split already.
+        source (str): path or ``https://`` URL of a file with one of the endings above, path
+            of a folder, or the name of a dataset on the hub.
+        split (str): split of a folder or a hub dataset; a file is one split already.
         **load_dataset_kwargs (Any): passed to ``datasets.load_dataset`` for the hub,
             for instance ``name`` or ``revision``.
 
@@ -29,34 +50,158 @@ def load_records(source: str, *, split: str = "train", **load_dataset_kwargs: An
     Raises:
         FileNotFoundError: if ``source`` looks like a local file and there is none.
         ConnectionError: if a URL or a dataset of the hub cannot be read.
-        ValueError: if a line is not a JSON object, or there is no record at all.
+        ValueError: naming the place, if something is no record, or there is none at all.
     """
-    is_url = "://" in source
-    if not is_url and (Path(source).exists() or Path(source).suffix == ".jsonl"):
-        records = _read_file(Path(source))
+    path = Path(source)
+    if "://" in source:
+        records = _read_file(_download(source), source)
+    elif path.is_dir():
+        records = _read_folder(path, split)
+    elif path.exists() or path.suffix in _READERS:
+        records = _read_file(path, source)
     else:
-        from datasets import load_dataset  # heavy, and needed for remote data only
-
-        try:
-            if is_url:
-                rows = load_dataset("json", data_files=source, split="train")
-            else:
-                rows = load_dataset(source, split=split, **load_dataset_kwargs)
-        except Exception as error:  # of whichever library reads it
-            raise ConnectionError(
-                f"{source} could not be read ({type(error).__name__}: {error}). With a "
-                "copy at hand, set the dataset's source to its file or folder."
-            ) from error
-        records = [Record(f"{source}[{i}]", row) for i, row in enumerate(rows)]
+        records = _read_hub(source, split, load_dataset_kwargs)
     if not records:
-        raise ValueError(f"{source}: no records; expected one JSON object a line.")
+        raise ValueError(f"{source}: no records")
     return records
 
 
-def _read_file(path: Path) -> list[Record]:
+def _read_file(path: Path, name: str) -> list[Record]:
+    """The records of ``path``, which goes by ``name`` in their places."""
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path}: no such file; set the dataset's source to a JSONL file, a URL or "
-            "a dataset of the Hugging Face hub."
+            f"{path}: no such file; set the dataset's source to a file, a folder, a URL "
+            "or a dataset of the Hugging Face hub."
         )
-    return [Record(where, fields) for where, fields in read_jsonl(path)]
+    suffix = Path(urlsplit(name).path if "://" in name else name).suffix.lower()
+    if suffix not in _READERS:
+        raise ValueError(f"{name}: expected a file {', '.join(_READERS)}")
+    return [Record(*read) for read in _READERS[suffix](path, name)]
+
+
+def _read_json(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """An array of objects; or lines, which go by this ending, too."""
+    content = path.read_bytes()
+    require_utf8(content, name)
+    text = content.decode("utf-8-sig")
+    if not text.lstrip().startswith("["):
+        yield from read_jsonl(path, name)
+        return
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{name}:{error.lineno}: not JSON, column {error.colno}: {error.msg}"
+        ) from None
+    for i, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise ValueError(
+                f"{name}[{i}]: expected a JSON object, got {type(row).__name__}"
+            )
+        yield f"{name}[{i}]", row
+
+
+def _read_table(path: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Rows below a line of column names; every cell is a text."""
+    with path.open("rb") as content:
+        require_utf8(content.read(), name)
+    tabs = name.lower().endswith(".tsv")
+    csv.field_size_limit(2**31 - 1)
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.reader(lines, delimiter="\t" if tabs else ",", strict=True)
+        columns: list[str] | None = None
+        line = 1
+        while True:
+            try:
+                row = next(reader, None)
+            except csv.Error as error:
+                raise ValueError(f"{name}:{line}: not a row ({error})") from None
+            if row is None:
+                return
+            where, line = f"{name}:{line}", reader.line_num + 1
+            if not row:
+                continue
+            if columns is None:
+                columns = row
+                if "" in row or len(set(row)) < len(row):
+                    raise ValueError(
+                        f"{where}: the first line names the columns, each once, got {row}"
+                    )
+            elif len(row) != len(columns):
+                raise ValueError(
+                    f"{where}: {len(row)} cells, but {len(columns)} columns ({columns})"
+                )
+            else:
+                yield where, dict(zip(columns, row, strict=True))
+
+
+def _read_parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    from pyarrow import ArrowException, parquet  # of datasets, which is heavy
+
+    try:
+        rows = parquet.read_table(path).to_pylist()
+    except (ArrowException, OSError) as error:
+        raise ValueError(f"{name}: not a parquet file ({error})") from None
+    return ((f"{name}[{i}]", row) for i, row in enumerate(rows))
+
+
+_READERS = {
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_table,
+    ".tsv": _read_table,
+    ".parquet": _read_parquet,
+}
+
+
+def _read_folder(folder: Path, split: str) -> list[Record]:
+    """What ``save_to_disk`` wrote, one file of the split, or what ``datasets`` makes of it."""
+    from datasets import DatasetDict, load_dataset, load_from_disk
+
+    files = [file for s in _READERS if (file := folder / f"{split}{s}").is_file()]
+    if len(files) == 1:
+        return _read_file(files[0], str(files[0]))
+    if len(files) > 1:
+        raise ValueError(f"{folder}: which of {', '.join(f.name for f in files)}?")
+    try:
+        if any(folder.glob("dataset_dict.json")) or any(folder.glob("state.json")):
+            rows = load_from_disk(str(folder))
+            if isinstance(rows, DatasetDict):
+                rows = rows[split]
+        else:
+            rows = load_dataset(str(folder), split=split)
+    except KeyError:
+        raise ValueError(f"{folder}: no split {split!r}; it has {list(rows)}") from None
+    except Exception as error:  # of whichever library reads it
+        raise ValueError(
+            f"{folder} could not be read ({type(error).__name__}: {error}). Expected what "
+            f"save_to_disk wrote, or {split}.jsonl, .json, .csv, .tsv or .parquet."
+        ) from None
+    return [Record(f"{folder}[{i}]", row) for i, row in enumerate(rows)]
+
+
+def _read_hub(name: str, split: str, kwargs: dict[str, Any]) -> list[Record]:
+    from datasets import load_dataset
+
+    try:
+        rows = load_dataset(name, split=split, **kwargs)
+    except Exception as error:  # of whichever library reads it
+        raise _unreadable(name, error) from error
+    return [Record(f"{name}[{i}]", row) for i, row in enumerate(rows)]
+
+
+def _download(url: str) -> Path:
+    from datasets import DownloadManager
+
+    try:
+        return Path(DownloadManager().download(url))
+    except Exception as error:  # of whichever library reads it
+        raise _unreadable(url, error) from error
+
+
+def _unreadable(source: str, error: Exception) -> ConnectionError:
+    return ConnectionError(
+        f"{source} could not be read ({type(error).__name__}: {error}). With a copy at "
+        "hand, set the dataset's source to its file or folder."
+    )

@@ -45,7 +45,7 @@ class StepSampler(Sampler[list[int]]):
         seed: int,
         shuffle: bool = True,
     ) -> None:
-        self._num_examples = num_examples
+        self.num_examples = num_examples
         self._batch_size = batch_size
         self._accumulation = gradient_accumulation_steps
         self._world_size = world_size
@@ -63,7 +63,7 @@ class StepSampler(Sampler[list[int]]):
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps that see every example once."""
-        return -(-self._num_examples // self.examples_per_step)
+        return -(-self.num_examples // self.examples_per_step)
 
     def set_position(self, epoch: int, step: int = 0) -> None:
         """Make the next iteration start at step ``step`` (0-based) of ``epoch``."""
@@ -81,9 +81,9 @@ class StepSampler(Sampler[list[int]]):
 
     def _permutation(self) -> list[int]:
         if not self._shuffle:
-            return list(range(self._num_examples))
+            return list(range(self.num_examples))
         # Seeding with seed + epoch would make runs of near seeds share permutations.
         generator = torch.Generator().manual_seed(self._seed)
         for _ in range(self._epoch + 1):
-            order = torch.randperm(self._num_examples, generator=generator)
+            order = torch.randperm(self.num_examples, generator=generator)
         return order.tolist()

@@ -6,14 +6,14 @@ from typing import Any
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets import PairedDataset
+from erjepa.datasets import Pairs
 from erjepa.evaluation.generation import generate_greedy
 
 
 def generate_answers(
     model: TransformerDecoder,
     tokenizer: Transform,
-    dataset: PairedDataset,
+    dataset: Pairs,
     ids: Sequence[int],
     *,
     max_new_tokens: int,
@@ -23,7 +23,7 @@ def generate_answers(
     Args:
         model (TransformerDecoder): decoder in evaluation mode.
         tokenizer (Transform): its tokenizer.
-        dataset (PairedDataset): where the examples are.
+        dataset (Pairs): where the examples are.
         ids (Sequence[int]): the examples, all in one batch.
         max_new_tokens (int): most tokens of an answer.
 

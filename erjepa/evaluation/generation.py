@@ -137,7 +137,7 @@ class _Cache:
 
     def __init__(self, num_rows: int, length: int) -> None:
         self.num_rows, self.length = num_rows, length
-        self.keys = self.values = None
+        self.cached: tuple[Tensor, Tensor] | None = None
 
     def place(self, rows: slice, end: int) -> None:
         """Say which rows come next, and before which column they end."""
@@ -148,20 +148,19 @@ class _Cache:
         ([B, heads, s, head_dim]) included.
         """
         _, heads, new, head_dim = keys.shape
-        if self.keys is None:
+        if self.cached is None:
             shape = (self.num_rows, heads, self.length, head_dim)
-            self.keys, self.values = keys.new_empty(shape), values.new_empty(shape)
-        mine = (
-            self.keys[self.rows, :, : self.end],
-            self.values[self.rows, :, : self.end],
-        )
-        for so_far, latest in zip(mine, (keys, values), strict=True):
-            so_far[:, :, self.end - new :] = latest
-        return mine
+            self.cached = keys.new_empty(shape), values.new_empty(shape)
+        all_keys, all_values = (all[self.rows, :, : self.end] for all in self.cached)
+        all_keys[:, :, self.end - new :] = keys
+        all_values[:, :, self.end - new :] = values
+        return all_keys, all_values
 
     def take(self, rows: Tensor) -> None:
         """Makes ``rows``, repeats allowed, the rows of the batch."""
-        self.keys, self.values = self.keys[rows], self.values[rows]
+        if self.cached is not None:
+            keys, values = self.cached
+            self.cached = keys[rows], values[rows]
 
 
 def _grouped_attention(

@@ -10,13 +10,18 @@ from omegaconf import DictConfig
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets import PairedDataset
+from erjepa.datasets import Pairs, components
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
-from erjepa.tasks.score import load_task, require_fields, score_predictions
+from erjepa.tasks.score import (
+    load_task,
+    require_fields,
+    require_targets,
+    score_predictions,
+)
 from erjepa.tasks.task import Task
 from erjepa.training.distributed import all_reduce_sum
 from erjepa.training.gathered import gathered
@@ -26,7 +31,7 @@ class HeldOutLoss:
     """The objective of training on held-out pairs, without dropout and without gradient.
 
     Args:
-        dataset (PairedDataset): where the pairs are.
+        dataset (Pairs): where the pairs are.
         ids (Sequence[int]): the held-out pairs, the same on every rank.
         collator (PairCollator): of the new pairs of a step.
         loss_fn (JEPALoss): of the training.
@@ -36,7 +41,7 @@ class HeldOutLoss:
 
     def __init__(
         self,
-        dataset: PairedDataset,
+        dataset: Pairs,
         ids: Sequence[int],
         collator: PairCollator,
         loss_fn: JEPALoss,
@@ -83,7 +88,7 @@ class HeldOutAccuracy:
     """The share of held-out pairs that are answered rightly.
 
     Args:
-        dataset (PairedDataset): where the pairs are.
+        dataset (Pairs): where the pairs are.
         ids (Sequence[int]): the pairs to answer, the same on every rank.
         tokenizer (Transform): of the model.
         task (Task): how answers are scored.
@@ -93,7 +98,7 @@ class HeldOutAccuracy:
 
     def __init__(
         self,
-        dataset: PairedDataset,
+        dataset: Pairs,
         ids: Sequence[int],
         tokenizer: Transform,
         task: Task,
@@ -130,7 +135,7 @@ class HeldOutAccuracy:
             )
         by_rank: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(by_rank, mine)
-        accuracy = [None]
+        accuracy = [float("nan")]
         if dist.get_rank() == 0:
             predictions = [p for answers in by_rank for p in answers]
             accuracy = [score_predictions(self._task, predictions)[1]["accuracy"]]
@@ -143,7 +148,7 @@ class Validation:
 
     Args:
         cfg (DictConfig): config of the run.
-        dataset (PairedDataset): where the pairs are.
+        dataset (Pairs): where the pairs are.
         ids (Sequence[int]): the held-out pairs, the same on every rank.
         tokenizer (Transform): of the model.
         collator (PairCollator): of the new pairs of a step.
@@ -154,7 +159,7 @@ class Validation:
     def __init__(
         self,
         cfg: DictConfig,
-        dataset: PairedDataset,
+        dataset: Pairs,
         ids: Sequence[int],
         tokenizer: Transform,
         collator: PairCollator,
@@ -167,10 +172,14 @@ class Validation:
         self.accuracy = None
         if generate := cfg.validation.get("generate", 0):
             task = load_task(cfg.task or dataset.task, cfg.databases)
-            require_fields(task, dataset, cfg.dataset._component_)
+            parts = zip(dataset.parts, components(cfg.dataset), strict=True)
+            for part, component in parts:
+                require_fields(task, part, component._component_)
+            answered = ids[:generate]
+            require_targets(task, dataset, answered)
             self.accuracy = HeldOutAccuracy(
                 dataset,
-                ids[:generate],
+                answered,
                 tokenizer,
                 task,
                 batch_size=cfg.eval_batch_size,

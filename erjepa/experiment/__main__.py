@@ -4,7 +4,6 @@ NAME is a packaged experiment or the path of a YAML file. Started again, it goes
 was. ``show`` prints what would run; ``report OUTPUT`` makes the report of what is there.
 """
 
-import argparse
 import shlex
 import signal
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from erjepa.command_line import CommandLine
 from erjepa.experiment.cells import cells, training_command
 from erjepa.experiment.config import Experiment, load_experiment
 from erjepa.experiment.results import CELLS
@@ -49,10 +49,8 @@ def show(experiment: Experiment) -> int:
 
 def report(output_dir: str) -> int:
     """Make the report of an experiment."""
-    try:
-        from erjepa.report import build_report
-    except ImportError as error:
-        raise ValueError(f"there is no report to make here: {error}") from None
+    from erjepa.report import build_report
+
     build_report(Path(output_dir))
     return 0
 
@@ -66,11 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         int: exit code.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m erjepa.experiment",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandLine(prog="python -m erjepa.experiment", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("run", "show"):
         command = commands.add_parser(name)
@@ -79,12 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("report").add_argument("output_dir", metavar="OUTPUT")
     args = parser.parse_args(arguments)
     try:
-        if args.command == "report":
-            return report(args.output_dir)
-        experiment = load_experiment(args.name, args.overrides)
-        return run(experiment) if args.command == "run" else show(experiment)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
+        with parser.errors(args):
+            if args.command == "report":
+                return report(args.output_dir)
+            experiment = load_experiment(args.name, args.overrides)
+            return run(experiment) if args.command == "run" else show(experiment)
     except KeyboardInterrupt:
         return 130
 

@@ -1,6 +1,5 @@
 """The runs of an experiment, and the commands that train and score them."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from erjepa.experiment.config import (
     BATCH_SIZE_TIMES,
     TOKENS_OF,
     Experiment,
+    as_arguments,
     config_of,
     slug,
 )
@@ -95,7 +95,7 @@ def training_command(
         own["checkpoint_at_flops"] = list(experiment.budgets)
     if tokens is not None:
         own["stop.tokens"] = tokens
-    elif experiment.match == "flops":
+    elif experiment.match == "flops" and experiment.budgets:
         own["stop.flops"] = experiment.budgets[-1]
     if checkpoint.resumable_checkpoints(folder):
         own["resume_from_checkpoint"] = True
@@ -145,14 +145,5 @@ def _tune(
     if experiment.nproc_per_node > 1:
         # A port of its own, so that runs can go on side by side.
         launcher = ["--standalone", "--nproc_per_node", str(experiment.nproc_per_node)]
-    values = {**cell.overrides, **own}
-    arguments = [
-        key if key.startswith("~") else f"{key}={_text(value)}"
-        for key, value in values.items()
-    ]
+    arguments = as_arguments({**cell.overrides, **own})
     return ["tune", "run", *launcher, recipe, "--config", cell.config, *arguments]
-
-
-def _text(value: Any) -> str:
-    """A value as the command line takes it."""
-    return value if isinstance(value, str) else json.dumps(value)

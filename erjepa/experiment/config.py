@@ -1,6 +1,7 @@
 """What an experiment compares: one YAML file, checked before anything runs."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 import erjepa.configs
+from erjepa.configs.schema import Run
 
 # Overrides that only the grid knows, and turns into keys of the recipe.
 TOKENS_OF, BATCH_SIZE_TIMES = "stop.tokens_of", "batch_size_times"
+# Sections whose keys a file and the command line add to.
+_ADDED = ("overrides", "evaluation", "budgets_of")
 # What the grid itself sets for each run.
 _OWN = (
     "seed output_dir resume_from_checkpoint checkpoint_at_flops checkpoint_dir alignment "
@@ -131,8 +135,8 @@ def slug(method: str) -> str:
 def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
     """Read an experiment and check it against the configs of its runs.
 
-    A file may start from another one, ``defaults: NAME``; each key it has replaces the
-    whole key there.
+    A file may start from another one, ``defaults: NAME``. Its ``overrides``, ``evaluation``
+    and ``budgets_of`` add to those there, key by key; any other key replaces the whole key.
 
     Args:
         name (str): path, or name of a packaged experiment.
@@ -144,7 +148,7 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
 
     Raises:
         ValueError: naming the file and the key, if a key is unknown or a value makes no
-            sense.
+            sense, in the experiment or in any of its runs.
         FileNotFoundError: if there is no such experiment, or a config it names.
     """
     erjepa.configs.prepare()
@@ -161,7 +165,7 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
         }
         experiment = Experiment(**values)
         for name in experiment.datasets:
-            _check_overrides(experiment, name)
+            _check_runs(experiment, name)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from None
     return experiment
@@ -175,43 +179,72 @@ def _with_defaults(path: str) -> dict[str, Any]:
     beside = Path(path).parent / f"{defaults}.yaml"
     known = str(beside) if beside.is_file() else defaults
     parent = _with_defaults(erjepa.configs.config_path(known, "experiments"))
-    return {**parent, **cfg}
+    added = {key: {**(parent.get(key) or {}), **(cfg.get(key) or {})} for key in _ADDED}
+    return {**parent, **cfg, **{key: keys for key, keys in added.items() if keys}}
 
 
 def _set(cfg: DictConfig, argument: str) -> None:
     key, separator, text = argument.partition("=")
     if not separator:
         raise ValueError(f"argument {argument!r}: expected key=value")
-    value = OmegaConf.from_dotlist([f"value={text}"])["value"]
     section, _, rest = key.partition(".")
+    names = [field.name for field in fields(Experiment)]
+    of_runs = {field.name for field in fields(Run)} - {*names, *_OWN}
+    if section in of_runs:
+        raise ValueError(
+            f"argument {argument!r}: {section} is a key of runs; say overrides.{argument}"
+        )
+    value = OmegaConf.from_dotlist([f"value={text}"])["value"]
     if not rest:
         cfg[section] = value
-    elif section in ("overrides", "evaluation", "datasets", "budgets_of"):
+    elif section in (*_ADDED, "datasets"):
         cfg[section] = {**(cfg.get(section) or {}), rest: value}
     else:
-        raise ValueError(f"argument {argument!r}: {section} is replaced as a whole")
+        erjepa.configs.reject_unknown("", [section], names)
+        raise ValueError(
+            f"argument {argument!r}: {section} is replaced as a whole, {section}=..."
+        )
 
 
-def _check_overrides(experiment: Experiment, dataset: str) -> None:
-    """Reject overrides that the config of a run shows no key for."""
+def as_arguments(overrides: Mapping[str, Any]) -> list[str]:
+    """Overrides as the command line of the recipe takes them."""
+    return [
+        key
+        if key.startswith("~")
+        else f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in overrides.items()
+    ]
+
+
+def _check_runs(experiment: Experiment, dataset: str) -> None:
+    """Reject what the recipe would reject in a run of any method on a dataset."""
     config, own = config_of(experiment.datasets[dataset])
-    cfg = erjepa.configs.load(config)
-    sections = {
-        "overrides": experiment.overrides,
-        f"datasets: {dataset}": own,
-        "evaluation": experiment.evaluation,
-        **{f"methods: {name}": keys for name, keys in experiment.methods.items()},
-    }
-    for place, keys in sections.items():
+    shared = {f"datasets: {dataset}": own, "overrides": experiment.overrides}
+    for method, keys in experiment.methods.items():
+        places = {f"methods: {method}": keys, **shared}
+        _check_run(config, places)
+        if experiment.evaluation:
+            _check_run(config, {"evaluation": experiment.evaluation, **places})
+
+
+def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check a run with overrides of several places, of which earlier ones win."""
+    overrides: dict[str, Any] = {}
+    for place, keys in reversed(list(places.items())):
+        overrides |= keys
         for key in keys:
-            first, _, rest = key.lstrip("~").partition(".")
+            first = key.lstrip("~").partition(".")[0]
             if first in _OWN:
                 raise ValueError(f"{place}: {first} is set by the grid")
-            section = cfg.get(first)
-            try:
-                erjepa.configs.reject_unknown("", [first], [*cfg, BATCH_SIZE_TIMES])
-                if rest and OmegaConf.is_dict(section) and "_component_" not in section:
-                    known = [*section, TOKENS_OF.removeprefix("stop.")]
-                    erjepa.configs.reject_unknown(f"{first}.", [rest], known)
-            except ValueError as error:
-                raise ValueError(f"{place}: {error}") from None
+    for key in (TOKENS_OF, BATCH_SIZE_TIMES):
+        overrides.pop(key, None)
+    try:
+        cfg = erjepa.configs.load(config, as_arguments(overrides))
+        erjepa.configs.complete(cfg)
+    except ValueError as error:
+        said = [place for place, keys in places.items() if _names_any(error, keys)]
+        raise ValueError(f"{(said or list(places))[0]}: {error}") from None
+
+
+def _names_any(error: ValueError, keys: Iterable[str]) -> bool:
+    return any(key.lstrip("~") in str(error) for key in keys)

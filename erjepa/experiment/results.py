@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,7 @@ import torch
 
 from erjepa.experiment.cells import Cell
 from erjepa.experiment.config import Experiment
-from erjepa.io import (
-    EXPERIMENT,
-    PREDICTIONS,
-    RESULTS,
-    SUMMARY,
-    read_jsonl,
-    to_jsonl,
-    write_whole,
-)
+from erjepa.io import EXPERIMENT, PREDICTIONS, SUMMARY, Result, write_whole
 from erjepa.training import checkpoint
 
 CELLS = "cells"
@@ -33,27 +25,14 @@ _FREE = ("output_dir", "devices", "report", "budgets_of")
 _MAY_GROW = ("seeds", "datasets", "methods")
 
 
-def read_results(output_dir: Path) -> list[dict[str, Any]]:
-    """The lines of ``results.jsonl``, in order of completion."""
-    path = output_dir / RESULTS
-    return [line for _, line in read_jsonl(path)] if path.exists() else []
-
-
-def add_results(output_dir: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Add lines, all of them or, if killed, none."""
-    path = output_dir / RESULTS
-    text = path.read_text() if path.exists() else ""
-    write_whole(path, text + to_jsonl(lines))
-
-
-def result_line(
+def result_of(
     output_dir: Path,
     cell: Cell,
     overrides: Mapping[str, Any],
     path: Path,
     split: str = "test",
-) -> dict[str, Any]:
-    """What ``results.jsonl`` keeps of a checkpoint that was scored.
+) -> Result:
+    """What an experiment keeps of a checkpoint that was scored.
 
     Args:
         output_dir (Path): folder of the experiment.
@@ -63,7 +42,7 @@ def result_line(
         split (str): what was scored, ``test`` or ``validation``.
 
     Returns:
-        dict[str, Any]: the line; paths in it are relative to ``output_dir``.
+        Result: what ``results.jsonl`` has a line of.
     """
     progress = checkpoint.load_progress(path)
     name = path.name if split == "test" else f"{path.name}_{split}"
@@ -72,26 +51,26 @@ def result_line(
     readings = {k: v for k, v in summary.items() if isinstance(v, dict)}
     examples = readings[summary["primary"]]["examples"]
     rate = summary["examples_per_second"]
-    return {
-        "cell": cell.name,
-        "dataset": cell.dataset,
-        "method": cell.method,
-        "seed": cell.seed,
-        "overrides": dict(overrides),
-        "checkpoint": path.name,
-        "budget": progress.get("budget"),
+    return Result(
+        cell=cell.name,
+        dataset=cell.dataset,
+        method=cell.method,
+        seed=cell.seed,
+        overrides=dict(overrides),
+        checkpoint=path.name,
+        budget=progress.get("budget"),
         **{k: progress[k] for k in ("steps", "total_flops", "total_tokens", "epoch")},
-        "split": split,
-        "task": summary["task"],
-        "accuracy": summary["accuracy"],
-        "primary": summary["primary"],
-        "readings": {name: reading["share"] for name, reading in readings.items()},
-        "examples": examples,
-        "predictions": str((scores / PREDICTIONS).relative_to(output_dir)),
-        "log": str((path.parent / "logs" / "metrics.txt").relative_to(output_dir)),
-        "train_seconds": progress["train_seconds"],
-        "eval_seconds": examples / rate if rate else None,
-    }
+        split=split,
+        task=summary["task"],
+        accuracy=summary["accuracy"],
+        primary=summary["primary"],
+        readings={name: reading["share"] for name, reading in readings.items()},
+        examples=examples,
+        predictions=str((scores / PREDICTIONS).relative_to(output_dir)),
+        log=str((path.parent / "logs" / "metrics.txt").relative_to(output_dir)),
+        train_seconds=progress["train_seconds"],
+        eval_seconds=examples / rate if rate else None,
+    )
 
 
 def begin(output_dir: Path, experiment: Experiment) -> None:

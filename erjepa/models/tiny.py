@@ -85,10 +85,10 @@ def _batches(
         batches = [rows[i : i + BATCH_SIZE] for i in range(0, len(rows), BATCH_SIZE)]
         rng.shuffle(batches)
         for batch in batches:
-            tokens, labels = zip(*batch, strict=True)
+            inputs, targets = map(list, zip(*batch, strict=True))
             yield (
-                nn.utils.rnn.pad_sequence(tokens, True, tokenizer.pad_id),
-                nn.utils.rnn.pad_sequence(labels, True, -100),
+                nn.utils.rnn.pad_sequence(inputs, True, tokenizer.pad_id),
+                nn.utils.rnn.pad_sequence(targets, True, -100),
             )
 
 

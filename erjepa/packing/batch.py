@@ -1,7 +1,8 @@
 """A micro-batch of packed rows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,9 +78,9 @@ class PackedBatch:
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> "PackedBatch":
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return PackedBatch(
-            **{
-                name: function(value) if isinstance(value, Tensor) else value
-                for name, value in values.items()
-            }
-        )
+        tensors: dict[str, Any] = {
+            name: function(value)
+            for name, value in values.items()
+            if isinstance(value, Tensor)
+        }
+        return replace(self, **tensors)

@@ -49,8 +49,9 @@ def prefix_tree(paths: Sequence[array]) -> PrefixTree:
     """
     line = np.zeros(max(map(len, paths), default=0), np.int64)  # from the root on
     end = np.zeros(sum(map(len, paths)), np.int64)
-    tokens, depths, nodes = array("i"), [], [line] * len(paths)
-    before = array("i")
+    tokens, before = array("i"), array("i")
+    depths: list[int] = []
+    nodes = [line] * len(paths)
     for index in sorted(range(len(paths)), key=paths.__getitem__):
         path = paths[index]
         shared, size = _shared(before, path), len(tokens)

@@ -5,7 +5,12 @@ Imports only the standard library and torch; knows nothing of models, recipes or
 
 from erjepa.replay.addresses import DenseAddressTable, SparseAddressTable
 from erjepa.replay.memory import EpisodicMemory
-from erjepa.replay.replay import EpisodicReplay, ReplayBatch, validate_replay
+from erjepa.replay.replay import (
+    EpisodicReplay,
+    ReplayBatch,
+    require_memory,
+    validate_replay,
+)
 
 __all__ = [
     "DenseAddressTable",
@@ -13,5 +18,6 @@ __all__ = [
     "EpisodicReplay",
     "ReplayBatch",
     "SparseAddressTable",
+    "require_memory",
     "validate_replay",
 ]

@@ -109,6 +109,7 @@ class SparseAddressTable:
 
     def put(self, slots: Tensor, addresses: Addresses) -> None:
         """Stores B addresses in as many distinct ``slots`` [B]."""
+        assert addresses.indices is not None  # none but a dense address lacks them
         self._indices[slots] = addresses.indices.to(self._indices.dtype)
         self._values[slots] = addresses.values
 
@@ -127,6 +128,7 @@ class SparseAddressTable:
         # Row s of ``dense`` holds what each address has at entry s: the dot products of one
         # slot are then a weighted sum of K rows, which is an embedding bag.
         dense = self.projection.new_zeros(self.projection.shape[0], batch)
+        assert addresses.indices is not None
         dense.scatter_(0, addresses.indices.T, addresses.values.T)
         out = dense.new_empty(batch, num_slots)
         entries = _CHUNK_ENTRIES.get(dense.device.type, _CHUNK_ENTRIES["cuda"])

@@ -16,7 +16,7 @@ from erjepa.replay.addresses import (
 from erjepa.replay.placement import place_writes
 
 # The tokens of a pair, in the segments that its layout tells apart.
-Segments = Sequence[Sequence[int]]
+Segments = tuple[array, ...]
 
 
 class EpisodicMemory:

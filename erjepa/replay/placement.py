@@ -105,7 +105,8 @@ def _simulate(
                 slot, size = size, size + 1
             else:
                 slot = _pop_weakest(heap, priority_of)
-                slot_of.pop(owner.pop(slot, None), None)
+                if slot in owner:
+                    slot_of.pop(owner.pop(slot), None)
             replaced[slot] = None
             if on_revisit != "append":
                 slot_of[example], owner[slot] = slot, example

@@ -103,12 +103,12 @@ class EpisodicReplay:
         if address == "dense":
             table = DenseAddressTable(capacity, embed_dim, device=device)
         else:
-            dim = address_dim or 4 * embed_dim
+            dim, top_k = _sparse_shape(embed_dim, address_dim, address_top_k)
             table = SparseAddressTable(
                 capacity,
                 embed_dim,
                 address_dim=dim,
-                top_k=address_top_k or max(1, dim // 32),
+                top_k=top_k,
                 seed=seed,
                 device=device,
             )
@@ -253,11 +253,58 @@ def validate_replay(
         _at_least_one("address_dim", address_dim, "null means 4 x the embedding size")
     if address_top_k is not None:
         _at_least_one("address_top_k", address_top_k, "null means address_dim / 32")
-    if None not in (address_dim, address_top_k) and address_top_k > address_dim:
+    if address_dim and address_top_k and address_top_k > address_dim:
         raise ValueError(
             f"replay.address_top_k must be at most replay.address_dim ({address_dim}), "
             f"got {address_top_k}; keep fewer entries or widen the address"
         )
+
+
+def require_memory(
+    available: int,
+    embed_dim: int,
+    *,
+    capacity: int = 10000,
+    address: str = "sparse",
+    address_dim: int | None = None,
+    address_top_k: int | None = None,
+    **_: Any,
+) -> None:
+    """Find out before anything is allocated whether a memory has room.
+
+    Args:
+        available (int): bytes that there are.
+        embed_dim (int): size of a source embedding, H.
+        capacity (int): as for :class:`EpisodicReplay`, and so are the others; more of its
+            arguments are taken and change nothing.
+        address (str): see there.
+        address_dim (int | None): see there.
+        address_top_k (int | None): see there.
+
+    Raises:
+        ValueError: naming the keys and the bytes that they would take. The tokens of the
+            stored pairs, some hundred bytes each, are not counted.
+    """
+    dim, top_k = _sparse_shape(embed_dim, address_dim, address_top_k)
+    is_dense = address == "dense"
+    projection = 0 if is_dense else 4 * dim * embed_dim
+    # Id, score, count and the place of its tokens; the address.
+    slot = 8 + 4 + 4 + 8
+    slot += 4 * embed_dim if is_dense else top_k * (4 + (2 if dim <= 32767 else 4))
+    if (taken := capacity * slot + projection) > available:
+        raise ValueError(
+            f"replay.capacity={capacity} slots of {slot:,} bytes and a projection of "
+            f"{projection:,} take {taken:,} bytes; there are {available:,}. Set a smaller "
+            "capacity, address_dim or address_top_k"
+        )
+
+
+def _sparse_shape(
+    embed_dim: int, address_dim: int | None, address_top_k: int | None
+) -> tuple[int, int]:
+    """Length of a sparse address S, and its entries K."""
+    dim = address_dim or 4 * embed_dim
+    return dim, address_top_k or max(1, dim // 32)
 
 
 def _is_number(value: Any) -> bool:

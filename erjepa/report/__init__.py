@@ -23,6 +23,16 @@ To add a section, write a function that yields tables and figures from ``Results
 decorator ``section``; it raises ``Unavailable`` with the reason where results do not allow it.
 """
 
-from erjepa.report.build import build_report
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
+    """See :func:`erjepa.report.build.build_report`, whose packages may not be installed."""
+    from erjepa.report import build
+
+    return build.build_report(output, config)
+
 
 __all__ = ["build_report"]

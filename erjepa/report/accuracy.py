@@ -4,26 +4,16 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from erjepa.report.figures import (
-    COLUMN,
-    Figure,
-    canvas,
-    draw_bars,
-    draw_grid,
-    draw_rows,
-    legend_above,
-    looks,
-)
-from erjepa.report.page import settings
+from erjepa.report.figures import Figure, canvas, draw_bars, draw_grid, looks
 from erjepa.report.results import ROLES, Results, Unavailable
 from erjepa.report.sections import Parts, section
-from erjepa.report.table import SD, Table, spread
+from erjepa.report.table import SD, Table, spread, spread_across
 
 _WEIGHT, _TOKENS = "loss.jepa_weight", "num_predictor_tokens"
 _METHOD = {"method": "Method"}
 
 
-@section("Accuracy", whole=True)
+@section("Accuracy")
 def accuracy(
     results: Results,
     methods: list[str],
@@ -31,54 +21,33 @@ def accuracy(
     remark: str = "",
 ) -> Parts:
     """Accuracy of methods on every dataset; of a single one also least and greatest."""
-    ends, note = ends_of(results, methods, datasets)
-    names = list(ends.dataset.unique())
-    styles = {
-        name: look for name, look in looks(results.methods).items() if name in methods
-    }
+    ends = results.final(None, methods)
+    if datasets is not None:
+        ends = ends[ends.dataset.isin(datasets)]
+    names, look = list(ends.dataset.unique()), looks(results.methods)
+    picture, (axes,) = canvas()
     if len(names) > 1:
-        where, best = "", names
-        picture, (axes,) = canvas(COLUMN, 2.4)
-        draw_bars(axes, ends, "dataset", "accuracy", styles)
-        axes.set_ylabel("accuracy (%)")
-        legend_above(picture, axes, 3)
-        frame = pd.DataFrame(index=pd.Index(methods, name="Method"))
-        for name in names:
-            of_dataset = ends[ends.dataset == name].groupby("method").accuracy
-            frame[name], frame[name + SD] = of_dataset.mean(), of_dataset.std()
-        frame = frame.reset_index()
+        where, best, height = "", names, 2.4
+        draw_bars(axes, ends, "dataset", "accuracy", look)
+        axes.set(xlabel="", ylabel="accuracy (%)")
+        axes.grid(axis="y")
+        frame = spread_across(ends, "accuracy", _METHOD, "dataset")
     else:
         where, best = f" on {names[0]}", ["Accuracy (%)", "Min", "Max"]
-        picture, (axes,) = canvas(COLUMN, 0.55 + 0.3 * ends.method.nunique())
-        draw_rows(axes, ends, "accuracy", styles)
-        axes.set_xlabel("accuracy (%)")
+        height = 0.55 + 0.25 * ends.method.nunique()
+        draw_bars(axes, ends, "accuracy", "method", look)
+        axes.set(xlabel="accuracy (%)", ylabel="")
+        axes.grid(axis="x")
         frame = spread(ends, {"accuracy": "Accuracy (%)"}, _METHOD)
-        more = ends.groupby("method", sort=False).accuracy.agg(["min", "max", "size"])
-        frame[["Min", "Max", "Seeds"]] = more.astype(object).to_numpy()
-    start, end = f"Accuracy{where} at the end of runs", f"{note} {remark}".rstrip()
+        values = ends.groupby("method", sort=False).accuracy
+        more = {"Min": values.min(), "Max": values.max(), "Seeds": values.size()}
+        frame = frame.assign(**{name: one.array for name, one in more.items()})
+    start = f"Accuracy{where} at the end of runs"
+    end = f"{results.note(ends, methods)} {remark}".rstrip()
     dots = "means, one sample standard deviation, and single seeds as dots"
-    yield Figure(f"{start}: {dots}. {end}", picture)
+    yield Figure(f"{start}: {dots}. {end}", picture, height)
     cells = "in percent, mean ± one sample standard deviation"
     yield Table(f"{start}, {cells}. {end}", frame, best=best)
-
-
-def ends_of(
-    results: Results, methods: Sequence[str], datasets: Sequence[str] | None = None
-) -> tuple[pd.DataFrame, str]:
-    """Ends of runs of all datasets that have any, and a sentence on their seeds."""
-    found = []
-    for name in datasets or results.scored_datasets():
-        if results.of(name, methods).ends.any():
-            found.append(results.final(name, methods))
-    if not found:
-        raise Unavailable("no run of these methods has reached its end")
-    ends = pd.concat(found)
-    if len(found) == 1:
-        return ends, results.note(ends, methods)
-    names = [f"{m} on {d}" for d in ends.dataset.unique() for m in methods]
-    return ends, results.note(
-        ends.assign(method=ends.method + " on " + ends.dataset), names
-    )
 
 
 @section("Readings of the answers")
@@ -101,7 +70,7 @@ def lambda_k(results: Results, dataset: str, methods: list[str]) -> Parts:
     grid = {}
     for method in methods:
         keys = results.overrides(method)
-        if _WEIGHT in keys and _TOKENS in keys and results.role(method) == "ER-JEPA":
+        if {_WEIGHT, _TOKENS} <= keys.keys() and results.role(method) == "ER-JEPA":
             grid[method] = keys[_WEIGHT], keys[_TOKENS]
     if len(grid) < 2:
         raise Unavailable(f"no two methods set both {_WEIGHT} and {_TOKENS}")
@@ -111,23 +80,22 @@ def lambda_k(results: Results, dataset: str, methods: list[str]) -> Parts:
         )
     ends = results.final(dataset, list(grid))
     ends["λ"], ends["k"] = zip(*ends.method.map(grid), strict=True)
-    cells = ends.groupby(["λ", "k"]).accuracy.agg(["mean", "std"])
-    means, sds = cells["mean"].unstack(), cells["std"].unstack()
-    texts = means.map(lambda mean: "—" if pd.isna(mean) else f"{mean:.2f}")
-    picture, (axes,) = canvas(COLUMN, 0.6 + 0.3 * len(means))
-    draw_grid(axes, means.rename("{:g}".format), texts, bold=means.max(axis=None))
+    ends = ends.sort_values(["λ", "k"])
+    ends["λ"], ends["k"] = ends["λ"].map("{:g}".format), "k = " + ends["k"].map(str)
+    frame = spread_across(ends, "accuracy", {"λ": "λ"}, "k")
+    means = frame.set_index("λ").filter(regex=f"(?<!{SD})$")
+    picture, (axes,) = canvas()
+    draw_grid(axes, means, digits=2)
     axes.set(xlabel="predictor tokens k", ylabel="weight λ")
+    for text in axes.texts:
+        text.set_weight(
+            "bold" if text.get_text() == f"{means.max(axis=None):.2f}" else "normal"
+        )
     caption = (
         f"Accuracy (%) on {dataset} by weight λ of the JEPA loss and number k of predictor "
         f"tokens. {results.note(ends, list(grid))}"
     )
-    yield Figure(caption, picture)
-    frame = pd.DataFrame({"λ": [f"{weight:g}" for weight in means.index]})
-    for k in means:
-        frame[f"k = {k}"], frame[f"k = {k}{SD}"] = (
-            means[k].to_numpy(),
-            sds[k].to_numpy(),
-        )
+    yield Figure(caption, picture, 0.6 + 0.3 * len(means))
     yield Table(caption, frame)
 
 
@@ -146,7 +114,7 @@ def chosen(results: Results, dataset: str, methods: list[str]) -> Parts:
     value, note = "Validation accuracy (%)", results.note(ends, methods)
     trials = spread(whole, {"accuracy": value}, {"method": "Setting"})
     seeds = whole.groupby("method", sort=False).accuracy
-    trials["Min"], trials["Max"] = seeds.min().to_numpy(), seeds.max().to_numpy()
+    trials["Min"], trials["Max"] = seeds.min().array, seeds.max().array
     trials.insert(0, "Method", trials.Setting.map(results.role))
     trials = trials.dropna(subset="Method").sort_values(
         "Method", kind="stable", key=lambda roles: roles.map(ROLES.index)
@@ -161,6 +129,10 @@ def chosen(results: Results, dataset: str, methods: list[str]) -> Parts:
             Overrides=[settings(results.own(method)) for method in best.Setting],
         ),
     )
-    yield Table(
-        f"Every setting on validation pairs of {dataset}. {note}", trials, name="trials"
-    )
+    caption = f"Every setting on validation pairs of {dataset}. {note}"
+    yield Table(caption, trials, name="trials")
+
+
+def settings(values: dict[str, object] | None) -> str:
+    """Overrides as one types them."""
+    return " ".join(f"{key}={value}" for key, value in (values or {}).items())

@@ -1,28 +1,17 @@
 """Sections on accuracy over compute and epochs, and on what runs cost."""
 
 from collections.abc import Mapping
-from math import ceil
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from erjepa.analysis.statistics import normalized_auc
 from erjepa.io import EXPERIMENT
-from erjepa.report.accuracy import ends_of
-from erjepa.report.figures import (
-    COLUMN,
-    PAGE,
-    Figure,
-    Look,
-    canvas,
-    draw_bars,
-    draw_curves,
-    legend_above,
-    looks,
-)
+from erjepa.report.figures import Figure, canvas, draw_bars, draw_curves, looks
 from erjepa.report.results import Results, Unavailable
 from erjepa.report.sections import Parts, section
-from erjepa.report.table import SD, Table, spread
+from erjepa.report.table import Table, spread, spread_across
 
 _UNITS = {1e15: "PFLOPs", 1e12: "TFLOPs", 1e9: "GFLOPs"}
 
@@ -34,7 +23,7 @@ def flops_unit(most: float) -> tuple[float, str]:
     )
 
 
-@section("Accuracy by dataset and by compute", whole=True, main=True)
+@section("Accuracy by dataset and by compute", main=True)
 def figure_1(results: Results, methods: list[str], matched: str | None = None) -> Parts:
     """The paper's first figure: accuracy by dataset, and over compute on the first of them.
 
@@ -42,34 +31,28 @@ def figure_1(results: Results, methods: list[str], matched: str | None = None) -
     the right panel. Where there is none, the panel has the checkpoints of this experiment,
     each at the mean compute of its seeds.
     """
-    ends, note = ends_of(results, methods)
-    look = looks(methods)
-    other, other_look = results, look
+    ends, other, roles = results.final(None, methods), results, {}
     if matched and (results.output / matched / EXPERIMENT).is_file():
         other = Results(results.output / matched)
-        by_role = {results.role(method): one for method, one in look.items()}
-        other_look = {
-            method: by_role[other.role(method)]
-            for method in other.main_methods()
-            if other.role(method) in by_role
-        }
-    dataset = other.scored_datasets()[0]
-    picture, (left, right) = canvas(PAGE, 2.5, 1, 2)
-    draw_bars(left, ends, "dataset", "accuracy", look)
-    left.set(title="(a) by dataset", ylabel="accuracy (%)")
-    _draw_over_compute(right, other, dataset, other_look)
+        # A method of the other is drawn as the one that has its role here.
+        here = {results.role(method): method for method in methods}
+        roles = {m: here.get(other.role(m)) for m in other.main_methods()}
+    names = [m for m in roles if roles[m]] if roles else methods
+    picture, (left, right) = canvas(2)
+    draw_bars(left, ends, "dataset", "accuracy", looks(methods))
+    left.set(title="(a) by dataset", xlabel="", ylabel="accuracy (%)")
+    left.grid(axis="y")
+    dataset = other.runs.dataset.iloc[0]
+    rows = other.of(dataset, names).replace({"method": roles})
+    _draw_over_compute(right, other, rows, looks(methods))
     right.set(title=f"(b) {dataset} over training compute", ylabel="accuracy (%)")
-    legend_above(picture, left, len(methods))
-    points = (
-        "at matched compute"
-        if other.budgets
-        else "at checkpoints, mean compute of each"
-    )
+    where = "matched compute" if other.budgets else "checkpoints, mean compute of each"
     yield Figure(
         f"(a) Accuracy at the end of runs: means, one sample standard deviation, and single "
-        f"seeds as dots. (b) Accuracy on {dataset} {points}: means, bands of one sample "
-        f"standard deviation. {note}",
+        f"seeds as dots. (b) Accuracy on {dataset} at {where}: means, bands of one sample "
+        f"standard deviation. {results.note(ends, methods)}",
         picture,
+        columns=2,
     )
 
 
@@ -80,37 +63,32 @@ def matched_compute(results: Results, dataset: str, methods: list[str]) -> Parts
     rows = results.of(dataset, methods).dropna(subset="point")
     if rows.empty:
         raise Unavailable(f"no checkpoint at a budget is scored of {dataset}")
-    is_whole = rows.groupby(["method", "seed"]).point.transform("nunique") == len(
-        budgets
-    )
-    note = results.note(rows[is_whole], methods)
-    picture, (axes,) = canvas(COLUMN, 2.5)
-    look = looks(results.methods)
-    _draw_over_compute(axes, results, dataset, {name: look[name] for name in methods})
+    whole = rows[rows.groupby("cell").point.transform("nunique") == len(budgets)]
+    note = results.note(whole, methods)
+    picture, (axes,) = canvas()
+    _draw_over_compute(axes, results, rows, looks(results.methods))
     axes.set_ylabel("accuracy (%)")
-    legend_above(picture, axes, 2)
     yield Figure(
         f"Accuracy on {dataset} at equal training compute: means, bands of one sample "
         f"standard deviation. {note}",
         picture,
+        2.5,
     )
-    frame = pd.DataFrame(index=pd.Index(rows.method.unique(), name="Method"))
-    columns = {f"{b / size:.5g}": rows[rows.point == b].accuracy for b in budgets}
+    names = [f"{budget / size:.5g}" for budget in budgets]
+    cells = rows.assign(column=(rows.point / size).map("{:.5g}".format))
     if len(budgets) > 1:
-        runs = rows[is_whole].groupby(["method", "seed"])
-        areas = runs.accuracy.transform(
+        names.append("AUC (%)")
+        areas = whole.groupby("cell").accuracy.agg(
             lambda run: normalized_auc(budgets, run.to_list())
         )
-        columns["AUC (%)"] = areas[rows.point == budgets[-1]]
-    for name, values in columns.items():
-        of_method = values.groupby(rows.method)
-        frame[name], frame[name + SD] = of_method.mean(), of_method.std()
+        ends = whole.drop_duplicates("cell").assign(column=names[-1])
+        cells = pd.concat([cells, ends.assign(accuracy=ends.cell.map(areas))])
     yield Table(
         f"Accuracy (%) on {dataset} at equal training compute in {unit}, mean ± one sample "
         "standard deviation; AUC: area under the curve divided by the range of compute, "
         f"of each seed that has every budget. {note}",
-        frame.reset_index(),
-        best=list(columns),
+        spread_across(cells, "accuracy", {"method": "Method"}, "column", names),
+        best=names,
     )
 
 
@@ -118,25 +96,19 @@ def matched_compute(results: Results, dataset: str, methods: list[str]) -> Parts
 def single_seeds(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy at equal training compute, a panel for each seed."""
     rows = results.of(dataset, methods).dropna(subset="point")
-    size, unit = flops_unit(results.budgets[-1])
-    columns = min(3, len(results.seeds))
-    lines = ceil(len(results.seeds) / columns)
-    picture, panels = canvas(
-        max(COLUMN, PAGE * columns / 3), 0.5 + 1.7 * lines, lines, columns, sharey=True
-    )
-    for panel in panels[len(results.seeds) :]:
-        panel.set_axis_off()
-    for seed, panel in zip(results.seeds, panels, strict=False):
-        for method, own in rows[rows.seed == seed].groupby("method", sort=False):
-            style = looks(results.methods)[method].line
-            panel.plot(own.point / size, own.accuracy, label=method, **style)
-        panel.set_title(f"seed {seed}")
-        panel.grid()
-    picture.supxlabel(f"training compute ({unit})", size=8)
-    picture.supylabel("accuracy (%)", size=8)
-    legend_above(picture, panels[0], 5 if columns == 3 else 2)
+    picture, panels = canvas(len(results.seeds))
+    for seed, panel in zip(results.seeds, panels, strict=True):
+        own = rows[rows.seed == seed]
+        if len(own):
+            _draw_over_compute(panel, results, own, looks(results.methods))
+        panel.set(title=f"seed {seed}", ylabel="accuracy (%)")
+    for panel in panels[1:]:
+        panel.sharey(panels[0])
     yield Figure(
-        f"Accuracy on {dataset} of single seeds at equal training compute.", picture
+        f"Accuracy on {dataset} of single seeds at equal training compute.",
+        picture,
+        1.9,
+        columns=min(3, len(panels)),
     )
 
 
@@ -148,17 +120,16 @@ def learning_curves(results: Results, dataset: str, methods: list[str]) -> Parts
     rows = rows[rows.groupby("method").epoch.transform("nunique") > 1]
     if rows.empty:
         raise Unavailable(f"no run on {dataset} is scored at the end of two epochs")
-    picture, (axes,) = canvas(COLUMN, 2.5)
-    draw_curves(
-        axes, rows, "epoch", "accuracy", looks(results.methods), error_bars=True
-    )
+    picture, (axes,) = canvas()
+    look = looks(results.methods)
+    draw_curves(axes, rows, "epoch", "accuracy", look, err_style="bars")
     axes.set(xlabel="epoch", ylabel="accuracy (%)")
     axes.xaxis.get_major_locator().set_params(integer=True)
-    legend_above(picture, axes, 2)
     yield Figure(
         f"Accuracy on {dataset} over epochs: means over the seeds scored there, and one "
         "sample standard deviation. Runs are not matched in compute.",
         picture,
+        2.5,
     )
 
 
@@ -184,10 +155,10 @@ def cost(results: Results, dataset: str, methods: list[str]) -> Parts:
 
 
 def _draw_over_compute(
-    axes: Axes, results: Results, dataset: str, look: Mapping[str, Look]
+    axes: Axes, results: Results, rows: pd.DataFrame, look: Mapping[str, Any]
 ) -> None:
     """Accuracy at budgets, or at epochs over the mean compute of their seeds."""
-    rows = results.of(dataset, list(look)).dropna(subset="point")
+    rows = rows.dropna(subset="point")
     mean = rows.groupby(["method", "point"]).total_flops.transform("mean")
     compute = rows.point if results.budgets else mean
     size, unit = flops_unit(compute.max())

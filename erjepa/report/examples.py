@@ -67,16 +67,16 @@ def examples(
     chosen = choose_examples(candidates, groups, {True: right, False: wrong})
     if chosen.empty:
         raise Unavailable(f"{improved} corrects no error of {baseline} on {dataset}")
-    predictions = found.set_index(["method", "seed", "id"])
+    predictions = found.set_index(["seed", "id", "method"])
     rows: list[list[str | Marked | None]] = []
-    for (seed, example), choice in chosen.iterrows():
+    for example, choice in chosen.iterrows():
         gold: str | Marked = shorten(choice.target, max_characters)
         if task == "nl_rx":
             gold = [(choice.target, SAME)]
-        asked = shorten(predictions.prompt[baseline, seed, example], max_characters)
-        rows.append([choice.group, str(seed), asked, "target", gold, None])
+        asked = shorten(predictions.prompt[(*example, baseline)], max_characters)
+        rows.append([choice.group, str(example[0]), asked, "target", gold, None])
         for method in shown:
-            one = predictions.loc[(method, seed, example)]
+            one = predictions.loc[(*example, method)]
             text: str | Marked = shorten(_scored(task, one.extracted), max_characters)
             if task == "nl_rx":
                 text = mark_differences(choice.target, one.output.strip(), regex_tokens)

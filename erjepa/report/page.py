@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import pandas as pd
 
-from erjepa.report.results import Results
+from erjepa.report.accuracy import settings
+from erjepa.report.paired import CLAIMS
+from erjepa.report.results import Results, pivot
 from erjepa.report.sections import Part
-from erjepa.report.table import Table
+from erjepa.report.table import Table, printable
 
 
 def write_page(
@@ -33,6 +34,7 @@ def write_page(
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     text = jinja2.Template(template, autoescape=True).render(
         name=str(results.config["name"]),
+        summary=[_compared(results), *_came_out(results)],
         chapters=list(chapters),
         facts=list(_facts(results)),
         missing=list(_missing(results)),
@@ -41,13 +43,53 @@ def write_page(
             for (title, why), where in left_out.items()
         ],
     )
-    path.write_text(text, encoding="utf-8")
+    path.write_text(printable(text), encoding="utf-8")
     return path
 
 
-def settings(values: Mapping[str, Any] | None) -> str:
-    """Overrides as one types them."""
-    return " ".join(f"{key}={value}" for key, value in (values or {}).items())
+def _compared(results: Results) -> str:
+    """What was compared, in a sentence or two."""
+    planned = len(results.datasets) * len(results.methods) * len(results.seeds)
+    unfinished = sum(map(len, results.missing().values()))
+    seeds = len(results.seeds)
+    at = " at equal training compute" if results.budgets else ""
+    return (
+        f"{_list(results.methods)} on {_list(results.datasets)}{at}, with "
+        f"{seeds} {'seed' if seeds == 1 else 'seeds'} each: {planned - unfinished} of "
+        f"{planned} runs have ended and are scored."
+    )
+
+
+def _came_out(results: Results) -> Iterator[str]:
+    """What came out on each dataset: the order of methods, and what the paper claims of it."""
+    ends = results.runs[results.runs.ends].drop_duplicates("cell", keep="last")
+    for dataset, rows in ends.groupby("dataset", sort=False):
+        means = rows.groupby("method", sort=False).accuracy.agg(["mean", "std"])
+        means = means.sort_values("mean", ascending=False, kind="stable")
+        texts = [
+            f"{method} {mean:.2f}%" + (f"\u00a0±\u00a0{sd:.2f}" if sd == sd else "")
+            for method, mean, sd in means.itertuples()
+        ]
+        if len(texts) > 6:
+            texts = [*texts[:3], "…", texts[-1]]
+        said = [f"On {dataset}, at the end of runs: {', '.join(texts)}."]
+        wide = pivot(rows, ["seed"], "method", "accuracy")
+        for better, other in CLAIMS:
+            pair = [
+                m for m in results.main_methods() if results.role(m) in (better, other)
+            ]
+            if len(pair) == 2 and {*pair} <= {*wide}:
+                gain = wide[pair].dropna() @ [-1, 1]
+                place = "above" if gain.mean() > 0 else "below"
+                said.append(
+                    f"Seed by seed {pair[1]} is {abs(gain.mean()):.2f} points {place} "
+                    f"{pair[0]} on average, and above it in {(gain > 0).sum()} of {len(gain)}."
+                )
+        yield " ".join(said)
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + " and " * (len(names) > 1) + names[-1]
 
 
 def _facts(results: Results) -> Iterator[Table]:

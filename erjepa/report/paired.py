@@ -20,7 +20,7 @@ _CAPTION = (
 )
 
 
-@section("Paired tests", whole=True)
+@section("Paired tests")
 def significance(
     results: Results, methods: list[str], reference: str | None = None
 ) -> Parts:
@@ -28,19 +28,20 @@ def significance(
     if reference is None and "LLM-JEPA" not in map(results.role, results.methods):
         raise Unavailable("no method of the experiment is LLM-JEPA; name a `reference`")
     against = results.first("LLM-JEPA", reference)
+    role = results.role
     pairs = [
         # What is claimed is tested, not its reverse.
-        (against, m) if _roles(results, against, m) in CLAIMS else (m, against)
+        (against, m) if (role(against), role(m)) in CLAIMS else (m, against)
         for m in methods
         if m != against
     ]
-    values = {}
-    for dataset in results.scored_datasets():
-        ends = results.of(dataset, results.methods)
-        values[dataset] = ends[ends.ends].groupby(["method", "seed"]).accuracy.last()
-    yield paired_table(
-        results, "Accuracy of a method less that of another.", values, pairs
-    )
+    ends = results.final(None, results.methods)
+    values = {
+        name: rows.set_index(["method", "seed"]).accuracy
+        for name, rows in ends.groupby("dataset", sort=False)
+    }
+    caption = "Accuracy of a method less that of another."
+    yield paired_table(results, caption, values, pairs)
 
 
 def paired_table(
@@ -67,26 +68,23 @@ def paired_table(
     """
     rows = []
     for dataset, series in values.items():
-        by_method = series.unstack(level=0)
+        by_method = series.unstack(level=0).reindex(columns=results.methods)
         for method, reference in pairs:
-            if {method, reference} - set(by_method):
-                continue
             both = by_method[[method, reference]].dropna()
             if len(both) < 2:
                 continue
-            two_sided = _roles(results, method, reference) not in claims
-            test = paired_test(both[method], both[reference], two_sided)
-            low, high = test.interval
+            is_claimed = (results.role(method), results.role(reference)) in claims
+            test = paired_test(both[method], both[reference], not is_claimed)
             rows.append(
                 {
                     **{"Dataset": dataset, "Method": method, "Against": reference},
                     "Difference (pp)": test.difference,
                     f"Difference (pp){SD}": test.sd,
                     **{"Seeds won": test.won, "Seeds": test.seeds},
-                    "Test": "two-sided" if two_sided else "one-tailed",
+                    "Test": "one-tailed" if is_claimed else "two-sided",
                     **{"t": test.t, "p (t-test)": test.p_t},
                     "p (bootstrap)": test.p_bootstrap,
-                    "Interval (pp)": f"{low:.2f} to {high:.2f}",
+                    "Interval (pp)": "{:.2f} to {:.2f}".format(*test.interval),
                 }
             )
     if not rows:
@@ -95,7 +93,3 @@ def paired_table(
     caption = f"{caption} {_CAPTION.format(directions)}"
     digits = {"p (t-test)": 4, "p (bootstrap)": 4}
     return Table(caption, pd.DataFrame(rows), digits, name=name)
-
-
-def _roles(results: Results, *methods: str) -> tuple[str | None, ...]:
-    return tuple(map(results.role, methods))

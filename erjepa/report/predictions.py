@@ -1,11 +1,13 @@
 """What models answered: predictions of checkpoints on the same examples, as a frame."""
 
-import json
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
-from erjepa.report.results import Results, Unavailable
+from erjepa.io import read_jsonl
+from erjepa.report.results import Results, Unavailable, pivot
+from erjepa.report.table import printable
 
 
 def read_predictions(results: Results, runs: pd.DataFrame) -> pd.DataFrame:
@@ -19,18 +21,16 @@ def read_predictions(results: Results, runs: pd.DataFrame) -> pd.DataFrame:
     for run in runs.itertuples():
         path = results.output / run.predictions
         try:
-            lines = path.read_text().splitlines()
-            found = pd.DataFrame([json.loads(x) for x in lines if x.strip()])
+            found = pd.DataFrame([_printable(row) for _, row in read_jsonl(path)])
             found = found.sort_values("id").assign(correct=found[run.primary].eq(True))
             found[["prompt", "target", "output"]]  # there, or it is a KeyError
         except (OSError, ValueError, KeyError) as error:
             raise Unavailable(
                 f"{path}: predictions cannot be read ({error!r})"
             ) from None
-        if "extracted" not in found:
-            found["extracted"] = found["output"]
         keys = {"method": run.method, "seed": run.seed, "point": run.point}
-        frames.append(found.assign(**keys, extracted=found["extracted"].map(str)))
+        extracted = found.get("extracted", found["output"]).map(str)
+        frames.append(found.assign(**keys, extracted=extracted))
     targets = [frame["target"].tolist() for frame in frames]
     if any(one != targets[0] for one in targets):
         raise Unavailable("the checkpoints were scored on different examples")
@@ -45,16 +45,17 @@ def final_predictions(
     In order of seeds, then methods; Unavailable if they share no seed.
     """
     ends = results.final(dataset, methods)
-    counts = ends.groupby("seed").size()
-    shared = [s for s in results.seeds if counts.get(s, 0) == len(methods)]
-    if not shared:
+    shared = ends[ends.groupby("seed").method.transform("size") == len(methods)]
+    if shared.empty:
         raise Unavailable(f"no seed is finished of all of {', '.join(methods)}")
-    return read_predictions(results, pd.concat([ends[ends.seed == s] for s in shared]))
+    place = shared.seed.map(results.seeds.index)
+    return read_predictions(results, shared.loc[place.sort_values(kind="stable").index])
 
 
 def by_method(found: pd.DataFrame, column: str) -> pd.DataFrame:
     """``column`` of predictions: a row a seed and example, in order, a column a method."""
-    wide = found.pivot(index=["seed", "id"], columns="method", values=column)
-    return wide.reindex(
-        pd.MultiIndex.from_frame(found[["seed", "id"]].drop_duplicates())
-    )
+    return pivot(found, ["seed", "id"], "method", column)
+
+
+def _printable(row: dict[str, Any]) -> dict[str, Any]:
+    return {k: printable(v) if isinstance(v, str) else v for k, v in row.items()}

@@ -13,19 +13,17 @@ from erjepa.analysis.regex_errors import (
 from erjepa.analysis.regex_tokens import LENGTH_GROUPS, STRUCTURES, length_group
 from erjepa.analysis.regex_tokens import structures as structures_of
 from erjepa.report.figures import (
-    COLUMN,
     Figure,
     canvas,
     draw_bars,
     draw_curves,
     draw_grid,
-    legend_above,
     looks,
 )
 from erjepa.report.predictions import by_method, final_predictions
 from erjepa.report.results import Results
 from erjepa.report.sections import Parts, section
-from erjepa.report.table import SD, Table, spread
+from erjepa.report.table import Table, spread, spread_across
 
 _BEGINNING, _IF_STOPPED = "right beginning", "right if it had stopped"
 # Names that fit under a column of a figure.
@@ -48,26 +46,20 @@ def corrections(
     baseline = results.first("SFT", baseline)
     others = [method for method in methods if method != baseline]
     found = categories(results, dataset, [baseline, *others])
-    wide, seeds = by_method(found, "category"), found.seed.unique()
-    cells = pd.MultiIndex.from_product(
-        [ERROR_CATEGORIES, seeds], names=["category", "seed"]
+    error, wide = f"{baseline} error", by_method(found, "category")
+    right = wide[others].eq(CORRECT).assign(**{error: wide[baseline]}).reset_index()
+    right = right.melt([error, "seed", "id"], others, "Method", "right")
+    cells = [ERROR_CATEGORIES, found.seed.unique(), others]
+    cells = pd.MultiIndex.from_product(cells, names=[error, "seed", "Method"])
+    counts = right.groupby(cells.names).right.agg(["size", "sum"])
+    counts = counts.reindex(cells, fill_value=0).set_axis(
+        ["Errors", "Corrected"], axis=1
     )
-    groups = [wide[baseline].rename("category"), wide.index.get_level_values("seed")]
-    errors = wide.groupby(groups).size().reindex(cells, fill_value=0)
-    error, parts = f"{baseline} error", []
-    by_seed = pd.DataFrame(index=cells).assign(Errors=errors)
-    for method in others:
-        right = (
-            wide[method].eq(CORRECT).groupby(groups).sum().reindex(cells, fill_value=0)
-        )
-        rate = 100 * right / errors.where(errors > 0)
-        by_seed[f"{method} corrected"], by_seed[f"{method} rate (%)"] = right, rate
-        one = {"Errors": errors, "Corrected": right, "Rate (%)": rate}
-        parts.append(pd.DataFrame(one).reset_index().assign(method=method))
+    counts["Rate (%)"] = 100 * counts.Corrected / counts.Errors.where(counts.Errors > 0)
+    counts = counts.reset_index()
+    names = ["Errors", "Corrected", "Rate (%)"]
     summary = spread(
-        pd.concat(parts), {n: n for n in one}, {"category": error, "method": "Method"}
-    ).sort_values(
-        error, kind="stable", key=lambda kinds: kinds.map(ERROR_CATEGORIES.index)
+        counts, {name: name for name in names}, {error: error, "Method": "Method"}
     )
     summary.insert(3, "Method", summary.pop("Method"))
     yield Table(
@@ -78,9 +70,13 @@ def corrections(
         summary,
         digits={"Errors": 1, "Corrected": 1},
     )
-    by_seed = by_seed.reset_index().rename(columns={"category": error, "seed": "Seed"})
+    by_seed = counts.drop_duplicates([error, "seed"])[[error, "seed", "Errors"]]
+    by_seed = by_seed.rename(columns={"seed": "Seed"}).astype({"Seed": str})
+    for method, own in counts.groupby("Method", sort=False):
+        by_seed[f"{method} corrected"] = own.Corrected.array
+        by_seed[f"{method} rate (%)"] = own["Rate (%)"].array
     caption = f"Corrected errors of {baseline} on {dataset} by seed."
-    yield Table(caption, by_seed.astype({"Seed": str}), name="by_seed")
+    yield Table(caption, by_seed, name="by_seed")
 
 
 @section("Where answers end", task="nl_rx")
@@ -120,19 +116,16 @@ def outcomes(
     )
     totals = counts.sum(axis=1)
     shares = 100 * counts.div(totals.where(totals > 0), axis=0)
-    rows = [
-        f"{one.replace(' mismatch', '')}\nn = {totals[one]}" for one in counts.index
-    ]
-    picture, (axes,) = canvas(COLUMN, 2.1)
-    drawn = shares.set_axis(rows).rename(columns=_SHORT)
-    draw_grid(axes, drawn, drawn.map(lambda x: "" if pd.isna(x) else f"{x:.1f}"))
+    rows = [f"{x.replace(' mismatch', '')}\nn = {totals[x]}" for x in counts.index]
+    picture, (axes,) = canvas()
+    draw_grid(axes, shares.set_axis(rows).rename(columns=_SHORT), digits=1)
     axes.set(xlabel=f"{second} prediction", ylabel=f"{first} error")
     caption = (
         f"Predictions of {second} on {dataset} where {first} errs, on the same input and "
         f"seed, as percentages of the errors n in a row, pooled over seeds. "
         f"{results.note(found, [first, second])}"
     )
-    yield Figure(caption, picture)
+    yield Figure(caption, picture, 2.1)
     frame = shares.add_suffix(" (%)")
     digits = dict.fromkeys(frame, 1)
     frame.insert(0, "n", totals)
@@ -143,18 +136,14 @@ def outcomes(
 def structures(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy by what the target regex contains."""
     rates, frame, note = _subsets(results, dataset, methods, STRUCTURES, structures_of)
-    picture, (axes,) = canvas(COLUMN, 2.6)
-    look = looks(results.methods)
-    draw_bars(axes, rates, "subset", "accuracy", {name: look[name] for name in methods})
-    axes.tick_params("x", rotation=30)
-    for label in axes.get_xticklabels():
-        label.set(ha="right", rotation_mode="anchor")
-    axes.set_ylabel("accuracy (%)")
-    legend_above(picture, axes, 3)
+    picture, (axes,) = canvas()
+    draw_bars(axes, rates, "accuracy", "subset", looks(results.methods))
+    axes.set(xlabel="accuracy (%)", ylabel="")
+    axes.grid(axis="x")
     caption = (
         f"Accuracy on {dataset} by structure of the target; subsets overlap. {note}"
     )
-    yield Figure(caption, picture)
+    yield Figure(caption, picture, 3.2)
     frame = frame.rename(columns={"subset": "Structure"})
     yield Table(f"{caption} Accuracy in percent.", frame)
 
@@ -165,12 +154,9 @@ def lengths(results: Results, dataset: str, methods: list[str]) -> Parts:
     rates, frame, note = _subsets(
         results, dataset, methods, LENGTH_GROUPS, lambda target: [length_group(target)]
     )
-    picture, (axes,) = canvas(COLUMN, 2.4)
-    placed = rates.assign(place=rates.subset.map(LENGTH_GROUPS.index))
-    draw_curves(axes, placed, "place", "accuracy", looks(results.methods))
-    axes.set_xticks(range(len(LENGTH_GROUPS)), LENGTH_GROUPS)
+    picture, (axes,) = canvas()
+    draw_curves(axes, rates, "subset", "accuracy", looks(results.methods))
     axes.set(xlabel="length of the target (regex tokens)", ylabel="accuracy (%)")
-    legend_above(picture, axes, 3)
     caption = f"Accuracy on {dataset} by regex tokens of the target. {note}"
     yield Figure(f"{caption} Bands are one sample standard deviation.", picture)
     frame = frame.rename(columns={"subset": "Regex tokens"})
@@ -187,19 +173,19 @@ def _subsets(
     """Accuracy of each seed on each subset of targets, its table, and the note on seeds."""
     found = final_predictions(results, dataset, methods)
     subsets = [list(subsets_of(target)) for target in found.target]
-    parts = found.assign(subset=subsets, accuracy=100.0 * found.correct).explode(
-        "subset"
-    )
-    groups = parts.groupby(["method", "subset", "seed"], sort=False).accuracy
+    parts = found.assign(subset=subsets, accuracy=100.0 * found.correct)
+    parts = parts.explode("subset").dropna(subset="subset")
+    groups = parts.groupby(["subset", "method", "seed"], sort=False).accuracy
     rates = groups.mean().reset_index()
     rates = rates.sort_values(
         "subset", key=lambda one: one.map(names.index), kind="stable"
     )
-    examples = groups.size().groupby("subset").first()
-    frame = pd.DataFrame({"subset": list(names)})
-    frame["Examples"] = frame.subset.map(examples).fillna(0).astype(int)
-    for method in methods:
-        own = rates[rates.method == method].groupby("subset").accuracy
-        frame[method] = frame.subset.map(own.mean())
-        frame[method + SD] = frame.subset.map(own.std())
-    return rates, frame, results.note(found, methods)
+    frame = spread_across(rates, "accuracy", {"subset": "subset"}, "method", methods)
+    frame = frame.set_index("subset").reindex(names)
+    examples = groups.size().groupby("subset").first().reindex(names, fill_value=0)
+    frame.insert(0, "Examples", examples)
+    return (
+        rates,
+        frame.rename_axis("subset").reset_index(),
+        results.note(found, methods),
+    )

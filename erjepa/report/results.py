@@ -2,19 +2,17 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from itertools import product
 from math import isclose
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from erjepa.io import EXPERIMENT, RESULTS
+from erjepa.io import EXPERIMENT, Result, read_results
 
 ROLES = ("SFT", "LLM-JEPA", "ER-JEPA")
-_FIELDS = (
-    "cell dataset method seed checkpoint budget steps total_flops total_tokens epoch task "
-    "accuracy primary readings examples predictions log train_seconds eval_seconds"
-).split()
 
 
 class Unavailable(Exception):
@@ -25,10 +23,9 @@ class Results:
     """The results of one experiment, finished or not.
 
     ``runs`` has a row for each scored checkpoint, in order of datasets, methods and seeds as
-    the config has them, then of steps. Its columns are the fields of ``results.jsonl``, with
-    ``accuracy`` in percent, and
+    the config has them, then of steps. Its columns are the fields of ``erjepa.io.Result``,
+    with ``accuracy`` in percent, and
 
-        split   what was scored, ``test`` or ``validation``
         point   where checkpoints of different runs compare: the budget, or without budgets
                 the epoch; NaN for others
         ends    whether the checkpoint may end its run: at the last budget or, if runs are
@@ -59,7 +56,7 @@ class Results:
         self.methods: list[str] = list(self.config["methods"])
         self.seeds: list[int] = list(self.config["seeds"])
         self.budgets: list[float] = sorted(self.config.get("budgets") or [])
-        self.runs = self._in_order(_read(output / RESULTS))
+        self.runs = self._runs()
 
     def own(self, method: str) -> dict[str, Any]:
         """Config keys that a method sets."""
@@ -72,12 +69,6 @@ class Results:
     def task(self, dataset: str) -> str | None:
         """The task of a dataset; None before any of it is scored."""
         return next(iter(self.runs.task[self.runs.dataset == dataset]), None)
-
-    def scored_datasets(self) -> list[str]:
-        """Datasets that something is scored of; Unavailable if there is none."""
-        if self.runs.empty:
-            raise Unavailable("nothing is scored yet")
-        return list(self.runs.dataset.unique())
 
     def named(self, methods: Sequence[str]) -> list[str]:
         """``methods``; ValueError if one is not among the experiment's."""
@@ -114,32 +105,28 @@ class Results:
         found = [self.first(role) for role in ROLES if role in roles]
         return found if len(found) > 1 else self.methods
 
-    def of(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
-        """Scored checkpoints of a dataset, in order of ``methods``."""
-        rows = self.runs[self.runs.dataset == dataset]
-        return pd.concat([rows[rows.method == method] for method in methods])
+    def of(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
+        """Scored checkpoints of a dataset, None: of all, in order of ``methods``."""
+        rows = self.runs[self.runs.method.isin(methods)]
+        rows = rows if dataset is None else rows[rows.dataset == dataset]
+        return _sorted(rows, {"dataset": self.datasets, "method": methods})
 
-    def final(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
-        """The ends of finished runs of a dataset; Unavailable if there is none."""
+    def final(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
+        """The ends of finished runs of a dataset or all; Unavailable if there is none."""
         rows = self.of(dataset, methods)
-        rows = rows[rows.ends].groupby(["method", "seed"], sort=False).tail(1)
+        rows = rows[rows.ends].drop_duplicates("cell", keep="last")
         if rows.empty:
-            raise Unavailable(
-                f"no run of these methods on {dataset} has reached its end"
-            )
+            where = "" if dataset is None else f" on {dataset}"
+            raise Unavailable(f"no run of these methods{where} has reached its end")
         return rows
 
     def over_points(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
         """Accuracy of runs that are scored at every point: a row a run, a column a point."""
+        points = self.runs[self.runs.dataset == dataset].point.dropna().unique()
         rows = self.of(dataset, methods).dropna(subset="point")
-        points = self.budgets or sorted(
-            self.runs.point[self.runs.dataset == dataset].dropna().unique()
-        )
-        keys = ["method", "seed"]
-        index = pd.MultiIndex.from_frame(rows[keys].drop_duplicates())
-        wide = rows.pivot(index=keys, columns="point", values="accuracy")
-        wide = wide.reindex(index=index, columns=points).dropna()
-        if len(points) < 2 or wide.empty:
+        wide = pivot(rows, ["method", "seed"], "point", "accuracy")
+        wide = wide.reindex(columns=self.budgets or sorted(points)).dropna()
+        if wide.shape[1] < 2 or wide.empty:
             raise Unavailable(
                 f"no run on {dataset} is scored at all of two checkpoints"
             )
@@ -147,61 +134,54 @@ class Results:
 
     def note(self, rows: pd.DataFrame, methods: Sequence[str]) -> str:
         """A sentence on how many seeds stand behind each method's value."""
-        planned, seeds = len(self.seeds), rows.groupby("method").seed.nunique()
-        counts = {method: seeds.get(method, 0) for method in methods}
-        short = [f"{name} {count}" for name, count in counts.items() if count < planned]
+        planned, names, expected = len(self.seeds), rows.method, list(methods)
+        if "dataset" in rows and rows.dataset.nunique() > 1:
+            names = rows.method + " on " + rows.dataset
+            expected = [f"{m} on {d}" for d in rows.dataset.unique() for m in methods]
+        counts = rows.seed.groupby(names).nunique().reindex(expected, fill_value=0)
+        short = [f"{x} {count}" for x, count in counts.items() if count < planned]
         if not short:
             return "One seed." if planned == 1 else f"Over {planned} seeds."
         return f"Over {planned} seeds; fewer are finished of {', '.join(short)}."
 
     def missing(self) -> dict[tuple[str, str], dict[int, int]]:
         """Dataset and method to seeds without a scored end, and their scored checkpoints."""
-        cells = self.runs.groupby(["dataset", "method", "seed"]).ends.agg(
-            ["any", "size"]
-        )
+        runs = self.runs.groupby(["dataset", "method", "seed"]).ends
+        ended, scored = runs.any().to_dict(), runs.size().to_dict()
         gaps: dict[tuple[str, str], dict[int, int]] = {}
-        for cell in pd.MultiIndex.from_product(
-            [self.datasets, self.methods, self.seeds]
-        ):
-            ended, count = cells.loc[cell] if cell in cells.index else (False, 0)
-            if not ended:
-                gaps.setdefault(cell[:2], {})[cell[2]] = int(count)
+        for cell in product(self.datasets, self.methods, self.seeds):
+            if not ended.get(cell):
+                gaps.setdefault(cell[:2], {})[cell[2]] = scored.get(cell, 0)
         return gaps
 
-    def _in_order(self, rows: pd.DataFrame) -> pd.DataFrame:
-        places = {
-            "dataset": {name: i for i, name in enumerate(self.datasets)},
-            "method": {name: i for i, name in enumerate(self.methods)},
-            "seed": {seed: i for i, seed in enumerate(self.seeds)},
-        }
-        for column, place in places.items():
-            rows = rows[rows[column].isin(list(place))]
-        rows = rows.sort_values(
-            [*places, "steps"],
-            key=lambda values: values.map(places.get(values.name, lambda step: step)),
-            ignore_index=True,
-        )
-        rows["accuracy"] = 100 * rows.accuracy.astype(float)
-        rows["point"] = [self._point(row) for row in rows.itertuples()]
-        last = ~rows.duplicated(["dataset", "method", "seed"], keep="last")
-        most = rows.groupby("dataset").epoch.max()
-        rows["ends"] = [
-            self._ends(row, is_last, most[row.dataset])
-            for row, is_last in zip(rows.itertuples(), last, strict=True)
+    def _runs(self) -> pd.DataFrame:
+        columns = [field.name for field in fields(Result)]
+        rows = pd.DataFrame(read_results(self.output), columns=columns)
+        # Of a checkpoint that was scored twice the last counts.
+        rows = rows.drop_duplicates(["cell", "checkpoint"], keep="last")
+        known = {"dataset": self.datasets, "method": self.methods, "seed": self.seeds}
+        for column, names in known.items():
+            rows = rows[rows[column].isin(names)]
+        rows = _sorted(rows.sort_values("steps", kind="stable"), known)
+        rows = rows.astype({"accuracy": float, "budget": float}).reset_index(drop=True)
+        rows["accuracy"] *= 100
+        budgets = [
+            next((x for x in self.budgets if isclose(budget, x)), None)
+            for budget in rows.budget
         ]
-        return rows.astype({"point": float, "ends": bool})
-
-    def _point(self, row: Any) -> float | None:
-        if not self.budgets:
-            return row.epoch if pd.isna(row.budget) else None
-        return next((b for b in self.budgets if isclose(row.budget or 0, b)), None)
+        points = budgets if self.budgets else rows.epoch.where(rows.budget.isna())
+        rows["point"] = pd.Series(points, rows.index, dtype=float)
+        is_last = ~rows.duplicated("cell", keep="last")
+        most = rows.groupby("dataset").epoch.transform("max")
+        ends = map(self._ends, rows.itertuples(), is_last, most)
+        return rows.assign(ends=pd.Series(list(ends), rows.index, dtype=bool))
 
     def _ends(self, row: Any, is_last: bool, most: float) -> bool:
         if "stop.tokens_of" in self.own(row.method):
             # All checkpoints of a run are recorded at once; its end may be at a budget.
             return is_last
         if self.budgets and self.config.get("match", "flops") != "epochs":
-            return self._point(row) == self.budgets[-1]
+            return row.point == self.budgets[-1]
         # Epochs that the run is to have: as set, or the most of any; stopped, it may end at any.
         overrides = self.overrides(row.method)
         stops = any(key.startswith("stop.") for key in overrides)
@@ -209,21 +189,20 @@ class Results:
         return pd.isna(row.budget) and row.epoch >= epochs
 
 
-def _read(path: Path) -> pd.DataFrame:
-    """Rows of the file; of a checkpoint that was scored twice the last counts."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    text = path.read_text() if path.is_file() else ""
-    lines = text.splitlines()
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = {"split": "test", **json.loads(line)}
-            if missing := [name for name in _FIELDS if name not in row]:
-                raise ValueError(f"no field {', '.join(missing)}")
-        except (ValueError, TypeError) as error:
-            if number == len(lines) and not text.endswith("\n"):
-                break  # being written
-            raise ValueError(f"{path}:{number}: {error}") from None
-        rows[row["cell"], row["checkpoint"]] = row
-    return pd.DataFrame(list(rows.values()), columns=[*_FIELDS, "split"])
+def pivot(
+    rows: pd.DataFrame, index: Sequence[str], columns: str, values: str
+) -> pd.DataFrame:
+    """``DataFrame.pivot`` with rows and columns in order of appearance."""
+    wide = rows.pivot(index=list(index), columns=columns, values=values)
+    seen = pd.MultiIndex.from_frame(rows[list(index)].drop_duplicates())
+    return wide.reindex(index=seen, columns=rows[columns].unique())
+
+
+def _sorted(rows: pd.DataFrame, orders: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+    """Rows in the orders of values of some columns, the first column before the others."""
+    places = {
+        name: {x: i for i, x in enumerate(order)} for name, order in orders.items()
+    }
+    return rows.sort_values(
+        list(orders), key=lambda column: column.map(places[column.name]), kind="stable"
+    )

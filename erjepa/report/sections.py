@@ -18,13 +18,12 @@ class Section:
     """What makes a section, and what it needs.
 
     Args:
-        build (Callable[..., Parts]): takes the results, a dataset unless ``whole``, the
-            methods and further arguments of the config; raises ``Unavailable`` where the
-            results do not allow it.
+        build (Callable[..., Parts]): takes the results, a dataset unless it is about all of
+            them together, the methods and further arguments of the config; raises
+            ``Unavailable`` where the results do not allow it.
         title (str): its heading.
         task (str | None): the only task that it can be made for.
         budgets (bool): whether the experiment must have budgets.
-        whole (bool): whether it is about all datasets together.
         main (bool): whether, with no methods named, it is about the first of each role.
         curves (bool): whether it draws a curve for each method, so that, with none named,
             there must be few, and those that stop at another's tokens are left out.
@@ -35,16 +34,20 @@ class Section:
     title: str
     task: str | None = None
     budgets: bool = False
-    whole: bool = False
     main: bool = False
     curves: bool = False
     by_default: bool = True
 
     @property
+    def whole(self) -> bool:
+        """Whether it is about all datasets together."""
+        return "dataset" not in signature(self.build).parameters
+
+    @property
     def arguments(self) -> list[str]:
         """What a config may say about it, besides its name."""
-        own = set(signature(self.build).parameters) - {"results", "dataset"}
-        return sorted({*own, "title"} | (set() if self.whole else {"datasets"}))
+        own = {*signature(self.build).parameters, "title"} - {"results", "dataset"}
+        return sorted(own if self.whole else {*own, "datasets"})
 
     def parts(
         self,
@@ -54,6 +57,8 @@ class Section:
         **arguments: Any,
     ) -> list[Part]:
         """Its tables and figures, named after it and the dataset; Unavailable, or ValueError."""
+        if results.runs.empty:
+            raise Unavailable("nothing is scored yet")
         if self.budgets and not results.budgets:
             raise Unavailable("the experiment has no compute budgets (key `budgets`)")
         if dataset is not None:
@@ -63,27 +68,20 @@ class Section:
             if self.task not in (None, task):
                 raise Unavailable(f"{dataset} is {task}; this needs {self.task}")
             arguments["dataset"] = dataset
-        chosen = self._methods(results, methods)
-        made = list(self.build(results, methods=chosen, **arguments))
+        chosen = self._methods(results) if methods is None else results.named(methods)
+        made = self.build(results, methods=chosen, **arguments)
+        start, end = self.build.__name__, dataset
         return [
-            replace(
-                part,
-                name="_".join(filter(None, (self.build.__name__, part.name, dataset))),
-            )
+            replace(part, name="_".join(filter(None, (start, part.name, end))))
             for part in made
         ]
 
-    def _methods(self, results: Results, methods: Sequence[str] | None) -> list[str]:
-        if methods is not None:
-            return results.named(methods)
+    def _methods(self, results: Results) -> list[str]:
         if not self.main and not self.curves:
             return results.methods
-        if self.main:
-            chosen = results.main_methods()
-        else:
-            chosen = [
-                m for m in results.methods if "stop.tokens_of" not in results.own(m)
-            ]
+        chosen = results.main_methods() if self.main else results.methods
+        if not self.main:
+            chosen = [m for m in chosen if "stop.tokens_of" not in results.own(m)]
         if len(chosen) > MOST_LOOKS:
             raise Unavailable(
                 f"{len(chosen)} methods are too many for one figure; name at most "

@@ -8,14 +8,14 @@ from erjepa.analysis.dynamics import drops as drops_of
 from erjepa.analysis.dynamics import history_order, transition_rates, transitions
 from erjepa.analysis.training_log import read_training_log
 from erjepa.report.compute import flops_unit
-from erjepa.report.figures import PAGE, Figure, canvas, draw_curves, legend_above, looks
+from erjepa.report.figures import Figure, canvas, draw_curves, looks
 from erjepa.report.paired import paired_table
 from erjepa.report.predictions import read_predictions
-from erjepa.report.results import Results, Unavailable
+from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import Table, spread
 
-_VERDICTS = ListedColormap(["#e6e6e6", "#262626"])
+_CORRECT = ListedColormap(["#d9d9d9", "#0f5f94"])
 
 
 @section("Drops of accuracy")
@@ -27,9 +27,9 @@ def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
     columns["best_minus_last"] = "Best less last (pp)"
     frame = spread(found, columns, {"method": "Method"})
     declining = found.declines.gt(0).groupby(found.method, sort=False).sum()
-    frame.insert(1, "Seeds that decline", declining.to_numpy())
-    frame.insert(2, "Seeds", groups.size().to_numpy())
-    frame.insert(7, "Largest of all (pp)", groups.largest.max().to_numpy())
+    frame.insert(1, "Seeds that decline", declining.array)
+    frame.insert(2, "Seeds", groups.size().array)
+    frame.insert(7, "Largest of all (pp)", groups.largest.max().array)
     yield Table(
         f"Accuracy that runs on {dataset} lose between successive checkpoints, in percentage "
         "points: seeds that lose any, the largest loss within a run, and the best checkpoint "
@@ -55,30 +55,29 @@ def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy, corrected errors and lost answers from checkpoint to checkpoint."""
     accuracy = results.over_points(dataset, methods)
     counts = transitions(_history(results, dataset, accuracy, "correct"))
-    size, unit = flops_unit(results.budgets[-1]) if results.budgets else (1, "epoch")
-    means = accuracy.stack().rename("accuracy (%)").reset_index()
     rates = transition_rates(counts)
-    panels = {
-        "(a) accuracy": means,
+    size, unit = flops_unit(results.budgets[-1]) if results.budgets else (1, "epoch")
+    drawn = {
+        "(a) accuracy": accuracy.stack().rename("accuracy (%)"),
         "(b) wrong to correct": rates["Corrected (%)"].rename("correction rate (%)"),
         "(c) correct to wrong": rates["Lost (%)"].rename("loss rate (%)"),
     }
-    label = f"training compute ({unit})" if results.budgets else unit
-    picture, every = canvas(PAGE, 2.3, 1, 3)
-    for axes, (title, values) in zip(every, panels.items(), strict=True):
+    picture, panels = canvas(3)
+    for axes, (title, values) in zip(panels, drawn.items(), strict=True):
         rows = values.dropna().reset_index()
-        rows, y = rows.assign(x=rows.point / size), rows.columns[-1]
-        draw_curves(axes, rows, "x", y, looks(results.methods))
-        axes.set(title=title, xlabel=label, ylabel=y)
+        rows["point"] /= size
+        draw_curves(axes, rows, "point", values.name, looks(results.methods))
+        label = f"training compute ({unit})" if results.budgets else unit
+        axes.set(title=title, xlabel=label)
         if not results.budgets:
             axes.xaxis.get_major_locator().set_params(integer=True)
-    legend_above(picture, every[0], 5)
-    note = results.note(means, methods)
+    note = results.note(accuracy.reset_index(), methods)
     yield Figure(
         f"(a) Accuracy on {dataset}; (b) share of wrong predictions that are correct at the "
         "next checkpoint; (c) share of correct predictions that are wrong at the next one; "
         f"each drawn at the later checkpoint. Bands are one sample standard deviation. {note}",
         picture,
+        columns=3,
     )
     totals = transition_rates(
         counts.groupby(level=["method", "seed"], sort=False).sum()
@@ -86,9 +85,7 @@ def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
     yield Table(
         f"Corrected and lost predictions on {dataset}, in percent of wrong and of correct "
         f"ones, all steps between checkpoints together within each seed. {note}",
-        spread(
-            totals.reset_index(), {name: name for name in totals}, {"method": "Method"}
-        ),
+        spread(totals.reset_index(), {x: x for x in totals}, {"method": "Method"}),
     )
 
 
@@ -108,56 +105,45 @@ def alignment(
     if cosine.isna().any(axis=None):
         raise Unavailable("the evaluations computed no cosines (key `alignment`)")
     runs = results.of(dataset, methods)
-    runs = runs[(runs.seed == seed) & runs.point.notna()].set_index("method")
-    picture, panels = canvas(PAGE, 0.4 + 2.1 * len(methods), len(methods), 3)
+    runs = runs[(runs.seed == seed) & runs.point.notna()]
+    picture, panels = canvas(3 * len(methods))
     style = {"aspect": "auto", "interpolation": "nearest"}
+    limits = {"cmap": "cividis", "vmin": cosine.min(axis=None), "vmax": 1}
     rows = []
-    for index, method in enumerate(methods):
-        loss, *heat = panels[3 * index : 3 * index + 3]
-        _draw_loss(loss, results, runs.log[method].iloc[-1])
-        loss.set_ylabel(f"{method}\nJEPA loss")
-        right, cosines = correct.loc[method], cosine.loc[method]
+    for method, loss, *heat in zip(
+        methods, *(panels[i::3] for i in range(3)), strict=True
+    ):
+        own, right, cosines = (
+            x.loc[method] for x in (runs.set_index("method"), correct, cosine)
+        )
+        _draw_loss(loss, results, own.log.iloc[-1])
+        loss.set(title=f"{method}: JEPA loss", xlabel="step")
         order = history_order(right)
-        limits = {"vmin": cosine.min(axis=None), "vmax": 1}
-        shades = heat[0].imshow(cosines.iloc[order], cmap="cividis", **limits, **style)
+        shades = heat[0].imshow(cosines.iloc[order], **limits, **style)
         picture.colorbar(shades, ax=heat[0], fraction=0.08)
-        heat[1].imshow(right.iloc[order], cmap=_VERDICTS, vmin=0, vmax=1, **style)
-        numbers = range(right.shape[1])
-        for axes in heat:
-            axes.set_xticks(numbers, [str(number + 1) for number in numbers])
-            axes.set(yticks=[], ylabel="examples")
-        for number, run in enumerate(runs.loc[[method]].itertuples(), start=1):
-            at, is_right = cosines[run.point], right[run.point]
-            means = at[is_right].mean(), at[~is_right].mean()
-            rows.append([method, number, run.checkpoint, run.accuracy, *means])
-    for axes, title in zip(
-        panels, ("JEPA loss", "cosine", "correct (dark)"), strict=False
-    ):
-        axes.set_title(title)
-    for axes, name in zip(
-        panels[-3:], ("step", "checkpoint", "checkpoint"), strict=True
-    ):
-        axes.set_xlabel(name)
+        heat[1].imshow(right.iloc[order], cmap=_CORRECT, vmin=0, vmax=1, **style)
+        for axes, title in zip(heat, ("cosine", "correct (dark)"), strict=True):
+            axes.set_xticks(range(len(own)), range(1, len(own) + 1))
+            axes.set(title=title, xlabel="checkpoint", ylabel="examples", yticks=[])
+        for number, run in enumerate(own.itertuples(), start=1):
+            means = cosines[run.point].groupby(right[run.point]).mean()
+            cells = [method, number, run.checkpoint, run.accuracy]
+            rows.append([*cells, means.get(True), means.get(False)])
     yield Figure(
         f"JEPA loss in training, and for each test example of {dataset} the cosine of its "
         "embeddings of prompt and target, and whether its prediction is right (dark), at each "
         "checkpoint. Rows are sorted within each method by correctness at the last "
         f"checkpoint, then at the ones before. Seed {seed}.",
         picture,
+        columns=3,
     )
-    names = [
-        "Method",
-        "Number",
-        "Checkpoint",
-        "Accuracy (%)",
-        "Cosine, right",
-        "Cosine, wrong",
-    ]
+    names = ["Method", "Number", "Checkpoint", "Accuracy (%)"]
+    split = ["Cosine, right", "Cosine, wrong"]
     yield Table(
         f"Accuracy on {dataset} and mean cosine of prompt and target, of examples that are "
         f"right and wrong at each checkpoint. Seed {seed}.",
-        pd.DataFrame(rows, columns=names),
-        digits={"Cosine, right": 4, "Cosine, wrong": 4},
+        pd.DataFrame(rows, columns=names + split),
+        digits=dict.fromkeys(split, 4),
     )
 
 
@@ -168,21 +154,15 @@ def _history(
     rows = results.of(dataset, list(runs.index.unique("method")))
     is_whole = pd.MultiIndex.from_frame(rows[["method", "seed"]]).isin(runs.index)
     found = read_predictions(results, rows[is_whole & rows.point.notna()])
-    if column not in found:
-        found[column] = float("nan")
-    keys = ["method", "seed", "id"]
-    wide = found.pivot(index=keys, columns="point", values=column)
-    return wide.reindex(pd.MultiIndex.from_frame(found[keys].drop_duplicates()))
+    found[column] = found.get(column, float("nan"))
+    return pivot(found, ["method", "seed", "id"], "point", column)
 
 
 def _draw_loss(axes: Axes, results: Results, name: str) -> None:
     log = results.output / name
-    steps = read_training_log(log) if log.is_file() else {}
-    points = {
-        step: one["jepa_loss"] for step, one in steps.items() if "jepa_loss" in one
-    }
-    if points:
-        axes.plot(points.keys(), points.values(), color="black", linewidth=0.8)
+    steps = pd.DataFrame(read_training_log(log) if log.is_file() else {}).T
+    if "jepa_loss" in steps:
+        steps.jepa_loss.dropna().plot(ax=axes, color="#0f7fc0", linewidth=0.8)
         axes.set_ylim(bottom=0)
         axes.grid()
     else:

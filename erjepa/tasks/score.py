@@ -5,7 +5,6 @@ JSON object a line with ``target`` and ``output``, for Spider also ``db_id``. Pr
 with ``--output`` also writes the predictions with their verdicts.
 """
 
-import argparse
 import json
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import erjepa.tasks
+from erjepa.command_line import CommandLine
 from erjepa.io import PREDICTIONS, SUMMARY, read_jsonl, to_jsonl, write_whole
 from erjepa.tasks.summary import summarize
 from erjepa.tasks.task import Prediction, Task
@@ -90,6 +90,23 @@ def require_fields(task: Task, dataset: Any, component: str) -> None:
         )
 
 
+def require_targets(task: Task, dataset: Any, ids: Iterable[int]) -> None:
+    """Find out before generating whether all answers can be scored.
+
+    Args:
+        task (Task): what they are scored by.
+        dataset (Any): dataset of the prompts.
+        ids (Iterable[int]): the examples to answer.
+
+    Raises:
+        ValueError: naming the first example whose target is none that answers can be scored
+            by, and why.
+    """
+    for i in ids:
+        if problem := task.problem(dataset.target_text(i)):
+            raise ValueError(f"{dataset.where(i)}: {problem}")
+
+
 def score_predictions(
     task: Task, predictions: Sequence[Prediction]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -112,23 +129,26 @@ def score_predictions(
     return scored, summary
 
 
-def read_predictions(path: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
+def read_predictions(path: Path, task: Task) -> list[dict[str, Any]]:
     """Read predictions from a JSONL file.
 
     Args:
         path (Path): the file.
-        fields (Sequence[str]): fields that every line must have, as texts.
+        task (Task): what they are to be scored by; every line must have its fields, as
+            texts, and a target that it can score by.
 
     Returns:
         list[dict[str, Any]]: the predictions in order.
 
     Raises:
-        ValueError: naming file and line, if a line is not a JSON object or lacks a field,
-            or naming the file if it is empty.
+        ValueError: naming file and line, if a line is not a JSON object, lacks a field or
+            has another target, or naming the file if it is empty.
     """
     predictions = []
     for where, prediction in read_jsonl(path):
-        _require_texts(prediction, where, fields)
+        _require_texts(prediction, where, task.fields)
+        if problem := task.problem(prediction["target"]):
+            raise ValueError(f"{where}: {problem}")
         predictions.append(prediction)
     if not predictions:
         raise ValueError(f"{path}: no predictions; expected one JSON object a line")
@@ -172,11 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments (Sequence[str] | None): command line; ``None`` for that of the process.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m erjepa.tasks.score",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandLine(prog="python -m erjepa.tasks.score", description=__doc__)
     parser.add_argument("task", metavar="TASK", help=", ".join(task_names()))
     parser.add_argument("file", metavar="FILE.jsonl", type=Path)
     parser.add_argument(
@@ -186,15 +202,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--output", metavar="DIR", type=Path, help="for predictions.jsonl, summary.json"
     )
     args = parser.parse_args(arguments)
-    try:
+    with parser.errors(args):
         task = load_task(args.task, args.databases)
-        predictions = read_predictions(args.file, task.fields)
+        predictions = read_predictions(args.file, task)
         scored, summary = score_predictions(task, predictions)
         if args.output is not None:
             args.output.mkdir(parents=True, exist_ok=True)
             write_scores(args.output, scored, summary)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
     print(json.dumps(summary, indent=2))
 
 

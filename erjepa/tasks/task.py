@@ -10,6 +10,10 @@ Prediction = Mapping[str, Any]
 Verdicts = dict[str, bool | None]
 
 
+def _no_problem(target: str) -> str | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Task:
     """How the answers of a dataset are scored.
@@ -22,6 +26,8 @@ class Task:
             prediction, in order; every prediction has every verdict of the task.
         fields (tuple[str, ...]): the texts that a prediction must have; its dataset gives
             those besides target and output.
+        problem (Callable[[str], str | None]): why a target is none that answers can be
+            scored by; ``None`` where it is one.
     """
 
     name: str
@@ -29,3 +35,4 @@ class Task:
     extract: Callable[[str], str]
     score: Callable[[Sequence[Prediction]], list[Verdicts]]
     fields: tuple[str, ...] = ("target", "output")
+    problem: Callable[[str], str | None] = _no_problem

@@ -140,7 +140,8 @@ def _make_room(output_dir: Path, keep_last_n: int) -> None:
 
 
 def _is_within_epoch(path: Path) -> bool:
-    return _NAME.match(path.name).group(2) is not None
+    match = _NAME.match(path.name)
+    return match is not None and match.group(2) is not None
 
 
 def best_name(step: int | str) -> str:
@@ -217,7 +218,11 @@ def load_resumable(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         recipe state, ``predictor`` included.
     """
     # Mapped, so that the ranks of a machine share what they read.
-    options = {"map_location": "cpu", "weights_only": True, "mmap": True}
+    options: dict[str, Any] = {
+        "map_location": "cpu",
+        "weights_only": True,
+        "mmap": True,
+    }
     state = torch.load(path / RECIPE_STATE, **options)
     if (path / ADAPTER).is_file():
         trained = torch.load(path / ADAPTER, **options)

@@ -1,29 +1,30 @@
 """The pairs a run trains on, those it holds out, and their order."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, Subset
 from torchtune import utils
 from torchtune.modules.transforms import Transform
 
 from erjepa.datasets import (
-    PairedDataset,
+    Pair,
+    Pairs,
     StepSampler,
     hold_out,
     predictor_token_ids,
 )
-from erjepa.packing import PairCollator
+from erjepa.packing import PairCollator, Views
 from erjepa.training.signals import leave_signals_to_parent
 
 log = utils.get_logger("INFO")
 
 
 def fitting_pairs(
-    dataset: PairedDataset,
+    dataset: Pairs,
     collator: PairCollator,
     *,
     max_seq_len: int,
@@ -32,7 +33,7 @@ def fitting_pairs(
     """The pairs that fit ``max_seq_len`` with their views.
 
     Args:
-        dataset (PairedDataset): all pairs.
+        dataset (Pairs): all pairs.
         collator (PairCollator): what lays them out.
         max_seq_len (int): most tokens of a pair.
         skip_too_long (bool): leave out those that do not fit, and say how many.
@@ -44,7 +45,7 @@ def fitting_pairs(
         ValueError: naming the longest, if one does not fit and is not to be skipped, or if
             none fits.
     """
-    lengths = [collator.length(pair) for pair in dataset]
+    lengths = [collator.length(pair) for pair in dataset.pairs]
     fitting = [i for i, length in enumerate(lengths) if length <= max_seq_len]
     if skipped := len(lengths) - len(fitting):
         longest = max(range(len(lengths)), key=lengths.__getitem__)
@@ -64,12 +65,12 @@ def fitting_pairs(
 
 
 def split_pairs(
-    dataset: PairedDataset, fitting: list[int], *, size: int | None, seed: int
+    dataset: Pairs, fitting: list[int], *, size: int | None, seed: int
 ) -> tuple[list[int], list[int]]:
     """Of the pairs that fit: those to train on, and those of ``validation``.
 
     Args:
-        dataset (PairedDataset): all pairs.
+        dataset (Pairs): all pairs.
         fitting (list[int]): places of the pairs that fit.
         size (int | None): ``validation.size``.
         seed (int): ``validation.seed``.
@@ -83,7 +84,7 @@ def split_pairs(
     if size is None:
         return fitting, []
     # Of the whole dataset, so that it does not depend on the views, hence the method.
-    split = hold_out(dataset, size, seed)
+    split = hold_out(dataset.pairs, size, seed)
     fits = set(fitting)
     train, held_out = (
         [i for i in ids if i in fits] for ids in (split.train, split.held_out)
@@ -112,13 +113,13 @@ class TrainingPairs(NamedTuple):
     """
 
     sampler: StepSampler
-    loader: DataLoader
+    loader: DataLoader[Pair]
     held_out: list[int]
 
 
 def training_pairs(
     cfg: DictConfig,
-    dataset: PairedDataset,
+    dataset: Pairs,
     collator: PairCollator,
     *,
     pin_memory: bool,
@@ -127,7 +128,7 @@ def training_pairs(
 
     Args:
         cfg (DictConfig): config of the run.
-        dataset (PairedDataset): all pairs.
+        dataset (Pairs): all pairs.
         collator (PairCollator): what packs them.
         pin_memory (bool): for copies to a device.
 
@@ -156,9 +157,9 @@ def training_pairs(
         seed=cfg.seed,
         shuffle=cfg.shuffle,
     )
-    loader = DataLoader(
-        # A list, which processes that are spawned can be given too.
-        [dataset[i] for i in train],
+    loader: DataLoader[Pair] = DataLoader(
+        # Of the pairs alone, which processes that are spawned can be given too.
+        Subset(cast(Dataset[Pair], dataset.pairs), train),
         batch_sampler=sampler,
         collate_fn=partial(collator.split, num_batches=cfg.gradient_accumulation_steps),
         num_workers=cfg.num_workers,
@@ -174,7 +175,7 @@ def pair_collators(
     cfg: DictConfig,
     tokenizer: Transform,
     *,
-    views: str,
+    views: Views,
     num_predictor_tokens: int,
     vocab_size: int,
     trim: bool,
@@ -184,7 +185,7 @@ def pair_collators(
     Args:
         cfg (DictConfig): config of the run.
         tokenizer (Transform): of the model.
-        views (str): layout of the views, or ``none``.
+        views (Views): layout of the views, or ``none``.
         num_predictor_tokens (int): k.
         vocab_size (int): of the model.
         trim (bool): cut rows to their longest.

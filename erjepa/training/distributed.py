@@ -1,8 +1,9 @@
 """Collectives of the recipes, one process included."""
 
+import contextlib
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -28,6 +29,25 @@ def init_process_group(device: torch.device) -> None:
         dist.init_process_group(backend)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+
+
+@contextlib.contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """Join the process group within, and leave it.
+
+    A rank that fails does not wait for the others, which the launcher ends.
+
+    Args:
+        device (torch.device): device of the run.
+    """
+    init_process_group(device)
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        if dist.is_initialized() and (not failed or dist.get_world_size() == 1):
+            dist.destroy_process_group()
 
 
 def gradient_scale(device: torch.device) -> float:
@@ -94,9 +114,9 @@ def on_rank_zero(function: Callable[[], T]) -> T:
             dist.broadcast_object_list([None, _as_sent(error)])
             raise
     dist.broadcast_object_list(outcome)
-    result, error = outcome
-    if error is not None:
-        raise error
+    result, failure = outcome
+    if failure is not None:
+        raise failure
     return result
 
 

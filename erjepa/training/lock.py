@@ -13,7 +13,7 @@ from torchtune import utils
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 log = utils.get_logger("INFO")
 

@@ -6,11 +6,13 @@ import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
 from torch import Tensor
-from torchtune import config, training
+from torchtune import config, training, utils
 from tqdm import tqdm
 
 from erjepa.training.passes import PassResult, StepTotals
 from erjepa.training.progress import RunProgress
+
+log = utils.get_logger("INFO")
 
 # Counted in a step, logged by the second.
 _RATES = ("tokens_per_second_per_gpu", "pairs_per_second")
@@ -56,7 +58,7 @@ def step_metrics(
         metrics["jepa_loss"] = new.jepa.mean()
         metrics["cosine_paired"] = new.cosine_paired
         metrics["cosine_shuffled"] = new.cosine_shuffled
-    if replay_totals.pairs:
+    if replayed is not None and replay_totals.pairs:
         metrics["loss"] = new.loss + replay_weight * replayed.loss
         metrics["replay_lm_loss"] = replayed.lm.sum() / replay_totals.labels
         metrics["replay_jepa_loss"] = replayed.jepa.mean()
@@ -76,37 +78,45 @@ class MetricsLog:
         self._peak_memory = cfg.log_peak_memory_stats and device.type == "cuda"
         self._device = device
         self._logger = None
+        self._bar: tqdm | None = None
+        self._has_warned = False
         if dist.get_rank() == 0:
             self._logger = config.instantiate(cfg.metric_logger)
             self._logger.log_config(cfg)
 
-    def progress_bar(self, run: RunProgress) -> tqdm:
-        """Of the epoch that the run is in."""
-        return tqdm(
-            total=run.steps_per_epoch,
-            initial=run.step_in_epoch,
-            disable=self._logger is None,
-        )
+    def start(self, run: RunProgress) -> tqdm:
+        """The bar of the whole run, which starts where the run is."""
+        if self._bar is None:
+            self._bar = tqdm(
+                initial=run.steps,
+                total=run.expected_steps(),
+                unit="step",
+                disable=self._logger is None,
+            )
+        return self._bar
 
     def step(
-        self,
-        metrics: dict[str, Any],
-        *,
-        epoch: int,
-        step: int,
-        seconds: float,
-        bar: tqdm,
+        self, metrics: dict[str, Any], *, run: RunProgress, seconds: float
     ) -> None:
         """Log one step; steps between those of ``log_every_n_steps`` if they validated.
 
         Args:
             metrics (dict[str, Any]): numbers and scalar tensors by their name.
-            epoch (int): of the step, 0-based.
-            step (int): of the run, 1-based.
+            run (RunProgress): where the run is after the step; the end of the bar is where
+                its limits put it.
             seconds (float): that the step took.
-            bar (tqdm): of the epoch.
         """
+        step, bar = run.steps, self.start(run)
+        bar.total = run.expected_steps()
         bar.update(1)
+        if metrics["grad_norm"] == 0 and self._logger and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                f"The gradient is exactly zero at step {step}, at a loss of "
+                f"{metrics['loss']:.4f}: nothing is learnt. Mostly an optimizer.lr that is "
+                "far too large has driven the weights out of range; or every weight of the "
+                "loss is 0."
+            )
         validated = {k: f"{v:.4f}" for k, v in metrics.items() if k.startswith("val_")}
         is_time = validated or step % self._every_n_steps == 0
         if not (is_time and self._logger is not None):
@@ -118,12 +128,17 @@ class MetricsLog:
             metrics[rate] /= seconds
         if self._peak_memory:
             metrics.update(training.get_memory_stats(device=self._device))
-        bar.set_description(f"{epoch + 1}|loss {metrics['loss']:.4f}")
+        epoch = run.summary()["epoch"]
+        bar.set_description(
+            f"epoch {epoch:.2f} of {run.epochs}, loss {metrics['loss']:.4f}"
+        )
         if validated:
             bar.set_postfix(validated)
         self._logger.log_dict(metrics, step=step)
 
     def close(self) -> None:
-        """Close the logger."""
+        """Close the bar and the logger."""
+        if self._bar is not None:
+            self._bar.close()
         if self._logger is not None:
             self._logger.close()

@@ -14,6 +14,7 @@ from erjepa.objective import PackedDecoder
 from erjepa.training.dropout import quicken_dropout
 from erjepa.training.sharding import load_weights, shard
 from erjepa.training.trained import Trained, set_trained
+from erjepa.training.weights import require_same_model
 
 log = utils.get_logger("INFO")
 
@@ -89,12 +90,9 @@ def set_up_model(
     """
     start = time.perf_counter()
     decoder = model.decoder
-    names = {name for name, _ in decoder.named_parameters()}
+    parameters = dict(decoder.named_parameters())
     weights = trained.initial_state(decoder, base, cfg.seed)
-    if missing := sorted(names - set(weights)):
-        raise ValueError(f"the checkpoint has no weights for {missing[:3]} ...")
-    if unknown := sorted(set(weights) - names):
-        raise ValueError(f"the model has no place for the weights {unknown[:3]} ...")
+    require_same_model(parameters, weights, cfg.checkpointer.checkpoint_dir)
     if resumed is not None:
         if resumed.keys() != trained.names:
             raise ValueError(
@@ -102,8 +100,9 @@ def set_up_model(
                 "its model"
             )
         weights.update(resumed)
+        require_same_model(parameters, weights, "the checkpoint to resume from")
     weights = {f"decoder.{name}": weight for name, weight in weights.items()}
-    if model.predictor is not None:
+    if model.predictor is not None and predictor is not None:
         weights["predictor"] = predictor
 
     if cfg.compile:
@@ -121,16 +120,20 @@ def set_up_model(
     )
     load_weights(model, weights, device, cpu_offload=cfg.fsdp_cpu_offload)
     with training.set_default_dtype(dtype), device:
-        for module in model.modules():
-            if hasattr(module, "rope_init"):
-                module.rope_init()
-    for module in model.modules():
-        if resumed is None and hasattr(module, "initialize_dora_magnitude"):
-            module.initialize_dora_magnitude()
+        _call(model, "rope_init")
+    if resumed is None:
+        _call(model, "initialize_dora_magnitude")
     training.validate_no_params_on_meta_device(model)
     seconds = time.perf_counter() - start
     utils.log_rank_zero(log, f"Sharding and loading the model took {seconds:.1f} s.")
     dist.barrier()
+
+
+def _call(model: PackedDecoder, method: str) -> None:
+    """Call a method of all modules that have it."""
+    for module in model.modules():
+        if function := getattr(module, method, None):
+            function()
 
 
 def activation_offloading(

@@ -28,7 +28,7 @@ tags: [{tags}]
 | | |
 | --- | --- |
 | base | `{base}` |
-| data | `{dataset}` |
+| data | {dataset} |
 | method | {method}: {objective} |
 {trained}
 | seed | {seed} |
@@ -102,10 +102,8 @@ def model_card(
     Returns:
         str: Markdown.
     """
-    method, objective = _method(config)
-    dataset = dict(config["dataset"])
-    component = dataset.pop("_component_").rpartition(".")[2]
-    arguments = ", ".join(f"{key}={value}" for key, value in dataset.items())
+    method, objective = method_of(config)
+    datasets = datasets_of(config)
     base = config.get("base_model", config["checkpointer"]["checkpoint_dir"])
     model = config["model"]
     if "lora_rank" in model:
@@ -120,8 +118,8 @@ def model_card(
         tags=tags,
         trained=trained,
         use=use,
-        data=component.removesuffix("_dataset"),
-        dataset=f"{component}({arguments})",
+        data=" and ".join(name for name, _ in datasets),
+        dataset=", ".join(f"`{call}`" for _, call in datasets),
         method=method,
         objective=objective,
         seed=config["seed"],
@@ -130,7 +128,19 @@ def model_card(
     )
 
 
-def _method(config: Mapping[str, Any]) -> tuple[str, str]:
+def datasets_of(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name of each dataset that a run trains on, and the call that makes it."""
+    given = config["dataset"]
+    found = []
+    for part in given if isinstance(given, list) else [given]:
+        builder = part["_component_"].rpartition(".")[2]
+        arguments = [f"{k}={v}" for k, v in part.items() if k != "_component_"]
+        call = f"{builder}({', '.join(arguments)})"
+        found.append((builder.removesuffix("_dataset"), call))
+    return found
+
+
+def method_of(config: Mapping[str, Any]) -> tuple[str, str]:
     """Name of the objective, and its terms."""
     replay = config.get("replay") or {"weight": 0}
     loss = config["loss"]
@@ -151,14 +161,15 @@ def _scores(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     if not summaries:
         return "Not scored yet: `tune run erjepa_eval --config ...` adds the scores."
     lines = [
-        "| checkpoint | weights | score | accuracy | 95% interval | pairs |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| checkpoint | weights | pairs | score | accuracy | 95% interval | examples |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, summary in summaries.items():
         reading = summary[summary["primary"]]
         low, high = reading["interval"]
         lines.append(
-            f"| {name.removesuffix('_merged')} | {summary.get('weights', 'adapter')} | "
+            f"| {name.partition('_on_')[0].removesuffix('_merged')} | "
+            f"{summary.get('weights', 'adapter')} | `{summary.get('pairs', '')}` | "
             f"{summary['primary']} | {summary['accuracy']:.2%} | "
             f"{low:.2%} to {high:.2%} | {reading['examples']} |"
         )

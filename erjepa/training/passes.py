@@ -1,13 +1,28 @@
 """One pass of a step, over its new or its replayed pairs: what it counts and what it gives."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from erjepa.objective import cosine_distance
-from erjepa.training.distributed import all_reduce_sum, gather_interleaved
+from erjepa.objective import (
+    JEPALoss,
+    PackedDecoder,
+    PackedOutput,
+    PairLosses,
+    StepFlops,
+    cosine_distance,
+)
+from erjepa.packing import PackedBatch
+from erjepa.training.distributed import (
+    all_reduce_sum,
+    gather_interleaved,
+    gradient_scale,
+)
+from erjepa.training.sharding import set_last_backward
+from erjepa.training.signals import StopSignals
 
 
 class StepTotals(NamedTuple):
@@ -88,19 +103,131 @@ def gather_pass(
     Returns:
         PassResult: the same on every rank.
     """
-    orders, ids, losses, lm, views = zip(*outputs, strict=True)
-    in_order = torch.cat(orders).argsort()
-    ids, lm, views = (torch.cat(parts) for parts in (ids, lm, views))
-    ids, lm = (gather_interleaved(part[in_order], num_pairs) for part in (ids, lm))
-    views = views[in_order] if has_views else views
-    views = gather_interleaved(views, num_pairs if has_views else 0)
-    source, predicted, target = views.unbind(dim=1)
+    in_order = torch.cat([output.order for output in outputs]).argsort()
+
+    def gathered(parts: list[Tensor]) -> Tensor:
+        return gather_interleaved(torch.cat(parts)[in_order], num_pairs)
+
+    views = [output.views for output in outputs]
+    all_views = gathered(views) if has_views else torch.cat(views)
+    source, predicted, target = all_views.unbind(dim=1)
     return PassResult(
-        example_ids=ids,
-        loss=all_reduce_sum(torch.stack(losses).sum()),
-        lm=lm,
+        example_ids=gathered([output.example_ids for output in outputs]),
+        loss=all_reduce_sum(torch.stack([output.loss for output in outputs]).sum()),
+        lm=gathered([output.lm for output in outputs]),
         jepa=distance(predicted, target),
         source=source,
         cosine_paired=1 - cosine_distance(predicted, target).mean(),
         cosine_shuffled=1 - cosine_distance(predicted, target.roll(1, 0)).mean(),
     )
+
+
+class Passes:
+    """Runs the passes of a step, each over its micro-batches.
+
+    Args:
+        model (PackedDecoder): the model, sharded or not.
+        loss_fn (JEPALoss): the objective of a pass.
+        device (torch.device): device of the run.
+        forward_context (AbstractContextManager[Any]): entered for every forward pass.
+        stop_signals (StopSignals): which :meth:`totals` gathers.
+        has_views (bool): whether pairs have embeddings.
+        keep_gathered (bool): keep sharded weights gathered over the micro-batches of a step.
+    """
+
+    def __init__(
+        self,
+        model: PackedDecoder,
+        loss_fn: JEPALoss,
+        device: torch.device,
+        *,
+        forward_context: AbstractContextManager[Any],
+        stop_signals: StopSignals,
+        has_views: bool,
+        keep_gathered: bool,
+    ) -> None:
+        self._model = model
+        self._loss_fn = loss_fn
+        self._device = device
+        self._forward_context = forward_context
+        self._stop_signals = stop_signals
+        self._has_views = has_views
+        self._keep_gathered = keep_gathered
+        self._count_flops = StepFlops(model.decoder)
+        self._gradient_scale = gradient_scale(device)
+
+    def totals(self, batches: list[PackedBatch]) -> StepTotals:
+        """What all ranks hold, who learn with it whether one of them was told to stop."""
+        counts = [
+            (b.num_labels, b.num_pairs, b.num_tokens, self._count_flops(b), 0)
+            for b in batches
+        ]
+        counts.append((0, 0, 0, 0, self._stop_signals.vote()))
+        # On the CPU, so that nothing waits for the device.
+        total = torch.tensor(counts, dtype=torch.int64).sum(dim=0)
+        *totals, votes = all_reduce_sum(total).tolist()
+        self._stop_signals.agree(votes)
+        return StepTotals(*totals)
+
+    def forward_backward(
+        self,
+        batches: list[PackedBatch],
+        totals: StepTotals,
+        *,
+        weight: float = 1.0,
+        last: bool,
+    ) -> PassResult:
+        """Accumulate the gradient of ``weight`` times the loss of a pass.
+
+        Args:
+            batches (list[PackedBatch]): micro-batches of this rank, as many as of every rank.
+            totals (StepTotals): of the pass.
+            weight (float): of its loss in that of the step.
+            last (bool): whether it is the last pass of the step, after which ranks reduce
+                their gradients.
+
+        Returns:
+            PassResult: the same on every rank.
+        """
+        outputs = []
+        for i, batch in enumerate(batches):
+            set_last_backward(
+                self._model,
+                last and i == len(batches) - 1,
+                keep_gathered=self._keep_gathered,
+            )
+            batch = batch.to(self._device)
+            with self._forward_context:
+                output = self._model(batch)
+                loss, pair_losses = self._loss_of(output, batch, totals)
+            (loss * weight * self._gradient_scale).backward()
+            views = torch.stack(output[1:], dim=1).detach().float()
+            outputs.append(
+                PassOutput(
+                    batch.order,
+                    batch.example_ids,
+                    loss.detach(),
+                    pair_losses.lm,
+                    views,
+                )
+            )
+        return gather_pass(
+            outputs,
+            totals.pairs,
+            has_views=self._has_views,
+            distance=self._loss_fn.distance,
+        )
+
+    @torch.no_grad()
+    def loss(self, batches: list[PackedBatch], totals: StepTotals) -> Tensor:
+        """Loss of a pass without its gradient, scalar, the same on every rank."""
+        loss = torch.zeros((), device=self._device)
+        for batch in batches:
+            batch = batch.to(self._device)
+            loss += self._loss_of(self._model(batch), batch, totals)[0]
+        return all_reduce_sum(loss)
+
+    def _loss_of(
+        self, output: PackedOutput, batch: PackedBatch, totals: StepTotals
+    ) -> tuple[Tensor, PairLosses]:
+        return self._loss_fn(output, batch, max(totals.labels, 1), max(totals.pairs, 1))

@@ -1,5 +1,6 @@
 """Where a run is, and where it ends."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,15 +13,18 @@ class RunProgress:
     Args:
         epochs (int): of the run.
         steps_per_epoch (int): optimizer steps of an epoch.
-        stop (Mapping[str, float | None]): limits on ``steps``, ``tokens`` and ``flops``; the
-            first one reached ends the run.
+        stop (Mapping[str, float | None]): limits on ``steps``, ``tokens`` and ``flops``, and
+            ``patience``, on validations in a row that found nothing better; the first one
+            reached ends the run.
 
     Attributes:
+        epochs (int): of the run.
         epoch (int): 0-based.
         step_in_epoch (int): steps of the epoch that are done.
         totals (dict[str, float]): of the run: ``steps``, ``tokens``, ``flops``, and ``seconds``
             of training.
         best (dict[str, list[float]]): best score of validation, by its first metric.
+        stale (int): validations since then.
     """
 
     def __init__(
@@ -31,13 +35,14 @@ class RunProgress:
         self.step_in_epoch = 0
         self.totals = {"steps": 0, "tokens": 0, "flops": 0, "seconds": 0.0}
         self.best: dict[str, list[float]] = {}
-        self._epochs = epochs
+        self.stale = 0
+        self.epochs = epochs
         self._stop = {name: n for name, n in stop.items() if n is not None}
 
     @property
     def steps(self) -> int:
         """Steps of the run that are done."""
-        return self.totals["steps"]
+        return int(self.totals["steps"])
 
     def count(self, *, tokens: int, flops: int) -> None:
         """Add a step and what it processed to the totals."""
@@ -52,13 +57,43 @@ class RunProgress:
         if self.step_in_epoch == self.steps_per_epoch:
             self.epoch, self.step_in_epoch = self.epoch + 1, 0
 
+    def judge(self, validation: Mapping[str, float]) -> bool:
+        """Compare a validation with the best one: by accuracy if answered, then by loss.
+
+        Args:
+            validation (Mapping[str, float]): what was measured, the same on every rank.
+
+        Returns:
+            bool: whether it is the best so far.
+        """
+        measured = [name for name in ("val_accuracy", "val_loss") if name in validation]
+        score = [validation[name] for name in measured]
+        score[-1] *= -1
+        is_best = score > self.best.get(measured[0], [float("-inf")])
+        if is_best:
+            self.best = {measured[0]: score}
+        self.stale = 0 if is_best else self.stale + 1
+        return is_best
+
     def has_reached_stop(self) -> bool:
         """Whether a limit is reached."""
-        return any(self.totals[name] >= limit for name, limit in self._stop.items())
+        reached = {**self.totals, "patience": self.stale}
+        return any(reached[name] >= limit for name, limit in self._stop.items())
+
+    def expected_steps(self) -> int:
+        """Steps of the whole run: to its end, or to the limit that comes first at the rate
+        so far; patience is not foreseen.
+        """
+        expected = self.epochs * self.steps_per_epoch
+        for name, limit in self._stop.items():
+            if reached := self.totals.get(name):
+                expected = min(expected, math.ceil(self.steps * limit / reached))
+        expected = min(expected, int(self._stop.get("steps", expected)))
+        return max(expected, self.steps)
 
     def is_over(self) -> bool:
         """Whether a limit or the last epoch is reached."""
-        return self.epoch >= self._epochs or self.has_reached_stop()
+        return self.epoch >= self.epochs or self.has_reached_stop()
 
     def is_time(self, every_n_steps: int | None) -> bool:
         """At the end of an epoch, of the run, and every so many steps, if not ``None``."""
@@ -91,6 +126,7 @@ class RunProgress:
             "step_in_epoch": self.step_in_epoch,
             "totals": self.totals,
             "best": self.best,
+            "stale": self.stale,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -107,3 +143,4 @@ class RunProgress:
             )
         self.epoch, self.step_in_epoch = state["epoch"], state["step_in_epoch"]
         self.totals, self.best = state["totals"], state["best"]
+        self.stale = state["stale"]

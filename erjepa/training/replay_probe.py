@@ -30,7 +30,7 @@ class ReplayProbe:
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._device = device
-        self._new = [_local(p.grad).clone() for p in self._parameters]
+        self._new = [_gradient(p).clone() for p in self._parameters]
         self._before_replay = random_state(device)
         self.metrics: dict[str, float] = {}
 
@@ -44,7 +44,7 @@ class ReplayProbe:
         products = torch.zeros(3, dtype=torch.float64)
         for parameter, new in zip(self._parameters, self._new, strict=True):
             new = new.double()
-            replayed = (_local(parameter.grad).double() - new) / weight
+            replayed = (_gradient(parameter).double() - new) / weight
             for i, (a, b) in enumerate(
                 [(new, replayed), (new, new), (replayed, replayed)]
             ):
@@ -67,5 +67,8 @@ class ReplayProbe:
             self.metrics["replay_loss_after"] = replay_loss().item()
 
 
-def _local(gradient: Tensor) -> Tensor:
+def _gradient(parameter: Tensor) -> Tensor:
+    """This rank's part of a gradient."""
+    gradient = parameter.grad
+    assert gradient is not None
     return gradient.to_local() if isinstance(gradient, DTensor) else gradient

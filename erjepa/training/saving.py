@@ -207,14 +207,14 @@ class RunCheckpoints:
         self._saved_at = run.steps
 
     def save_at_flops(
-        self, model: PackedDecoder, run: RunProgress, step_flops: int
+        self, model: PackedDecoder, run: RunProgress, step_flops: float
     ) -> None:
         """Keep the adapter, or the model without any, at each budget the last step reached.
 
         Args:
             model (PackedDecoder): the model.
             run (RunProgress): where the run is.
-            step_flops (int): operations of the last step.
+            step_flops (float): operations of the last step.
         """
         total = run.totals["flops"]
         reached = [
@@ -245,21 +245,16 @@ class RunCheckpoints:
     def save_if_best(
         self, model: PackedDecoder, run: RunProgress, validation: dict[str, float]
     ) -> None:
-        """Keep the weights that are the best so far: by accuracy, then by loss.
+        """Keep the weights that are the best so far, see :meth:`RunProgress.judge`.
 
         Args:
             model (PackedDecoder): the model.
             run (RunProgress): where the run is; its best score is brought up to date.
             validation (dict[str, float]): what was measured after the last step, if anything.
         """
-        if not (self._keep_best and validation):
+        if not (validation and run.judge(validation) and self._keep_best):
             return
-        measured = [name for name in ("val_accuracy", "val_loss") if name in validation]
-        score = [validation[name] for name in measured]
-        score[-1] *= -1
-        if not score > run.best.get(measured[0], [float("-inf")]):
-            return
-        run.best = {measured[0]: score}
+        measured = next(iter(run.best))
         weights, predictor = self._gather(model)
 
         def write() -> None:
@@ -275,7 +270,7 @@ class RunCheckpoints:
                     predictor=predictor,
                 )
             checkpoint.set_best(path)
-            log.info(f"Saved {path}: {measured[0]} {validation[measured[0]]:.4f}.")
+            log.info(f"Saved {path}: {measured} {validation[measured]:.4f}.")
 
         on_rank_zero(write)
 
@@ -299,7 +294,9 @@ class RunCheckpoints:
         needed: int,
         **beside: Any,
     ) -> Path:
-        self._lock.require_folder()
+        lock = self._lock
+        assert lock is not None  # rank 0 has it, and writes
+        lock.require_folder()
         try:
             path = checkpoint.publish(
                 self._output_dir,
@@ -309,7 +306,7 @@ class RunCheckpoints:
             )
             write_model_card(self._output_dir)
         except Exception as error:
-            self._lock.require_folder()
+            lock.require_folder()
             scratch = self._output_dir / checkpoint.SCRATCH
             is_full = is_full_disk(error, scratch, needed)
             shutil.rmtree(scratch, ignore_errors=True)

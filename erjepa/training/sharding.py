@@ -52,7 +52,7 @@ def shard(
         return
     precision = MixedPrecisionPolicy()
     if trained != {dtype}:
-        if len(held) > 1 and torch.__version__ < (2, 8):
+        if len(held) > 1 and torch.__version__ < "2.8":
             raise RuntimeError(
                 f"torch {torch.__version__} cannot shard weights that are trained in another "
                 "precision than they compute in; install torch 2.8 or newer, or set "

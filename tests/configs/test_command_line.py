@@ -75,9 +75,10 @@ def test_a_recipe_is_given_every_key(run, arguments):
     assert code is None and cfg == complete(load("tiny_synth", overrides))
 
 
-def test_a_recipe_is_not_run_with_a_config_that_makes_no_sense(run):
+def test_a_recipe_is_not_run_with_a_config_that_makes_no_sense(run, capsys):
     code, given = run("--config", "tiny_synth", "epochs=0")
-    assert code == "recipe: epochs must be a whole number of at least 1, got 0"
+    said = "recipe: error: epochs must be a whole number of at least 1, got 0\n"
+    assert code == 2 and capsys.readouterr().err == said
     assert not given
     code, given = run("--config", "tiny_synth", "--epochs", "0")
     assert code == 2 and not given

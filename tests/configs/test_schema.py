@@ -69,17 +69,36 @@ WHOLE = "a whole number of at least 0"
         ("replay.capacity=x", "replay.capacity must be a whole number, got 'x'"),
         ("replay.weight=-1", "replay.weight must be a finite number of at least 0"),
         ("model.lora_rank=0", f"model.lora_rank must be {COUNT}, got 0"),
+        ("model.lora_dropout=1", "of at least 0 and below 1, got 1"),
+        ("model.num_layers=x", "model.num_layers must be a whole number, got 'x'"),
+        ("dataset.size=x", "dataset.size must be a whole number, got 'x'"),
+        ("dataset.split=dev", "dataset.split must be one of train, test, got 'dev'"),
+        ("tokenizer.path=3", "tokenizer.path must be text, got 3"),
+        ("seed=-1", "seed must be a whole number of at least 0 and below 4294967296"),
         (
             "optimizer.lr=-1",
             "optimizer.lr must be a finite number of at least 0, got -1",
         ),
         ("model=null", "model must be the dotted path of a component, model=PATH"),
-        ("dataset=[a,b]", "with its arguments as dataset.NAME, got ['a', 'b']"),
+        ("dataset=[a,b]", "dataset[0] must be the dotted path of a component"),
+        ("dataset=[]", "dataset must be the dotted path of a component"),
+        (
+            "dataset=[{_component_: erjepa.datasets.synthetic_nl_rx_dataset, sise: 1}]",
+            "unknown config key dataset[0].sise. Did you mean dataset[0].size?",
+        ),
+        (
+            "eval_dataset=[{_component_: erjepa.datasets.paired_dataset}]",
+            "needs eval_dataset[0].source, which has no default",
+        ),
         ("dataset=erjepa.datasets.paired", "dataset=erjepa.datasets.paired is no "),
         ("dataset=absent.x", "dataset=absent.x is no component: No module named"),
         (
             "dataset=erjepa.datasets.paired_dataset",
             "dataset=erjepa.datasets.paired_dataset needs dataset.source, which has no",
+        ),
+        (
+            "dataset=torchtune.datasets.alpaca_dataset ~dataset.size",
+            "dataset=torchtune.datasets.alpaca_dataset gives no pairs of source and",
         ),
         (
             "lr_scheduler=torch.optim.lr_scheduler.ConstantLR",
@@ -106,6 +125,11 @@ WHOLE = "a whole number of at least 0"
             "keep_best=True",
             "keep_best=True needs pairs to validate on; set validation.",
         ),
+        (
+            "stop.patience=2",
+            "stop.patience=2 needs pairs to validate on; set validation.",
+        ),
+        ("validation.size=9 stop.patience=0", f"stop.patience must be {COUNT} or null"),
         ("keep_best=maybe", "keep_best must be True or False, got 'maybe'"),
     ],
     ids=lambda text: text.partition(" ")[0],
@@ -175,7 +199,7 @@ def test_what_a_config_lacks_has_its_default():
     short = OmegaConf.masked_copy(whole, [key for key in whole if key not in optional])
     cfg = complete(short)
     assert cfg.keys() == inspect.signature(Run).parameters.keys()
-    assert cfg.stop == {"flops": None, "tokens": None, "steps": None}
+    assert cfg.stop == dict.fromkeys(("flops", "tokens", "steps", "patience"))
     assert cfg.validation == {"size": None, "seed": 0, "generate": 0}
     assert cfg.replay.weight == 0 and cfg.replay.capacity == 10_000
     sections = {"stop", "validation", "replay"}

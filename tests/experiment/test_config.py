@@ -120,13 +120,20 @@ def test_another_model_by_one_key():
     assert load_experiment("main", smollm2).datasets["turk"] == "smollm2_135m_turk"
 
 
-def test_defaults_are_replaced_key_by_key(tmp_path, load):
+def test_a_child_replaces_keys_and_adds_to_overrides(tmp_path, load):
     child = tmp_path / "child.yaml"
-    load()
-    child.write_text("defaults: small\nname: child\nmethods: {SFT: {epochs: 2}}\n")
+    load(VALID + "overrides: {epochs: 3, batch_size: 8}\nevaluation: {merged: True}\n")
+    child.write_text(
+        "defaults: small\nname: child\nmethods: {SFT: {replay.weight: 0}}\n"
+        "datasets: {other: tiny_synth}\noverrides: {epochs: 2, replay.budget: 4}\n"
+    )
     experiment = load_experiment(str(child))
     assert experiment.name == "child" and experiment.seeds == [1, 2]
-    assert experiment.methods == {"SFT": {"epochs": 2}}
+    assert experiment.methods == {"SFT": {"replay.weight": 0}}
+    assert experiment.datasets == {"other": "tiny_synth"}
+    expected = {"epochs": 2, "batch_size": 8, "replay.budget": 4}
+    assert experiment.overrides == expected
+    assert experiment.evaluation == {"merged": True}
 
 
 def test_arguments(load):
@@ -181,6 +188,18 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
         (["datasets={a: {databases: x}}"], r"names no config"),
         (["overrides.seed=2"], "overrides: seed is set by the grid"),
         (["methods.LLM-JEPA=2"], "methods is replaced as a whole"),
+        (["dataset.size=2"], "say overrides.dataset.size=2"),
+        (["epochs=2"], "epochs is a key of runs; say overrides.epochs=2"),
+        (["metods.x=2"], r"unknown config key metods. Did you mean methods\?"),
+        (["overrides.replay.weight=-1"], "overrides: replay.weight .*-1"),
+        (["methods={a: {}, b: {epochs: 0}}"], "methods: b: epochs .*0"),
+        (["methods={a: {optimizer.lr: fast}}"], "methods: a: optimizer.lr .*fast"),
+        (["evaluation.max_new_tokens=0"], "evaluation: max_new_tokens .*0"),
+        (
+            ["datasets={a: {config: tiny_synth, batch_size: few}}"],
+            "datasets: a: batch_size .*few",
+        ),
+        (["methods={a: {~nothing: null}}"], "methods: a: ~nothing: the config has no"),
         (["epochs"], "expected key=value"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

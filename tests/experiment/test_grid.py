@@ -97,7 +97,7 @@ def test_killed_ten_times(base, data, tmp_path):
     paths = {}
     for folder in (whole, killed):
         folder.mkdir()
-        keys = {"budgets": [0.5e9, 1.5e9, 2.5e9], "match": "flops", "devices": [0, 1]}
+        keys = {"budgets": [0.5e9, 1.2e9, 2.0e9], "match": "flops", "devices": [0, 1]}
         paths[folder] = write_experiment(folder, base, data, methods, **keys)
     unbroken = start(paths[whole])
     began = time.monotonic()

@@ -10,9 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from erjepa.datasets import paired_dataset
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.packing import PairCollator
-from erjepa_recipe.finetune_erjepa import (
-    FinetuneRecipeERJEPA as Recipe,
-)
+from erjepa.training.passes import Passes
 from tests.recipes.harness import make_config, overrides_for, train
 
 SFT = {"replay__weight": 0, "loss__jepa_weight": 0}
@@ -91,14 +89,14 @@ class ReadsByTheHost(TorchDispatchMode):
 
 def test_no_pass_waits_for_its_device(base, data, tmp_path, monkeypatch):
     reads, passes = ReadsByTheHost(), []
-    run_pass = Recipe._forward_backward
+    run_pass = Passes.forward_backward
 
     def watched(self, *args, **kwargs):
         with reads:
             passes.append(run_pass(self, *args, **kwargs))
         return passes[-1]
 
-    monkeypatch.setattr(Recipe, "_forward_backward", watched)
+    monkeypatch.setattr(Passes, "forward_backward", watched)
     overrides = overrides_for(base, data, tmp_path, batch_size=8, stop__steps=2)
     found = train(make_config(overrides), 1, lambda recipe: (len(passes), reads.found))
     assert found == [(4, [])]

@@ -2,29 +2,26 @@
 
 import pytest
 
-from tests.recipes.harness import (
-    FinetuneRecipeERJEPA,
-    make_config,
-    overrides_for,
-    train,
-)
+from erjepa.training.passes import Passes
+from tests.recipes.harness import make_config, overrides_for, train
 
 
 def labels_of_passes(base, data, output_dir, monkeypatch, **overrides):
     """Of every pass of a run: pairs, and labels that are an end of turn."""
     passes = []
-    original = FinetuneRecipeERJEPA._forward_backward
+    original = Passes.forward_backward
 
     def recorded(self, batches, *args, **kwargs):
-        end = self._dataset[0].target[-1]
-        ends = sum((batch.labels == end).sum().item() for batch in batches)
-        passes.append((sum(batch.num_pairs for batch in batches), ends))
+        labels = [label for batch in batches for label in batch.labels.tolist()]
+        passes.append((sum(batch.num_pairs for batch in batches), labels))
         return original(self, batches, *args, **kwargs)
 
-    monkeypatch.setattr(FinetuneRecipeERJEPA, "_forward_backward", recorded)
+    monkeypatch.setattr(Passes, "forward_backward", recorded)
     cfg = make_config(overrides_for(base, data, output_dir, stop__steps=3, **overrides))
-    (passes,) = train(cfg, 1, lambda recipe: list(passes))
-    return passes
+    ((end, passes),) = train(
+        cfg, 1, lambda recipe: (recipe._dataset[0].target[-1], list(passes))
+    )
+    return [(pairs, labels.count(end)) for pairs, labels in passes]
 
 
 @pytest.mark.parametrize("choice", ["all", "new", "replay", "none"])

@@ -114,9 +114,15 @@ GOOD = record(("user", "a"), ("assistant", "b"))
         ),
         ([GOOD, record(("user", "a"), ("user", "b"))], r"train.jsonl:2: .*got roles"),
         ([record(("user", "a"), ("assistant", ""))], r"train.jsonl:1: the target"),
-        ([record(("user", "a"), ("assistant", None))], r"train.jsonl:1: .* is no text"),
-        ([record(("user", "a"), ("assistant", 7))], r"train.jsonl:1: .* 7 is no text"),
-        (['{"question": "a"}'], r"train.jsonl:1: no field 'messages'.*column_map"),
+        (
+            [record(("user", "a"), ("assistant", None))],
+            r"train.jsonl:1: .*1: content holds null",
+        ),
+        (
+            [record(("user", "a"), ("assistant", 7))],
+            r"train.jsonl:1: .*1: content holds 7",
+        ),
+        (['{"question": "a"}'], r"train.jsonl:1: .*'question'.*column_map"),
     ],
 )
 def test_bad_files(attempt, tmp_path, lines, message):

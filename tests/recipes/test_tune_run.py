@@ -91,7 +91,7 @@ def test_one_process_two_launchers_and_evaluation(base, data, tmp_path):
 
 def test_unknown_config_lists_the_packaged_ones(tmp_path):
     output = finish(
-        start("erjepa_recipe", "--config", "llama3_2_1b_sinth", cwd=tmp_path), code=1
+        start("erjepa_recipe", "--config", "llama3_2_1b_sinth", cwd=tmp_path), code=2
     )
     assert "no packaged config of that name" in output
     assert "llama3_2_1b_synth" in output and "tiny_synth" in output

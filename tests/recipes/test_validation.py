@@ -146,6 +146,24 @@ def test_training_does_not_notice(base, data, tmp_path, monkeypatch, reshard):
         assert {k: v for k, v in a.items() if not k.startswith("val_")} == b
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_patience_ends_a_run_that_learns_nothing(base, data, tmp_path, world_size):
+    """The first validation is the best; the run ends after three like it, and stays so."""
+    overrides = {"optimizer__lr": 0.0, "eval_every_n_steps": 2, "stop__patience": 3}
+    overrides["batch_size"] = 8 // world_size
+    train(config(base, data, tmp_path, **overrides), world_size)
+    # The third is that of the epoch's end.
+    assert list(validations(tmp_path)) == [2, 4, 5, 6]
+    assert len(read_metrics(tmp_path)) == 6
+    newest = checkpoint.checkpoints(tmp_path)[-1]
+    assert checkpoint.load_progress(newest)["steps"] == 6
+    overrides["resume_from_checkpoint"] = True
+    train(config(base, data, tmp_path, **overrides), world_size)
+    assert len(read_metrics(tmp_path)) == 6
+    train(config(base, data, tmp_path, **overrides | {"stop__patience": 4}), world_size)
+    assert list(validations(tmp_path)) == [2, 4, 5, 6, 8]
+
+
 def test_any_ranks_measure_the_same(base, answers, tmp_path):
     """And what evaluation says of the checkpoint."""
     settings = {

@@ -10,7 +10,12 @@ import pytest
 import torch
 
 import erjepa.replay
-from erjepa.replay import EpisodicReplay, ReplayBatch, validate_replay
+from erjepa.replay import (
+    EpisodicReplay,
+    ReplayBatch,
+    require_memory,
+    validate_replay,
+)
 from tests.replay.histories import make_reference
 
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
@@ -303,3 +308,25 @@ def test_the_package_imports_only_torch_and_the_standard_library():
             for name in names:
                 ours = name.startswith("erjepa.replay")
                 assert ours or name.split(".")[0] in allowed, f"{file.name}: {name}"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"address": "dense"},
+        {"address_dim": 40_000, "address_top_k": 3},
+        {"capacity": 2, "address_dim": 999, "address_top_k": 7},
+    ],
+)
+def test_the_memory_it_takes_is_known_before(settings):
+    replay = make(**settings)
+    memory, table = replay.memory, replay.memory.address_table
+    tensors = [memory._example_ids, memory._scores, memory._replay_counts]
+    tensors += [t for t in vars(table).values() if isinstance(t, torch.Tensor)]
+    places = 8 * memory.capacity  # of the tokens, in a list
+    taken = sum(tensor.nbytes for tensor in tensors) + places
+    given = {"capacity": memory.capacity, **settings}
+    require_memory(taken, EMBED_DIM, weight=1.0, **given)
+    with pytest.raises(ValueError, match=rf"=\d+ slots of .* take {taken:,} bytes;"):
+        require_memory(taken - 1, EMBED_DIM, weight=1.0, **given)

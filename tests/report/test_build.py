@@ -1,5 +1,6 @@
 """Reports as a whole: what is asked for, what is there, and nothing else."""
 
+import base64
 import json
 import re
 import subprocess
@@ -21,6 +22,7 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.tags, self.targets, self.ids, self.sources, self.alts = [], [], [], [], []
+        self.srcsets = []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -29,6 +31,7 @@ class Page(HTMLParser):
         self.ids += [attrs["id"]] if "id" in attrs else []
         self.targets += [attrs["href"]] if "href" in attrs else []
         self.sources += [attrs["src"]] if "src" in attrs else []
+        self.srcsets += [attrs["srcset"]] if "srcset" in attrs else []
         self.alts += [attrs["alt"]] if "alt" in attrs else []
 
 
@@ -43,14 +46,18 @@ def small(folder, **config):
 
 
 def headings(page):
-    return re.findall(r"<h2>(.*?)</h2>", page.read_text())
+    """Of its sections; those that every page has are checked here."""
+    summary, *found = re.findall(r"<h2>(.*?)</h2>", page.read_text())
+    always = ["What was run", "What is missing", "Terms"]
+    assert summary == "Summary" and found[-3:] == always
+    return found[:-3]
 
 
 def test_a_report_has_all_that_the_results_allow(tmp_path):
     page = build_report(small(tmp_path / "out"))
     text = page.read_text()
     left_out = ("learning_curves", "lambda_k")
-    assert headings(page)[2:] == [
+    assert headings(page) == [
         section.title
         for name, section in SECTIONS.items()
         if section.by_default and name not in left_out
@@ -62,7 +69,7 @@ def test_a_report_has_all_that_the_results_allow(tmp_path):
     assert parsed.sources and all(
         one.startswith("data:image/") for one in parsed.sources
     )
-    assert "http" not in re.sub(r'src="[^"]*"', "", text)
+    assert "http" not in re.sub(r'src(set)?="[^"]*"', "", text)
     for value in (
         "82, 23",
         "torch 2.13.0",
@@ -89,7 +96,7 @@ def test_sections_are_as_asked(tmp_path):
         "significance",
     ]
     page = build_report(small(tmp_path / "out", report=report))
-    assert headings(page)[2:] == [
+    assert headings(page) == [
         "One &lt;b&gt;bar&lt;/b&gt;",
         "Accuracy",
         "Paired tests",
@@ -100,7 +107,7 @@ def test_sections_are_as_asked(tmp_path):
     # The config that is handed over goes before the one on disk, and old files go.
     config = json.loads((page.parents[1] / "experiment.json").read_text())["config"]
     page = build_report(page.parents[1], {**config, "report": ["accuracy"]})
-    assert headings(page)[2:] == ["Accuracy"]
+    assert headings(page) == ["Accuracy"]
     assert [path.name for path in sorted(tables.iterdir())] == [
         *("accuracy.csv", "accuracy.md", "accuracy.tex")
     ]
@@ -153,16 +160,58 @@ def test_an_unfinished_experiment(tmp_path):
         "Over 2 seeds; fewer are finished of SFT 0, ER-JEPA content 1.",
     ):
         assert f"{line}<" in text, line
-    assert headings(page)[2:] == ["Accuracy", "Matched compute"]
+    assert headings(page) == ["Accuracy", "Matched compute"]
     main = (page.parent / "tables" / "accuracy.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in main[1:]] == ["LLM-JEPA", "ER-JEPA content"]
+
+
+def test_the_summary_says_what_came_out(tmp_path):
+    """Means, order and differences against the lines of results.jsonl."""
+    output = small(tmp_path / "out", report=["accuracy"])
+    path = output / "results.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    ends = {"SFT": (0.5, 0.3), "LLM-JEPA": (0.25, 0.35), "ER-JEPA content": (0.75, 0.5)}
+    for row in rows:
+        row["accuracy"] = ends[row["method"]][(82, 23).index(row["seed"])]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = build_report(output).read_text().replace("\u00a0", " ")
+    for said in (
+        "SFT, LLM-JEPA and ER-JEPA content on synth at equal training compute, with 2 "
+        "seeds each: 6 of 6 runs have ended",
+        "ER-JEPA content 62.50% ± 17.68, SFT 40.00% ± 14.14, LLM-JEPA 30.00% ± 7.07.",
+        "ER-JEPA content is 32.50 points above LLM-JEPA on average, and above it in 2 of 2.",
+        "LLM-JEPA is 10.00 points below SFT on average, and above it in 1 of 2.",
+    ):
+        assert said in text, said
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
+    text = build_report(output).read_text().replace("\u00a0", " ")
+    assert "5 of 6 runs have ended" in text and "ER-JEPA content 75.00%, SFT" in text
+
+
+def test_figures_follow_the_page(tmp_path):
+    """On a narrow screen panels are in a column; in the dark, texts and axes are light."""
+    page = build_report(small(tmp_path / "out", report=["single_seeds", "accuracy"]))
+    parsed = Page(page.read_text())
+    assert parsed.tags.count("img") == 2 and parsed.tags.count("source") == 1
+    for path in (page.parent / "figures").glob("*.svg"):
+        svg = path.read_text()
+        assert "prefers-color-scheme:dark" in svg and "fill: currentColor" in svg
+        assert "#1b1b1b" not in svg.replace(":root{color:#1b1b1b}", "")
+        assert "fill: #ffffff; stroke: none" not in svg.replace("opacity: 0", "")
+    (wide,) = re.findall(
+        'viewBox="0 0 ([0-9.]+)', (path.parent / "single_seeds_synth.svg").read_text()
+    )
+    narrow = base64.b64decode(parsed.srcsets[0].partition(",")[2]).decode()
+    (width, height) = re.findall('viewBox="0 0 ([0-9.]+) ([0-9.]+)', narrow)[0]
+    assert float(width) < float(wide) and float(height) > float(width)
 
 
 def test_an_experiment_that_has_not_begun(tmp_path):
     output = small(tmp_path / "out")
     (output / "results.jsonl").unlink()
     page = build_report(output)
-    assert headings(page) == ["What was run", "What is missing"]
+    assert headings(page) == []
+    assert "0 of 6 runs have ended" in page.read_text()
     assert "Accuracy (all datasets): nothing is scored yet." in page.read_text()
 
 
@@ -172,7 +221,7 @@ def test_missing_predictions_cost_only_the_sections_that_need_them(tmp_path):
         output.glob("cells/*/sft/seed_23/evaluation/flops_2/predictions.jsonl")
     ).unlink()
     page = build_report(output)
-    assert headings(page)[2:] == ["Accuracy"]
+    assert headings(page) == ["Accuracy"]
     assert "predictions cannot be read" in page.read_text()
 
 
@@ -200,7 +249,7 @@ def test_hostile_text_is_text(tmp_path):
                 **one,
                 "prompt": hostile,
                 "target": hostile + one["target"],
-                "output": hostile + one["output"],
+                "output": hostile + "\x1b[2J\ud83d" + one["output"],
             }
             for one in lines
         ]
@@ -209,6 +258,7 @@ def test_hostile_text_is_text(tmp_path):
     results.write_text("".join(results.read_text().splitlines(keepends=True)[:-1]))
     page = build_report(output)
     assert "Examples" in headings(page) and "seed 23 is unfinished" in page.read_text()
+    assert all("\x1b" not in f.read_text() for f in page.parent.glob("tables/*"))
     parsed = Page(page.read_text())
     assert any(hostile in alt for alt in parsed.alts)
     assert "script" not in parsed.tags and "&lt;script&gt;" in page.read_text()
@@ -231,7 +281,11 @@ def test_hostile_text_is_text(tmp_path):
             "section",
             "div",
             "table",
-            "caption",
+            "picture",
+            "source",
+            "dl",
+            "dt",
+            "dd",
             "thead",
             "tbody",
             "tr",

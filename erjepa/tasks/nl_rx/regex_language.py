@@ -21,6 +21,7 @@ Not covered: regexes beyond the bounds, which stay undecided. The comparison of 
 finished automata is within the bound on states, but not on time.
 """
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -62,7 +63,7 @@ def languages_equal(a: str, b: str, *, max_states: int, seconds: float) -> bool 
         a (str): a regex of NL-RX.
         b (str): another.
         max_states (int): states that each of the two automata may have.
-        seconds (float): time that both automata together may take to build.
+        seconds (float): time that reading both, and building their automata, may take.
 
     Returns:
         bool | None: the answer; None where a bound was reached before there was one.
@@ -72,31 +73,43 @@ def languages_equal(a: str, b: str, *, max_states: int, seconds: float) -> bool 
     """
     deadline = time.monotonic() + seconds
     try:
-        trees = parse(a), parse(b)
-        derivatives = _Derivatives(_alphabet(trees), deadline)
+        trees = parse(a, deadline), parse(b, deadline)
+        derivatives = _Derivatives(_alphabet(trees, deadline), deadline)
         left, right = (derivatives.automaton(tree, max_states) for tree in trees)
-    except (_BeyondBounds, RecursionError):  # trees may be deeper than Python's stack
+    # Trees may be deeper than Python's stack.
+    except (_BeyondBounds, TimeoutError, RecursionError):
         return None
     return left == right
 
 
-def _alphabet(trees: tuple[Node, ...]) -> dict[str, bool]:
+def _alphabet(trees: tuple[Node, ...], deadline: float) -> dict[str, bool]:
     r"""One letter of each kind, and whether it is a word character.
 
     Without ``\b`` none counts as one, which saves telling them apart.
+
+    Raises:
+        TimeoutError: the deadline has passed.
     """
-    nodes = {node for tree in trees for node in _walk(tree)}
+    nodes = set()
+    for node in itertools.chain(*map(_walk, trees)):
+        _require_time(deadline)
+        nodes.add(node)
     bounded = Boundary() in nodes
     sets = [node for node in nodes if isinstance(node, Letters)]
     sets += [ANY_LETTER, WORD] if bounded else [ANY_LETTER]
     # Sets can only tell letters apart where one of their ranges begins or has ended.
     cuts = {cut for one in sets for low, high in one.ranges for cut in (low, high + 1)}
-    kinds = {
-        tuple(cut in one for one in sets): cut
-        for cut in sorted(cuts)
-        if cut in ANY_LETTER
-    }
+    kinds: dict[tuple[bool, ...], int] = {}
+    for cut in sorted(cuts):
+        _require_time(deadline)
+        if cut in ANY_LETTER:
+            kinds[tuple(cut in one for one in sets)] = cut
     return {chr(cut): bounded and cut in WORD for cut in kinds.values()}
+
+
+def _require_time(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise TimeoutError
 
 
 def _walk(node: Node) -> Iterator[Node]:
@@ -126,7 +139,8 @@ class _Derivatives:
         """The complete automaton of a regex.
 
         Raises:
-            _BeyondBounds: it has more states, or takes longer, than allowed.
+            _BeyondBounds: it has more states than allowed.
+            TimeoutError: the deadline has passed.
         """
         states = {(False, tree): 0}
         transitions: dict[int, dict[str, int]] = {}
@@ -164,8 +178,7 @@ class _Derivatives:
         """
         key = node, before, symbol
         if key not in self.known:
-            if time.monotonic() > self.deadline:
-                raise _BeyondBounds
+            _require_time(self.deadline)
             self.known[key] = self._derivative(*key)
         return self.known[key]
 
@@ -193,12 +206,12 @@ class _Derivatives:
                 most = None if most is None else most - 1
                 return sequence(of(inner), repeat(inner, least, most))
             case Sequence(parts):
-                options = []
+                ways: list[Node] = []
                 for i, part in enumerate(parts):
-                    options.append(sequence(of(part), *parts[i + 1 :]))
+                    ways.append(sequence(of(part), *parts[i + 1 :]))
                     if not _has_empty(part, before, after):
                         break
-                return union(*options)
+                return union(*ways)
 
 
 def _has_empty(node: Node, before: bool, after: bool) -> bool:

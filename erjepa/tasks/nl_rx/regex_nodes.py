@@ -5,8 +5,8 @@ flat, and a sequence that begins with a union is a union of sequences. Letters a
 of code points; a line has no newline, so neither has the alphabet.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
 
 # Sorted, disjoint, non-adjacent; both ends included.
 Ranges = tuple[tuple[int, int], ...]
@@ -72,7 +72,7 @@ ANYTHING = Complement(NOTHING)
 ANY_LETTER = Letters(((0x0, 0x9), (0xB, 0x10FFFF)))  # all but the newline
 
 
-def any_of(ranges: list[tuple[int, int]]) -> Node:
+def any_of(ranges: Iterable[tuple[int, int]]) -> Node:
     """One letter of the alphabet out of ``ranges``, which may overlap."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
@@ -142,7 +142,7 @@ def intersection(*options: Node) -> Node:
             else:
                 flat.add(one)
     if letters:
-        flat.add(reduce(_shared, letters))
+        flat.add(any_of(_shared(letters)))
     flat.discard(ANYTHING)
     if NOTHING in flat:
         return NOTHING
@@ -190,14 +190,14 @@ def _without_contained(options: set[Node]) -> set[Node]:
     }
 
 
-def _shared(a: Node, b: Node) -> Node:
-    if not (isinstance(a, Letters) and isinstance(b, Letters)):
-        return NOTHING
-    return any_of(
-        [
+def _shared(letters: list[Letters]) -> Ranges:
+    """What is in all of them."""
+    shared = ANY_LETTER.ranges
+    for one in letters:
+        shared = tuple(
             (max(low, other_low), min(high, other_high))
-            for low, high in a.ranges
-            for other_low, other_high in b.ranges
+            for low, high in shared
+            for other_low, other_high in one.ranges
             if max(low, other_low) <= min(high, other_high)
-        ]
-    )
+        )
+    return shared

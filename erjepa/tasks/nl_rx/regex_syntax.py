@@ -20,7 +20,9 @@ The parser holds open groups on a list of its own: an output of a thousand ``(``
 error of syntax, not of Python's stack.
 """
 
+import math
 import re
+import time
 from dataclasses import dataclass, field
 
 from erjepa.tasks.nl_rx.regex_nodes import (
@@ -83,20 +85,24 @@ class _Group:
         return union(*self.options)
 
 
-def parse(text: str) -> Node:
+def parse(text: str, deadline: float = math.inf) -> Node:
     """The tree of a regex.
 
     Args:
         text (str): a regex; white space within it counts as letters.
+        deadline (float): on the monotonic clock.
 
     Returns:
         Node: the tree, in normal form.
 
     Raises:
         RegexSyntaxError: the text is empty, unbalanced or ill-formed.
+        TimeoutError: the deadline has passed.
     """
     groups, at = [_Group()], 0
     while at < len(text):
+        if time.monotonic() > deadline:
+            raise TimeoutError
         letter, group = text[at], groups[-1]
         at += 1
         if letter == "(":
@@ -142,10 +148,10 @@ def parse(text: str) -> Node:
     return groups[0].close()
 
 
-def _letter(letter: str) -> Node:
+def _letter(letter: str) -> Letters:
     if letter == "\n":
         raise RegexSyntaxError("a line has no newline")
-    return any_of([(ord(letter), ord(letter))])
+    return Letters(((ord(letter), ord(letter)),))
 
 
 def _limits(text: str, at: int) -> tuple[int, int | None, int]:
@@ -198,6 +204,6 @@ def _member(text: str, at: int) -> tuple[list[tuple[int, int]], int]:
     if text[at] != "\\":
         return list(_letter(text[at]).ranges), at + 1
     node = _escape(text[at + 1 : at + 2])
-    if isinstance(node, Boundary):
+    if not isinstance(node, Letters):
         raise RegexSyntaxError("a word boundary within a set")
     return list(node.ranges), at + 2

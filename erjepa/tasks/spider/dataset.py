@@ -20,6 +20,7 @@ A source text names its database in its first line, in every prompt:
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,13 +89,12 @@ def spider_dataset(
             raise ValueError(f"dataset.{key}={value}: expected {' or '.join(known)}")
     schemas = _load_schemas(tables) if prompt == "with_schema" else None
     if split_by == "record":
-        records = load_records(
-            locate(source, "spider", split), split=split, revision=revision
-        )
-        records = [_as_chat(record) for record in records]
+        place = locate(source, "spider", split)
+        found = load_records(place, split=split, revision=revision)
+        records = [_as_chat(record) for record in found]
     else:
         records = _split_by_database(source, split)
-    records = subsample(records, max_examples, sample_seed)
+    records = list(subsample(records, max_examples, sample_seed))
     if schemas is not None:
         records = [_with_schema(record, schemas, tables) for record in records]
     return PairedDataset(

@@ -6,7 +6,7 @@ Semantic Parsing and Text-to-SQL Task".
 Verdicts:
 
 - ``execution``: query and reference query give the same rows, as in the ER-JEPA paper.
-  A query that fails is wrong, also when the reference fails too. Rows are compared as a
+  A query that fails is wrong. Rows are compared as a
   bag, and in order if the reference has an ORDER BY at its top level (rows that it leaves
   tied then count in the order of its own result). Columns count in order, their names do
   not. Values are equal as in Python: 1 and 1.0 are, exactly and without a tolerance; text
@@ -15,7 +15,9 @@ Verdicts:
 - ``exact_match``: the same text but for white space and one trailing semicolon.
 - ``llm_jepa``: as LLM-JEPA's scorer has it, to compare with its numbers.
 
-``execution`` and ``llm_jepa`` are undecided without the database. Queries run in
+``execution`` and ``llm_jepa`` are undecided without the database, and where the reference
+query fails: a file that is no database, or half of one, says nothing about an answer. A warning
+names the database and how many predictions that is. Queries run in
 :class:`~erjepa.tasks.spider.sql_sandbox.SqlSandbox`.
 
 Faults of LLM-JEPA's split: it is random, so every database of its test file occurs in its
@@ -25,7 +27,8 @@ training file, and 1041 of the 1447 test queries occur there verbatim. See
 
 Faults of LLM-JEPA's scorer, which hands the output to the ``sqlite3`` program:
 
-- A failed query prints nothing and so equals an empty result. Kept in its verdict.
+- A failed query prints nothing and so equals an empty result. Kept in its verdict, but
+  where the reference fails: every failed output would be right.
 - Printed rows are compared: in order whatever the reference asks for, NULL as an empty
   text, numbers and text alike, floats to 15 digits, text up to its first NUL. Kept.
 - An output that starts with ``-`` is an option of the program. Kept: it fails.
@@ -36,6 +39,7 @@ Faults of LLM-JEPA's scorer, which hands the output to the ``sqlite3`` program:
 - Several statements all print. Not kept: they count as failed.
 """
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -43,6 +47,8 @@ from pathlib import Path
 
 from erjepa.tasks.spider.sql_sandbox import Limits, Result, SqlSandbox
 from erjepa.tasks.task import Prediction, Task, Verdicts
+
+log = logging.getLogger(__name__)
 
 # Predictions whose results are in memory at once; each is up to Limits.size.
 _AT_ONCE = 16
@@ -132,7 +138,9 @@ def spider_task(
 def _score(
     predictions: Sequence[Prediction], databases: Path | None, sandbox: SqlSandbox
 ) -> list[Verdicts]:
-    verdicts, golds = [], {}
+    verdicts: list[Verdicts] = []
+    golds: dict[tuple[Path, str], Result] = {}
+    without: Counter[str] = Counter()  # why predictions are undecided, and how many
     for start in range(0, len(predictions), _AT_ONCE):
         decided = []
         for prediction in predictions[start : start + _AT_ONCE]:
@@ -144,8 +152,10 @@ def _score(
             }
             verdicts.append(verdict)
             database = _find(databases, prediction["db_id"])
-            if database is not None:
+            if isinstance(database, Path):
                 decided.append((verdict, prediction, (database, output)))
+            else:
+                without[database] += 1
         targets = {(query[0], p["target"]): None for _, p, query in decided}
         new = [query for query in targets if query not in golds]
         results = sandbox.execute_many([*new, *(query for _, _, query in decided)])
@@ -155,16 +165,25 @@ def _score(
         ):
             target = prediction["target"]
             gold = golds[database, target]
+            if gold.rows is None:
+                without[f"{database}: a reference query fails ({gold.error})"] += 1
+                continue
             verdict["execution"] = same_rows(result, gold, ordered=is_ordered(target))
             verdict["llm_jepa"] = _llm_jepa(prediction["output"], result, gold)
+    for why, count in without.items():
+        log.warning(f"{why}: {count} of {len(predictions)} predictions are undecided")
     return verdicts
 
 
-def _find(databases: Path | None, db_id: str) -> Path | None:
+def _find(databases: Path | None, db_id: str) -> Path | str:
+    """The database, or why there is none."""
     if databases is None:
-        return None
+        return "databases is not set"
+    # A name, and no path: one could lead out of the folder.
+    if Path(db_id).name != db_id or db_id in ("", ".."):
+        return f"db_id={db_id!r} is no name of a database"
     path = databases / db_id / f"{db_id}.sqlite"
-    return path if path.is_file() else None
+    return path if path.is_file() else f"{path} is absent"
 
 
 def _canonical(sql: str) -> str:

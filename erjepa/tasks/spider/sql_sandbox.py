@@ -22,6 +22,7 @@ Covered:
 - Memory: SQLite's own heap limit, RLIMIT_AS on the process (Linux), and limits on the
   length of SQL and of values, on nesting, on rows, and on the size of a whole result.
 - Crashes: a worker that dies costs its query an error, and another one takes its place.
+- Secrets: a worker starts without the caller's environment.
 - Answers: JSON, never pickle, with an end to their length.
 
 Not covered:
@@ -47,10 +48,12 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from erjepa.tasks.spider.sql_worker import Limits
 
+# What an interpreter may need to start.
+_LOADING = ("LD_LIBRARY_PATH", "SYSTEMROOT")
 # A query may overrun so long before its worker is killed.
 GRACE_SECONDS = 1.0
 
@@ -149,12 +152,12 @@ class _Worker:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._process: subprocess.Popen | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int | None:
-        alive = self._process is not None and self._process.poll() is None
-        return self._process.pid if alive else None
+        process = self._process
+        return process.pid if process and process.poll() is None else None
 
     def start(self) -> None:
         # A script in an isolated interpreter: no site-packages and none of the caller's
@@ -165,20 +168,21 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            # None of the caller's variables, which may hold tokens.
+            env={name: os.environ[name] for name in _LOADING if name in os.environ},
             cwd=os.path.abspath(os.sep),
         )
-        if self._process.stdout.readline().strip() != b"ready":
+        _, answers = self._pipes()
+        if answers.readline().strip() != b"ready":
             self.stop()
             raise RuntimeError(f"{sys.executable} {script} does not start")
 
     def stop(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            process.stdout.close()
-            with contextlib.suppress(OSError):  # it flushes what was never read
-                process.stdin.close()
-            process.wait()
+            # Closing its pipes flushes what was never read.
+            with contextlib.suppress(OSError), process:
+                process.kill()
 
     def execute(self, db_path: str | Path, sql: str) -> Result:
         if len(sql) > self._limits.sql_length:
@@ -212,13 +216,19 @@ class _Worker:
             return Result(rows=[tuple(row) for row in answer["rows"]])
         return Result(error=answer["error"])
 
+    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
+        process = self._process
+        assert process is not None and process.stdin and process.stdout
+        return process.stdin, process.stdout
+
     def _ask(self, question: bytes) -> bytes:
         try:
-            self._process.stdin.write(question)
-            self._process.stdin.flush()
+            questions, answers = self._pipes()
+            questions.write(question)
+            questions.flush()
             # Room for the commas between rows, or for an error that quotes the SQL.
             room = self._limits.rows + 8 * self._limits.sql_length
-            return self._process.stdout.readline(self._limits.size + room)
+            return answers.readline(self._limits.size + room)
         except OSError:  # it died while reading
             return b""
 

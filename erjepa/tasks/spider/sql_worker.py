@@ -136,7 +136,9 @@ def encode(rows: Iterable[tuple], limits: Limits) -> str:
     parts, size = [], 0
     for row in rows:
         parts.append(
-            json.dumps(row, default=lambda blob: {"blob": blob.hex()}, separators=",:")
+            json.dumps(
+                row, default=lambda blob: {"blob": blob.hex()}, separators=(",", ":")
+            )
         )
         size += len(parts[-1])
         if len(parts) > limits.rows:
@@ -183,7 +185,8 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         set_alarm(limits.seconds + ALARM_AFTER_SECONDS)
-        print(answer(*json.loads(line), limits), flush=True)
+        uri, sql = json.loads(line)
+        print(answer(uri, sql, limits), flush=True)
         set_alarm(0)
 
 

@@ -17,7 +17,7 @@ ROLES = ("system", "user", "assistant")
 
 
 @pytest.fixture
-def remote(monkeypatch):
+def remote(monkeypatch, tmp_path):
     """The calls that would reach the hub or a URL, answered with ``ROWS``."""
     calls = []
 
@@ -25,7 +25,12 @@ def remote(monkeypatch):
         calls.append((args, kwargs))
         return ROWS
 
+    def download(manager, url):
+        calls.append(url)
+        return write(tmp_path / "downloaded", ROWS)
+
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets.DownloadManager, "download", download)
     return calls
 
 
@@ -65,13 +70,12 @@ def test_what_is_asked_of_the_hub_and_of_urls(tokenizer, remote):
     gsm8k_dataset(tokenizer, split="test", source="https://host/folder/")
     gsm8k_dataset(tokenizer, source="https://host/some.jsonl?raw=1")
     main = {"split": "train", "name": "main"}
-    url = {"split": "train"}
     assert remote == [
         (("openai/gsm8k",), {**main, "revision": GSM8K_REVISION}),
         (("openai/gsm8k",), {"split": "test", "name": "main", "revision": "abc"}),
         (("me/copy",), {**main, "revision": None}),
-        (("json",), {**url, "data_files": "https://host/folder/gsm8k_test.jsonl"}),
-        (("json",), {**url, "data_files": "https://host/some.jsonl?raw=1"}),
+        "https://host/folder/gsm8k_test.jsonl",
+        "https://host/some.jsonl?raw=1",
     ]
 
 

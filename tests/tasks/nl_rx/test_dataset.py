@@ -32,7 +32,7 @@ def test_a_url_gives_the_pairs_of_its_file(tokenizer, served):
     remote = nl_rx_dataset(tokenizer, source=url)
     assert list(remote) == list(local) and len(remote) == 5
     assert remote.task == "nl_rx"
-    assert remote.where(3) == f"{url}/synth_train.jsonl[3]"
+    assert remote.where(3) == f"{url}/synth_train.jsonl:4"
 
 
 def test_a_url_that_cannot_be_read(tokenizer, served):

@@ -8,6 +8,7 @@ hand:        tables of equal and unequal pairs
 """
 
 import itertools
+import math
 import re
 import time
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from erjepa.tasks.nl_rx import regex_language
 from erjepa.tasks.nl_rx import regex_nodes as nodes
 from erjepa.tasks.nl_rx.regex_language import RegexSyntaxError, languages_equal
 from erjepa.tasks.nl_rx.regex_syntax import parse
@@ -238,3 +240,13 @@ def test_the_bound_on_time_holds(regex):
 def test_a_regex_deeper_than_the_stack_is_undecided():
     deep = "a(~(" * 2000 + "a" + "))" * 2000
     assert equal(deep, "a") is None
+
+
+def test_the_time_holds_for_reading_and_for_the_alphabet_too():
+    assert languages_equal("a|b", "b|a", max_states=9, seconds=-1) is None
+    with pytest.raises(TimeoutError):
+        parse("ab", time.monotonic() - 1)
+    trees = parse("a|b"), parse("b|a")
+    assert regex_language._alphabet(trees, math.inf)
+    with pytest.raises(TimeoutError):
+        regex_language._alphabet(trees, time.monotonic() - 1)

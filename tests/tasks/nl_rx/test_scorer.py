@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import time
 from collections import Counter
 
 import pytest
@@ -223,3 +224,14 @@ def test_regexes_that_describe_no_line_or_every_line():
     anything = TASK.score([{"target": g, "output": ".*.*"} for g in gold])
     assert sum(one["dfa_equal"] for one in nothing) == 312
     assert sum(one["dfa_equal"] for one in anything) == 86
+
+
+@pytest.mark.parametrize(
+    "output", ["|".join("abc" for _ in range(20_000)), "(" * 5000, "a" * 10**8]
+)
+def test_answers_longer_than_any_regex_are_undecided_at_once(output):
+    start = time.monotonic()
+    assert verdicts("dog", output)["dfa_equal"] is None
+    assert verdicts(output, "dog")["dfa_equal"] is None
+    assert verdicts(output, output)["dfa_equal"] is True
+    assert time.monotonic() - start < 5

@@ -20,7 +20,7 @@ ROWS = [
 
 
 @pytest.fixture
-def remote(monkeypatch):
+def remote(monkeypatch, tmp_path):
     """The calls that would reach the hub or a URL, answered with ``ROWS``."""
     calls = []
 
@@ -28,7 +28,12 @@ def remote(monkeypatch):
         calls.append((args, kwargs))
         return ROWS
 
+    def download(manager, url):
+        calls.append(url)
+        return write(tmp_path / "downloaded", ROWS)
+
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets.DownloadManager, "download", download)
     return calls
 
 
@@ -71,7 +76,7 @@ def test_what_is_asked_of_the_hub_and_of_urls(tokenizer, remote):
     file = f"{NQ_OPEN_SOURCE}/nq_open_test.jsonl"
     revision = {"revision": NQ_OPEN_HUB_REVISION}
     assert remote == [
-        (("json",), {"split": "train", "data_files": file}),
+        file,
         ((NQ_OPEN_HUB,), {"split": "validation", **revision}),
         (("me/copy",), {"split": "train", "revision": "abc"}),
         (("me/copy",), {"split": "train", "revision": None}),

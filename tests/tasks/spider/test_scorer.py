@@ -77,8 +77,8 @@ CASES = {
     "error": (NAMES, "SELECT nothing FROM item", (False, False, False)),
     "error and empty": (EMPTY, "SELECT nothing FROM item", (False, False, True)),
     "no answer and empty": (EMPTY, "", (False, False, True)),
-    "both errors": ("SELECT nothing", "SELECT nothing", (False, True, True)),
-    "two errors": ("SELECT nothing", "SELEC", (False, False, True)),
+    "both errors": ("SELECT nothing", "SELECT nothing", (None, True, None)),
+    "two errors": ("SELECT nothing", "SELEC", (None, False, None)),
     "empty and empty": (EMPTY, "SELECT name FROM item WHERE 0", (True, False, True)),
     "fence": (NAMES, f"```sql\n{NAMES};\n```", (True, True, False)),
     "comment in front": (NAMES, f"-- all\n{NAMES}", (True, False, False)),
@@ -274,3 +274,55 @@ def test_real_overlap():
     assert len(test) == 1447
     assert sum(map(set(train).__contains__, test)) == 1041
     assert verbatim_overlap(train, test) == 1042
+
+
+def test_a_reference_that_fails_says_nothing_and_names_the_database(
+    databases, tmp_path, caplog
+):
+    """A text, an empty file, half a database, a pointer to a large file, none at all."""
+    whole = (databases / "shop" / "shop.sqlite").read_bytes()
+    broken = {
+        "text": b"no database\n" * 100,
+        "empty": b"",
+        "half": whole[: len(whole) // 2],
+        "pointer": b"version https://git-lfs.github.com/spec/v1\nsize 4096\n",
+    }
+    for name, content in broken.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.sqlite").write_bytes(content)
+    shutil.copytree(databases / "shop", tmp_path / "shop")
+    names = [*broken, "absent", "shop"]
+    predictions = [{"target": NAMES, "output": "SELECT", "db_id": n} for n in names]
+    predictions.append({"target": NAMES, "output": NAMES, "db_id": "text"})
+    verdicts = spider_task(tmp_path).score(predictions)
+    assert [v["execution"] for v in verdicts] == [None] * 5 + [False, None]
+    assert [v["llm_jepa"] for v in verdicts] == [None] * 5 + [False, None]
+    assert [v["exact_match"] for v in verdicts] == [False] * 6 + [True]
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 5
+    for name in broken:
+        path = tmp_path / name / f"{name}.sqlite"
+        (line,) = [
+            line for line in said if line.startswith(f"{path}: a reference query")
+        ]
+        count = 2 if name == "text" else 1
+        assert line.endswith(f": {count} of 7 predictions are undecided")
+    assert f"{tmp_path}/absent/absent.sqlite is absent: 1 of 7" in said[0]
+
+
+@pytest.mark.parametrize(
+    "escape", ["{}/shop", "../shop", "shop/", "..", ".", "", "a\0b"]
+)
+def test_a_name_of_a_database_leads_nowhere_else(escape, databases, tmp_path, caplog):
+    """Of a path joined with an absolute one only the latter would be left."""
+    name = escape.format(databases)
+    elsewhere = tmp_path / "databases"
+    elsewhere.mkdir()
+    (tmp_path / "..sqlite").write_bytes(
+        (databases / "shop" / "shop.sqlite").read_bytes()
+    )
+    shutil.copytree(databases / "shop", tmp_path / "shop")
+    for path in (f"{databases}/shop.sqlite", f"{tmp_path}/shop.sqlite"):
+        shutil.copy(databases / "shop" / "shop.sqlite", path)
+    assert score(elsewhere, [(NAMES, NAMES)], name) == [(None, True, None)]
+    assert len(caplog.records) == 1

@@ -480,3 +480,12 @@ def test_any_text_has_rows_or_an_error(sandbox, shop, text):
     result = sandbox.execute(shop, "SELECT '" + text.replace("'", "''") + "'")
     clean = "\0" not in text and text.isprintable()
     assert result.rows == [(text,)] or not clean
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+def test_workers_start_without_the_environment(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    with SqlSandbox(1) as sandbox:
+        (pid,) = sandbox.pids()
+        variables = Path(f"/proc/{pid}/environ").read_bytes()
+    assert b"secret" not in variables and b"HOME=" not in variables

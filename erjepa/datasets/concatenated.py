@@ -1,0 +1,155 @@
+"""Several datasets as one."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from itertools import accumulate
+from operator import add
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, ListConfig
+from torch.utils.data import Dataset
+from torchtune import config
+from torchtune.data import Message
+from torchtune.modules.transforms import Transform
+
+from erjepa.datasets.paired import PairedDataset
+from erjepa.datasets.pairs import Pair, require_pairs
+
+
+class Origin(NamedTuple):
+    """Which of several datasets an example is from.
+
+    Args:
+        part (int): place of the dataset among them.
+        name (str): of the dataset.
+    """
+
+    part: int
+    name: str
+
+
+class ConcatenatedPairs(Dataset):
+    """Datasets one after the other; an epoch has every pair of each once.
+
+    Example ids go on from one dataset to the next, so a replayed pair keeps its origin. What
+    draws by weight would be a sampler that deals examples by :meth:`origin`: nothing here
+    depends on the order in which examples are dealt.
+
+    Args:
+        parts (Sequence[PairedDataset]): at least one.
+        names (Sequence[str]): of the parts.
+    """
+
+    def __init__(self, parts: Sequence[PairedDataset], names: Sequence[str]) -> None:
+        self.parts = list(parts)
+        self.pairs = reduce(add, (part.pairs for part in parts))
+        self._names = list(names)
+        self._starts = [0, *accumulate(map(len, parts))]
+
+    @property
+    def task(self) -> str:
+        """The task that answers are scored by where a config names none.
+
+        Raises:
+            ValueError: if the parts have several.
+        """
+        tasks = {part.task: None for part in self.parts}
+        if len(tasks) > 1:
+            raise ValueError(
+                f"the datasets are scored by different tasks, {', '.join(tasks)}; set task "
+                "to the one for all, or score each dataset on its own"
+            )
+        return self.parts[0].task
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, example_id: int) -> Pair:
+        return self.pairs[example_id]
+
+    def origin(self, example_id: int) -> Origin:
+        """The dataset that example ``example_id`` is from."""
+        index, _ = self._place(example_id)
+        return Origin(index, self._names[index])
+
+    def where(self, example_id: int) -> str:
+        """File and line (or dataset and row) that example ``example_id`` came from."""
+        part, i = self._part(example_id)
+        return part.where(i)
+
+    def messages(self, example_id: int) -> list[Message]:
+        """The chat of this example; the last message is the target."""
+        part, i = self._part(example_id)
+        return part.messages(i)
+
+    def prompt(self, example_id: int) -> list[int]:
+        """Token ids from which a model is to generate the target of this example."""
+        part, i = self._part(example_id)
+        return part.prompt(i)
+
+    def ask(self, text: str, system_prompt: str | None = None) -> list[int]:
+        """As the first dataset has it."""
+        return self.parts[0].ask(text, system_prompt)
+
+    def target_text(self, example_id: int) -> str:
+        """The target as the record has it, without surrounding white space."""
+        part, i = self._part(example_id)
+        return part.target_text(i)
+
+    def source_text(self, example_id: int) -> str:
+        """The last user message as the record has it, without surrounding white space."""
+        part, i = self._part(example_id)
+        return part.source_text(i)
+
+    def scoring_fields(self, example_id: int) -> dict[str, Any]:
+        """What scoring an answer to this example needs besides its target."""
+        part, i = self._part(example_id)
+        return part.scoring_fields(i)
+
+    def _place(self, example_id: int) -> tuple[int, int]:
+        """Which part, and the example's id in it."""
+        index = bisect_right(self._starts, example_id) - 1
+        return index, example_id - self._starts[index]
+
+    def _part(self, example_id: int) -> tuple[PairedDataset, int]:
+        index, i = self._place(example_id)
+        return self.parts[index], i
+
+
+# What a run trains on.
+Pairs = PairedDataset | ConcatenatedPairs
+
+
+def components(cfg: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The components of a config's ``dataset``, which is one or a list."""
+    return list(cfg) if isinstance(cfg, (list, ListConfig)) else [cfg]
+
+
+def build_dataset(
+    cfg: DictConfig | ListConfig, tokenizer: Transform, key: str = "dataset"
+) -> Pairs:
+    """The pairs of a config's ``dataset``: of a component, or of a list of them.
+
+    Args:
+        cfg (DictConfig | ListConfig): the component or components.
+        tokenizer (Transform): torchtune model tokenizer.
+        key (str): of the config, for messages.
+
+    Returns:
+        Pairs: a list gives :class:`ConcatenatedPairs`, where a dataset goes by
+        its ``source``, or else by the name of its builder.
+
+    Raises:
+        ValueError: if a component gives something else than pairs.
+    """
+    parts = components(cfg)
+    built = [config.instantiate(part, tokenizer) for part in parts]
+    for dataset in built:
+        require_pairs(key, dataset)
+    if not isinstance(cfg, ListConfig):
+        return built[0]
+    names = [
+        part.get("source") or part._component_.rpartition(".")[2] for part in parts
+    ]
+    return ConcatenatedPairs(built, names)

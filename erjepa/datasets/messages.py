@@ -1,0 +1,258 @@
+"""From the columns of a record to its chat, by torchtune's message transforms.
+
+==========  ==================================  ============================================
+format      columns, by these names or mapped   a record
+==========  ==================================  ============================================
+chat        ``messages``                        turns with ``role`` and ``content``
+ShareGPT    ``conversations``                   turns with ``from`` and ``value``
+Alpaca      ``instruction``, ``input`` or       wrapped in Alpaca's prompt
+            not, ``output``
+columns     ``input``, ``output``               the texts of source and target
+==========  ==================================  ============================================
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchtune.data import (
+    AlpacaToMessages,
+    InputOutputToMessages,
+    Message,
+    OpenAIToMessages,
+    ShareGPTToMessages,
+)
+
+from erjepa.datasets.records import Record
+
+_CHATS = {"messages": ("role", "content"), "conversations": ("from", "value")}
+_ALPACA = ("instruction", "input", "output")
+# Names that columns of source and target go by, where nothing maps them.
+_SIDES = (
+    ("input", "output"),
+    ("prompt", "completion"),
+    ("question", "answer"),
+    ("source", "target"),
+)
+
+
+class RecordMessages:
+    """Message transform of one format, which says what is wrong with a record.
+
+    Args:
+        columns (Mapping[str, str]): what the format calls a column, to its name; its keys
+            tell the format.
+        new_system_prompt (str | None): system message to put before every chat, in place of
+            its own.
+
+    Raises:
+        ValueError: if the keys are those of no format.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, str], new_system_prompt: str | None = None
+    ) -> None:
+        self.columns = dict(columns)
+        self._system = new_system_prompt
+        keys = set(columns)
+        if keys == {"messages"}:
+            self._transform = OpenAIToMessages(new_system_prompt=new_system_prompt)
+        elif keys == {"conversations"}:
+            self._transform = ShareGPTToMessages(new_system_prompt=new_system_prompt)
+        elif keys in ({*_ALPACA}, {"instruction", "output"}):
+            self._transform = AlpacaToMessages()
+        elif keys == {"input", "output"}:
+            self._transform = InputOutputToMessages()
+        else:
+            raise ValueError(
+                f"column_map names {', '.join(columns) or 'nothing'}; expected input and "
+                "output; instruction, input and output; messages; or conversations"
+            )
+
+    def __call__(self, fields: Mapping[str, Any]) -> dict[str, list[Message]]:
+        """The chat of a record.
+
+        Args:
+            fields (Mapping[str, Any]): its columns.
+
+        Returns:
+            dict[str, list[Message]]: ``messages``.
+
+        Raises:
+            KeyError: naming a column that is missing.
+            TypeError: naming a column, and the turn, that holds no text.
+            ValueError: naming one that is empty.
+        """
+        given: dict[str, Any] = {}
+        for key, column in self.columns.items():
+            if key == "input" and "instruction" in self.columns:
+                given[key] = fields.get(column) or ""
+                require_text(given[key], f"column {column!r}", may_be_empty=True)
+                continue
+            given[key] = fields[column]
+            if key in _CHATS:
+                _require_turns(given[key], column, *_CHATS[key])
+            else:
+                require_text(given[key], f"column {column!r}")
+        messages = self._transform(given)["messages"]
+        if self._system is not None and messages[0].role != "system":
+            messages.insert(0, Message(role="system", content=self._system))
+        return {"messages": messages}
+
+    def user_text(self, text: str) -> str:
+        """What the user says in a chat whose source is ``text``."""
+        if "instruction" not in self.columns:
+            return text
+        alpaca = {"instruction": text, "output": "-"}
+        return self._transform(alpaca)["messages"][0].text_content
+
+    def __str__(self) -> str:
+        names = list(self.columns.values())
+        if "messages" in self.columns:
+            return f"chats in {names[0]}"
+        if "conversations" in self.columns:
+            return f"ShareGPT's chats in {names[0]}"
+        if "instruction" in self.columns:
+            return f"Alpaca's {', '.join(names[:-1])} as source, {names[-1]} as target"
+        return f"{names[0]} as source, {names[1]} as target"
+
+
+def messages_of(
+    records: Sequence[Record],
+    column_map: Mapping[str, str] | None = None,
+    new_system_prompt: str | None = None,
+) -> RecordMessages:
+    """The transform for records: the one that ``column_map`` or the columns tell.
+
+    Args:
+        records (Sequence[Record]): at least one; the first tells.
+        column_map (Mapping[str, str] | None): what a format calls a column, to its name.
+        new_system_prompt (str | None): system message to put before every chat.
+
+    Returns:
+        RecordMessages: the transform.
+
+    Raises:
+        ValueError: if no format is told, or more than one.
+    """
+    where, fields = records[0]
+    mapped = dict(column_map or {})
+    if {"messages", "conversations"} & mapped.keys() and len(mapped) == 1:
+        (column,) = mapped.values()
+        mapped = {_chat_key(fields.get(column), next(iter(mapped))): column}
+    if mapped:
+        return RecordMessages(_in_order(mapped), new_system_prompt)
+    present = {name for name, value in fields.items() if value is not None}
+    found = [
+        {_chat_key(fields[column], column): column}
+        for column in _CHATS.keys() & present
+    ]
+    if {"instruction", "output"} <= present:
+        found.append({name: name for name in _ALPACA if name in fields})
+    else:
+        sides = [pair for pair in _SIDES if set(pair) <= present]
+        found += [dict(zip(("input", "output"), pair, strict=True)) for pair in sides]
+    if len(found) == 1:
+        return RecordMessages(found[0], new_system_prompt)
+    reads = " or ".join(", ".join(columns.values()) for columns in found)
+    raise ValueError(
+        f"{where}: the record has the columns {list(fields)}; "
+        + (f"read {reads}?" if found else "none of them is known as source or target.")
+        + " Name them: column_map={input: ..., output: ...}, or {messages: ...} for chats."
+    )
+
+
+def not_read(records: Sequence[Record], transform: RecordMessages) -> list[str]:
+    """Columns, and keys of turns as ``COLUMN.KEY``, that hold something and are not read.
+
+    Args:
+        records (Sequence[Record]): all records.
+        transform (RecordMessages): what reads them.
+
+    Returns:
+        list[str]: their names, in order of appearance.
+    """
+    read = set(transform.columns.values())
+    unread: dict[str, None] = {}
+    for _, fields in records:
+        unread.update(
+            (name, None)
+            for name, value in fields.items()
+            if name not in read and value is not None
+        )
+    for key in _CHATS.keys() & transform.columns.keys():
+        column, known = transform.columns[key], {*_CHATS[key]}
+        for _, fields in records:
+            for turn in fields.get(column) or ():
+                if isinstance(turn, dict) and len(turn) > 2:
+                    unread.update(
+                        (f"{column}.{name}", None)
+                        for name, value in turn.items()
+                        if name not in known and value is not None
+                    )
+    return list(unread)
+
+
+def require_text(value: Any, place: str, *, may_be_empty: bool = False) -> None:
+    """Fail where a value is no text.
+
+    Args:
+        value (Any): of a column or a turn.
+        place (str): what it is, for the message.
+        may_be_empty (bool): whether white space will do.
+
+    Raises:
+        TypeError: if it is no text.
+        ValueError: if it is empty, or holds half a character.
+    """
+    if not isinstance(value, str):
+        shown = "null" if value is None else f"{value!r:.40} ({type(value).__name__})"
+        raise TypeError(f"{place} holds {shown}; expected a text")
+    if not (may_be_empty or value.strip()):
+        raise ValueError(f"{place} is empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{place} holds half a character, {value[error.start]!a}"
+        ) from None
+
+
+def _require_turns(turns: Any, column: str, speaker: str, said: str) -> None:
+    """torchtune's transforms fail at these, or repeat the turn before, without a place."""
+    roles = {
+        "role": ("system", "user", "assistant", "ipython"),
+        "from": ("system", "human", "gpt"),
+    }[speaker]
+    if not isinstance(turns, list):
+        raise TypeError(f"column {column!r} holds no list of turns")
+    for i, turn in enumerate(turns):
+        place = f"column {column!r}, turn {i}"
+        if not (isinstance(turn, dict) and {speaker, said} <= turn.keys()):
+            raise ValueError(
+                f"{place}: expected {speaker} and {said}, got {turn!r:.60}"
+            )
+        if turn[speaker] not in roles:
+            raise ValueError(
+                f"{place}: {speaker} is {turn[speaker]!r}, expected {', '.join(roles)}"
+            )
+        contents = turn[said] if isinstance(turn[said], list) else [turn[said]]
+        for content in contents:
+            if isinstance(content, dict):
+                if content.get("type") != "text":
+                    raise ValueError(f"{place}: {content!r:.60} is no text")
+                content = content.get("text")
+            require_text(content, f"{place}: {said}", may_be_empty=True)
+
+
+def _chat_key(turns: Any, otherwise: str) -> str:
+    """Whether turns are of a chat or of ShareGPT, whatever their column is called."""
+    first = turns[0] if isinstance(turns, list) and turns else None
+    keys = first.keys() if isinstance(first, dict) else set()
+    told = (name for name, parts in _CHATS.items() if {*parts} <= keys)
+    return next(told, otherwise)
+
+
+def _in_order(columns: Mapping[str, str]) -> dict[str, str]:
+    """Sources before the target, as messages list them."""
+    known = [name for name in _ALPACA if name in columns]
+    return {name: columns[name] for name in [*known, *(columns.keys() - {*known})]}

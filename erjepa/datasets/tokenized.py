@@ -1,0 +1,284 @@
+"""The tokens of many pairs: compact, made in parallel, kept on disk.
+
+Tokenizing depends on the chats, the tokenizer and this code alone. So the tokens of many pairs
+are kept under a hash of the three, in the folder where ``datasets`` caches
+(``HF_DATASETS_CACHE``). Whoever comes first makes them while others wait: the ranks of a run,
+or the runs of a grid, map one file.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+from itertools import accumulate
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from torchtune import utils
+from torchtune.data import Message
+from tqdm import tqdm
+
+from erjepa.datasets import chat_template
+from erjepa.datasets.chat_template import ChatTemplate
+from erjepa.datasets.pairs import Pair
+
+log = utils.get_logger("INFO")
+
+MANY = 4000  # fewer pairs take less time than processes and a hash
+_CHUNK = 500  # chats that a process takes at a time
+_SEGMENTS = len(Pair._fields) - 1
+_DIGEST = 8  # int32 of a SHA-256
+
+
+class TokenizedPairs(Sequence[Pair]):
+    """Pairs that lie in flat arrays, and are cut out when asked for.
+
+    Args:
+        blocks (Iterable[np.ndarray]): each int32 of one dimension: N, then the lengths of N
+            x 5 segments, then their tokens.
+    """
+
+    def __init__(self, blocks: Iterable[np.ndarray]) -> None:
+        self._blocks = list(blocks)
+        sizes = [int(block[0]) for block in self._blocks]
+        self._starts = [0, *accumulate(sizes)]
+        self._ends = [
+            np.cumsum(block[1 : 1 + size * _SEGMENTS], dtype=np.int64)
+            for block, size in zip(self._blocks, sizes, strict=True)
+        ]
+
+    @classmethod
+    def of(cls, segments: Iterable[Sequence[array]]) -> "TokenizedPairs":
+        """Pairs of the segments of each."""
+        return cls([_block(segments)])
+
+    def __add__(self, other: "TokenizedPairs") -> "TokenizedPairs":
+        """The pairs of both, which share their memory; ids go on."""
+        return TokenizedPairs([*self._blocks, *other._blocks])
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @overload
+    def __getitem__(self, index: int) -> Pair: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Pair]: ...
+    def __getitem__(self, index: int | slice) -> Pair | list[Pair]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        i = index + len(self) if index < 0 else index
+        if not 0 <= i < len(self):
+            raise IndexError(f"pair {index} of {len(self)}")
+        at = bisect_right(self._starts, i) - 1
+        block, ends = self._blocks[at], self._ends[at]
+        first = (i - self._starts[at]) * _SEGMENTS
+        tokens = 1 + len(ends)
+        edges = [0 if first == 0 else ends[first - 1], *ends[first : first + _SEGMENTS]]
+        return Pair(
+            i,
+            *(
+                array("i", block[tokens + a : tokens + b].tobytes())
+                for a, b in zip(edges, edges[1:], strict=False)
+            ),
+        )
+
+
+def tokenize(
+    chats: Iterable[list[Message]],
+    count: int,
+    template: ChatTemplate,
+    tokenizer: Any,
+    where: Callable[[int], str],
+) -> TokenizedPairs:
+    """The pairs of chats.
+
+    Args:
+        chats (Iterable[list[Message]]): valid ones, see
+            :meth:`~erjepa.datasets.ChatTemplate.validate`.
+        count (int): how many.
+        template (ChatTemplate): cuts them.
+        tokenizer (Any): what ``template`` was made of.
+        where (Callable[[int], str]): the place that a chat came from.
+
+    Returns:
+        TokenizedPairs: their pairs, in order.
+
+    Raises:
+        ValueError: naming the place of a chat that gives no pair.
+    """
+    if count < MANY:
+        return TokenizedPairs.of(
+            _segments(chat, template, i, where) for i, chat in enumerate(chats)
+        )
+    # Every chat is looked at before the first is tokenized: an error is found at once, on
+    # every rank.
+    texts = [
+        json.dumps([[m.role, m.content, m.ipython, m.eot] for m in chat])
+        for chat in chats
+    ]
+
+    def make() -> np.ndarray:
+        return _in_parallel(texts, template, where)
+
+    file = _cache_file(texts, tokenizer)
+    return TokenizedPairs([make() if file is None else _cached(file, make)])
+
+
+def _segments(
+    chat: list[Message], template: ChatTemplate, i: int, where: Callable[[int], str]
+) -> tuple[array, ...]:
+    try:
+        return template(chat)
+    except ValueError as error:
+        raise ValueError(f"{where(i)}: {error}") from None
+
+
+def _block(pairs: Iterable[Sequence[array]]) -> np.ndarray:
+    """As :class:`TokenizedPairs` has it."""
+    lengths, tokens = array("i"), array("i")
+    for segments in pairs:
+        for segment in segments:
+            lengths.append(len(segment))
+            tokens.extend(segment)
+    parts = [array("i", [len(lengths) // _SEGMENTS]), lengths, tokens]
+    return np.concatenate([np.frombuffer(p, dtype=np.int32) for p in parts])
+
+
+# ------------------------------------------------------------------- in parallel
+
+
+def _in_parallel(
+    texts: Sequence[str], template: ChatTemplate, where: Callable[[int], str]
+) -> np.ndarray:
+    """The block of many chats, which processes share; with a bar."""
+    chunks = [texts[i : i + _CHUNK] for i in range(0, len(texts), _CHUNK)]
+    cores = (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
+    lengths, tokens = [], []
+    with (
+        tqdm(total=len(texts), desc="Tokenizing", unit="pair") as bar,
+        get_context().Pool(min(cores, len(chunks)), _set_template, (template,)) as pool,
+    ):
+        for first, made in zip(
+            range(0, len(texts), _CHUNK),
+            pool.imap(_tokenize_chunk, chunks),
+            strict=True,
+        ):
+            if isinstance(made, tuple):
+                i, message = made
+                raise ValueError(f"{where(first + i)}: {message}")
+            size = int(made[0]) * _SEGMENTS
+            lengths.append(made[1 : 1 + size])
+            tokens.append(made[1 + size :])
+            bar.update(int(made[0]))
+    return np.concatenate([np.array([len(texts)], np.int32), *lengths, *tokens])
+
+
+_template: ChatTemplate  # of a process that tokenizes
+
+
+def _set_template(template: ChatTemplate) -> None:
+    global _template
+    _template = template
+
+
+def _tokenize_chunk(texts: Sequence[str]) -> np.ndarray | tuple[int, str]:
+    """The block of some chats; or which of them gives no pair, and why."""
+    segments = []
+    for i, text in enumerate(texts):
+        chat = [
+            Message(role=role, content=content, ipython=ipython, eot=eot)
+            for role, content, ipython, eot in json.loads(text)
+        ]
+        try:
+            segments.append(_template(chat))
+        except ValueError as error:
+            return i, str(error)
+    return _block(segments)
+
+
+# ----------------------------------------------------------------------- on disk
+
+
+def _cache_file(texts: Sequence[str], tokenizer: Any) -> Path | None:
+    """Where the tokens of these chats are kept; ``None`` for a tokenizer without a hash."""
+    import datasets
+    from datasets.fingerprint import Hasher
+
+    digest = hashlib.sha256()
+    try:
+        digest.update(Hasher.hash(tokenizer).encode())
+    except Exception as error:  # of pickling what is someone else's
+        log.warning(
+            f"{type(tokenizer).__name__} has no hash ({error}): its tokens are not kept."
+        )
+        return None
+    for package in ("torchtune", "tokenizers", "tiktoken"):
+        digest.update(version(package).encode())
+    for module in (chat_template.__file__, __file__):
+        digest.update(Path(module).read_bytes())
+    for text in texts:
+        digest.update(text.encode())
+    folder = Path(datasets.config.HF_DATASETS_CACHE) / "erjepa"
+    return folder / f"{digest.hexdigest()[:32]}.npy"
+
+
+def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """The block that is kept in ``file``, mapped; made where there is none that is whole."""
+    from filelock import FileLock
+
+    if (kept := _read(file)) is not None:
+        return kept
+    lock = FileLock(f"{file}.lock")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()  # let go even where the process is killed
+    except (OSError, NotImplementedError) as error:
+        log.warning(f"{file.parent} cannot be written ({error}): tokens are not kept.")
+        return make()
+    try:
+        if (kept := _read(file)) is not None:  # made while this process waited
+            return kept
+        block = make()
+        kept = _write(file, block)
+        return block if kept is None else kept
+    finally:
+        lock.release()
+
+
+def _write(file: Path, block: np.ndarray) -> np.ndarray | None:
+    """The block as it lies in ``file`` from here on; ``None`` where that cannot be."""
+    aside = file.with_suffix(f".{os.getpid()}")
+    try:
+        with aside.open("wb") as output:
+            np.save(output, np.concatenate([_digest(block), block]))
+        os.replace(aside, file)
+    except OSError as error:
+        log.warning(f"{file} cannot be written ({error}): tokens are not kept.")
+        with contextlib.suppress(OSError):
+            aside.unlink()
+    return _read(file)
+
+
+def _read(file: Path) -> np.ndarray | None:
+    try:
+        kept = np.load(file, mmap_mode="r")
+    except (OSError, ValueError, EOFError):
+        return None
+    if kept.ndim != 1 or kept.dtype != np.int32 or len(kept) <= _DIGEST:
+        return None
+    block = kept[_DIGEST:]
+    return block if np.array_equal(_digest(block), kept[:_DIGEST]) else None
+
+
+def _digest(block: np.ndarray) -> np.ndarray:
+    return np.frombuffer(hashlib.sha256(block.data).digest(), dtype=np.int32)

@@ -1,0 +1,102 @@
+"""The model that answers: as a run left it, or the base model."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torchtune import config, training
+from torchtune.modules import TransformerDecoder
+from torchtune.modules.peft import get_adapter_params
+
+from erjepa.training import checkpoint
+from erjepa.training.adapters import initial_adapter_state
+from erjepa.training.weights import require_same_model
+
+
+def empty_model(
+    cfg: DictConfig, device: torch.device, *, merged: bool
+) -> TransformerDecoder:
+    """The model of a config, whose weights are still to be loaded.
+
+    Args:
+        cfg (DictConfig): config of a run.
+        device (torch.device): where it is to be.
+        merged (bool): whether for merged weights, which are never quantized.
+
+    Returns:
+        TransformerDecoder: in evaluation mode.
+
+    Raises:
+        ValueError: if there are no adapters to merge.
+    """
+    is_quantized = cfg.model.get("quantize_base", False)
+    plain = {"quantize_base": False} if merged and is_quantized else {}
+    dtype = training.get_dtype(cfg.dtype, device=device)
+    with training.set_default_dtype(dtype), device:
+        model = config.instantiate(cfg.model, **plain).eval()
+    if merged and not get_adapter_params(model):
+        raise ValueError(
+            "merged=True, but the model has no adapters to merge; with merged=False "
+            "its checkpoints are scored as they are"
+        )
+    return model
+
+
+def load_weights(
+    model: TransformerDecoder,
+    cfg: DictConfig,
+    path: Path | None,
+    *,
+    merged: bool,
+    scratch: Path,
+) -> None:
+    """Load the base and a trained adapter; or weights alone, and an adapter of no effect.
+
+    Args:
+        model (TransformerDecoder): of :func:`empty_model`.
+        cfg (DictConfig): config of the run.
+        path (Path | None): checkpoint; ``None``: the base model.
+        merged (bool): whether to take the merged weights of a checkpoint with an adapter.
+        scratch (Path): folder that the checkpointer may make.
+
+    Raises:
+        FileNotFoundError: if the checkpoint has no such weights.
+        ValueError: if they are damaged, or of another model.
+    """
+    adapter = None
+    source: dict[str, Any] = {}
+    if path is not None:
+        has_adapter = (path / checkpoint.ADAPTER).is_file()
+        uses_adapter = has_adapter and bool(get_adapter_params(model)) and not merged
+        used = checkpoint.ADAPTER if uses_adapter else "model*.safetensors"
+        checkpoint.require_intact(path, [used])
+        if uses_adapter:
+            adapter = torch.load(path / checkpoint.ADAPTER, weights_only=True)
+        else:
+            files = sorted(file.name for file in path.glob("model*.safetensors"))
+            if not files:
+                raise FileNotFoundError(
+                    f"{path} holds no merged weights, model*.safetensors. Score the "
+                    "adapter (merged=False, with the model of the run), or train with "
+                    "save_adapter_weights_only=False."
+                )
+            source = {"checkpoint_dir": str(path), "checkpoint_files": files}
+    checkpointer = config.instantiate(
+        cfg.checkpointer, output_dir=str(scratch), **source
+    )
+    with contextlib.suppress(OSError):
+        scratch.rmdir()  # the checkpointer makes it
+    base = checkpointer.load_checkpoint()[training.MODEL_KEY]
+    weights = {**base, **(adapter or initial_adapter_state(model, 0))}
+    require_same_model(
+        dict(model.named_parameters()),
+        weights,
+        str(path or cfg.checkpointer.checkpoint_dir),
+    )
+    model.load_state_dict(weights)
+    if adapter is None:
+        for module in model.modules():
+            if hasattr(module, "initialize_dora_magnitude"):
+                module.initialize_dora_magnitude()

@@ -1,0 +1,199 @@
+"""What a trained model answers: ``python -m erjepa.generate RUN "prompt" ...``.
+
+RUN is the ``output_dir`` of a run, whose newest checkpoint answers, or a checkpoint. A prompt
+is put as the training pairs were, their system message in front. FILE has a prompt a line; or,
+as ``.jsonl``, one JSON object a line whose only text, or whose ``prompt``, is the prompt.
+Answers are greedy, go to the screen, and with ``--output`` into a JSONL file.
+"""
+
+import argparse
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from omegaconf import DictConfig
+from torchtune import config
+from torchtune.config._utils import _get_component_from_path
+from torchtune.modules.transforms import Transform
+from tqdm import tqdm
+
+from erjepa.command_line import CommandLine
+from erjepa.configs import complete, load, require_files
+from erjepa.datasets import Pairs, build_dataset, components
+from erjepa.evaluation.generation import batches_of_like_length, generate_greedy
+from erjepa.evaluation.model import empty_model, load_weights
+from erjepa.io import read_jsonl, require_utf8, to_jsonl, write_whole
+from erjepa.training import checkpoint
+from erjepa.training.device import run_device
+from erjepa.training.model_card import CONFIG
+
+
+def answers(
+    cfg: DictConfig,
+    path: Path | None,
+    prompts: Sequence[str],
+    *,
+    system_prompt: str | None = None,
+) -> list[dict[str, Any]]:
+    """Greedy answers to prompts.
+
+    Args:
+        cfg (DictConfig): config of the run; ``merged``, ``max_new_tokens``,
+            ``eval_batch_size`` and ``device`` count here.
+        path (Path | None): checkpoint; ``None``: the base model.
+        prompts (Sequence[str]): sources.
+        system_prompt (str | None): system message; "": none; ``None``: that of the first
+            training pair.
+
+    Returns:
+        list[dict[str, Any]]: ``prompt``, ``output``, ``tokens`` of the output, and whether it
+        ``finished`` by itself, in order.
+    """
+    device = run_device(cfg)
+    require_files(cfg)
+    tokenizer = config.instantiate(cfg.tokenizer)
+    pairs = _first_pair(cfg, tokenizer)
+    tokens = [pairs.ask(prompt, system_prompt) for prompt in prompts]
+    model = empty_model(cfg, device, merged=cfg.merged)
+    with TemporaryDirectory() as scratch:
+        load_weights(
+            model, cfg, path, merged=cfg.merged, scratch=Path(scratch) / "unused"
+        )
+    outputs: dict[int, list[int]] = {}
+    batches = batches_of_like_length(tokens, cfg.eval_batch_size)
+    for batch in tqdm(batches, unit="batch", disable=len(batches) == 1):
+        generated = generate_greedy(
+            model,
+            [tokens[i] for i in batch],
+            max_new_tokens=cfg.max_new_tokens,
+            stop_tokens=tokenizer.stop_tokens,
+            pad_id=tokenizer.pad_id,
+        )
+        outputs.update(zip(batch, generated, strict=True))
+    return [
+        {
+            "prompt": prompt,
+            "output": tokenizer.decode(outputs[i]),
+            "tokens": len(outputs[i]),
+            "finished": len(outputs[i]) < cfg.max_new_tokens,
+        }
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def find_run(run: Path) -> tuple[Path, Path]:
+    """The config and the checkpoint of a run.
+
+    Args:
+        run (Path): its ``output_dir``, or a checkpoint.
+
+    Returns:
+        tuple[Path, Path]: file of the config; folder of the checkpoint.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    if not run.is_dir():
+        raise FileNotFoundError(f"{run}: no such folder")
+    if (run / CONFIG).is_file():
+        found = checkpoint.checkpoints(run)
+        if not found:
+            raise FileNotFoundError(f"{run} holds no checkpoint; train one")
+        return run / CONFIG, found[-1]
+    for folder in (run.absolute().parent, run.resolve().parent):
+        if (folder / CONFIG).is_file():
+            return folder / CONFIG, run
+    raise FileNotFoundError(
+        f"{run} is neither the output_dir of a run, which has {CONFIG}, nor a checkpoint "
+        "in one"
+    )
+
+
+def read_prompts(file: Path) -> list[str]:
+    """The prompts of a file; see the top of this file.
+
+    Args:
+        file (Path): of lines, or ``.jsonl``.
+
+    Returns:
+        list[str]: prompts in order; empty lines are none.
+
+    Raises:
+        ValueError: naming the place of what is no prompt.
+    """
+    if file.suffix != ".jsonl":
+        content = file.read_bytes()
+        require_utf8(content, str(file))
+        lines = content.decode("utf-8-sig").splitlines()
+        return [line for line in lines if line.strip()]
+    prompts = []
+    for where, fields in read_jsonl(file):
+        texts = [value for value in fields.values() if isinstance(value, str)]
+        prompt = fields.get("prompt", texts[0] if len(texts) == 1 else None)
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise ValueError(
+                f"{where}: expected a text in prompt, or as the only text; the line has "
+                f"{list(fields)}"
+            )
+        prompts.append(prompt)
+    return prompts
+
+
+def _first_pair(cfg: DictConfig, tokenizer: Transform) -> Pairs:
+    """A dataset that puts prompts as the run's does, with no more pairs than it must."""
+    part = components(cfg.dataset)[0].copy()
+    taken = inspect.signature(_get_component_from_path(part._component_)).parameters
+    for key in ("max_examples", "size"):
+        if key in taken:
+            part[key] = 1
+            break
+    return build_dataset(part, tokenizer)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Answer prompts.
+
+    Args:
+        arguments (Sequence[str] | None): command line; ``None`` for that of the process.
+    """
+    parser = CommandLine(prog="python -m erjepa.generate", description=__doc__)
+    parser.add_argument("run", metavar="RUN", type=Path)
+    parser.add_argument("prompts", metavar="prompt", nargs="*")
+    parser.add_argument("--file", metavar="FILE", type=Path, help="of prompts")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="JSONL to write")
+    parser.add_argument("--system", metavar="TEXT", help="system message; '' for none")
+    parser.add_argument(
+        "--set",
+        metavar="key=value",
+        action="append",
+        default=[],
+        help="a key of the run's config, such as max_new_tokens, device or merged",
+    )
+    chosen = parser.parse_args(arguments)
+    with parser.errors(chosen):
+        _answer(chosen, parser)
+
+
+def _answer(chosen: argparse.Namespace, parser: CommandLine) -> None:
+    prompts = list(chosen.prompts)
+    if chosen.file is not None:
+        prompts += read_prompts(chosen.file)
+    if not prompts:
+        parser.error("there is no prompt: type one, or name a FILE of them")
+    cfg_file, path = find_run(chosen.run)
+    cfg = complete(load(str(cfg_file), chosen.set))
+    found = answers(cfg, path, prompts, system_prompt=chosen.system)
+    if chosen.output is not None:
+        write_whole(chosen.output, to_jsonl(found))
+        print(f"{len(found)} answers of {path} are in {chosen.output}")
+        return
+    for answer in found:
+        cut = "" if answer["finished"] else f"  [cut at {cfg.max_new_tokens} tokens]"
+        head = f"{answer['prompt']}\n" if len(found) > 1 else ""
+        print(f"{head}{answer['output']}{cut}")
+
+
+if __name__ == "__main__":
+    main()

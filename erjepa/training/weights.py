@@ -1,0 +1,42 @@
+"""Whether a checkpoint is of the model that it is to be loaded into."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+
+def require_same_model(
+    model: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: str
+) -> None:
+    """Compare names and shapes before anything is loaded.
+
+    Args:
+        model (Mapping[str, Tensor]): parameters of the model by name; of any device.
+        weights (Mapping[str, Tensor]): weights by the same names.
+        where (str): what holds them, for the message.
+
+    Raises:
+        ValueError: naming the first weight that is missing, the first that the model has no
+            place for, and the first of another shape, and how many there are of each.
+    """
+    missing = [name for name in model if name not in weights]
+    unknown = [name for name in weights if name not in model]
+    other = [
+        f"{name} is {list(weights[name].shape)}, not {list(tensor.shape)}"
+        for name, tensor in model.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    differs = [
+        f"{what} {found[0]} ({len(found)} such)"
+        for what, found in (
+            ("it lacks", missing),
+            ("it has", unknown),
+            ("of another shape,", other),
+        )
+        if found
+    ]
+    if differs:
+        raise ValueError(
+            f"{where} holds another model than the config's: {'; '.join(differs)}. Name "
+            "the model that was saved there, with its arguments, or its checkpoint"
+        )

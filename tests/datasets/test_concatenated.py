@@ -1,0 +1,123 @@
+"""A list of datasets is one dataset whose examples know where they are from."""
+
+import json
+
+import pytest
+from omegaconf import OmegaConf
+from torchtune.data import InputOutputToMessages
+
+from erjepa.configs import complete, load
+from erjepa.datasets import PairedDataset, Record, build_dataset
+from tests.recipes.harness import make_config, overrides_for, read_metrics, train
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """Two files: 3 pairs in columns of usual names, and 13 in chats."""
+    columns = [{"input": f"column {i}", "output": f"a{i}"} for i in range(3)]
+    chats = [
+        {
+            "messages": [
+                {"role": "user", "content": f"chat {i}"},
+                {"role": "assistant", "content": f"b{i}"},
+            ]
+        }
+        for i in range(13)
+    ]
+    paths = []
+    for name, rows in (("columns", columns), ("chats", chats)):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        paths.append(str(path))
+    return paths
+
+
+def part(source):
+    return {"_component_": "erjepa.datasets.paired_dataset", "source": source}
+
+
+def test_examples_of_the_parts_in_order(tokenizer, sources):
+    cfg = OmegaConf.create({"dataset": list(map(part, sources))})
+    dataset = build_dataset(cfg.dataset, tokenizer)
+    alone = [build_dataset(one, tokenizer) for one in cfg.dataset]
+    assert len(dataset) == 16 and dataset.task == "exact_match"
+    expected = [(d, i) for d in alone for i in range(len(d))]
+    for example_id, (mine, i) in enumerate(expected):
+        assert dataset[example_id] == mine[i]._replace(example_id=example_id)
+        assert dataset.origin(example_id) == (int(mine is alone[1]), mine_name(mine, i))
+        for name in ("where", "prompt", "target_text", "source_text", "scoring_fields"):
+            assert getattr(dataset, name)(example_id) == getattr(mine, name)(i)
+        ours, theirs = dataset.messages(example_id), mine.messages(i)
+        assert [m.text_content for m in ours] == [m.text_content for m in theirs]
+    assert dataset.ask("column 0") == dataset.prompt(0)
+
+
+def mine_name(dataset, i):
+    return dataset.where(i).rpartition(":")[0]
+
+
+def test_a_part_without_source_goes_by_its_builder(tokenizer):
+    synthetic = "erjepa.datasets.synthetic_nl_rx_dataset"
+    cfg = OmegaConf.create([{"_component_": synthetic, "size": 2}] * 2)
+    dataset = build_dataset(cfg, tokenizer)
+    assert dataset.origin(3) == (1, "synthetic_nl_rx_dataset")
+    assert dataset.task == "nl_rx"
+
+
+def test_parts_of_several_tasks_need_one_named(tokenizer, sources):
+    synthetic = {"_component_": "erjepa.datasets.synthetic_nl_rx_dataset", "size": 2}
+    cfg = OmegaConf.create([part(sources[0]), synthetic])
+    dataset = build_dataset(cfg, tokenizer)
+    with pytest.raises(
+        ValueError, match="different tasks, exact_match, nl_rx; set task"
+    ):
+        _ = dataset.task
+
+
+def strangers(tokenizer):
+    return [1, 2]
+
+
+def test_something_else_than_pairs(tokenizer):
+    cfg = OmegaConf.create({"_component_": f"{__name__}.strangers"})
+    with pytest.raises(ValueError, match="dataset: its builder returned a list of int"):
+        build_dataset(cfg, tokenizer)
+
+
+def test_a_list_on_the_command_line(sources):
+    parts = ", ".join(
+        f"{{_component_: erjepa.datasets.paired_dataset, source: {source}}}"
+        for source in sources
+    )
+    cfg = complete(load("tiny_synth", [f"dataset=[{parts}]"]))
+    assert [dict(one) for one in cfg.dataset] == list(map(part, sources))
+
+
+def test_a_run_on_a_list_is_that_on_the_pairs_in_one(base, sources, tmp_path):
+    """And its card names both."""
+    parts = "[" + ", ".join(json.dumps(part(source)) for source in sources) + "]"
+    settings = overrides_for(base, sources[0], tmp_path / "list", epochs=1)
+    settings = [s for s in settings if not s.startswith("dataset")]
+    train(make_config([*settings, f"dataset={parts}", "validation.size=4"]))
+    one = [f"dataset={__name__}.both", f"dataset.sources={json.dumps(sources)}"]
+    settings[0] = f"output_dir={tmp_path / 'one'}"
+    train(make_config([*settings, *one, "validation.size=4"]))
+    timed = ("tokens_per_second_per_gpu", "pairs_per_second")
+    in_list, in_one = (
+        [{k: v for k, v in step.items() if k not in timed} for step in steps]
+        for steps in (read_metrics(tmp_path / "list"), read_metrics(tmp_path / "one"))
+    )
+    assert in_list == in_one and len(in_list) == 3
+    card = (tmp_path / "list" / "README.md").read_text()
+    assert f"`paired_dataset(source={sources[1]})` |" in card
+
+
+def both(tokenizer, *, sources):
+    parts = [build_dataset(OmegaConf.create(part(s)), tokenizer) for s in sources]
+    fields = [
+        {"input": d.source_text(i), "output": d.target_text(i)}
+        for d in parts
+        for i in range(len(d))
+    ]
+    records = [Record(str(i), row) for i, row in enumerate(fields)]
+    return PairedDataset(records, tokenizer, InputOutputToMessages())

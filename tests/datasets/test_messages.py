@@ -1,0 +1,236 @@
+"""Columns tell how a record is read, and what nothing reads is said."""
+
+import json
+import logging
+
+import pytest
+
+from erjepa.datasets import paired_dataset
+
+CHAT = {
+    "messages": [
+        {"role": "system", "content": "Count."},
+        {"role": "user", "content": "one"},
+        {"role": "assistant", "content": "1"},
+    ]
+}
+SHAREGPT = {
+    "conversations": [
+        {"from": "system", "value": "Count."},
+        {"from": "human", "value": "one"},
+        {"from": "gpt", "value": "1"},
+    ]
+}
+
+
+@pytest.fixture
+def read(tokenizer, tmp_path):
+    """The dataset of some records."""
+
+    def read(*records, **options):
+        path = tmp_path / "a.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        return paired_dataset(tokenizer, source=str(path), **options)
+
+    return read
+
+
+def turns(dataset):
+    return [(m.role, m.text_content) for m in dataset.messages(0)]
+
+
+@pytest.mark.parametrize(
+    ("record", "column_map"),
+    [
+        (CHAT, None),
+        (SHAREGPT, None),
+        ({"messages": SHAREGPT["conversations"]}, None),
+        ({"conversations": CHAT["messages"]}, None),
+        ({"turns": SHAREGPT["conversations"]}, {"messages": "turns"}),
+        ({"turns": CHAT["messages"]}, {"conversations": "turns"}),
+    ],
+)
+def test_chats_of_either_kind(read, record, column_map):
+    dataset = read(record, column_map=column_map)
+    expected = [("system", "Count."), ("user", "one"), ("assistant", "1")]
+    assert turns(dataset) == expected
+    replaced = read(record, column_map=column_map, new_system_prompt="New.")
+    assert turns(replaced) == [("system", "New."), *expected[1:]]
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("input", "output"),
+        ("prompt", "completion"),
+        ("question", "answer"),
+        ("source", "target"),
+    ],
+)
+def test_columns_that_have_usual_names(read, source, target):
+    dataset = read({"id": "7", source: "one", target: "1"}, new_system_prompt="Count.")
+    expected = [("system", "Count."), ("user", "one"), ("assistant", "1")]
+    assert turns(dataset) == expected
+
+
+def test_an_image_is_not_opened(read):
+    dataset = read({"input": "one", "output": "1", "image": "absent.png"})
+    assert turns(dataset) == [("user", "one"), ("assistant", "1")]
+
+
+@pytest.mark.parametrize("more", [{}, {"input": ""}, {"input": None}])
+def test_alpaca_without_input(read, more):
+    dataset = read({"instruction": "Say one.", **more, "output": "1"})
+    ((_, user), answer) = turns(dataset)
+    assert "### Instruction:\nSay one.\n\n### Response" in user
+    assert answer == ("assistant", "1")
+
+
+def test_alpaca_keeps_its_instruction(read):
+    record = {"instruction": "Add.", "input": "1 1", "output": "2"}
+    renamed = {"task": "Add.", "text": "1 1", "result": "2"}
+    names = {"instruction": "task", "input": "text", "output": "result"}
+    for dataset in (read(record), read(renamed, column_map=names)):
+        ((_, user), _) = turns(dataset)
+        assert "### Instruction:\nAdd.\n\n### Input:\n1 1\n" in user
+    dataset = read(record, new_system_prompt="Count.")
+    assert turns(dataset)[0] == ("system", "Count.")
+
+
+def test_a_source_of_ones_own_is_put_as_those_of_the_dataset(read):
+    chats = read(CHAT)
+    assert chats.ask("one") == chats.prompt(0)
+    assert chats.ask("one", "") == read(CHAT, new_system_prompt=None).ask("one", "")
+    assert bytes(t for t in chats.ask("two", "Hm.") if t < 256) == (
+        b"system\n\nHm.user\n\ntwoassistant\n\n"
+    )
+    alpaca = read({"instruction": "Say one.", "output": "1"})
+    assert alpaca.ask("Say one.") == alpaca.prompt(0)
+
+
+@pytest.mark.parametrize(
+    ("records", "options", "said"),
+    [
+        (
+            [{"question": "one", "answer": "1", "id": 3}] * 2,
+            {},
+            "2 records; question as source, answer as target; not read: id.",
+        ),
+        (
+            [{"instruction": "Add.", "input": "1", "output": "2"}],
+            {"column_map": {"input": "input", "output": "output"}},
+            "1 records; input as source, output as target; not read: instruction.",
+        ),
+        (
+            [CHAT, {**CHAT, "note": "late"}, {**CHAT, "empty": None}],
+            {"max_examples": 2},
+            "3 records, of which 2 are kept; chats in messages; not read: note.",
+        ),
+        ([SHAREGPT], {}, "1 records; ShareGPT's chats in conversations; no other col"),
+        (
+            [{"instruction": "Add.", "input": "1", "output": "2"}],
+            {},
+            "Alpaca's instruction, input as source, output as target; no other column.",
+        ),
+        (
+            [{"messages": [{**turn, "weight": 0} for turn in CHAT["messages"]]}],
+            {},
+            "chats in messages; not read: messages.weight.",
+        ),
+    ],
+)
+def test_what_was_read_is_said_in_a_line(read, caplog, records, options, said):
+    logger = logging.getLogger("erjepa.datasets.paired")
+    logger.propagate = True
+    with caplog.at_level(logging.INFO):
+        read(*records, **options)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "a.jsonl: " in line and said in line
+
+
+PAIR = {"input": "one", "output": "1"}
+
+
+@pytest.mark.parametrize(
+    ("record", "error"),
+    [
+        ({"output": None}, "a.jsonl:2: column 'output' holds null; expected a text"),
+        ({"output": 4}, r"a.jsonl:2: column 'output' holds 4 \(int\); expected a text"),
+        ({"output": ["1"]}, r"a.jsonl:2: column 'output' holds \['1'\] \(list\)"),
+        ({"output": " "}, "a.jsonl:2: column 'output' is empty"),
+        ({"input": ""}, "a.jsonl:2: column 'input' is empty"),
+        ({"input": "a\ud800"}, "a.jsonl:2: column 'input' holds half a character"),
+    ],
+)
+def test_cells_that_are_no_text(read, record, error):
+    with pytest.raises(ValueError, match=error):
+        read(PAIR, {**PAIR, **record})
+
+
+@pytest.mark.parametrize(
+    ("turn", "error"),
+    [
+        ({"role": "user"}, "turn 1: expected role and content, got {'role': 'user'}"),
+        (
+            {"role": "boss", "content": "a"},
+            "turn 1: role is 'boss', expected system, us",
+        ),
+        ({"role": "user", "content": None}, "turn 1: content holds null"),
+        ({"role": "user", "content": 4}, r"turn 1: content holds 4 \(int\)"),
+        ("one", "turn 1: expected role and content, got 'one'"),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
+            "turn 1: {'type': 'image_url', 'image_url': {}} is no text",
+        ),
+    ],
+)
+def test_turns_that_are_no_text(read, turn, error):
+    first, _, last = CHAT["messages"]
+    with pytest.raises(ValueError, match=f"a.jsonl:2: column 'messages', {error}"):
+        read(CHAT, {"messages": [first, turn, last]})
+
+
+def test_a_role_that_sharegpt_does_not_have(read):
+    talk = [{"from": "user", "value": "a"}, {"from": "gpt", "value": "b"}]
+    with pytest.raises(ValueError, match="turn 0: from is 'user', expected system, hu"):
+        read({"conversations": talk})
+
+
+@pytest.mark.parametrize(
+    ("record", "column_map", "error"),
+    [
+        (
+            {"a": "1", "b": "2"},
+            None,
+            r"a.jsonl:1: .*columns \['a', 'b'\]; none of them",
+        ),
+        (
+            {**PAIR, "question": "1", "answer": "2"},
+            None,
+            "read input, output or question, answer\\? Name them: column_map=",
+        ),
+        ({**PAIR, **CHAT}, None, "read messages or input, output"),
+        (PAIR, {"input": "input"}, "column_map names input; expected input and output"),
+        (
+            PAIR,
+            {"input": "input", "target": "output"},
+            "column_map names .*expected inp",
+        ),
+        ({"messages": "hello"}, None, "column 'messages' holds no list of turns"),
+    ],
+)
+def test_columns_that_do_not_tell(read, record, column_map, error):
+    with pytest.raises(ValueError, match=error):
+        read(record, column_map=column_map)
+
+
+def test_columns_that_a_later_record_lacks(read):
+    with pytest.raises(ValueError, match=r"a.jsonl:2: no field 'output'.*\['input'\]"):
+        read(PAIR, {"input": "two"})
+
+
+def test_an_argument_that_nothing_takes(read):
+    with pytest.raises(
+        ValueError, match="dataset.column_mpa: a file or folder takes so"
+    ):
+        read(PAIR, column_mpa={"input": "input", "output": "output"})

@@ -1,0 +1,127 @@
+"""Every kind of file is read alike, and an error says where it is."""
+
+import csv
+import json
+
+import datasets
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from erjepa.datasets import load_records
+
+ROWS = [
+    {"word": "one", "digit": "1"},
+    {"word": 't,w"o\né', "digit": "007"},
+    {"word": "three", "digit": "NA"},
+]
+
+
+def write_lines(path):
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+
+
+def write_array(path):
+    path.write_text(json.dumps(ROWS, indent=2, ensure_ascii=False))
+
+
+def write_table(path, delimiter=","):
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, ROWS[0], delimiter=delimiter)
+        table.writeheader()
+        table.writerows(ROWS)
+
+
+def write_parquet(path):
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+
+
+FILES = {
+    "a.jsonl": (write_lines, ":3"),
+    "a.ndjson": (write_lines, ":3"),
+    "lines.json": (write_lines, ":3"),
+    "a.json": (write_array, "[2]"),
+    # The second row takes two lines.
+    "a.csv": (write_table, ":5"),
+    "A.CSV": (write_table, ":5"),
+    "a.tsv": (lambda path: write_table(path, "\t"), ":5"),
+    "a.parquet": (write_parquet, "[2]"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files(tmp_path, name):
+    write, place = FILES[name]
+    write(tmp_path / name)
+    records = load_records(str(tmp_path / name))
+    assert [fields for _, fields in records] == ROWS
+    assert records[2].where == f"{tmp_path / name}{place}"
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path):
+    for name in ("a.csv", "a.jsonl", "a.json"):
+        path = tmp_path / name
+        FILES[name][0](path)
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+        assert [fields for _, fields in load_records(str(path))] == ROWS
+
+
+def test_folders(tmp_path):
+    rows = datasets.Dataset.from_list(ROWS)
+    rows.save_to_disk(tmp_path / "one")
+    splits = datasets.DatasetDict({"train": rows, "test": rows.select([2])})
+    splits.save_to_disk(tmp_path / "splits")
+    (tmp_path / "files").mkdir()
+    write_table(tmp_path / "files" / "train.csv")
+    for name, place in (("one", "[1]"), ("splits", "[1]"), ("files", "/train.csv:3")):
+        records = load_records(str(tmp_path / name))
+        assert [fields for _, fields in records] == ROWS
+        assert records[1].where == f"{tmp_path / name}{place}"
+    (record,) = load_records(str(tmp_path / "splits"), split="test")
+    assert record.fields == ROWS[2]
+    with pytest.raises(ValueError, match=r"no split 'dev'; it has \['train', 'test'\]"):
+        load_records(str(tmp_path / "splits"), split="dev")
+    write_lines(tmp_path / "files" / "train.jsonl")
+    with pytest.raises(ValueError, match="files: which of train.jsonl, train.csv"):
+        load_records(str(tmp_path / "files"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="empty could not be read .*train.jsonl"):
+        load_records(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error"),
+    [
+        ("a.jsonl", b'{"a": "1"}\n{"a": \n', r"a.jsonl:2: not JSON .* column 6"),
+        (
+            "a.jsonl",
+            b'{"a": "1"}\n["b"]\n',
+            "a.jsonl:2: expected a JSON object, got li",
+        ),
+        ("a.jsonl", b'{}\n{"a": "caf\xe9"}\n', "a.jsonl:2: not UTF-8 .* column 11"),
+        ("a.jsonl", b"\n", "a.jsonl: no records"),
+        ("a.json", b'[{"a": "1"},\n {"b" 1}]', "a.json:2: not JSON, column 7"),
+        ("a.json", b'[{"a": "1"},\n {"\xe9"}]', r"a.json:2: not UTF-8 .* column 4"),
+        ("a.json", b'[{"a": "1"}, 7]', r"a.json\[1\]: expected a JSON object, got int"),
+        ("a.json", b'{"data":\n[]}', "a.json:1: not JSON"),
+        ("a.csv", b"a,b\n1,2\n1,2,3\n", r"a.csv:3: 3 cells, but 2 columns .*'a', 'b'"),
+        ("a.csv", b"a,b\n1,2\n1\n", "a.csv:3: 1 cells, but 2 columns"),
+        ("a.csv", b'a,b\n1,2\n1,"2\n\n', "a.csv:3: not a row"),
+        ("a.csv", b"a,b\n1,caf\xe9\n", "a.csv:2: not UTF-8 .* column 6.*iconv"),
+        ("a.csv", b"a,a\n1,2\n", "a.csv:1: the first line names the columns"),
+        ("a.csv", b"a,b\n", "a.csv: no records"),
+        ("a.parquet", b"PAR1", "a.parquet: not a parquet file"),
+        ("a.xlsx", b"PK", "a.xlsx: expected a file .jsonl, .ndjson, .json, .csv"),
+    ],
+)
+def test_bad_files(tmp_path, name, content, error):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=error) as raised:
+        load_records(str(tmp_path / name))
+    assert str(raised.value).startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["absent.csv", "absent.parquet", "absent.json"])
+def test_a_file_that_is_not_there(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match=f"{name}: no such file"):
+        load_records(str(tmp_path / name))

@@ -1,0 +1,212 @@
+"""Many pairs are tokenized once, in parallel, and kept; the same pairs whatever is done."""
+
+import json
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+
+from erjepa.datasets import paired_dataset, tokenized
+
+ROWS = [{"input": f"say {'é' * (i % 7)} {i}", "output": str(i)} for i in range(1200)]
+
+
+@pytest.fixture
+def many(tmp_path, monkeypatch):
+    """A file of pairs that count as many, and the folder where their tokens are kept."""
+    monkeypatch.setattr(tokenized, "MANY", 1000)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return str(path), tmp_path / "cache" / "erjepa"
+
+
+def kept(folder):
+    return sorted(file.name for file in folder.glob("*.npy"))
+
+
+@pytest.fixture
+def one_by_one(tokenizer, many, monkeypatch):
+    """The pairs, neither made in parallel nor kept."""
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenized, "MANY", 10**9)
+        dataset = paired_dataset(tokenizer, source=many[0], new_system_prompt="Hm.")
+    assert not many[1].exists()
+    return list(dataset)
+
+
+def never(*args):
+    raise AssertionError("tokenized again")
+
+
+def test_pairs_are_made_once(tokenizer, many, one_by_one, monkeypatch):
+    source, folder = many
+    options = {"source": source, "new_system_prompt": "Hm."}
+    assert list(paired_dataset(tokenizer, **options)) == one_by_one
+    assert len(kept(folder)) == 1
+    monkeypatch.setattr(tokenized, "_in_parallel", never)
+    again = paired_dataset(tokenizer, **options)
+    assert list(again) == one_by_one
+    assert [again[i] for i in (-1, 7)] == [one_by_one[-1], one_by_one[7]]
+    assert again.pairs[3:5] == one_by_one[3:5]
+    with pytest.raises(IndexError):
+        again[len(ROWS)]
+    assert pickle.loads(pickle.dumps(again.pairs))[1100] == one_by_one[1100]
+
+
+def test_it_is_mapped_not_copied(tokenizer, many):
+    paired_dataset(tokenizer, source=many[0])
+    (block,) = paired_dataset(tokenizer, source=many[0]).pairs._blocks
+    assert isinstance(block, np.memmap)
+
+
+def test_another_prompt_or_tokenizer_or_record_is_made_anew(tokenizer, many, base):
+    source, folder = many
+    sizes = []
+    path = Path(source)
+    for change in (
+        lambda: {},
+        lambda: {"new_system_prompt": "Hm."},
+        lambda: path.write_text(path.read_text().replace("say", "tell", 1)) and {},
+    ):
+        paired_dataset(tokenizer, source=source, **change())
+        sizes.append(len(kept(folder)))
+    other = pickle.loads(pickle.dumps(tokenizer))
+    other.special_tokens = {**other.special_tokens, "<|step_id|>": 3}
+    paired_dataset(other, source=source)
+    sizes.append(len(kept(folder)))
+    assert sizes == [1, 2, 3, 4]
+
+
+def test_a_hash_is_that_of_every_process(tokenizer, base):
+    code = f"""
+from torchtune.models.llama3 import llama3_tokenizer
+from erjepa.datasets import tokenized
+base = {str(base)!r}
+tokenizer = llama3_tokenizer(
+    base + "/tokenizer.model", special_tokens_path=base + "/special_tokens.json"
+)
+print(tokenized._cache_file(["a", "b"], tokenizer).name)
+"""
+    other = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    name = tokenized._cache_file(["a", "b"], tokenizer).name
+    assert other.stdout.splitlines()[-1] == name
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other"])
+def test_a_damaged_file_is_made_anew(tokenizer, many, one_by_one, damage):
+    source, folder = many
+    options = {"source": source, "new_system_prompt": "Hm."}
+    paired_dataset(tokenizer, **options)
+    (name,) = kept(folder)
+    content = bytearray((folder / name).read_bytes())
+    if damage == "flipped":
+        content[-9] ^= 4
+    cut = {"cut": len(content) // 2, "empty": 0}.get(damage, len(content))
+    (folder / name).write_bytes(b"some" if damage == "other" else content[:cut])
+    assert list(paired_dataset(tokenizer, **options)) == one_by_one
+    assert tokenized._read(folder / name) is not None
+
+
+def test_a_folder_that_cannot_be_written_costs_no_run(
+    tokenizer, many, one_by_one, caplog
+):
+    source, folder = many
+    folder.parent.write_text("a file in its place")
+    tokenized.log.propagate = True
+    dataset = paired_dataset(tokenizer, source=source, new_system_prompt="Hm.")
+    assert list(dataset) == one_by_one
+    assert "tokens are not kept" in caplog.text
+
+
+def test_a_full_disk_costs_no_run(tokenizer, many, one_by_one, monkeypatch, caplog):
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    tokenized.log.propagate = True
+    dataset = paired_dataset(tokenizer, source=many[0], new_system_prompt="Hm.")
+    assert list(dataset) == one_by_one
+    assert "No space left on device" in caplog.text
+    assert {file.suffix for file in many[1].iterdir()} == {".lock"}
+
+
+def test_a_tokenizer_without_a_hash_is_used_all_the_same(
+    tokenizer, many, monkeypatch, caplog
+):
+    def no_hash(value):
+        raise pickle.PicklingError("no")
+
+    monkeypatch.setattr(datasets.fingerprint.Hasher, "hash", no_hash)
+    tokenized.log.propagate = True
+    assert len(paired_dataset(tokenizer, source=many[0])) == len(ROWS)
+    assert "Llama3Tokenizer has no hash (no)" in caplog.text
+    assert not many[1].exists()
+
+
+def _open(source, results):
+    tokenized.MANY = 1000
+    made = []
+    original = tokenized._in_parallel
+
+    def counted(*args):
+        made.append(1)
+        return original(*args)
+
+    tokenized._in_parallel = counted
+    dataset = paired_dataset(_tokenizer, source=source)
+    results.put((len(made), dataset[1199].target.tobytes()))
+
+
+def test_ranks_share_what_one_of_them_makes(tokenizer, many):
+    global _tokenizer
+    _tokenizer = tokenizer
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    ranks = [context.Process(target=_open, args=(many[0], results)) for _ in range(3)]
+    for rank in ranks:
+        rank.start()
+    made, targets = zip(*(results.get() for _ in ranks), strict=True)
+    for rank in ranks:
+        rank.join()
+    assert sum(made) == 1 and len(set(targets)) == 1
+
+
+def test_processes_may_be_spawned(tokenizer, many, one_by_one, monkeypatch):
+    spawn = multiprocessing.get_context("spawn")
+    monkeypatch.setattr(tokenized, "get_context", lambda: spawn)
+    dataset = paired_dataset(tokenizer, source=many[0], new_system_prompt="Hm.")
+    assert list(dataset) == one_by_one
+
+
+def test_a_chat_that_gives_no_pair_is_named(tokenizer, many, monkeypatch):
+    bad = tokenized.ChatTemplate.__call__
+
+    def fail(template, messages):
+        if messages[-1].text_content == "1100":
+            raise ValueError("no pair")
+        return bad(template, messages)
+
+    monkeypatch.setattr(tokenized.ChatTemplate, "__call__", fail)
+    with pytest.raises(ValueError, match="a.jsonl:1101: no pair"):
+        paired_dataset(tokenizer, source=many[0])
+
+
+def test_a_bad_record_is_found_before_any_is_tokenized(tokenizer, many, monkeypatch):
+    path = Path(many[0])
+    path.write_text(path.read_text() + '{"input": "a", "output": null}\n')
+    monkeypatch.setattr(tokenized, "_in_parallel", never)
+    with pytest.raises(ValueError, match="a.jsonl:1201: column 'output' holds null"):
+        paired_dataset(tokenizer, source=many[0])

@@ -1,0 +1,197 @@
+"""A user's error is one message; any other keeps its traceback."""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torchtune.modules import MultiHeadAttention
+
+from erjepa.command_line import CommandLine, is_users
+from erjepa.replay import EpisodicMemory, validate_replay
+
+# Modules of programs are run again here, under another name.
+pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+
+PROGRAMS = (
+    "configs",
+    "demo",
+    "experiment",
+    "generate",
+    "models.smollm2",
+    "report",
+    "stats",
+    "tasks.score",
+)
+
+
+def open_absent():
+    open("/absent/file")
+
+
+def of_torchtune():
+    MultiHeadAttention(
+        embed_dim=8,
+        num_heads=3,
+        num_kv_heads=2,
+        head_dim=4,
+        q_proj=None,
+        k_proj=None,
+        v_proj=None,
+        output_proj=None,
+    )
+
+
+def without_gguf():
+    raise ModuleNotFoundError("No module named 'gguf'", name="gguf")
+
+
+def slip_in_our_code():
+    # A ValueError that float() raises in a line of the project.
+    EpisodicMemory(1, None, device="no device")
+
+
+def of_this_module():
+    raise ValueError("what a component of the user's own says")
+
+
+@pytest.mark.parametrize(
+    ("function", "is_the_users"),
+    [
+        (lambda: validate_replay(weight=-1), True),
+        (of_torchtune, True),
+        (lambda: torch.optim.AdamW([torch.zeros(1)], lr=-1.0), True),
+        (open_absent, True),
+        (without_gguf, True),
+        (slip_in_our_code, False),
+        (of_this_module, False),
+        (lambda: torch.zeros(2) @ torch.zeros(3), False),
+        (lambda: torch.optim.AdamW([]), True),
+        (lambda: __import__("absent_module"), False),
+        (lambda: {}["key"], False),
+        (lambda: int("x"), False),
+    ],
+)
+def test_whose_error_it_is(function, is_the_users):
+    with pytest.raises(Exception) as raised:  # noqa: B017, PT011
+        function()
+    assert is_users(raised.value) == is_the_users
+
+
+def test_an_error_that_was_never_raised_is_a_fault():
+    assert not is_users(ValueError("x"))
+
+
+def attempt(*arguments, function=lambda: validate_replay(weight=-1)):
+    parser = CommandLine(prog="program")
+    with parser.errors(parser.parse_args(arguments)):
+        function()
+
+
+def test_one_message_and_exit_code_2(capsys):
+    with pytest.raises(SystemExit) as exit:
+        attempt()
+    assert exit.value.code == 2
+    said = capsys.readouterr()
+    assert not said.out and said.err.count("\n") == 1
+    assert said.err.startswith("program: error: replay.weight must be a finite number")
+
+
+def test_faults_and_traceback_raise():
+    with pytest.raises(ValueError, match=r"replay.weight must"):
+        attempt("--traceback")
+    with pytest.raises(ValueError, match="of the user's own"):
+        attempt(function=of_this_module)
+
+
+def test_a_missing_package_names_its_extra(capsys):
+    with pytest.raises(SystemExit):
+        attempt(function=without_gguf)
+    said = capsys.readouterr().err
+    assert said.endswith("No module named 'gguf': pip install 'erjepa[smollm2]'\n")
+
+
+def test_under_a_launcher_its_table_has_the_message(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(SystemExit) as exit:
+        attempt("--absent")
+    assert exit.value.code == 2 and capsys.readouterr().err == ""
+    message = json.loads((tmp_path / "error.json").read_text())["message"]
+    text = message["extraInfo"]["py_callstack"]
+    assert text.endswith("program: error: unrecognized arguments: --absent")
+    assert abs(int(message["extraInfo"]["timestamp"]) - time.time()) < 60
+
+
+RANK_ONE = """
+import sys
+import erjepa.command_line
+erjepa.command_line._PATIENCE = float(sys.argv[1])
+parser = erjepa.command_line.CommandLine(prog="program")
+print("ready", flush=True)
+with parser.errors(parser.parse_args([])):
+    open("/absent/file")
+"""
+
+
+@pytest.mark.parametrize("patience", ["0", "60"])
+def test_other_ranks_speak_only_if_nothing_ends_them(patience):
+    rank = subprocess.Popen(
+        [sys.executable, "-c", RANK_ONE, patience],
+        env={**os.environ, "RANK": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    rank.stdout.readline()
+    if patience == "60":
+        time.sleep(0.2)
+        rank.terminate()
+    said = rank.communicate(timeout=30)[1]
+    if patience == "0":
+        assert rank.returncode == 2
+        assert said.startswith("program: error: [Errno 2]") and said.count("\n") == 1
+    else:
+        assert (rank.returncode, said) == (0, "")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_has_it(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["program", "--absent-option"])
+    with pytest.raises(SystemExit) as exit:
+        runpy.run_module(f"erjepa.{name}", run_name="__main__")
+    assert exit.value.code == 2
+    said = capsys.readouterr().err
+    assert "[--traceback]" in said
+    assert said.splitlines()[-1].startswith(f"python -m erjepa.{name}: error: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("configs", ["validate", "tiny_synth", "epochs=0"], "epochs must be a whole"),
+        ("experiment", ["run", "absent"], "no packaged config"),
+        ("experiment", ["report", "absent"], "is not the output of an experiment"),
+        ("models.smollm2", ["--output-dir=x", "--gguf-file=absent"], "no such file"),
+        ("report", ["absent"], "is not the output of an experiment"),
+        ("stats", ["tiny_synth", "dataset.size=x"], "dataset.size"),
+        ("tasks.score", ["gsm8k", "absent.jsonl"], "absent.jsonl"),
+    ],
+)
+def test_errors_of_every_program_are_one_message(
+    name, arguments, message, monkeypatch, capsys, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["program", *arguments])
+    with pytest.raises(SystemExit) as exit:
+        runpy.run_module(f"erjepa.{name}", run_name="__main__")
+    assert exit.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and message in said
+    monkeypatch.setattr(sys, "argv", ["program", *arguments, "--traceback"])
+    with pytest.raises((ValueError, OSError), match=message):
+        runpy.run_module(f"erjepa.{name}", run_name="__main__")

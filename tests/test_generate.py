@@ -1,0 +1,110 @@
+"""A prompt that is typed is answered as evaluation answers it."""
+
+import functools
+import json
+
+import pytest
+
+from erjepa.generate import find_run, main, read_prompts
+from erjepa_recipe import evaluate_erjepa
+from tests.recipes.harness import make_config, on_ranks, overrides_for, train
+
+
+@pytest.fixture(scope="module")
+def run(base, data, tmp_path_factory):
+    """Output folder of a run, whose newest checkpoint evaluation scored."""
+    folder = tmp_path_factory.mktemp("run")
+    settings = {"epochs": 1, "stop__steps": 4, "max_new_tokens": 5, "batch_size": 8}
+    settings["eval_batch_size"] = 44
+    overrides = overrides_for(base, data, folder, **settings, optimizer__lr=0.03)
+    overrides += [f"eval_{o}" for o in overrides if o.startswith("dataset")]
+    cfg = make_config([*overrides, "save_every_n_steps=2"])
+    train(cfg)
+    on_ranks(functools.partial(evaluate, cfg), 1)
+    return folder
+
+
+def evaluate(cfg):
+    recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
+    recipe.setup(cfg)
+    recipe.evaluate()
+
+
+def predictions(run):
+    file = run / "evaluation" / "epoch_0_step_4" / "predictions.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_a_file_is_answered_as_evaluation_does(run, tmp_path, capsys):
+    expected = predictions(run)
+    file, output = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    file.write_text(
+        "".join(json.dumps({"prompt": p["prompt"]}) + "\n" for p in expected)
+    )
+    main([str(run), "--file", str(file), "--output", str(output)])
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    keys = ("prompt", "output", "tokens", "finished")
+    assert found == [{key: p[key] for key in keys} for p in expected]
+    assert f"44 answers of {run / 'epoch_0_step_4'} are in" in capsys.readouterr().out
+
+
+def test_a_prompt_is_answered_on_the_screen(run, capsys):
+    first = predictions(run)[0]
+    main([str(run), first["prompt"]])
+    cut = "" if first["finished"] else "  [cut at 5 tokens]"
+    assert capsys.readouterr().out == f"{first['output']}{cut}\n"
+    older = run / "epoch_0_step_2"
+    main([str(older), "1", "2", "--set", "max_new_tokens=1", "--set", "merged=True"])
+    lines = capsys.readouterr().out.split("  [cut at 1 tokens]\n")
+    assert [line[:2] for line in lines] == ["1\n", "2\n", ""]
+
+
+def test_the_system_message_is_that_of_the_pairs_or_what_is_said(run, monkeypatch):
+    seen = []
+
+    def generate(model, prompts, **options):
+        seen.append(bytes(t for t in prompts[0] if t < 256).decode())
+        return [[] for _ in prompts]
+
+    monkeypatch.setattr("erjepa.generate.generate_greedy", generate)
+    for more in ([], ["--system", "Hm."], ["--system", ""]):
+        main([str(run), "one", *more])
+    asked = "user\n\noneassistant\n\n"
+    assert seen == [f"system\n\nConvert.{asked}", f"system\n\nHm.{asked}", asked]
+
+
+def test_a_run_is_found_by_its_folder_or_a_checkpoint(run, tmp_path, monkeypatch):
+    config = run / "torchtune_config.yaml"
+    assert find_run(run) == (config, run / "epoch_0_step_4")
+    assert find_run(run / "epoch_0_step_2") == (config, run / "epoch_0_step_2")
+    monkeypatch.chdir(run / "epoch_0_step_2")
+    assert find_run(run.__class__(".")) == (run / config, run.__class__("."))
+    with pytest.raises(FileNotFoundError, match="is neither the output_dir of a run"):
+        find_run(tmp_path)
+    with pytest.raises(FileNotFoundError, match="absent: no such folder"):
+        find_run(tmp_path / "absent")
+    (tmp_path / "torchtune_config.yaml").write_text("")
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+        find_run(tmp_path)
+
+
+def test_prompts_of_files(tmp_path):
+    lines = tmp_path / "a.txt"
+    lines.write_text("one\n\ntwo é\n")
+    assert read_prompts(lines) == ["one", "two é"]
+    lines.write_bytes(b"one\ncaf\xe9\n")
+    with pytest.raises(ValueError, match="a.txt:2: not UTF-8"):
+        read_prompts(lines)
+    rows = tmp_path / "a.jsonl"
+    rows.write_text('{"prompt": "one", "id": "a"}\n{"question": "two", "n": 3}\n')
+    assert read_prompts(rows) == ["one", "two"]
+    for row in ('{"a": "one", "b": "two"}', '{"prompt": 3}', '{"prompt": " "}', "{}"):
+        rows.write_text(f'{{"prompt": "one"}}\n{row}\n')
+        with pytest.raises(ValueError, match="a.jsonl:2: expected a text in prompt"):
+            read_prompts(rows)
+
+
+def test_no_prompt(run, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main([str(run)])
+    assert "there is no prompt: type one" in capsys.readouterr().err
