@@ -308,8 +308,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
                 self._train_epoch()
             if self.exit_code and not self._checkpoints.is_saved(self._run):
                 self.save_checkpoint()
-            if self.exit_code:
-                self._checkpoints.say_way_on(self._run)
         self._profiler.stop()
 
     def _train_epoch(self) -> None:
@@ -401,8 +399,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
 
     def cleanup(self) -> None:
-        """Close the log, give up ``output_dir`` and leave the process group."""
+        """Close the log, say how to go on after a signal, and leave ``output_dir``."""
         self._metrics_log.close()
+        if self.exit_code:
+            self._checkpoints.say_way_on(self._run)
         self._checkpoints.close()
         dist.destroy_process_group()
 

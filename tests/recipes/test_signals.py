@@ -87,8 +87,9 @@ def test_a_signal_before_the_first_step_leaves_nothing_to_go_on_from(
         recipe = Recipe(cfg := make_config(overrides(base, data, tmp_path)))
         recipe.setup(cfg)
         recipe._stop_signals._receive(signal.SIGTERM, None)
+        recipe.train()
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            recipe.train()
+            recipe._checkpoints.say_way_on(recipe._run)
         return recipe.exit_code, said.getvalue()
 
     ((code, said),) = on_ranks(stopped, 1)
