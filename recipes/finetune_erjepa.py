@@ -28,7 +28,7 @@ from erjepa.training.progress import RunProgress
 from erjepa.training.recipe_state import RecipeState
 from erjepa.training.replay_probe import ReplayProbe
 from erjepa.training.run_memory import RunMemory
-from erjepa.training.saving import RunCheckpoints
+from erjepa.training.saving import Loaded, RunCheckpoints
 from erjepa.training.signals import StopSignals, end_with_launcher
 from erjepa.training.summary import log_summary
 
@@ -70,7 +70,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             cfg.trainable_dtype or cfg.dtype, device=self._device
         )
         self._world_size, self._rank = utils.get_world_size_and_rank()
-        self._is_rank_zero = self._rank == 0
         self._seed = training.set_seed(
             seed=cfg.seed, debug_mode=cfg.cudnn_deterministic_mode
         )
@@ -305,8 +304,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         with self._stop_signals:
             while not (self._run.is_over() or self.exit_code):
                 self._train_epoch()
-            if self.exit_code:
-                self._save_and_say_how_to_go_on()
+            if self.exit_code and not self._checkpoints.is_saved(self._run):
+                self.save_checkpoint()
         self._profiler.stop()
 
     def _train_epoch(self) -> None:
@@ -333,13 +332,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
                 self.save_checkpoint()
             if run.has_reached_stop():
                 break
-
-    def _save_and_say_how_to_go_on(self) -> None:
-        if not self._checkpoints.is_saved(self._run):
-            self.save_checkpoint()
-        if self._is_rank_zero:
-            print(self._checkpoints.way_on(self._run), flush=True)
-        dist.barrier()  # the launcher ends the others once one has left
 
     @property
     def exit_code(self) -> int:
@@ -385,9 +377,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     # ------------------------------------------------------------- checkpoints
 
-    def load_checkpoint(
-        self,
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]:
+    def load_checkpoint(self) -> Loaded:
         """Base weights; trained weights and recipe state as well when resuming."""
         return self._checkpoints.load(self._model, self._trained, self._fingerprint)
 
@@ -407,8 +397,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
 
     def cleanup(self) -> None:
-        """Close the log, give up ``output_dir`` and leave the process group."""
+        """Close the log, say how to go on after a signal, and leave ``output_dir``."""
         self._metrics_log.close()
+        if self.exit_code:
+            self._checkpoints.say_way_on(self._run)
         self._checkpoints.close()
         dist.destroy_process_group()
 

@@ -4,7 +4,7 @@ import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,21 @@ from erjepa.training.space import (
 from erjepa.training.trained import Trained
 
 log = utils.get_logger("INFO")
+
+
+class Loaded(NamedTuple):
+    """What a run starts from.
+
+    Args:
+        base (dict[str, Tensor]): weights of the base model, by name.
+        trained (dict[str, Tensor] | None): trained weights, of a run that is gone on with.
+        state (dict[str, Any] | None): its recipe state; ``checkpoint``, where it was read; and
+            ``changed``: the keys that differ from the run which saved it.
+    """
+
+    base: dict[str, Tensor]
+    trained: dict[str, Tensor] | None
+    state: dict[str, Any] | None
 
 
 class RunCheckpoints:
@@ -83,8 +98,8 @@ class RunCheckpoints:
 
     def load(
         self, model: PackedDecoder, trained: Trained, fingerprint: Mapping[str, Any]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]:
-        """Base weights; trained weights and recipe state as well when resuming.
+    ) -> Loaded:
+        """What the run starts from, or goes on from.
 
         Args:
             model (PackedDecoder): the model, which may be on the meta device.
@@ -92,9 +107,7 @@ class RunCheckpoints:
             fingerprint (Mapping[str, Any]): what decides the run.
 
         Returns:
-            tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]: the
-            three. The recipe state has ``checkpoint``, where it was read, and ``changed``:
-            the keys that differ from the run which saved it.
+            Loaded: base weights; trained weights and recipe state as well when resuming.
 
         Raises:
             FileNotFoundError: if there is nothing to go on from.
@@ -130,7 +143,7 @@ class RunCheckpoints:
             epochs -= state["epoch"]
             utils.log_rank_zero(log, f"Resuming from {path}.")
         on_rank_zero(lambda: self._require_space(epochs))
-        return base, resumed, state
+        return Loaded(base, resumed, state)
 
     def _require_space(self, epochs: int) -> None:
         one, free = self._sizes.whole, free_bytes(self._output_dir)
@@ -156,11 +169,14 @@ class RunCheckpoints:
         """Whether there is nothing new to go on from; nor is there before the first step."""
         return self._saved_at == run.steps
 
-    def way_on(self, run: RunProgress) -> str:
-        """How to go on with a run that was told to stop, for its user."""
-        if not run.steps:
-            return "Stopped before the first step: there is nothing to go on from."
-        return f"Stopped after step {run.steps}. To go on:\n  {resuming_command()}"
+    def say_way_on(self, run: RunProgress) -> None:
+        """Tell the user of a run that was told to stop how to go on with it."""
+        said = "Stopped before the first step: there is nothing to go on from."
+        if run.steps:
+            said = f"Stopped after step {run.steps}. To go on:\n  {resuming_command()}"
+        if self._is_rank_zero:
+            print(said, flush=True)
+        dist.barrier()  # the launcher ends the others once one has left
 
     def close(self) -> None:
         """Let other runs have ``output_dir``."""
