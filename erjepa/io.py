@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ class Result:
         log (str): the run's log, in the experiment's folder.
         train_seconds (float): training up to it, without evaluation.
         eval_seconds (float | None): scoring it.
+        of (int | None): checkpoints of the run that were scored, each a line; None: an older
+            line does not say.
     """
 
     cell: str
@@ -65,6 +67,7 @@ class Result:
     log: str
     train_seconds: float
     eval_seconds: float | None
+    of: int | None = None
 
 
 def read_results(output_dir: Path) -> list[Result]:
@@ -80,21 +83,31 @@ def read_results(output_dir: Path) -> list[Result]:
         ValueError: naming file and line, if a line is no result.
     """
     path, names = output_dir / RESULTS, [field.name for field in fields(Result)]
+    needed = [field.name for field in fields(Result) if field.default is MISSING]
     if not path.exists():
         return []
     results = []
     for where, row in read_jsonl(path, growing=True):
-        if missing := [name for name in names if name not in row]:
+        if missing := [name for name in needed if name not in row]:
             raise ValueError(f"{where}: no field {', '.join(missing)}")
-        results.append(Result(**{name: row[name] for name in names}))
+        results.append(Result(**{name: row[name] for name in names if name in row}))
     return results
+
+
+def whole_cells(results: Iterable[Result]) -> set[str]:
+    """The runs all of whose lines are there, also after a file was cut off or edited."""
+    found: dict[str, dict[str, int]] = {}
+    for result in results:
+        found.setdefault(result.cell, {})[result.checkpoint] = result.of or 0
+    return {cell for cell, lines in found.items() if len(lines) >= max(lines.values())}
 
 
 def add_results(output_dir: Path, results: Iterable[Result]) -> None:
     """Add scored checkpoints to an experiment's, all of them or, if killed, none."""
     path = output_dir / RESULTS
     text = path.read_text() if path.exists() else ""
-    write_whole(path, text + to_jsonl(map(asdict, results)))
+    whole = text[: text.rfind("\n") + 1]  # not the half of a line
+    write_whole(path, whole + to_jsonl(map(asdict, results)))
 
 
 def read_jsonl(

@@ -21,7 +21,7 @@ from erjepa.evaluation.alignment import pair_cosines
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.model import empty_model, load_weights
-from erjepa.evaluation.predictions import PredictionStore
+from erjepa.evaluation.predictions import PredictionStore, folder_of
 from erjepa.packing import PairCollator
 from erjepa.tasks.score import (
     load_task,
@@ -33,7 +33,7 @@ from erjepa.tasks.summary import verbatim_overlap
 from erjepa.training import checkpoint
 from erjepa.training.device import run_device
 from erjepa.training.distributed import process_group
-from erjepa.training.model_card import write_model_card
+from erjepa.training.model_card import datasets_of, write_model_card
 from erjepa.training.signals import end_with_launcher
 
 log = utils.get_logger("INFO")
@@ -49,8 +49,8 @@ class EvaluationRecipeERJEPA:
     ``model`` has no adapters; with ``merged=True`` the merged
     weights there, which are rounded to the base's precision, under ``NAME_merged``; with
     ``base_only=True`` the base model. Writes ``predictions.jsonl`` and ``summary.json`` to
-    ``output_dir/evaluation/NAME``; interrupted, it goes on where it
-    stopped. With ``alignment=True`` each prediction has the ``cosine`` of its pair's
+    ``output_dir/evaluation/NAME``, those of a further dataset beside it; interrupted, it goes on
+    where it stopped. With ``alignment=True`` each prediction has the ``cosine`` of its pair's
     embeddings. Ranks share the examples; each holds the whole model.
 
     Args:
@@ -194,8 +194,11 @@ class EvaluationRecipeERJEPA:
             name += "_validation"
         if self._merged:
             name += "_merged"
-        results_dir = self._output_dir / "evaluation" / name
-        store = PredictionStore(results_dir, self._settings(path), rank=self._rank)
+        settings = self._settings(path)
+        key = "eval_dataset" if self._split == "test" else "dataset"
+        pairs = settings[key]
+        results_dir = folder_of(self._output_dir / "evaluation" / name, pairs, key)
+        store = PredictionStore(results_dir, settings, rank=self._rank)
         found = [store.open() if self._rank == 0 else {}]
         dist.broadcast_object_list(found)
         done = found[0]
@@ -238,6 +241,7 @@ class EvaluationRecipeERJEPA:
             "checkpoint": str(path or "base"),
             "weights": weights,
             "split": self._split,
+            "pairs": ", ".join(call for _, call in datasets_of({"dataset": pairs})),
             **summary,
             "cut": sum(not p["finished"] for p in predictions),
             "targets_in_train": self._in_train,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import integrate, stats
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,4 @@ def normalized_auc(budgets: Sequence[float], values: Sequence[float]) -> float:
         )
     if not np.all(np.diff(budgets) > 0):
         raise ValueError(f"budgets must increase, got {list(budgets)}")
-    width = np.diff(budgets)
-    middle = (np.array(values[1:]) + np.array(values[:-1])) / 2
-    return float((width * middle).sum() / width.sum())
+    return float(integrate.trapezoid(values, budgets) / (budgets[-1] - budgets[0]))

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+import pandas as pd
+
 from erjepa.analysis.training_log import read_training_log
 
 PANELS = (
@@ -39,14 +41,15 @@ def draw_training_curve(log: Path, picture: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    steps = read_training_log(log)
-    if not steps:
+    steps = pd.DataFrame(read_training_log(log)).T
+    if steps.empty:
         raise ValueError(f"{log}: no step is logged here")
-    panels = [
-        (title, {name: label for name, label in lines.items() if _points(steps, name)})
-        for title, lines in PANELS
-    ]
-    panels = [(title, lines) for title, lines in panels if lines]
+    # Nothing is replayed in the first step, so its replay losses are none.
+    replays = [name for name in steps if name.startswith("replay_")]
+    if replays:
+        steps[replays] = steps[replays].where(steps["replayed"] > 0, axis=0)
+    steps = steps.dropna(axis="columns", how="all")
+    panels = [(title, lines) for title, lines in PANELS if lines.keys() & {*steps}]
     figure, axes = plt.subplots(
         1,
         len(panels),
@@ -55,24 +58,15 @@ def draw_training_curve(log: Path, picture: Path) -> None:
         squeeze=False,
     )
     for axis, (title, lines) in zip(axes[0], panels, strict=True):
-        for name, label in lines.items():
+        for name in filter(steps.__contains__, lines):
             style = next((s for part, s in _STYLES.items() if part in name), "-")
-            points = _points(steps, name)
-            axis.plot(points.keys(), points.values(), style, label=label, linewidth=1.2)
+            points = steps[name].dropna()
+            axis.plot(points.index, points, style, label=lines[name], linewidth=1.2)
         axis.set(title=title, xlabel="step")
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
     figure.savefig(picture, dpi=150)
     plt.close(figure)
-
-
-def _points(steps: dict[int, dict[str, float]], name: str) -> dict[int, float]:
-    """Step -> metric. Nothing is replayed in the first step, so its replay losses are none."""
-    return {
-        step: metrics[name]
-        for step, metrics in steps.items()
-        if name in metrics and ("replay" not in name or metrics["replayed"])
-    }
 
 
 if __name__ == "__main__":

@@ -143,6 +143,7 @@ class Run:
     metric_logger: AnyComponent
     log_every_n_steps: Count = 1
     log_replay_gradients_every_n_steps: Count | None = None
+    log_example_errors: bool = False
     log_peak_memory_stats: bool = False
     profiler: Profiler | None = None
 

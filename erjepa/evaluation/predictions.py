@@ -1,5 +1,6 @@
 """Predictions on disk: one JSON object a line, kept across interruptions."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -7,8 +8,36 @@ from typing import Any
 
 from erjepa.io import PREDICTIONS, to_jsonl
 from erjepa.tasks.score import write_scores
+from erjepa.training.model_card import datasets_of
 
 _SETTINGS = "settings.json"
+
+
+def folder_of(folder: Path, dataset: Any, key: str) -> Path:
+    """Where the scores on a dataset go, apart from those on any other.
+
+    Args:
+        folder (Path): of the checkpoint. The dataset that it is scored on first has it; each
+            other one has a folder beside it, ``NAME_on_DATASET_DIGEST``.
+        dataset (Any): section of the config, as JSON.
+        key (str): key of the settings that has it, ``eval_dataset`` or ``dataset``.
+
+    Returns:
+        Path: the folder.
+    """
+    try:
+        first = json.loads((folder / _SETTINGS).read_text())[key]
+    except (
+        FileNotFoundError,
+        ValueError,
+        KeyError,
+    ):  # none, or it is just being written
+        return folder
+    if first == dataset:
+        return folder
+    digest = hashlib.sha256(json.dumps(dataset, sort_keys=True).encode()).hexdigest()
+    names = "+".join(name for name, _ in datasets_of({"dataset": dataset}))
+    return folder.with_name(f"{folder.name}_on_{names}_{digest[:6]}")
 
 
 class PredictionStore:

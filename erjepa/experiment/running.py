@@ -12,8 +12,10 @@ not scored.
 
 import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
 from typing import NamedTuple
@@ -28,7 +30,7 @@ from erjepa.experiment.cells import (
 )
 from erjepa.experiment.config import Experiment
 from erjepa.experiment.results import CELLS, begin, result_of
-from erjepa.io import add_results, read_results
+from erjepa.io import add_results, read_results, whole_cells
 from erjepa.training import checkpoint
 from erjepa.training.lock import FolderLock
 
@@ -55,6 +57,11 @@ def run_experiment(experiment: Experiment) -> list[str]:
         BlockingIOError: if another grid is running on the same output_dir.
         ValueError: if the output_dir holds another experiment.
     """
+    if sys.platform != "linux":
+        raise RuntimeError(
+            "grids of runs need Linux, whose kernel ends the runs of a grid that is killed. "
+            "`python -m erjepa.experiment show NAME` prints the commands, to run one by one"
+        )
     output_dir = Path(experiment.output_dir).absolute()
     # The processes of a grid hold the lock too: one that is started over waits for them.
     lock = FolderLock(output_dir, "grid", inherited=True)
@@ -75,7 +82,7 @@ class _Grid:
         self._free = environments(experiment)
         self._slots = len(self._free)
         self._all = cells(experiment)
-        self._finished = {result.cell for result in read_results(output_dir)}
+        self._finished = whole_cells(read_results(output_dir))
         self._waiting = [c for c in self._all if c.name not in self._finished]
         self._running: list[_Run] = []
         self._failed: list[str] = []
@@ -158,13 +165,12 @@ class _Grid:
         overrides = dict(cell.overrides)
         if tokens is not None:
             overrides["stop.tokens"] = tokens
-        add_results(
-            self._output_dir,
-            [
-                result_of(self._output_dir, cell, overrides, path, experiment.score_on)
-                for path in paths
-            ],
-        )
+        results = [
+            result_of(self._output_dir, cell, overrides, path, experiment.score_on)
+            for path in paths
+        ]
+        count = len(results)
+        add_results(self._output_dir, [replace(r, of=count) for r in results])
         _tidy(folder, keep=paths)
 
     def _tokens(self, cell: Cell) -> int | None:

@@ -16,7 +16,7 @@ from erjepa.report.figures import STYLE
 from erjepa.report.page import write_page
 from erjepa.report.results import Results, Unavailable
 from erjepa.report.sections import SECTIONS, Part, Section, asked
-from erjepa.report.table import FORMATS, Table
+from erjepa.report.table import FORMATS, Table, printable
 
 
 def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
@@ -85,7 +85,8 @@ def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
     part = replace(part, name=name if names[kind] == 1 else f"{name}_{names[kind]}")
     if isinstance(part, Table):
         for suffix, write in FORMATS.items():
-            (folder / "tables" / f"{part.name}.{suffix}").write_text(write(part))
+            file = folder / "tables" / f"{part.name}.{suffix}"
+            file.write_text(printable(write(part)), encoding="utf-8")
     else:
         (folder / "figures" / f"{part.name}.png").write_bytes(part.png)
         (folder / "figures" / f"{part.name}.svg").write_text(part.svg)

@@ -103,8 +103,8 @@ class Figure:
         handles, labels = panels[0].get_legend_handles_labels()
         if labels:
             fitting = int(width * 72 / (4 * max(map(len, labels)) + 30))
-            rows_of = {"ncols": max(1, min(fitting, len(labels)))}
-            self.canvas.legend(handles, labels, loc="outside upper center", **rows_of)
+            ncols = max(1, min(fitting, len(labels)))
+            self.canvas.legend(handles, labels, loc="outside upper center", ncols=ncols)
         file = BytesIO()
         self.canvas.savefig(file, **how)
         return file.getvalue()

@@ -10,7 +10,7 @@ from erjepa.report.accuracy import settings
 from erjepa.report.paired import CLAIMS
 from erjepa.report.results import Results, pivot
 from erjepa.report.sections import Part
-from erjepa.report.table import Table
+from erjepa.report.table import Table, printable
 
 
 def write_page(
@@ -43,7 +43,7 @@ def write_page(
             for (title, why), where in left_out.items()
         ],
     )
-    path.write_text(text, encoding="utf-8")
+    path.write_text(printable(text), encoding="utf-8")
     return path
 
 

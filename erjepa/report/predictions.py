@@ -1,11 +1,13 @@
 """What models answered: predictions of checkpoints on the same examples, as a frame."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
 from erjepa.io import read_jsonl
 from erjepa.report.results import Results, Unavailable, pivot
+from erjepa.report.table import printable
 
 
 def read_predictions(results: Results, runs: pd.DataFrame) -> pd.DataFrame:
@@ -19,7 +21,7 @@ def read_predictions(results: Results, runs: pd.DataFrame) -> pd.DataFrame:
     for run in runs.itertuples():
         path = results.output / run.predictions
         try:
-            found = pd.DataFrame([row for _, row in read_jsonl(path)])
+            found = pd.DataFrame([_printable(row) for _, row in read_jsonl(path)])
             found = found.sort_values("id").assign(correct=found[run.primary].eq(True))
             found[["prompt", "target", "output"]]  # there, or it is a KeyError
         except (OSError, ValueError, KeyError) as error:
@@ -53,3 +55,7 @@ def final_predictions(
 def by_method(found: pd.DataFrame, column: str) -> pd.DataFrame:
     """``column`` of predictions: a row a seed and example, in order, a column a method."""
     return pivot(found, ["seed", "id"], "method", column)
+
+
+def _printable(row: dict[str, Any]) -> dict[str, Any]:
+    return {k: printable(v) if isinstance(v, str) else v for k, v in row.items()}

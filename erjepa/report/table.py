@@ -1,5 +1,6 @@
 """Tables: a frame in the units that are shown, and how each format writes it."""
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -188,6 +189,14 @@ LATEX = Style(
 HTML = Style(escape, dict(zip(_MARKS, _TAGS, strict=True)), code="<code>{}</code>")
 
 
+def printable(text: str) -> str:
+    """A text without what no page, table or printer takes: a ? for each such character.
+
+    Answers of a model may hold control characters, and halves of letters.
+    """
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]", "?", text)
+
+
 def to_markdown(table: Table) -> str:
     """A table of GitHub's Markdown under its caption."""
     rule = [{"number": "---:", "text": ":---"}[kind] for kind in table.kinds]
@@ -200,7 +209,10 @@ def to_csv(table: Table) -> str:
     """Numbers in full; standard deviations in columns of their own."""
 
     def full(cell: object) -> object:
-        return CSV.write(cell) if isinstance(cell, list) else cell
+        text = CSV.write(cell) if isinstance(cell, list) else cell
+        # A spreadsheet would compute what looks like a formula.
+        is_formula = isinstance(text, str) and text.startswith(tuple("=+-@\t\r"))
+        return f"'{text}" if is_formula else text
 
     frame = table.frame.astype(object).map(full).infer_objects()
     return frame.to_csv(index=False, float_format="%.12g", lineterminator="\n")

@@ -4,7 +4,7 @@ A checkpoint is one folder of ``output_dir``: ``epoch_0`` after the first epoch,
 ``epoch_1_step_40`` within the second, ``flops_0`` at the first of ``checkpoint_at_flops``. It
 holds what torchtune's checkpointer writes (weights, adapter, their configs),
 ``progress.json``: where the run was, ``predictor.pt``: the embeddings of the predictor
-tokens, where they are trained, and ``manifest.json``: the size and SHA-256 of each file. The
+tokens, where they are trained, ``memory``: the episodic memory, and ``manifest.json``: the size and SHA-256 of each file. The
 newest of an epoch or step also have ``recipe_state.pt``: all that a run needs to go on as if
 it had not stopped; without adapters that includes the weights in the precision that they are
 trained in, where the model's files are rounded. Those at FLOPs are for scoring, and so is
@@ -84,6 +84,7 @@ def publish(
     progress: dict[str, Any],
     predictor: Tensor | None = None,
     state: dict[str, Any] | None = None,
+    write_memory: Callable[[Path], None] | None = None,
     keep_last_n: int | None = None,
 ) -> Path:
     """Write a checkpoint aside, then put it in place at once.
@@ -98,6 +99,8 @@ def publish(
         progress (dict[str, Any]): contents of ``progress.json``.
         predictor (Tensor | None): trained embeddings of the k predictor tokens, [k, H].
         state (dict[str, Any] | None): contents of ``recipe_state.pt``.
+        write_memory (Callable[[Path], None] | None): called with the folder to put the memory
+            into.
         keep_last_n (int | None): how many checkpoints to go on from are kept, this one
             included. Older ones at the end of an epoch keep their weights; those within an
             epoch are deleted. ``None``: all are kept as they are.
@@ -117,6 +120,8 @@ def publish(
         torch.save(predictor, written / PREDICTOR)
     if state is not None:
         torch.save(state, written / RECIPE_STATE)
+    if write_memory is not None:
+        write_memory(written)
     write_manifest(written, leave_out=[CARD])
     final = output_dir / name
     os.rename(written, final)

@@ -161,14 +161,15 @@ def _scores(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     if not summaries:
         return "Not scored yet: `tune run erjepa_eval --config ...` adds the scores."
     lines = [
-        "| checkpoint | weights | score | accuracy | 95% interval | pairs |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| checkpoint | weights | pairs | score | accuracy | 95% interval | examples |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, summary in summaries.items():
         reading = summary[summary["primary"]]
         low, high = reading["interval"]
         lines.append(
-            f"| {name.removesuffix('_merged')} | {summary.get('weights', 'adapter')} | "
+            f"| {name.partition('_on_')[0].removesuffix('_merged')} | "
+            f"{summary.get('weights', 'adapter')} | `{summary.get('pairs', '')}` | "
             f"{summary['primary']} | {summary['accuracy']:.2%} | "
             f"{low:.2%} to {high:.2%} | {reading['examples']} |"
         )

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class RunCheckpoints:
     Args:
         cfg (DictConfig): config of the run.
         device (torch.device): device of the run.
+        write_memory (Callable[[Path], None]): puts the memory into a checkpoint.
 
     Raises:
         BlockingIOError: if another run holds the folder.
@@ -47,7 +48,13 @@ class RunCheckpoints:
         ValueError: if that kept other budgets.
     """
 
-    def __init__(self, cfg: DictConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        cfg: DictConfig,
+        device: torch.device,
+        write_memory: Callable[[Path], None],
+    ) -> None:
+        self._write_memory = write_memory
         self._output_dir = Path(cfg.output_dir)
         self._resume = cfg.resume_from_checkpoint
         self._flops_budgets = list(cfg.checkpoint_at_flops or [])
@@ -86,8 +93,8 @@ class RunCheckpoints:
 
         Returns:
             tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]: the
-            three. The recipe state has ``changed``: the keys that differ from the run
-            which saved it.
+            three. The recipe state has ``checkpoint``, where it was read, and ``changed``:
+            the keys that differ from the run which saved it.
 
         Raises:
             FileNotFoundError: if there is nothing to go on from.
@@ -118,6 +125,7 @@ class RunCheckpoints:
             state["changed"] = changed_keys(
                 state["fingerprint"], self._fingerprint, self._resume_changes, path
             )
+            state["checkpoint"] = path
             self._saved_at = state["totals"]["steps"]
             epochs -= state["epoch"]
             utils.log_rank_zero(log, f"Resuming from {path}.")
@@ -286,6 +294,7 @@ class RunCheckpoints:
                 self._output_dir,
                 name,
                 lambda epoch: self._write_weights(weights, epoch, adapter_only),
+                write_memory=self._write_memory,
                 **beside,
             )
             write_model_card(self._output_dir)

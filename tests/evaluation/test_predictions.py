@@ -2,7 +2,7 @@
 
 import json
 
-from erjepa.evaluation.predictions import PredictionStore
+from erjepa.evaluation.predictions import PredictionStore, folder_of
 
 SETTINGS = {"model": "m", "max_new_tokens": 5}
 
@@ -45,3 +45,18 @@ def test_other_settings_start_anew(tmp_path):
     other = PredictionStore(tmp_path, {**SETTINGS, "max_new_tokens": 6}, 0)
     assert other.open() == {}
     assert not (tmp_path / "predictions.jsonl").exists()
+
+
+def test_each_dataset_has_a_folder(tmp_path):
+    folder = tmp_path / "epoch_0"
+    one, two = ({"_component_": "my.own_dataset", "size": size} for size in (1, 2))
+    assert folder_of(folder, one, "eval_dataset") == folder
+    PredictionStore(folder, {"eval_dataset": one}, rank=0).open()
+    assert folder_of(folder, one, "eval_dataset") == folder
+    beside = folder_of(folder, two, "eval_dataset")
+    assert beside == folder_of(folder, dict(two), "eval_dataset") != folder
+    assert beside.parent == tmp_path and beside.name.startswith("epoch_0_on_own_")
+    both = folder_of(folder, [one, two], "eval_dataset")
+    assert both.name.startswith("epoch_0_on_own+own_")
+    (folder / "settings.json").write_text("{")  # just being written
+    assert folder_of(folder, two, "eval_dataset") == folder

@@ -73,6 +73,18 @@ def test_every_cell_once(fake, capsys):
     assert len(calls(fake)) == told, "finished cells run nothing"
 
 
+def test_a_cell_that_lost_a_line_is_run_again(fake, capsys):
+    run(fake)
+    path = fake / "out" / "results.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    (lost,) = [line for line in lines if "matched/seed_2" in line and "flops_0" in line]
+    path.write_text("".join(line for line in lines if line != lost))
+    capsys.readouterr()
+    assert run(fake) == 0
+    assert "6 cells, 5 of them finished" in capsys.readouterr().out
+    assert lost in path.read_text()
+
+
 def test_a_line_of_results(fake):
     run(fake)
     matched = next(line for line in results(fake) if line["method"] == "Matched")
@@ -89,7 +101,7 @@ def test_a_line_of_results(fake):
         "examples": 50,
         "predictions": f"{folder}/evaluation/flops_0/predictions.jsonl",
         "log": f"{folder}/logs/metrics.txt",
-        **{"train_seconds": 1.5, "eval_seconds": 2.0},
+        **{"train_seconds": 1.5, "eval_seconds": 2.0, "of": 2},
     }
     for name in (matched["predictions"], matched["log"]):
         assert (fake / "out" / name).is_file()

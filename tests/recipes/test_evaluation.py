@@ -303,3 +303,27 @@ def test_a_perfect_model_scores_one(base, tmp_path):
     summary = evaluate(cfg)
     assert (summary["task"], summary["accuracy"]) == ("exact_match", 1)
     assert summary["targets_in_train"] == 1  # it is the pair trained on
+
+
+def test_scores_on_several_datasets_stay(trained, tmp_path):
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    evaluation = tmp_path / "evaluation"
+    shutil.rmtree(evaluation, ignore_errors=True)
+    first = tiny(tmp_path, "eval_dataset.size=6")
+    evaluate(first)
+    expected = (evaluation / "epoch_0" / "predictions.jsonl").read_text()
+    evaluate(tiny(tmp_path, "eval_dataset.size=5"))
+    evaluate(tiny(tmp_path, "eval_dataset.size=5", "max_new_tokens=4"))
+    evaluate(first)
+    assert (evaluation / "epoch_0" / "predictions.jsonl").read_text() == expected
+    names = sorted(folder.name for folder in evaluation.iterdir())
+    assert len(names) == 2 and names[1].startswith("epoch_0_on_synthetic_nl_rx_")
+    assert len(predictions(tmp_path, names[1])) == 5
+    rows = (tmp_path / "README.md").read_text().splitlines()
+    rows = [
+        row.split(" | ")[2] for row in rows if row.startswith("| epoch_0 | adapter")
+    ]
+    arguments = "split=test, grammar_seed=0"
+    assert rows == [
+        f"`synthetic_nl_rx_dataset(size={size}, {arguments})`" for size in (6, 5)
+    ]

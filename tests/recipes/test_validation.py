@@ -257,6 +257,7 @@ def resumable(base, data, output_dir, **overrides):
     settings = {
         "model__lora_dropout": 0.1,
         "save_every_n_steps": 3,
+        "keep_last_n": "null",
         "keep_best": True,
         "batch_size": 4,
     }

@@ -249,7 +249,7 @@ def test_hostile_text_is_text(tmp_path):
                 **one,
                 "prompt": hostile,
                 "target": hostile + one["target"],
-                "output": hostile + one["output"],
+                "output": hostile + "\x1b[2J\ud83d" + one["output"],
             }
             for one in lines
         ]
@@ -258,6 +258,7 @@ def test_hostile_text_is_text(tmp_path):
     results.write_text("".join(results.read_text().splitlines(keepends=True)[:-1]))
     page = build_report(output)
     assert "Examples" in headings(page) and "seed 23 is unfinished" in page.read_text()
+    assert all("\x1b" not in f.read_text() for f in page.parent.glob("tables/*"))
     parsed = Page(page.read_text())
     assert any(hostile in alt for alt in parsed.alts)
     assert "script" not in parsed.tags and "&lt;script&gt;" in page.read_text()

@@ -6,7 +6,7 @@ import io
 import pandas as pd
 import pytest
 
-from erjepa.report.table import Table, to_csv, to_latex, to_markdown
+from erjepa.report.table import Table, printable, to_csv, to_latex, to_markdown
 
 TABLE = Table(
     "A & B < 50%.",
@@ -99,3 +99,19 @@ def test_halves_go_up():
     table = Table("", pd.DataFrame({"x": values}))
     shown = [row[0] for row in table.html_rows]
     assert shown == ["54.60", "35.33", "-54.60", "1e-07", "0.00"]
+
+
+def test_csv_holds_no_formula():
+    texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "1-1", [("=x", "same")]]
+    written = to_csv(Table("", pd.DataFrame({"Text": texts, "Number": -1.0})))
+    rows = list(csv.reader(io.StringIO(written)))[1:]
+    assert [text for text, _ in rows] == [
+        *("'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\t=1", "1-1", "'=x")
+    ]
+    assert {number for _, number in rows} == {"-1"}
+
+
+def test_what_is_written_can_be_read_anywhere():
+    raw = "a\x1b[31m\x00b\ud83d\tc\n\u00e9\U0001f600\x7f"
+    assert printable(raw) == "a?[31m?b?\tc\n\u00e9\U0001f600?"
+    printable(raw).encode()

@@ -45,6 +45,10 @@ def pair(i, *tokens):
     return Pair(i, *(array("i", tokens) for _ in range(5)))
 
 
+def cut(source, bridge):
+    return Pair(0, *(array("i", tokens) for tokens in (source, bridge, (4,), (), ())))
+
+
 PAIRS = (pair(0, 1, 2), pair(1, 3))
 
 
@@ -86,10 +90,12 @@ def test_the_data_counts_by_its_tokens():
             [pair(0, 1, 2), pair(1, 4)],
             [pair(0, 1), pair(1, 2, 3)],
             [pair(0, 1, 2), pair(2, 3)],
+            [cut((1, 2), (3,))],
+            [cut((1,), (2, 3))],
             [pair(0, 1, 2)],
         )
     }
-    assert len(digests) == 5
+    assert len(digests) == 7
 
 
 def test_the_base_counts_by_its_weights():

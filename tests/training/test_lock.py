@@ -66,8 +66,11 @@ def test_processes_that_hold_it_too_are_waited_for(tmp_path, monkeypatch):
 
 
 def test_a_holder_on_another_host_is_taken_to_live(tmp_path, monkeypatch):
-    held = FolderLock(tmp_path, "grid")
     monkeypatch.setattr(lock.socket, "gethostname", lambda: "elsewhere")
+    monkeypatch.setattr(lock.os, "getpid", lambda: 2**22 + 1)  # no process has it here
+    held = FolderLock(tmp_path, "grid")
+    monkeypatch.undo()
+    monkeypatch.setattr(lock.time, "sleep", lambda _: pytest.fail("it waits"))
     with pytest.raises(BlockingIOError, match="another grid .* wait for it"):
         FolderLock(tmp_path, "run")
     held.release()

@@ -11,6 +11,7 @@ from erjepa.training.model_card import model_card, write_model_card
 READING = {"share": 0.5, "right": 25, "examples": 50, "interval": [0.366, 0.634]}
 SUMMARY = {
     "weights": "adapter",
+    "pairs": "nl_rx_dataset(split=test)",
     "accuracy": 0.5,
     "primary": "exact_match",
     "exact_match": READING,
@@ -56,14 +57,22 @@ def test_method(changes, method, terms):
 
 def test_base_data_keys_and_scores():
     merged = {**SUMMARY, "weights": "merged", "accuracy": 0.49}
-    card = model_card(config(seed=37), {"epoch_1": SUMMARY, "epoch_1_merged": merged})
+    other = {**SUMMARY, "pairs": "paired_dataset(source=x.jsonl)"}
+    summaries = {"epoch_1": SUMMARY, "epoch_1_merged": merged}
+    summaries["epoch_1_on_paired_1a2b3c"] = other
+    card = model_card(config(seed=37), summaries)
     header, _, rest = card.removeprefix("---\n").partition("---\n")
     assert OmegaConf.create(header).base_model == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert "| data | `nl_rx_dataset(subset=turk, split=train)` |" in rest
     assert "| adapter | LoRA, rank 32, alpha 64 |" in rest and "| seed | 37 |" in rest
     assert (
-        "| epoch_1 | adapter | exact_match | 50.00% | 36.60% to 63.40% | 50 |\n"
-        "| epoch_1 | merged | exact_match | 49.00% |" in rest
+        "| epoch_1 | adapter | `nl_rx_dataset(split=test)` | exact_match | 50.00% | "
+        "36.60% to 63.40% | 50 |\n"
+        "| epoch_1 | merged | `nl_rx_dataset(split=test)` | exact_match | 49.00% |"
+        in rest
+    )
+    assert (
+        "| epoch_1 | adapter | `paired_dataset(source=x.jsonl)` | exact_match |" in rest
     )
     assert (
         'from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct"), "FOLDER/adapter")'
@@ -99,6 +108,6 @@ def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):
     write_model_card(tmp_path)
     after = (checkpoint / "README.md").read_text()
     assert (
-        "| epoch_0 | adapter | exact_match | 50.00% |" in after
+        "| epoch_0 | adapter | `nl_rx_dataset(split=test)` | exact_match |" in after
         and "Not scored" not in after
     )

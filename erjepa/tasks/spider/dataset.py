@@ -20,7 +20,6 @@ A source text names its database in its first line, in every prompt:
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,10 +90,10 @@ def spider_dataset(
     if split_by == "record":
         place = locate(source, "spider", split)
         found = load_records(place, split=split, revision=revision)
-        records: Sequence[Record] = [_as_chat(record) for record in found]
+        records = [_as_chat(record) for record in found]
     else:
         records = _split_by_database(source, split)
-    records = subsample(records, max_examples, sample_seed)
+    records = list(subsample(records, max_examples, sample_seed))
     if schemas is not None:
         records = [_with_schema(record, schemas, tables) for record in records]
     return PairedDataset(

@@ -1,0 +1,86 @@
+"""What other systems lack: importing fails nowhere, and processes may be spawned."""
+
+import subprocess
+import sys
+
+import pytest
+import torch.distributed as dist
+
+from erjepa.datasets import build_dataset
+from erjepa.experiment.__main__ import main
+from erjepa.training.data import pair_collators, training_pairs
+from tests.recipes.harness import make_config, overrides_for
+
+IMPORT_ALL = """
+import os, pkgutil, signal, sys
+from importlib import import_module
+import erjepa, erjepa_configs, erjepa_eval, erjepa_recipe
+
+def import_all():
+    for package in (erjepa, erjepa_recipe, erjepa_eval):
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+            import_module(module.name)
+            yield module.name
+
+first = list(import_all())  # with all that they need of others
+for name in [n for n in sys.modules if n.split(".")[0].startswith("erjepa")]:
+    del sys.modules[name]
+import erjepa, erjepa_eval, erjepa_recipe
+# What Python has on Linux and not on Windows; of what it has, not on macOS, the last.
+for name in ("fcntl", "grp", "pwd", "resource", "termios"):
+    sys.modules[name] = None
+for name in "SIGKILL SIGHUP setitimer pthread_sigmask sigwaitinfo SIG_BLOCK".split():
+    delattr(signal, name)
+for name in "fork killpg register_at_fork sysconf sched_getaffinity".split():
+    delattr(os, name)
+sys.platform = sys.argv[1]
+assert list(import_all()) == first
+print(len(first))
+"""
+
+
+def test_every_module_is_imported_without_what_windows_lacks():
+    command = [sys.executable, "-W", "ignore", "-c", IMPORT_ALL, "win32"]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert int(run.stdout) > 100
+
+
+def test_processes_that_pack_may_be_spawned(base, data, tokenizer, monkeypatch):
+    """As on macOS and Windows, where there is no fork, or none that is safe."""
+    overrides = overrides_for(base, data, "unused", num_workers=1)
+    cfg = make_config([o for o in overrides if "output_dir" not in o])
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    collator, _ = pair_collators(
+        cfg,
+        tokenizer,
+        views=cfg.views,
+        num_predictor_tokens=1,
+        vocab_size=10**6,
+        trim=True,
+    )
+    dataset = build_dataset(cfg.dataset, tokenizer)
+    packed = {}
+    for context in ("spawn", None):
+        sampler, loader, _ = training_pairs(cfg, dataset, collator, pin_memory=False)
+        sampler.set_position(0, 0)
+        if context is None:
+            loader = loader.__class__(
+                loader.dataset, batch_sampler=sampler, collate_fn=loader.collate_fn
+            )
+        else:
+            loader.multiprocessing_context = context
+        packed[context] = [batch.tokens.tolist() for step in loader for batch in step]
+    assert packed["spawn"] == packed[None] and len(packed[None]) == 11
+
+
+@pytest.mark.parametrize("system", ["win32", "darwin"])
+def test_grids_need_linux(system, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit:
+        main(["run", "tiny_matched_compute", f"output_dir={tmp_path}/out"])
+    assert exit.value.code == 2
+    assert "error: grids of runs need Linux" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
