@@ -4,8 +4,8 @@ Every fence has a language. A ``bash`` one holds commands. Those that take secon
 by page from top to bottom, in a folder with the files that the page shows (fences that name one,
 as in ``json pairs.jsonl``):
 
-    python -m MODULE --help, --sections, or erjepa.configs, erjepa.experiment show, erjepa.stats,
-    erjepa.tasks.score; and tune run with a config of the demo's model and a stop.steps, or that
+    python -m MODULE --help, --sections, or erjepa.configs, erjepa.experiment show,
+    erjepa.memory, erjepa.stats, erjepa.tasks.score; and tune run with a config of the demo's model and a stop.steps, or that
     scores what such a run wrote
 
 The others are checked to mean something: recipe, config, keys, modules, targets, extras exist.
@@ -34,7 +34,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*
 STUDY = sorted(ROOT.glob("docs/*/README.md"))
 LANGUAGES = {"bash", "json", "python", "sh", "text", "yaml"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-QUICK_MODULES = ("erjepa.configs", "erjepa.stats", "erjepa.tasks.score")
+QUICK_MODULES = "erjepa.configs", "erjepa.memory", "erjepa.stats", "erjepa.tasks.score"
 
 
 def fences(page):
