@@ -88,6 +88,9 @@ def flag(
 ) -> None:
     """Say of each slot why it is suspect, if it is.
 
+    Of two slots that ask the same and answer otherwise, both are suspect; where their errors
+    were logged, the one that is not learned while the other is.
+
     Args:
         slots (Sequence[Slot]): whose ``flags`` are filled.
         found (Mapping[int, Trajectory]): of the examples, as far as they were logged.
@@ -99,5 +102,8 @@ def flag(
         if slot.example in hard:
             slot.flags.append("stays hard")
         twin = slots[other]
-        if distance <= TWINS and twin.target != slot.target:
+        if distance > TWINS or twin.target == slot.target:
+            continue
+        own, its = found.get(slot.example), found.get(twin.example)
+        if own is None or its is None or (its.learned and not own.learned):
             slot.flags.append(f"slot {other} asks the same, and answers otherwise")

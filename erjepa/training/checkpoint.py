@@ -30,7 +30,7 @@ from torchtune import utils
 
 from erjepa.training.manifest import MANIFEST, damage, write_manifest
 from erjepa.training.model_card import CARD
-from erjepa.training.peft_adapter import set_peft_adapter_apart
+from erjepa.training.peft_adapter import FOLDER, set_peft_adapter_apart
 
 log = utils.get_logger("INFO")
 
@@ -38,6 +38,7 @@ RECIPE_STATE = "recipe_state.pt"
 ADAPTER = "adapter_model.pt"
 PROGRESS = "progress.json"
 PREDICTOR = "predictor.pt"
+MEMORY = "memory"  # folder, see erjepa/training/memory_file.py
 SCRATCH = ".partial"  # the checkpointer's own output_dir
 BEST = "best"
 _NAME = re.compile(r"epoch_(\d+)(?:_step_(\d+))?$")
@@ -114,6 +115,7 @@ def publish(
     written = scratch / f"epoch_{epoch}"  # where a torchtune checkpointer writes
     written.mkdir(parents=True)
     write(epoch)
+    _drop_copies(written)
     set_peft_adapter_apart(written)
     (written / PROGRESS).write_text(json.dumps(progress, indent=2) + "\n")
     if predictor is not None:
@@ -129,6 +131,14 @@ def publish(
         _make_room(output_dir, keep_last_n)
     shutil.rmtree(scratch)
     return final
+
+
+def _drop_copies(written: Path) -> None:
+    """Remove what the checkpointer copied from the checkpoint that a run started from."""
+    for folder in (FOLDER, MEMORY):
+        shutil.rmtree(written / folder, ignore_errors=True)
+    for file in (PROGRESS, MANIFEST):
+        (written / file).unlink(missing_ok=True)
 
 
 def _make_room(output_dir: Path, keep_last_n: int) -> None:

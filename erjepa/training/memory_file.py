@@ -36,9 +36,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from erjepa.replay import EpisodicReplay
-from erjepa.training.checkpoint import checkpoints
+from erjepa.training.checkpoint import MEMORY, checkpoints
 
-MEMORY = "memory"  # its folder in a checkpoint
 ABOUT, SLOTS, TEXTS = "memory.json", "slots.safetensors", "texts.jsonl"
 FORMAT, VERSION = "erjepa episodic memory", 1
 _BLOCK = 8192  # slots at a time

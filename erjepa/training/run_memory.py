@@ -17,13 +17,13 @@ from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.replay import EpisodicReplay, ReplayBatch, require_memory
 from erjepa.replay.retention import ORIGIN_BITS, kept_by_score
+from erjepa.training.checkpoint import MEMORY
 from erjepa.training.device import memory_of
 from erjepa.training.distributed import gather_interleaved, on_rank_zero
 from erjepa.training.example_errors import ExampleErrors, Visit
 from erjepa.training.manifest import MANIFEST, damage
 from erjepa.training.memory_file import (
     ABOUT,
-    MEMORY,
     SLOTS,
     TEXTS,
     StoredMemory,

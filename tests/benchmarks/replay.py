@@ -21,6 +21,7 @@ from torch import Tensor
 
 from erjepa.replay import EpisodicMemory, EpisodicReplay
 from erjepa.replay.addresses import Addresses
+from erjepa.training.memory_file import StoredMemory, write_memory
 from tests.benchmarks.device import DEVICE, ON_GPU, where
 from tests.benchmarks.setting import fresh_recipe, stepper
 from tests.benchmarks.timing import Row, Times, interleave, ratio
@@ -145,13 +146,14 @@ def bytes_row(memory: EpisodicMemory) -> Row:
 def checkpoint_rows(memory: EpisodicMemory) -> list[Row]:
     """Size of a memory in a checkpoint, and seconds to write and to read it."""
     name = f"replay, {memory.capacity} slots in a checkpoint"
+    replay = make_replay(1, "content")
+    replay.memory = memory
+    about = {"tokenizer": "", "origins": [""], "inherited": 0}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "memory.pt"
-        saving = seconds(lambda: torch.save(memory.state_dict(), path))
-        size = path.stat().st_size / GIB
-        loading = seconds(
-            lambda: memory.load_state_dict(torch.load(path, weights_only=True))
-        )
+        path = Path(folder)
+        saving = seconds(lambda: write_memory(path, replay, about))
+        size = sum(file.stat().st_size for file in path.iterdir()) / GIB
+        loading = seconds(lambda: StoredMemory(path).load_into(replay))
     return [
         Row(name, size, "GiB"),
         Row(f"{name}, saved in", saving, "s"),

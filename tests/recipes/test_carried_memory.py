@@ -191,6 +191,25 @@ def test_a_run_that_carries_on_resumes_bit_for_bit(base, earlier, other_data, tm
     assert any(v.example < 0 for v in visits)
 
 
+def test_a_run_from_another_s_checkpoint_keeps_none_of_its_files(
+    base, earlier, other_data, tmp_path
+):
+    cfg = carry_on(
+        base,
+        other_data,
+        tmp_path,
+        replay__weight=0,
+        checkpointer__checkpoint_dir=earlier / "epoch_0",
+        checkpointer__checkpoint_files="[model-00001-of-00001.safetensors]",
+    )
+    train(cfg)
+    theirs, ours = earlier / "epoch_0", tmp_path / "epoch_0"
+    assert (theirs / "memory").is_dir() and not (ours / "memory").exists()
+    weights = "adapter/adapter_model.safetensors"
+    assert (ours / weights).read_bytes() != (theirs / weights).read_bytes()
+    assert json.loads((ours / "progress.json").read_text())["steps"] == 3
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [
