@@ -156,8 +156,8 @@ class SparseAddressTable:
         _require_same_settings(state, {**own, "seed": state.get("seed")})
         if self.seed != state["seed"]:
             self.seed = state["seed"]
-            shape = self.projection.shape
-            self.projection.copy_(_projection(*shape, self.seed))
+            address_dim, embed_dim = self.projection.shape
+            self.projection.copy_(_projection(address_dim, embed_dim, self.seed))
         part = slice(start, start + len(state["indices"]))
         self._indices[part] = state["indices"].to(self._indices.device)
         self._values[part] = state["values"].to(self._values.device)

@@ -1,6 +1,6 @@
 """The memory of a run: built, carried on from an earlier run, saved and found again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,16 @@ from torch import Tensor
 from torchtune import utils
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets import Pair, PairedDataset
+from erjepa.datasets import ConcatenatedPairs, Pair, Pairs
 from erjepa.io import to_jsonl
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
-from erjepa.replay import EpisodicReplay, ReplayBatch, require_memory
+from erjepa.replay import (
+    EpisodicMemory,
+    EpisodicReplay,
+    ReplayBatch,
+    require_memory,
+)
 from erjepa.replay.retention import ORIGIN_BITS, kept_by_score
 from erjepa.training.checkpoint import MEMORY
 from erjepa.training.device import memory_of
@@ -103,12 +108,12 @@ class RunMemory:
             )
 
     def build(
-        self, dataset: PairedDataset, *, embed_dim: int, device: torch.device
+        self, dataset: Pairs, *, embed_dim: int, device: torch.device
     ) -> EpisodicReplay | None:
         """An empty memory for the pairs of ``dataset``; ``None`` if nothing is replayed.
 
         Args:
-            dataset (PairedDataset): all pairs of the run.
+            dataset (Pairs): all pairs of the run.
             embed_dim (int): of the model, H.
             device (torch.device): device of the run.
 
@@ -118,7 +123,7 @@ class RunMemory:
         self._dataset = dataset
         self._device = device
         self._origin_of: Tensor | None = None
-        if hasattr(dataset, "origin"):
+        if isinstance(dataset, ConcatenatedPairs):
             found = [dataset.origin(i) for i in range(len(dataset))]
             names = {origin.part: origin.name for origin in found}
             self._names = [names[i] for i in sorted(names)]
@@ -218,7 +223,8 @@ class RunMemory:
         if self._earlier is None or self.replay is None:
             return
         stored, memory = self._earlier, self.replay.memory
-        kept = kept_by_score(*stored.read("scores", "replay_counts"), memory.capacity)
+        scores, counts = stored.read("scores", "replay_counts")
+        kept = kept_by_score(scores, counts, memory.capacity)
         own = {"capacity": memory.capacity, "on_revisit": memory.on_revisit}
         are_kept = self._init_addresses == "kept"
         for start, state in stored.blocks():
@@ -237,7 +243,7 @@ class RunMemory:
         memory.disown(len(stored.about["origins"]) - stored.about["inherited"])
         self._inherited = stored.about["origins"]
         if not are_kept:
-            self._recompute_addresses(model, collator)
+            self._recompute_addresses(memory, model, collator)
         utils.log_rank_zero(
             log,
             f"{len(memory)} of the {len(stored)} pairs in {stored.folder} are carried on.",
@@ -245,9 +251,8 @@ class RunMemory:
 
     @torch.no_grad()
     def _recompute_addresses(
-        self, model: PackedDecoder, collator: PairCollator
+        self, memory: EpisodicMemory, model: PackedDecoder, collator: PairCollator
     ) -> None:
-        memory = self.replay.memory
         was_training = model.training
         model.eval()
         world_size, rank = dist.get_world_size(), dist.get_rank()
@@ -291,10 +296,10 @@ class RunMemory:
         )
         if len(self.replay) <= _MOST_TEXTS:
             with (folder / TEXTS).open("w") as file:
-                file.writelines(to_jsonl([row]) for row in self._rows())
+                rows = self._rows(self.replay.memory)
+                file.writelines(to_jsonl([row]) for row in rows)
 
-    def _rows(self) -> Sequence[dict[str, Any]]:
-        memory = self.replay.memory
+    def _rows(self, memory: EpisodicMemory) -> Iterator[dict[str, Any]]:
         columns = (memory.example_ids, memory.scores, memory.replay_counts)
         for slot, (example_id, score, count) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
