@@ -146,15 +146,16 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             pairs_of_a_step=self._sampler.examples_per_step,
             pairs=self._dataloader.dataset,  # type: ignore[arg-type]
         )
-        base, resumed, state = self.load_checkpoint()
-        rows = base["tok_embeddings.weight"][self._collator.predictor_ids]
+        base, resumed, predictor, state = self.load_checkpoint()
+        if predictor is None:
+            predictor = base["tok_embeddings.weight"][self._collator.predictor_ids]
         set_up_model(
             cfg,
             self._model,
             self._trained,
             base,
             resumed,
-            rows if state is None else state["predictor"],
+            predictor,
             dtype=self._dtype,
             device=self._device,
         )

@@ -82,6 +82,7 @@ class Run:
     model: Model
     tokenizer: AnyComponent
     checkpointer: Checkpointer
+    init_from: str | None = None
     resume_from_checkpoint: bool = False
     resume_changes: list[str] | None = None
     save_adapter_weights_only: bool = False

@@ -41,6 +41,8 @@ PREDICTOR = "predictor.pt"
 MEMORY = "memory"  # folder, see erjepa/training/memory_file.py
 SCRATCH = ".partial"  # the checkpointer's own output_dir
 BEST = "best"
+# Ranks of a machine share what they read.
+_MAPPED: dict[str, Any] = {"map_location": "cpu", "weights_only": True, "mmap": True}
 _NAME = re.compile(r"epoch_(\d+)(?:_step_(\d+))?$")
 _FLOPS_NAME = re.compile(r"flops_(\d+)$")
 
@@ -232,18 +234,38 @@ def load_resumable(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         tuple[dict[str, Any], dict[str, Any]]: trained weights in torchtune's format, and
         recipe state, ``predictor`` included.
     """
-    # Mapped, so that the ranks of a machine share what they read.
-    options: dict[str, Any] = {
-        "map_location": "cpu",
-        "weights_only": True,
-        "mmap": True,
-    }
-    state = torch.load(path / RECIPE_STATE, **options)
+    state = torch.load(path / RECIPE_STATE, **_MAPPED)
     if (path / ADAPTER).is_file():
-        trained = torch.load(path / ADAPTER, **options)
+        trained = torch.load(path / ADAPTER, **_MAPPED)
     else:
         trained = state.pop("weights")
     return trained, {**state, "predictor": load_predictor(path)}
+
+
+def load_trained(path: Path, key: str) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Trained weights that another run starts from.
+
+    Args:
+        path (Path): a checkpoint, or the folder of a run, of which the newest is taken.
+        key (str): that names it, for the message.
+
+    Returns:
+        tuple[dict[str, Tensor], Tensor | None]: the adapter in torchtune's format, and the
+        embeddings of the predictor tokens, [k, H], if they were trained.
+
+    Raises:
+        FileNotFoundError: if there is no adapter.
+        ValueError: if it is not what was written.
+    """
+    for folder in (path, *reversed(checkpoints(path))):
+        if (folder / ADAPTER).is_file():
+            require_intact(folder, [ADAPTER, f"{PREDICTOR}*"])
+            return torch.load(folder / ADAPTER, **_MAPPED), load_predictor(folder)
+    raise FileNotFoundError(
+        f"{key}={path} holds no {ADAPTER}. Give the output_dir of a run that trained adapters, "
+        "or one of its checkpoints; to start from whole weights, set "
+        "checkpointer.checkpoint_dir."
+    )
 
 
 def require_intact(path: Path, patterns: Iterable[str]) -> None:

@@ -36,13 +36,16 @@ class Loaded(NamedTuple):
 
     Args:
         base (dict[str, Tensor]): weights of the base model, by name.
-        trained (dict[str, Tensor] | None): trained weights, of a run that is gone on with.
-        state (dict[str, Any] | None): its recipe state; ``checkpoint``, where it was read; and
+        trained (dict[str, Tensor] | None): trained weights, of a run that is gone on with or
+            of ``init_from``.
+        predictor (Tensor | None): embeddings of the predictor tokens, of the same, [k, H].
+        state (dict[str, Any] | None): the recipe state of a run that is gone on with; ``checkpoint``, where it was read; and
             ``changed``: the keys that differ from the run which saved it.
     """
 
     base: dict[str, Tensor]
     trained: dict[str, Tensor] | None
+    predictor: Tensor | None
     state: dict[str, Any] | None
 
 
@@ -72,6 +75,7 @@ class RunCheckpoints:
         self._write_memory = write_memory
         self._output_dir = Path(cfg.output_dir)
         self._resume = cfg.resume_from_checkpoint
+        self._init_from = cfg.init_from
         self._flops_budgets = list(cfg.checkpoint_at_flops or [])
         self._lock: FolderLock | None = None
         on_rank_zero(self._claim)
@@ -132,9 +136,10 @@ class RunCheckpoints:
             has_adapters=trained.has_adapters,
             adapter_only=self._adapter_only,
         )
-        resumed, state, epochs = None, None, self._epochs
+        resumed, predictor, state, epochs = None, None, None, self._epochs
         if path is not None:
             resumed, state = checkpoint.load_resumable(path)
+            predictor = state["predictor"]
             state["changed"] = changed_keys(
                 state["fingerprint"], self._fingerprint, self._resume_changes, path
             )
@@ -142,8 +147,12 @@ class RunCheckpoints:
             self._saved_at = state["totals"]["steps"]
             epochs -= state["epoch"]
             utils.log_rank_zero(log, f"Resuming from {path}.")
+        elif self._init_from is not None:
+            start = Path(self._init_from)
+            resumed, predictor = checkpoint.load_trained(start, "init_from")
+            utils.log_rank_zero(log, f"Starting from the trained weights of {start}.")
         on_rank_zero(lambda: self._require_space(epochs))
-        return Loaded(base, resumed, state)
+        return Loaded(base, resumed, predictor, state)
 
     def _require_space(self, epochs: int) -> None:
         one, free = self._sizes.whole, free_bytes(self._output_dir)

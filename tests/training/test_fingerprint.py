@@ -19,7 +19,13 @@ from tests.recipes.harness import make_config
 # Where, how long and how fast a run runs, how it is cut, and what it reports.
 FREE = {
     *("output_dir", "base_model", "checkpointer", "metric_logger", "profiler"),
-    *("resume_from_checkpoint", "resume_changes", "keep_best", "keep_last_n"),
+    *(
+        "init_from",
+        "resume_from_checkpoint",
+        "resume_changes",
+        "keep_best",
+        "keep_last_n",
+    ),
     *("save_adapter_weights_only", "save_every_n_steps", "checkpoint_at_flops"),
     *("epochs", "stop", "device", "compile", "num_workers", "cudnn_deterministic_mode"),
     *("enable_activation_checkpointing", "enable_activation_offloading"),
