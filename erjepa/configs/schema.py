@@ -197,7 +197,11 @@ class Run:
 
 # What other projects, and the paper, call a key; and keys of a section without its name.
 SYNONYMS = {
-    **{key: f"replay.{key}" for key in inspect.signature(validate_replay).parameters},
+    **{
+        key: f"replay.{key}"
+        for key in inspect.signature(validate_replay).parameters
+        if key not in inspect.signature(Run).parameters
+    },
     **{key: f"stop.{key}" for key in inspect.signature(Stop).parameters},
     **dict.fromkeys(("lr", "learning_rate"), "optimizer.lr"),
     "weight_decay": "optimizer.weight_decay",
