@@ -69,6 +69,7 @@ def test_neighbors(tmp_path, address):
     ((first, cosine),) = neighbors.of(3, 1)
     if address == "dense":  # sparse ones of four numbers keep a single one
         assert first == 4 and cosine == pytest.approx(1.25**-0.5)
+    assert {slot for slot, _ in neighbors.of(3, 9)} == {0, 1, 2, 4}
     nearest, distances = neighbors.nearest()
     assert nearest[:2] == [1, 0]
     assert distances[:2] == pytest.approx([0, 0], abs=1e-6)
@@ -81,7 +82,7 @@ def test_trajectories_count_what_is_learned_and_lost():
     low, high = math.log(2) - 0.01, math.log(2) + 0.01
     visits = [
         Visit(step, 7, step > 1, error, 0.0)
-        for step, error in enumerate([high, low, low, high, low, high], start=1)
+        for step, error in enumerate([low, low, low, high, low, high], start=1)
     ]
     found = trajectories([*visits, Visit(6, 8, False, low, 0.0)])
     assert found[7].forgetting_events == 2 and found[8].forgetting_events == 0
