@@ -13,6 +13,7 @@ from torchtune import config, training, utils
 from torchtune.recipe_interfaces import FTRecipeInterface
 
 import erjepa.configs
+from erjepa.checkpoints.fingerprint import fingerprint
 from erjepa.datasets import Pair, build_dataset
 from erjepa.evaluation.validation import Validation
 from erjepa.packing import BLOCK, PackedBatch
@@ -20,7 +21,6 @@ from erjepa.replay import ReplayBatch
 from erjepa.training.data import pair_collators, training_pairs
 from erjepa.training.device import run_device
 from erjepa.training.distributed import process_group
-from erjepa.training.fingerprint import fingerprint
 from erjepa.training.metrics import MetricsLog, step_metrics
 from erjepa.training.model import activation_offloading, build_model, set_up_model
 from erjepa.training.passes import Passes, PassResult, StepTotals

@@ -11,10 +11,10 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from torchtune import config
 
+from erjepa.checkpoints.memory_file import TEXTS, StoredMemory
+from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
 from erjepa.replay.retention import ORIGIN_BITS
-from erjepa.training.memory_file import TEXTS, StoredMemory
-from erjepa.training.pair_texts import PairTexts
 
 CONFIG = "torchtune_config.yaml"  # that a run leaves in its folder
 _AT_A_TIME = 256  # addresses compared with all slots

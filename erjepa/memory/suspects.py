@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, Visit, read_visits
+from erjepa.checkpoints.memory_file import StoredMemory, find_memory
 from erjepa.memory.reading import Neighbors, Slot, read_slots
 from erjepa.memory.trajectories import Trajectory, flag, trajectories
-from erjepa.training.example_errors import EXAMPLE_ERRORS, Visit, read_visits
-from erjepa.training.memory_file import StoredMemory, find_memory
 
 # Comparing each slot with all takes as many cosines as this number's square.
 MOST_COMPARED = 20_000

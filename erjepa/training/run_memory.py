@@ -11,6 +11,18 @@ from torch import Tensor
 from torchtune import utils
 from torchtune.modules.transforms import Transform
 
+from erjepa.checkpoints.checkpoint import MEMORY
+from erjepa.checkpoints.example_errors import ExampleErrors, Visit
+from erjepa.checkpoints.manifest import MANIFEST, damage
+from erjepa.checkpoints.memory_file import (
+    ABOUT,
+    SLOTS,
+    TEXTS,
+    StoredMemory,
+    find_memory,
+    write_memory,
+)
+from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.datasets import ConcatenatedPairs, Pair, Pairs
 from erjepa.io import to_jsonl
 from erjepa.objective import PackedDecoder
@@ -22,20 +34,8 @@ from erjepa.replay import (
     require_memory,
 )
 from erjepa.replay.retention import ORIGIN_BITS, kept_by_score
-from erjepa.training.checkpoint import MEMORY
 from erjepa.training.device import memory_of
 from erjepa.training.distributed import gather_interleaved, on_rank_zero
-from erjepa.training.example_errors import ExampleErrors, Visit
-from erjepa.training.manifest import MANIFEST, damage
-from erjepa.training.memory_file import (
-    ABOUT,
-    SLOTS,
-    TEXTS,
-    StoredMemory,
-    find_memory,
-    write_memory,
-)
-from erjepa.training.pair_texts import PairTexts
 from erjepa.training.passes import PassResult
 
 log = utils.get_logger("INFO")

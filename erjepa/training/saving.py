@@ -12,20 +12,20 @@ from omegaconf import DictConfig
 from torch import Tensor
 from torchtune import config, training, utils
 
-from erjepa.objective import PackedDecoder
-from erjepa.training import checkpoint
-from erjepa.training.distributed import on_rank_zero
-from erjepa.training.fingerprint import changed_keys, digest_of_weights
-from erjepa.training.lock import FolderLock
-from erjepa.training.model_card import write_model_card
-from erjepa.training.progress import RunProgress
-from erjepa.training.signals import resuming_command
-from erjepa.training.space import (
+from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.fingerprint import changed_keys, digest_of_weights
+from erjepa.checkpoints.lock import FolderLock
+from erjepa.checkpoints.model_card import write_model_card
+from erjepa.checkpoints.space import (
     checkpoint_sizes,
     free_bytes,
     is_full_disk,
     readable,
 )
+from erjepa.objective import PackedDecoder
+from erjepa.training.distributed import on_rank_zero
+from erjepa.training.progress import RunProgress
+from erjepa.training.signals import resuming_command
 from erjepa.training.trained import Trained
 
 log = utils.get_logger("INFO")

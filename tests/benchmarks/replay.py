@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from erjepa.checkpoints.memory_file import StoredMemory, write_memory
 from erjepa.replay import EpisodicMemory, EpisodicReplay
 from erjepa.replay.addresses import Addresses
-from erjepa.training.memory_file import StoredMemory, write_memory
 from tests.benchmarks.device import DEVICE, ON_GPU, where
 from tests.benchmarks.setting import fresh_recipe, stepper
 from tests.benchmarks.timing import Row, Times, interleave, ratio

@@ -8,14 +8,14 @@ import re
 import pytest
 import torch
 
+from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, Visit
+from erjepa.checkpoints.memory_file import find_memory, write_memory
 from erjepa.memory.__main__ import main
 from erjepa.memory.page import page
 from erjepa.memory.reading import Neighbors, read_slots
 from erjepa.memory.suspects import read_suspects
 from erjepa.memory.trajectories import Trajectory, flag, stay_hard, trajectories
 from erjepa.replay import EpisodicReplay
-from erjepa.training.example_errors import EXAMPLE_ERRORS, Visit
-from erjepa.training.memory_file import find_memory, write_memory
 
 # Slots 0 and 1 have one source and two targets; 2 to 4 differ.
 SOURCES = torch.tensor(

@@ -7,8 +7,8 @@ import shutil
 import pytest
 import torch
 
-from erjepa.training.example_errors import EXAMPLE_ERRORS, read_visits
-from erjepa.training.memory_file import find_memory
+from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
+from erjepa.checkpoints.memory_file import find_memory
 from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
 from tests.conftest import write_records
 from tests.recipes.harness import (

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from erjepa.training import checkpoint
+from erjepa.checkpoints import checkpoint
 from tests.recipes.harness import make_config, overrides_for, train
 
 SETTINGS = {"batch_size": 8, "epochs": 1, "replay__selection": "uniform"}

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 import torch
 
-from erjepa.training import checkpoint
+from erjepa.checkpoints import checkpoint
 from erjepa.training.saving import RunCheckpoints
 from erjepa_recipe.finetune_erjepa import (
     FinetuneRecipeERJEPA as Recipe,

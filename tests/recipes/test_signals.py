@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from erjepa.training import checkpoint
+from erjepa.checkpoints import checkpoint
 from erjepa.training.signals import StopSignals, end_with_launcher
 from erjepa_recipe.finetune_erjepa import (
     FinetuneRecipeERJEPA as Recipe,

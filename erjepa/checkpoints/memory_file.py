@@ -35,8 +35,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from erjepa.checkpoints.checkpoint import MEMORY, checkpoints
 from erjepa.replay import EpisodicReplay
-from erjepa.training.checkpoint import MEMORY, checkpoints
 
 ABOUT, SLOTS, TEXTS = "memory.json", "slots.safetensors", "texts.jsonl"
 FORMAT, VERSION = "erjepa episodic memory", 1

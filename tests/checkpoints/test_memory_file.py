@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from erjepa.checkpoints import memory_file
+from erjepa.checkpoints.memory_file import find_memory, write_memory
 from erjepa.replay import EpisodicReplay
-from erjepa.training import memory_file
-from erjepa.training.memory_file import find_memory, write_memory
 
 ABOUT = {"tokenizer": "x", "origins": ["a.jsonl"], "inherited": 0, "replay": {}}
 

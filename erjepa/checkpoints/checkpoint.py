@@ -4,8 +4,8 @@ A checkpoint is one folder of ``output_dir``: ``epoch_0`` after the first epoch,
 ``epoch_1_step_40`` within the second, ``flops_0`` at the first of ``checkpoint_at_flops``. It
 holds what torchtune's checkpointer writes (weights, adapter, their configs),
 ``progress.json``: where the run was, ``predictor.pt``: the embeddings of the predictor
-tokens, where they are trained, ``memory``: the episodic memory, and ``manifest.json``: the size and SHA-256 of each file. The
-newest of an epoch or step also have ``recipe_state.pt``: all that a run needs to go on as if
+tokens, where they are trained, ``memory``: the episodic memory, and ``manifest.json``: the
+size and SHA-256 of each file. The newest of an epoch or step also have ``recipe_state.pt``: all that a run needs to go on as if
 it had not stopped; without adapters that includes the weights in the precision that they are
 trained in, where the model's files are rounded. Those at FLOPs are for scoring, and so is
 ``best``, a link to the one that did best on validation, ``best_step_80``.
@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 from torchtune import utils
 
-from erjepa.training.manifest import MANIFEST, damage, write_manifest
-from erjepa.training.model_card import CARD
-from erjepa.training.peft_adapter import FOLDER, set_peft_adapter_apart
+from erjepa.checkpoints.manifest import MANIFEST, damage, write_manifest
+from erjepa.checkpoints.model_card import CARD
+from erjepa.checkpoints.peft_adapter import FOLDER, set_peft_adapter_apart
 
 log = utils.get_logger("INFO")
 
@@ -38,7 +38,7 @@ RECIPE_STATE = "recipe_state.pt"
 ADAPTER = "adapter_model.pt"
 PROGRESS = "progress.json"
 PREDICTOR = "predictor.pt"
-MEMORY = "memory"  # folder, see erjepa/training/memory_file.py
+MEMORY = "memory"  # folder, see erjepa/checkpoints/memory_file.py
 SCRATCH = ".partial"  # the checkpointer's own output_dir
 BEST = "best"
 # Ranks of a machine share what they read.

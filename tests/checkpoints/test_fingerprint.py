@@ -6,14 +6,14 @@ from dataclasses import fields
 import pytest
 import torch
 
-from erjepa.configs.schema import Run
-from erjepa.datasets import Pair
-from erjepa.training.fingerprint import (
+from erjepa.checkpoints.fingerprint import (
     DECIDING,
     changed_keys,
     digest_of_weights,
     fingerprint,
 )
+from erjepa.configs.schema import Run
+from erjepa.datasets import Pair
 from tests.recipes.harness import make_config
 
 # Where, how long and how fast a run runs, how it is cut, and what it reports.

@@ -17,7 +17,7 @@ class Visit(NamedTuple):
 
     Args:
         step (int): of the run, 1-based.
-        example (int): its id in the memory, see :mod:`erjepa.training.memory_file`.
+        example (int): its id in the memory, see :mod:`erjepa.checkpoints.memory_file`.
         replayed (bool): whether from the memory, not as a new pair.
         lm_loss (float): cross-entropy a token of the target, in nats, before the update.
         jepa_loss (float): :math:`d(p, z^a)` before the update.

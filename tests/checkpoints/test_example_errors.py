@@ -3,7 +3,7 @@
 import pytest
 import torch.distributed as dist
 
-from erjepa.training.example_errors import ExampleErrors, Visit, read_visits
+from erjepa.checkpoints.example_errors import ExampleErrors, Visit, read_visits
 
 VISITS = [
     Visit(1, 4, False, 0.5, 0.25),
