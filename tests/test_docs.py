@@ -28,7 +28,7 @@ from omegaconf import OmegaConf
 
 from erjepa.configs import complete, load
 from erjepa.experiment.config import load_experiment
-from erjepa.report.sections import SECTIONS
+from erjepa.report.build import SECTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
