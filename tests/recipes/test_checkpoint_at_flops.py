@@ -87,7 +87,7 @@ def test_content(base, data, tmp_path, by_step, budgets):
     # They leave resuming as it is.
     *older, newest = checkpoint.checkpoints(tmp_path)
     assert [path.name for path in (*older, newest)] == ["epoch_0", "epoch_1"]
-    assert checkpoint.resumable_checkpoints(tmp_path) == [newest]
+    assert checkpoint.resumable_checkpoints(tmp_path) == [*older, newest]
     assert checkpoint.load_progress(newest)["epoch"] == 2
 
 

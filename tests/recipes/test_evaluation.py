@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from torchtune import config, utils
 
 from erjepa.checkpoints.checkpoint import load_predictor
+from erjepa.checkpoints.manifest import MANIFEST
 from erjepa.datasets import predictor_token_ids
 from erjepa_recipe import evaluate_erjepa
 from tests.recipes.harness import (
@@ -87,6 +88,7 @@ def test_merged_weights_are_those_that_are_exported(trained, tmp_path):
     """The adapter lies beside other weights, of which only merged=True can know."""
     both = tmp_path / "both"
     shutil.copytree(trained / "epoch_0", both)
+    (both / MANIFEST).unlink()  # of other weights
     base = Path(tiny(tmp_path).checkpointer.checkpoint_dir)
     (file,) = both.glob("model*.safetensors")
     shutil.copy(base / "model.safetensors", file)

@@ -71,8 +71,9 @@ def test_pairs_and_packing_can_be_given_to_a_spawned_process(base, data, tmp_pat
         loader = recipe._dataloader
         parts = (loader.dataset, loader.collate_fn)
         dataset, collate = pickle.loads(pickle.dumps(parts))
-        (given,), (own,) = collate(dataset[:3]), loader.collate_fn(loader.dataset[:3])
-        return list(dataset) == list(loader.dataset), given.tokens.equal(own.tokens)
+        pairs, unpickled = (list(part) for part in (loader.dataset, dataset))
+        (given,), (own,) = collate(unpickled[:3]), loader.collate_fn(pairs[:3])
+        return unpickled == pairs, given.tokens.equal(own.tokens)
 
     overrides = overrides_for(base, data, tmp_path, stop__steps=1)
     assert train(make_config(overrides), 1, give) == [(True, True)]

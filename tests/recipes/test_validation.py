@@ -362,7 +362,9 @@ def test_a_resumed_run_keeps_its_validation_pairs(base, data, tmp_path, uninterr
         for key, value in override.items():
             section, name = key.split("__")
             cfg[section][name] = value
-        with pytest.raises(ValueError, match="written with validation.size and .seed"):
+        with pytest.raises(
+            ValueError, match=rf"{key}: .* there, {value} here".replace("__", ".")
+        ):
             train(cfg, 2)
 
 
