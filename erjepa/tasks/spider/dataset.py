@@ -20,7 +20,6 @@ A source text names its database in its first line, in every prompt:
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
