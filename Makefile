@@ -19,7 +19,7 @@ test-all: test  ## the slow ones as well, one at a time: some take 20 GiB
 	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/installed
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 demo: $(VENV)/installed  ## train ER-JEPA on the embedded model and pairs, and score it
 	$(BIN)/python -m erjepa.demo

@@ -19,15 +19,15 @@ from torchtune.config._utils import _get_component_from_path
 from torchtune.modules.transforms import Transform
 from tqdm import tqdm
 
+from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.model_card import CONFIG
 from erjepa.command_line import CommandLine
 from erjepa.configs import complete, load, require_files
 from erjepa.datasets import Pairs, build_dataset, components
 from erjepa.evaluation.generation import batches_of_like_length, generate_greedy
 from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.io import read_jsonl, require_utf8, to_jsonl, write_whole
-from erjepa.training import checkpoint
 from erjepa.training.device import run_device
-from erjepa.training.model_card import CONFIG
 
 
 def answers(

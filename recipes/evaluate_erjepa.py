@@ -11,6 +11,8 @@ from torchtune.modules.peft import get_adapter_params
 from tqdm import tqdm
 
 import erjepa.configs
+from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.model_card import datasets_of, write_model_card
 from erjepa.datasets import (
     build_dataset,
     components,
@@ -30,10 +32,8 @@ from erjepa.tasks.score import (
     score_predictions,
 )
 from erjepa.tasks.summary import verbatim_overlap
-from erjepa.training import checkpoint
 from erjepa.training.device import run_device
 from erjepa.training.distributed import process_group
-from erjepa.training.model_card import datasets_of, write_model_card
 from erjepa.training.signals import end_with_launcher
 
 log = utils.get_logger("INFO")

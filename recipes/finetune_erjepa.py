@@ -6,28 +6,29 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torchtune import config, training, utils
 from torchtune.recipe_interfaces import FTRecipeInterface
 
 import erjepa.configs
+from erjepa.checkpoints.fingerprint import fingerprint
 from erjepa.datasets import Pair, build_dataset
 from erjepa.evaluation.validation import Validation
 from erjepa.packing import BLOCK, PackedBatch
-from erjepa.replay import EpisodicReplay, ReplayBatch, require_memory
+from erjepa.replay import ReplayBatch
 from erjepa.training.data import pair_collators, training_pairs
-from erjepa.training.device import memory_of, run_device
+from erjepa.training.device import run_device
 from erjepa.training.distributed import process_group
-from erjepa.training.fingerprint import fingerprint
 from erjepa.training.metrics import MetricsLog, step_metrics
 from erjepa.training.model import activation_offloading, build_model, set_up_model
 from erjepa.training.passes import Passes, PassResult, StepTotals
 from erjepa.training.progress import RunProgress
 from erjepa.training.recipe_state import RecipeState
 from erjepa.training.replay_probe import ReplayProbe
-from erjepa.training.saving import RunCheckpoints
+from erjepa.training.run_memory import RunMemory
+from erjepa.training.saving import Loaded, RunCheckpoints
 from erjepa.training.signals import StopSignals, end_with_launcher
 from erjepa.training.summary import log_summary
 
@@ -69,7 +70,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             cfg.trainable_dtype or cfg.dtype, device=self._device
         )
         self._world_size, self._rank = utils.get_world_size_and_rank()
-        self._is_rank_zero = self._rank == 0
         self._seed = training.set_seed(
             seed=cfg.seed, debug_mode=cfg.cudnn_deterministic_mode
         )
@@ -89,14 +89,14 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     def setup(self, cfg: DictConfig) -> None:
         """Build everything; whatever can be wrong in the config fails before weights load."""
         self._require_whole_blocks(cfg)
-        replay = OmegaConf.to_container(cfg.replay or {"weight": 0}, resolve=True)
         self._loss_fn = config.instantiate(cfg.loss)
         erjepa.configs.require_files(cfg)
-        self._checkpoints = RunCheckpoints(cfg, self._device)
         tokenizer = config.instantiate(cfg.tokenizer)
+        self._memory = RunMemory(cfg, tokenizer)
+        self._checkpoints = RunCheckpoints(cfg, self._device, self._memory.write)
         self._dataset = build_dataset(cfg.dataset, tokenizer)
         views = cfg.views
-        if self._loss_fn.jepa_weight == 0 and replay.get("weight", 1.0) == 0:
+        if self._loss_fn.jepa_weight == 0 and not self._memory.is_on:
             views = "none"  # plain SFT: nothing reads the embeddings of the views
         self._has_views = views != "none"
         num_predictor_tokens = cfg.num_predictor_tokens if self._has_views else 0
@@ -109,8 +109,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
         forward_context = activation_offloading(cfg, self._model, self._device)
         embeddings = self._model.decoder.tok_embeddings
-        if replay.get("weight", 1.0):
-            require_memory(memory_of(self._device), embeddings.embedding_dim, **replay)
+        self._replay = self._memory.build(
+            self._dataset, embed_dim=embeddings.embedding_dim, device=self._device
+        )
         self._collator, self._replay_collator = pair_collators(
             cfg,
             tokenizer,
@@ -145,15 +146,16 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             pairs_of_a_step=self._sampler.examples_per_step,
             pairs=self._dataloader.dataset,  # type: ignore[arg-type]
         )
-        base, resumed, state = self.load_checkpoint()
-        rows = base["tok_embeddings.weight"][self._collator.predictor_ids]
+        base, resumed, predictor, state = self.load_checkpoint()
+        if predictor is None:
+            predictor = base["tok_embeddings.weight"][self._collator.predictor_ids]
         set_up_model(
             cfg,
             self._model,
             self._trained,
             base,
             resumed,
-            rows if state is None else state["predictor"],
+            predictor,
             dtype=self._dtype,
             device=self._device,
         )
@@ -166,14 +168,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             has_views=self._has_views,
             keep_gathered=not cfg.fsdp_reshard_after_forward,
         )
-        self._replay = None
-        if replay.get("weight", 1.0):
-            self._replay = EpisodicReplay(
-                **replay,
-                embed_dim=embeddings.embedding_dim,
-                seed=self._seed,
-                device=self._device,
-            )
         self._optimizer = config.instantiate(
             cfg.optimizer, [p for p in self._model.parameters() if p.requires_grad]
         )
@@ -189,12 +183,14 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._model,
             self._optimizer,
             self._lr_scheduler,
-            self._replay,
             self._run,
             self._device,
         )
-        if state is not None:
+        if state is None:
+            self._memory.start(self._model, self._replay_collator)
+        else:
             self._state.load_state_dict(state)
+            self._memory.go_on(state["checkpoint"], self._run.steps)
 
     def _require_whole_blocks(self, cfg: DictConfig) -> None:
         row_length = cfg.row_length
@@ -225,9 +221,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         replayed, replay_totals, probe = None, StepTotals(0, 0, 0, 0), None
         if self._replay is not None:
             self._require_finite(new)
+            ids = self._memory.ids(new.example_ids)
             segments = [self._dataset[i].segments for i in new.example_ids.tolist()]
             addresses = self._replay.encode(new.source)
-            draw = self._replay.draw(new.example_ids, segments, addresses)
+            draw = self._replay.draw(ids, segments, addresses)
             batches = self._replay_batches(draw)
             replay_totals = self._passes.totals(batches)
             if is_probed and replay_totals.pairs:
@@ -249,7 +246,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         # Update of the memory: refresh what was replayed, then store what is new.
         if self._replay is not None and replayed is not None:
             self._replay.refresh(draw, replayed.jepa)
-            self._replay.write(new.example_ids, segments, addresses, new.jepa)
+            self._replay.write(ids, segments, addresses, new.jepa)
+            self._memory.log_errors(self._run.steps + 1, new, draw, replayed)
 
         metrics = self._metrics(new, new_totals, replayed, replay_totals, grad_norm)
         return metrics if probe is None else {**metrics, **probe.metrics}
@@ -290,7 +288,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         raise RuntimeError(
             f"The {what} is not finite at step {self._run.steps + 1}. Stopping before the "
             "optimizer update; the step's examples are "
-            f"{', '.join(map(self._dataset.where, ids))}."
+            f"{', '.join(map(self._memory.where, ids))}."
         )
 
     # ------------------------------------------------------------ the training loop
@@ -307,8 +305,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         with self._stop_signals:
             while not (self._run.is_over() or self.exit_code):
                 self._train_epoch()
-            if self.exit_code:
-                self._save_and_say_how_to_go_on()
+            if self.exit_code and not self._checkpoints.is_saved(self._run):
+                self.save_checkpoint()
         self._profiler.stop()
 
     def _train_epoch(self) -> None:
@@ -335,13 +333,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
                 self.save_checkpoint()
             if run.has_reached_stop():
                 break
-
-    def _save_and_say_how_to_go_on(self) -> None:
-        if not self._checkpoints.is_saved(self._run):
-            self.save_checkpoint()
-        if self._is_rank_zero:
-            print(self._checkpoints.way_on(self._run), flush=True)
-        dist.barrier()  # the launcher ends the others once one has left
 
     @property
     def exit_code(self) -> int:
@@ -387,9 +378,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     # ------------------------------------------------------------- checkpoints
 
-    def load_checkpoint(
-        self,
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]:
+    def load_checkpoint(self) -> Loaded:
         """Base weights; trained weights and recipe state as well when resuming."""
         return self._checkpoints.load(self._model, self._trained, self._fingerprint)
 
@@ -409,8 +398,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
 
     def cleanup(self) -> None:
-        """Close the log, give up ``output_dir`` and leave the process group."""
+        """Close the log, say how to go on after a signal, and leave ``output_dir``."""
         self._metrics_log.close()
+        if self.exit_code:
+            self._checkpoints.say_way_on(self._run)
         self._checkpoints.close()
         dist.destroy_process_group()
 

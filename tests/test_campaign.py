@@ -4,8 +4,8 @@ from itertools import count
 
 import pytest
 
+from erjepa.checkpoints import checkpoint
 from erjepa.datasets import paired
-from erjepa.training import checkpoint
 from tests.campaign import files, inputs, queries
 from tests.campaign.attack import Attack, rng_of
 

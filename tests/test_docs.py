@@ -5,7 +5,8 @@ by page from top to bottom, in a folder with the files that the page shows (fenc
 as in ``json pairs.jsonl``):
 
     a file that the page shows; python -m MODULE --help, --sections, or erjepa.configs,
-    erjepa.experiment show, erjepa.generate of such a run, erjepa.stats, erjepa.tasks.score; and tune run with a config of the demo's model and a stop.steps, or that
+    erjepa.experiment show, erjepa.memory or erjepa.generate of such a run, erjepa.stats,
+    erjepa.tasks.score; and tune run with a config of the demo's model and a stop.steps, or that
     scores what such a run wrote
 
 The others are checked to mean something: recipe, config, keys, modules, targets, extras exist.
@@ -27,7 +28,7 @@ from omegaconf import OmegaConf
 
 from erjepa.configs import complete, load
 from erjepa.experiment.config import load_experiment
-from erjepa.report.sections import SECTIONS
+from erjepa.report.build import SECTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -37,6 +38,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 QUICK_MODULES = (
     "erjepa.configs",
     "erjepa.generate",
+    "erjepa.memory",
     "erjepa.stats",
     "erjepa.tasks.score",
 )

@@ -16,7 +16,7 @@ def run(base, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     settings = {"epochs": 1, "stop__steps": 4, "max_new_tokens": 5, "batch_size": 8}
     settings["eval_batch_size"] = 44
-    overrides = overrides_for(base, data, folder, **settings, optimizer__lr=0.03)
+    overrides = overrides_for(base, data, folder, **settings, optimizer__lr=0.001)
     overrides += [f"eval_{o}" for o in overrides if o.startswith("dataset")]
     cfg = make_config([*overrides, "save_every_n_steps=2"])
     train(cfg)
@@ -45,6 +45,7 @@ def test_a_file_is_answered_as_evaluation_does(run, tmp_path, capsys):
     found = [json.loads(line) for line in output.read_text().splitlines()]
     keys = ("prompt", "output", "tokens", "finished")
     assert found == [{key: p[key] for key in keys} for p in expected]
+    assert len({answer["output"] for answer in found}) > 4
     assert f"44 answers of {run / 'epoch_0_step_4'} are in" in capsys.readouterr().out
 
 

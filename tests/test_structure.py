@@ -15,23 +15,29 @@ MAY_IMPORT = {
     "command_line": set(),
     "replay": set(),
     "configs": {"replay", "command_line"},
-    "training": {"datasets", "packing", "objective", "io"},
     "datasets": {"io"},
-    "tasks": {"datasets", "io", "command_line"},
-    "stats": {"datasets", "packing", "configs", "command_line"},
     "packing": {"datasets"},
     "objective": {"packing"},
+    "tasks": {"datasets", "io", "command_line"},
     "models": {"tasks", "command_line"},
-    "evaluation": {"datasets", "packing", "objective", "tasks", "training", "io"},
+    "checkpoints": {"datasets", "replay", "io"},
+    "memory": {"checkpoints", "replay", "io"},
+    "training": {"checkpoints", "datasets", "packing", "objective", "replay", "io"},
+    "evaluation": {
+        *("checkpoints", "datasets", "packing", "objective", "tasks", "training", "io"),
+    },
     "analysis": {"tasks"},
     "report": {"analysis", "io", "command_line"},
-    "generate": {
-        *("configs", "datasets", "evaluation", "training", "io", "command_line"),
+    "experiment": {
+        *("checkpoints", "configs", "evaluation", "training", "report", "io"),
+        "command_line",
     },
     "demo": {"analysis", "io", "command_line"},
-    "experiment": {
-        *("configs", "evaluation", "training", "report", "io", "command_line"),
+    "generate": {
+        *("checkpoints", "configs", "datasets", "evaluation", "training", "io"),
+        "command_line",
     },
+    "stats": {"datasets", "packing", "configs", "command_line"},
 }
 
 

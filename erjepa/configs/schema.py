@@ -82,6 +82,7 @@ class Run:
     model: Model
     tokenizer: AnyComponent
     checkpointer: Checkpointer
+    init_from: str | None = None
     resume_from_checkpoint: bool = False
     resume_changes: list[str] | None = None
     save_adapter_weights_only: bool = False
@@ -143,6 +144,7 @@ class Run:
     metric_logger: AnyComponent
     log_every_n_steps: Count = 1
     log_replay_gradients_every_n_steps: Count | None = None
+    log_example_errors: bool = False
     log_peak_memory_stats: bool = False
     profiler: Profiler | None = None
 
@@ -195,7 +197,11 @@ class Run:
 
 # What other projects, and the paper, call a key; and keys of a section without its name.
 SYNONYMS = {
-    **{key: f"replay.{key}" for key in inspect.signature(validate_replay).parameters},
+    **{
+        key: f"replay.{key}"
+        for key in inspect.signature(validate_replay).parameters
+        if key not in inspect.signature(Run).parameters
+    },
     **{key: f"stop.{key}" for key in inspect.signature(Stop).parameters},
     **dict.fromkeys(("lr", "learning_rate"), "optimizer.lr"),
     "weight_decay": "optimizer.weight_decay",

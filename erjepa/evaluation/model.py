@@ -10,7 +10,7 @@ from torchtune import config, training
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.peft import get_adapter_params
 
-from erjepa.training import checkpoint
+from erjepa.checkpoints import checkpoint
 from erjepa.training.adapters import initial_adapter_state
 from erjepa.training.weights import require_same_model
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from erjepa.checkpoints.model_card import datasets_of
 from erjepa.io import PREDICTIONS, to_jsonl
 from erjepa.tasks.score import write_scores
-from erjepa.training.model_card import datasets_of
 
 _SETTINGS = "settings.json"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import erjepa.configs
+from erjepa.checkpoints import checkpoint
 from erjepa.experiment.config import (
     BATCH_SIZE_TIMES,
     TOKENS_OF,
@@ -14,7 +15,6 @@ from erjepa.experiment.config import (
     config_of,
     slug,
 )
-from erjepa.training import checkpoint
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from erjepa.checkpoints import checkpoint
 from erjepa.experiment.cells import Cell
 from erjepa.experiment.config import Experiment
 from erjepa.io import EXPERIMENT, PREDICTIONS, SUMMARY, Result, write_whole
-from erjepa.training import checkpoint
 
 CELLS = "cells"
 # Where and how to run, and what to print, may change between runs of one experiment.

@@ -20,6 +20,8 @@ from pathlib import Path
 from subprocess import Popen
 from typing import NamedTuple
 
+from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.lock import FolderLock
 from erjepa.experiment import processes
 from erjepa.experiment.cells import (
     Cell,
@@ -31,8 +33,6 @@ from erjepa.experiment.cells import (
 from erjepa.experiment.config import Experiment
 from erjepa.experiment.results import CELLS, begin, result_of
 from erjepa.io import add_results, read_results, whole_cells
-from erjepa.training import checkpoint
-from erjepa.training.lock import FolderLock
 
 _POLL = 0.2  # seconds
 

@@ -71,15 +71,7 @@ class SparseAddressTable:
                 f"replay.address_top_k must be at most replay.address_dim "
                 f"({address_dim}), got {top_k}; keep fewer entries or widen the address"
             )
-        generator = torch.Generator("cpu").manual_seed(seed)
-        projection = torch.randn(
-            address_dim,
-            embed_dim,
-            generator=generator,
-            dtype=torch.float32,
-            device="cpu",
-        )
-        self.projection = (projection * embed_dim**-0.5).to(device)
+        self.projection = _projection(address_dim, embed_dim, seed).to(device)
         self.top_k = top_k
         self.seed = seed
         narrow = torch.int16 if address_dim <= 32767 else torch.int32
@@ -143,27 +135,32 @@ class SparseAddressTable:
             ).T
         return out
 
-    def state_dict(self, num_slots: int) -> dict[str, Any]:
-        """The first ``num_slots`` addresses; the seed stands for the projection."""
+    def state_dict(self, part: slice) -> dict[str, Any]:
+        """The addresses of a range of slots; the seed stands for the projection."""
         return {
             "embed_dim": self.projection.shape[1],
             "address_dim": self.projection.shape[0],
             "address_top_k": self.top_k,
             "seed": self.seed,
-            "indices": self._indices[:num_slots].to("cpu", copy=True),
-            "values": self._values[:num_slots].to("cpu", copy=True),
+            "indices": self._indices[part].to("cpu", copy=True),
+            "values": self._values[part].to("cpu", copy=True),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores addresses that were made with the same projection.
+    def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
+        """Restores the slots from ``start`` on, and the projection that made the addresses.
 
         Raises:
-            ValueError: if the seed or a dimension differs from the saved one.
+            ValueError: if a dimension differs from the saved one.
         """
-        _require_same_settings(state, self.state_dict(0))
-        num_slots = state["indices"].shape[0]
-        self._indices[:num_slots] = state["indices"].to(self._indices.device)
-        self._values[:num_slots] = state["values"].to(self._values.device)
+        own = self.state_dict(slice(0))
+        _require_same_settings(state, {**own, "seed": state.get("seed")})
+        if self.seed != state["seed"]:
+            self.seed = state["seed"]
+            address_dim, embed_dim = self.projection.shape
+            self.projection.copy_(_projection(address_dim, embed_dim, self.seed))
+        part = slice(start, start + len(state["indices"]))
+        self._indices[part] = state["indices"].to(self._indices.device)
+        self._values[part] = state["values"].to(self._values.device)
 
 
 class DenseAddressTable:
@@ -214,22 +211,34 @@ class DenseAddressTable:
                 out[:, part] = values.double() @ self._values[part].double().T
         return out
 
-    def state_dict(self, num_slots: int) -> dict[str, Any]:
-        """The first ``num_slots`` addresses."""
+    def state_dict(self, part: slice) -> dict[str, Any]:
+        """The addresses of a range of slots."""
         return {
             "embed_dim": self._values.shape[1],
-            "values": self._values[:num_slots].to("cpu", copy=True),
+            "values": self._values[part].to("cpu", copy=True),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores addresses of embeddings of the same size.
+    def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
+        """Restores the slots from ``start`` on: addresses of embeddings of the same size.
 
         Raises:
             ValueError: if the saved addresses are sparse or of another size.
         """
-        _require_same_settings(state, self.state_dict(0))
-        num_slots = state["values"].shape[0]
-        self._values[:num_slots] = state["values"].to(self._values.device)
+        _require_same_settings(state, self.state_dict(slice(0)))
+        part = slice(start, start + len(state["values"]))
+        self._values[part] = state["values"].to(self._values.device)
+
+
+def _projection(address_dim: int, embed_dim: int, seed: int) -> Tensor:
+    """W, drawn on the CPU: float32, [S, H], entries from N(0, 1/H)."""
+    drawn = torch.randn(
+        address_dim,
+        embed_dim,
+        generator=torch.Generator("cpu").manual_seed(seed),
+        dtype=torch.float32,
+        device="cpu",
+    )
+    return drawn * embed_dim**-0.5
 
 
 def require_finite(name: str, values: Tensor) -> None:

@@ -13,7 +13,8 @@ from erjepa.replay.addresses import (
     SparseAddressTable,
     require_finite,
 )
-from erjepa.replay.placement import place_writes
+from erjepa.replay.placement import Placement, place_writes
+from erjepa.replay.retention import ORIGIN_BITS, Retention, score
 
 # The tokens of a pair, in the segments that its layout tells apart.
 Segments = tuple[array, ...]
@@ -32,6 +33,9 @@ class EpisodicMemory:
         on_revisit (str): what writing an example that has a slot does: "keep" nothing,
             the slot stays as inserted; "refresh" rewrites tokens, address and score there
             and keeps the replay count; "append" takes another slot.
+        retain (Retention): which slot of a full memory makes room, see ``retention.py``.
+        reserve (float): share of the slots that inherited examples keep: they make no room
+            while they have no more than that.
         score_update_rate (float): weight of a new error in the running one, eta.
         device (torch.device | str): where ids, scores and counts live; the device of
             ``address_table``. Tokens stay on the CPU.
@@ -43,6 +47,8 @@ class EpisodicMemory:
         address_table: SparseAddressTable | DenseAddressTable,
         *,
         on_revisit: str = "refresh",
+        retain: Retention = score,
+        reserve: float = 0.0,
         score_update_rate: float = 0.1,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -51,7 +57,12 @@ class EpisodicMemory:
         self.on_revisit = on_revisit
         self.score_update_rate = score_update_rate
         self.device = torch.device(device)
+        self._retain = retain
+        self._reserved = int(reserve * capacity)
         self._size = 0
+        self._seen = self._seen_before = (
+            0  # pairs offered a place: in all, when inherited
+        )
         self._segments = SegmentStore(capacity)
         self._example_ids = torch.empty(capacity, dtype=torch.int64, device=device)
         self._scores = torch.empty(capacity, dtype=torch.float32, device=device)
@@ -75,24 +86,32 @@ class EpisodicMemory:
         """Number of times each slot has been replayed, r, int32, shape [N]."""
         return self._replay_counts[: self._size]
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all stored pairs."""
+        return self._segments.num_tokens(self._size)
+
     def write(
         self,
         example_ids: Tensor,
         segments: Sequence[Segments],
         addresses: Addresses,
         scores: Tensor,
+        generator: torch.Generator | None = None,
     ) -> None:
-        """Stores B pairs; the same as storing them one by one, at O(M + B log B).
+        """Stores B pairs; the same as storing them one by one.
 
         A full memory evicts the slot of the lowest sigma / (1 + r) in float32 (appendix
-        "Shared Episodic Memory"), ties to the lowest slot. What the batch itself wrote
-        can be evicted by what follows in it. A new entry starts with a replay count of 0.
+        "Shared Episodic Memory"), ties to the lowest slot, at O(M + B log B); another
+        retention rule, or a reserve, at O(M B). What the batch itself wrote can be evicted by
+        what follows in it. A new entry starts with a replay count of 0.
 
         Args:
             example_ids (Tensor): int64, shape [B]; repeats allowed.
             segments (Sequence[Segments]): B tuples of token segments, e.g. (source, target).
             addresses (Addresses): B of them, from ``address_table.encode``.
             scores (Tensor): JEPA errors d(p, z^a), shape [B].
+            generator (torch.Generator | None): for a retention rule that draws.
 
         Raises:
             ValueError: if the numbers of ids, pairs, addresses and scores differ, pairs differ
@@ -106,15 +125,57 @@ class EpisodicMemory:
         if not pairs:
             return
         example_ids = example_ids.to(self.device)
-        placed = place_writes(
-            example_ids,
-            scores,
-            stored_ids=self.example_ids,
-            stored_scores=self.scores,
-            stored_counts=self.replay_counts,
-            capacity=self.capacity,
-            on_revisit=self.on_revisit,
-        )
+        if self._retain is score and not self._reserved:
+            placed = place_writes(
+                example_ids,
+                scores,
+                stored_ids=self.example_ids,
+                stored_scores=self.scores,
+                stored_counts=self.replay_counts,
+                capacity=self.capacity,
+                on_revisit=self.on_revisit,
+            )
+            self._put(placed, example_ids, segments, addresses, scores)
+            return
+        for row, example in enumerate(example_ids.tolist()):
+            placed = self._place(row, example, generator)
+            self._put(placed, example_ids, segments, addresses, scores)
+
+    def _place(
+        self, row: int, example: int, generator: torch.Generator | None
+    ) -> Placement:
+        """Where one pair goes, by any retention rule."""
+        if self.on_revisit != "append":
+            held = (self.example_ids == example).nonzero().flatten().tolist()
+            if held:
+                kept = self.on_revisit == "keep"
+                return Placement({} if kept else {held[0]: row}, [], self._size)
+        self._seen += 1
+        if self._size < self.capacity:
+            return Placement({self._size: row}, [self._size], self._size + 1)
+        own, seen = self.example_ids >= 0, self._seen
+        if int((~own).sum()) > self._reserved:
+            own = torch.ones_like(own)
+        else:
+            seen -= self._seen_before
+        slot = self._retain(self, example, own, seen=seen, generator=generator)
+        if slot is None:
+            return Placement({}, [], self._size)
+        if not (0 <= slot < self._size and bool(own[slot])):
+            raise ValueError(
+                f"replay.retention must return None or a slot that may be given up; it "
+                f"returned {slot}"
+            )
+        return Placement({slot: row}, [slot], self._size)
+
+    def _put(
+        self,
+        placed: Placement,
+        example_ids: Tensor,
+        segments: Sequence[Segments],
+        addresses: Addresses,
+        scores: Tensor,
+    ) -> None:
         slots, rows = list(placed.writer), list(placed.writer.values())
         self._size = placed.size
         self._segments.write(slots, [segments[row] for row in rows])
@@ -162,20 +223,40 @@ class EpisodicMemory:
         """Cosine of each of B addresses with the slots in use, float32, shape [B, N]."""
         return self.address_table.similarity(addresses, self._size)
 
-    def state_dict(self) -> dict[str, Any]:
-        """A copy of the slots in use, on the CPU: plain tensors, ints and a string."""
+    def disown(self, num_origins: int) -> None:
+        """Makes what the memory holds inherited: the run that goes on from here numbers its
+        own ``num_origins`` origins from 0 again, and no example of it is one of these.
+        """
+        self.example_ids.sub_(num_origins << ORIGIN_BITS)
+        self._seen = self._seen_before = max(self._seen, self._size)
+
+    def state_dict(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
+        """A copy of the slots in use, on the CPU: plain tensors, ints and a string.
+
+        Args:
+            start (int): first slot to copy.
+            stop (int | None): end of the slots to copy; ``None``: all in use.
+        """
+        part = slice(start, self._size if stop is None else min(stop, self._size))
         return {
             "capacity": self.capacity,
             "on_revisit": self.on_revisit,
-            "example_ids": self.example_ids.to("cpu", copy=True),
-            "scores": self.scores.to("cpu", copy=True),
-            "replay_counts": self.replay_counts.to("cpu", copy=True),
-            "records": self._segments.state_dict(self._size),
-            "addresses": self.address_table.state_dict(self._size),
+            "seen": [self._seen, self._seen_before],
+            "example_ids": self._example_ids[part].to("cpu", copy=True),
+            "scores": self._scores[part].to("cpu", copy=True),
+            "replay_counts": self._replay_counts[part].to("cpu", copy=True),
+            "records": self._segments.state_dict(part),
+            "addresses": self.address_table.state_dict(part),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
         """Replaces the content by what ``state_dict`` returned.
+
+        Args:
+            state (dict[str, Any]): of one range of slots; with ``None`` for ``addresses``,
+                those are to be put in place afterwards.
+            start (int): where to put them; the slots before it stay as they are, those after
+                them are free. So a memory can be loaded a range at a time.
 
         Raises:
             ValueError: if capacity is below the saved one, or other settings differ.
@@ -190,12 +271,15 @@ class EpisodicMemory:
                 f"replay.on_revisit must be the checkpoint's {state['on_revisit']!r}, "
                 f"got {self.on_revisit!r}; resume with the value the run started with"
             )
-        self.address_table.load_state_dict(state["addresses"])
-        self._segments.load_state_dict(state["records"])
-        self._size = state["example_ids"].numel()
-        self.example_ids.copy_(state["example_ids"])
-        self.scores.copy_(state["scores"])
-        self.replay_counts.copy_(state["replay_counts"])
+        if state["addresses"] is not None:
+            self.address_table.load_state_dict(state["addresses"], start)
+        self._segments.load_state_dict(state["records"], start)
+        self._seen, self._seen_before = state["seen"]
+        part = slice(start, start + state["example_ids"].numel())
+        self._size = part.stop
+        self._example_ids[part] = state["example_ids"].to(self.device)
+        self._scores[part] = state["scores"].to(self.device)
+        self._replay_counts[part] = state["replay_counts"].to(self.device)
 
     def _errors(self, errors: Tensor, pairs: int) -> Tensor:
         errors = errors.detach().to(self.device, torch.float32)
@@ -266,32 +350,38 @@ class SegmentStore:
             pairs.append(tuple(segments))
         return pairs
 
-    def state_dict(self, num_slots: int) -> dict[str, Any]:
-        """The pairs in the first ``num_slots`` slots.
+    def num_tokens(self, num_slots: int) -> int:
+        """Tokens of the pairs in the first slots."""
+        return int(self._lengths[:num_slots].sum())
+
+    def state_dict(self, part: slice) -> dict[str, Any]:
+        """The pairs in a range of slots.
 
         Returns:
             dict[str, Any]: ``tokens``, all tokens in one int32 tensor, and ``lengths``,
             the int32 segment lengths, shape [N, number of segments].
         """
         return {
-            "tokens": _as_tensor(bytearray().join(self._tokens[:num_slots])),
-            "lengths": self._lengths[:num_slots].clone(),
+            "tokens": _as_tensor(bytearray().join(self._tokens[part])),
+            "lengths": self._lengths[part].clone(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the first slots from ``state``, and empties the others."""
-        capacity = len(self._tokens)
-        lengths = state["lengths"]
+    def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
+        """Restores the slots from ``start`` on from ``state``, and empties those after."""
+        capacity, lengths = len(self._tokens), state["lengths"]
         flat = bytearray(state["tokens"].nbytes)
         _as_tensor(flat).copy_(state["tokens"])
-        self._lengths = torch.empty(
-            capacity, lengths.shape[1], dtype=torch.int32, device="cpu"
-        )
-        self._lengths[: lengths.shape[0]] = lengths
-        self._tokens, start = [b""] * capacity, 0
-        for slot, length in enumerate((4 * lengths.sum(dim=1)).tolist()):
-            self._tokens[slot] = bytes(flat[start : start + length])
-            start += length
+        if not start or self._lengths.shape[1] != lengths.shape[1]:
+            self._lengths = torch.empty(
+                capacity, lengths.shape[1], dtype=torch.int32, device="cpu"
+            )
+        stop, at = start + len(lengths), 0
+        self._lengths[start:stop] = lengths
+        self._tokens[stop:] = [b""] * (capacity - stop)
+        sizes = (4 * lengths.sum(dim=1)).tolist()
+        for slot, size in enumerate(sizes, start):
+            self._tokens[slot] = bytes(flat[at : at + size])
+            at += size
 
 
 def _as_tensor(tokens: bytearray) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
 from erjepa.replay.memory import EpisodicMemory, Segments
+from erjepa.replay.retention import resolve_retention
 from erjepa.replay.selection import NEIGHBOR_ORDERS, resolve_selection
 
 
@@ -41,14 +42,20 @@ class EpisodicReplay:
         device (torch.device | str): where addresses, scores and counts live.
         weight (float): weight of the replay loss, beta; for the caller, who has the loss.
         budget (int | None): most pairs replayed in a step, R; None is the step's pairs.
-        selection (str): content, uniform, hard, current_batch (the step's own pairs as a
-            control), or the dotted path of a function like those in ``selection.py``.
+        selection (str): content, uniform, hard, mixed, current_batch (the step's own pairs
+            as a control), or the dotted path of a function like those in ``selection.py``.
+        mix (float): share of the budget that mixed selection draws uniformly; the rest is
+            by content.
         neighbors (int): slots retrieved per source by content selection, kappa.
         neighbor_order (str): how it lists them: batch (the first source's, then the
             second's, ...) or round_robin (every source's nearest, then every second, ...).
         fill (bool): repeat a shorter content selection up to the budget.
         capacity (int): slots in the memory, M.
         on_revisit (str): keep, refresh or append, see ``EpisodicMemory``.
+        retention (str): which slot of a full memory makes room: score (the paper's rule),
+            reservoir, balanced (over origins), or the dotted path of a function like those
+            in ``retention.py``.
+        reserve (float): share of the slots that inherited pairs keep.
         score_update_rate (float): weight of a new error in the running one, eta.
         address (str): sparse (random projection, Top-K) or dense (the embedding).
         address_dim (int | None): size of a sparse address, S; None is 4 H.
@@ -67,11 +74,14 @@ class EpisodicReplay:
         weight: float = 1.0,
         budget: int | None = None,
         selection: str = "content",
+        mix: float = 0.5,
         neighbors: int = 4,
         neighbor_order: str = "batch",
         fill: bool = False,
         capacity: int = 10000,
         on_revisit: str = "refresh",
+        retention: str = "score",
+        reserve: float = 0.0,
         score_update_rate: float = 0.1,
         address: str = "sparse",
         address_dim: int | None = None,
@@ -81,11 +91,14 @@ class EpisodicReplay:
             weight=weight,
             budget=budget,
             selection=selection,
+            mix=mix,
             neighbors=neighbors,
             neighbor_order=neighbor_order,
             fill=fill,
             capacity=capacity,
             on_revisit=on_revisit,
+            retention=retention,
+            reserve=reserve,
             score_update_rate=score_update_rate,
             address=address,
             address_dim=address_dim,
@@ -97,7 +110,9 @@ class EpisodicReplay:
         self.fill = fill
         self.seed = seed
         control = selection == "current_batch"
-        self._select = None if control else resolve_selection(selection, neighbor_order)
+        self._select = (
+            None if control else resolve_selection(selection, neighbor_order, mix)
+        )
         self._generator = torch.Generator("cpu").manual_seed(seed)
         table: SparseAddressTable | DenseAddressTable
         if address == "dense":
@@ -116,6 +131,8 @@ class EpisodicReplay:
             capacity,
             table,
             on_revisit=on_revisit,
+            retain=resolve_retention(retention),
+            reserve=reserve,
             score_update_rate=score_update_rate,
             device=device,
         )
@@ -184,26 +201,29 @@ class EpisodicReplay:
         errors: Tensor,
     ) -> None:
         """Stores the step's B pairs with their JEPA errors [B]; shapes as in ``draw``."""
-        self.memory.write(example_ids, segments, addresses, errors)
+        self.memory.write(example_ids, segments, addresses, errors, self._generator)
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that later draws depend on, loadable with ``weights_only=True``."""
+    def state_dict(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
+        """All that later draws depend on, loadable with ``weights_only=True``; of the slots
+        those from ``start`` to ``stop``.
+        """
         return {
-            "seed": self.seed,
             "generator": self._generator.get_state(),
-            "memory": self.memory.state_dict(),
+            "memory": self.memory.state_dict(start, stop),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues where ``state_dict`` was taken.
+    def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
+        """Continues where ``state_dict`` was taken, its random draws included, whatever the
+        seed of this run.
+
+        Args:
+            state (dict[str, Any]): of one range of slots.
+            start (int): where to put them, see ``EpisodicMemory.load_state_dict``.
 
         Raises:
-            ValueError: if the seed or the memory's settings differ from the saved ones.
+            ValueError: if the memory's settings differ from the saved ones.
         """
-        if self.seed != state["seed"]:
-            saved = state["seed"]
-            raise ValueError(f"seed must be the checkpoint's {saved}, got {self.seed}")
-        self.memory.load_state_dict(state["memory"])
+        self.memory.load_state_dict(state["memory"], start)
         self._generator.set_state(state["generator"])
 
 
@@ -212,17 +232,24 @@ def validate_replay(
     weight: float = 1.0,
     budget: int | None = None,
     selection: str = "content",
+    mix: float = 0.5,
     neighbors: int = 4,
     neighbor_order: str = "batch",
     fill: bool = False,
     capacity: int = 10000,
     on_revisit: str = "refresh",
+    retention: str = "score",
+    reserve: float = 0.0,
     score_update_rate: float = 0.1,
     address: str = "sparse",
     address_dim: int | None = None,
     address_top_k: int | None = None,
+    init_from: str | None = None,
+    init_addresses: str = "kept",
 ) -> None:
-    """Checks the replay settings; the arguments are those of ``EpisodicReplay``.
+    """Checks the replay settings; the arguments are those of ``EpisodicReplay``, and where the
+    memory comes from at the start of a run: ``init_from``, a run or checkpoint, whose addresses
+    are "kept" or "recomputed" (``init_addresses``).
 
     Raises:
         ValueError: for the first setting that is wrong; it names the key as the
@@ -237,18 +264,35 @@ def validate_replay(
         _at_least_one("budget", budget, "set replay.weight=0 to replay nothing")
     if selection != "current_batch":
         resolve_selection(selection)
+    if not _is_number(mix) or not 0 <= mix <= 1:
+        raise ValueError(
+            f"replay.mix must lie between 0 and 1, got {mix!r}; it is the share of the "
+            f"budget that mixed selection draws uniformly"
+        )
     _at_least_one("neighbors", neighbors, "it counts the slots retrieved per source")
     _one_of("neighbor_order", neighbor_order, tuple(NEIGHBOR_ORDERS))
     if not isinstance(fill, bool):
         raise ValueError(f"replay.fill must be True or False, got {fill!r}")
     _at_least_one("capacity", capacity, "set replay.weight=0 to train without a memory")
     _one_of("on_revisit", on_revisit, ("keep", "refresh", "append"))
+    resolve_retention(retention)
+    if not _is_number(reserve) or not 0 <= reserve < 1:
+        raise ValueError(
+            f"replay.reserve must be at least 0 and below 1, got {reserve!r}; it is the "
+            f"share of the slots that inherited pairs keep"
+        )
     if not _is_number(score_update_rate) or not 0 < score_update_rate < 1:
         raise ValueError(
             f"replay.score_update_rate must lie between 0 and 1, both excluded, got "
             f"{score_update_rate!r}; it is the weight of a new error in the running one"
         )
     _one_of("address", address, ("sparse", "dense"))
+    _one_of("init_addresses", init_addresses, ("kept", "recomputed"))
+    if init_from is not None and selection == "current_batch":
+        raise ValueError(
+            "replay.init_from carries a memory on, which replay.selection=current_batch "
+            "never replays; choose another selection"
+        )
     if address_dim is not None:
         _at_least_one("address_dim", address_dim, "null means 4 x the embedding size")
     if address_top_k is not None:

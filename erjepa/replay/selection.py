@@ -1,5 +1,5 @@
 """Which slots are replayed: content, uniform or hard (appendix "Replay Selection
-Policies").
+Policies"), or content and uniform mixed, which is ours.
 
 All selections have one signature, so a function of the same shape can take their place
 by its dotted path:
@@ -17,14 +17,15 @@ by its dotted path:
 They return slots in the order of their replay; a repeated slot is replayed repeatedly.
 """
 
-import importlib
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from erjepa.replay.addresses import Addresses, top_k_descending
+from erjepa.replay.dotted import function_at
 from erjepa.replay.memory import EpisodicMemory
 
 # Cosines held at a time: at a million slots, 33 addresses and 128 MiB.
@@ -142,6 +143,48 @@ def hard(
     return fill_to(top_k_descending(scores[None], count)[0].tolist(), budget)
 
 
+def mixed(
+    memory: EpisodicMemory,
+    addresses: Addresses,
+    eligible: Tensor,
+    *,
+    budget: int,
+    neighbors: int,
+    fill: bool,
+    generator: torch.Generator,
+    mix: float,
+    by_content: Callable[..., list[int]] = content,
+) -> list[int]:
+    """Content for a share 1 - mix of the budget, then slots drawn from the other eligible
+    ones with equal probability, without replacement: what is like the present, and what is
+    not. No slot comes twice, unless ``fill`` repeats a list that is too short.
+
+    Args:
+        memory (EpisodicMemory): and the following: see the top of this file.
+        mix (float): share of the budget that is drawn; its number of slots is rounded to the
+            nearest, halves up.
+        by_content (Callable[..., list[int]]): ``content`` or ``content_round_robin``.
+    """
+    drawn = math.floor(mix * budget + 0.5)
+    slots: list[int] = []
+    if drawn < budget:
+        slots = by_content(
+            memory,
+            addresses,
+            eligible,
+            budget=budget - drawn,
+            neighbors=neighbors,
+            fill=False,
+            generator=generator,
+        )
+    others = eligible.clone()
+    others[slots] = False
+    left = others.nonzero().flatten()
+    picks = torch.randperm(left.numel(), generator=generator, device="cpu")[:drawn]
+    slots += left[picks.to(left.device)].tolist()
+    return fill_to(slots, budget) if fill else slots
+
+
 def fill_to(slots: list[int], budget: int) -> list[int]:
     """The paper's Fill_R: repeats a shorter list in its order until it has ``budget``
     entries; an empty list stays empty.
@@ -155,6 +198,7 @@ SELECTIONS: dict[str, Callable[..., list[int]]] = {
     "content": content,
     "uniform": uniform,
     "hard": hard,
+    "mixed": mixed,
 }
 
 
@@ -166,14 +210,15 @@ NEIGHBOR_ORDERS: dict[str, Callable[..., list[int]]] = {
 
 
 def resolve_selection(
-    name: str, neighbor_order: str = "batch"
+    name: str, neighbor_order: str = "batch", mix: float = 0.5
 ) -> Callable[..., list[int]]:
     """The selection of that name, or the function at that dotted path.
 
     Args:
-        name (str): "content", "uniform", "hard" or e.g. "my_package.replay.newest".
-        neighbor_order (str): "batch" or "round_robin": which function "content" is. The
-            others know no order, and a function of the user's has its own.
+        name (str): "content", "uniform", "hard", "mixed" or e.g. "my_package.replay.newest".
+        neighbor_order (str): "batch" or "round_robin": which function "content" is, in
+            "mixed" too. The others know no order, and a function of the user's has its own.
+        mix (float): share of the budget that "mixed" draws.
 
     Returns:
         Callable[..., list[int]]: a function with the signature at the top of this file.
@@ -183,22 +228,8 @@ def resolve_selection(
     """
     if name == "content":
         return NEIGHBOR_ORDERS[neighbor_order]
+    if name == "mixed":
+        return partial(mixed, mix=mix, by_content=NEIGHBOR_ORDERS[neighbor_order])
     if isinstance(name, str) and name in SELECTIONS:
         return SELECTIONS[name]
-    module, dot, attribute = str(name).rpartition(".")
-    if not (module and attribute):
-        known = ", ".join([*SELECTIONS, "current_batch"])
-        raise ValueError(
-            f"replay.selection must be one of {known}, or the dotted path of a "
-            f"function, got {name!r}"
-        )
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"replay.selection={name!r} cannot be imported ({error}); check the path and "
-            f"that its module is on PYTHONPATH"
-        ) from error
-    if not callable(function):
-        raise ValueError(f"replay.selection={name!r} is not a function")
-    return function
+    return function_at("selection", name, [*SELECTIONS, "current_batch"])

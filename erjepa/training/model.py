@@ -80,7 +80,7 @@ def set_up_model(
         model (PackedDecoder): from :func:`build_model`.
         trained (Trained): from :func:`build_model`.
         base (dict[str, Tensor]): weights of the base model.
-        resumed (dict[str, Tensor] | None): trained weights to go on from.
+        resumed (dict[str, Tensor] | None): trained weights to start from.
         predictor (Tensor | None): embeddings of the predictor tokens to begin with, [k, H].
         dtype (torch.dtype): that the model computes in.
         device (torch.device): device of the run.
@@ -96,13 +96,20 @@ def set_up_model(
     if resumed is not None:
         if resumed.keys() != trained.names:
             raise ValueError(
-                "the checkpoint to resume from trained other weights than this run; keep "
-                "its model"
+                "the checkpoint that this run starts from trained other weights; keep its "
+                "model"
             )
         weights.update(resumed)
-        require_same_model(parameters, weights, "the checkpoint to resume from")
+        require_same_model(
+            parameters, weights, "the checkpoint that this run starts from"
+        )
     weights = {f"decoder.{name}": weight for name, weight in weights.items()}
     if model.predictor is not None and predictor is not None:
+        if predictor.shape != model.predictor.shape:
+            raise ValueError(
+                f"the checkpoint that this run starts from has {len(predictor)} predictor "
+                f"tokens, and num_predictor_tokens={len(model.predictor)}; keep its number"
+            )
         weights["predictor"] = predictor
 
     if cfg.compile:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from erjepa.training.checkpoint import checkpoint_name
+from erjepa.checkpoints.checkpoint import checkpoint_name
 
 
 class RunProgress:

@@ -1,4 +1,4 @@
-"""All that a run goes on from besides its weights."""
+"""All that a run goes on from besides its weights and its memory."""
 
 from collections.abc import Collection
 from typing import Any
@@ -21,7 +21,6 @@ class RecipeState:
         model (PackedDecoder): the model, sharded.
         optimizer (Optimizer): of its trained weights.
         lr_scheduler (LRScheduler): of the optimizer.
-        replay (Any | None): what has a ``state_dict`` of the memory; ``None`` without replay.
         run (RunProgress): where the run is.
         device (torch.device): device of the run.
     """
@@ -31,14 +30,12 @@ class RecipeState:
         model: PackedDecoder,
         optimizer: Optimizer,
         lr_scheduler: LRScheduler,
-        replay: Any | None,
         run: RunProgress,
         device: torch.device,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
         self._lr_scheduler = lr_scheduler
-        self._replay = replay
         self._run = run
         self._device = device
 
@@ -52,7 +49,6 @@ class RecipeState:
                 self._model, self._optimizer, dist.get_rank() == 0, device=self._device
             ),
             "lr_scheduler": self._lr_scheduler.state_dict(),
-            "replay": None if self._replay is None else self._replay.state_dict(),
             "random_states": random_states,
         }
 
@@ -71,8 +67,6 @@ class RecipeState:
         if "optimizer._component_" not in changed:
             self._load_optimizer(state["optimizer"], changed)
         self._load_schedule(state["lr_scheduler"], changed)
-        if self._replay is not None and state["replay"] is not None:
-            self._replay.load_state_dict(state["replay"])
         if len(state["random_states"]) == dist.get_world_size():
             set_random_state(state["random_states"][dist.get_rank()], self._device)
 

@@ -2,9 +2,9 @@
 
 import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -12,23 +12,41 @@ from omegaconf import DictConfig
 from torch import Tensor
 from torchtune import config, training, utils
 
-from erjepa.objective import PackedDecoder
-from erjepa.training import checkpoint
-from erjepa.training.distributed import on_rank_zero
-from erjepa.training.fingerprint import changed_keys, digest_of_weights
-from erjepa.training.lock import FolderLock
-from erjepa.training.model_card import write_model_card
-from erjepa.training.progress import RunProgress
-from erjepa.training.signals import resuming_command
-from erjepa.training.space import (
+from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.fingerprint import changed_keys, digest_of_weights
+from erjepa.checkpoints.lock import FolderLock
+from erjepa.checkpoints.model_card import write_model_card
+from erjepa.checkpoints.space import (
     checkpoint_sizes,
     free_bytes,
     is_full_disk,
     readable,
 )
+from erjepa.objective import PackedDecoder
+from erjepa.training.distributed import on_rank_zero
+from erjepa.training.progress import RunProgress
+from erjepa.training.signals import resuming_command
 from erjepa.training.trained import Trained
 
 log = utils.get_logger("INFO")
+
+
+class Loaded(NamedTuple):
+    """What a run starts from.
+
+    Args:
+        base (dict[str, Tensor]): weights of the base model, by name.
+        trained (dict[str, Tensor] | None): trained weights, of a run that is gone on with or
+            of ``init_from``.
+        predictor (Tensor | None): embeddings of the predictor tokens, of the same, [k, H].
+        state (dict[str, Any] | None): the recipe state of a run that is gone on with; ``checkpoint``, where it was read; and
+            ``changed``: the keys that differ from the run which saved it.
+    """
+
+    base: dict[str, Tensor]
+    trained: dict[str, Tensor] | None
+    predictor: Tensor | None
+    state: dict[str, Any] | None
 
 
 class RunCheckpoints:
@@ -40,6 +58,7 @@ class RunCheckpoints:
     Args:
         cfg (DictConfig): config of the run.
         device (torch.device): device of the run.
+        write_memory (Callable[[Path], None]): puts the memory into a checkpoint.
 
     Raises:
         BlockingIOError: if another run holds the folder.
@@ -47,9 +66,16 @@ class RunCheckpoints:
         ValueError: if that kept other budgets.
     """
 
-    def __init__(self, cfg: DictConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        cfg: DictConfig,
+        device: torch.device,
+        write_memory: Callable[[Path], None],
+    ) -> None:
+        self._write_memory = write_memory
         self._output_dir = Path(cfg.output_dir)
         self._resume = cfg.resume_from_checkpoint
+        self._init_from = cfg.init_from
         self._flops_budgets = list(cfg.checkpoint_at_flops or [])
         self._lock: FolderLock | None = None
         on_rank_zero(self._claim)
@@ -76,8 +102,8 @@ class RunCheckpoints:
 
     def load(
         self, model: PackedDecoder, trained: Trained, fingerprint: Mapping[str, Any]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]:
-        """Base weights; trained weights and recipe state as well when resuming.
+    ) -> Loaded:
+        """What the run starts from, or goes on from.
 
         Args:
             model (PackedDecoder): the model, which may be on the meta device.
@@ -85,9 +111,7 @@ class RunCheckpoints:
             fingerprint (Mapping[str, Any]): what decides the run.
 
         Returns:
-            tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Any] | None]: the
-            three. The recipe state has ``changed``: the keys that differ from the run
-            which saved it.
+            Loaded: base weights; trained weights and recipe state as well when resuming.
 
         Raises:
             FileNotFoundError: if there is nothing to go on from.
@@ -112,17 +136,23 @@ class RunCheckpoints:
             has_adapters=trained.has_adapters,
             adapter_only=self._adapter_only,
         )
-        resumed, state, epochs = None, None, self._epochs
+        resumed, predictor, state, epochs = None, None, None, self._epochs
         if path is not None:
             resumed, state = checkpoint.load_resumable(path)
+            predictor = state["predictor"]
             state["changed"] = changed_keys(
                 state["fingerprint"], self._fingerprint, self._resume_changes, path
             )
+            state["checkpoint"] = path
             self._saved_at = state["totals"]["steps"]
             epochs -= state["epoch"]
             utils.log_rank_zero(log, f"Resuming from {path}.")
+        elif self._init_from is not None:
+            start = Path(self._init_from)
+            resumed, predictor = checkpoint.load_trained(start, "init_from")
+            utils.log_rank_zero(log, f"Starting from the trained weights of {start}.")
         on_rank_zero(lambda: self._require_space(epochs))
-        return base, resumed, state
+        return Loaded(base, resumed, predictor, state)
 
     def _require_space(self, epochs: int) -> None:
         one, free = self._sizes.whole, free_bytes(self._output_dir)
@@ -148,11 +178,14 @@ class RunCheckpoints:
         """Whether there is nothing new to go on from; nor is there before the first step."""
         return self._saved_at == run.steps
 
-    def way_on(self, run: RunProgress) -> str:
-        """How to go on with a run that was told to stop, for its user."""
-        if not run.steps:
-            return "Stopped before the first step: there is nothing to go on from."
-        return f"Stopped after step {run.steps}. To go on:\n  {resuming_command()}"
+    def say_way_on(self, run: RunProgress) -> None:
+        """Tell the user of a run that was told to stop how to go on with it."""
+        said = "Stopped before the first step: there is nothing to go on from."
+        if run.steps:
+            said = f"Stopped after step {run.steps}. To go on:\n  {resuming_command()}"
+        if self._is_rank_zero:
+            print(said, flush=True)
+        dist.barrier()  # the launcher ends the others once one has left
 
     def close(self) -> None:
         """Let other runs have ``output_dir``."""
@@ -286,6 +319,7 @@ class RunCheckpoints:
                 self._output_dir,
                 name,
                 lambda epoch: self._write_weights(weights, epoch, adapter_only),
+                write_memory=self._write_memory,
                 **beside,
             )
             write_model_card(self._output_dir)

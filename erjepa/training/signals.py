@@ -48,6 +48,8 @@ class StopSignals:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if self.exit_code:
+            return  # the process is ending, and the signal may come once more
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

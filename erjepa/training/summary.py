@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 from torchtune import utils
 
-from erjepa.training.model_card import CONFIG, datasets_of, method_of
+from erjepa.checkpoints.model_card import CONFIG, datasets_of, method_of
 from erjepa.training.progress import RunProgress
 
 log = utils.get_logger("INFO")

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from erjepa.checkpoints.memory_file import StoredMemory, write_memory
 from erjepa.replay import EpisodicMemory, EpisodicReplay
 from erjepa.replay.addresses import Addresses
 from tests.benchmarks.device import DEVICE, ON_GPU, where
@@ -145,13 +146,14 @@ def bytes_row(memory: EpisodicMemory) -> Row:
 def checkpoint_rows(memory: EpisodicMemory) -> list[Row]:
     """Size of a memory in a checkpoint, and seconds to write and to read it."""
     name = f"replay, {memory.capacity} slots in a checkpoint"
+    replay = make_replay(1, "content")
+    replay.memory = memory
+    about = {"tokenizer": "", "origins": [""], "inherited": 0}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "memory.pt"
-        saving = seconds(lambda: torch.save(memory.state_dict(), path))
-        size = path.stat().st_size / GIB
-        loading = seconds(
-            lambda: memory.load_state_dict(torch.load(path, weights_only=True))
-        )
+        path = Path(folder)
+        saving = seconds(lambda: write_memory(path, replay, about))
+        size = sum(file.stat().st_size for file in path.iterdir()) / GIB
+        loading = seconds(lambda: StoredMemory(path).load_into(replay))
     return [
         Row(name, size, "GiB"),
         Row(f"{name}, saved in", saving, "s"),

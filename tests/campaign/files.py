@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from erjepa.training import checkpoint
-from erjepa.training.manifest import MANIFEST
+from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.manifest import MANIFEST
 from tests.campaign.attack import REFUSED, UNHARMED, Attack, Lost, Try
 from tests.campaign.runs import Runs
 from tests.recipes.harness import train

@@ -13,7 +13,7 @@ from torchtune.models.llama3_2 import lora_llama3_2_1b
 
 from erjepa.configs import complete, config_names, load
 from erjepa.configs.schema import Run
-from erjepa.replay import EpisodicReplay
+from erjepa.replay import validate_replay
 from erjepa.training.adapters import initial_adapter_state
 
 FOLDER = Path(__file__).parents[2] / "configs"
@@ -72,12 +72,8 @@ def test_the_commented_config_shows_the_defaults():
         if value not in (dataclasses.MISSING, None) and cfg[key] != value
     }
     assert differs == {"base_model", "num_workers", "log_peak_memory_stats"}
-    replay = inspect.signature(EpisodicReplay).parameters
-    assert cfg["replay"] == {
-        key: replay[key].default
-        for key in replay
-        if key not in ("embed_dim", "seed", "device")
-    }
+    replay = inspect.signature(validate_replay).parameters
+    assert cfg["replay"] == {key: replay[key].default for key in replay}
 
 
 @pytest.mark.parametrize("name", ["llama3_2_1b_synth", "llama3_2_1b_turk"])

@@ -55,8 +55,9 @@ def test_pairs_are_made_once(tokenizer, many, one_by_one, monkeypatch):
     assert list(again) == one_by_one
     assert [again[i] for i in (-1, 7)] == [one_by_one[-1], one_by_one[7]]
     assert again.pairs[3:5] == one_by_one[3:5]
-    with pytest.raises(IndexError):
-        again[len(ROWS)]
+    for outside in (len(ROWS), -len(ROWS) - 1):
+        with pytest.raises(IndexError, match=f"pair {outside} of 1200"):
+            again[outside]
     assert pickle.loads(pickle.dumps(again.pairs))[1100] == one_by_one[1100]
 
 

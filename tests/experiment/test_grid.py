@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from erjepa.checkpoints import checkpoint
 from erjepa.experiment.__main__ import main
-from erjepa.training import checkpoint
 from tests.recipes.harness import overrides_for, read_metrics
 
 # Of a line, all but these are the same however often a grid was killed.

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from erjepa.training import checkpoint
+from erjepa.checkpoints import checkpoint
 from erjepa.training.saving import RunCheckpoints
 from erjepa_recipe.finetune_erjepa import (
     FinetuneRecipeERJEPA as Recipe,

@@ -9,8 +9,8 @@ import torch
 from omegaconf import OmegaConf
 from torchtune import config, utils
 
+from erjepa.checkpoints.checkpoint import load_predictor
 from erjepa.datasets import predictor_token_ids
-from erjepa.training.checkpoint import load_predictor
 from erjepa_recipe import evaluate_erjepa
 from tests.recipes.harness import (
     kill_at_call,

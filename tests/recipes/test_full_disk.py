@@ -7,7 +7,7 @@ from collections import namedtuple
 
 import pytest
 
-from erjepa.training import checkpoint, space
+from erjepa.checkpoints import checkpoint, space
 from erjepa.training.saving import RunCheckpoints
 from tests.recipes.harness import make_config, overrides_for, train
 

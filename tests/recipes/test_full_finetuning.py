@@ -14,8 +14,8 @@ from torchtune.models.llama3 import llama3_tokenizer
 from torchtune.models.llama3_2 import llama3_2
 from torchtune.training import FullModelHFCheckpointer
 
+from erjepa.checkpoints import checkpoint
 from erjepa.datasets import StepSampler, paired_dataset
-from erjepa.training import checkpoint
 from erjepa_recipe import finetune_erjepa as recipe
 from tests.models_for_tests import BASE_SHAPE
 from tests.recipes.harness import (

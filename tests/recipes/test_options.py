@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 from torchtune.models.llama3_2 import lora_llama3_2
 
+from erjepa.checkpoints import checkpoint
 from erjepa.objective import JEPALoss
-from erjepa.training import checkpoint
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for, read_metrics, train
 

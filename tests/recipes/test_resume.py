@@ -10,7 +10,7 @@ import subprocess
 import pytest
 import torch
 
-from erjepa.training import checkpoint
+from erjepa.checkpoints import checkpoint
 from erjepa.training.saving import RunCheckpoints
 from erjepa_recipe.finetune_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
@@ -234,10 +234,14 @@ def flip(path, rng):
     path.write_bytes(content)
 
 
+def cut(path, rng):
+    os.truncate(path, path.stat().st_size - 1)
+
+
 DAMAGES = {
-    "a flipped bit": flip,
-    "cut": lambda path, rng: os.truncate(path, path.stat().st_size - 1),
-    "missing": lambda path, rng: path.unlink(),
+    "is damaged: its SHA-256": flip,
+    "bytes, not the": cut,
+    "is missing": lambda path, rng: path.unlink(),
 }
 
 
@@ -256,6 +260,7 @@ def test_damage_of_any_file_is_found_and_the_way_on_works(
         with pytest.raises(ValueError, match=re.escape(str(file))) as error:
             checkpoint.latest(tmp_path)
         assert "epoch_1_step_4 is intact" in str(error.value)
+        assert kind in str(error.value) or file.name == "manifest.json"
         file.write_bytes(content)
     assert checkpoint.latest(tmp_path) == newest
 

@@ -1,5 +1,7 @@
 """SIGINT and SIGTERM end a run after its step, saved; ranks do not outlive their launcher."""
 
+import contextlib
+import io
 import os
 import shlex
 import signal
@@ -9,7 +11,7 @@ import time
 
 import pytest
 
-from erjepa.training import checkpoint
+from erjepa.checkpoints import checkpoint
 from erjepa.training.signals import StopSignals, end_with_launcher
 from erjepa_recipe.finetune_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
@@ -86,7 +88,9 @@ def test_a_signal_before_the_first_step_leaves_nothing_to_go_on_from(
         recipe.setup(cfg)
         recipe._stop_signals._receive(signal.SIGTERM, None)
         recipe.train()
-        return recipe.exit_code, recipe._checkpoints.way_on(recipe._run)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            recipe._checkpoints.say_way_on(recipe._run)
+        return recipe.exit_code, said.getvalue()
 
     ((code, said),) = on_ranks(stopped, 1)
     assert code == 143 and "nothing to go on from" in said

@@ -10,8 +10,8 @@ import signal
 import pytest
 import torch
 
+from erjepa.checkpoints import checkpoint
 from erjepa.datasets import hold_out, paired_dataset
-from erjepa.training import checkpoint
 from erjepa_recipe import evaluate_erjepa
 from erjepa_recipe.finetune_erjepa import (
     FinetuneRecipeERJEPA as Recipe,

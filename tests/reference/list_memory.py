@@ -4,6 +4,8 @@ One dict per slot in a list, dense addresses, argmin and sorting by brute force.
 memory is compared with it, slot by slot.
 """
 
+import math
+
 import torch
 
 
@@ -13,14 +15,27 @@ class ListMemory:
     """
 
     def __init__(
-        self, capacity, *, on_revisit, score_update_rate, projection=None, top_k=None
+        self,
+        capacity,
+        *,
+        on_revisit,
+        score_update_rate,
+        projection=None,
+        top_k=None,
+        retention="score",
+        reserve=0.0,
+        generator=None,
     ):
         self.capacity = capacity
         self.on_revisit = on_revisit
         self.rate = score_update_rate
         self.projection = projection
         self.top_k = top_k
+        self.retention = retention
+        self.reserved = math.floor(reserve * capacity)
+        self.generator = generator
         self.slots = []
+        self.offered = self.offered_before = 0
 
     def address(self, embedding):
         if self.projection is None:
@@ -54,14 +69,43 @@ class ListMemory:
             elif held and self.on_revisit == "refresh":
                 new["count"] = self.slots[held[0]]["count"]
                 self.slots[held[0]] = new
-            elif len(self.slots) < self.capacity:
-                self.slots.append(new)
             else:
-                self.slots[self.weakest()] = new
+                self.offered += 1
+                if len(self.slots) < self.capacity:
+                    self.slots.append(new)
+                elif (slot := self.gives_way(example)) is not None:
+                    self.slots[slot] = new
 
-    def weakest(self):
+    def gives_way(self, example):
+        everyone = range(len(self.slots))
+        inherited = [n for n in everyone if self.slots[n]["example"] < 0]
+        offered, candidates = self.offered, list(everyone)
+        if len(inherited) <= self.reserved:
+            offered -= self.offered_before
+            candidates = [n for n in everyone if n not in inherited]
+        if self.retention == "score":
+            return self.weakest(candidates)
+        if self.retention == "reservoir":
+            pick = torch.randint(offered, (1,), generator=self.generator).item()
+            return candidates[pick] if pick < len(candidates) else None
+        sizes = {}
+        for owner in [example, *(m["example"] for m in self.slots)]:
+            sizes[owner // 2**32] = sizes.get(owner // 2**32, 0) + 1
+        present = sorted({self.slots[n]["example"] // 2**32 for n in candidates})
+        largest = max(present, key=lambda origin: (sizes[origin], -origin))
+        return self.weakest(
+            [n for n in candidates if self.slots[n]["example"] // 2**32 == largest]
+        )
+
+    def disown(self, origins):
+        for slot in self.slots:
+            slot["example"] -= origins * 2**32
+        self.offered = self.offered_before = max(self.offered, len(self.slots))
+
+    def weakest(self, candidates):
         weakest, lowest = None, None
-        for n, slot in enumerate(self.slots):
+        for n in candidates:
+            slot = self.slots[n]
             priority = (slot["score"] / (1 + slot["count"])).item()
             if lowest is None or priority < lowest:
                 weakest, lowest = n, priority
@@ -94,6 +138,32 @@ class ListMemory:
             if n not in chosen:
                 chosen.append(n)
         chosen = chosen[:budget]
+        return self.fill(chosen, budget) if fill else chosen
+
+    def mixed(
+        self,
+        embeddings,
+        current_ids,
+        *,
+        budget,
+        neighbors,
+        fill,
+        mix,
+        generator,
+        order="batch",
+    ):
+        drawn = int(mix * budget + 0.5)
+        chosen = self.content(
+            embeddings,
+            current_ids,
+            budget=budget - drawn,
+            neighbors=neighbors,
+            fill=False,
+            order=order,
+        )
+        left = [n for n in self.eligible(current_ids) if n not in chosen]
+        for pick in torch.randperm(len(left), generator=generator).tolist()[:drawn]:
+            chosen.append(left[pick])
         return self.fill(chosen, budget) if fill else chosen
 
     def hard(self, current_ids, *, budget):

@@ -61,7 +61,7 @@ def make_reference(memory):
 
 def make_segments(example, row):
     """Tokens that tell which write they come from; lengths vary and may be 0."""
-    return [example, row] * (example % 3), [100 + row]
+    return [example & 0xFFFF, row] * (example % 3), [100 + row]
 
 
 def pool_addresses(memory, rows):

@@ -221,9 +221,14 @@ def test_a_selection_that_breaks_the_rules_is_an_error(name):
         replay.draw(torch.tensor([1, 9]), segments, addresses)
 
 
-def test_refuses_the_state_of_another_seed():
-    with pytest.raises(ValueError, match="seed must be the checkpoint's 7, got 8"):
-        make(seed=8).load_state_dict(make().state_dict())
+def test_takes_over_the_randomness_of_another_seed():
+    replay, carried = make(selection="uniform"), make(selection="uniform", seed=8)
+    for number in range(4):
+        run_step(replay, number)
+    carried.load_state_dict(replay.state_dict())
+    for number in range(4, 8):
+        assert run_step(carried, number)[0] == run_step(replay, number)[0]
+    assert contents(carried) == contents(replay)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +260,9 @@ def test_refuses_the_state_of_another_seed():
             {"on_revisit": "replace"},
             "replay.on_revisit must be one of keep, refresh, append, got 'replace'",
         ),
+        ({"mix": 1.5}, "replay.mix must lie between 0 and 1, got 1.5"),
+        ({"retention": "age"}, "replay.retention must be one of score, .* got 'age'"),
+        ({"reserve": 1.0}, "replay.reserve must be at least 0 and below 1, got 1.0"),
         ({"score_update_rate": 0}, "replay.score_update_rate must lie between 0 and 1"),
         ({"score_update_rate": 1.0}, "replay.score_update_rate must lie .* got 1.0"),
         ({"score_update_rate": "a"}, "replay.score_update_rate must lie .* got 'a'"),
@@ -287,10 +295,16 @@ def test_validation_takes_the_settings_of_the_class():
     theirs = dict(inspect.signature(EpisodicReplay.__init__).parameters)
     for key in ("self", "embed_dim", "seed", "device"):
         del theirs[key]
+    for key in ("init_from", "init_addresses"):  # where a memory starts
+        del ours[key]
     assert {k: p.default for k, p in ours.items()} == {
         k: p.default for k, p in theirs.items()
     }
     validate_replay()
+    with pytest.raises(ValueError, match="must be one of kept, recomputed, got 'new'"):
+        validate_replay(init_addresses="new")
+    with pytest.raises(ValueError, match="replay.init_from carries .*current_batch"):
+        validate_replay(selection="current_batch", init_from="run")
     validate_replay(selection="current_batch", weight=0, budget=1, address="dense")
 
 

@@ -1,6 +1,7 @@
 """Selections equal brute force on any history, and the paper's rules on small ones."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from erjepa.replay.selection import (
     content_round_robin,
     fill_to,
     hard,
+    mixed,
     resolve_selection,
     uniform,
 )
@@ -62,9 +64,19 @@ def memory_of(*pairs, address="sparse"):
     budget=st.integers(1, 8),
     neighbors=st.integers(1, 5),
     fill=st.booleans(),
+    mix=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
 )
 def test_selections_equal_brute_force(
-    history, capacity, on_revisit, address, sources, current, budget, neighbors, fill
+    history,
+    capacity,
+    on_revisit,
+    address,
+    sources,
+    current,
+    budget,
+    neighbors,
+    fill,
+    mix,
 ):
     memory = make_memory(capacity, on_revisit=on_revisit, address=address)
     reference = make_reference(memory)
@@ -78,6 +90,15 @@ def test_selections_equal_brute_force(
     for order, policy in NEIGHBOR_ORDERS.items():
         expected = reference.content(POOL[sources], current, order=order, **settings)
         assert run(policy) == expected
+        expected = reference.mixed(
+            POOL[sources],
+            current,
+            order=order,
+            mix=mix,
+            generator=torch.Generator().manual_seed(0),
+            **settings,
+        )
+        assert run(resolve_selection("mixed", order, mix)) == expected
     assert run(hard) == reference.hard(current, budget=budget)
     eligible, drawn = reference.eligible(current), run(uniform)
     assert set(drawn) <= set(eligible)
@@ -113,6 +134,55 @@ def test_round_robin_by_hand():
     assert select(content_round_robin, memory, current=[5, 6, 7, 8], fill=True) == []
 
 
+def test_mixed_by_hand():
+    # The slots of test_content_by_hand. Half of four by content: 1 and 3, like the source.
+    memory = memory_of((5, 1, 1.0), (6, 0, 1.0), (7, 1, 1.0), (8, 0, 1.0))
+    half = partial(mixed, mix=0.5)
+    draws = [select(half, memory, seed=s) for s in range(20)]
+    assert all(slots[:2] == [1, 3] for slots in draws)
+    assert {tuple(slots[2:]) for slots in draws} == {(0, 2), (2, 0)}
+    # One of two by content, and any of the three others beside it.
+    draws = [select(half, memory, budget=2, seed=s) for s in range(40)]
+    assert {tuple(slots) for slots in draws} == {(1, 0), (1, 2), (1, 3)}
+    # Half of three is one and a half: two are drawn.
+    assert select(half, memory, budget=3, neighbors=4)[:1] == [1]
+    assert len(set(select(half, memory, budget=3))) == 3
+    assert select(partial(mixed, mix=0.0), memory) == select(content, memory)
+    assert sorted(select(partial(mixed, mix=1.0), memory)) == [0, 1, 2, 3]
+    # Nothing is left to draw: shorter, unless it is to be filled.
+    lone = {"current": [5, 7, 8], "budget": 3}
+    assert select(half, memory, **lone) == [1]
+    assert select(half, memory, **lone, fill=True) == [1, 1, 1]
+
+
+def test_mixed_draws_the_others_with_equal_probability():
+    memory, draws = memory_of(*[(n, n % 6, 1.0) for n in range(12)]), 3000
+    generator = torch.Generator().manual_seed(0)
+    addresses, eligible = (
+        pool_addresses(memory, [0]),
+        memory.eligible(torch.tensor([4])),
+    )
+    counts = torch.zeros(12)
+    for _ in range(draws):
+        slots = mixed(
+            memory,
+            addresses,
+            eligible,
+            budget=4,
+            neighbors=2,
+            fill=False,
+            generator=generator,
+            mix=0.5,
+        )
+        assert slots[:2] == [0, 6] and len(set(slots)) == 4
+        counts[slots] += 1
+    others = [1, 2, 3, 5, 7, 8, 9, 10, 11]
+    share = 2 / len(others)
+    deviation = (draws * share * (1 - share)) ** 0.5
+    assert counts[4] == 0
+    assert (counts[others] - draws * share).abs().max() < 4 * deviation
+
+
 def test_hard_by_hand():
     memory = memory_of((5, 0, 0.3), (6, 0, 2.0), (7, 0, 0.5), (8, 0, 2.0))
     assert select(hard, memory, budget=3) == [1, 3, 2]
@@ -121,7 +191,9 @@ def test_hard_by_hand():
     assert select(hard, memory, current=[5, 6, 7, 8]) == []
 
 
-@pytest.mark.parametrize("policy", [content, content_round_robin, uniform, hard])
+@pytest.mark.parametrize(
+    "policy", [content, content_round_robin, uniform, hard, partial(mixed, mix=0.5)]
+)
 def test_an_empty_memory_gives_nothing(policy):
     assert select(policy, memory_of(), fill=True) == []
 
@@ -282,9 +354,12 @@ def test_resolve_selection():
     [
         (
             "hardest",
-            "must be one of content, uniform, hard, current_batch, or .*hardest",
+            "must be one of content, uniform, hard, mixed, current_batch, or .*hardest",
         ),
-        (None, "must be one of content, uniform, hard, current_batch, or .*None"),
+        (
+            None,
+            "must be one of content, uniform, hard, mixed, current_batch, or .*None",
+        ),
         (".hard", "must be one of content"),
         ("no_such_module.select", "cannot be imported .No module named"),
         ("erjepa.replay.selection.hardest", "cannot be imported .*no attribute"),

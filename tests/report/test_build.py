@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from erjepa.report import build_report
+from erjepa.report.build import build_report
 from erjepa.report.sections import SECTIONS
 from tests.report.fake_output import METHODS, write_output
 
@@ -247,9 +247,9 @@ def test_hostile_text_is_text(tmp_path):
         changed = [
             {
                 **one,
-                "prompt": hostile,
+                "prompt": hostile + "\x1b[2J\ud83d",
                 "target": hostile + one["target"],
-                "output": hostile + "\x1b[2J\ud83d" + one["output"],
+                "output": hostile + one["output"],
             }
             for one in lines
         ]

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import erjepa.configs
-from erjepa.training.model_card import model_card, write_model_card
+from erjepa.checkpoints.model_card import model_card, write_model_card
 
 READING = {"share": 0.5, "right": 25, "examples": 50, "interval": [0.366, 0.634]}
 SUMMARY = {

@@ -4,8 +4,8 @@ A checkpoint is one folder of ``output_dir``: ``epoch_0`` after the first epoch,
 ``epoch_1_step_40`` within the second, ``flops_0`` at the first of ``checkpoint_at_flops``. It
 holds what torchtune's checkpointer writes (weights, adapter, their configs),
 ``progress.json``: where the run was, ``predictor.pt``: the embeddings of the predictor
-tokens, where they are trained, and ``manifest.json``: the size and SHA-256 of each file. The
-newest of an epoch or step also have ``recipe_state.pt``: all that a run needs to go on as if
+tokens, where they are trained, ``memory``: the episodic memory, and ``manifest.json``: the
+size and SHA-256 of each file. The newest of an epoch or step also have ``recipe_state.pt``: all that a run needs to go on as if
 it had not stopped; without adapters that includes the weights in the precision that they are
 trained in, where the model's files are rounded. Those at FLOPs are for scoring, and so is
 ``best``, a link to the one that did best on validation, ``best_step_80``.
@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 from torchtune import utils
 
-from erjepa.training.manifest import MANIFEST, damage, write_manifest
-from erjepa.training.model_card import CARD
-from erjepa.training.peft_adapter import set_peft_adapter_apart
+from erjepa.checkpoints.manifest import MANIFEST, damage, write_manifest
+from erjepa.checkpoints.model_card import CARD
+from erjepa.checkpoints.peft_adapter import FOLDER, set_peft_adapter_apart
 
 log = utils.get_logger("INFO")
 
@@ -38,8 +38,11 @@ RECIPE_STATE = "recipe_state.pt"
 ADAPTER = "adapter_model.pt"
 PROGRESS = "progress.json"
 PREDICTOR = "predictor.pt"
+MEMORY = "memory"  # folder, see erjepa/checkpoints/memory_file.py
 SCRATCH = ".partial"  # the checkpointer's own output_dir
 BEST = "best"
+# Ranks of a machine share what they read.
+_MAPPED: dict[str, Any] = {"map_location": "cpu", "weights_only": True, "mmap": True}
 _NAME = re.compile(r"epoch_(\d+)(?:_step_(\d+))?$")
 _FLOPS_NAME = re.compile(r"flops_(\d+)$")
 
@@ -84,6 +87,7 @@ def publish(
     progress: dict[str, Any],
     predictor: Tensor | None = None,
     state: dict[str, Any] | None = None,
+    write_memory: Callable[[Path], None] | None = None,
     keep_last_n: int | None = None,
 ) -> Path:
     """Write a checkpoint aside, then put it in place at once.
@@ -98,6 +102,8 @@ def publish(
         progress (dict[str, Any]): contents of ``progress.json``.
         predictor (Tensor | None): trained embeddings of the k predictor tokens, [k, H].
         state (dict[str, Any] | None): contents of ``recipe_state.pt``.
+        write_memory (Callable[[Path], None] | None): called with the folder to put the memory
+            into.
         keep_last_n (int | None): how many checkpoints to go on from are kept, this one
             included. Older ones at the end of an epoch keep their weights; those within an
             epoch are deleted. ``None``: all are kept as they are.
@@ -111,12 +117,15 @@ def publish(
     written = scratch / f"epoch_{epoch}"  # where a torchtune checkpointer writes
     written.mkdir(parents=True)
     write(epoch)
+    _drop_copies(written)
     set_peft_adapter_apart(written)
     (written / PROGRESS).write_text(json.dumps(progress, indent=2) + "\n")
     if predictor is not None:
         torch.save(predictor, written / PREDICTOR)
     if state is not None:
         torch.save(state, written / RECIPE_STATE)
+    if write_memory is not None:
+        write_memory(written)
     write_manifest(written, leave_out=[CARD])
     final = output_dir / name
     os.rename(written, final)
@@ -124,6 +133,14 @@ def publish(
         _make_room(output_dir, keep_last_n)
     shutil.rmtree(scratch)
     return final
+
+
+def _drop_copies(written: Path) -> None:
+    """Remove what the checkpointer copied from the checkpoint that a run started from."""
+    for folder in (FOLDER, MEMORY):
+        shutil.rmtree(written / folder, ignore_errors=True)
+    for file in (PROGRESS, MANIFEST):
+        (written / file).unlink(missing_ok=True)
 
 
 def _make_room(output_dir: Path, keep_last_n: int) -> None:
@@ -217,18 +234,38 @@ def load_resumable(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         tuple[dict[str, Any], dict[str, Any]]: trained weights in torchtune's format, and
         recipe state, ``predictor`` included.
     """
-    # Mapped, so that the ranks of a machine share what they read.
-    options: dict[str, Any] = {
-        "map_location": "cpu",
-        "weights_only": True,
-        "mmap": True,
-    }
-    state = torch.load(path / RECIPE_STATE, **options)
+    state = torch.load(path / RECIPE_STATE, **_MAPPED)
     if (path / ADAPTER).is_file():
-        trained = torch.load(path / ADAPTER, **options)
+        trained = torch.load(path / ADAPTER, **_MAPPED)
     else:
         trained = state.pop("weights")
     return trained, {**state, "predictor": load_predictor(path)}
+
+
+def load_trained(path: Path, key: str) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Trained weights that another run starts from.
+
+    Args:
+        path (Path): a checkpoint, or the folder of a run, of which the newest is taken.
+        key (str): that names it, for the message.
+
+    Returns:
+        tuple[dict[str, Tensor], Tensor | None]: the adapter in torchtune's format, and the
+        embeddings of the predictor tokens, [k, H], if they were trained.
+
+    Raises:
+        FileNotFoundError: if there is no adapter.
+        ValueError: if it is not what was written.
+    """
+    for folder in (path, *reversed(checkpoints(path))):
+        if (folder / ADAPTER).is_file():
+            require_intact(folder, [ADAPTER, f"{PREDICTOR}*"])
+            return torch.load(folder / ADAPTER, **_MAPPED), load_predictor(folder)
+    raise FileNotFoundError(
+        f"{key}={path} holds no {ADAPTER}. Give the output_dir of a run that trained adapters, "
+        "or one of its checkpoints; to start from whole weights, set "
+        "checkpointer.checkpoint_dir."
+    )
 
 
 def require_intact(path: Path, patterns: Iterable[str]) -> None:

@@ -6,20 +6,26 @@ from dataclasses import fields
 import pytest
 import torch
 
-from erjepa.configs.schema import Run
-from erjepa.datasets import Pair
-from erjepa.training.fingerprint import (
+from erjepa.checkpoints.fingerprint import (
     DECIDING,
     changed_keys,
     digest_of_weights,
     fingerprint,
 )
+from erjepa.configs.schema import Run
+from erjepa.datasets import Pair
 from tests.recipes.harness import make_config
 
 # Where, how long and how fast a run runs, how it is cut, and what it reports.
 FREE = {
     *("output_dir", "base_model", "checkpointer", "metric_logger", "profiler"),
-    *("resume_from_checkpoint", "resume_changes", "keep_best", "keep_last_n"),
+    *(
+        "init_from",
+        "resume_from_checkpoint",
+        "resume_changes",
+        "keep_best",
+        "keep_last_n",
+    ),
     *("save_adapter_weights_only", "save_every_n_steps", "checkpoint_at_flops"),
     *("epochs", "stop", "device", "compile", "num_workers", "cudnn_deterministic_mode"),
     *("enable_activation_checkpointing", "enable_activation_offloading"),
@@ -28,7 +34,7 @@ FREE = {
     *("eval_dataset", "eval_every_n_steps", "task", "databases", "eval_split"),
     *("checkpoint_dir", "base_only", "merged", "alignment", "max_new_tokens"),
     *("eval_batch_size", "log_every_n_steps", "log_replay_gradients_every_n_steps"),
-    "log_peak_memory_stats",
+    *("log_peak_memory_stats", "log_example_errors"),
 }
 # Known by the tokens they lead to, or kept under a name of their own.
 BY_CONTENT = {"dataset", "tokenizer", "max_seq_len", "skip_too_long"}

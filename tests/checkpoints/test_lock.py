@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from erjepa.training import lock
-from erjepa.training.lock import LOCK, FolderLock
+from erjepa.checkpoints import lock
+from erjepa.checkpoints.lock import LOCK, FolderLock
 
 
 def holder(folder, **settings):

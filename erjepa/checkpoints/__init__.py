@@ -1,0 +1,1 @@
+"""What a run leaves on the disk: checkpoints, the memory in them, cards, locks, room."""

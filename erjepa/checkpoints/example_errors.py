@@ -1,0 +1,91 @@
+"""The errors of each example over training, in one file that a run can go on with."""
+
+import csv
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+import torch.distributed as dist
+
+EXAMPLE_ERRORS = "example_errors.csv"  # in the output folder
+_COLUMNS = ("step", "example", "replayed", "lm_loss", "jepa_loss")
+
+
+class Visit(NamedTuple):
+    """One time that an example was trained on.
+
+    Args:
+        step (int): of the run, 1-based.
+        example (int): its id in the memory, see :mod:`erjepa.checkpoints.memory_file`.
+        replayed (bool): whether from the memory, not as a new pair.
+        lm_loss (float): cross-entropy a token of the target, in nats, before the update.
+        jepa_loss (float): :math:`d(p, z^a)` before the update.
+    """
+
+    step: int
+    example: int
+    replayed: bool
+    lm_loss: float
+    jepa_loss: float
+
+
+class ExampleErrors:
+    """Appends the visits of each step to ``example_errors.csv``; on rank 0.
+
+    Args:
+        output_dir (Path): folder of the run.
+    """
+
+    def __init__(self, output_dir: Path) -> None:
+        self._path = output_dir / EXAMPLE_ERRORS
+        self._file: TextIO | None = None
+
+    def go_on_after(self, step: int) -> None:
+        """Keep what was logged up to ``step``; what a killed run did later comes again."""
+        if dist.get_rank() != 0:
+            return
+        kept = [v for v in read_visits(self._path) if v.step <= step] if step else []
+        aside = self._path.with_name(f".{self._path.name}")
+        with aside.open("w") as file:
+            file.write(",".join(_COLUMNS) + "\n")
+            file.writelines(map(_line, kept))
+        os.replace(aside, self._path)
+        self._file = self._path.open("a")
+
+    def log(self, visits: Sequence[Visit]) -> None:
+        """Append the visits of a step."""
+        if self._file is not None:
+            self._file.writelines(map(_line, visits))
+
+    def flush(self) -> None:
+        """Let the file hold all of them, before a checkpoint does."""
+        if self._file is not None:
+            self._file.flush()
+
+
+def _line(visit: Visit) -> str:
+    step, example, replayed, lm_loss, jepa_loss = visit
+    return f"{step},{example},{int(replayed)},{lm_loss:.5g},{jepa_loss:.5g}\n"
+
+
+def read_visits(path: Path) -> Iterator[Visit]:
+    """The visits in a file of :class:`ExampleErrors`, in order; none without the file.
+
+    A last line that a killed run left unfinished is passed over.
+    """
+    if not path.is_file():
+        return
+    with path.open(newline="") as file:
+        for line in file:
+            if not line.endswith("\n") or line.startswith(_COLUMNS[0]):
+                continue
+            (row,) = csv.reader([line])
+            step, example, replayed, lm_loss, jepa_loss = row
+            yield Visit(
+                int(step),
+                int(example),
+                replayed == "1",
+                float(lm_loss),
+                float(jepa_loss),
+            )

@@ -1,0 +1,134 @@
+"""Reads the memory of a run or a checkpoint: python -m erjepa.memory RUN."""
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from erjepa.io import write_whole
+from erjepa.memory.page import page
+from erjepa.memory.reading import Neighbors, Slot
+from erjepa.memory.suspects import Reading, read_suspects
+
+_WIDTH = 60  # characters of a source or target
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m erjepa.memory", description=__doc__.partition(":")[0] + "."
+    )
+    parser.add_argument(
+        "run", type=Path, help="output folder, or one of its checkpoints"
+    )
+    parser.add_argument("--top", type=int, default=5, help="lines of each list (5)")
+    parser.add_argument(
+        "--neighbors", type=int, metavar="SLOT", help="what is most like it"
+    )
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write all slots there"
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page to look at"
+    )
+    asked = parser.parse_args(arguments)
+    try:
+        reading = read_suspects(asked.run)
+        if asked.neighbors is not None:
+            lines = neighbors(reading, asked.neighbors, asked.top)
+        else:
+            lines = summary(reading, asked.top)
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+    print("\n".join(lines))
+    if asked.csv is not None:
+        write_csv(reading.slots, asked.csv)
+    if asked.html is not None:
+        write_whole(asked.html, page(reading))
+
+
+def summary(reading: Reading, top: int) -> list[str]:
+    """What is in a memory, as lines of text.
+
+    Args:
+        reading (Reading): the memory.
+        top (int): lines of each list.
+    """
+    slots, stored = reading.slots, reading.stored
+    capacity = stored.about["state"]["memory"]["capacity"]
+    lines = [f"{stored.folder}: {len(slots)} of {capacity} slots", ""]
+    for origin in dict.fromkeys(slot.origin for slot in slots):
+        own = [slot for slot in slots if slot.origin == origin]
+        mean = sum(slot.score for slot in own) / len(own)
+        replays = sum(slot.replay_count for slot in own) / len(own)
+        lines.append(
+            f"{len(own):>8} from {origin}: mean score {mean:.4f}, {replays:.2f} replays each"
+        )
+    never = [slot for slot in slots if not slot.replay_count]
+    lists = {
+        "The hardest": sorted(slots, key=lambda slot: -slot.score),
+        "The most replayed": sorted(slots, key=lambda slot: -slot.replay_count),
+        f"Never replayed, {len(never)} in all": never,
+    }
+    suspects = [slot for slot in slots if slot.flags]
+    if reading.found:
+        learned = sum(t.learned for t in reading.found.values())
+        events = sum(t.forgetting_events for t in reading.found.values())
+        lines += [
+            "",
+            f"{learned} of {len(reading.found)} examples are learned, after "
+            f"{events} forgetting events.",
+        ]
+        suspects.sort(key=lambda slot: -_late_error(reading, slot))
+    lists[f"Suspect, {len(suspects)} in all"] = suspects
+    for title, chosen in lists.items():
+        lines += ["", f"{title}:", *map(_line, chosen[:top])]
+    return lines
+
+
+def _late_error(reading: Reading, slot: Slot) -> float:
+    found = reading.found.get(slot.example)
+    return found.late_error if found else 0.0
+
+
+def neighbors(reading: Reading, slot: int, top: int) -> list[str]:
+    """A slot and those whose sources are most like its own, as lines of text.
+
+    Raises:
+        ValueError: if there is no such slot.
+    """
+    if not 0 <= slot < len(reading.slots):
+        raise ValueError(
+            f"--neighbors {slot}: the memory has slots 0 to {len(reading.slots) - 1}"
+        )
+    lines = [_line(reading.slots[slot])]
+    for other, cosine in Neighbors(reading.stored).of(slot, top):
+        lines.append(f"{cosine:8.4f} {_line(reading.slots[other]).strip()}")
+    return lines
+
+
+def _line(slot: Slot) -> str:
+    flags = f" [{'; '.join(slot.flags)}]" if slot.flags else ""
+    return (
+        f"{slot.slot:>8} {slot.score:.4f} {slot.replay_count:>4}x {slot.where}: "
+        f"{_short(slot.source)} -> {_short(slot.target)}{flags}"
+    )
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
+
+
+def write_csv(slots: Iterable[Slot], path: Path) -> None:
+    """One line for each slot."""
+    rows = [slot.row() for slot in slots]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0] if rows else ["slot"])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""All that there is to read of a run's memory: slots, trajectories, suspects."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, Visit, read_visits
+from erjepa.checkpoints.memory_file import StoredMemory, find_memory
+from erjepa.memory.reading import Neighbors, Slot, read_slots
+from erjepa.memory.trajectories import Trajectory, flag, trajectories
+
+# Comparing each slot with all takes as many cosines as this number's square.
+MOST_COMPARED = 20_000
+
+
+@dataclass
+class Reading:
+    """A memory, read.
+
+    Args:
+        stored (StoredMemory): its files.
+        slots (list[Slot]): its slots, flagged.
+        visits (list[Visit]): what was logged of examples; none without ``log_example_errors``.
+        found (dict[int, Trajectory]): the same by example.
+    """
+
+    stored: StoredMemory
+    slots: list[Slot]
+    visits: list[Visit]
+    found: dict[int, Trajectory]
+
+
+def read_suspects(path: Path) -> Reading:
+    """Read the memory of a run or checkpoint, and flag what is suspect.
+
+    Args:
+        path (Path): output folder, checkpoint, or the folder ``memory`` of one.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if it is not whole.
+    """
+    stored = find_memory(path, str(path))
+    slots = read_slots(stored)
+    run = stored.folder.resolve().parents[1]
+    visits = list(read_visits(run / EXAMPLE_ERRORS))
+    found = trajectories(visits)
+    nearest, distances = [0] * len(slots), [1.0] * len(slots)
+    if 1 < len(slots) <= MOST_COMPARED:
+        nearest, distances = Neighbors(stored).nearest()
+    flag(slots, found, nearest, distances)
+    return Reading(stored, slots, visits, found)

@@ -1,0 +1,132 @@
+"""Which slot of a full memory makes room for a new pair: the paper's rule (appendix "Shared
+Episodic Memory"), and two others.
+
+All rules have one signature, so a function of the same shape can take their place by its
+dotted path:
+
+    retain(memory, example_id, candidates, *, seen, generator) -> int | None
+
+    memory      EpisodicMemory, full: M slots in use
+    example_id  of the pair that is to be written, which has no slot
+    candidates  bool mask [M]: the slots that may be given up
+    seen        how many pairs have been offered a place among the candidates, this one included
+    generator   CPU generator; the only source of randomness
+
+They return the slot to give up, or None to leave the new pair out. Pairs are written one after
+the other, so a rule sees those of its own step that came before.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from erjepa.replay.dotted import function_at
+
+if TYPE_CHECKING:
+    from erjepa.replay.memory import EpisodicMemory
+
+Retention = Callable[..., int | None]
+
+# An example id is its origin << 32 and its number there. Origins are numbered from 0 in each
+# run; those that a run inherits are below 0.
+ORIGIN_BITS = 32
+
+
+def origins(example_ids: Tensor) -> Tensor:
+    """Where examples come from, int64, same shape as ``example_ids``."""
+    return example_ids >> ORIGIN_BITS
+
+
+def score(
+    memory: "EpisodicMemory",
+    example_id: int,
+    candidates: Tensor,
+    *,
+    seen: int,
+    generator: torch.Generator,
+) -> int | None:
+    """The candidate of the lowest sigma / (1 + r), ties to the lowest slot: the paper's."""
+    return _weakest(memory, candidates)
+
+
+def reservoir(
+    memory: "EpisodicMemory",
+    example_id: int,
+    candidates: Tensor,
+    *,
+    seen: int,
+    generator: torch.Generator,
+) -> int | None:
+    """Any candidate with equal probability, or none: every pair offered so far is kept with
+    the same probability (Vitter 1985, algorithm R).
+    """
+    pick = int(torch.randint(seen, (), generator=generator, device="cpu"))
+    slots = candidates.nonzero().flatten()
+    return int(slots[pick]) if pick < len(slots) else None
+
+
+def balanced(
+    memory: "EpisodicMemory",
+    example_id: int,
+    candidates: Tensor,
+    *,
+    seen: int,
+    generator: torch.Generator,
+) -> int | None:
+    """The weakest candidate of the origin with the most slots, the new pair counted; of
+    equally large origins the one of the lowest number. Within an origin as ``score``.
+    """
+    origin = origins(memory.example_ids)
+    found, sizes = origin.unique(return_counts=True)  # ascending
+    sizes[found == example_id >> ORIGIN_BITS] += 1
+    sizes[~torch.isin(found, origin[candidates])] = 0
+    return _weakest(memory, candidates & (origin == found[sizes.argmax()]))
+
+
+def _weakest(memory: "EpisodicMemory", candidates: Tensor) -> int:
+    return int(
+        priorities(memory.scores, memory.replay_counts)
+        .masked_fill(~candidates, torch.inf)
+        .argmin()
+    )
+
+
+def priorities(scores: Tensor, replay_counts: Tensor) -> Tensor:
+    """sigma / (1 + r) of slots, float32: the lowest is given up first."""
+    return scores / (1 + replay_counts)
+
+
+def kept_by_score(scores: Tensor, replay_counts: Tensor, capacity: int) -> Tensor:
+    """The slots that are left when those of the lowest sigma / (1 + r), ties to the lowest
+    slot, have been given up one by one until ``capacity`` are left.
+
+    Args:
+        scores (Tensor): sigma, float32, shape [N].
+        replay_counts (Tensor): r, shape [N].
+        capacity (int): how many may stay.
+
+    Returns:
+        Tensor: ascending slots, int64, at most ``capacity``.
+    """
+    weakest_first = priorities(scores, replay_counts).sort(stable=True).indices
+    return weakest_first[max(0, len(scores) - capacity) :].sort().values
+
+
+RETENTIONS: dict[str, Retention] = {
+    "score": score,
+    "reservoir": reservoir,
+    "balanced": balanced,
+}
+
+
+def resolve_retention(name: str) -> Retention:
+    """The retention rule of that name, or the function at that dotted path.
+
+    Raises:
+        ValueError: if there is no such name, or the path leads to no function.
+    """
+    if isinstance(name, str) and name in RETENTIONS:
+        return RETENTIONS[name]
+    return function_at("retention", name, list(RETENTIONS))

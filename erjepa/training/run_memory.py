@@ -1,0 +1,350 @@
+"""The memory of a run: built, carried on from an earlier run, saved and found again."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+from torchtune import utils
+from torchtune.modules.transforms import Transform
+
+from erjepa.checkpoints.checkpoint import MEMORY
+from erjepa.checkpoints.example_errors import ExampleErrors, Visit
+from erjepa.checkpoints.manifest import MANIFEST, damage
+from erjepa.checkpoints.memory_file import (
+    ABOUT,
+    SLOTS,
+    TEXTS,
+    StoredMemory,
+    find_memory,
+    write_memory,
+)
+from erjepa.checkpoints.pair_texts import PairTexts
+from erjepa.datasets import ConcatenatedPairs, Pair, Pairs
+from erjepa.io import to_jsonl
+from erjepa.objective import PackedDecoder
+from erjepa.packing import PairCollator
+from erjepa.replay import (
+    EpisodicMemory,
+    EpisodicReplay,
+    ReplayBatch,
+    require_memory,
+)
+from erjepa.replay.retention import ORIGIN_BITS, kept_by_score
+from erjepa.training.device import memory_of
+from erjepa.training.distributed import gather_interleaved, on_rank_zero
+from erjepa.training.passes import PassResult
+
+log = utils.get_logger("INFO")
+
+_MOST_TEXTS = 100_000  # slots; decoding more would take longer than saving them
+_AT_A_TIME = 32  # micro-batches between two gatherings of addresses
+_EXAMPLE = (1 << ORIGIN_BITS) - 1
+
+
+class RunMemory:
+    """Holds the replay of a run, and knows where its examples are from.
+
+    Args:
+        cfg (DictConfig): config of the run.
+        tokenizer (Transform): of the model.
+
+    Attributes:
+        replay (EpisodicReplay | None): after :meth:`build`; ``None`` without replay.
+
+    Raises:
+        FileNotFoundError: if ``replay.init_from`` holds no memory.
+        ValueError: if that memory is not whole, or of another tokenizer.
+    """
+
+    def __init__(self, cfg: DictConfig, tokenizer: Transform) -> None:
+        settings = OmegaConf.to_container(cfg.replay or {"weight": 0}, resolve=True)
+        self._init_from = settings.pop("init_from", None)
+        self._init_addresses = settings.pop("init_addresses", "kept")
+        self._settings = settings
+        self._names = [_name(cfg.dataset)]
+        self._batch_size = cfg.batch_size
+        self._seed = cfg.seed
+        self.replay: EpisodicReplay | None = None
+        self._errors = None
+        if cfg.log_example_errors:
+            self._errors = ExampleErrors(Path(cfg.output_dir))
+        self._inherited: list[str] = []
+        self._earlier: StoredMemory | None = None
+        if not self.is_on:
+            if self._errors is not None:
+                raise ValueError(
+                    "log_example_errors=True logs what the memory takes in, and "
+                    "replay.weight=0 has none; set it to False"
+                )
+            return
+        self._texts = PairTexts(tokenizer)
+        if self._init_from is not None and not cfg.resume_from_checkpoint:
+            on_rank_zero(self._require_whole)
+            self._earlier = self._find()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the run replays."""
+        return bool(self._settings.get("weight", 1.0))
+
+    def _find(self) -> StoredMemory:
+        return find_memory(Path(self._init_from), "replay.init_from")
+
+    def _require_whole(self) -> None:
+        stored = self._find()
+        if (stored.folder.parent / MANIFEST).is_file():
+            names = [f"{stored.folder.name}/{name}" for name in (ABOUT, SLOTS)]
+            if found := damage(stored.folder.parent, names):
+                raise ValueError(f"replay.init_from: {found}")
+        if stored.about["tokenizer"] != self._texts.fingerprint:
+            raise ValueError(
+                f"replay.init_from: the memory in {stored.folder} holds tokens of another "
+                "tokenizer, or of another chat template; start from a run of the same model "
+                "family, or without replay.init_from"
+            )
+
+    def build(
+        self, dataset: Pairs, *, embed_dim: int, device: torch.device
+    ) -> EpisodicReplay | None:
+        """An empty memory for the pairs of ``dataset``; ``None`` if nothing is replayed.
+
+        Args:
+            dataset (Pairs): all pairs of the run.
+            embed_dim (int): of the model, H.
+            device (torch.device): device of the run.
+
+        Raises:
+            ValueError: if there is no room for it.
+        """
+        self._dataset = dataset
+        self._device = device
+        self._origin_of: Tensor | None = None
+        if isinstance(dataset, ConcatenatedPairs):
+            found = [dataset.origin(i) for i in range(len(dataset))]
+            names = {origin.part: origin.name for origin in found}
+            self._names = [names[i] for i in sorted(names)]
+            self._origin_of = torch.tensor([origin.part for origin in found])
+        if self.is_on:
+            require_memory(memory_of(device), embed_dim, **self._settings)
+            self.replay = EpisodicReplay(
+                **self._settings, embed_dim=embed_dim, seed=self._seed, device=device
+            )
+        return self.replay
+
+    def ids(self, example_ids: Tensor) -> Tensor:
+        """The ids under which the memory holds examples of the run's dataset.
+
+        Args:
+            example_ids (Tensor): places in the dataset, int64, [B].
+
+        Returns:
+            Tensor: origin << 32 | place, so the places themselves where there is one dataset.
+        """
+        if self._origin_of is None:
+            return example_ids
+        origin = self._origin_of.to(example_ids.device)[example_ids]
+        return origin << ORIGIN_BITS | example_ids
+
+    def where(self, example_id: int) -> str:
+        """File and line of an example, by its place in the dataset or its id in the memory."""
+        if example_id >= 0:
+            return self._dataset.where(example_id & _EXAMPLE)
+        origin = self._inherited[example_id >> ORIGIN_BITS]
+        return f"{origin}[{example_id & _EXAMPLE}] of an earlier run"
+
+    def log_errors(
+        self, step: int, new: PassResult, draw: ReplayBatch, replayed: PassResult
+    ) -> None:
+        """Log the errors of a step's examples, if the config asks for it.
+
+        Args:
+            step (int): of the run, 1-based.
+            new (PassResult): of the new pairs.
+            draw (ReplayBatch): what was replayed.
+            replayed (PassResult): of these.
+        """
+        if self._errors is None:
+            return
+        segments = [self._dataset[i].segments for i in new.example_ids.tolist()]
+        ids = self.ids(new.example_ids).tolist()
+        parts = [(ids, segments, new), (draw.example_ids, draw.segments, replayed)]
+        for was_replayed, (examples, cuts, result) in enumerate(parts):
+            errors = zip(result.lm.tolist(), result.jepa.tolist(), strict=True)
+            self._errors.log(
+                [
+                    Visit(step, example, bool(was_replayed), lm / len(cut[2]), jepa)
+                    for example, cut, (lm, jepa) in zip(
+                        examples, cuts, errors, strict=True
+                    )
+                ]
+            )
+
+    # ------------------------------------------------------------------ from a file
+
+    def start(self, model: PackedDecoder, collator: PairCollator) -> None:
+        """Begin a run: with the memory of ``replay.init_from``, if there is one."""
+        if self._errors is not None:
+            self._errors.go_on_after(0)
+        self._inherit(model, collator)
+
+    def go_on(self, checkpoint: Path, step: int) -> None:
+        """Go on with the memory of the run's own checkpoint, if that holds one.
+
+        Args:
+            checkpoint (Path): to go on from.
+            step (int): after which it was written.
+        """
+        if self._errors is not None:
+            self._errors.go_on_after(step)
+        if self.replay is None or not (checkpoint / MEMORY / ABOUT).is_file():
+            return
+        stored = StoredMemory(checkpoint / MEMORY)
+        stored.load_into(self.replay)
+        self._inherited = stored.about["origins"][: stored.about["inherited"]]
+
+    def _inherit(self, model: PackedDecoder, collator: PairCollator) -> None:
+        """Start with the memory of ``replay.init_from``.
+
+        What it holds becomes inherited: scores, counts and random state stay, and no example
+        of this run is one of it. The paper's eviction decides what stays where the capacity is
+        smaller.
+
+        Args:
+            model (PackedDecoder): the model, for new addresses.
+            collator (PairCollator): what packs replayed pairs.
+
+        Raises:
+            ValueError: if addresses are to be kept that this run cannot read.
+        """
+        if self._earlier is None or self.replay is None:
+            return
+        stored, memory = self._earlier, self.replay.memory
+        scores, counts = stored.read("scores", "replay_counts")
+        kept = kept_by_score(scores, counts, memory.capacity)
+        own = {"capacity": memory.capacity, "on_revisit": memory.on_revisit}
+        are_kept = self._init_addresses == "kept"
+        for start, state in stored.blocks():
+            block = state["memory"] | own
+            if not are_kept:
+                block["addresses"] = None
+            of_block = kept[(kept >= start) & (kept < start + len(block["scores"]))]
+            state["memory"] = _rows(block, of_block - start)
+            try:
+                self.replay.load_state_dict(state, len(memory) if start else 0)
+            except ValueError as error:
+                raise ValueError(
+                    f"replay.init_from: {stored.folder}: {error}, or set "
+                    "replay.init_addresses=recomputed"
+                ) from None
+        memory.disown(len(stored.about["origins"]) - stored.about["inherited"])
+        self._inherited = stored.about["origins"]
+        if not are_kept:
+            self._recompute_addresses(memory, model, collator)
+        utils.log_rank_zero(
+            log,
+            f"{len(memory)} of the {len(stored)} pairs in {stored.folder} are carried on.",
+        )
+
+    @torch.no_grad()
+    def _recompute_addresses(
+        self, memory: EpisodicMemory, model: PackedDecoder, collator: PairCollator
+    ) -> None:
+        was_training = model.training
+        model.eval()
+        world_size, rank = dist.get_world_size(), dist.get_rank()
+        step = self._batch_size * world_size * _AT_A_TIME
+        for start in range(0, len(memory), step):
+            slots = range(start, min(start + step, len(memory)))
+            pairs = [
+                Pair(slot, *cut)
+                for slot, cut in zip(slots, memory.segments(slots), strict=True)
+            ]
+            batches = collator.split(
+                pairs[rank::world_size],
+                max(-(-len(pairs) // (self._batch_size * world_size)), 1),
+            )
+            source = [model(batch.to(self._device)).source.float() for batch in batches]
+            order = torch.cat([batch.order for batch in batches]).argsort()
+            mine = torch.cat(source)[order.to(self._device)]
+            embeddings = gather_interleaved(mine, len(pairs))
+            at = torch.arange(slots.start, slots.stop, device=memory.device)
+            memory.address_table.put(at, memory.address_table.encode(embeddings))
+        model.train(was_training)
+
+    # -------------------------------------------------------------------- to a file
+
+    def write(self, checkpoint: Path) -> None:
+        """Write the memory into a checkpoint that is being made, if there is one."""
+        if self.replay is None:
+            return
+        if self._errors is not None:
+            self._errors.flush()
+        folder = checkpoint / MEMORY
+        write_memory(
+            folder,
+            self.replay,
+            {
+                "tokenizer": self._texts.fingerprint,
+                "origins": [*self._inherited, *self._names],
+                "inherited": len(self._inherited),
+                "replay": self._settings,
+            },
+        )
+        if len(self.replay) <= _MOST_TEXTS:
+            with (folder / TEXTS).open("w") as file:
+                rows = self._rows(self.replay.memory)
+                file.writelines(to_jsonl([row]) for row in rows)
+
+    def _rows(self, memory: EpisodicMemory) -> Iterator[dict[str, Any]]:
+        columns = (memory.example_ids, memory.scores, memory.replay_counts)
+        for slot, (example_id, score, count) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        ):
+            source, target = self._texts(memory.segments([slot])[0])
+            yield {
+                "slot": slot,
+                "where": self.where(example_id),
+                "score": score,
+                "replay_count": count,
+                "source": source,
+                "target": target,
+            }
+
+
+def _rows(block: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+    """Some slots of a memory's state."""
+    lengths = block["records"]["lengths"]
+    is_kept = torch.zeros(len(lengths), dtype=torch.bool)
+    is_kept[rows] = True
+    of_kept = is_kept.repeat_interleave(lengths.sum(dim=1))
+    take: Callable[[Any], Any] = lambda value: (  # noqa: E731
+        value[rows] if isinstance(value, Tensor) else value
+    )
+    addresses = block["addresses"]
+    return {
+        **{key: take(value) for key, value in block.items()},
+        "records": {
+            "tokens": block["records"]["tokens"][of_kept],
+            "lengths": lengths[rows],
+        },
+        "addresses": addresses and {k: take(v) for k, v in addresses.items()},
+    }
+
+
+def _name(dataset: Any) -> str:
+    """What a dataset goes by: its file, or its builder with what tells it from others."""
+    if not isinstance(dataset, (dict, DictConfig)):
+        return "several datasets"
+    if dataset.get("source"):
+        return str(dataset["source"])
+    builder = dataset["_component_"].rpartition(".")[2]
+    values = [
+        f"{key}={value}"
+        for key, value in dataset.items()
+        if key != "_component_" and isinstance(value, (str, int)) and value is not None
+    ]
+    return f"{builder}({', '.join(values)})"

@@ -1,0 +1,174 @@
+"""What is read of a memory: slots, neighbours, trajectories, flags, page."""
+
+import csv
+import json
+import math
+import re
+
+import pytest
+import torch
+
+from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, Visit
+from erjepa.checkpoints.memory_file import find_memory, write_memory
+from erjepa.memory.__main__ import main
+from erjepa.memory.page import page
+from erjepa.memory.reading import Neighbors, read_slots
+from erjepa.memory.suspects import read_suspects
+from erjepa.memory.trajectories import Trajectory, flag, stay_hard, trajectories
+from erjepa.replay import EpisodicReplay
+
+# Slots 0 and 1 have one source and two targets; 2 to 4 differ.
+SOURCES = torch.tensor(
+    [[1.0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0.5, 1, 0]]
+)
+TARGETS = ["a", "b", "c", "</script><b>", "e"]
+SCORES = [0.1, 0.5, 0.2, 0.4, 0.3]
+
+
+def write_run(folder, address="dense"):
+    """The memory of a run with five slots, the first from an earlier run."""
+    replay = EpisodicReplay(
+        embed_dim=4, seed=0, capacity=9, address=address, selection="uniform"
+    )
+    ids = torch.tensor([3 - (1 << 32), 0, 1, 2, 3])
+    segments = [([i],) * 5 for i in range(5)]
+    replay.write(ids, segments, replay.encode(SOURCES), torch.tensor(SCORES))
+    replay.memory.refresh([2, 2, 3], torch.tensor([0.2, 0.2, 0.4]))
+    memory = folder / "epoch_0" / "memory"
+    memory.mkdir(parents=True)
+    about = {"tokenizer": "x", "origins": ["old", "new"], "inherited": 1, "replay": {}}
+    write_memory(memory, replay, about)
+    with (memory / "texts.jsonl").open("w") as file:
+        for i, target in enumerate(TARGETS):
+            row = {"where": f"f:{i}", "source": f"ask {i}", "target": target}
+            file.write(json.dumps(row) + "\n")
+    return folder
+
+
+def test_slots_are_read(tmp_path):
+    slots = read_slots(find_memory(write_run(tmp_path), "run"))
+    assert [slot.origin for slot in slots] == ["old", "new", "new", "new", "new"]
+    assert [slot.replay_count for slot in slots] == [0, 0, 2, 1, 0]
+    assert [slot.score for slot in slots] == pytest.approx(SCORES)
+    assert slots[3].target == "</script><b>" and slots[3].where == "f:3"
+
+
+def test_without_texts_tokens_are_shown(tmp_path):
+    (write_run(tmp_path) / "epoch_0" / "memory" / "texts.jsonl").unlink()
+    slots = read_slots(find_memory(tmp_path, "run"))
+    assert [slot.source for slot in slots] == [f"[{i}]" for i in range(5)]
+    assert [slot.where for slot in slots] == [
+        "old[3]",
+        *(f"new[{i}]" for i in range(4)),
+    ]
+
+
+@pytest.mark.parametrize("address", ["dense", "sparse"])
+def test_neighbors(tmp_path, address):
+    neighbors = Neighbors(find_memory(write_run(tmp_path, address), "run"))
+    ((first, cosine),) = neighbors.of(3, 1)
+    if address == "dense":  # sparse ones of four numbers keep a single one
+        assert first == 4 and cosine == pytest.approx(1.25**-0.5)
+    assert {slot for slot, _ in neighbors.of(3, 9)} == {0, 1, 2, 4}
+    nearest, distances = neighbors.nearest()
+    assert nearest[:2] == [1, 0]
+    assert distances[:2] == pytest.approx([0, 0], abs=1e-6)
+    if address == "dense":
+        assert nearest[3:] == [4, 3]
+        assert distances[3] == pytest.approx((1 - 1.25**-0.5) / (4 - 1.25**-0.5) * 5)
+
+
+def test_trajectories_count_what_is_learned_and_lost():
+    low, high = math.log(2) - 0.01, math.log(2) + 0.01
+    visits = [
+        Visit(step, 7, step > 1, error, 0.0)
+        for step, error in enumerate([low, low, low, high, low, high], start=1)
+    ]
+    found = trajectories([*visits, Visit(6, 8, False, low, 0.0)])
+    assert found[7].forgetting_events == 2 and found[8].forgetting_events == 0
+    assert not found[7].learned and found[8].learned and found[7].replays == 5
+    assert found[7].late_error == pytest.approx((high + low + high) / 3)
+
+
+def test_what_stays_hard_is_suspect():
+    def visited(*errors):
+        return Trajectory(list(range(len(errors))), list(errors))
+
+    found = {i: visited(2.0, 0.1 + 0.01 * i) for i in range(20)}
+    found |= {20: visited(3.0, 2.5), 21: visited(9.0), 22: visited(0.1, 3.0, 0.2)}
+    # 21 was seen once; 22 was hard for a time.
+    assert stay_hard(found) == {20}
+    assert stay_hard({}) == set()
+
+
+def test_flags(tmp_path):
+    slots = read_slots(find_memory(write_run(tmp_path), "run"))
+    found = {i: Trajectory([1, 2], [1.0, 0.1]) for i in range(3)}
+    found[3] = Trajectory([1, 2], [4.0, 4.0])
+    nearest, distances = [1, 0, 4, 4, 2], [0.0, 0.01, 0.01, 0.2, 0.05]
+    flag(slots, found, nearest, distances)
+    other = "slot {} asks the same, and answers otherwise"
+    # Of slot 0 nothing was logged; slot 2 is learned, and slot 4, its twin, is not.
+    assert [slot.flags for slot in slots] == [
+        *([other.format(1)], [other.format(0)], [], []),
+        ["stays hard", other.format(2)],
+    ]
+
+
+def log_visits(folder):
+    with (folder / EXAMPLE_ERRORS).open("w") as file:
+        file.write("step,example,replayed,lm_loss,jepa_loss\n")
+        for step in (1, 2):
+            for example in range(4):
+                file.write(f"{step},{example},{step - 1},{0.9 / step},0.1\n")
+        file.write("3,0,1,0.")  # killed
+
+
+def test_the_command(tmp_path, capsys):
+    log_visits(write_run(tmp_path))
+    files = ["--csv", str(tmp_path / "m.csv"), "--html", str(tmp_path / "m.html")]
+    main([str(tmp_path), "--top", "2", *files])
+    out = capsys.readouterr().out
+    assert (
+        "5 of 9 slots" in out and "1 from old: mean score 0.1000, 0.00 replays" in out
+    )
+    assert "4 of 4 examples are learned, after 0 forgetting events." in out
+    hardest = out.partition("The hardest:\n")[2].splitlines()[:2]
+    assert [line.split()[0] for line in hardest] == ["1", "3"]
+    replayed = out.partition("The most replayed:\n")[2].splitlines()[:2]
+    assert [line.split()[0] for line in replayed] == ["2", "3"]
+    assert "Never replayed, 3 in all" in out and "Suspect, 2 in all" in out
+    rows = list(csv.DictReader((tmp_path / "m.csv").open()))
+    assert [row["source"] for row in rows] == [f"ask {i}" for i in range(5)]
+    main([str(tmp_path), "--neighbors", "3", "--top", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "ask 3" in lines[0] and "ask 4" in lines[1] and len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [(["nowhere"], "holds no memory"), (["run", "--neighbors", "5"], "slots 0 to 4")],
+)
+def test_errors_are_one_line(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "run")
+    with pytest.raises(SystemExit, match=message):
+        main(arguments)
+
+
+def test_the_page_holds_its_data_and_nothing_else(tmp_path):
+    log_visits(write_run(tmp_path))
+    html = page(read_suspects(tmp_path))
+    assert html.count("</script>") == 2  # no text of a pair ends one
+    assert not re.search(r"(?:src|href)=|https?:", html)
+    text = re.search(r'id="data">(.*?)</script>', html, re.S).group(1)
+    data = json.loads(text)
+    column = data["columns"].index
+    by_score = [row[column("score")] for row in data["rows"]]
+    assert by_score == sorted(by_score, reverse=True) and len(by_score) == 5
+    assert data["rows"][1][column("target")] == "</script><b>"
+    charts = {chart["title"]: chart for chart in data["charts"]}
+    assert sum(charts["Slots by score"]["heights"]) == 5
+    counts = charts["Slots by replay count"]
+    assert (counts["labels"], counts["heights"]) == (["0", "1", "2"], [3, 1, 1])
+    assert charts["Replays over training"]["heights"] == [0, 4]

@@ -1,0 +1,255 @@
+"""A memory that an earlier run wrote is carried on by a run on other data."""
+
+import functools
+import json
+import shutil
+
+import pytest
+import torch
+
+from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
+from erjepa.checkpoints.memory_file import find_memory
+from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
+from tests.conftest import write_records
+from tests.recipes.harness import (
+    kill_at_call,
+    make_config,
+    overrides_for,
+    read_metrics,
+    train,
+    train_and_kill,
+)
+from tests.recipes.test_invariance import INVARIANT
+from tests.recipes.test_resume import assert_same, deterministic, state
+
+NEW = {
+    "replay__selection": "mixed",
+    "replay__budget": 6,
+    "replay__capacity": 40,
+    "replay__retention": "balanced",
+    "replay__reserve": 0.6,
+    "epochs": 1,
+    "save_every_n_steps": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def other_data(tmp_path_factory):
+    return write_records(tmp_path_factory.mktemp("other") / "new.jsonl", 24, seed=9)
+
+
+@pytest.fixture(scope="module")
+def earlier(base, data, tmp_path_factory):
+    """A run on the first data: 36 slots."""
+    output_dir = tmp_path_factory.mktemp("earlier")
+    settings = {"replay__capacity": 36, "replay__selection": "uniform", "epochs": 1}
+    train(make_config(overrides_for(base, data, output_dir, batch_size=8, **settings)))
+    return output_dir
+
+
+def carry_on(base, data, output_dir, **overrides):
+    settings = {**NEW, "batch_size": 8, **overrides}
+    return make_config(overrides_for(base, data, output_dir, **settings))
+
+
+def at_start(recipe):
+    return recipe._replay.state_dict()["memory"]
+
+
+def read(recipe):
+    state = at_start(recipe)
+    where = [recipe._memory.where(i) for i in state["example_ids"].tolist()]
+    return {**state, "where": where}
+
+
+def test_the_memory_is_carried_on_whole(base, earlier, other_data, tmp_path):
+    cfg = carry_on(base, other_data, tmp_path, replay__init_from=earlier)
+    seen = {}
+    with pytest.MonkeyPatch.context() as patch:
+        step = Recipe._train_step
+
+        def first(self, *args):
+            seen.setdefault("start", at_start(self))
+            return step(self, *args)
+
+        patch.setattr(Recipe, "_train_step", first)
+        ((start, end),) = train(cfg, 1, lambda recipe: (seen["start"], read(recipe)))
+    stored = find_memory(earlier, "")
+    ids, scores, counts, tokens = stored.read(
+        "example_ids", "scores", "replay_counts", "tokens"
+    )
+    assert torch.equal(start["scores"], scores) and len(ids) == 36
+    assert torch.equal(start["replay_counts"], counts) and counts.sum() > 0
+    assert torch.equal(start["records"]["tokens"], tokens)
+    assert torch.equal(start["example_ids"] & 0xFFFFFFFF, ids)
+    # No new example is one of them, and 0.6 of 40 slots keep being theirs.
+    assert bool((start["example_ids"] < 0).all())
+    inherited = [i for i in end["example_ids"].tolist() if i < 0]
+    assert len(inherited) == 24 and len(end["example_ids"]) == 40
+    about = find_memory(tmp_path, "").about
+    assert about["inherited"] == 1 and len(about["origins"]) == 2
+    texts = [
+        json.loads(line)
+        for line in (tmp_path / "epoch_0" / "memory" / "texts.jsonl").open()
+    ]
+    assert [row["where"] for row in texts] == end["where"]
+    assert sum("of an earlier run" in row["where"] for row in texts) == 24
+    assert all(row["source"].split()[0].isdigit() and row["target"] for row in texts)
+
+
+def test_a_carried_memory_selects_as_its_run_would_have(
+    base, data, earlier, other_data, tmp_path
+):
+    """Same state, same generator: whatever the seed and the capacity of the new run."""
+
+    def draws(recipe):
+        replay, drawn = recipe._replay, []
+        generator = torch.Generator().manual_seed(0)
+        ids = torch.arange(10**6, 10**6 + 8)
+        for _ in range(4):
+            embeddings = torch.randn(8, replay.memory.address_table.projection.shape[1])
+            addresses = replay.encode(
+                torch.randn(embeddings.shape, generator=generator)
+            )
+            drawn.append(replay.draw(ids, [((1,),)] * 8, addresses).segments)
+        return drawn
+
+    cfg = make_config(
+        overrides_for(
+            base,
+            data,
+            earlier,
+            batch_size=8,
+            replay__capacity=36,
+            replay__selection="uniform",
+            epochs=1,
+            resume_from_checkpoint=True,
+        )
+    )
+    (expected,) = train(cfg, 1, draws)
+    settings = {"replay__selection": "uniform", "replay__budget": 8, "seed": 5}
+    new = carry_on(base, other_data, tmp_path, replay__init_from=earlier, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recipe, "train", lambda self: None)
+        (mine,) = train(new, 1, draws)
+    assert mine == expected and all(len(drawn) == 8 for drawn in mine)
+
+
+def test_carried_on_by_any_number_of_ranks(base, earlier, other_data, tmp_path):
+    runs = {}
+    for ranks in (1, 2):
+        output_dir = tmp_path / str(ranks)
+        cfg = carry_on(
+            base,
+            other_data,
+            output_dir,
+            batch_size=8 // ranks,
+            replay__init_from=earlier,
+            replay__init_addresses="recomputed",
+        )
+        memory, *_ = train(cfg, ranks, at_start)
+        runs[ranks] = read_metrics(output_dir), memory
+    (one, memory), (two, other) = runs.values()
+    assert [m["replayed"] for m in one] == [6, 6, 6]
+    for a, b in zip(one, two, strict=True):
+        for name in INVARIANT:
+            assert a[name] == pytest.approx(b[name], rel=1e-4, abs=1e-6), name
+    assert torch.equal(memory["example_ids"], other["example_ids"])
+    for name in ("values", "indices"):
+        torch.testing.assert_close(
+            memory["addresses"][name], other["addresses"][name], rtol=1e-4, atol=1e-5
+        )
+
+
+def test_a_run_that_carries_on_resumes_bit_for_bit(base, earlier, other_data, tmp_path):
+    settings = {
+        "replay__init_from": earlier,
+        "replay__retention": "reservoir",
+        "log_example_errors": True,
+    }
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    (final,) = train(carry_on(base, other_data, whole, **settings), 1, state)
+    arm = functools.partial(kill_at_call, Recipe, "_train_step", 3)
+    train_and_kill(carry_on(base, other_data, part, **settings), 1, arm)
+    resumed = carry_on(base, other_data, part, resume_from_checkpoint=True, **settings)
+    (mine,) = train(resumed, 1, state)
+    assert_same(mine, final)
+    assert deterministic(read_metrics(part)) == deterministic(read_metrics(whole))
+    files = ("memory/slots.safetensors", "memory/memory.json", "memory/texts.jsonl")
+    for file in files:
+        ours, theirs = (out / "epoch_0" / file for out in (part, whole))
+        assert ours.read_bytes() == theirs.read_bytes()
+    visits = list(read_visits(part / EXAMPLE_ERRORS))
+    assert visits == list(read_visits(whole / EXAMPLE_ERRORS))
+    metrics = read_metrics(whole)
+    for replayed, name in ((False, "jepa_loss"), (True, "replay_jepa_loss")):
+        for step, logged in enumerate(metrics, start=1):
+            own = [v for v in visits if (v.step, v.replayed) == (step, replayed)]
+            mean = sum(v.jepa_loss for v in own) / len(own)
+            assert mean == pytest.approx(logged[name], rel=1e-3)
+    assert {v.example for v in visits if not v.replayed} == set(range(24))
+    assert any(v.example < 0 for v in visits)
+
+
+def test_a_run_from_another_s_checkpoint_keeps_none_of_its_files(
+    base, earlier, other_data, tmp_path
+):
+    cfg = carry_on(
+        base,
+        other_data,
+        tmp_path,
+        replay__weight=0,
+        checkpointer__checkpoint_dir=earlier / "epoch_0",
+        checkpointer__checkpoint_files="[model-00001-of-00001.safetensors]",
+    )
+    train(cfg)
+    theirs, ours = earlier / "epoch_0", tmp_path / "epoch_0"
+    assert (theirs / "memory").is_dir() and not (ours / "memory").exists()
+    weights = "adapter/adapter_model.safetensors"
+    assert (ours / weights).read_bytes() != (theirs / weights).read_bytes()
+    assert json.loads((ours / "progress.json").read_text())["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"replay__address_dim": 64}, "address_dim is 64, but .*recomputed"),
+        ({"replay__address": "dense"}, "replay.address differs .*recomputed"),
+        ({"replay__init_from": "nowhere"}, "nowhere holds no memory"),
+    ],
+)
+def test_what_cannot_be_carried_on(
+    base, earlier, other_data, tmp_path, settings, message
+):
+    settings = {"replay__init_from": earlier, **settings}
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        train(carry_on(base, other_data, tmp_path, **settings))
+    assert not list(tmp_path.glob("epoch*"))
+
+
+def test_a_damaged_or_foreign_memory_leaves_nothing_behind(
+    base, earlier, other_data, tmp_path
+):
+    copy, out = tmp_path / "copy", tmp_path / "out"
+    about = copy / "epoch_0" / "memory" / "memory.json"
+    slots = about.with_name("slots.safetensors")
+
+    def refused(message):
+        with pytest.raises(ValueError, match=message):
+            train(carry_on(base, other_data, out, replay__init_from=copy))
+        assert not out.exists()
+        shutil.rmtree(copy)
+
+    shutil.copytree(earlier, copy)
+    slots.write_bytes(slots.read_bytes()[:-100])
+    refused("slots.safetensors is not whole")
+    shutil.copytree(earlier, copy)
+    changed = bytearray(slots.read_bytes())
+    changed[-6000] ^= 1
+    slots.write_bytes(changed)
+    refused("slots.safetensors is damaged")
+    shutil.copytree(earlier, copy)
+    (copy / "epoch_0" / "manifest.json").unlink()
+    values = json.loads(about.read_text())
+    about.write_text(json.dumps({**values, "tokenizer": "another"}))
+    refused("tokens of another tokenizer")

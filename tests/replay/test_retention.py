@@ -1,0 +1,177 @@
+"""Retention rules and the reserve equal brute force on any history, one by one as in batches."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from erjepa.replay import EpisodicMemory, retention
+from erjepa.replay.retention import kept_by_score, resolve_retention
+from tests.reference.list_memory import ListMemory
+from tests.replay.histories import (
+    RATE,
+    assert_same,
+    histories,
+    make_memory,
+    play,
+    pool_addresses,
+    quick,
+    scores,
+)
+
+ORIGINS = [n << 32 for n in (0, 1, 2)]
+
+
+def retaining(capacity, name, *, reserve=0.0, on_revisit="refresh"):
+    memory = EpisodicMemory(
+        capacity,
+        make_memory(capacity).address_table,
+        retain=resolve_retention(name),
+        reserve=reserve,
+        on_revisit=on_revisit,
+        score_update_rate=RATE,
+    )
+    generator = torch.Generator().manual_seed(4)
+    write = memory.write
+    memory.write = lambda *written: write(*written, generator)
+    reference = ListMemory(
+        capacity,
+        on_revisit=on_revisit,
+        score_update_rate=RATE,
+        projection=memory.address_table.projection,
+        top_k=memory.address_table.top_k,
+        retention=name,
+        reserve=reserve,
+        generator=torch.Generator().manual_seed(4),
+    )
+    return memory, reference
+
+
+def spread(history):
+    """The same history with examples of three origins."""
+    return [
+        (kind, [(ORIGINS[i % 3] + i, *rest) for i, *rest in items])
+        if kind == "write"
+        else (kind, items)
+        for kind, items in history
+    ]
+
+
+@settings(quick, max_examples=60)
+@given(
+    before=histories,
+    after=histories,
+    capacity=st.integers(1, 6),
+    on_revisit=st.sampled_from(["keep", "refresh", "append"]),
+    name=st.sampled_from(["score", "reservoir", "balanced"]),
+    reserve=st.sampled_from([0.0, 0.4, 0.9]),
+)
+def test_retention_equals_brute_force(
+    before, after, capacity, on_revisit, name, reserve
+):
+    memory, reference = retaining(
+        capacity, name, reserve=reserve, on_revisit=on_revisit
+    )
+    for operation in spread(before):
+        play(operation, memory, reference)
+    memory.disown(3)
+    reference.disown(3)
+    assert bool((memory.example_ids < 0).all())
+    for operation in spread(after):
+        play(operation, memory, reference)
+    assert_same(memory, reference)
+
+
+def write(memory, *entries):
+    ids, values = zip(*entries, strict=True)
+    addresses = pool_addresses(memory, [0] * len(ids))
+    segments = [([example % 100], [7]) for example in ids]
+    memory.write(torch.tensor(ids), segments, addresses, torch.tensor(values))
+
+
+def test_inherited_pairs_keep_their_reserve():
+    memory, _ = retaining(4, "score", reserve=0.5)
+    write(memory, (0, 0.1), (1, 0.2), (2, 0.3), (3, 0.4))
+    memory.disown(1)
+    # Two of four may be evicted; then the new pairs make room for each other.
+    write(memory, (10, 0.5), (11, 0.6))
+    assert memory.example_ids.tolist() == [10, 11, 2 - (1 << 32), 3 - (1 << 32)]
+    write(memory, (12, 0.01))
+    assert memory.example_ids.tolist() == [12, 11, 2 - (1 << 32), 3 - (1 << 32)]
+    free, _ = retaining(4, "score")
+    write(free, (0, 0.1), (1, 0.2), (2, 0.3), (3, 0.4))
+    free.disown(1)
+    write(free, (10, 0.5), (11, 0.6), (12, 0.01))
+    assert free.example_ids.tolist() == [10, 11, 12, 3 - (1 << 32)]
+
+
+def test_balanced_evens_out_origins():
+    memory, _ = retaining(6, "balanced")
+    write(memory, *[(i, 0.9) for i in range(6)])
+    write(memory, *[((1 << 32) + i, 0.1) for i in range(9)])
+    assert (memory.example_ids >> 32).tolist().count(0) == 3
+    write(memory, *[((2 << 32) + i, 0.1) for i in range(9)])
+    assert (memory.example_ids >> 32).bincount().tolist() == [2, 2, 2]
+
+
+def test_reservoir_keeps_every_pair_with_the_same_probability():
+    counts, runs = torch.zeros(20), 300
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(runs):
+        memory = EpisodicMemory(
+            5, make_memory(5).address_table, retain=retention.reservoir
+        )
+        ids = torch.arange(20)
+        addresses = pool_addresses(memory, [0] * 20)
+        memory.write(ids, [([1], [2])] * 20, addresses, torch.ones(20), generator)
+        counts[memory.example_ids] += 1
+    deviation = (runs * 0.25 * 0.75) ** 0.5
+    assert (counts - runs / 4).abs().max() < 4 * deviation
+
+
+@quick
+@given(
+    st.lists(st.tuples(scores, st.integers(0, 3)), min_size=1, max_size=9),
+    st.integers(1, 9),
+)
+def test_a_smaller_memory_keeps_what_evictions_would_leave(slots, capacity):
+    left = [
+        ((torch.tensor(score) / (1 + count)).item(), n)
+        for n, (score, count) in enumerate(slots)
+    ]
+    while len(left) > capacity:
+        left.remove(min(left))
+    values, counts = map(torch.tensor, zip(*slots, strict=True))
+    assert kept_by_score(values, counts, capacity).tolist() == [n for _, n in left]
+
+
+def test_a_rule_is_told_what_has_been_offered(monkeypatch):
+    told = []
+
+    def spy(memory, example_id, candidates, *, seen, generator):
+        told.append((seen, candidates.tolist()))
+        return candidates.nonzero().flatten().tolist()[0]
+
+    monkeypatch.setattr(retention, "spy", spy, raising=False)
+    memory, _ = retaining(2, "erjepa.replay.retention.spy", reserve=0.5)
+    write(memory, (1, 0.1), (2, 0.2), (3, 0.3))
+    memory.disown(1)
+    write(memory, (1, 0.1), (2, 0.2))
+    # Three in all, then four; then only the second since the reserve binds counts.
+    assert told == [(3, [True, True]), (4, [True, True]), (2, [True, False])]
+
+
+def test_a_rule_of_the_user_s_own(monkeypatch):
+    assert resolve_retention("erjepa.replay.retention.score") is retention.score
+    oldest = lambda memory, example_id, candidates, **_: 0  # noqa: E731
+    monkeypatch.setattr(retention, "oldest", oldest, raising=False)
+    memory, _ = retaining(2, "erjepa.replay.retention.oldest")
+    write(memory, (1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4))
+    assert memory.example_ids.tolist() == [4, 2]
+    nowhere = lambda *_, **__: 2  # noqa: E731
+    monkeypatch.setattr(retention, "oldest", nowhere)
+    memory, _ = retaining(2, "erjepa.replay.retention.oldest")
+    with pytest.raises(ValueError, match="replay.retention must return None or a slot"):
+        write(memory, (1, 0.1), (2, 0.2), (3, 0.3))
+    with pytest.raises(ValueError, match="replay.retention.*cannot be imported"):
+        resolve_retention("erjepa.replay.retention.youngest")
