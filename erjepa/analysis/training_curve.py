@@ -6,23 +6,16 @@ from pathlib import Path
 
 import pandas as pd
 
-# Title of a panel -> key of the log -> label and style of its curve.
+# Start of a key of the log -> label and style of its curve.
+_PAIRS = {"": ("new", "-"), "replay_": ("replayed", "--"), "val_": ("held out", ".-")}
 PANELS = {
-    "next-token loss (nats)": {
-        "lm_loss": ("new", "-"),
-        "replay_lm_loss": ("replayed", "--"),
-        "val_lm_loss": ("held out", ".-"),
-    },
-    "JEPA loss": {
-        "jepa_loss": ("new", "-"),
-        "replay_jepa_loss": ("replayed", "--"),
-        "val_jepa_loss": ("held out", ".-"),
-    },
+    "next-token loss (nats)": {f"{of}lm_loss": _PAIRS[of] for of in _PAIRS},
+    "JEPA loss": {f"{of}jepa_loss": _PAIRS[of] for of in _PAIRS},
     "cosine": {
         "cosine_paired": ("own target", "-"),
         "cosine_shuffled": ("another's target", "--"),
     },
-    "accuracy": {"val_accuracy": ("held out", ".-")},
+    "accuracy": {"val_accuracy": _PAIRS["val_"]},
 }
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 from erjepa.report.figures import Figure, canvas, draw_bars, draw_grid
 from erjepa.report.results import ROLES, Results, Unavailable
 from erjepa.report.sections import Parts, section
-from erjepa.report.table import SD, Table, spread, spread_across
+from erjepa.report.table import SD, Table, spread
 
 _GRID = ["loss.jepa_weight", "num_predictor_tokens"]
 
@@ -28,7 +28,8 @@ def accuracy(
     if len(names) > 1:
         where, best, height = "", names, 2.4
         draw_bars(axes, ends, "dataset", "accuracy", results.methods)
-        frame = spread_across(ends.accuracy, ends.dataset, by)
+        own = {name: ends.accuracy.where(ends.dataset == name) for name in names}
+        frame = spread(own, by)
     else:
         where, best = f" on {names[0]}", ["Accuracy (%)", "Min", "Max"]
         height = 0.55 + 0.25 * ends.method.nunique()
@@ -73,7 +74,8 @@ def lambda_k(results: Results, dataset: str, methods: list[str]) -> Parts:
     ends = results.final(dataset, list(grid.index))
     ends = ends.join(grid, on="method").sort_values(_GRID)
     weight, tokens = ends[_GRID[0]].map("{:g}".format), "k = " + ends[_GRID[1]].map(str)
-    frame = spread_across(ends.accuracy, tokens, {"λ": weight})
+    cells = {name: ends.accuracy.where(tokens == name) for name in tokens.unique()}
+    frame = spread(cells, {"λ": weight})
     means = frame.set_index("λ").filter(regex=f"(?<!{SD})$")
     picture, (axes,) = canvas()
     draw_grid(axes, means, digits=2)

@@ -97,8 +97,9 @@ def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
             file = folder / "tables" / f"{part.name}.{suffix}"
             file.write_text(printable(write(part)), encoding="utf-8")
     else:
-        (folder / "figures" / f"{part.name}.png").write_bytes(part.png)
-        (folder / "figures" / f"{part.name}.svg").write_text(part.svg)
+        for suffix in ("png", "svg"):
+            file = folder / "figures" / f"{part.name}.{suffix}"
+            file.write_bytes(part.saved(suffix))
     return part
 
 

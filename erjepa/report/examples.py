@@ -48,10 +48,11 @@ def examples(
         )
     shown = list(dict.fromkeys([*methods, baseline, between, improved]))
     task = results.task(dataset) or ""
+    groups: Sequence[str] = ERROR_CATEGORIES
     if task == "nl_rx":
-        groups, found = ERROR_CATEGORIES, categories(results, dataset, shown)
+        found = categories(results, dataset, shown)
     else:
-        groups, found = (WRONG,), results.final_predictions(dataset, shown)
+        groups, found = [WRONG], results.final_predictions(dataset, shown)
         found["category"] = found.correct.map({True: CORRECT, False: WRONG})
     wide = pivot(found, ["seed", "id"], "method", "category")
     targets = pivot(found, ["seed", "id"], "method", "target")[baseline].str.strip()
@@ -97,17 +98,11 @@ def choose_examples(
 ) -> pd.DataFrame:
     """Some of many examples, by a rule that looks at no text.
 
-    A target is shown once, at its first candidate. In order of ``quota``, groups take
-    turns: the first candidate of every group, then the second, until the number is reached.
-
-    Args:
-        candidates (pd.DataFrame): in the order in which they are preferred; columns
-            ``group``, ``right`` (bool) and ``target``.
-        groups (Sequence[str]): the groups, in order.
-        quota (Mapping[bool, int]): most examples of each value of ``right``.
-
-    Returns:
-        pd.DataFrame: the chosen rows, in order of groups, then as they were taken.
+    ``candidates`` are in the order in which they are preferred, with columns ``group``,
+    ``right`` (bool) and ``target``; a target is shown once, at its first candidate. ``quota``
+    has the most examples of each value of ``right``. Groups take turns: the first candidate
+    of every group, then the second, until the number is reached. The chosen rows are in order
+    of groups, then as they were taken.
     """
     unlike = candidates.drop_duplicates("target")
     turn = unlike.groupby(["right", "group"]).cumcount()
@@ -122,13 +117,8 @@ def mark_differences(
 ) -> Marked:
     """An output with what differs from the target: wrong, extra and missing parts.
 
-    Args:
-        target (str): what was asked for.
-        output (str): what was generated.
-        tokens (Callable[[str], Sequence[str]]): splits either into parts that join to it.
-
-    Returns:
-        Marked: parts of the output in order; where something is missing, that of the target.
+    ``tokens`` splits either into parts that join to it. Parts are in the order of the output;
+    where something is missing, it is that of the target.
     """
     gold, answer = list(tokens(target)), list(tokens(output))
     changes = SequenceMatcher(None, gold, answer, autojunk=False).get_opcodes()

@@ -23,7 +23,7 @@ _DASHES = ("", (4, 2), (6, 2, 1, 2), (1, 1.5), (8, 2), (3, 1, 1, 1), (1, 3))
 # What has this color takes that of the page's text, where a picture can.
 _INK = "#1b1b1b"
 _INK_ON_PAGES = (
-    ":root{color:#1b1b1b}@media(prefers-color-scheme:dark){:root{color:#e6e6e6}}"
+    b":root{color:#1b1b1b}@media(prefers-color-scheme:dark){:root{color:#e6e6e6}}"
 )
 STYLE = Path(__file__).with_name("report.mplstyle")
 
@@ -52,36 +52,25 @@ class Figure:
         return COLUMN if self.columns == 1 else PAGE
 
     @property
-    def png(self) -> bytes:
-        """The picture as PNG."""
-        return self._saved(self.columns, format="png")
-
-    @property
-    def svg(self) -> str:
-        """The picture as SVG, which follows a dark page."""
-        return self._svg(self.columns)
-
-    @property
     def addresses(self) -> list[str]:
         """The picture as SVG within an address, and if that is another, panels in a column."""
-        svgs = [self._svg(columns) for columns in sorted({1, self.columns})][::-1]
-        start = "data:image/svg+xml;base64,"
-        return [start + b64encode(svg.encode()).decode() for svg in svgs]
+        svgs = [self.saved("svg", n) for n in sorted({1, self.columns}, reverse=True)]
+        return [f"data:image/svg+xml;base64,{b64encode(x).decode()}" for x in svgs]
 
-    def _svg(self, columns: int) -> str:
-        how = {"format": "svg", "transparent": True, "metadata": {"Date": None}}
-        svg = self._saved(columns, **how).decode().replace(_INK, "currentColor")
-        return svg.replace("*{stroke-", f"{_INK_ON_PAGES}*{{stroke-", 1)
+    def saved(self, form: str, columns: int | None = None) -> bytes:
+        """The picture as ``png`` or ``svg``, its panels laid out in columns below one legend.
 
-    def _saved(self, columns: int, **how: Any) -> bytes:
-        """The picture with its panels laid out in columns, below one legend for all."""
+        SVG follows a dark page.
+        """
+        columns = columns or self.columns
         panels = [axes for axes in self.canvas.axes if axes.get_subplotspec()]
         rows, width = ceil(len(panels) / columns), COLUMN if columns == 1 else PAGE
         self.canvas.set_size_inches(width, rows * self.height)
         grid = GridSpec(rows, columns, figure=self.canvas)
         for i, axes in enumerate(panels):
             axes.set_subplotspec(grid[i])
-        for old in self.canvas.legends:
+        own = [axes.get_legend() for axes in panels]
+        for old in filter(None, [*self.canvas.legends, *own]):
             old.remove()
         handles, labels = panels[0].get_legend_handles_labels()
         if labels:
@@ -89,8 +78,14 @@ class Figure:
             ncols = max(1, min(fitting, len(labels)))
             self.canvas.legend(handles, labels, loc="outside upper center", ncols=ncols)
         file = BytesIO()
-        self.canvas.savefig(file, **how)
-        return file.getvalue()
+        if form == "png":
+            self.canvas.savefig(file, format=form)
+            return file.getvalue()
+        self.canvas.savefig(
+            file, format=form, transparent=True, metadata={"Date": None}
+        )
+        svg = file.getvalue().replace(_INK.encode(), b"currentColor")
+        return svg.replace(b"*{stroke-", _INK_ON_PAGES + b"*{stroke-", 1)
 
 
 def canvas(panels: int = 1) -> tuple[Canvas, list[Axes]]:
@@ -109,7 +104,6 @@ def draw_curves(
     how |= {"hue": "method", "style": "method", "palette": _looks(methods, _COLORS)}
     how |= {"markers": _looks(methods, "os^DvPX"), "dashes": _looks(methods, _DASHES)}
     sns.lineplot(rows, x=x, y=y, ax=axes, errorbar="sd", markeredgewidth=0, **how)
-    axes.get_legend().remove()
     axes.set_ylabel(PERCENT)
     axes.grid()
 
@@ -127,11 +121,9 @@ def draw_bars(
     dots: dict[str, Any] = {"edgecolor": _INK, "linewidth": 0.5, "size": 2.5}
     dots |= {"dodge": "method" not in (x, y), "jitter": False, "legend": False}
     sns.stripplot(rows, **by, palette=dict.fromkeys(methods, "white"), **dots)
-    if axes.get_legend():
-        axes.get_legend().remove()
-    for name, column in (("x", x), ("y", y)):
-        axes.set(**{f"{name}label": PERCENT if column == "accuracy" else ""})
-        axes.grid(column == "accuracy", axis=name)
+    labels = [PERCENT if name == "accuracy" else "" for name in (x, y)]
+    axes.set(xlabel=labels[0], ylabel=labels[1])
+    axes.grid(axis="x" if x == "accuracy" else "y")
 
 
 def _looks(methods: Sequence[str], looks: Sequence[Any]) -> dict[str, Any]:

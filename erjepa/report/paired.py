@@ -53,18 +53,14 @@ def paired_test(
     corrected for the number of tests, and neither covers the choice of test examples.
 
     Args:
-        values (Mapping[int, float] | pd.Series): seed to value of the method.
-        reference (Mapping[int, float] | pd.Series): seed to value of the other.
+        values, reference (Mapping[int, float] | pd.Series): seed to value of the method, and
+            of the other; only seeds that both have count.
         two_sided (bool): whether p-values are for a difference of either sign; otherwise
             for the method's mean being the greater one.
-        resamples (int): draws of the bootstrap.
-        seed (int): of the bootstrap's generator.
+        resamples, seed (int): draws of the bootstrap, and the seed of its generator.
 
     Returns:
-        PairedTest: over the seeds that both have, in the unit of the values.
-
-    Raises:
-        ValueError: if they share fewer than two seeds.
+        PairedTest: in the unit of the values; ValueError if they share fewer than two seeds.
     """
     # Rounded, so that draws that cancel have a mean of zero.
     both = (pd.Series(values) - pd.Series(reference)).dropna().sort_index()

@@ -15,7 +15,7 @@ from erjepa.report.figures import (
 )
 from erjepa.report.results import Results, pivot
 from erjepa.report.sections import Parts, section
-from erjepa.report.table import Table, spread, spread_across
+from erjepa.report.table import Table, spread
 
 _BEGINNING, _IF_STOPPED = "right beginning", "right if it had stopped"
 # Names that fit under a column of a figure.
@@ -162,7 +162,8 @@ def _by_target(
     index = pd.MultiIndex.from_product([names, methods, found.seed.unique()])
     index = index.set_names([kind, "method", "seed"])
     rates = groups.mean().reindex(index).reset_index()
-    frame = spread_across(rates.accuracy, rates.method, {kind: rates[kind]})
+    columns = {name: rates.accuracy.where(rates.method == name) for name in methods}
+    frame = spread(columns, {kind: rates[kind]})
     frame.insert(
         1,
         "Examples",

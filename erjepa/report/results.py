@@ -108,7 +108,7 @@ class Results:
     def of(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
         """Scored checkpoints of a dataset, None: of all, in order of ``methods``."""
         datasets = self.datasets if dataset is None else [dataset]
-        return _select(self.runs, dataset=datasets, method=list(methods))
+        return _select(self.runs, dataset=datasets, method=methods)
 
     def final(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
         """The ends of finished runs of a dataset or all; Unavailable if there is none."""
@@ -203,8 +203,8 @@ class Results:
         rows = rows.astype({"accuracy": float, "budget": float}).sort_values(
             "steps", kind="stable"
         )
-        known = {"dataset": self.datasets, "method": self.methods, "seed": self.seeds}
-        rows = _select(rows, **known).reset_index(drop=True)
+        known = {"dataset": self.datasets, "method": self.methods}
+        rows = _select(rows, **known, seed=self.seeds).reset_index(drop=True)
         rows["accuracy"] *= 100
         rows["point"] = rows.epoch.where(rows.budget.isna()).astype(float)
         if self.budgets:
@@ -236,7 +236,7 @@ def pivot(
     return wide.reindex(index=seen, columns=rows[columns].unique())
 
 
-def _select(rows: pd.DataFrame, **names: list[Any]) -> pd.DataFrame:
+def _select(rows: pd.DataFrame, **names: Sequence[Any]) -> pd.DataFrame:
     """Rows whose columns hold one of some names, in order of these, the first column first."""
     for column, allowed in reversed(names.items()):
         rows = rows[rows[column].isin(allowed)]

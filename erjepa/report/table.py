@@ -1,7 +1,7 @@
 """Tables: a frame in the units that are shown, and how each format writes it."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from math import copysign
@@ -22,7 +22,7 @@ class Format:
 
     Args:
         escape (Callable[[str], str]): a text, so that nothing in it is read as markup.
-        best, wrong, extra, missing (str): what surrounds a text of that kind.
+        wrong, extra, missing, best, same (str): what surrounds a text of that kind.
         code (str): what surrounds a whole marked text.
     """
 
@@ -111,20 +111,6 @@ def spread(
         groups = values.groupby(list(by.values()), sort=False)
         found[heading], found[heading + SD] = groups.mean(), groups.std()
     return pd.DataFrame(found).rename_axis(list(by)).reset_index()
-
-
-def spread_across(
-    values: pd.Series,
-    across: pd.Series,
-    by: Mapping[str, pd.Series | str],
-    names: Iterable[str] | None = None,
-) -> pd.DataFrame:
-    """``spread`` of one value, with columns ``X`` and ``X sd`` for each ``X`` in ``across``.
-
-    They are in order of appearance, or those of ``names``.
-    """
-    names = across.unique() if names is None else names
-    return spread({name: values.where(across == name) for name in names}, by)
 
 
 def printable(text: Any) -> Any:
@@ -218,19 +204,18 @@ _LATEX_MARKS = r"""% marks; define these to have them in color
 \providecommand{\miss}[1]{$\langle$#1$\rangle$}
 """
 CSV = Format(str, "{{~{}~}}", "{{+{}+}}", "[-{}-]")
-MARKDOWN = Format(
-    _markdown, "<u>{}</u>", "<ins>{}</ins>", "<del>{}</del>", best="**{}**"
-)
+MARKDOWN = Format(_markdown, "<u>{}</u>", "<ins>{}</ins>", "<del>{}</del>", "**{}**")
 LATEX = Format(
     _latex,
-    *(r"\wrong{{{}}}", r"\extra{{{}}}", r"\miss{{{}}}"),
-    best=r"\textbf{{{}}}",
-    code=r"\texttt{{{}}}",
+    *(r"\wrong{{{}}}", r"\extra{{{}}}", r"\miss{{{}}}", r"\textbf{{{}}}"),
+    r"\texttt{{{}}}",
 )
 HTML = Format(
     escape,
-    *(f'<mark class="{kind}">{{}}</mark>' for kind in (WRONG, EXTRA, MISSING)),
-    best="<strong>{}</strong>",
-    code="<code>{}</code>",
+    '<mark class="wrong">{}</mark>',
+    '<mark class="extra">{}</mark>',
+    '<mark class="missing">{}</mark>',
+    "<strong>{}</strong>",
+    "<code>{}</code>",
 )
 FORMATS = {"md": to_markdown, "csv": to_csv, "tex": to_latex}

@@ -1,5 +1,7 @@
 """Sections on runs over their checkpoints: accuracy that falls, predictions, alignment."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -84,7 +86,7 @@ def transition_rates(counts: pd.DataFrame) -> pd.DataFrame:
 def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy, corrected errors and lost answers from checkpoint to checkpoint."""
     accuracy = results.over_points(dataset, methods)
-    counts = transitions(_history(results, dataset, accuracy, "correct"))
+    counts = transitions(_histories(results, dataset, accuracy)[0])
     rates = transition_rates(counts)
     size, unit = flops_unit(results.budgets[-1]) if results.budgets else (1, "epoch")
     drawn = {
@@ -128,14 +130,13 @@ def alignment(
         if (method, seed) not in whole.index:
             raise Unavailable(f"{method} on {dataset} with seed {seed} is not finished")
     whole = whole.loc[[(method, seed) for method in methods]]
-    correct = _history(results, dataset, whole, "correct").astype(bool)
-    cosine = _history(results, dataset, whole, "cosine")
+    correct, cosine = _histories(results, dataset, whole)
     if cosine.isna().any(axis=None):
         raise Unavailable("the evaluations computed no cosines (key `alignment`)")
     runs = results.of(dataset, methods)
     runs = runs[(runs.seed == seed) & runs.point.notna()]
     picture, panels = canvas(3 * len(methods))
-    style = {"aspect": "auto", "interpolation": "nearest", "vmax": 1}
+    style: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "vmax": 1}
     least, two = cosine.min(axis=None), ListedColormap(["#d9d9d9", "#0f5f94"])
     rows = []
     for i, method in enumerate(methods):
@@ -148,7 +149,7 @@ def alignment(
         picture.colorbar(shades, ax=heat[0], fraction=0.08)
         heat[1].imshow(right.iloc[order], two, vmin=0, **style)
         for axes, title in zip(heat, ("cosine", "correct (dark)"), strict=True):
-            axes.set_xticks(range(len(own)), range(1, len(own) + 1))
+            axes.set_xticks(range(len(own)), map(str, range(1, len(own) + 1)))
             axes.set(title=title, xlabel="checkpoint", ylabel="examples", yticks=[])
         for number, run in enumerate(own.itertuples(), start=1):
             means = cosines[run.point].groupby(right[run.point]).mean()
@@ -181,15 +182,17 @@ def history_order(correct: pd.DataFrame) -> np.ndarray:
     return np.lexsort(~correct.to_numpy(bool).T)
 
 
-def _history(
-    results: Results, dataset: str, runs: pd.DataFrame, column: str
-) -> pd.DataFrame:
-    """``column`` of predictions: a row an example of a run of ``runs``, a column a point."""
+def _histories(
+    results: Results, dataset: str, runs: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Correctness and cosine: a row an example of a run of ``runs``, a column a point."""
     rows = results.of(dataset, list(runs.index.unique("method")))
     is_whole = pd.MultiIndex.from_frame(rows[["method", "seed"]]).isin(runs.index)
     found = results.predictions(rows[is_whole & rows.point.notna()])
-    found[column] = found.get(column, float("nan"))
-    return pivot(found, ["method", "seed", "id"], "point", column)
+    found["cosine"] = found.get("cosine", float("nan"))
+    example = ["method", "seed", "id"]
+    correct = pivot(found, example, "point", "correct").astype(bool)
+    return correct, pivot(found, example, "point", "cosine")
 
 
 def _draw_loss(axes: Axes, results: Results, name: str) -> None:
