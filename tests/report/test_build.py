@@ -206,6 +206,17 @@ def test_figures_follow_the_page(tmp_path):
     assert float(width) < float(wide) and float(height) > float(width)
 
 
+def test_a_figure_and_its_table_share_a_caption(tmp_path):
+    page = build_report(small(tmp_path / "out", report=["outcomes", "lengths"]))
+    captions = re.findall("<figcaption>(.*?)</figcaption>", page.read_text())
+    start = "Predictions of ER-JEPA content on synth where LLM-JEPA errs"
+    assert sum(one.startswith(start) for one in captions) == 1
+    # A table that says more than its figure has its own words; facts are two more.
+    assert len(captions) == 1 + 2 + 2
+    table = page.parent / "tables" / "outcomes_synth.md"
+    assert table.read_text().startswith(start)
+
+
 def test_an_experiment_that_has_not_begun(tmp_path):
     output = small(tmp_path / "out")
     (output / "results.jsonl").unlink()
