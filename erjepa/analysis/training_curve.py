@@ -1,29 +1,39 @@
 """A picture of a run: ``python -m erjepa.analysis.training_curve LOG PICTURE``."""
 
 import argparse
+import re
 from pathlib import Path
 
 import pandas as pd
 
-from erjepa.analysis.training_log import read_training_log
+# Start of a key of the log -> label and style of its curve.
+_PAIRS = {"": ("new", "-"), "replay_": ("replayed", "--"), "val_": ("held out", ".-")}
+PANELS = {
+    "next-token loss (nats)": {f"{of}lm_loss": _PAIRS[of] for of in _PAIRS},
+    "JEPA loss": {f"{of}jepa_loss": _PAIRS[of] for of in _PAIRS},
+    "cosine": {
+        "cosine_paired": ("own target", "-"),
+        "cosine_shuffled": ("another's target", "--"),
+    },
+    "accuracy": {"val_accuracy": _PAIRS["val_"]},
+}
 
-PANELS = (
-    (
-        "next-token loss (nats)",
-        {"lm_loss": "new", "replay_lm_loss": "replayed", "val_lm_loss": "held out"},
-    ),
-    (
-        "JEPA loss",
-        {
-            "jepa_loss": "new",
-            "replay_jepa_loss": "replayed",
-            "val_jepa_loss": "held out",
-        },
-    ),
-    ("cosine", {"cosine_paired": "own target", "cosine_shuffled": "another's target"}),
-    ("accuracy", {"val_accuracy": "held out"}),
-)
-_STYLES = {"replay": "--", "shuffled": "--", "val": ".-"}
+
+def read_training_log(path: Path) -> dict[int, dict[str, float]]:
+    """Metrics by step. Of a step that was logged twice (killed, then resumed) the last counts.
+
+    Args:
+        path (Path): file of ``torchtune.training.metric_logging.DiskLogger``.
+
+    Returns:
+        dict[int, dict[str, float]]: step to metric names and values, in order of steps.
+    """
+    steps = {}
+    for line in path.read_text().splitlines():
+        if match := re.match(r"Step (\d+) \| (.*)", line):
+            pairs = re.findall(r"(\w+):(\S+)", match[2])
+            steps[int(match[1])] = {name: float(value) for name, value in pairs}
+    return dict(sorted(steps.items()))
 
 
 def draw_training_curve(log: Path, picture: Path) -> None:
@@ -49,19 +59,16 @@ def draw_training_curve(log: Path, picture: Path) -> None:
     if replays:
         steps[replays] = steps[replays].where(steps["replayed"] > 0, axis=0)
     steps = steps.dropna(axis="columns", how="all")
-    panels = [(title, lines) for title, lines in PANELS if lines.keys() & {*steps}]
+    panels = [title for title, lines in PANELS.items() if lines.keys() & {*steps}]
+    size = 2.6 * len(panels), 2.3  # legible at the width of a README
     figure, axes = plt.subplots(
-        1,
-        len(panels),
-        figsize=(2.6 * len(panels), 2.3),  # legible at the width of a README
-        layout="constrained",
-        squeeze=False,
+        1, len(panels), figsize=size, layout="constrained", squeeze=False
     )
-    for axis, (title, lines) in zip(axes[0], panels, strict=True):
-        for name in filter(steps.__contains__, lines):
-            style = next((s for part, s in _STYLES.items() if part in name), "-")
-            points = steps[name].dropna()
-            axis.plot(points.index, points, style, label=lines[name], linewidth=1.2)
+    for axis, title in zip(axes[0], panels, strict=True):
+        for name, (label, style) in PANELS[title].items():
+            if name in steps:
+                points = steps[name].dropna()
+                axis.plot(points.index, points, style, label=label, linewidth=1.2)
         axis.set(title=title, xlabel="step")
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)

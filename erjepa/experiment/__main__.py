@@ -49,7 +49,7 @@ def show(experiment: Experiment) -> int:
 
 def report(output_dir: str) -> int:
     """Make the report of an experiment."""
-    from erjepa.report import build_report
+    from erjepa.report.build import build_report
 
     build_report(Path(output_dir))
     return 0

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
@@ -97,7 +97,8 @@ class _Grid:
                 self._start_what_can()
                 time.sleep(_POLL)
                 for run in list(self._running):
-                    if (code := run.process.poll()) is not None:
+                    code = run.process.poll() if run.process else None
+                    if code is not None:
                         self._go_on(run, code)
         finally:
             processes.stop([run.process for run in self._running if run.process])
@@ -217,9 +218,8 @@ class _Run:
 def environments(experiment: Experiment) -> list[dict[str, str]]:
     """Variables for each of the runs that go on side by side: its devices and threads."""
     n, devices = experiment.nproc_per_node, experiment.devices
-    if devices is None:
-        groups = [None]
-    else:
+    groups: list[Sequence[int] | None] = [None]
+    if devices is not None:
         groups = [devices[i : i + n] for i in range(0, len(devices), n)]
     threads = max(1, (os.cpu_count() or 1) // (n * len(groups)))
     found = []
@@ -233,10 +233,11 @@ def environments(experiment: Experiment) -> list[dict[str, str]]:
 
 def _require_last_budget(experiment: Experiment, paths: list[Path]) -> None:
     progress = checkpoint.load_progress(paths[-1])
-    if progress.get("budget") != experiment.budgets[-1]:
+    last = experiment.budgets[-1] if experiment.budgets else None
+    if last is not None and progress.get("budget") != last:
         raise RuntimeError(
             f"its epochs ended at {progress['total_flops']:.3g} FLOPs, before the last "
-            f"budget of {experiment.budgets[-1]:.3g}; raise epochs"
+            f"budget of {last:.3g}; raise epochs"
         )
 
 

@@ -1,7 +1,7 @@
 """Reports on experiments: results in, tables, figures and one page out.
 
-``build_report(output)``, or ``python -m erjepa.report OUTPUT``, reads what an experiment left
-in its output folder, finished or not, and writes
+``erjepa.report.build.build_report(output)``, or ``python -m erjepa.report OUTPUT``, reads what an
+experiment left in its output folder, finished or not, and writes
 
     OUTPUT/report/index.html              one page with everything in it
     OUTPUT/report/tables/NAME.md .csv .tex
@@ -22,17 +22,3 @@ loss nor replay, LLM-JEPA no replay, ER-JEPA replays stored pairs.
 To add a section, write a function that yields tables and figures from ``Results`` under the
 decorator ``section``; it raises ``Unavailable`` with the reason where results do not allow it.
 """
-
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-
-def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
-    """See :func:`erjepa.report.build.build_report`, whose packages may not be installed."""
-    from erjepa.report import build
-
-    return build.build_report(output, config)
-
-
-__all__ = ["build_report"]

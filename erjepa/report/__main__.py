@@ -22,7 +22,8 @@ def main() -> None:
             print(build_report(arguments.output))
             return
         for name, section in SECTIONS.items():
-            print(f"{name}: {section.build.__doc__.partition(chr(10))[0]}")
+            first, *_ = (section.build.__doc__ or "").splitlines()
+            print(f"{name}: {first}")
             print(f"    {', '.join(section.arguments)}")
 
 

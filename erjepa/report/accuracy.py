@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from erjepa.report.figures import Figure, canvas, draw_bars, draw_grid, looks
+from erjepa.report.figures import Figure, canvas, draw_bars, draw_grid
 from erjepa.report.results import ROLES, Results, Unavailable
 from erjepa.report.sections import Parts, section
-from erjepa.report.table import SD, Table, spread, spread_across
+from erjepa.report.table import SD, Table, spread
 
-_WEIGHT, _TOKENS = "loss.jepa_weight", "num_predictor_tokens"
-_METHOD = {"method": "Method"}
+_GRID = ["loss.jepa_weight", "num_predictor_tokens"]
 
 
 @section("Accuracy")
@@ -24,24 +23,21 @@ def accuracy(
     ends = results.final(None, methods)
     if datasets is not None:
         ends = ends[ends.dataset.isin(datasets)]
-    names, look = list(ends.dataset.unique()), looks(results.methods)
+    names, by = list(ends.dataset.unique()), {"Method": ends.method}
     picture, (axes,) = canvas()
     if len(names) > 1:
         where, best, height = "", names, 2.4
-        draw_bars(axes, ends, "dataset", "accuracy", look)
-        axes.set(xlabel="", ylabel="accuracy (%)")
-        axes.grid(axis="y")
-        frame = spread_across(ends, "accuracy", _METHOD, "dataset")
+        draw_bars(axes, ends, "dataset", "accuracy", results.methods)
+        own = {name: ends.accuracy.where(ends.dataset == name) for name in names}
+        frame = spread(own, by)
     else:
         where, best = f" on {names[0]}", ["Accuracy (%)", "Min", "Max"]
         height = 0.55 + 0.25 * ends.method.nunique()
-        draw_bars(axes, ends, "accuracy", "method", look)
-        axes.set(xlabel="accuracy (%)", ylabel="")
-        axes.grid(axis="x")
-        frame = spread(ends, {"accuracy": "Accuracy (%)"}, _METHOD)
+        draw_bars(axes, ends, "accuracy", "method", results.methods)
+        frame = spread({"Accuracy (%)": ends.accuracy}, by)
         values = ends.groupby("method", sort=False).accuracy
-        more = {"Min": values.min(), "Max": values.max(), "Seeds": values.size()}
-        frame = frame.assign(**{name: one.array for name, one in more.items()})
+        frame[["Min", "Max", "Seeds"]] = values.agg(["min", "max", "size"]).to_numpy()
+        frame = frame.astype({"Seeds": int})
     start = f"Accuracy{where} at the end of runs"
     end = f"{results.note(ends, methods)} {remark}".rstrip()
     dots = "means, one sample standard deviation, and single seeds as dots"
@@ -55,45 +51,41 @@ def readings(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Every reading of the answers, not the accuracy alone."""
     ends = results.final(dataset, methods)
     shares = 100 * pd.DataFrame(ends.readings.tolist(), index=ends.index)
-    kinds = {name: name for name in shares}
     yield Table(
         f"Share of right answers (%) on {dataset} by each reading; {ends.primary.iloc[0]} is "
         f"the accuracy. {results.note(ends, methods)}",
-        spread(shares.assign(method=ends.method), kinds, _METHOD),
-        best=list(kinds),
+        spread(shares, {"Method": ends.method}),
+        best=list(shares),
     )
 
 
 @section("JEPA weight and predictor tokens")
 def lambda_k(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy by weight of the JEPA loss and number of predictor tokens."""
-    grid = {}
-    for method in methods:
-        keys = results.overrides(method)
-        if {_WEIGHT, _TOKENS} <= keys.keys() and results.role(method) == "ER-JEPA":
-            grid[method] = keys[_WEIGHT], keys[_TOKENS]
+    keys = pd.DataFrame([results.overrides(m) for m in methods], methods, dtype=object)
+    is_er_jepa = [results.role(method) == "ER-JEPA" for method in methods]
+    grid = keys.reindex(columns=_GRID)[is_er_jepa].dropna()
     if len(grid) < 2:
-        raise Unavailable(f"no two methods set both {_WEIGHT} and {_TOKENS}")
-    if len(set(grid.values())) < len(grid):
+        raise Unavailable(f"no two methods set both {' and '.join(_GRID)}")
+    if grid.duplicated().any():
         raise Unavailable(
-            f"two methods set {_WEIGHT} and {_TOKENS} alike; name `methods`"
+            f"two methods set {' and '.join(_GRID)} alike; name `methods`"
         )
-    ends = results.final(dataset, list(grid))
-    ends["λ"], ends["k"] = zip(*ends.method.map(grid), strict=True)
-    ends = ends.sort_values(["λ", "k"])
-    ends["λ"], ends["k"] = ends["λ"].map("{:g}".format), "k = " + ends["k"].map(str)
-    frame = spread_across(ends, "accuracy", {"λ": "λ"}, "k")
+    ends = results.final(dataset, list(grid.index))
+    ends = ends.join(grid, on="method").sort_values(_GRID)
+    weight, tokens = ends[_GRID[0]].map("{:g}".format), "k = " + ends[_GRID[1]].map(str)
+    cells = {name: ends.accuracy.where(tokens == name) for name in tokens.unique()}
+    frame = spread(cells, {"λ": weight})
     means = frame.set_index("λ").filter(regex=f"(?<!{SD})$")
     picture, (axes,) = canvas()
     draw_grid(axes, means, digits=2)
     axes.set(xlabel="predictor tokens k", ylabel="weight λ")
     for text in axes.texts:
-        text.set_weight(
-            "bold" if text.get_text() == f"{means.max(axis=None):.2f}" else "normal"
-        )
+        if text.get_text() == f"{means.max(axis=None):.2f}":
+            text.set_fontweight("bold")
     caption = (
         f"Accuracy (%) on {dataset} by weight λ of the JEPA loss and number k of predictor "
-        f"tokens. {results.note(ends, list(grid))}"
+        f"tokens. {results.note(ends, list(grid.index))}"
     )
     yield Figure(caption, picture, 0.6 + 0.3 * len(means))
     yield Table(caption, frame)
@@ -112,9 +104,9 @@ def chosen(results: Results, dataset: str, methods: list[str]) -> Parts:
     if whole.empty:
         raise Unavailable(f"no setting has all its seeds scored on {dataset}")
     value, note = "Validation accuracy (%)", results.note(ends, methods)
-    trials = spread(whole, {"accuracy": value}, {"method": "Setting"})
+    trials = spread({value: whole.accuracy}, {"Setting": whole.method})
     seeds = whole.groupby("method", sort=False).accuracy
-    trials["Min"], trials["Max"] = seeds.min().array, seeds.max().array
+    trials[["Min", "Max"]] = seeds.agg(["min", "max"]).to_numpy()
     trials.insert(0, "Method", trials.Setting.map(results.role))
     trials = trials.dropna(subset="Method").sort_values(
         "Method", kind="stable", key=lambda roles: roles.map(ROLES.index)

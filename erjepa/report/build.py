@@ -1,21 +1,23 @@
-"""From an experiment's output to its report."""
+"""From an experiment's output to its report: the files of its parts, and the page."""
 
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import matplotlib
+import pandas as pd
 
 # They enter their sections.
-from erjepa.report import accuracy, compute, examples, paired, regexes, trajectories  # noqa: F401
+from erjepa.report import accuracy, compute, examples, regexes, trajectories  # noqa: F401
 from erjepa.report.figures import STYLE
-from erjepa.report.page import write_page
-from erjepa.report.results import Results, Unavailable
-from erjepa.report.sections import SECTIONS, Part, Section, asked
+from erjepa.report.paired import CLAIMS
+from erjepa.report.results import Results, Unavailable, pivot
+from erjepa.report.sections import SECTIONS, Part, Section
 from erjepa.report.table import FORMATS, Table, printable
 
 
@@ -36,7 +38,7 @@ def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
     """
     results = Results(output, config)
     default = [name for name, one in SECTIONS.items() if one.by_default]
-    entries = [asked(one) for one in results.config.get("report") or default]
+    entries = [_asked(one) for one in results.config.get("report") or default]
     folder = output / "report"
     for kind in ("tables", "figures"):
         shutil.rmtree(folder / kind, ignore_errors=True)
@@ -44,37 +46,45 @@ def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
     names: Counter[str] = Counter()
     chapters: list[tuple[str, list[Part]]] = []
     left_out: dict[tuple[str, str], list[str]] = {}
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(fname=STYLE):
         for section, title, arguments in entries:
             parts: list[Part] = []
-            for dataset in _datasets(results, section, arguments):
+            for dataset in section.datasets(results, arguments.get("datasets")):
                 try:
                     parts += section.parts(results, dataset, **arguments)
                 except Unavailable as reason:
                     where = left_out.setdefault((title, str(reason)), [])
                     where += [dataset] if dataset else []
-            parts = [_write(part, folder, names) for part in parts]
             if parts:
-                chapters.append((title, parts))
-        return write_page(folder / "index.html", results, chapters, left_out)
+                chapters.append((title, [_write(one, folder, names) for one in parts]))
+        page = jinja2.Template(
+            Path(__file__).with_name("page.html").read_text(encoding="utf-8"),
+            autoescape=True,
+        ).render(
+            results=results,
+            came_out=_came_out(results),
+            chapters=chapters,
+            left_out=left_out,
+            settings=accuracy.settings,
+        )
+    path = folder / "index.html"
+    path.write_text(printable(page), encoding="utf-8")
+    return path
 
 
-def _datasets(
-    results: Results, section: Section, arguments: dict[str, Any]
-) -> list[str | None]:
-    """The datasets that a section has parts for; None alone: it is about all of them."""
-    for name in arguments.get("datasets") or []:
-        if name not in results.datasets:
-            raise ValueError(
-                f"report: dataset {name!r} is none of {', '.join(results.datasets)}"
-            )
-    if section.whole:
-        return [None]
-    if named := arguments.pop("datasets", None):
-        return named
-    # Of the datasets of other tasks nothing is said, unless there are no others.
-    fitting = [d for d in results.datasets if section.task in (None, results.task(d))]
-    return fitting or results.datasets
+def _asked(entry: str | Mapping[str, Any]) -> tuple[Section, str, dict[str, Any]]:
+    """A section, its heading and its arguments, as an entry of a config asks for them."""
+    arguments = {"section": entry} if isinstance(entry, str) else dict(entry)
+    name = arguments.pop("section", None)
+    if name not in SECTIONS:
+        raise ValueError(f"report: section {name!r} is none of {', '.join(SECTIONS)}")
+    one = SECTIONS[name]
+    if unknown := sorted(arguments.keys() - set(one.arguments)):
+        raise ValueError(
+            f"report: section {name} takes no {', '.join(unknown)}; it takes "
+            f"{', '.join(one.arguments)}"
+        )
+    return one, arguments.pop("title", one.title), arguments
 
 
 def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
@@ -88,6 +98,22 @@ def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
             file = folder / "tables" / f"{part.name}.{suffix}"
             file.write_text(printable(write(part)), encoding="utf-8")
     else:
-        (folder / "figures" / f"{part.name}.png").write_bytes(part.png)
-        (folder / "figures" / f"{part.name}.svg").write_text(part.svg)
+        for suffix in ("png", "svg"):
+            file = folder / "figures" / f"{part.name}.{suffix}"
+            file.write_bytes(part.saved(suffix))
     return part
+
+
+def _came_out(results: Results) -> Iterator[tuple[str, pd.DataFrame, dict]]:
+    """Of each dataset means, best first, and differences: claimed ones, or of the only two."""
+    ends = results.runs[results.runs.ends].drop_duplicates("cell", keep="last")
+    main = {results.role(method): method for method in results.main_methods()}
+    pairs = [(main.get(better), main.get(other)) for better, other in CLAIMS]
+    for dataset, rows in ends.groupby("dataset", sort=False):
+        means = rows.groupby("method", sort=False).accuracy.agg(["mean", "std"])
+        means = means.sort_values("mean", ascending=False, kind="stable")
+        wide = pivot(rows, ["seed"], "method", "accuracy")
+        there = [pair for pair in pairs if {*pair} <= {*wide}]
+        if not there and len(wide.columns) == 2:
+            there = [(wide.columns[1], wide.columns[0])]
+        yield dataset, means, {(a, b): (wide[a] - wide[b]).dropna() for a, b in there}

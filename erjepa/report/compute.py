@@ -1,26 +1,24 @@
 """Sections on accuracy over compute and epochs, and on what runs cost."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from scipy import integrate
 
-from erjepa.analysis.statistics import normalized_auc
 from erjepa.io import EXPERIMENT
-from erjepa.report.figures import Figure, canvas, draw_bars, draw_curves, looks
-from erjepa.report.results import Results, Unavailable
+from erjepa.report.figures import PERCENT, Figure, canvas, draw_bars, draw_curves
+from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import Parts, section
-from erjepa.report.table import Table, spread, spread_across
+from erjepa.report.table import Table, spread
 
-_UNITS = {1e15: "PFLOPs", 1e12: "TFLOPs", 1e9: "GFLOPs"}
+_UNITS = {"PFLOPs": 1e15, "TFLOPs": 1e12, "GFLOPs": 1e9, "FLOPs": 1}
 
 
 def flops_unit(most: float) -> tuple[float, str]:
     """The largest unit that ``most`` FLOPs are at least one of, and its name."""
-    return next(
-        ((size, name) for size, name in _UNITS.items() if most >= size), (1, "FLOPs")
-    )
+    return next((size, name) for name, size in _UNITS.items() if most >= size)
 
 
 @section("Accuracy by dataset and by compute", main=True)
@@ -31,21 +29,21 @@ def figure_1(results: Results, methods: list[str], matched: str | None = None) -
     the right panel. Where there is none, the panel has the checkpoints of this experiment,
     each at the mean compute of its seeds.
     """
-    ends, other, roles = results.final(None, methods), results, {}
+    ends, other = results.final(None, methods), results
+    names = dict(zip(methods, methods, strict=True))
     if matched and (results.output / matched / EXPERIMENT).is_file():
         other = Results(results.output / matched)
         # A method of the other is drawn as the one that has its role here.
         here = {results.role(method): method for method in methods}
         roles = {m: here.get(other.role(m)) for m in other.main_methods()}
-    names = [m for m in roles if roles[m]] if roles else methods
+        names = {method: name for method, name in roles.items() if name}
     picture, (left, right) = canvas(2)
-    draw_bars(left, ends, "dataset", "accuracy", looks(methods))
-    left.set(title="(a) by dataset", xlabel="", ylabel="accuracy (%)")
-    left.grid(axis="y")
+    draw_bars(left, ends, "dataset", "accuracy", methods)
+    left.set_title("(a) by dataset")
     dataset = other.runs.dataset.iloc[0]
-    rows = other.of(dataset, names).replace({"method": roles})
-    _draw_over_compute(right, other, rows, looks(methods))
-    right.set(title=f"(b) {dataset} over training compute", ylabel="accuracy (%)")
+    rows = other.of(dataset, list(names)).replace({"method": names})
+    _draw_over_compute(right, other, rows, methods)
+    right.set_title(f"(b) {dataset} over training compute")
     where = "matched compute" if other.budgets else "checkpoints, mean compute of each"
     yield Figure(
         f"(a) Accuracy at the end of runs: means, one sample standard deviation, and single "
@@ -63,33 +61,45 @@ def matched_compute(results: Results, dataset: str, methods: list[str]) -> Parts
     rows = results.of(dataset, methods).dropna(subset="point")
     if rows.empty:
         raise Unavailable(f"no checkpoint at a budget is scored of {dataset}")
-    whole = rows[rows.groupby("cell").point.transform("nunique") == len(budgets)]
-    note = results.note(whole, methods)
+    wide = pivot(rows, ["method", "seed"], "point", "accuracy").reindex(columns=budgets)
+    whole = wide.dropna()
+    note = results.note(whole.reset_index(), methods)
     picture, (axes,) = canvas()
-    _draw_over_compute(axes, results, rows, looks(results.methods))
-    axes.set_ylabel("accuracy (%)")
+    _draw_over_compute(axes, results, rows, results.methods)
     yield Figure(
         f"Accuracy on {dataset} at equal training compute: means, bands of one sample "
         f"standard deviation. {note}",
         picture,
         2.5,
     )
-    names = [f"{budget / size:.5g}" for budget in budgets]
-    cells = rows.assign(column=(rows.point / size).map("{:.5g}".format))
+    columns = {f"{budget / size:.5g}": wide[budget] for budget in budgets}
     if len(budgets) > 1:
-        names.append("AUC (%)")
-        areas = whole.groupby("cell").accuracy.agg(
-            lambda run: normalized_auc(budgets, run.to_list())
-        )
-        ends = whole.drop_duplicates("cell").assign(column=names[-1])
-        cells = pd.concat([cells, ends.assign(accuracy=ends.cell.map(areas))])
+        areas = [normalized_auc(budgets, run) for run in whole.to_numpy()]
+        columns["AUC (%)"] = pd.Series(areas, whole.index).reindex(wide.index)
     yield Table(
         f"Accuracy (%) on {dataset} at equal training compute in {unit}, mean ± one sample "
         "standard deviation; AUC: area under the curve divided by the range of compute, "
         f"of each seed that has every budget. {note}",
-        spread_across(cells, "accuracy", {"method": "Method"}, "column", names),
-        best=names,
+        spread(columns, {"Method": "method"}),
+        best=list(columns),
     )
+
+
+def normalized_auc(budgets: Sequence[float], values: Sequence[float]) -> float:
+    """Area under ``values`` over ``budgets``, divided by the width of their range.
+
+    By the trapezoid rule, which takes values to change linearly from one budget to the next;
+    the range below the first budget counts for nothing. In the unit of ``values``.
+
+    Raises:
+        ValueError: if there are fewer than two budgets, or they do not increase.
+    """
+    if not len(budgets) == len(values) > 1 or np.any(np.diff(budgets) <= 0):
+        raise ValueError(
+            f"expected increasing budgets, two or more, and a value each; got {budgets} "
+            f"and {values}"
+        )
+    return float(integrate.trapezoid(values, budgets) / (budgets[-1] - budgets[0]))
 
 
 @section("Single seeds", budgets=True, curves=True)
@@ -100,10 +110,10 @@ def single_seeds(results: Results, dataset: str, methods: list[str]) -> Parts:
     for seed, panel in zip(results.seeds, panels, strict=True):
         own = rows[rows.seed == seed]
         if len(own):
-            _draw_over_compute(panel, results, own, looks(results.methods))
-        panel.set(title=f"seed {seed}", ylabel="accuracy (%)")
-    for panel in panels[1:]:
-        panel.sharey(panels[0])
+            _draw_over_compute(panel, results, own, results.methods)
+        panel.set(title=f"seed {seed}", ylabel=PERCENT)
+        if panel is not panels[0]:
+            panel.sharey(panels[0])
     yield Figure(
         f"Accuracy on {dataset} of single seeds at equal training compute.",
         picture,
@@ -121,10 +131,9 @@ def learning_curves(results: Results, dataset: str, methods: list[str]) -> Parts
     if rows.empty:
         raise Unavailable(f"no run on {dataset} is scored at the end of two epochs")
     picture, (axes,) = canvas()
-    look = looks(results.methods)
-    draw_curves(axes, rows, "epoch", "accuracy", look, err_style="bars")
-    axes.set(xlabel="epoch", ylabel="accuracy (%)")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    how = {"err_style": "bars"}
+    draw_curves(axes, rows, "epoch", "accuracy", results.methods, **how)
+    axes.locator_params("x", integer=True)
     yield Figure(
         f"Accuracy on {dataset} over epochs: means over the seeds scored there, and one "
         "sample standard deviation. Runs are not matched in compute.",
@@ -138,29 +147,30 @@ def cost(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy, steps, compute, tokens and training time of whole runs."""
     ends = results.final(dataset, methods)
     size, unit = flops_unit(ends.total_flops.max())
-    scaled = ends.assign(
-        total_flops=ends.total_flops / size,
-        total_tokens=ends.total_tokens * 1e-6,
-        train_seconds=ends.train_seconds / 60,
-    )
-    columns = {"accuracy": "Accuracy (%)", "steps": "Steps", "total_flops": unit}
-    columns |= {"total_tokens": "Tokens (M)", "train_seconds": "Time (min)"}
+    columns = {
+        "Accuracy (%)": ends.accuracy,
+        "Steps": ends.steps,
+        unit: ends.total_flops / size,
+        "Tokens (M)": ends.total_tokens * 1e-6,
+        "Time (min)": ends.train_seconds / 60,
+    }
     yield Table(
         f"Cost of runs on {dataset}. Training compute, all processed tokens, and training "
         f"time without evaluation. {results.note(ends, methods)}",
-        spread(scaled, columns, {"method": "Method"}),
+        spread(columns, {"Method": ends.method}),
         digits={"Steps": 0, unit: 3, "Tokens (M)": 3},
         best=["Accuracy (%)"],
     )
 
 
 def _draw_over_compute(
-    axes: Axes, results: Results, rows: pd.DataFrame, look: Mapping[str, Any]
+    axes: Axes, results: Results, rows: pd.DataFrame, methods: Sequence[str]
 ) -> None:
     """Accuracy at budgets, or at epochs over the mean compute of their seeds."""
     rows = rows.dropna(subset="point")
     mean = rows.groupby(["method", "point"]).total_flops.transform("mean")
     compute = rows.point if results.budgets else mean
     size, unit = flops_unit(compute.max())
-    draw_curves(axes, rows.assign(compute=compute / size), "compute", "accuracy", look)
+    rows = rows.assign(compute=compute / size)
+    draw_curves(axes, rows, "compute", "accuracy", methods)
     axes.set_xlabel(f"training compute ({unit})")

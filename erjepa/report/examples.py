@@ -1,18 +1,19 @@
 """The section of examples: errors of a baseline that another method corrects."""
 
+from collections.abc import Callable, Mapping, Sequence
+from difflib import SequenceMatcher
 from textwrap import shorten
 
 import pandas as pd
 
-from erjepa.analysis.examples import SAME, Marked, choose_examples, mark_differences
-from erjepa.analysis.regex_errors import CORRECT, ERROR_CATEGORIES
-from erjepa.analysis.regex_tokens import regex_tokens
-from erjepa.report.predictions import by_method, final_predictions
+from erjepa.analysis.regexes import CORRECT, ERROR_CATEGORIES, regex_tokens
 from erjepa.report.regexes import categories
-from erjepa.report.results import Results, Unavailable
+from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import Parts, section
-from erjepa.report.table import Table
+from erjepa.report.table import EXTRA, MISSING, SAME, WRONG, Marked, Table
 
+_RIGHT, _WRONG, _CHARACTERS = 2, 7, 300  # the first two are the paper's
+_MARKS = {"equal": SAME, "replace": WRONG, "insert": EXTRA, "delete": MISSING}
 _HOW = {
     "nl_rx": "Against the target, parts are marked as wrong, extra or missing. ",
     "nq_open": "Of each prediction the first answer is shown, up to the first semicolon; an "
@@ -29,9 +30,6 @@ def examples(
     baseline: str | None = None,
     between: str | None = None,
     improved: str | None = None,
-    right: int = 2,
-    wrong: int = 7,
-    max_characters: int = 300,
 ) -> Parts:
     """Errors of ``baseline`` that ``improved`` corrects, with the paper's quota.
 
@@ -42,42 +40,40 @@ def examples(
     baseline = results.first("SFT", baseline)
     improved = results.first("ER-JEPA", improved)
     if between is None and "LLM-JEPA" not in map(results.role, results.methods):
-        between, quota = baseline, f"at most {wrong}"  # it has none of them right
+        between, quota = baseline, f"at most {_WRONG}"  # it has none of them right
     else:
         between = results.first("LLM-JEPA", between)
         quota = (
-            f"at most {right} that {between} has right and {wrong} that it has wrong"
+            f"at most {_RIGHT} that {between} has right and {_WRONG} that it has wrong"
         )
     shown = list(dict.fromkeys([*methods, baseline, between, improved]))
-    task = results.task(dataset)
-    groups = ERROR_CATEGORIES if task == "nl_rx" else ("wrong",)
+    task = results.task(dataset) or ""
+    groups: Sequence[str] = ERROR_CATEGORIES
     if task == "nl_rx":
         found = categories(results, dataset, shown)
     else:
-        found = final_predictions(results, dataset, shown)
-        found["category"] = found.correct.map({True: CORRECT, False: "wrong"})
-    wide = by_method(found, "category")
+        groups, found = [WRONG], results.final_predictions(dataset, shown)
+        found["category"] = found.correct.map({True: CORRECT, False: WRONG})
+    wide = pivot(found, ["seed", "id"], "method", "category")
+    targets = pivot(found, ["seed", "id"], "method", "target")[baseline].str.strip()
     candidates = pd.DataFrame(
-        {
-            "group": wide[baseline],
-            "right": wide[between].eq(CORRECT),
-            "target": by_method(found, "target")[baseline].str.strip(),
-        }
+        {"group": wide[baseline], "right": wide[between] == CORRECT, "target": targets}
     )[wide[baseline].ne(CORRECT) & wide[improved].eq(CORRECT)]
-    chosen = choose_examples(candidates, groups, {True: right, False: wrong})
+    chosen = choose_examples(candidates, groups, {True: _RIGHT, False: _WRONG})
     if chosen.empty:
         raise Unavailable(f"{improved} corrects no error of {baseline} on {dataset}")
     predictions = found.set_index(["seed", "id", "method"])
     rows: list[list[str | Marked | None]] = []
     for example, choice in chosen.iterrows():
-        gold: str | Marked = shorten(choice.target, max_characters)
+        prompt = predictions.prompt[(*example, baseline)]
+        gold: str | Marked = shorten(choice.target, _CHARACTERS)
         if task == "nl_rx":
             gold = [(choice.target, SAME)]
-        asked = shorten(predictions.prompt[(*example, baseline)], max_characters)
-        rows.append([choice.group, str(example[0]), asked, "target", gold, None])
+        start = [choice.group, str(example[0]), shorten(prompt, _CHARACTERS)]
+        rows.append([*start, "target", gold, None])
         for method in shown:
             one = predictions.loc[(*example, method)]
-            text: str | Marked = shorten(_scored(task, one.extracted), max_characters)
+            text: str | Marked = shorten(_scored(task, one.extracted), _CHARACTERS)
             if task == "nl_rx":
                 text = mark_differences(choice.target, one.output.strip(), regex_tokens)
             rows.append(["", "", "", method, text, "yes" if one.correct else "no"])
@@ -90,9 +86,43 @@ def examples(
     )
 
 
-def _scored(task: str | None, answer: str) -> str:
+def _scored(task: str, answer: str) -> str:
     """Of NQ-Open's answers what stands before the first semicolon, of others all."""
     first, semicolon, _ = answer.partition(";")
-    if task != "nq_open" or not semicolon:
-        return answer.strip()
-    return f"{first.strip()} …"
+    is_cut = task == "nq_open" and semicolon
+    return f"{first.strip()} …" if is_cut else answer.strip()
+
+
+def choose_examples(
+    candidates: pd.DataFrame, groups: Sequence[str], quota: Mapping[bool, int]
+) -> pd.DataFrame:
+    """Some of many examples, by a rule that looks at no text.
+
+    ``candidates`` are in the order in which they are preferred, with columns ``group``,
+    ``right`` (bool) and ``target``; a target is shown once, at its first candidate. ``quota``
+    has the most examples of each value of ``right``. Groups take turns: the first candidate
+    of every group, then the second, until the number is reached. The chosen rows are in order
+    of groups, then as they were taken.
+    """
+    unlike = candidates.drop_duplicates("target")
+    turn = unlike.groupby(["right", "group"]).cumcount()
+    place = unlike["group"].map(list(groups).index)
+    order = unlike.assign(turn=turn, place=place).sort_values(["turn", "place"])
+    taken = [order[order["right"] == right].head(n) for right, n in quota.items()]
+    return pd.concat(taken).sort_values("place", kind="stable")
+
+
+def mark_differences(
+    target: str, output: str, tokens: Callable[[str], Sequence[str]]
+) -> Marked:
+    """An output with what differs from the target: wrong, extra and missing parts.
+
+    ``tokens`` splits either into parts that join to it. Parts are in the order of the output;
+    where something is missing, it is that of the target.
+    """
+    gold, answer = list(tokens(target)), list(tokens(output))
+    changes = SequenceMatcher(None, gold, answer, autojunk=False).get_opcodes()
+    return [
+        ("".join(gold[a:b] if change == "delete" else answer[c:d]), _MARKS[change])
+        for change, a, b, c, d in changes
+    ]

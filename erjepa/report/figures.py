@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,32 +16,16 @@ from matplotlib.gridspec import GridSpec
 
 COLUMN, PAGE = 3.3, 6.9  # inches
 MOST_LOOKS = 7
+PERCENT = "accuracy (%)"
 # Of a lightness between that of a white and of a dark page.
 _COLORS = ("#808080", "#c97a00", "#0f7fc0", "#009e73", "#cc6fa5", "#8a6fd1", "#d55e00")
+_DASHES = ("", (4, 2), (6, 2, 1, 2), (1, 1.5), (8, 2), (3, 1, 1, 1), (1, 3))
 # What has this color takes that of the page's text, where a picture can.
 _INK = "#1b1b1b"
 _INK_ON_PAGES = (
-    ":root{color:#1b1b1b}@media(prefers-color-scheme:dark){:root{color:#e6e6e6}}"
+    b":root{color:#1b1b1b}@media(prefers-color-scheme:dark){:root{color:#e6e6e6}}"
 )
-_INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color")
-STYLE = {
-    "font.size": 8,
-    **dict.fromkeys(("axes.titlesize", "axes.labelsize"), 8),
-    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
-    **dict.fromkeys((*_INKED, "ytick.color"), _INK),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-    "legend.handlelength": 2.6,
-    "axes.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "grid.color": "#808080",
-    "grid.linewidth": 0.4,
-    "grid.alpha": 0.4,
-    "lines.linewidth": 1.4,
-    "lines.markersize": 4.5,
-    "text.parse_math": False,  # names of methods are no formulas
-    "savefig.dpi": 300,
-    "svg.hashsalt": "erjepa",  # the same results give the same file
-}
+STYLE = Path(__file__).with_name("report.mplstyle")
 
 
 @dataclass(frozen=True)
@@ -67,38 +52,25 @@ class Figure:
         return COLUMN if self.columns == 1 else PAGE
 
     @property
-    def png(self) -> bytes:
-        """The picture as PNG."""
-        return self._saved(self.columns, format="png")
-
-    @property
-    def svg(self) -> str:
-        """The picture as SVG, which follows a dark page."""
-        return self._svg(self.columns)
-
-    @property
     def addresses(self) -> list[str]:
         """The picture as SVG within an address, and if that is another, panels in a column."""
-        svgs = [self._svg(columns) for columns in sorted({1, self.columns})][::-1]
-        start = "data:image/svg+xml;base64,"
-        return [start + b64encode(svg.encode()).decode() for svg in svgs]
+        svgs = [self.saved("svg", n) for n in sorted({1, self.columns}, reverse=True)]
+        return [f"data:image/svg+xml;base64,{b64encode(x).decode()}" for x in svgs]
 
-    def _svg(self, columns: int) -> str:
-        file = self._saved(
-            columns, format="svg", transparent=True, metadata={"Date": None}
-        )
-        svg = file.decode().replace(_INK, "currentColor")
-        return svg.replace("*{stroke-", f"{_INK_ON_PAGES}*{{stroke-", 1)
+    def saved(self, form: str, columns: int | None = None) -> bytes:
+        """The picture as ``png`` or ``svg``, its panels laid out in columns below one legend.
 
-    def _saved(self, columns: int, **how: Any) -> bytes:
-        """The picture with its panels laid out in columns, below one legend for all."""
+        SVG follows a dark page.
+        """
+        columns = columns or self.columns
         panels = [axes for axes in self.canvas.axes if axes.get_subplotspec()]
         rows, width = ceil(len(panels) / columns), COLUMN if columns == 1 else PAGE
         self.canvas.set_size_inches(width, rows * self.height)
         grid = GridSpec(rows, columns, figure=self.canvas)
-        for axes, place in zip(panels, grid, strict=False):
-            axes.set_subplotspec(place)
-        for old in self.canvas.legends:
+        for i, axes in enumerate(panels):
+            axes.set_subplotspec(grid[i])
+        own = [axes.get_legend() for axes in panels]
+        for old in filter(None, [*self.canvas.legends, *own]):
             old.remove()
         handles, labels = panels[0].get_legend_handles_labels()
         if labels:
@@ -106,65 +78,62 @@ class Figure:
             ncols = max(1, min(fitting, len(labels)))
             self.canvas.legend(handles, labels, loc="outside upper center", ncols=ncols)
         file = BytesIO()
-        self.canvas.savefig(file, **how)
-        return file.getvalue()
+        if form == "png":
+            self.canvas.savefig(file, format=form)
+            return file.getvalue()
+        self.canvas.savefig(
+            file, format=form, transparent=True, metadata={"Date": None}
+        )
+        svg = file.getvalue().replace(_INK.encode(), b"currentColor")
+        return svg.replace(b"*{stroke-", _INK_ON_PAGES + b"*{stroke-", 1)
 
 
 def canvas(panels: int = 1) -> tuple[Canvas, list[Axes]]:
     """An empty picture and its panels, which are laid out when it is saved."""
     picture = Canvas(layout="constrained")
-    axes = picture.subplots(1, panels, squeeze=False)
-    return picture, list(axes.flat)
-
-
-def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Color, marker and dashes of each name, by its place, as seaborn takes them."""
-    places = {name: i % MOST_LOOKS for i, name in enumerate(names)}
-    choices = {
-        "palette": _COLORS,
-        "markers": ("o", "s", "^", "D", "v", "P", "X"),
-        "dashes": ("", (4, 2), (6, 2, 1, 2), (1, 1.5), (8, 2), (3, 1, 1, 1), (1, 3)),
-    }
-    return {
-        key: {name: values[place] for name, place in places.items()}
-        for key, values in choices.items()
-    }
+    return picture, list(picture.subplots(1, panels, squeeze=False).flat)
 
 
 def draw_curves(
-    axes: Axes, rows: pd.DataFrame, x: str, y: str, look: dict[str, Any], **how: Any
+    axes: Axes, rows: pd.DataFrame, x: str, y: str, methods: Sequence[str], **how: Any
 ) -> None:
-    """Means of column ``y``, in percent, over ``x``, a curve for each ``method``.
+    """Means of column ``y``, in percent, over ``x``, a curve for each of ``methods``.
 
     With one sample standard deviation; ``how`` is seaborn's.
     """
-    by = {"hue": "method", "style": "method", **look}
-    how |= {"errorbar": "sd", "markeredgewidth": 0}
-    sns.lineplot(rows, x=x, y=y, ax=axes, **by, **how)
-    axes.get_legend().remove()
+    how |= {"hue": "method", "style": "method", "palette": _looks(methods, _COLORS)}
+    how |= {"markers": _looks(methods, "os^DvPX"), "dashes": _looks(methods, _DASHES)}
+    sns.lineplot(rows, x=x, y=y, ax=axes, errorbar="sd", markeredgewidth=0, **how)
+    axes.set_ylabel(PERCENT)
     axes.grid()
 
 
 def draw_bars(
-    axes: Axes, rows: pd.DataFrame, x: str, y: str, look: dict[str, Any]
+    axes: Axes, rows: pd.DataFrame, x: str, y: str, methods: Sequence[str]
 ) -> None:
-    """Means of one column over the other, a bar for each ``method``.
+    """Means of ``accuracy`` over the other column, a bar for each of ``methods``.
 
     With one sample standard deviation, and single values as dots.
     """
     by = {"x": x, "y": y, "hue": "method", "ax": axes}
-    lines = {"color": _INK, "linewidth": 0.8}
-    sns.barplot(rows, **by, palette=look["palette"], errorbar="sd", err_kws=lines)
-    dots = {"palette": dict.fromkeys(look["palette"], "white"), "edgecolor": _INK}
-    dots |= {"linewidth": 0.5, "size": 2.5, "dodge": "method" not in (x, y)}
-    sns.stripplot(rows, **by, **dots, jitter=False, legend=False)
-    if axes.get_legend():
-        axes.get_legend().remove()
+    palette, lines = _looks(methods, _COLORS), {"color": _INK, "linewidth": 0.8}
+    sns.barplot(rows, **by, palette=palette, errorbar="sd", err_kws=lines)
+    dots: dict[str, Any] = {"edgecolor": _INK, "linewidth": 0.5, "size": 2.5}
+    dots |= {"dodge": "method" not in (x, y), "jitter": False, "legend": False}
+    sns.stripplot(rows, **by, palette=dict.fromkeys(methods, "white"), **dots)
+    labels = [PERCENT if name == "accuracy" else "" for name in (x, y)]
+    axes.set(xlabel=labels[0], ylabel=labels[1])
+    axes.grid(axis="x" if x == "accuracy" else "y")
+
+
+def _looks(methods: Sequence[str], looks: Sequence[Any]) -> dict[str, Any]:
+    """The look of each method, by its place."""
+    return {name: looks[i % MOST_LOOKS] for i, name in enumerate(methods)}
 
 
 def draw_grid(axes: Axes, values: pd.DataFrame, digits: int) -> None:
     """A matrix as shades, with its numbers; where there is none, the cell is empty."""
-    values = values.astype(float)
     form = {"annot": True, "fmt": f".{digits}f", "annot_kws": {"size": 7}}
-    sns.heatmap(values, ax=axes, cmap="Blues", cbar=False, linewidths=0.5, **form)
+    look = {"cmap": "Blues", "cbar": False, "linewidths": 0.5}
+    sns.heatmap(values.astype(float), ax=axes, **look, **form)
     axes.tick_params(length=0, rotation=0)

@@ -1,16 +1,16 @@
-"""What an experiment left on disk, as a frame of scored checkpoints."""
+"""What an experiment left on disk: a frame of scored checkpoints, and of predictions."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import product
-from math import isclose
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from erjepa.io import EXPERIMENT, Result, read_results
+from erjepa.io import EXPERIMENT, Result, read_jsonl, read_results
+from erjepa.report.table import printable
 
 ROLES = ("SFT", "LLM-JEPA", "ER-JEPA")
 
@@ -107,9 +107,8 @@ class Results:
 
     def of(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
         """Scored checkpoints of a dataset, None: of all, in order of ``methods``."""
-        rows = self.runs[self.runs.method.isin(methods)]
-        rows = rows if dataset is None else rows[rows.dataset == dataset]
-        return _sorted(rows, {"dataset": self.datasets, "method": methods})
+        datasets = self.datasets if dataset is None else [dataset]
+        return _select(self.runs, dataset=datasets, method=methods)
 
     def final(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
         """The ends of finished runs of a dataset or all; Unavailable if there is none."""
@@ -154,23 +153,62 @@ class Results:
                 gaps.setdefault(cell[:2], {})[cell[2]] = scored.get(cell, 0)
         return gaps
 
+    def predictions(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """What some rows of ``runs`` answered to the same examples, in order of their ids.
+
+        Columns ``method seed point id prompt target output extracted correct`` and, where the
+        evaluation computed it, ``cosine``. Unavailable if they cannot be read, or if they
+        are of different examples.
+        """
+        frames: list[pd.DataFrame] = []
+        for run in runs.itertuples():
+            path = self.output / run.predictions
+            try:
+                rows = [
+                    {k: printable(v) for k, v in row.items()}
+                    for _, row in read_jsonl(path)
+                ]
+                found = pd.DataFrame(rows)
+                found = found.sort_values("id").assign(
+                    correct=found[run.primary].eq(True)
+                )
+                found[["prompt", "target", "output"]]  # there, or it is a KeyError
+            except (OSError, ValueError, KeyError) as error:
+                raise Unavailable(
+                    f"{path}: predictions cannot be read ({error!r})"
+                ) from None
+            keys = {"method": run.method, "seed": run.seed, "point": run.point}
+            extracted = found.get("extracted", found["output"]).map(str)
+            frames.append(found.assign(**keys, extracted=extracted))
+            if found["target"].tolist() != frames[0]["target"].tolist():
+                raise Unavailable("the checkpoints were scored on different examples")
+        return pd.concat(frames, ignore_index=True)
+
+    def final_predictions(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
+        """Predictions at the ends of runs, of the seeds that all of the methods have.
+
+        In order of seeds, then methods; Unavailable if they share no seed.
+        """
+        ends = self.final(dataset, methods)
+        shared = ends[ends.groupby("seed").method.transform("size") == len(methods)]
+        if shared.empty:
+            raise Unavailable(f"no seed is finished of all of {', '.join(methods)}")
+        return self.predictions(_select(shared, seed=self.seeds))
+
     def _runs(self) -> pd.DataFrame:
         columns = [field.name for field in fields(Result)]
         rows = pd.DataFrame(read_results(self.output), columns=columns)
         # Of a checkpoint that was scored twice the last counts.
         rows = rows.drop_duplicates(["cell", "checkpoint"], keep="last")
-        known = {"dataset": self.datasets, "method": self.methods, "seed": self.seeds}
-        for column, names in known.items():
-            rows = rows[rows[column].isin(names)]
-        rows = _sorted(rows.sort_values("steps", kind="stable"), known)
-        rows = rows.astype({"accuracy": float, "budget": float}).reset_index(drop=True)
+        rows = rows.astype({"accuracy": float, "budget": float}).sort_values(
+            "steps", kind="stable"
+        )
+        known = {"dataset": self.datasets, "method": self.methods}
+        rows = _select(rows, **known, seed=self.seeds).reset_index(drop=True)
         rows["accuracy"] *= 100
-        budgets = [
-            next((x for x in self.budgets if isclose(budget, x)), None)
-            for budget in rows.budget
-        ]
-        points = budgets if self.budgets else rows.epoch.where(rows.budget.isna())
-        rows["point"] = pd.Series(points, rows.index, dtype=float)
+        rows["point"] = rows.epoch.where(rows.budget.isna()).astype(float)
+        if self.budgets:
+            rows["point"] = rows.budget.where(rows.budget.isin(self.budgets))
         is_last = ~rows.duplicated("cell", keep="last")
         most = rows.groupby("dataset").epoch.transform("max")
         ends = map(self._ends, rows.itertuples(), is_last, most)
@@ -198,11 +236,11 @@ def pivot(
     return wide.reindex(index=seen, columns=rows[columns].unique())
 
 
-def _sorted(rows: pd.DataFrame, orders: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
-    """Rows in the orders of values of some columns, the first column before the others."""
-    places = {
-        name: {x: i for i, x in enumerate(order)} for name, order in orders.items()
-    }
-    return rows.sort_values(
-        list(orders), key=lambda column: column.map(places[column.name]), kind="stable"
-    )
+def _select(rows: pd.DataFrame, **names: Sequence[Any]) -> pd.DataFrame:
+    """Rows whose columns hold one of some names, in order of these, the first column first."""
+    for column, allowed in reversed(names.items()):
+        rows = rows[rows[column].isin(allowed)]
+        rows = rows.sort_values(
+            column, key=lambda x: x.map(allowed.index), kind="stable"
+        )
+    return rows

@@ -1,6 +1,6 @@
 """Sections of a report: functions that the decorator ``section`` enters by their names."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
@@ -39,15 +39,25 @@ class Section:
     by_default: bool = True
 
     @property
-    def whole(self) -> bool:
-        """Whether it is about all datasets together."""
-        return "dataset" not in signature(self.build).parameters
-
-    @property
     def arguments(self) -> list[str]:
         """What a config may say about it, besides its name."""
-        own = {*signature(self.build).parameters, "title"} - {"results", "dataset"}
-        return sorted(own if self.whole else {*own, "datasets"})
+        own = {*signature(self.build).parameters, "title"} - {"results"}
+        return sorted({"datasets" if name == "dataset" else name for name in own})
+
+    def datasets(
+        self, results: Results, names: Sequence[str] | None = None
+    ) -> Sequence[str | None]:
+        """The datasets that it has parts for, of ``names``; None alone: all together."""
+        for name in names or []:
+            if name not in results.datasets:
+                raise ValueError(
+                    f"report: dataset {name!r} is none of {', '.join(results.datasets)}"
+                )
+        if "dataset" not in signature(self.build).parameters:
+            return [None]
+        # Of the datasets of other tasks nothing is said, unless there are no others.
+        fitting = [d for d in results.datasets if self.task in (None, results.task(d))]
+        return names or fitting or results.datasets
 
     def parts(
         self,
@@ -68,21 +78,18 @@ class Section:
             if self.task not in (None, task):
                 raise Unavailable(f"{dataset} is {task}; this needs {self.task}")
             arguments["dataset"] = dataset
+            arguments.pop("datasets", None)
         chosen = self._methods(results) if methods is None else results.named(methods)
         made = self.build(results, methods=chosen, **arguments)
-        start, end = self.build.__name__, dataset
-        return [
-            replace(part, name="_".join(filter(None, (start, part.name, end))))
-            for part in made
-        ]
+        start = self.build.__name__
+        names = ((part, (start, part.name, dataset)) for part in made)
+        return [replace(part, name="_".join(filter(None, n))) for part, n in names]
 
     def _methods(self, results: Results) -> list[str]:
-        if not self.main and not self.curves:
-            return results.methods
         chosen = results.main_methods() if self.main else results.methods
-        if not self.main:
+        if self.curves:
             chosen = [m for m in chosen if "stop.tokens_of" not in results.own(m)]
-        if len(chosen) > MOST_LOOKS:
+        if (self.main or self.curves) and len(chosen) > MOST_LOOKS:
             raise Unavailable(
                 f"{len(chosen)} methods are too many for one figure; name at most "
                 f"{MOST_LOOKS} as `methods`"
@@ -101,22 +108,3 @@ def section(title: str, **needs: Any) -> Callable[[Callable], Callable]:
         return build
 
     return enter
-
-
-def asked(entry: str | Mapping[str, Any]) -> tuple[Section, str, dict[str, Any]]:
-    """A section, its heading and its arguments, as an entry of a config asks for them.
-
-    Raises:
-        ValueError: naming what there is, if the section or an argument is not.
-    """
-    arguments = {"section": entry} if isinstance(entry, str) else dict(entry)
-    name = arguments.pop("section", None)
-    if name not in SECTIONS:
-        raise ValueError(f"report: section {name!r} is none of {', '.join(SECTIONS)}")
-    one = SECTIONS[name]
-    if unknown := sorted(arguments.keys() - set(one.arguments)):
-        raise ValueError(
-            f"report: section {name} takes no {', '.join(unknown)}; it takes "
-            f"{', '.join(one.arguments)}"
-        )
-    return one, arguments.pop("title", one.title), arguments

@@ -1,60 +1,92 @@
 """Sections on runs over their checkpoints: accuracy that falls, predictions, alignment."""
 
+from typing import Any
+
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 
-from erjepa.analysis.dynamics import drops as drops_of
-from erjepa.analysis.dynamics import history_order, transition_rates, transitions
-from erjepa.analysis.training_log import read_training_log
+from erjepa.analysis.training_curve import read_training_log
 from erjepa.report.compute import flops_unit
-from erjepa.report.figures import Figure, canvas, draw_curves, looks
+from erjepa.report.figures import Figure, canvas, draw_curves
 from erjepa.report.paired import paired_table
-from erjepa.report.predictions import read_predictions
 from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import Table, spread
-
-_CORRECT = ListedColormap(["#d9d9d9", "#0f5f94"])
 
 
 @section("Drops of accuracy")
 def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy that runs lose between successive checkpoints."""
-    found = drops_of(results.over_points(dataset, methods)).reset_index()
-    groups = found.groupby("method", sort=False)
-    columns = {"declines": "Declines of a run", "largest": "Largest drop (pp)"}
-    columns["best_minus_last"] = "Best less last (pp)"
-    frame = spread(found, columns, {"method": "Method"})
-    declining = found.declines.gt(0).groupby(found.method, sort=False).sum()
-    frame.insert(1, "Seeds that decline", declining.array)
-    frame.insert(2, "Seeds", groups.size().array)
-    frame.insert(7, "Largest of all (pp)", groups.largest.max().array)
+    accuracy = results.over_points(dataset, methods)
+    losses = -accuracy.diff(axis=1).iloc[:, 1:]
+    declines, largest = (losses > 0).sum(axis=1), losses.max(axis=1).clip(lower=0)
+    columns = {
+        "Declines of a run": declines,
+        "Largest drop (pp)": largest,
+        "Best less last (pp)": accuracy.max(axis=1) - accuracy.iloc[:, -1],
+    }
+    frame = spread(columns, {"Method": "method"})
+    by = {"level": "method", "sort": False}
+    frame.insert(1, "Seeds that decline", (declines > 0).groupby(**by).sum().array)
+    frame.insert(2, "Seeds", declines.groupby(**by).size().array)
+    frame.insert(7, "Largest of all (pp)", largest.groupby(**by).max().array)
     yield Table(
         f"Accuracy that runs on {dataset} lose between successive checkpoints, in percentage "
         "points: seeds that lose any, the largest loss within a run, and the best checkpoint "
         "less the last; mean ± one sample standard deviation. "
-        f"{results.note(found, methods)}",
+        f"{results.note(accuracy.reset_index(), methods)}",
         frame,
     )
-    against = [m for m in groups.groups if results.role(m) == "LLM-JEPA"][:1]
-    pairs = [(m, one) for one in against for m in groups.groups if m != one]
-    if pairs and groups.size().max() > 1:
+    against = [m for m in frame.Method if results.role(m) == "LLM-JEPA"][:1]
+    pairs = [(m, one) for one in against for m in frame.Method if m != one]
+    if pairs and frame.Seeds.max() > 1:
         yield paired_table(
             results,
             f"Largest drops on {dataset}: by how much the method's is smaller than the other's.",
-            {dataset: -found.set_index(["method", "seed"]).largest},
+            {dataset: -largest},
             pairs,
             claims=[("ER-JEPA", "LLM-JEPA")],
             name="paired",
         )
 
 
+def transitions(correct: pd.DataFrame) -> pd.DataFrame:
+    """What becomes of predictions from each checkpoint to the next.
+
+    Args:
+        correct (pd.DataFrame): whether a prediction is right: a row for each example of each
+            run, the levels of the index but the last naming the run; a column a checkpoint,
+            in order.
+
+    Returns:
+        pd.DataFrame: a row for each run and later checkpoint, level ``point``: how many
+        were ``wrong`` at the earlier one, how many of those are ``corrected``, how many were
+        ``right`` and how many of those are ``lost``.
+    """
+    before, after = correct.shift(axis=1).iloc[:, 1:].astype(bool), correct.iloc[:, 1:]
+    kinds = {"wrong": ~before, "corrected": ~before & after}
+    kinds |= {"right": before, "lost": before & ~after}
+    runs = list(correct.index.names[:-1])
+    counts = {k: x.groupby(runs, sort=False).sum().stack() for k, x in kinds.items()}
+    return pd.DataFrame(counts).rename_axis([*runs, "point"])
+
+
+def transition_rates(counts: pd.DataFrame) -> pd.DataFrame:
+    """Percent of wrong predictions that are corrected, and of right ones that are lost.
+
+    NaN where nothing is wrong, or right.
+    """
+    corrected, lost = counts.corrected / counts.wrong, counts.lost / counts.right
+    return 100 * pd.DataFrame({"Corrected (%)": corrected, "Lost (%)": lost})
+
+
 @section("Prediction dynamics", main=True)
 def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy, corrected errors and lost answers from checkpoint to checkpoint."""
     accuracy = results.over_points(dataset, methods)
-    counts = transitions(_history(results, dataset, accuracy, "correct"))
+    counts = transitions(_histories(results, dataset, accuracy)[0])
     rates = transition_rates(counts)
     size, unit = flops_unit(results.budgets[-1]) if results.budgets else (1, "epoch")
     drawn = {
@@ -66,11 +98,11 @@ def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
     for axes, (title, values) in zip(panels, drawn.items(), strict=True):
         rows = values.dropna().reset_index()
         rows["point"] /= size
-        draw_curves(axes, rows, "point", values.name, looks(results.methods))
+        draw_curves(axes, rows, "point", values.name, results.methods)
         label = f"training compute ({unit})" if results.budgets else unit
-        axes.set(title=title, xlabel=label)
+        axes.set(title=title, xlabel=label, ylabel=values.name)
         if not results.budgets:
-            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.locator_params("x", integer=True)
     note = results.note(accuracy.reset_index(), methods)
     yield Figure(
         f"(a) Accuracy on {dataset}; (b) share of wrong predictions that are correct at the "
@@ -79,13 +111,11 @@ def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
         picture,
         columns=3,
     )
-    totals = transition_rates(
-        counts.groupby(level=["method", "seed"], sort=False).sum()
-    )
+    totals = transition_rates(counts.groupby(["method", "seed"], sort=False).sum())
     yield Table(
         f"Corrected and lost predictions on {dataset}, in percent of wrong and of correct "
         f"ones, all steps between checkpoints together within each seed. {note}",
-        spread(totals.reset_index(), {x: x for x in totals}, {"method": "Method"}),
+        spread(totals, {"Method": "method"}),
     )
 
 
@@ -100,30 +130,26 @@ def alignment(
         if (method, seed) not in whole.index:
             raise Unavailable(f"{method} on {dataset} with seed {seed} is not finished")
     whole = whole.loc[[(method, seed) for method in methods]]
-    correct = _history(results, dataset, whole, "correct").astype(bool)
-    cosine = _history(results, dataset, whole, "cosine")
+    correct, cosine = _histories(results, dataset, whole)
     if cosine.isna().any(axis=None):
         raise Unavailable("the evaluations computed no cosines (key `alignment`)")
     runs = results.of(dataset, methods)
     runs = runs[(runs.seed == seed) & runs.point.notna()]
     picture, panels = canvas(3 * len(methods))
-    style = {"aspect": "auto", "interpolation": "nearest"}
-    limits = {"cmap": "cividis", "vmin": cosine.min(axis=None), "vmax": 1}
+    style: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "vmax": 1}
+    least, two = cosine.min(axis=None), ListedColormap(["#d9d9d9", "#0f5f94"])
     rows = []
-    for method, loss, *heat in zip(
-        methods, *(panels[i::3] for i in range(3)), strict=True
-    ):
-        own, right, cosines = (
-            x.loc[method] for x in (runs.set_index("method"), correct, cosine)
-        )
+    for i, method in enumerate(methods):
+        own, right = runs[runs.method == method], correct.loc[method]
+        cosines, (loss, *heat) = cosine.loc[method], panels[3 * i : 3 * i + 3]
         _draw_loss(loss, results, own.log.iloc[-1])
         loss.set(title=f"{method}: JEPA loss", xlabel="step")
         order = history_order(right)
-        shades = heat[0].imshow(cosines.iloc[order], **limits, **style)
+        shades = heat[0].imshow(cosines.iloc[order], "cividis", vmin=least, **style)
         picture.colorbar(shades, ax=heat[0], fraction=0.08)
-        heat[1].imshow(right.iloc[order], cmap=_CORRECT, vmin=0, vmax=1, **style)
+        heat[1].imshow(right.iloc[order], two, vmin=0, **style)
         for axes, title in zip(heat, ("cosine", "correct (dark)"), strict=True):
-            axes.set_xticks(range(len(own)), range(1, len(own) + 1))
+            axes.set_xticks(range(len(own)), map(str, range(1, len(own) + 1)))
             axes.set(title=title, xlabel="checkpoint", ylabel="examples", yticks=[])
         for number, run in enumerate(own.itertuples(), start=1):
             means = cosines[run.point].groupby(right[run.point]).mean()
@@ -147,15 +173,26 @@ def alignment(
     )
 
 
-def _history(
-    results: Results, dataset: str, runs: pd.DataFrame, column: str
-) -> pd.DataFrame:
-    """``column`` of predictions: a row an example of a run of ``runs``, a column a point."""
+def history_order(correct: pd.DataFrame) -> np.ndarray:
+    """Positions of rows (an example each; a column a checkpoint), for a picture of them.
+
+    Examples that are right at the last checkpoint come first; among equals those that are
+    right at the checkpoint before, and so on back to the first; then the lower row.
+    """
+    return np.lexsort(~correct.to_numpy(bool).T)
+
+
+def _histories(
+    results: Results, dataset: str, runs: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Correctness and cosine: a row an example of a run of ``runs``, a column a point."""
     rows = results.of(dataset, list(runs.index.unique("method")))
     is_whole = pd.MultiIndex.from_frame(rows[["method", "seed"]]).isin(runs.index)
-    found = read_predictions(results, rows[is_whole & rows.point.notna()])
-    found[column] = found.get(column, float("nan"))
-    return pivot(found, ["method", "seed", "id"], "point", column)
+    found = results.predictions(rows[is_whole & rows.point.notna()])
+    found["cosine"] = found.get("cosine", float("nan"))
+    example = ["method", "seed", "id"]
+    correct = pivot(found, example, "point", "correct").astype(bool)
+    return correct, pivot(found, example, "point", "cosine")
 
 
 def _draw_loss(axes: Axes, results: Results, name: str) -> None:

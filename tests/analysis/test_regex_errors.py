@@ -2,7 +2,7 @@
 
 import pytest
 
-from erjepa.analysis.regex_errors import (
+from erjepa.analysis.regexes import (
     CORRECT,
     ERROR_CATEGORIES,
     is_right_beginning,

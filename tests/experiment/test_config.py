@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 import erjepa.configs
 from erjepa.experiment.config import load_experiment
 from erjepa.experiment.results import begin
-from erjepa.report import build_report
+from erjepa.report.build import build_report
 
 PACKAGED = erjepa.configs.config_names("experiments")
 

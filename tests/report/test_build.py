@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from erjepa.report import build_report
+from erjepa.report.build import build_report
 from erjepa.report.sections import SECTIONS
 from tests.report.fake_output import METHODS, write_output
 
@@ -204,6 +204,17 @@ def test_figures_follow_the_page(tmp_path):
     narrow = base64.b64decode(parsed.srcsets[0].partition(",")[2]).decode()
     (width, height) = re.findall('viewBox="0 0 ([0-9.]+) ([0-9.]+)', narrow)[0]
     assert float(width) < float(wide) and float(height) > float(width)
+
+
+def test_a_figure_and_its_table_share_a_caption(tmp_path):
+    page = build_report(small(tmp_path / "out", report=["outcomes", "lengths"]))
+    captions = re.findall("<figcaption>(.*?)</figcaption>", page.read_text())
+    start = "Predictions of ER-JEPA content on synth where LLM-JEPA errs"
+    assert sum(one.startswith(start) for one in captions) == 1
+    # A table that says more than its figure has its own words; facts are two more.
+    assert len(captions) == 1 + 2 + 2
+    table = page.parent / "tables" / "outcomes_synth.md"
+    assert table.read_text().startswith(start)
 
 
 def test_an_experiment_that_has_not_begun(tmp_path):

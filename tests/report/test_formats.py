@@ -103,10 +103,12 @@ def test_halves_go_up():
 
 def test_csv_holds_no_formula():
     texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "1-1", [("=x", "same")]]
+    texts += ["-3.20 to -0.08", "-1 to =1"]  # an interval, and what is none
     written = to_csv(Table("", pd.DataFrame({"Text": texts, "Number": -1.0})))
     rows = list(csv.reader(io.StringIO(written)))[1:]
     assert [text for text, _ in rows] == [
-        *("'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\t=1", "1-1", "'=x")
+        *("'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\t=1", "1-1", "'=x"),
+        *("-3.20 to -0.08", "'-1 to =1"),
     ]
     assert {number for _, number in rows} == {"-1"}
 

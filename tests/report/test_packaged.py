@@ -10,7 +10,7 @@ import pytest
 
 import erjepa.configs
 from erjepa.experiment.config import config_of, load_experiment
-from erjepa.report import build_report
+from erjepa.report.build import build_report
 from erjepa.report.sections import SECTIONS
 from tests.report.fake_output import write_output
 

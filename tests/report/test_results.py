@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from erjepa.report.predictions import final_predictions, read_predictions
 from erjepa.report.results import Results, Unavailable
 from tests.report.fake_output import METHODS, write_output
 
@@ -32,7 +31,7 @@ def test_a_finished_experiment(output):
     final = results.final("synth", ["LLM-JEPA", "SFT"])
     assert list(final.method) == 2 * ["LLM-JEPA"] + 2 * ["SFT"]
     assert set(final.budget) == {2e15}
-    found = read_predictions(results, runs)
+    found = results.predictions(runs)
     assert list(found.id) == 4 * [0, 1, 2]
     assert list(found.seed) == 6 * [82] + 6 * [23]
     assert results.overrides("LLM-JEPA") == {"replay.weight": 0}
@@ -152,16 +151,16 @@ def test_a_line_that_is_none_is_named(output, tail, message):
 
 def test_predictions_are_in_order_of_ids(output):
     results = Results(output)
-    before = read_predictions(results, results.runs)
+    before = results.predictions(results.runs)
     path = output / results.runs.predictions.iloc[0]
     path.write_text("".join(path.read_text().splitlines(keepends=True)[::-1]))
-    assert read_predictions(results, results.runs).equals(before)
+    assert results.predictions(results.runs).equals(before)
 
 
 def test_predictions_are_of_the_seeds_that_all_have(output):
     rewrite(output, lambda row: (row["method"], row["seed"]) != ("SFT", 82))
     results = Results(output)
-    found = final_predictions(results, "synth", ["LLM-JEPA", "SFT"])
+    found = results.final_predictions("synth", ["LLM-JEPA", "SFT"])
     assert list(found.seed.unique()) == [23]
     assert list(found.method.unique()) == ["LLM-JEPA", "SFT"]
     assert set(found.point) == {2e15}
@@ -169,7 +168,7 @@ def test_predictions_are_of_the_seeds_that_all_have(output):
     with pytest.raises(
         Unavailable, match="no seed is finished of all of LLM-JEPA, SFT"
     ):
-        final_predictions(Results(output), "synth", ["LLM-JEPA", "SFT"])
+        Results(output).final_predictions("synth", ["LLM-JEPA", "SFT"])
 
 
 def test_a_folder_that_is_no_output(tmp_path):
@@ -193,7 +192,7 @@ def test_predictions_that_are_absent_or_broken(output):
     for broken in ('{"id": 0}\n{"id"', '{"id": 0}\n', no_target, ""):
         path.write_text(broken)
         with pytest.raises(Unavailable, match="predictions cannot be read"):
-            read_predictions(results, row)
+            results.predictions(row)
     path.unlink()
     with pytest.raises(Unavailable, match="predictions cannot be read"):
-        read_predictions(results, row)
+        results.predictions(row)

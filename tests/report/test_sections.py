@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import erjepa.report  # noqa: F401  it enters the sections
-from erjepa.analysis.regex_errors import ERROR_CATEGORIES, prediction_category
-from erjepa.analysis.regex_tokens import length_group, structures
+import erjepa.report.build  # noqa: F401  it enters the sections
+from erjepa.analysis.regexes import (
+    ERROR_CATEGORIES,
+    length_group,
+    prediction_category,
+    structures,
+)
 from erjepa.report.figures import Figure
 from erjepa.report.results import Results, Unavailable
 from erjepa.report.sections import SECTIONS

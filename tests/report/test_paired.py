@@ -2,7 +2,8 @@
 
 import pytest
 
-from erjepa.analysis.statistics import normalized_auc, paired_test
+from erjepa.report.compute import normalized_auc
+from erjepa.report.paired import paired_test
 
 # Student 1908, "The probable error of a mean": extra hours of sleep under two drugs.
 FIRST = (0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0)

@@ -2,15 +2,9 @@
 
 import pandas as pd
 
-from erjepa.analysis.examples import (
-    EXTRA,
-    MISSING,
-    SAME,
-    WRONG,
-    choose_examples,
-    mark_differences,
-)
-from erjepa.analysis.regex_tokens import regex_tokens
+from erjepa.analysis.regexes import regex_tokens
+from erjepa.report.examples import choose_examples, mark_differences
+from erjepa.report.table import EXTRA, MISSING, SAME, WRONG
 
 
 def test_the_rule():

@@ -5,12 +5,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from erjepa.analysis.dynamics import (
-    drops,
-    history_order,
-    transition_rates,
-    transitions,
-)
+from erjepa.report.trajectories import history_order, transition_rates, transitions
 
 # Checkpoints x examples.
 CORRECT = [
@@ -52,15 +47,3 @@ def test_history_order_against_sorting_histories():
         range(len(histories)), key=lambda i: [-right for right in histories[i][::-1]]
     )
     assert history_order(pd.DataFrame(histories)).tolist() == expected
-
-
-def test_drops():
-    runs = [
-        [0.25, 0.5, 0.375, 0.75, 0.5],
-        [0.5, 0.25, 0.125, 0.375, 0.375],
-        [0.25, 0.25, 0.5, 0.5, 0.5],  # as much is no decline
-    ]
-    found = drops(pd.DataFrame(runs))
-    assert found["declines"].tolist() == [2, 2, 0]
-    assert found["largest"].tolist() == [0.25, 0.25, 0]
-    assert found["best_minus_last"].tolist() == [0.25, 0.125, 0]
