@@ -120,6 +120,7 @@ def kills(folder: Path) -> Try:
 
     def attempt(rng: random.Random, scratch: Path) -> str:
         output, ranks = scratch / "run", rng.choice((1, 1, 2))
+        _, seconds = runs.unharmed(ranks)
         started = Ranks(runs.config(output, ranks), ranks)
         if rng.random() < 0.4:  # within a save
             nth, seen, partial = rng.randint(1, 6), 0, output / ".partial"
@@ -130,7 +131,7 @@ def kills(folder: Path) -> Try:
                 else:
                     time.sleep(0.001)
         else:
-            started.wait(rng.uniform(0, 1.1) * runs.unharmed(ranks)[1])
+            started.wait(rng.uniform(0, 1.1) * seconds)
         rng.choice(started.processes).kill()
         started.wait(0.2)
         started.kill()
@@ -145,9 +146,9 @@ def doubles(folder: Path) -> Try:
     runs = Runs(folder)
 
     def attempt(rng: random.Random, scratch: Path) -> str:
-        output = scratch / "run"
+        output, (_, seconds) = scratch / "run", runs.unharmed(1)
         first = Ranks(runs.config(output, 1), 1)
-        time.sleep(rng.uniform(0, 0.8) * runs.unharmed(1)[1])
+        time.sleep(rng.uniform(0, 0.8) * seconds)
         said = []
         try:
             train(runs.config(output, 1), 1)
