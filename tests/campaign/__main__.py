@@ -62,7 +62,11 @@ def _run(attack: Attack, folder: Path, seed: int, numbers, seconds: float) -> Ta
     tally, start = Tally(), time.monotonic()
     stays = folder / attack.name
     stays.mkdir()
-    attempt = attack.prepare(stays)
+    try:
+        attempt = attack.prepare(stays)
+    except Exception:  # noqa: BLE001 - the others are still to be made
+        tally.lost.append(f"{attack.name} cannot begin: {traceback.format_exc()}")
+        return tally
     start_of_tries = time.monotonic()
     for number in numbers:
         if time.monotonic() - start_of_tries > seconds:

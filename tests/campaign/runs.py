@@ -4,7 +4,6 @@ import contextlib
 import multiprocessing
 import os
 import random
-import shutil
 import signal
 import subprocess
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from erjepa.experiment import processes
 from tests.campaign.attack import REFUSED, UNHARMED, Attack, Lost, Try
 from tests.conftest import write_records
 from tests.models_for_tests import write_base
@@ -199,9 +199,8 @@ def launchers(folder: Path) -> Try:
     common = "tiny_synth dataset.size=240 batch_size=8 save_every_n_steps=2".split()
 
     def command(output: Path, *more: str) -> list[str]:
-        tune = shutil.which("tune") or "tune"
-        start = [tune, "run", "--nproc_per_node", "2", "erjepa_recipe", "--config"]
-        return [*start, *common, f"output_dir={output}", *more]
+        start = ["run", "--nproc_per_node", "2", "erjepa_recipe", "--config"]
+        return [*processes.tune(), *start, *common, f"output_dir={output}", *more]
 
     def quiet(words: list[str], **kwargs) -> subprocess.Popen:
         log = open(folder / "printed.txt", "a")  # noqa: SIM115
