@@ -26,13 +26,12 @@ MAY_IMPORT = {
     "evaluation": {
         *("checkpoints", "datasets", "packing", "objective", "tasks", "training", "io"),
     },
-    "analysis": {"tasks"},
-    "report": {"analysis", "io", "command_line"},
+    "report": {"tasks", "io", "command_line"},
     "experiment": {
         *("checkpoints", "configs", "evaluation", "training", "report", "io"),
         "command_line",
     },
-    "demo": {"analysis", "io", "command_line"},
+    "demo": {"report", "io", "command_line"},
     "generate": {
         *("checkpoints", "configs", "datasets", "evaluation", "training", "io"),
         "command_line",

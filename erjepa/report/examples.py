@@ -6,11 +6,11 @@ from textwrap import shorten
 
 import pandas as pd
 
-from erjepa.analysis.regexes import CORRECT, ERROR_CATEGORIES, regex_tokens
 from erjepa.report.regexes import categories
 from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import EXTRA, MISSING, SAME, WRONG, Marked, Table
+from erjepa.tasks.nl_rx.regex_kinds import CORRECT, ERROR_CATEGORIES, regex_tokens
 
 _RIGHT, _WRONG, _CHARACTERS = 2, 7, 300  # the first two are the paper's
 _MARKS = {"equal": SAME, "replace": WRONG, "insert": EXTRA, "delete": MISSING}

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from erjepa.analysis import regexes
-from erjepa.analysis.regexes import CORRECT, ERROR_CATEGORIES
 from erjepa.report.figures import (
     Figure,
     canvas,
@@ -16,6 +14,8 @@ from erjepa.report.figures import (
 from erjepa.report.results import Results, pivot
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import Table, spread
+from erjepa.tasks.nl_rx import regex_kinds as regexes
+from erjepa.tasks.nl_rx.regex_kinds import CORRECT, ERROR_CATEGORIES
 
 _BEGINNING, _IF_STOPPED = "right beginning", "right if it had stopped"
 # Names that fit under a column of a figure.

@@ -7,13 +7,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 
-from erjepa.analysis.training_curve import read_training_log
 from erjepa.report.compute import flops_unit
 from erjepa.report.figures import Figure, canvas, draw_curves
 from erjepa.report.paired import paired_table
 from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import Table, spread
+from erjepa.report.training_curve import read_training_log
 
 
 @section("Drops of accuracy")

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from torchtune import utils
 
 import erjepa.configs
-from erjepa.analysis.training_curve import read_training_log
+from erjepa.report.training_curve import read_training_log
 from erjepa.training.distributed import init_process_group
 from erjepa_recipe.finetune_erjepa import (
     FinetuneRecipeERJEPA,

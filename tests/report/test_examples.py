@@ -2,9 +2,9 @@
 
 import pandas as pd
 
-from erjepa.analysis.regexes import regex_tokens
 from erjepa.report.examples import choose_examples, mark_differences
 from erjepa.report.table import EXTRA, MISSING, SAME, WRONG
+from erjepa.tasks.nl_rx.regex_kinds import regex_tokens
 
 
 def test_the_rule():

@@ -10,16 +10,16 @@ import pytest
 from scipy import stats
 
 import erjepa.report.build  # noqa: F401  it enters the sections
-from erjepa.analysis.regexes import (
+from erjepa.report.figures import Figure
+from erjepa.report.results import Results, Unavailable
+from erjepa.report.sections import SECTIONS
+from erjepa.report.table import MARKDOWN, SD, Table
+from erjepa.tasks.nl_rx.regex_kinds import (
     ERROR_CATEGORIES,
     length_group,
     prediction_category,
     structures,
 )
-from erjepa.report.figures import Figure
-from erjepa.report.results import Results, Unavailable
-from erjepa.report.sections import SECTIONS
-from erjepa.report.table import MARKDOWN, SD, Table
 from tests.report.fake_output import METHODS, write_output
 
 SEEDS = (82, 23, 37)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from erjepa.analysis.regexes import (
+from erjepa.tasks.nl_rx.regex_kinds import (
     CORRECT,
     ERROR_CATEGORIES,
     is_right_beginning,

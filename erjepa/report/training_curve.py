@@ -1,4 +1,4 @@
-"""A picture of a run: ``python -m erjepa.analysis.training_curve LOG PICTURE``."""
+"""A picture of a run: ``python -m erjepa.report.training_curve LOG PICTURE``."""
 
 import argparse
 import re

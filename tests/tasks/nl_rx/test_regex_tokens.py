@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from erjepa.analysis.regexes import length_group, regex_tokens, structures
+from erjepa.tasks.nl_rx.regex_kinds import length_group, regex_tokens, structures
 from erjepa.tasks.nl_rx.regex_syntax import parse
 from tests.conftest import REAL_DATA
 

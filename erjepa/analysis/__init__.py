@@ -1,1 +1,0 @@
-"""What is read from finished runs: logs and JSONL in, tables and pictures out."""
