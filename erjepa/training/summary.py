@@ -59,7 +59,8 @@ def log_summary(
         "data": f"{', '.join(call for _, call in datasets_of(values))}: "
         f"{num_train:,} pairs to train on, {num_held_out:,} to validate on",
         "steps": f"{run.expected_steps():,} of {pairs} pairs ({parts[0]} x {parts[1]} "
-        f"accumulated x {ranks} ranks), {run.epochs} epochs of {run.steps_per_epoch:,}"
+        f"accumulated x {ranks} ranks), {run.epochs} epoch{'s' * (run.epochs > 1)} of "
+        f"{run.steps_per_epoch:,}"
         + (f"; goes on after step {run.steps:,}" if run.steps else ""),
         "stop": ", ".join(stop) or "after the last epoch",
         "objective": f"{method}: {objective}",
