@@ -85,6 +85,7 @@ def test_another_prompt_or_tokenizer_or_record_is_made_anew(tokenizer, many, bas
     assert sizes == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_a_hash_is_that_of_every_process(tokenizer, base):
     code = f"""
 from torchtune.models.llama3 import llama3_tokenizer

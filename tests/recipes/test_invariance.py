@@ -45,8 +45,15 @@ def run(base, data, output_dir, world_size, batch_size, accumulation, **override
     return read_metrics(output_dir), memories
 
 
-@pytest.mark.parametrize("selection", ["content", "uniform", "hard"])
-@pytest.mark.parametrize(("budget", "cuts"), [(3, CUTS), (6, CUTS[4:5])])
+@pytest.mark.parametrize(
+    ("selection", "budget", "cuts"),
+    [
+        ("content", 3, CUTS),
+        pytest.param("uniform", 3, CUTS, marks=pytest.mark.slow),
+        pytest.param("hard", 3, CUTS, marks=pytest.mark.slow),
+        *((selection, 6, CUTS[4:5]) for selection in ("content", "uniform", "hard")),
+    ],
+)
 def test_every_cut_of_a_step_gives_the_same_run(
     base, data, tmp_path, selection, budget, cuts
 ):
