@@ -23,6 +23,7 @@ from tests.recipes.harness import (
     train,
     train_and_kill,
 )
+from tests.slow import some_of
 
 TIMED = {"tokens_per_second_per_gpu", "pairs_per_second"}
 COUNTED = {"step_flops", "total_flops", "total_tokens"}  # what ranks do not share
@@ -87,7 +88,10 @@ def uninterrupted(base, data, tmp_path_factory):
     return output_dir, final
 
 
-@pytest.mark.parametrize("kill", KILLS)
+QUICK = "within step 5", "before recipe state is written", "before the rename"
+
+
+@pytest.mark.parametrize("kill", some_of(KILLS, QUICK))
 def test_killed_and_resumed(base, data, tmp_path, uninterrupted, kill):
     output_dir, final = uninterrupted
     arm = functools.partial(kill_at_call, *KILLS[kill][:3], after=KILLS[kill][3])

@@ -27,6 +27,7 @@ from tests.recipes.harness import (
 )
 from tests.recipes.test_resume import assert_same, deterministic, state
 from tests.reference.three_forwards import reference_loss
+from tests.slow import some_of
 
 SIZE = 9
 
@@ -335,7 +336,10 @@ KILLS = {
 }
 
 
-@pytest.mark.parametrize("kill", KILLS)
+QUICK = "when best leads to it", "while the older one goes"
+
+
+@pytest.mark.parametrize("kill", some_of(KILLS, QUICK))
 def test_killed_and_resumed(base, data, tmp_path, uninterrupted, kill):
     output_dir, final = uninterrupted
     killer, steps = KILLS[kill]

@@ -13,6 +13,7 @@ from erjepa.experiment.config import config_of, load_experiment
 from erjepa.report.build import build_report
 from erjepa.report.sections import SECTIONS
 from tests.report.fake_output import write_output
+from tests.slow import some_of
 
 PACKAGED = erjepa.configs.config_names("experiments")
 STUDY = Path(__file__).parents[2] / "docs" / "tiny_matched_compute"
@@ -24,7 +25,10 @@ def task_of(dataset):
     return builder.removesuffix("_dataset").removeprefix("synthetic_")
 
 
-@pytest.mark.parametrize("name", PACKAGED)
+QUICK = "main", "matched_compute", "stop_token", "tune_weights"
+
+
+@pytest.mark.parametrize("name", some_of(PACKAGED, QUICK))
 def test_every_section_is_made(name, tmp_path):
     """On made-up results of the experiment's own methods and datasets, of two seeds."""
     config = load_experiment(name).as_dict()

@@ -1,0 +1,15 @@
+"""Of many like cases, some among the quick tests and the others among the slow ones."""
+
+from collections.abc import Collection, Iterable
+
+import pytest
+
+
+def some_of(names: Iterable[str], quick: Collection[str]) -> list:
+    """Parameters of a test: those that are not ``quick`` are marked slow."""
+    names = list(names)
+    assert set(quick) <= set(names), f"no such cases: {set(quick) - set(names)}"
+    return [
+        name if name in quick else pytest.param(name, marks=pytest.mark.slow)
+        for name in names
+    ]
