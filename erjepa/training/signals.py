@@ -107,9 +107,20 @@ def end_with_launcher() -> None:
         return
     if _LIBC is not None:
         set_parent_death_signal(signal.SIGKILL)
+        if not _is_python(os.getppid()):  # it ended before this could be asked for
+            os._exit(128 + signal.SIGKILL)
     else:
         watch = threading.Thread(target=_watch, args=(os.getppid(),), daemon=True)
         watch.start()
+
+
+def _is_python(process: int) -> bool:
+    """Whether a process runs Python, as launchers do; taken for granted if it cannot be told."""
+    try:
+        command = Path(f"/proc/{process}/cmdline").read_bytes()
+        return b"python" in command.split(b"\0")[0]
+    except OSError:
+        return True
 
 
 def set_parent_death_signal(number: signal.Signals) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -195,6 +196,30 @@ def test_sigterm_of_a_whole_group_of_one_process(base, data, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system sees to it on Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells of processes")
+def test_a_rank_whose_launcher_went_first_ends(tmp_path):
+    """Killed while the rank was still importing: there is no death left to be told of."""
+    said = tmp_path / "said"
+    rank = (
+        "import time; time.sleep(1)\n"
+        "from erjepa.training.signals import end_with_launcher\n"
+        "end_with_launcher()\n"
+        f"open({str(said)!r}, 'w')"
+    )
+    script = f"{sys.executable} -c {shlex.quote(rank)} & echo $!"
+    launcher = subprocess.run(
+        ["sh", "-c", script],
+        env={**os.environ, "TORCHELASTIC_RUN_ID": "x"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    pid = int(launcher.stdout)
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not said.exists()
+
+
 def test_a_rank_ends_with_its_launcher(monkeypatch):
     read, write = os.pipe()
 
