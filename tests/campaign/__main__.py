@@ -71,7 +71,7 @@ def _run(attack: Attack, folder: Path, seed: int, numbers, seconds: float) -> Ta
     for number in numbers:
         if time.monotonic() - start_of_tries > seconds:
             break
-        scratch = stays / "try"
+        scratch = stays / f"try_{number}"
         scratch.mkdir()
         tally.tried += 1
         try:

@@ -109,6 +109,13 @@ class Ranks:
             process.join()
 
 
+def _has_files(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except OSError:  # it comes and goes
+        return False
+
+
 def _finish(runs: Runs, output: Path, ranks: int) -> None:
     train(runs.config(output, ranks), ranks)
     runs.check(output, ranks)
@@ -125,7 +132,7 @@ def kills(folder: Path) -> Try:
         if rng.random() < 0.4:  # within a save
             nth, seen, partial = rng.randint(1, 6), 0, output / ".partial"
             while seen < nth and any(p.is_alive() for p in started.processes):
-                if partial.is_dir() and any(partial.iterdir()):
+                if _has_files(partial):
                     seen += 1
                     time.sleep(rng.uniform(0, 0.02))
                 else:
