@@ -3,14 +3,11 @@
 import random
 import shutil
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.manifest import MANIFEST
 from tests.campaign.attack import REFUSED, UNHARMED, Attack, Lost, Try
-from tests.campaign.runs import Runs
+from tests.campaign.runs import Runs, same
 from tests.recipes.harness import train
 
 
@@ -64,21 +61,11 @@ def checkpoints(folder: Path) -> Try:
             return REFUSED
         if path.is_file() and path.read_bytes() == before:
             return UNHARMED
-        if not _same(found, expected):
+        if not same(found, expected):
             raise Lost(f"{done}: taken as it is")
         return UNHARMED
 
     return attempt
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return a == b
 
 
 ATTACKS = [Attack("damaged checkpoints", 1000, 2, checkpoints)]
