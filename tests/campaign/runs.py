@@ -1,7 +1,6 @@
 """Training runs that are killed, doubled, told to stop, or run out of room."""
 
 import contextlib
-import multiprocessing
 import os
 import random
 import signal
@@ -18,17 +17,15 @@ from tests.campaign.attack import REFUSED, UNHARMED, Attack, Lost, Try
 from tests.conftest import write_records
 from tests.models_for_tests import write_base
 from tests.recipes.harness import (
-    _run_rank,
     _train,
-    free_port,
     make_config,
     overrides_for,
     read_metrics,
+    start_ranks,
     train,
 )
 from tests.recipes.test_resume import deterministic
 
-_FORK = multiprocessing.get_context("fork")
 _SETTINGS = {
     "replay__selection": "uniform",
     "replay__budget": 6,
@@ -81,16 +78,7 @@ class Ranks:
     """Forked ranks of one run, with the messages of those that fail."""
 
     def __init__(self, cfg, ranks: int) -> None:
-        port, self._results = free_port(), _FORK.SimpleQueue()
-        self.processes = [
-            _FORK.Process(
-                target=_run_rank,
-                args=(lambda: _train(cfg, None), rank, ranks, port, self._results),
-            )
-            for rank in range(ranks)
-        ]
-        for process in self.processes:
-            process.start()
+        self.processes, self._results = start_ranks(lambda: _train(cfg, None), ranks)
 
     def wait(self, seconds: float) -> bool:
         """Whether all have ended in time."""

@@ -81,17 +81,7 @@ def train(cfg, world_size: int = 1, inspect: Callable | None = None) -> list[Any
 
 def on_ranks(function: Callable[[], Any], world_size: int) -> list[Any]:
     """Call ``function`` on forked ranks of one process group; their results, by rank."""
-    context = multiprocessing.get_context("fork")
-    port = free_port()
-    results = context.SimpleQueue()
-    ranks = [
-        context.Process(
-            target=_run_rank, args=(function, rank, world_size, port, results)
-        )
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
+    ranks, results = start_ranks(function, world_size)
     # Plain pickles: tensors sent as such would share memory with ranks that are gone.
     by_rank = dict(pickle.loads(results.get()) for _ in ranks)
     for process in ranks:
@@ -100,6 +90,21 @@ def on_ranks(function: Callable[[], Any], world_size: int) -> list[Any]:
         if isinstance(outcome, Exception):
             raise outcome
     return [by_rank[rank] for rank in range(world_size)]
+
+
+def start_ranks(function: Callable[[], Any], world_size: int) -> tuple[list, Any]:
+    """Forked ranks of one process group, and the queue of what each comes to, pickled."""
+    context = multiprocessing.get_context("fork")
+    port, results = free_port(), context.SimpleQueue()
+    ranks = [
+        context.Process(
+            target=_run_rank, args=(function, rank, world_size, port, results)
+        )
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    return ranks, results
 
 
 def train_and_kill(cfg, world_size: int, arm: Callable[[], None]) -> None:
@@ -115,17 +120,7 @@ def train_and_kill(cfg, world_size: int, arm: Callable[[], None]) -> None:
 
 def on_doomed_ranks(function: Callable[[], Any], world_size: int) -> None:
     """Call ``function`` on ranks of which the first is going to be killed."""
-    context = multiprocessing.get_context("fork")
-    port = free_port()
-    ranks = [
-        context.Process(
-            target=_run_rank,
-            args=(function, rank, world_size, port, context.SimpleQueue()),
-        )
-        for rank in range(world_size)
-    ]
-    for process in ranks:
-        process.start()
+    ranks, _ = start_ranks(function, world_size)
     ranks[0].join()
     assert ranks[0].exitcode == -signal.SIGKILL, "rank 0 outlived its killer"
     for process in ranks[1:]:
