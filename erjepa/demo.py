@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from erjepa.command_line import CommandLine
-from erjepa.io import PREDICTIONS, SUMMARY
+from erjepa.utils.command_line import CommandLine
+from erjepa.utils.files import PREDICTIONS, SUMMARY
 
 RANKS = 2
 
@@ -47,7 +47,7 @@ def run(output_dir: Path) -> None:
     """Score, train, score again, and draw the curve."""
     import matplotlib  # noqa: F401  missing, it is not to be found out in the end
 
-    from erjepa.report.training_curve import draw_training_curve
+    from erjepa.training_curve import draw_training_curve
 
     start = time.monotonic()
     tune_run("erjepa_eval", output_dir, "base_only=True")

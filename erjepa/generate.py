@@ -21,13 +21,14 @@ from tqdm import tqdm
 
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.model_card import CONFIG
-from erjepa.command_line import CommandLine
 from erjepa.configs import complete, load, require_files
 from erjepa.datasets import Pairs, build_dataset, components
 from erjepa.evaluation.generation import batches_of_like_length, generate_greedy
 from erjepa.evaluation.model import empty_model, load_weights
-from erjepa.io import read_jsonl, require_utf8, to_jsonl, write_whole
 from erjepa.training.device import run_device
+from erjepa.utils.command_line import CommandLine
+from erjepa.utils.files import require_utf8, write_whole
+from erjepa.utils.jsonl import read_jsonl, to_jsonl
 
 
 def answers(

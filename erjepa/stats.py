@@ -10,10 +10,10 @@ from typing import Any
 
 from torchtune import config
 
-from erjepa.command_line import CommandLine
 from erjepa.configs import complete, load
 from erjepa.datasets import Pair, build_dataset
 from erjepa.packing import BLOCK, PairCollator
+from erjepa.utils.command_line import CommandLine
 
 SIZES = (128, 256, 512, 1024)
 

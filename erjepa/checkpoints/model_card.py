@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from erjepa.io import SUMMARY, write_whole
+from erjepa.utils.files import SUMMARY, write_whole
 
 CARD = "README.md"
 CONFIG = "torchtune_config.yaml"  # torchtune's metric loggers write it

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from erjepa.command_line import CommandLine
 from erjepa.configs.files import config_names, config_path, load
 from erjepa.configs.schema import complete
 from erjepa.configs.text import as_yaml
+from erjepa.utils.command_line import CommandLine
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from erjepa.command_line import CommandLine
 from erjepa.configs.files import load
 from erjepa.configs.schema import complete
+from erjepa.utils.command_line import CommandLine
 
 
 def parse(recipe_main: Callable[[DictConfig], Any]) -> Callable[[], Any]:

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from erjepa.io import read_jsonl, require_utf8
+from erjepa.utils.files import require_utf8
+from erjepa.utils.jsonl import read_jsonl
 
 
 class Record(NamedTuple):

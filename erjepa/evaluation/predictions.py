@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from erjepa.checkpoints.model_card import datasets_of
-from erjepa.io import PREDICTIONS, to_jsonl
 from erjepa.tasks.score import write_scores
+from erjepa.utils.files import PREDICTIONS
+from erjepa.utils.jsonl import to_jsonl
 
 _SETTINGS = "settings.json"
 

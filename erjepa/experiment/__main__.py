@@ -12,11 +12,11 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from erjepa.command_line import CommandLine
 from erjepa.experiment.cells import cells, training_command
 from erjepa.experiment.config import Experiment, load_experiment
 from erjepa.experiment.results import CELLS
 from erjepa.experiment.running import run_experiment
+from erjepa.utils.command_line import CommandLine
 
 
 def run(experiment: Experiment) -> int:

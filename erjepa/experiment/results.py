@@ -17,7 +17,8 @@ import torch
 from erjepa.checkpoints import checkpoint
 from erjepa.experiment.cells import Cell
 from erjepa.experiment.config import Experiment
-from erjepa.io import EXPERIMENT, PREDICTIONS, SUMMARY, Result, write_whole
+from erjepa.utils.files import EXPERIMENT, PREDICTIONS, SUMMARY, write_whole
+from erjepa.utils.results import Result
 
 CELLS = "cells"
 # Where and how to run, and what to print, may change between runs of one experiment.

@@ -32,7 +32,7 @@ from erjepa.experiment.cells import (
 )
 from erjepa.experiment.config import Experiment
 from erjepa.experiment.results import CELLS, begin, result_of
-from erjepa.io import add_results, read_results, whole_cells
+from erjepa.utils.results import add_results, read_results, whole_cells
 
 _POLL = 0.2  # seconds
 

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from erjepa.io import write_whole
 from erjepa.memory.page import page
 from erjepa.memory.reading import Neighbors, Slot
 from erjepa.memory.suspects import Reading, read_suspects
+from erjepa.utils.files import write_whole
 
 _WIDTH = 60  # characters of a source or target
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from erjepa.command_line import CommandLine
+from erjepa.utils.command_line import CommandLine
 
 
 def main() -> None:

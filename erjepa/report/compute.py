@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from scipy import integrate
 
-from erjepa.io import EXPERIMENT
 from erjepa.report.figures import PERCENT, Figure, canvas, draw_bars, draw_curves
 from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import Table, spread
+from erjepa.statistics.area import normalized_auc
+from erjepa.utils.files import EXPERIMENT
 
 _UNITS = {"PFLOPs": 1e15, "TFLOPs": 1e12, "GFLOPs": 1e9, "FLOPs": 1}
 
@@ -83,23 +82,6 @@ def matched_compute(results: Results, dataset: str, methods: list[str]) -> Parts
         spread(columns, {"Method": "method"}),
         best=list(columns),
     )
-
-
-def normalized_auc(budgets: Sequence[float], values: Sequence[float]) -> float:
-    """Area under ``values`` over ``budgets``, divided by the width of their range.
-
-    By the trapezoid rule, which takes values to change linearly from one budget to the next;
-    the range below the first budget counts for nothing. In the unit of ``values``.
-
-    Raises:
-        ValueError: if there are fewer than two budgets, or they do not increase.
-    """
-    if not len(budgets) == len(values) > 1 or np.any(np.diff(budgets) <= 0):
-        raise ValueError(
-            f"expected increasing budgets, two or more, and a value each; got {budgets} "
-            f"and {values}"
-        )
-    return float(integrate.trapezoid(values, budgets) / (budgets[-1] - budgets[0]))
 
 
 @section("Single seeds", budgets=True, curves=True)

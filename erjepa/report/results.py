@@ -9,8 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from erjepa.io import EXPERIMENT, Result, read_jsonl, read_results
 from erjepa.report.table import printable
+from erjepa.utils.files import EXPERIMENT
+from erjepa.utils.jsonl import read_jsonl
+from erjepa.utils.results import Result, read_results
 
 ROLES = ("SFT", "LLM-JEPA", "ER-JEPA")
 
@@ -23,7 +25,7 @@ class Results:
     """The results of one experiment, finished or not.
 
     ``runs`` has a row for each scored checkpoint, in order of datasets, methods and seeds as
-    the config has them, then of steps. Its columns are the fields of ``erjepa.io.Result``,
+    the config has them, then of steps. Its columns are the fields of ``erjepa.utils.results.Result``,
     with ``accuracy`` in percent, and
 
         point   where checkpoints of different runs compare: the budget, or without budgets

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
@@ -13,7 +12,12 @@ from erjepa.report.paired import paired_table
 from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import Table, spread
-from erjepa.report.training_curve import read_training_log
+from erjepa.statistics.transitions import (
+    history_order,
+    transition_rates,
+    transitions,
+)
+from erjepa.utils.training_log import read_training_log
 
 
 @section("Drops of accuracy")
@@ -50,36 +54,6 @@ def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
             claims=[("ER-JEPA", "LLM-JEPA")],
             name="paired",
         )
-
-
-def transitions(correct: pd.DataFrame) -> pd.DataFrame:
-    """What becomes of predictions from each checkpoint to the next.
-
-    Args:
-        correct (pd.DataFrame): whether a prediction is right: a row for each example of each
-            run, the levels of the index but the last naming the run; a column a checkpoint,
-            in order.
-
-    Returns:
-        pd.DataFrame: a row for each run and later checkpoint, level ``point``: how many
-        were ``wrong`` at the earlier one, how many of those are ``corrected``, how many were
-        ``right`` and how many of those are ``lost``.
-    """
-    before, after = correct.shift(axis=1).iloc[:, 1:].astype(bool), correct.iloc[:, 1:]
-    kinds = {"wrong": ~before, "corrected": ~before & after}
-    kinds |= {"right": before, "lost": before & ~after}
-    runs = list(correct.index.names[:-1])
-    counts = {k: x.groupby(runs, sort=False).sum().stack() for k, x in kinds.items()}
-    return pd.DataFrame(counts).rename_axis([*runs, "point"])
-
-
-def transition_rates(counts: pd.DataFrame) -> pd.DataFrame:
-    """Percent of wrong predictions that are corrected, and of right ones that are lost.
-
-    NaN where nothing is wrong, or right.
-    """
-    corrected, lost = counts.corrected / counts.wrong, counts.lost / counts.right
-    return 100 * pd.DataFrame({"Corrected (%)": corrected, "Lost (%)": lost})
 
 
 @section("Prediction dynamics", main=True)
@@ -171,15 +145,6 @@ def alignment(
         pd.DataFrame(rows, columns=names + split),
         digits=dict.fromkeys(split, 4),
     )
-
-
-def history_order(correct: pd.DataFrame) -> np.ndarray:
-    """Positions of rows (an example each; a column a checkpoint), for a picture of them.
-
-    Examples that are right at the last checkpoint come first; among equals those that are
-    right at the checkpoint before, and so on back to the first; then the lower row.
-    """
-    return np.lexsort(~correct.to_numpy(bool).T)
 
 
 def _histories(

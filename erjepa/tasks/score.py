@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import erjepa.tasks
-from erjepa.command_line import CommandLine
-from erjepa.io import PREDICTIONS, SUMMARY, read_jsonl, to_jsonl, write_whole
 from erjepa.tasks.summary import summarize
 from erjepa.tasks.task import Prediction, Task
+from erjepa.utils.command_line import CommandLine
+from erjepa.utils.files import PREDICTIONS, SUMMARY, write_whole
+from erjepa.utils.jsonl import read_jsonl, to_jsonl
 
 
 def task_names() -> list[str]:

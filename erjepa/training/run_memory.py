@@ -24,7 +24,6 @@ from erjepa.checkpoints.memory_file import (
 )
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.datasets import ConcatenatedPairs, Pair, Pairs
-from erjepa.io import to_jsonl
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.replay import (
@@ -37,6 +36,7 @@ from erjepa.replay.retention import ORIGIN_BITS, kept_by_score
 from erjepa.training.device import memory_of
 from erjepa.training.distributed import gather_interleaved, on_rank_zero
 from erjepa.training.passes import PassResult
+from erjepa.utils.jsonl import to_jsonl
 
 log = utils.get_logger("INFO")
 

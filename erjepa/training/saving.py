@@ -83,8 +83,10 @@ class RunCheckpoints:
         self._checkpointer = config.instantiate(
             cfg.checkpointer, output_dir=str(scratch)
         )
+        # The checkpointer makes it; a rank may fail if another removes it just then.
+        dist.barrier()
         with contextlib.suppress(OSError):
-            scratch.rmdir()  # the checkpointer makes it
+            scratch.rmdir()
         self._adapter_only = cfg.save_adapter_weights_only
         self._keep_best = cfg.keep_best
         self._keep_last_n = cfg.keep_last_n

@@ -17,8 +17,8 @@ from omegaconf import DictConfig
 from torchtune import utils
 
 import erjepa.configs
-from erjepa.report.training_curve import read_training_log
 from erjepa.training.distributed import init_process_group
+from erjepa.utils.training_log import read_training_log
 from erjepa_recipe.finetune_erjepa import (
     FinetuneRecipeERJEPA,
 )

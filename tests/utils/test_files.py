@@ -5,15 +5,9 @@ import os
 
 import pytest
 
-from erjepa.io import (
-    Result,
-    add_results,
-    read_jsonl,
-    read_results,
-    to_jsonl,
-    whole_cells,
-    write_whole,
-)
+from erjepa.utils.files import write_whole
+from erjepa.utils.jsonl import read_jsonl, to_jsonl
+from erjepa.utils.results import Result, add_results, read_results, whole_cells
 
 
 def test_rows_are_read_as_written_each_with_its_place(tmp_path):

@@ -1,9 +1,8 @@
-"""Paired tests and areas, against published or hand-worked values."""
+"""Paired tests, against published or hand-worked values."""
 
 import pytest
 
-from erjepa.report.compute import normalized_auc
-from erjepa.report.paired import paired_test
+from erjepa.statistics.paired import paired_test
 
 # Student 1908, "The probable error of a mean": extra hours of sleep under two drugs.
 FIRST = (0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0)
@@ -71,12 +70,3 @@ def test_equal_differences_leave_the_t_test_undefined():
     test = paired_test({1: 0.3, 2: 0.4}, {1: 0.2, 2: 0.3}, resamples=99)
     assert test.t is None and test.p_t is None
     assert test.p_bootstrap == 1 / 100  # never less than the draws can tell
-
-
-def test_normalized_auc():
-    assert normalized_auc([1, 2, 5], [0.4, 0.4, 0.4]) == pytest.approx(0.4)
-    # (0.5 * 1 + 0.75 * 3) / 4
-    assert normalized_auc([1, 2, 5], [0.25, 0.75, 0.75]) == pytest.approx(0.6875)
-    for budgets, values in (([1], [1]), ([1, 2], [1]), ([2, 1], [1, 1])):
-        with pytest.raises(ValueError, match="budgets"):
-            normalized_auc(budgets, values)

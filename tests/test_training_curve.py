@@ -2,7 +2,7 @@
 
 import pytest
 
-from erjepa.report.training_curve import draw_training_curve
+from erjepa.training_curve import draw_training_curve
 
 STEP = "loss:1.0 lm_loss:{0} jepa_loss:0.5 replayed:{1} replay_lm_loss:{0} "
 JEPA = "replay_jepa_loss:0.5 cosine_paired:0.5 cosine_shuffled:0.25 "

@@ -1,10 +1,11 @@
-"""A picture of a run: ``python -m erjepa.report.training_curve LOG PICTURE``."""
+"""A picture of a run: ``python -m erjepa.training_curve LOG PICTURE``."""
 
 import argparse
-import re
 from pathlib import Path
 
 import pandas as pd
+
+from erjepa.utils.training_log import read_training_log
 
 # Start of a key of the log -> label and style of its curve.
 _PAIRS = {"": ("new", "-"), "replay_": ("replayed", "--"), "val_": ("held out", ".-")}
@@ -17,23 +18,6 @@ PANELS = {
     },
     "accuracy": {"val_accuracy": _PAIRS["val_"]},
 }
-
-
-def read_training_log(path: Path) -> dict[int, dict[str, float]]:
-    """Metrics by step. Of a step that was logged twice (killed, then resumed) the last counts.
-
-    Args:
-        path (Path): file of ``torchtune.training.metric_logging.DiskLogger``.
-
-    Returns:
-        dict[int, dict[str, float]]: step to metric names and values, in order of steps.
-    """
-    steps = {}
-    for line in path.read_text().splitlines():
-        if match := re.match(r"Step (\d+) \| (.*)", line):
-            pairs = re.findall(r"(\w+):(\S+)", match[2])
-            steps[int(match[1])] = {name: float(value) for name, value in pairs}
-    return dict(sorted(steps.items()))
 
 
 def draw_training_curve(log: Path, picture: Path) -> None:

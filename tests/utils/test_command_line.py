@@ -11,8 +11,8 @@ import pytest
 import torch
 from torchtune.modules import MultiHeadAttention
 
-from erjepa.command_line import CommandLine, is_users
 from erjepa.replay import EpisodicMemory, validate_replay
+from erjepa.utils.command_line import CommandLine, is_users
 
 # Modules of programs are run again here, under another name.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
@@ -129,9 +129,9 @@ def test_under_a_launcher_its_table_has_the_message(tmp_path, monkeypatch, capsy
 
 RANK_ONE = """
 import sys
-import erjepa.command_line
-erjepa.command_line._PATIENCE = float(sys.argv[1])
-parser = erjepa.command_line.CommandLine(prog="program")
+import erjepa.utils.command_line
+erjepa.utils.command_line._PATIENCE = float(sys.argv[1])
+parser = erjepa.utils.command_line.CommandLine(prog="program")
 print("ready", flush=True)
 with parser.errors(parser.parse_args([])):
     open("/absent/file")

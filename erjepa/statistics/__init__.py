@@ -1,0 +1,1 @@
+"""From numbers of runs to what is said of them; nothing here knows an experiment's files."""

@@ -1,0 +1,1 @@
+"""What several parts need and none of them owns."""

@@ -1,0 +1,49 @@
+"""Files that one part writes and another reads: their names, their encoding, whole or absent."""
+
+import os
+from pathlib import Path
+
+# Of an evaluation.
+PREDICTIONS = "predictions.jsonl"
+SUMMARY = "summary.json"
+# Of an experiment.
+EXPERIMENT = "experiment.json"
+RESULTS = "results.jsonl"
+
+
+def require_utf8(content: bytes, name: str, line: int = 1) -> None:
+    """Fail where a text is of another encoding.
+
+    Args:
+        content (bytes): the text, or a line of it.
+        name (str): of its file.
+        line (int): number of its first line.
+
+    Raises:
+        ValueError: naming line and column of the first byte that is no UTF-8.
+    """
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        before = content[: error.start].decode()
+        line += before.count("\n")
+        raise ValueError(
+            f"{name}:{line}: not UTF-8 (byte 0x{content[error.start]:02x}, column "
+            f"{len(before) - before.rfind(chr(10))}); if it is Latin-1, convert it: "
+            "iconv -f LATIN1 -t UTF-8"
+        ) from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file aside, then put it in place: a killed process leaves the file before.
+
+    Args:
+        path (Path): the file, replaced if there is one.
+        text (str): what it is to hold.
+    """
+    aside = path.with_name(f".{path.name}")
+    with aside.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
