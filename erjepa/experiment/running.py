@@ -11,37 +11,21 @@ not scored.
 """
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
-from typing import NamedTuple
 
-from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.lock import FolderLock
 from erjepa.experiment import processes
-from erjepa.experiment.cells import (
-    Cell,
-    cells,
-    checkpoints_to_score,
-    evaluation_command,
-    training_command,
-)
+from erjepa.experiment.cells import Cell, cells
 from erjepa.experiment.config import Experiment
-from erjepa.experiment.results import CELLS, begin, result_of
+from erjepa.experiment.results import CELLS, begin
+from erjepa.experiment.stages import Stage, stages, tidy, tokens_of
 from erjepa.utils.results import add_results, read_results, whole_cells
 
 _POLL = 0.2  # seconds
-
-
-class Stage(NamedTuple):
-    """A process that a cell needs next: what it does, and the command."""
-
-    what: str
-    command: list[str]
 
 
 def run_experiment(experiment: Experiment) -> list[str]:
@@ -114,7 +98,9 @@ class _Grid:
                 self._say(cell, f"failed: it needs the tokens of {cell.tokens_of}")
             elif cell.tokens_of is None or cell.tokens_of in self._finished:
                 self._waiting.remove(cell)
-                run = _Run(cell, self._stages(cell), self._free.pop(0))
+                tokens = tokens_of(cell, read_results(self._output_dir))
+                to_do = stages(self._experiment, self._output_dir, cell, tokens)
+                run = _Run(cell, to_do, self._free.pop(0))
                 self._running.append(run)
                 self._next_stage(run)
 
@@ -129,7 +115,9 @@ class _Grid:
     def _next_stage(self, run: "_Run") -> None:
         try:
             stage = next(run.stages)
-        except StopIteration:
+        except StopIteration as end:
+            add_results(self._output_dir, end.value)
+            tidy(self._folder(run.cell), end.value)
             self._end(run, None)
         except RuntimeError as error:
             self._end(run, f"failed: {error}")
@@ -150,40 +138,6 @@ class _Grid:
         else:
             self._failed.append(run.cell.name)
             self._say(run.cell, failure)
-
-    def _stages(self, cell: Cell) -> Iterator[Stage]:
-        """What a cell does, a process at a time."""
-        experiment, folder = self._experiment, self._folder(cell)
-        if folder.exists() and not checkpoint.resumable_checkpoints(folder):
-            shutil.rmtree(folder)  # killed before there was anything to go on from
-        tokens = self._tokens(cell)
-        yield Stage("training", training_command(experiment, cell, folder, tokens))
-        paths = checkpoints_to_score(experiment, folder)
-        if experiment.match == "flops" and tokens is None:
-            _require_last_budget(experiment, paths)
-        what = f"scoring {', '.join(path.name for path in paths)}"
-        yield Stage(what, evaluation_command(experiment, cell, folder, paths))
-        overrides = dict(cell.overrides)
-        if tokens is not None:
-            overrides["stop.tokens"] = tokens
-        results = [
-            result_of(self._output_dir, cell, overrides, path, experiment.score_on)
-            for path in paths
-        ]
-        count = len(results)
-        add_results(self._output_dir, [replace(r, of=count) for r in results])
-        _tidy(folder, keep=paths)
-
-    def _tokens(self, cell: Cell) -> int | None:
-        """Tokens that the cell it depends on had taken at its end."""
-        return max(
-            (
-                result.total_tokens
-                for result in read_results(self._output_dir)
-                if result.cell == cell.tokens_of
-            ),
-            default=None,
-        )
 
     def _folder(self, cell: Cell) -> Path:
         return self._output_dir / CELLS / cell.name
@@ -206,10 +160,10 @@ class _Run:
     """A cell that is running."""
 
     def __init__(
-        self, cell: Cell, stages: Iterator[Stage], environment: dict[str, str]
+        self, cell: Cell, to_do: Iterator[Stage], environment: dict[str, str]
     ) -> None:
         self.cell = cell
-        self.stages = stages
+        self.stages = to_do
         self.environment = environment
         self.process: Popen | None = None
         self.start = time.monotonic()
@@ -229,21 +183,3 @@ def environments(experiment: Experiment) -> list[dict[str, str]]:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, group))
         found.append(variables)
     return found
-
-
-def _require_last_budget(experiment: Experiment, paths: list[Path]) -> None:
-    progress = checkpoint.load_progress(paths[-1])
-    last = experiment.budgets[-1] if experiment.budgets else None
-    if last is not None and progress.get("budget") != last:
-        raise RuntimeError(
-            f"its epochs ended at {progress['total_flops']:.3g} FLOPs, before the last "
-            f"budget of {last:.3g}; raise epochs"
-        )
-
-
-def _tidy(folder: Path, keep: list[Path]) -> None:
-    for path in checkpoint.checkpoints(folder):
-        if path in keep:
-            (path / checkpoint.RECIPE_STATE).unlink(missing_ok=True)
-        else:
-            shutil.rmtree(path)
