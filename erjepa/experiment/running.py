@@ -19,6 +19,7 @@ from subprocess import Popen
 
 from erjepa.checkpoints.lock import FolderLock
 from erjepa.experiment import processes
+from erjepa.experiment.attempts import Claim
 from erjepa.experiment.cells import Cell, cells
 from erjepa.experiment.config import Experiment
 from erjepa.experiment.results import CELLS, begin
@@ -86,6 +87,8 @@ class _Grid:
                         self._go_on(run, code)
         finally:
             processes.stop([run.process for run in self._running if run.process])
+            for run in self._running:
+                run.claim.end()
         return self._failed
 
     def _start_what_can(self) -> None:
@@ -100,7 +103,13 @@ class _Grid:
                 self._waiting.remove(cell)
                 tokens = tokens_of(cell, read_results(self._output_dir))
                 to_do = stages(self._experiment, self._output_dir, cell, tokens)
-                run = _Run(cell, to_do, self._free.pop(0))
+                try:
+                    claim = Claim(self._output_dir, cell.name, job=None)
+                except BlockingIOError as error:
+                    self._failed.append(cell.name)
+                    self._say(cell, f"failed: {error}")
+                    continue
+                run = _Run(cell, to_do, self._free.pop(0), claim)
                 self._running.append(run)
                 self._next_stage(run)
 
@@ -131,6 +140,7 @@ class _Grid:
     def _end(self, run: "_Run", failure: str | None) -> None:
         self._running.remove(run)
         self._free.append(run.environment)
+        run.claim.end(failure)
         if failure is None:
             self._finished.add(run.cell.name)
             self._seconds.append(time.monotonic() - run.start)
@@ -160,10 +170,15 @@ class _Run:
     """A cell that is running."""
 
     def __init__(
-        self, cell: Cell, to_do: Iterator[Stage], environment: dict[str, str]
+        self,
+        cell: Cell,
+        to_do: Iterator[Stage],
+        environment: dict[str, str],
+        claim: Claim,
     ) -> None:
         self.cell = cell
         self.stages = to_do
+        self.claim = claim
         self.environment = environment
         self.process: Popen | None = None
         self.start = time.monotonic()
