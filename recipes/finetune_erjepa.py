@@ -28,7 +28,7 @@ from erjepa.training.progress import RunProgress
 from erjepa.training.recipe_state import RecipeState
 from erjepa.training.replay_probe import ReplayProbe
 from erjepa.training.run_memory import RunMemory
-from erjepa.training.saving import Loaded, RunCheckpoints
+from erjepa.training.saving import Loaded, RunCheckpoints, is_to_resume
 from erjepa.training.signals import StopSignals, end_with_launcher
 from erjepa.training.summary import log_summary
 
@@ -74,6 +74,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             seed=cfg.seed, debug_mode=cfg.cudnn_deterministic_mode
         )
         cfg.seed = self._seed  # one is drawn where it is null
+        cfg.resume_from_checkpoint = is_to_resume(cfg)
         self._batch_size = cfg.batch_size
         self._save_every_n_steps = cfg.save_every_n_steps
         self._eval_every_n_steps = cfg.eval_every_n_steps

@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "experiment": {
         *("checkpoints", "configs", "evaluation", "training", "report", "utils"),
     },
+    "bundle": {"configs", "datasets", "utils"},
     # Run as commands.
     "demo": {"training_curve", "utils"},
     "generate": {

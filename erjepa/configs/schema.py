@@ -83,7 +83,7 @@ class Run:
     tokenizer: AnyComponent
     checkpointer: Checkpointer
     init_from: str | None = None
-    resume_from_checkpoint: bool = False
+    resume_from_checkpoint: bool | Literal["auto"] = False
     resume_changes: list[str] | None = None
     save_adapter_weights_only: bool = False
     save_every_n_steps: Count | None = 500

@@ -49,6 +49,24 @@ class Loaded(NamedTuple):
     state: dict[str, Any] | None
 
 
+def is_to_resume(cfg: DictConfig) -> bool:
+    """Whether the run goes on from a checkpoint, the same on every rank.
+
+    With ``resume_from_checkpoint=auto`` it does if there is one: a group of ranks that is
+    started again, by torchrun or by Slurm, then needs no other command.
+
+    Args:
+        cfg (DictConfig): config of the run.
+
+    Returns:
+        bool: value of the key, ``auto`` decided.
+    """
+    if cfg.resume_from_checkpoint != "auto":
+        return cfg.resume_from_checkpoint
+    folder = Path(cfg.output_dir)
+    return on_rank_zero(lambda: bool(checkpoint.resumable_checkpoints(folder)))
+
+
 class RunCheckpoints:
     """Writes the checkpoints of a run, and finds the one to go on from.
 

@@ -13,9 +13,9 @@ import pytest
 
 from tests.experiment import test_grid
 from tests.experiment.harness import FAKE_TUNE, write_experiment
+from tests.recipes.harness import free_port
 
 ROOT = Path(__file__).parents[2]
-PORT = 26817
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,7 +35,7 @@ def slurm(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{os.environ['PATH']}:/usr/sbin")
         patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
-        subprocess.run(["bash", script, "start", folder, str(PORT)], check=True)
+        subprocess.run(["bash", script, "start", folder, str(free_port())], check=True)
         yield folder
         subprocess.run(["scancel", "--user=root"], check=False)
         time.sleep(1)
@@ -141,7 +141,8 @@ def killed_in_every_way(grid):
         "scancel {job}",
     ):
         attempt = grid.running()
-        subprocess.run(command.format(**attempt).split(), check=True)
+        # scancel complains of a job that is queued again while it still asks.
+        subprocess.run(command.format(**attempt).split(), check=False)
         wait_for(lambda a=attempt: not lives(a["pid"]), f"the end after {command}")
     assert "cells submitted" in grid.submit(), "of which none runs twice"
     grid.running()
@@ -220,7 +221,7 @@ def test_a_task_goes_on_by_itself(slurm, fake_python, tmp_path, command):
     asked = ["launcher=slurm", "slurm.partition=main", methods, "seeds=[1]"]
     grid.call("run", grid.path, *asked)
     first = grid.running()
-    subprocess.run(command.format(**first).split(), check=True, timeout=120)
+    subprocess.run(command.format(**first).split(), check=False, timeout=120)
     second = grid.attempt("synth/llm-jepa/seed_1", 2)
     assert second["job"] == first["job"]
     grid.wait_for_all()

@@ -1,0 +1,1 @@
+"""A folder that installs and checks the project on a machine without a network."""

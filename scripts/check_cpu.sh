@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# What a machine without a GPU is to show, in minutes:
+#   bash scripts/check_cpu.sh [OUT]     default: ./checks; needs the project installed with [dev]
+set -uo pipefail
+cd "$(dirname "$0")/.."
+out=${1:-checks}
+source scripts/checks.sh
+python=${PYTHON:-python}
+
+check train 300 tune run erjepa_recipe --config tiny_synth "output_dir=$out/run" dataset.size=200 stop.steps=4
+check score 300 tune run erjepa_eval --config tiny_synth "output_dir=$out/run" dataset.size=200 eval_dataset.size=40
+check tests "${LIMIT_TESTS:-900}" "$python" -m pytest -m "not slow" tests/objective tests/packing tests/replay
+exit $failed

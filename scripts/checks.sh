@@ -1,0 +1,17 @@
+# Sourced by the checks of a machine: `check NAME SECONDS COMMAND...` runs a command with a limit of
+# time. Its output goes to OUT/NAME.log as it comes, and a line on how it ended to OUT/results.txt.
+out=$(mkdir -p "$out" && cd "$out" && pwd)
+: >"$out/results.txt"
+failed=0
+
+check() {
+  local name=$1 limit=$2 start=$SECONDS code=0 how=passed
+  shift 2
+  timeout --kill-after=30 "$limit" "$@" >"$out/$name.log" 2>&1 || code=$?
+  case $code in
+    0) ;;
+    124 | 137) how="stopped at its limit" ;;
+    *) how="failed ($code)" failed=1 ;;
+  esac
+  echo "$name: $how after $((SECONDS - start)) s of $limit; $out/$name.log" | tee -a "$out/results.txt"
+}

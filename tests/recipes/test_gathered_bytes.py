@@ -1,0 +1,25 @@
+"""What ranks send each other for replay: the embeddings of a step's pairs, and no tokens."""
+
+import torch.distributed as dist
+
+from erjepa.training import distributed
+from tests.models_for_tests import BASE_SHAPE
+from tests.recipes.harness import make_config, overrides_for, train
+
+
+def test_a_step_gathers_three_embeddings_of_a_pair(base, data, tmp_path, monkeypatch):
+    """The figures of docs/several_gpus.md: 12 H + 12 bytes a pair, new or replayed."""
+    received = []
+
+    def all_gather(tensors, tensor, *more):
+        received.append(sum(t.nbytes for t in tensors))
+        return gather(tensors, tensor, *more)
+
+    gather = dist.all_gather
+    monkeypatch.setattr(distributed.dist, "all_gather", all_gather)
+    overrides = overrides_for(base, data, tmp_path, batch_size=4, stop__steps=2)
+    overrides.append("replay.selection=uniform")
+    counted = train(make_config(overrides), 2, lambda recipe: list(received))
+    of_a_pair = 3 * 4 * BASE_SHAPE["embed_dim"] + 8 + 4
+    # Step 1 has 8 new pairs and an empty memory, step 2 has 8 new and 8 replayed ones.
+    assert [sum(of_rank) for of_rank in counted] == [3 * 8 * of_a_pair] * 2
