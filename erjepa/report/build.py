@@ -18,7 +18,8 @@ from erjepa.report.figures import STYLE
 from erjepa.report.paired import CLAIMS
 from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import SECTIONS, Part, Section
-from erjepa.report.table import FORMATS, Table, printable
+from erjepa.report.table import FORMATS, HTML, Table
+from erjepa.utils.printable import printable
 
 
 def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
@@ -66,6 +67,7 @@ def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
             chapters=chapters,
             left_out=left_out,
             settings=accuracy.settings,
+            html_format=HTML,
         )
     path = folder / "index.html"
     path.write_text(printable(page), encoding="utf-8")
