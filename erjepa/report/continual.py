@@ -1,14 +1,21 @@
 """The section on sequences of datasets: what is kept, and what is carried over."""
 
+from typing import Any
+
 import pandas as pd
 
 from erjepa.report.figures import PERCENT, Figure, canvas, draw_curves
 from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import Table, spread
-from erjepa.statistics.forgetting import continual_measures
+from erjepa.statistics.forgetting import Continual, continual_measures
 
 _RUN = ["method", "seed"]
+_MEASURES = {
+    "Forgetting": "forgetting",
+    "Backward transfer": "backward_transfer",
+    "Forward transfer": "forward_transfer",
+}
 
 
 @section("One dataset after the other", by_default=False)
@@ -21,73 +28,79 @@ def continual(results: Results, methods: list[str]) -> Parts:
     wide = pivot(rows, [*_RUN, "stage"], "dataset", "accuracy").reindex(columns=names)
     ends = wide.xs(last, level="stage")
     note = results.note(ends.reset_index(), methods)
-    by = {kind: results.trained_on(kind) for kind in ("all", "nothing")}
-    joint = _mean_of(ends, by["all"])
+    controls = {results.trained_on(what): what for what in ("all", "nothing")}
+    sequences = [method for method in methods if method not in controls]
+    joint, ceiling = results.trained_on("all"), _mean(ends, results.trained_on("all"))
 
     picture, panels = canvas(len(names))
-    sequences = [name for name in methods if name not in by.values()]
     curves = rows[rows.method.isin(sequences)]
     curves = curves.assign(stage=curves.stage.map(names.index) + 1)
     for name, panel in zip(names, panels, strict=True):
-        draw_curves(
-            panel, curves[curves.dataset == name], "stage", "accuracy", sequences
-        )
-        if joint is not None:
-            panel.axhline(joint[name], color="#808080", linewidth=0.8, linestyle=":")
+        own = curves[curves.dataset == name]
+        draw_curves(panel, own, "stage", "accuracy", sequences)
+        if ceiling is not None:
+            panel.axhline(ceiling[name], color="#808080", linewidth=1, linestyle=":")
         panel.set(title=f"on {name}", xlabel="after", ylabel=PERCENT)
         panel.set_xticks(range(1, len(names) + 1), names)
-    line = f"; dotted: {by['all']}" if joint is not None else ""
+    dotted = "" if ceiling is None else f"; dotted: {joint}, on all datasets at once"
     yield Figure(
         "Accuracy on each dataset after each stage of the sequence: means, bands of one "
-        f"sample standard deviation{line}. {note}",
+        f"sample standard deviation{dotted}. {note}",
         picture,
         columns=min(3, len(names)),
     )
 
+    after = rows.stage.mask(~rows.method.isin(sequences), rows.method.map(controls))
+    cells = pivot(rows.assign(after=after), [*_RUN, "after"], "dataset", "accuracy")
     yield Table(
-        "Accuracy (%) on each dataset after each stage, mean ± one sample standard "
+        "Accuracy (%) on each dataset after training on another, mean ± one sample standard "
         f"deviation. {note}",
-        spread(wide, {"Method": "method", "After": "stage"}),
+        spread(cells[names], {"Method": "method", "After": "after"}),
         name="matrix",
     )
 
-    untrained = _mean_of(ends, by["nothing"])
-    measures = {
-        run: continual_measures(matrix.droplevel(_RUN).reindex(names), untrained)
-        for run, matrix in wide.groupby(level=_RUN, sort=False)
-        if run[0] in sequences and matrix.notna().to_numpy().all()
-        if len(matrix) == len(names)
-    }
     columns = {"Average accuracy (%)": ends.mean(axis=1, skipna=False)}
-    for heading, field in (
-        ("Forgetting", "forgetting"),
-        ("Backward transfer", "backward_transfer"),
-        ("Forward transfer", "forward_transfer"),
-    ):
-        values = {run: getattr(one, field) for run, one in measures.items()}
+    found = _measures(wide, names, _mean(ends, results.trained_on("nothing")))
+    for heading, measure in _MEASURES.items():
+        values = {run: getattr(measures, measure) for run, measures in found.items()}
         columns[heading] = pd.Series(values, dtype=float).reindex(ends.index)
-    if joint is not None:
-        for name in names:
-            columns[f"Kept on {name} (%)"] = 100 * ends[name] / joint[name]
-        columns[f"Less {by['all']} on {last}"] = ends[last] - joint[last]
-    kept = (
-        f" Kept: share of the mean accuracy of {by['all']}, at the same compute in all."
-        if joint is not None
-        else ""
-    )
+    kept = ""
+    if ceiling is not None:
+        for name in names[:-1]:
+            columns[f"Kept on {name} (%)"] = 100 * ends[name] / ceiling[name]
+        columns[f"Over {joint} on {last}"] = ends[last] - ceiling[last]
+        kept = (
+            f" Kept: share of {joint}'s mean accuracy there, which has the compute of all "
+            f"stages; over {joint}: accuracy less that mean."
+        )
     yield Table(
-        "At the end of the sequence, in points of accuracy: average over datasets; "
+        "At the end of the sequence: average accuracy over datasets; and in points, "
         "forgetting, the best accuracy at an earlier stage less the last (Chaudhry et al. "
-        "2018); backward transfer, the last less that after its own stage; forward transfer, "
-        "before its own stage less the untrained model's (Lopez-Paz & Ranzato 2017)."
+        "2018); backward transfer, the last less that after the dataset's own stage; forward "
+        "transfer, that before it less the untrained model's (Lopez-Paz & Ranzato 2017)."
         f"{kept} {note}",
         spread(columns, {"Method": "method"}),
         name="measures",
     )
 
 
-def _mean_of(ends: pd.DataFrame, method: str | None) -> pd.Series | None:
+def _mean(ends: pd.DataFrame, method: str | None) -> pd.Series | None:
     """Mean accuracy of a method on each dataset, if it was run."""
-    if method is None or method not in ends.index.get_level_values("method"):
-        return None
-    return ends.xs(method, level="method").mean()
+    of_method = ends[ends.index.get_level_values("method") == method]
+    return None if of_method.empty else of_method.mean()
+
+
+def _measures(
+    wide: pd.DataFrame, names: list[str], untrained: pd.Series | None
+) -> dict[Any, Continual]:
+    """Measures of each run that is through all stages."""
+    matrices = {
+        run: matrix.droplevel(_RUN).reindex(names)
+        for run, matrix in wide.groupby(level=_RUN, sort=False)
+    }
+    base = None if untrained is None else untrained.tolist()
+    return {
+        run: continual_measures(matrix.to_numpy(), base)
+        for run, matrix in matrices.items()
+        if matrix.notna().to_numpy().all()
+    }
