@@ -13,7 +13,14 @@ import matplotlib
 import pandas as pd
 
 # They enter their sections.
-from erjepa.report import accuracy, compute, examples, regexes, trajectories  # noqa: F401
+from erjepa.report import (  # noqa: F401
+    accuracy,
+    compute,
+    continual,
+    examples,
+    regexes,
+    trajectories,
+)
 from erjepa.report.figures import STYLE
 from erjepa.report.paired import CLAIMS
 from erjepa.report.results import Results, Unavailable, pivot
@@ -108,7 +115,9 @@ def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
 
 def _came_out(results: Results) -> Iterator[tuple[str, pd.DataFrame, dict]]:
     """Of each dataset means, best first, and differences: claimed ones, or of the only two."""
-    ends = results.runs[results.runs.ends].drop_duplicates("cell", keep="last")
+    ends = results.runs[results.runs.ends].drop_duplicates(
+        ["cell", "dataset"], keep="last"
+    )
     main = {results.role(method): method for method in results.main_methods()}
     pairs = [(main.get(better), main.get(other)) for better, other in CLAIMS]
     for dataset, rows in ends.groupby("dataset", sort=False):
