@@ -38,6 +38,7 @@ MAY_IMPORT = {
     "generate": {
         *("checkpoints", "configs", "datasets", "evaluation", "training", "utils"),
     },
+    "prompts": {"configs", "datasets", "utils"},
     "stats": {"datasets", "packing", "configs", "utils"},
     "training_curve": {"utils"},
 }
