@@ -174,11 +174,8 @@ def test_a_weighted_run_resumes_bit_for_bit_and_keeps_its_weights(
     (final,) = train(run(whole, weights=[3, 1]), 1, state)
     arm = functools.partial(kill_at_call, Recipe, "_train_step", 7)
     train_and_kill(run(part, weights=[3, 1]), 1, arm)
-    for weights, found in (([1, 1], r"\[1, 1\]"), (None, "None")):
-        with pytest.raises(
-            ValueError, match=rf"dataset.weight: \[3, 1\] there, {found} here"
-        ):
-            train(run(part, weights=weights, resume_from_checkpoint=True))
+    with pytest.raises(ValueError, match=r"dataset.weight: \[3, 1\] there, None here"):
+        train(run(part, resume_from_checkpoint=True))
     (mine,) = train(run(part, weights=[3, 1], resume_from_checkpoint=True), 1, state)
     assert_same(mine, final)
     assert deterministic(read_metrics(part)) == deterministic(read_metrics(whole))
