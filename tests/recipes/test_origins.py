@@ -158,11 +158,18 @@ def test_any_ranks_train_alike_on_a_list_with_a_carried_memory(
         for name in names & a.keys():
             assert a[name] == pytest.approx(b[name], rel=1e-4, abs=1e-6), name
     assert names == names & {name for metrics in one for name in metrics}
-    held_out = hold_out(build_dataset(cfg.dataset, tokenizer).pairs, 5).held_out
-    counts = Counter("few" if i < 6 else "many" for i in held_out)
-    for name in ("val_jepa_loss", "val_accuracy"):
-        of_each = (n * one[-1][f"{name}_{label}"] for label, n in counts.items())
-        assert one[-1][name] == pytest.approx(sum(of_each) / 5, rel=1e-5)
+    pairs = build_dataset(cfg.dataset, tokenizer).pairs
+    labels, counts = Counter(), Counter()
+    for i in hold_out(pairs, 5).held_out:
+        labels["few" if i < 6 else "many"] += len(pairs[i].target)
+        counts["few" if i < 6 else "many"] += 1
+    for name, of in (
+        ("val_lm_loss", labels),
+        ("val_jepa_loss", counts),
+        ("val_accuracy", counts),
+    ):
+        whole = sum(n * one[-1][f"{name}_{label}"] for label, n in of.items())
+        assert one[-1][name] == pytest.approx(whole / of.total(), rel=1e-5)
 
 
 def test_a_weighted_run_resumes_bit_for_bit_and_keeps_its_weights(
