@@ -249,9 +249,13 @@ class EvaluationRecipeERJEPA:
         }
         folder = store.finish(scored, summary)
         write_model_card(self._output_dir)
+        parts = "".join(
+            f", {part['share']:.1%} of the {part['examples']} of {part['origin']}"
+            for part in summary.get("by_origin", [])
+        )
         log.info(
             f"{self._task.primary} {summary['accuracy']:.1%} of {len(predictions)} for "
-            f"{summary['checkpoint']}; see {folder}."
+            f"{summary['checkpoint']}{parts}; see {folder}."
         )
         return summary
 

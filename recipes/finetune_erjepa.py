@@ -349,6 +349,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
         return {
             **metrics,
+            **self._memory.metrics_by_origin(new, replayed, self._collator),
             "memory_size": 0 if self._replay is None else len(self._replay),
             "lr": self._optimizer.param_groups[0]["lr"],
             "grad_norm": grad_norm,

@@ -8,7 +8,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from erjepa.datasets import Pair
+from erjepa.datasets import Pair, weights_of
 
 # Keys that decide which weights a run arrives at. The data counts by its tokens, the base model
 # by its weights, wherever they lie. Of a step its pairs count, not how they are cut into ranks
@@ -46,6 +46,8 @@ def fingerprint(
         "validation.seed": values["validation"]["seed"],
         "dataset": _digest_of_pairs(pairs),
     }
+    if weights := weights_of(values["dataset"]):
+        found["dataset.weight"] = weights
     for key in DECIDING:
         found.update(_flat(key, values[key]))
     return {key: value for key, value in found.items() if key not in _FAST}

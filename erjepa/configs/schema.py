@@ -34,7 +34,9 @@ Model = Annotated[
     ),
 ]
 Checkpointer = Annotated[Mapping, Component(given=("output_dir",))]
-Dataset = Annotated[Mapping, Component(positional=1, may_be_list=True)]
+Dataset = Annotated[
+    Mapping, Component(positional=1, may_be_list=True, listed={"weight": Positive})
+]
 Optimizer = Annotated[
     Mapping,
     Component(positional=1, arguments={"lr": NotNegative, "weight_decay": NotNegative}),
@@ -158,6 +160,7 @@ class Run:
                         "erjepa.datasets.paired_dataset reads the same files and hub "
                         "datasets"
                     )
+        self._require_weights()
         if self.trainable_dtype not in ("fp32", self.dtype, None):
             raise ValueError(
                 f"trainable_dtype={self.trainable_dtype}: what is trained is held in "
@@ -193,6 +196,33 @@ class Run:
                         f"{key}={value} needs pairs to validate on; set validation.size "
                         "to how many of the training pairs to hold out"
                     )
+
+    def _require_weights(self) -> None:
+        """Of the datasets in a list all have a weight, or none."""
+        for i, part in enumerate(_listed(self.eval_dataset)):
+            if "weight" in part:
+                raise ValueError(
+                    f"eval_dataset[{i}].weight={part['weight']}: evaluation scores every "
+                    "pair once, whatever its dataset; weights are for dataset"
+                )
+        parts = _listed(self.dataset)
+        without = [i for i, part in enumerate(parts) if "weight" not in part]
+        if len(without) == len(parts):
+            return
+        if without:
+            raise ValueError(
+                f"dataset[{without[0]}] has no weight, and another of the list has one; give "
+                "all of them a weight, or none"
+            )
+        if not self.shuffle:
+            raise ValueError(
+                "shuffle=False keeps the order of the files, from which weights draw; leave "
+                "the weights out, or set shuffle=True"
+            )
+
+
+def _listed(section: Any) -> list[dict[str, Any]]:
+    return section if isinstance(section, list) else []
 
 
 # What other projects, and the paper, call a key; and keys of a section without its name.

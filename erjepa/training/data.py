@@ -1,5 +1,6 @@
 """The pairs a run trains on, those it holds out, and their order."""
 
+from collections import Counter
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -11,11 +12,14 @@ from torchtune import utils
 from torchtune.modules.transforms import Transform
 
 from erjepa.datasets import (
+    ConcatenatedPairs,
+    Mixture,
     Pair,
     Pairs,
     StepSampler,
     hold_out,
     predictor_token_ids,
+    weights_of,
 )
 from erjepa.packing import BLOCK, PackedBatch, PairCollator, Views
 from erjepa.replay import ReplayBatch
@@ -103,6 +107,35 @@ def split_pairs(
     return train, held_out
 
 
+def mixture_of(cfg: DictConfig, dataset: Pairs, train: list[int]) -> Mixture | None:
+    """How often an epoch has the pairs of each dataset, where a list of them has weights.
+
+    Args:
+        cfg (DictConfig): config of the run.
+        dataset (Pairs): all pairs.
+        train (list[int]): ascending places of those to train on.
+
+    Returns:
+        Mixture | None: of their places among ``train``; ``None`` without weights.
+
+    Raises:
+        ValueError: if an epoch would have none of a dataset.
+    """
+    weights = weights_of(cfg.dataset)
+    if weights is None:
+        return None
+    assert isinstance(dataset, ConcatenatedPairs)
+    counts = Counter(dataset.origin(i).part for i in train)
+    sizes = [counts[part] for part in range(len(weights))]
+    mixture = Mixture(sizes, weights, cfg.seed)
+    of_each = ", ".join(
+        f"{count} of {name}, which has {size}"
+        for count, name, size in zip(mixture.counts, dataset.names, sizes, strict=True)
+    )
+    utils.log_rank_zero(log, f"An epoch has {len(train)} pairs: {of_each}.")
+    return mixture
+
+
 class TrainingPairs(NamedTuple):
     """What a rank trains on, and what is held out.
 
@@ -157,6 +190,7 @@ def training_pairs(
         rank=dist.get_rank(),
         seed=cfg.seed,
         shuffle=cfg.shuffle,
+        mixture=mixture_of(cfg, dataset, train),
     )
     loader: DataLoader[Pair] = DataLoader(
         # Of the pairs alone, which processes that are spawned can be given too.
