@@ -1,6 +1,7 @@
 """What a trained model answers: ``python -m erjepa.generate RUN "prompt" ...``.
 
-RUN is the ``output_dir`` of a run, whose newest checkpoint answers, or a checkpoint. A prompt
+RUN is the ``output_dir`` of a run, whose newest checkpoint answers, or a checkpoint; with
+``--set checkpoint=ema`` its averaged weights do. A prompt
 is put as the training pairs were, their system message in front. FILE has a prompt a line; or,
 as ``.jsonl``, one JSON object a line whose only text, or whose ``prompt``, is the prompt.
 Answers are greedy, go to the screen, and with ``--output`` into a JSONL file.
@@ -103,7 +104,7 @@ def find_run(run: Path) -> tuple[Path, Path]:
         if not found:
             raise FileNotFoundError(f"{run} holds no checkpoint; train one")
         return run / CONFIG, found[-1]
-    for folder in (run.absolute().parent, run.resolve().parent):
+    for folder in (*run.absolute().parents[:2], run.resolve().parent):
         if (folder / CONFIG).is_file():
             return folder / CONFIG, run
     raise FileNotFoundError(
@@ -185,6 +186,7 @@ def _answer(chosen: argparse.Namespace, parser: CommandLine) -> None:
         parser.error("there is no prompt: type one, or name a FILE of them")
     cfg_file, path = find_run(chosen.run)
     cfg = complete(load(str(cfg_file), chosen.set))
+    path = checkpoint.of_weights(path, cfg.checkpoint)[0]
     found = answers(cfg, path, prompts, system_prompt=chosen.system)
     if chosen.output is not None:
         write_whole(chosen.output, to_jsonl(found))

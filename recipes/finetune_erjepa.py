@@ -15,6 +15,7 @@ from erjepa.checkpoints.fingerprint import fingerprint
 from erjepa.datasets import build_dataset
 from erjepa.evaluation.validation import Validation
 from erjepa.packing import PackedBatch
+from erjepa.training.averaged import AveragedWeights
 from erjepa.training.data import (
     pair_collators,
     require_whole_blocks,
@@ -96,7 +97,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         erjepa.configs.require_files(cfg)
         tokenizer = config.instantiate(cfg.tokenizer)
         self._memory = RunMemory(cfg, tokenizer)
-        self._checkpoints = RunCheckpoints(cfg, self._device, self._memory.write)
+        self._averaged = AveragedWeights(cfg.ema_decay, self._device)
+        self._checkpoints = RunCheckpoints(
+            cfg, self._device, self._memory.write, self._averaged
+        )
         self._dataset = build_dataset(cfg.dataset, tokenizer)
         views = cfg.views
         if self._loss_fn.jepa_weight == 0 and not self._memory.is_on:
@@ -189,6 +193,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._run,
             self._device,
         )
+        self._averaged.start(self._model, state and state.get("averaged"))
         if state is None:
             self._memory.start(self._model, self._replay_collator)
         else:
@@ -236,6 +241,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         grad_norm = self._clipped_grad_norm(new, replayed)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        self._averaged.update()
         self._lr_scheduler.step()
         if probe is not None:
             probe.after_update(partial(self._passes.loss, batches, replay_totals))

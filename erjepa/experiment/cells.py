@@ -10,6 +10,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.experiment.config import (
     BATCH_SIZE_TIMES,
     TOKENS_OF,
+    WEIGHTS,
     Experiment,
     as_arguments,
     config_of,
@@ -106,11 +107,13 @@ def evaluation_command(
     experiment: Experiment, cell: Cell, folder: Path, paths: Iterable[Path]
 ) -> list[str]:
     """The command that scores checkpoints of a cell; arguments as above, and ``paths``."""
+    weights = WEIGHTS[tuple(experiment.score_weights)]
     own = {
         "seed": cell.seed,
         "output_dir": str(folder),
         "alignment": experiment.alignment,
         **({} if experiment.score_on == "test" else {"eval_split": "validation"}),
+        **({} if weights == "last" else {"checkpoint": weights}),
         **experiment.evaluation,
         "checkpoint_dir": [str(path) for path in paths],
     }

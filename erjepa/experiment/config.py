@@ -13,12 +13,14 @@ from erjepa.configs.schema import Run
 
 # Overrides that only the grid knows, and turns into keys of the recipe.
 TOKENS_OF, BATCH_SIZE_TIMES = "stop.tokens_of", "batch_size_times"
+# Of score_weights, what the evaluation's key `checkpoint` has to be.
+WEIGHTS = {("last",): "last", ("ema",): "ema", ("last", "ema"): "both"}
 # Sections whose keys a file and the command line add to.
 _ADDED = ("overrides", "evaluation", "budgets_of")
 # What the grid itself sets for each run.
 _OWN = (
     "seed output_dir resume_from_checkpoint checkpoint_at_flops checkpoint_dir alignment "
-    "eval_split"
+    "eval_split checkpoint"
 ).split()
 
 
@@ -44,6 +46,8 @@ class Experiment:
             epochs.
         score_on (str): ``test``, or ``validation``: pairs held out of the training pairs,
             to choose settings by.
+        score_weights (Sequence[str]): which weights of each checkpoint: ``last``, ``ema`` (the
+            averaged ones, which need ``ema_decay``), or both.
         alignment (bool): whether predictions have the cosine of their pair.
         evaluation (Mapping[str, Any]): further overrides for the evaluation.
         report (Sequence[Any]): sections of the report.
@@ -66,6 +70,7 @@ class Experiment:
     budgets: Sequence[float] | None = None
     match: str = "epochs"
     score_on: str = "test"
+    score_weights: Sequence[str] = field(default_factory=lambda: ["last"])
     alignment: bool = False
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     report: Sequence[Any] = field(default_factory=list)
@@ -91,6 +96,10 @@ class Experiment:
             raise ValueError("match=flops needs budgets")
         if self.score_on not in ("test", "validation"):
             raise ValueError(f"score_on={self.score_on}: expected test or validation")
+        if tuple(self.score_weights) not in WEIGHTS:
+            raise ValueError(
+                f"score_weights={self.score_weights}: expected [last], [ema] or [last, ema]"
+            )
         n = self.nproc_per_node
         if self.devices is not None and (not self.devices or len(self.devices) % n):
             raise ValueError(
@@ -222,13 +231,18 @@ def _check_runs(experiment: Experiment, dataset: str) -> None:
     shared = {f"datasets: {dataset}": own, "overrides": experiment.overrides}
     for method, keys in experiment.methods.items():
         places = {f"methods: {method}": keys, **shared}
-        _check_run(config, places)
+        cfg = _check_run(config, places)
+        if "ema" in experiment.score_weights and cfg.ema_decay is None:
+            raise ValueError(
+                f"score_weights={list(experiment.score_weights)}: runs of {method} average "
+                "no weights; set overrides.ema_decay"
+            )
         if experiment.evaluation:
             _check_run(config, {"evaluation": experiment.evaluation, **places})
 
 
-def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check a run with overrides of several places, of which earlier ones win."""
+def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> DictConfig:
+    """The config of a run with overrides of several places, of which earlier ones win."""
     overrides: dict[str, Any] = {}
     for place, keys in reversed(list(places.items())):
         overrides |= keys
@@ -240,7 +254,7 @@ def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> None:
         overrides.pop(key, None)
     try:
         cfg = erjepa.configs.load(config, as_arguments(overrides))
-        erjepa.configs.complete(cfg)
+        return erjepa.configs.complete(cfg)
     except ValueError as error:
         said = [place for place, keys in places.items() if _names_any(error, keys)]
         raise ValueError(f"{(said or list(places))[0]}: {error}") from None

@@ -32,6 +32,7 @@ def result_of(
     overrides: Mapping[str, Any],
     path: Path,
     split: str = "test",
+    weights: str = "last",
 ) -> Result:
     """What an experiment keeps of a checkpoint that was scored.
 
@@ -41,12 +42,15 @@ def result_of(
         overrides (Mapping[str, Any]): what set the method apart on the command line.
         path (Path): folder of the checkpoint.
         split (str): what was scored, ``test`` or ``validation``.
+        weights (str): which weights were, ``last`` or ``ema``.
 
     Returns:
         Result: what ``results.jsonl`` has a line of.
     """
     progress = checkpoint.load_progress(path)
-    name = path.name if split == "test" else f"{path.name}_{split}"
+    (scored,) = checkpoint.of_weights(path, weights)
+    name = checkpoint.score_name(scored)
+    name = name if split == "test" else f"{name}_{split}"
     scores = path.parent / "evaluation" / name
     summary = json.loads((scores / SUMMARY).read_text())
     readings = {k: v for k, v in summary.items() if isinstance(v, dict)}
@@ -59,6 +63,7 @@ def result_of(
         seed=cell.seed,
         overrides=dict(overrides),
         checkpoint=path.name,
+        weights=weights,
         budget=progress.get("budget"),
         **{k: progress[k] for k in ("steps", "total_flops", "total_tokens", "epoch")},
         split=split,
@@ -88,6 +93,7 @@ def begin(output_dir: Path, experiment: Experiment) -> None:
     config = json.loads(json.dumps(experiment.as_dict()))
     if path.exists():
         begun = json.loads(path.read_text())["config"]
+        begun = {"score_weights": ["last"], **begun}  # older ones do not say
         for key in config:
             if key not in _FREE and not _goes_on(key, begun.get(key), config[key]):
                 raise ValueError(

@@ -167,8 +167,11 @@ class _Grid:
         if tokens is not None:
             overrides["stop.tokens"] = tokens
         results = [
-            result_of(self._output_dir, cell, overrides, path, experiment.score_on)
+            result_of(
+                self._output_dir, cell, overrides, path, experiment.score_on, weights
+            )
             for path in paths
+            for weights in experiment.score_weights
         ]
         count = len(results)
         add_results(self._output_dir, [replace(r, of=count) for r in results])

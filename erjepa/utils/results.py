@@ -36,8 +36,9 @@ class Result:
         log (str): the run's log, in the experiment's folder.
         train_seconds (float): training up to it, without evaluation.
         eval_seconds (float | None): scoring it.
-        of (int | None): checkpoints of the run that were scored, each a line; None: an older
-            line does not say.
+        weights (str): which weights of the checkpoint, ``last`` or ``ema``.
+        of (int | None): lines of the run, one for each checkpoint and kind of weights that were
+            scored; None: an older line does not say.
     """
 
     cell: str
@@ -61,6 +62,7 @@ class Result:
     log: str
     train_seconds: float
     eval_seconds: float | None
+    weights: str = "last"
     of: int | None = None
 
 
@@ -90,9 +92,10 @@ def read_results(output_dir: Path) -> list[Result]:
 
 def whole_cells(results: Iterable[Result]) -> set[str]:
     """The runs all of whose lines are there, also after a file was cut off or edited."""
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, dict[tuple[str, str], int]] = {}
     for result in results:
-        found.setdefault(result.cell, {})[result.checkpoint] = result.of or 0
+        line = result.checkpoint, result.weights
+        found.setdefault(result.cell, {})[line] = result.of or 0
     return {cell for cell, lines in found.items() if len(lines) >= max(lines.values())}
 
 
