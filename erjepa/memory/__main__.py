@@ -96,11 +96,16 @@ def neighbors(reading: Reading, slot: int, top: int) -> list[str]:
     """A slot and those whose sources are most like its own, as lines of text.
 
     Raises:
-        ValueError: if there is no such slot.
+        ValueError: if there is no such slot, or the memory holds no addresses.
     """
     if not 0 <= slot < len(reading.slots):
         raise ValueError(
             f"--neighbors {slot}: the memory has slots 0 to {len(reading.slots) - 1}"
+        )
+    if not reading.stored.has_addresses:
+        raise ValueError(
+            f"--neighbors {slot}: the memory holds no addresses; its run replayed by token "
+            "loss, with a selection that needs none"
         )
     lines = [_line(reading.slots[slot])]
     for other, cosine in Neighbors(reading.stored).of(slot, top):
