@@ -1,6 +1,7 @@
 """What a trained model answers: ``python -m erjepa.generate RUN "prompt" ...``.
 
-RUN is the ``output_dir`` of a run, whose newest checkpoint answers, or a checkpoint. A prompt
+RUN is the ``output_dir`` of a run, whose newest checkpoint answers, or a checkpoint; with
+``--set checkpoint=ema`` its averaged weights do. A prompt
 is put as the training pairs were, their system message in front. FILE has a prompt a line; or,
 as ``.jsonl``, one JSON object a line whose only text, or whose ``prompt``, is the prompt.
 Answers are greedy, go to the screen, and with ``--output`` into a JSONL file.
@@ -16,6 +17,7 @@ from omegaconf import DictConfig
 from torchtune import config
 from tqdm import tqdm
 
+from erjepa.checkpoints import checkpoint
 from erjepa.configs import complete, load, require_files
 from erjepa.evaluation.generation import batches_of_like_length, generate_greedy
 from erjepa.evaluation.model import empty_model, load_weights
@@ -141,6 +143,7 @@ def _answer(chosen: argparse.Namespace, parser: CommandLine) -> None:
         parser.error("there is no prompt: type one, or name a FILE of them")
     cfg_file, path = find_run(chosen.run)
     cfg = complete(load(str(cfg_file), chosen.set))
+    path = checkpoint.of_weights(path, cfg.checkpoint)[0]
     found = answers(cfg, path, prompts, system_prompt=chosen.system)
     if chosen.output is not None:
         write_whole(chosen.output, to_jsonl(found))

@@ -15,6 +15,7 @@ from erjepa.checkpoints.fingerprint import fingerprint
 from erjepa.datasets import build_dataset
 from erjepa.evaluation.validation import Validation
 from erjepa.packing import PackedBatch
+from erjepa.training.averaged import AveragedWeights
 from erjepa.training.data import (
     pair_collators,
     require_whole_blocks,
@@ -96,11 +97,14 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         erjepa.configs.require_files(cfg)
         tokenizer = config.instantiate(cfg.tokenizer)
         self._memory = RunMemory(cfg, tokenizer)
-        self._checkpoints = RunCheckpoints(cfg, self._device, self._memory.write)
+        self._averaged = AveragedWeights(cfg.ema_decay, self._device)
+        self._checkpoints = RunCheckpoints(
+            cfg, self._device, self._memory.write, self._averaged
+        )
         self._dataset = build_dataset(cfg.dataset, tokenizer)
         views = cfg.views
-        if self._loss_fn.jepa_weight == 0 and not self._memory.is_on:
-            views = "none"  # plain SFT: nothing reads the embeddings of the views
+        if self._loss_fn.jepa_weight == 0 and not self._memory.needs_views:
+            views = "none"  # nothing reads the embeddings of the views, as in plain SFT
         self._has_views = views != "none"
         num_predictor_tokens = cfg.num_predictor_tokens if self._has_views else 0
         self._model, self._trained = build_model(
@@ -113,12 +117,16 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         forward_context = activation_offloading(cfg, self._model, self._device)
         embeddings = self._model.decoder.tok_embeddings
         self._replay = self._memory.build(
-            self._dataset, embed_dim=embeddings.embedding_dim, device=self._device
+            self._dataset,
+            embed_dim=embeddings.embedding_dim,
+            has_views=self._has_views,
+            device=self._device,
         )
         self._collator, self._replay_collator = pair_collators(
             cfg,
             tokenizer,
             views=views,
+            replay_views=self._memory.replayed_views(views, self._loss_fn.jepa_weight),
             num_predictor_tokens=num_predictor_tokens,
             vocab_size=embeddings.num_embeddings,
             trim=not self._on_cuda,
@@ -168,7 +176,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._device,
             forward_context=forward_context,
             stop_signals=self._stop_signals,
-            has_views=self._has_views,
             keep_gathered=not cfg.fsdp_reshard_after_forward,
         )
         self._optimizer = config.instantiate(
@@ -189,6 +196,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._run,
             self._device,
         )
+        self._averaged.start(self._model, state and state.get("averaged"))
         if state is None:
             self._memory.start(self._model, self._replay_collator)
         else:
@@ -213,7 +221,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
 
         # Replayed pairs: chosen by the new ones, never among them.
-        replayed, replay_totals, probe = None, StepTotals(0, 0, 0, 0), None
+        replayed, replay_totals, probe = None, StepTotals(), None
         if self._replay is not None:
             self._require_finite(new)
             ids = self._memory.ids(new.example_ids)
@@ -230,20 +238,23 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
                 batches, replay_totals, weight=self._replay.weight, last=True
             )
             if probe is not None:
-                probe.after_replay(replayed.loss, self._replay.weight)
+                probe.after_replay(replayed.loss, replayed.weight)
 
         # Update of the weights.
         grad_norm = self._clipped_grad_norm(new, replayed)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        self._averaged.update()
         self._lr_scheduler.step()
         if probe is not None:
             probe.after_update(partial(self._passes.loss, batches, replay_totals))
 
         # Update of the memory: refresh what was replayed, then store what is new.
         if self._replay is not None and replayed is not None:
-            self._replay.refresh(draw, replayed.jepa)
-            self._replay.write(ids, segments, addresses, new.jepa)
+            score = self._replay.score
+            self._replay.refresh(draw, replayed.scores(score))
+            self._replay.write(ids, segments, addresses, new.scores(score))
+            self._replay.adapt_weight(draw, new.token_loss, replayed.token_loss)
             self._memory.log_errors(self._run.steps + 1, new, draw, replayed)
 
         metrics = self._metrics(new, new_totals, replayed, replay_totals, grad_norm)
@@ -339,7 +350,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             new_totals,
             replayed,
             replay_totals,
-            replay_weight=0 if self._replay is None else self._replay.weight,
+            adapts_weight=self._replay is not None and self._replay.adapts_weight,
             has_views=self._has_views,
             world_size=self._world_size,
         )

@@ -38,7 +38,7 @@ MAY_IMPORT = {
     },
     # Run as commands.
     "demo": {"training_curve", "utils"},
-    "generate": {"configs", "evaluation", "training", "utils"},
+    "generate": {"checkpoints", "configs", "evaluation", "training", "utils"},
     "prompts": {"configs", "datasets", "utils"},
     "stats": {"datasets", "packing", "configs", "utils"},
     "training_curve": {"utils"},

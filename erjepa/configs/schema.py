@@ -120,6 +120,7 @@ class Run:
     clip_grad_norm: Positive | None = None
     optimizer: Optimizer
     lr_scheduler: LRScheduler
+    ema_decay: Annotated[float, AtLeast(0, excluded=True, below=1)] | None = None
     stop: Stop | None = None
 
     device: str | None = None
@@ -137,6 +138,7 @@ class Run:
     databases: str | None = None
     eval_split: Literal["test", "validation"] = "test"
     checkpoint_dir: str | list[str] | None = None
+    checkpoint: Literal["last", "ema", "both"] = "last"
     base_only: bool = False
     merged: bool = False
     alignment: bool = False
@@ -255,6 +257,7 @@ SYNONYMS = {
     "logging_steps": "log_every_n_steps",
     "gradient_checkpointing": "enable_activation_checkpointing",
     "resume": "resume_from_checkpoint",
+    **dict.fromkeys(("ema", "averaging_decay"), "ema_decay"),
     **dict.fromkeys(("gamma", "lm_weight"), "loss.lm_weight"),
     **dict.fromkeys(("lambda", "lbd", "jepa_weight"), "loss.jepa_weight"),
     "k": "num_predictor_tokens",

@@ -32,7 +32,7 @@ def find_run(run: Path) -> tuple[Path, Path]:
         if not found:
             raise FileNotFoundError(f"{run} holds no checkpoint; train one")
         return run / CONFIG, found[-1]
-    for folder in (run.absolute().parent, run.resolve().parent):
+    for folder in (*run.absolute().parents[:2], run.resolve().parent):
         if (folder / CONFIG).is_file():
             return folder / CONFIG, run
     raise FileNotFoundError(

@@ -17,6 +17,7 @@ from erjepa.experiment.config import (
     SO_FAR,
     TOKENS_OF,
     TRAINS_ON,
+    WEIGHTS,
     Experiment,
     as_arguments,
     config_of,
@@ -204,11 +205,13 @@ def evaluation_command(
     No paths: the base model.
     """
     checkpoints = [str(path) for path in paths]
+    weights = WEIGHTS[tuple(experiment.score_weights)]
     own = {
         "seed": cell.seed,
         "output_dir": str(folder),
         "alignment": experiment.alignment,
         **({} if experiment.score_on == "test" else {"eval_split": "validation"}),
+        **({} if weights == "last" else {"checkpoint": weights}),
         **experiment.evaluation,
         **({"checkpoint_dir": checkpoints} if checkpoints else {"base_only": True}),
     }

@@ -13,6 +13,8 @@ from erjepa.configs.schema import Run
 
 # Overrides that only the grid knows, and turns into keys of the recipe.
 TOKENS_OF, BATCH_SIZE_TIMES = "stop.tokens_of", "batch_size_times"
+# Of score_weights, what the evaluation's key `checkpoint` has to be.
+WEIGHTS = {("last",): "last", ("ema",): "ema", ("last", "ema"): "both"}
 TRAINS_ON = "trains_on"
 GRID_ONLY = (TOKENS_OF, BATCH_SIZE_TIMES, TRAINS_ON)
 # Of a sequence of datasets, what a method's run on one of them trains on besides it.
@@ -22,7 +24,7 @@ _ADDED = ("overrides", "evaluation", "budgets_of", "slurm")
 # What the grid itself sets for each run.
 _OWN = (
     "seed output_dir resume_from_checkpoint checkpoint_at_flops checkpoint_dir alignment "
-    "eval_split"
+    "eval_split checkpoint"
 ).split()
 
 
@@ -55,6 +57,8 @@ class Experiment:
             epochs.
         score_on (str): ``test``, or ``validation``: pairs held out of the training pairs,
             to choose settings by.
+        score_weights (Sequence[str]): which weights of each checkpoint: ``last``, ``ema`` (the
+            averaged ones, which need ``ema_decay``), or both.
         alignment (bool): whether predictions have the cosine of their pair.
         evaluation (Mapping[str, Any]): further overrides for the evaluation.
         report (Sequence[Any]): sections of the report.
@@ -81,6 +85,7 @@ class Experiment:
     continual: bool = False
     match: str = "epochs"
     score_on: str = "test"
+    score_weights: Sequence[str] = field(default_factory=lambda: ["last"])
     alignment: bool = False
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     report: Sequence[Any] = field(default_factory=list)
@@ -108,10 +113,19 @@ class Experiment:
             raise ValueError("match=flops needs budgets")
         if self.score_on not in ("test", "validation"):
             raise ValueError(f"score_on={self.score_on}: expected test or validation")
+        if tuple(self.score_weights) not in WEIGHTS:
+            raise ValueError(
+                f"score_weights={self.score_weights}: expected [last], [ema] or [last, ema]"
+            )
         if self.continual:
             if len(self.datasets) < 2:
                 raise ValueError(
                     "continual=True needs a sequence of datasets, two or more"
+                )
+            if list(self.score_weights) != ["last"]:
+                raise ValueError(
+                    f"score_weights={list(self.score_weights)}: continual=True scores the "
+                    "last weights, which the next dataset starts from; set it to [last]"
                 )
             if self.score_on != "test":
                 raise ValueError(
@@ -268,13 +282,18 @@ def _check_runs(experiment: Experiment, dataset: str) -> None:
     shared = {f"datasets: {dataset}": own, "overrides": experiment.overrides}
     for method, keys in experiment.methods.items():
         places = {f"methods: {method}": keys, **shared}
-        _check_run(config, places)
+        cfg = _check_run(config, places)
+        if "ema" in experiment.score_weights and cfg.ema_decay is None:
+            raise ValueError(
+                f"score_weights={list(experiment.score_weights)}: runs of {method} average "
+                "no weights; set overrides.ema_decay"
+            )
         if experiment.evaluation:
             _check_run(config, {"evaluation": experiment.evaluation, **places})
 
 
-def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check a run with overrides of several places, of which earlier ones win."""
+def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> DictConfig:
+    """The config of a run with overrides of several places, of which earlier ones win."""
     overrides: dict[str, Any] = {}
     for place, keys in reversed(list(places.items())):
         overrides |= keys
@@ -286,7 +305,7 @@ def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> None:
         overrides.pop(key, None)
     try:
         cfg = erjepa.configs.load(config, as_arguments(overrides))
-        erjepa.configs.complete(cfg)
+        return erjepa.configs.complete(cfg)
     except ValueError as error:
         said = [place for place, keys in places.items() if _names_any(error, keys)]
         raise ValueError(f"{(said or list(places))[0]}: {error}") from None

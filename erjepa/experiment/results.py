@@ -34,6 +34,7 @@ def result_of(
     overrides: Mapping[str, Any],
     path: Path,
     split: str = "test",
+    weights: str = "last",
     scored: Cell | None = None,
 ) -> Result:
     """What an experiment keeps of a checkpoint that was scored.
@@ -44,6 +45,7 @@ def result_of(
         overrides (Mapping[str, Any]): what set the method apart on the command line.
         path (Path): folder of the checkpoint; there is none of the base model.
         split (str): what was scored, ``test`` or ``validation``.
+        weights (str): which weights were, ``last`` or ``ema``.
         scored (Cell | None): of a sequence, the cell on whose dataset it was scored.
 
     Returns:
@@ -51,7 +53,9 @@ def result_of(
     """
     untrained = dict.fromkeys((*_PROGRESS, "train_seconds"), 0)
     progress = checkpoint.load_progress(path) if cell.datasets else untrained
-    name = path.name if split == "test" else f"{path.name}_{split}"
+    (folder,) = checkpoint.of_weights(path, weights)
+    name = checkpoint.score_name(folder)
+    name = name if split == "test" else f"{name}_{split}"
     dataset = (scored or cell).dataset
     scores = scores_dir(path.parent, cell, dataset) / "evaluation" / name
     summary = json.loads((scores / SUMMARY).read_text())
@@ -66,6 +70,7 @@ def result_of(
         seed=cell.seed,
         overrides=dict(overrides),
         checkpoint=path.name,
+        weights=weights,
         budget=progress.get("budget"),
         **{key: progress[key] for key in _PROGRESS},
         split=split,
@@ -100,6 +105,7 @@ def begin(output_dir: Path, experiment: Experiment) -> None:
     config = json.loads(json.dumps(experiment.as_dict()))
     if path.exists():
         begun = json.loads(path.read_text())["config"]
+        begun = {"score_weights": ["last"], **begun}  # older ones do not say
         if config["continual"] and list(begun["datasets"]) != list(config["datasets"]):
             raise ValueError(
                 f"{path} was begun with the sequence of datasets "

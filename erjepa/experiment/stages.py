@@ -71,9 +71,11 @@ def stages(
             overrides,
             path,
             experiment.score_on,
+            weights,
             scored=scored if experiment.continual else None,
         )
         for path in paths or [folder / "base"]
+        for weights in experiment.score_weights
         for scored in scored_as(experiment, cell)
     ]
     return [replace(result, of=len(results)) for result in results]

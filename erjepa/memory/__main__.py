@@ -109,12 +109,13 @@ def neighbors(reading: Reading, slot: int, top: int) -> list[str]:
     """A slot and those whose sources are most like its own, as lines of text.
 
     Raises:
-        ValueError: if there is no such slot.
+        ValueError: if there is no such slot, or the memory holds no addresses.
     """
     if not 0 <= slot < len(reading.slots):
         raise ValueError(
             f"--neighbors {slot}: the memory has slots 0 to {len(reading.slots) - 1}"
         )
+    _require_addresses(reading, f"--neighbors {slot}")
     found = Neighbors(reading.stored).of(slot, top)
     return [_line(reading.slots[slot]), *_with_cosines(reading, found)]
 
@@ -135,6 +136,7 @@ def like_prompt(
     """
     if not reading.slots:
         raise ValueError(f"--prompt: the memory in {reading.stored.folder} is empty")
+    _require_addresses(reading, "--prompt")
     # Only this needs the model, and what loads it.
     from erjepa.memory.prompt import prompt_embedding
 
@@ -143,6 +145,14 @@ def like_prompt(
     return _with_cosines(
         reading, Neighbors(reading.stored).of_embedding(embedding, top)
     )
+
+
+def _require_addresses(reading: Reading, option: str) -> None:
+    if not reading.stored.has_addresses:
+        raise ValueError(
+            f"{option}: the memory holds no addresses; its run replayed by token loss, with "
+            "a selection that needs none"
+        )
 
 
 def _with_cosines(reading: Reading, found: Iterable[tuple[int, float]]) -> list[str]:

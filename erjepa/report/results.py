@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
@@ -34,6 +35,9 @@ class Results:
                 not matched in compute, after its epochs or tokens; of a sequence of
                 datasets only after the last of them
 
+    Where several kinds of weights of each checkpoint were scored (``score_weights``), they are
+    those of the first kind; :meth:`of_weights` has those of another.
+
     Args:
         output (Path): the experiment's output folder.
         config (Mapping[str, Any] | None): its config; None: as ``experiment.json`` has it.
@@ -59,7 +63,17 @@ class Results:
         self.methods: list[str] = list(self.config["methods"])
         self.seeds: list[int] = list(self.config["seeds"])
         self.budgets: list[float] = sorted(self.config.get("budgets") or [])
-        self.runs = self._runs()
+        kinds = self.config.get("score_weights") or ["last"]
+        scored = {result.weights for result in read_results(output)}
+        # Kinds of weights that there are results of.
+        self.weights: list[str] = [w for w in kinds if w in scored] or kinds[:1]
+        self.runs = self._runs(self.weights[0])
+
+    def of_weights(self, weights: str) -> "Results":
+        """The same results of one kind of weights, ``last`` or ``ema``."""
+        other = copy(self)
+        other.runs = self._runs(weights)
+        return other
 
     def own(self, method: str) -> dict[str, Any]:
         """Config keys that a method sets."""
@@ -206,9 +220,10 @@ class Results:
             raise Unavailable(f"no seed is finished of all of {', '.join(methods)}")
         return self.predictions(_select(shared, seed=self.seeds))
 
-    def _runs(self) -> pd.DataFrame:
+    def _runs(self, weights: str) -> pd.DataFrame:
         columns = [field.name for field in fields(Result)]
         rows = pd.DataFrame(read_results(self.output), columns=columns)
+        rows = rows[rows.weights == weights]
         # Of a checkpoint that was scored twice the last counts.
         rows = rows.drop_duplicates(["cell", "dataset", "checkpoint"], keep="last")
         rows = rows.astype({"accuracy": float, "budget": float}).sort_values(

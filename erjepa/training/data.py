@@ -228,6 +228,7 @@ def pair_collators(
     tokenizer: Transform,
     *,
     views: Views,
+    replay_views: Views,
     num_predictor_tokens: int,
     vocab_size: int,
     trim: bool,
@@ -237,7 +238,8 @@ def pair_collators(
     Args:
         cfg (DictConfig): config of the run.
         tokenizer (Transform): of the model.
-        views (Views): layout of the views, or ``none``.
+        views (Views): layout of the views of new pairs, or ``none``.
+        replay_views (Views): of replayed ones.
         num_predictor_tokens (int): k.
         vocab_size (int): of the model.
         trim (bool): cut rows to their longest.
@@ -250,7 +252,7 @@ def pair_collators(
     )
     new, replay = (
         PairCollator(
-            views=views,
+            views=layout,
             predictor_ids=predictor_ids,
             pad_id=tokenizer.pad_id,
             row_length=cfg.row_length,
@@ -258,7 +260,7 @@ def pair_collators(
             trim=trim,
             train_end_of_turn=cfg.train_end_of_turn in ("all", path),
         )
-        for path in ("new", "replay")
+        for path, layout in (("new", views), ("replay", replay_views))
     )
     return new, replay
 

@@ -24,7 +24,7 @@ def step_metrics(
     replayed: PassResult | None,
     replay_totals: StepTotals,
     *,
-    replay_weight: float,
+    adapts_weight: bool,
     has_views: bool,
     world_size: int,
 ) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def step_metrics(
         new_totals (StepTotals): of the new pairs.
         replayed (PassResult | None): of the replayed pairs.
         replay_totals (StepTotals): of the replayed pairs.
-        replay_weight (float): :math:`\\beta`.
+        adapts_weight (bool): whether :math:`\\beta` does, and is logged.
         has_views (bool): whether pairs have embeddings.
         world_size (int): number of ranks.
 
@@ -58,10 +58,13 @@ def step_metrics(
         metrics["jepa_loss"] = new.jepa.mean()
         metrics["cosine_paired"] = new.cosine_paired
         metrics["cosine_shuffled"] = new.cosine_shuffled
+    if replayed is not None and adapts_weight:
+        metrics["replay_weight"] = replayed.weight
     if replayed is not None and replay_totals.pairs:
-        metrics["loss"] = new.loss + replay_weight * replayed.loss
+        metrics["loss"] = new.loss + replayed.weight * replayed.loss
         metrics["replay_lm_loss"] = replayed.lm.sum() / replay_totals.labels
-        metrics["replay_jepa_loss"] = replayed.jepa.mean()
+        if replay_totals.views:
+            metrics["replay_jepa_loss"] = replayed.jepa.mean()
     return metrics
 
 

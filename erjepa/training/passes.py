@@ -26,12 +26,21 @@ from erjepa.training.signals import StopSignals
 
 
 class StepTotals(NamedTuple):
-    """Totals of one pass of a step, over all ranks and micro-batches."""
+    """Totals of one pass of a step, over all ranks and micro-batches.
 
-    labels: int
-    pairs: int
-    tokens: int
-    flops: int
+    Args:
+        labels (int): tokens that the next-token loss predicts.
+        pairs (int): pairs.
+        tokens (int): tokens that are computed.
+        flops (int): operations.
+        views (int): pairs with embeddings: all, or none.
+    """
+
+    labels: int = 0
+    pairs: int = 0
+    tokens: int = 0
+    flops: int = 0
+    views: int = 0
 
 
 class PassResult(NamedTuple):
@@ -41,19 +50,32 @@ class PassResult(NamedTuple):
         example_ids (Tensor): int64 [B].
         loss (Tensor): weighted loss of the pass, scalar.
         lm (Tensor): cross-entropy summed over each pair's labels, [B].
+        labels (Tensor): how many labels each pair has, float32, [B].
         jepa (Tensor): :math:`d(p, z^a)` of each pair, [B], or [0] without views.
         source (Tensor): :math:`z^u`, [B, H] or [0, H].
         cosine_paired (Tensor): mean cosine of :math:`p_i` and :math:`z^a_i`, scalar.
         cosine_shuffled (Tensor): mean cosine of :math:`p_i` and :math:`z^a_{i+1}`, scalar.
+        weight (float): of the pass in the loss of the step.
     """
 
     example_ids: Tensor
     loss: Tensor
     lm: Tensor
+    labels: Tensor
     jepa: Tensor
     source: Tensor
     cosine_paired: Tensor
     cosine_shuffled: Tensor
+    weight: float = 1.0
+
+    @property
+    def token_loss(self) -> Tensor:
+        """Cross-entropy a label, over all pairs, scalar."""
+        return self.lm.sum() / self.labels.sum().clamp(min=1)
+
+    def scores(self, kind: str) -> Tensor:
+        """What the memory scores pairs by, [B]: ``jepa``, or ``lm``, cross-entropy a label."""
+        return self.jepa if kind == "jepa" else self.lm / self.labels.clamp(min=1)
 
     def non_finite_ids(self) -> Tensor:
         """Examples whose loss is not finite."""
@@ -70,7 +92,8 @@ class PassOutput(NamedTuple):
         order (Tensor): place of each pair among those of this rank in the pass, [n].
         example_ids (Tensor): int64 [n].
         loss (Tensor): its share of the pass's weighted loss, scalar.
-        lm (Tensor): as in :class:`PassResult`, [n].
+        lm (Tensor): as in :class:`PassResult`, [n], and
+        labels (Tensor): likewise.
         views (Tensor): :math:`z^u`, :math:`p` and :math:`z^a`, [n, 3, H], or [0, 3, H].
     """
 
@@ -78,6 +101,7 @@ class PassOutput(NamedTuple):
     example_ids: Tensor
     loss: Tensor
     lm: Tensor
+    labels: Tensor
     views: Tensor
 
 
@@ -111,10 +135,14 @@ def gather_pass(
     views = [output.views for output in outputs]
     all_views = gathered(views) if has_views else torch.cat(views)
     source, predicted, target = all_views.unbind(dim=1)
+    lm, labels = gathered(
+        [torch.stack([output.lm, output.labels], dim=1) for output in outputs]
+    ).unbind(dim=1)
     return PassResult(
         example_ids=gathered([output.example_ids for output in outputs]),
         loss=all_reduce_sum(torch.stack([output.loss for output in outputs]).sum()),
-        lm=gathered([output.lm for output in outputs]),
+        lm=lm,
+        labels=labels,
         jepa=distance(predicted, target),
         source=source,
         cosine_paired=1 - cosine_distance(predicted, target).mean(),
@@ -131,7 +159,6 @@ class Passes:
         device (torch.device): device of the run.
         forward_context (AbstractContextManager[Any]): entered for every forward pass.
         stop_signals (StopSignals): which :meth:`totals` gathers.
-        has_views (bool): whether pairs have embeddings.
         keep_gathered (bool): keep sharded weights gathered over the micro-batches of a step.
     """
 
@@ -143,7 +170,6 @@ class Passes:
         *,
         forward_context: AbstractContextManager[Any],
         stop_signals: StopSignals,
-        has_views: bool,
         keep_gathered: bool,
     ) -> None:
         self._model = model
@@ -151,7 +177,6 @@ class Passes:
         self._device = device
         self._forward_context = forward_context
         self._stop_signals = stop_signals
-        self._has_views = has_views
         self._keep_gathered = keep_gathered
         self._count_flops = StepFlops(model.decoder)
         self._gradient_scale = gradient_scale(device)
@@ -159,10 +184,13 @@ class Passes:
     def totals(self, batches: list[PackedBatch]) -> StepTotals:
         """What all ranks hold, who learn with it whether one of them was told to stop."""
         counts = [
-            (b.num_labels, b.num_pairs, b.num_tokens, self._count_flops(b), 0)
+            (
+                *(b.num_labels, b.num_pairs, b.num_tokens, self._count_flops(b)),
+                *(b.source_pos.numel(), 0),
+            )
             for b in batches
         ]
-        counts.append((0, 0, 0, 0, self._stop_signals.vote()))
+        counts.append((0, 0, 0, 0, 0, self._stop_signals.vote()))
         # On the CPU, so that nothing waits for the device.
         total = torch.tensor(counts, dtype=torch.int64).sum(dim=0)
         *totals, votes = all_reduce_sum(total).tolist()
@@ -202,21 +230,27 @@ class Passes:
                 loss, pair_losses = self._loss_of(output, batch, totals)
             (loss * weight * self._gradient_scale).backward()
             views = torch.stack(output[1:], dim=1).detach().float()
+            lm = pair_losses.lm
+            labels = torch.zeros_like(lm).index_add(
+                0, batch.label_pair, torch.ones_like(batch.labels, dtype=lm.dtype)
+            )
             outputs.append(
                 PassOutput(
                     batch.order,
                     batch.example_ids,
                     loss.detach(),
-                    pair_losses.lm,
+                    lm,
+                    labels,
                     views,
                 )
             )
-        return gather_pass(
+        result = gather_pass(
             outputs,
             totals.pairs,
-            has_views=self._has_views,
+            has_views=totals.views > 0,
             distance=self._loss_fn.distance,
         )
+        return result._replace(weight=weight)
 
     @torch.no_grad()
     def loss(self, batches: list[PackedBatch], totals: StepTotals) -> Tensor:
