@@ -98,8 +98,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         views = cfg.views
         if self._loss_fn.jepa_weight == 0 and not self._memory.is_on:
             views = "none"  # plain SFT: nothing reads the embeddings of the views
-        self._has_views = views != "none"
-        num_predictor_tokens = cfg.num_predictor_tokens if self._has_views else 0
+        num_predictor_tokens = 0 if views == "none" else cfg.num_predictor_tokens
         self._model, self._trained = build_model(
             cfg,
             dtype=self._dtype,
@@ -165,7 +164,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._device,
             forward_context=forward_context,
             stop_signals=self._stop_signals,
-            has_views=self._has_views,
             keep_gathered=not cfg.fsdp_reshard_after_forward,
         )
         self._optimizer = config.instantiate(
@@ -218,7 +216,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
 
         # Replayed pairs: chosen by the new ones, never among them.
-        replayed, replay_totals, probe = None, StepTotals(0, 0, 0, 0), None
+        replayed, replay_totals, probe = None, StepTotals(), None
         if self._replay is not None:
             self._require_finite(new)
             ids = self._memory.ids(new.example_ids)
@@ -360,7 +358,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             replayed,
             replay_totals,
             replay_weight=0 if self._replay is None else self._replay.weight,
-            has_views=self._has_views,
             world_size=self._world_size,
         )
         self._run.count(

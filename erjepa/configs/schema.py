@@ -35,6 +35,16 @@ Model = Annotated[
 ]
 Checkpointer = Annotated[Mapping, Component(given=("output_dir",))]
 Dataset = Annotated[Mapping, Component(positional=1, may_be_list=True)]
+Loss = Annotated[
+    Mapping,
+    Component(
+        arguments={
+            "lm_weight": NotNegative,
+            "jepa_weight": NotNegative,
+            "temperature": Positive,
+        }
+    ),
+]
 Optimizer = Annotated[
     Mapping,
     Component(positional=1, arguments={"lr": NotNegative, "weight_decay": NotNegative}),
@@ -103,7 +113,7 @@ class Run:
     skip_too_long: bool = False
     num_workers: Whole = 0
 
-    loss: AnyComponent
+    loss: Loss
     num_predictor_tokens: Whole = 1
     predictor_tokens: list[str] | None = None
     train_predictor_tokens: bool = True
@@ -227,6 +237,8 @@ SYNONYMS = {
     "resume": "resume_from_checkpoint",
     **dict.fromkeys(("gamma", "lm_weight"), "loss.lm_weight"),
     **dict.fromkeys(("lambda", "lbd", "jepa_weight"), "loss.jepa_weight"),
+    **dict.fromkeys(("temperature", "tau"), "loss.temperature"),
+    "distance": "loss.distance",
     "k": "num_predictor_tokens",
     **dict.fromkeys(("beta", "replay_weight"), "replay.weight"),
     **dict.fromkeys(("R", "replay_budget"), "replay.budget"),

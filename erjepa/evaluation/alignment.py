@@ -8,7 +8,7 @@ from torchtune.modules import TransformerDecoder
 
 from erjepa.datasets import Pair
 from erjepa.objective.decoder import PackedDecoder
-from erjepa.objective.loss import cosine_distance
+from erjepa.objective.distances import cosine_distance
 from erjepa.packing import PairCollator
 
 

@@ -23,7 +23,7 @@ from erjepa.tasks.score import (
     score_predictions,
 )
 from erjepa.tasks.task import Task
-from erjepa.training.distributed import all_reduce_sum
+from erjepa.training.distributed import all_reduce_sum, gather_interleaved
 from erjepa.training.gathered import gathered
 
 
@@ -55,6 +55,7 @@ class HeldOutLoss:
         # As many on every rank: a forward pass of a sharded model takes them all.
         self._batches = collator.split(mine, -(-most // batch_size))
         self._has_views = collator.views != "none"
+        self._num_pairs = len(ids)
         self._loss_fn = loss_fn
         self._device = device
 
@@ -67,17 +68,24 @@ class HeldOutLoss:
 
         Returns:
             dict[str, float]: ``val_lm_loss``, nats a label; with views ``val_jepa_loss``, the
-            mean distance; ``val_loss``, their weighted sum. The same on every rank.
+            mean distance, where InfoNCE contrasts all held-out pairs; ``val_loss``, their
+            weighted sum. The same on every rank.
         """
         sums = torch.zeros(4, dtype=torch.float64, device=self._device)
+        views = []
         for batch in self._batches:
             batch = batch.to(self._device)
-            _, losses = self._loss_fn(model(batch), batch, 1, 1)
+            output = model(batch)
+            _, losses = self._loss_fn(output, batch, 1, 1)
+            views.append(torch.stack([output.predicted, output.target], dim=1))
             sums[:2] += torch.stack([losses.lm.sum(), losses.jepa.sum()])
             sums[2:] += sums.new_tensor([batch.num_labels, batch.num_pairs])
         lm, jepa, labels, pairs = all_reduce_sum(sums).tolist()
         metrics = {"val_loss": self._loss_fn.lm_weight * lm / labels}
         metrics["val_lm_loss"] = lm / labels
+        if self._has_views and self._loss_fn.is_contrastive:
+            all_views = gather_interleaved(torch.cat(views), self._num_pairs)
+            jepa = self._loss_fn.distance(*all_views.unbind(dim=1)).sum().item()
         if self._has_views:
             metrics["val_jepa_loss"] = jepa / pairs
             metrics["val_loss"] += self._loss_fn.jepa_weight * jepa / pairs

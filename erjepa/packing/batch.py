@@ -59,6 +59,11 @@ class PackedBatch:
         return self.example_ids.numel()
 
     @property
+    def num_views(self) -> int:
+        """Number of pairs whose embeddings are read: n, or 0 without views."""
+        return self.source_pos.numel()
+
+    @property
     def num_labels(self) -> int:
         """Number of labels, c: those of every pair, shared or not."""
         return self.labels.numel()

@@ -25,7 +25,6 @@ def step_metrics(
     replay_totals: StepTotals,
     *,
     replay_weight: float,
-    has_views: bool,
     world_size: int,
 ) -> dict[str, Any]:
     """The objective of a step, its terms, and what the step processed.
@@ -36,7 +35,6 @@ def step_metrics(
         replayed (PassResult | None): of the replayed pairs.
         replay_totals (StepTotals): of the replayed pairs.
         replay_weight (float): :math:`\\beta`.
-        has_views (bool): whether pairs have embeddings.
         world_size (int): number of ranks.
 
     Returns:
@@ -54,7 +52,7 @@ def step_metrics(
         "pairs_per_second": new_totals.pairs,
         "step_flops": new_totals.flops + replay_totals.flops,
     }
-    if has_views:
+    if new_totals.views:
         metrics["jepa_loss"] = new.jepa.mean()
         metrics["cosine_paired"] = new.cosine_paired
         metrics["cosine_shuffled"] = new.cosine_shuffled

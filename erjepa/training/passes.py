@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from erjepa.objective import (
@@ -21,17 +23,23 @@ from erjepa.training.distributed import (
     gather_interleaved,
     gradient_scale,
 )
+from erjepa.training.random_state import random_state, set_random_state
 from erjepa.training.sharding import set_last_backward
 from erjepa.training.signals import StopSignals
+from erjepa.training.whole_pass import WholePassTerm
 
 
 class StepTotals(NamedTuple):
-    """Totals of one pass of a step, over all ranks and micro-batches."""
+    """Totals of one pass of a step, over all ranks and micro-batches.
 
-    labels: int
-    pairs: int
-    tokens: int
-    flops: int
+    Of ``pairs`` those with embeddings are ``views``: all of them, or none.
+    """
+
+    labels: int = 0
+    pairs: int = 0
+    tokens: int = 0
+    flops: int = 0
+    views: int = 0
 
 
 class PassResult(NamedTuple):
@@ -90,9 +98,6 @@ def gather_pass(
 ) -> PassResult:
     """Put the pairs of a pass back into batch order, on every rank.
 
-    Packing has put a rank's pairs into rows that share most; the pairs were dealt to the ranks
-    in turn.
-
     Args:
         outputs (list[PassOutput]): of this rank's micro-batches, in order.
         num_pairs (int): B, over all ranks.
@@ -103,10 +108,10 @@ def gather_pass(
     Returns:
         PassResult: the same on every rank.
     """
-    in_order = torch.cat([output.order for output in outputs]).argsort()
+    orders = [output.order for output in outputs]
 
     def gathered(parts: list[Tensor]) -> Tensor:
-        return gather_interleaved(torch.cat(parts)[in_order], num_pairs)
+        return _in_batch_order(parts, orders, num_pairs)
 
     views = [output.views for output in outputs]
     all_views = gathered(views) if has_views else torch.cat(views)
@@ -122,6 +127,18 @@ def gather_pass(
     )
 
 
+def _in_batch_order(
+    parts: list[Tensor], orders: list[Tensor], num_pairs: int
+) -> Tensor:
+    """What micro-batches have of their pairs, for all pairs of all ranks.
+
+    Packing has put a rank's pairs into rows that share most; the pairs were dealt to the ranks
+    in turn.
+    """
+    in_order = torch.cat(orders).argsort()
+    return gather_interleaved(torch.cat(parts)[in_order], num_pairs)
+
+
 class Passes:
     """Runs the passes of a step, each over its micro-batches.
 
@@ -131,7 +148,6 @@ class Passes:
         device (torch.device): device of the run.
         forward_context (AbstractContextManager[Any]): entered for every forward pass.
         stop_signals (StopSignals): which :meth:`totals` gathers.
-        has_views (bool): whether pairs have embeddings.
         keep_gathered (bool): keep sharded weights gathered over the micro-batches of a step.
     """
 
@@ -143,7 +159,6 @@ class Passes:
         *,
         forward_context: AbstractContextManager[Any],
         stop_signals: StopSignals,
-        has_views: bool,
         keep_gathered: bool,
     ) -> None:
         self._model = model
@@ -151,23 +166,34 @@ class Passes:
         self._device = device
         self._forward_context = forward_context
         self._stop_signals = stop_signals
-        self._has_views = has_views
         self._keep_gathered = keep_gathered
         self._count_flops = StepFlops(model.decoder)
         self._gradient_scale = gradient_scale(device)
+        self._embed_dim = model.decoder.tok_embeddings.embedding_dim
 
     def totals(self, batches: list[PackedBatch]) -> StepTotals:
         """What all ranks hold, who learn with it whether one of them was told to stop."""
-        counts = [
-            (b.num_labels, b.num_pairs, b.num_tokens, self._count_flops(b), 0)
-            for b in batches
-        ]
-        counts.append((0, 0, 0, 0, self._stop_signals.vote()))
+        counts = [(*self._counts(batch, len(batches)), 0) for batch in batches]
+        counts.append((*StepTotals(), self._stop_signals.vote()))
         # On the CPU, so that nothing waits for the device.
         total = torch.tensor(counts, dtype=torch.int64).sum(dim=0)
         *totals, votes = all_reduce_sum(total).tolist()
         self._stop_signals.agree(votes)
-        return StepTotals(*totals)
+        found = StepTotals(*totals)
+        of_whole = self._loss_fn.whole_flops(found.views, self._embed_dim)
+        return found._replace(flops=found.flops + of_whole)
+
+    def _counts(self, batch: PackedBatch, num_batches: int) -> StepTotals:
+        flops = self._count_flops(batch)
+        if num_batches > 1 and batch.num_views and self._loss_fn.looks_at_all:
+            flops += self._count_flops.forward(batch)
+        return StepTotals(
+            labels=batch.num_labels,
+            pairs=batch.num_pairs,
+            tokens=batch.num_tokens,
+            flops=flops,
+            views=batch.num_views,
+        )
 
     def forward_backward(
         self,
@@ -189,7 +215,11 @@ class Passes:
         Returns:
             PassResult: the same on every rank.
         """
-        outputs = []
+        outputs: list[PassOutput] = []
+        looks_at_all = self._loss_fn.looks_at_all and totals.views > 0
+        whole = None
+        if looks_at_all and len(batches) > 1:
+            whole = self._whole(*self._embed(batches), totals.pairs)
         for i, batch in enumerate(batches):
             set_last_backward(
                 self._model,
@@ -200,21 +230,25 @@ class Passes:
             with self._forward_context:
                 output = self._model(batch)
                 loss, pair_losses = self._loss_of(output, batch, totals)
+                views = _views(output)
+                if looks_at_all:
+                    if whole is None:  # this micro-batch is all that the rank has
+                        whole = self._whole([views], [batch.order], totals.pairs)
+                    loss = loss + whole.share(views, _places(batch))
             (loss * weight * self._gradient_scale).backward()
-            views = torch.stack(output[1:], dim=1).detach().float()
             outputs.append(
                 PassOutput(
                     batch.order,
                     batch.example_ids,
                     loss.detach(),
                     pair_losses.lm,
-                    views,
+                    views.detach(),
                 )
             )
         return gather_pass(
             outputs,
             totals.pairs,
-            has_views=self._has_views,
+            has_views=totals.views > 0,
             distance=self._loss_fn.distance,
         )
 
@@ -222,12 +256,52 @@ class Passes:
     def loss(self, batches: list[PackedBatch], totals: StepTotals) -> Tensor:
         """Loss of a pass without its gradient, scalar, the same on every rank."""
         loss = torch.zeros((), device=self._device)
+        views, orders = [], []
         for batch in batches:
             batch = batch.to(self._device)
-            loss += self._loss_of(self._model(batch), batch, totals)[0]
-        return all_reduce_sum(loss)
+            output = self._model(batch)
+            loss += self._loss_of(output, batch, totals)[0]
+            views.append(_views(output))
+            orders.append(batch.order)
+        loss = all_reduce_sum(loss)
+        if self._loss_fn.looks_at_all and totals.views:
+            loss += self._whole(views, orders, totals.pairs).value
+        return loss
+
+    @torch.no_grad()
+    def _embed(self, batches: list[PackedBatch]) -> tuple[list[Tensor], list[Tensor]]:
+        """Embeddings and order of each micro-batch, under the dropout of the pass to come."""
+        state = random_state(self._device)
+        views, orders = [], []
+        for batch in batches:
+            batch = batch.to(self._device)
+            output = self._model(replace(batch, label_pos=batch.label_pos[:0]))
+            views.append(_views(output))
+            orders.append(batch.order)
+        set_random_state(state, self._device)
+        return views, orders
+
+    def _whole(
+        self, views: list[Tensor], orders: list[Tensor], num_pairs: int
+    ) -> WholePassTerm:
+        """What the loss of all pairs has beyond its parts, the same on every rank."""
+        parts = [part.detach() for part in views]
+        return WholePassTerm.of(
+            lambda views: self._loss_fn.whole(*views.unbind(dim=1)[1:]),
+            _in_batch_order(parts, orders, num_pairs),
+        )
 
     def _loss_of(
         self, output: PackedOutput, batch: PackedBatch, totals: StepTotals
     ) -> tuple[Tensor, PairLosses]:
         return self._loss_fn(output, batch, max(totals.labels, 1), max(totals.pairs, 1))
+
+
+def _views(output: PackedOutput) -> Tensor:
+    """:math:`z^u`, :math:`p` and :math:`z^a` in float32, [n, 3, H]."""
+    return torch.stack(output[1:], dim=1).float()
+
+
+def _places(batch: PackedBatch) -> Tensor:
+    """Of the pairs of a micro-batch of this rank among those of the pass."""
+    return batch.order * dist.get_world_size() + dist.get_rank()
