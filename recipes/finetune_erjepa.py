@@ -77,6 +77,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._batch_size = cfg.batch_size
         self._save_every_n_steps = cfg.save_every_n_steps
         self._eval_every_n_steps = cfg.eval_every_n_steps
+        self._log_collapse = cfg.log_collapse
         self._probe_every_n_steps = cfg.log_replay_gradients_every_n_steps
         clip_grad_norm = cfg.clip_grad_norm
         self._clip_grad_norm = float(
@@ -98,7 +99,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         views = cfg.views
         if self._loss_fn.jepa_weight == 0 and not self._memory.is_on:
             views = "none"  # plain SFT: nothing reads the embeddings of the views
-        num_predictor_tokens = 0 if views == "none" else cfg.num_predictor_tokens
+        has_predictor = views in ("shared", "standalone")
+        num_predictor_tokens = cfg.num_predictor_tokens if has_predictor else 0
         self._model, self._trained = build_model(
             cfg,
             dtype=self._dtype,
@@ -120,7 +122,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             trim=not self._on_cuda,
         )
         self._sampler, self._dataloader, self._held_out = training_pairs(
-            cfg, self._dataset, self._collator, pin_memory=self._on_cuda
+            cfg,
+            self._dataset,
+            self._collator,
+            jepa_every=self._loss_fn.jepa_every,
+            pin_memory=self._on_cuda,
         )
         self._validation = None
         if self._held_out:
@@ -211,13 +217,14 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         """
         # New pairs.
         is_probed = self._is_time_to_probe()
+        replays = self._replay is not None and new_totals.views > 0
         new = self._passes.forward_backward(
-            batches, new_totals, last=self._replay is None or is_probed
+            batches, new_totals, last=not replays or is_probed
         )
 
         # Replayed pairs: chosen by the new ones, never among them.
         replayed, replay_totals, probe = None, StepTotals(), None
-        if self._replay is not None:
+        if self._replay is not None and replays:
             self._require_finite(new)
             ids = self._memory.ids(new.example_ids)
             segments = [self._dataset[i].segments for i in new.example_ids.tolist()]
@@ -262,6 +269,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         batches = self._replay_collator.split(
             pairs[self._rank :: self._world_size],
             max(-(-largest_share // self._batch_size), 1),
+            self._run.steps,
         )
         return [batch.pin_memory() if self._on_cuda else batch for batch in batches]
 
@@ -309,7 +317,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def _train_epoch(self) -> None:
         run = self._run
-        self._sampler.set_position(run.epoch, run.step_in_epoch)
+        self._sampler.set_position(run.epoch, run.step_in_epoch, run.steps)
         steps = iter(self._dataloader)
         self._metrics_log.start(run)
         for _ in range(run.step_in_epoch, run.steps_per_epoch):
@@ -358,6 +366,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             replayed,
             replay_totals,
             replay_weight=0 if self._replay is None else self._replay.weight,
+            log_collapse=self._log_collapse,
             world_size=self._world_size,
         )
         self._run.count(

@@ -25,6 +25,7 @@ from erjepa.tasks.score import (
 from erjepa.tasks.task import Task
 from erjepa.training.distributed import all_reduce_sum, gather_interleaved
 from erjepa.training.gathered import gathered
+from erjepa.training.passes import stack_views, unstack_views
 
 
 class HeldOutLoss:
@@ -77,7 +78,7 @@ class HeldOutLoss:
             batch = batch.to(self._device)
             output = model(batch)
             _, losses = self._loss_fn(output, batch, 1, 1)
-            views.append(torch.stack([output.predicted, output.target], dim=1))
+            views.append(stack_views(output))
             sums[:2] += torch.stack([losses.lm.sum(), losses.jepa.sum()])
             sums[2:] += sums.new_tensor([batch.num_labels, batch.num_pairs])
         lm, jepa, labels, pairs = all_reduce_sum(sums).tolist()
@@ -85,7 +86,8 @@ class HeldOutLoss:
         metrics["val_lm_loss"] = lm / labels
         if self._has_views and self._loss_fn.is_contrastive:
             all_views = gather_interleaved(torch.cat(views), self._num_pairs)
-            jepa = self._loss_fn.distance(*all_views.unbind(dim=1)).sum().item()
+            _, predicted, target = unstack_views(all_views)
+            jepa = self._loss_fn.errors(predicted, target).sum().item()
         if self._has_views:
             metrics["val_jepa_loss"] = jepa / pairs
             metrics["val_loss"] += self._loss_fn.jepa_weight * jepa / pairs

@@ -1,5 +1,6 @@
 """The objective: a decoder that reads packed pairs, the losses on its output, their cost."""
 
+from erjepa.objective.collapse import rankme, retrieval_at_1
 from erjepa.objective.decoder import PackedDecoder, PackedOutput
 from erjepa.objective.distances import cosine_distance
 from erjepa.objective.flops import StepFlops
@@ -12,4 +13,6 @@ __all__ = [
     "PairLosses",
     "StepFlops",
     "cosine_distance",
+    "rankme",
+    "retrieval_at_1",
 ]

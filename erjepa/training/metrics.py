@@ -9,6 +9,7 @@ from torch import Tensor
 from torchtune import config, training, utils
 from tqdm import tqdm
 
+from erjepa.objective import rankme, retrieval_at_1
 from erjepa.training.passes import PassResult, StepTotals
 from erjepa.training.progress import RunProgress
 
@@ -25,6 +26,7 @@ def step_metrics(
     replay_totals: StepTotals,
     *,
     replay_weight: float,
+    log_collapse: bool,
     world_size: int,
 ) -> dict[str, Any]:
     """The objective of a step, its terms, and what the step processed.
@@ -35,6 +37,7 @@ def step_metrics(
         replayed (PassResult | None): of the replayed pairs.
         replay_totals (StepTotals): of the replayed pairs.
         replay_weight (float): :math:`\\beta`.
+        log_collapse (bool): whether to measure the rank of the new pairs' embeddings.
         world_size (int): number of ranks.
 
     Returns:
@@ -56,6 +59,9 @@ def step_metrics(
         metrics["jepa_loss"] = new.jepa.mean()
         metrics["cosine_paired"] = new.cosine_paired
         metrics["cosine_shuffled"] = new.cosine_shuffled
+        if log_collapse:
+            metrics["rankme"] = rankme(new.target[0])
+            metrics["retrieval_at_1"] = retrieval_at_1(new.predicted[0], new.target[0])
     if replayed is not None and replay_totals.pairs:
         metrics["loss"] = new.loss + replay_weight * replayed.loss
         metrics["replay_lm_loss"] = replayed.lm.sum() / replay_totals.labels

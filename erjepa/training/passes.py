@@ -32,7 +32,8 @@ from erjepa.training.whole_pass import WholePassTerm
 class StepTotals(NamedTuple):
     """Totals of one pass of a step, over all ranks and micro-batches.
 
-    Of ``pairs`` those with embeddings are ``views``: all of them, or none.
+    Of ``pairs`` those with embeddings are ``views``: all of them, or none. The sum of their
+    example ids seeds what is drawn for the pass, the same however it is cut.
     """
 
     labels: int = 0
@@ -40,6 +41,7 @@ class StepTotals(NamedTuple):
     tokens: int = 0
     flops: int = 0
     views: int = 0
+    sum_of_ids: int = 0
 
 
 class PassResult(NamedTuple):
@@ -51,6 +53,8 @@ class PassResult(NamedTuple):
         lm (Tensor): cross-entropy summed over each pair's labels, [B].
         jepa (Tensor): :math:`d(p, z^a)` of each pair, [B], or [0] without views.
         source (Tensor): :math:`z^u`, [B, H] or [0, H].
+        predicted (Tensor): :math:`p`, [m, B, H] or [m, 0, H].
+        target (Tensor): what it is compared with, :math:`z^a`, of the same shape.
         cosine_paired (Tensor): mean cosine of :math:`p_i` and :math:`z^a_i`, scalar.
         cosine_shuffled (Tensor): mean cosine of :math:`p_i` and :math:`z^a_{i+1}`, scalar.
     """
@@ -60,6 +64,8 @@ class PassResult(NamedTuple):
     lm: Tensor
     jepa: Tensor
     source: Tensor
+    predicted: Tensor
+    target: Tensor
     cosine_paired: Tensor
     cosine_shuffled: Tensor
 
@@ -79,7 +85,7 @@ class PassOutput(NamedTuple):
         example_ids (Tensor): int64 [n].
         loss (Tensor): its share of the pass's weighted loss, scalar.
         lm (Tensor): as in :class:`PassResult`, [n].
-        views (Tensor): :math:`z^u`, :math:`p` and :math:`z^a`, [n, 3, H], or [0, 3, H].
+        views (Tensor): its embeddings, see :func:`stack_views`, [n, V, H], or [0, V, H].
     """
 
     order: Tensor
@@ -94,7 +100,7 @@ def gather_pass(
     num_pairs: int,
     *,
     has_views: bool,
-    distance: Callable[[Tensor, Tensor], Tensor],
+    errors: Callable[[Tensor, Tensor], Tensor],
 ) -> PassResult:
     """Put the pairs of a pass back into batch order, on every rank.
 
@@ -102,8 +108,8 @@ def gather_pass(
         outputs (list[PassOutput]): of this rank's micro-batches, in order.
         num_pairs (int): B, over all ranks.
         has_views (bool): whether pairs have embeddings.
-        distance (Callable[[Tensor, Tensor], Tensor]): :math:`d(p, z)` of the loss, [B, H] and
-            [B, H] to [B].
+        errors (Callable[[Tensor, Tensor], Tensor]): of the loss, [m, B, H] and [m, B, H] to
+            [B].
 
     Returns:
         PassResult: the same on every rank.
@@ -115,15 +121,17 @@ def gather_pass(
 
     views = [output.views for output in outputs]
     all_views = gathered(views) if has_views else torch.cat(views)
-    source, predicted, target = all_views.unbind(dim=1)
+    source, predicted, target = unstack_views(all_views)
     return PassResult(
         example_ids=gathered([output.example_ids for output in outputs]),
         loss=all_reduce_sum(torch.stack([output.loss for output in outputs]).sum()),
         lm=gathered([output.lm for output in outputs]),
-        jepa=distance(predicted, target),
+        jepa=errors(predicted, target),
         source=source,
+        predicted=predicted,
+        target=target,
         cosine_paired=1 - cosine_distance(predicted, target).mean(),
-        cosine_shuffled=1 - cosine_distance(predicted, target.roll(1, 0)).mean(),
+        cosine_shuffled=1 - cosine_distance(predicted, target.roll(1, 1)).mean(),
     )
 
 
@@ -193,6 +201,7 @@ class Passes:
             tokens=batch.num_tokens,
             flops=flops,
             views=batch.num_views,
+            sum_of_ids=int(batch.example_ids.sum()),
         )
 
     def forward_backward(
@@ -219,7 +228,7 @@ class Passes:
         looks_at_all = self._loss_fn.looks_at_all and totals.views > 0
         whole = None
         if looks_at_all and len(batches) > 1:
-            whole = self._whole(*self._embed(batches), totals.pairs)
+            whole = self._whole(*self._embed(batches), totals)
         for i, batch in enumerate(batches):
             set_last_backward(
                 self._model,
@@ -230,10 +239,10 @@ class Passes:
             with self._forward_context:
                 output = self._model(batch)
                 loss, pair_losses = self._loss_of(output, batch, totals)
-                views = _views(output)
+                views = stack_views(output)
                 if looks_at_all:
                     if whole is None:  # this micro-batch is all that the rank has
-                        whole = self._whole([views], [batch.order], totals.pairs)
+                        whole = self._whole([views], [batch.order], totals)
                     loss = loss + whole.share(views, _places(batch))
             (loss * weight * self._gradient_scale).backward()
             outputs.append(
@@ -249,7 +258,7 @@ class Passes:
             outputs,
             totals.pairs,
             has_views=totals.views > 0,
-            distance=self._loss_fn.distance,
+            errors=self._loss_fn.errors,
         )
 
     @torch.no_grad()
@@ -261,11 +270,11 @@ class Passes:
             batch = batch.to(self._device)
             output = self._model(batch)
             loss += self._loss_of(output, batch, totals)[0]
-            views.append(_views(output))
+            views.append(stack_views(output))
             orders.append(batch.order)
         loss = all_reduce_sum(loss)
         if self._loss_fn.looks_at_all and totals.views:
-            loss += self._whole(views, orders, totals.pairs).value
+            loss += self._whole(views, orders, totals).value
         return loss
 
     @torch.no_grad()
@@ -276,20 +285,23 @@ class Passes:
         for batch in batches:
             batch = batch.to(self._device)
             output = self._model(replace(batch, label_pos=batch.label_pos[:0]))
-            views.append(_views(output))
+            views.append(stack_views(output))
             orders.append(batch.order)
         set_random_state(state, self._device)
         return views, orders
 
     def _whole(
-        self, views: list[Tensor], orders: list[Tensor], num_pairs: int
+        self, views: list[Tensor], orders: list[Tensor], totals: StepTotals
     ) -> WholePassTerm:
         """What the loss of all pairs has beyond its parts, the same on every rank."""
         parts = [part.detach() for part in views]
-        return WholePassTerm.of(
-            lambda views: self._loss_fn.whole(*views.unbind(dim=1)[1:]),
-            _in_batch_order(parts, orders, num_pairs),
-        )
+        seed = totals.sum_of_ids % 2**63  # ids of earlier runs are negative
+
+        def term(views: Tensor) -> Tensor:
+            _, predicted, target = unstack_views(views)
+            return self._loss_fn.whole(predicted, target, seed)
+
+        return WholePassTerm.of(term, _in_batch_order(parts, orders, totals.pairs))
 
     def _loss_of(
         self, output: PackedOutput, batch: PackedBatch, totals: StepTotals
@@ -297,9 +309,24 @@ class Passes:
         return self._loss_fn(output, batch, max(totals.labels, 1), max(totals.pairs, 1))
 
 
-def _views(output: PackedOutput) -> Tensor:
-    """:math:`z^u`, :math:`p` and :math:`z^a` in float32, [n, 3, H]."""
-    return torch.stack(output[1:], dim=1).float()
+def stack_views(output: PackedOutput) -> Tensor:
+    """The embeddings of n pairs in float32: source, predictions, what these are compared with.
+
+    Args:
+        output (PackedOutput): with m comparisons of each.
+
+    Returns:
+        Tensor: [n, 1 + 2 m, H].
+    """
+    views = [output.source[None], output.predicted, output.target]
+    return torch.cat([part.float() for part in views]).transpose(0, 1)
+
+
+def unstack_views(views: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Source [n, H], predictions [m, n, H] and what these are compared with, [m, n, H]."""
+    source, *rest = views.unbind(dim=1)
+    comparisons = torch.stack(rest).unflatten(0, (2, -1))
+    return source, comparisons[0], comparisons[1]
 
 
 def _places(batch: PackedBatch) -> Tensor:
