@@ -1,4 +1,3 @@
-import math
 import sys
 import time
 from functools import partial
@@ -7,20 +6,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
-from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torchtune import config, training, utils
 from torchtune.recipe_interfaces import FTRecipeInterface
 
 import erjepa.configs
 from erjepa.checkpoints.fingerprint import fingerprint
-from erjepa.datasets import Pair, build_dataset
+from erjepa.datasets import build_dataset
 from erjepa.evaluation.validation import Validation
-from erjepa.packing import BLOCK, PackedBatch
-from erjepa.replay import ReplayBatch
-from erjepa.training.data import pair_collators, training_pairs
+from erjepa.packing import PackedBatch
+from erjepa.training.data import (
+    pair_collators,
+    require_whole_blocks,
+    share_of_replay,
+    training_pairs,
+)
 from erjepa.training.device import run_device
 from erjepa.training.distributed import process_group
+from erjepa.training.finite import require_finite
 from erjepa.training.metrics import MetricsLog, step_metrics
 from erjepa.training.model import activation_offloading, build_model, set_up_model
 from erjepa.training.passes import Passes, PassResult, StepTotals
@@ -89,7 +92,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def setup(self, cfg: DictConfig) -> None:
         """Build everything; whatever can be wrong in the config fails before weights load."""
-        self._require_whole_blocks(cfg)
+        require_whole_blocks(cfg.row_length, self._device)
         self._loss_fn = config.instantiate(cfg.loss)
         erjepa.configs.require_files(cfg)
         tokenizer = config.instantiate(cfg.tokenizer)
@@ -196,14 +199,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._state.load_state_dict(state)
             self._memory.go_on(state["checkpoint"], self._run.steps)
 
-    def _require_whole_blocks(self, cfg: DictConfig) -> None:
-        row_length = cfg.row_length
-        if self._on_cuda and (row_length is None or row_length % BLOCK):
-            raise ValueError(
-                f"row_length={row_length}: on CUDA it must be a multiple of {BLOCK}, "
-                "FlexAttention's block."
-            )
-
     # --------------------------------------------------------------- the step
 
     def _train_step(
@@ -230,7 +225,13 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             segments = [self._dataset[i].segments for i in new.example_ids.tolist()]
             addresses = self._replay.encode(new.source)
             draw = self._replay.draw(ids, segments, addresses)
-            batches = self._replay_batches(draw)
+            batches = share_of_replay(
+                draw,
+                self._replay_collator,
+                self._batch_size,
+                step=self._run.steps,
+                pin_memory=self._on_cuda,
+            )
             replay_totals = self._passes.totals(batches)
             if is_probed and replay_totals.pairs:
                 probe = ReplayProbe(self._model, self._device)
@@ -261,40 +262,22 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         every = self._probe_every_n_steps
         return every is not None and (self._run.steps + 1) % every == 0
 
-    def _replay_batches(self, draw: ReplayBatch) -> list[PackedBatch]:
-        """This rank's share of the replayed pairs, in as many micro-batches as every rank's."""
-        ids = draw.example_ids
-        pairs = [Pair(i, *cut) for i, cut in zip(ids, draw.segments, strict=True)]
-        largest_share = -(-len(pairs) // self._world_size)
-        batches = self._replay_collator.split(
-            pairs[self._rank :: self._world_size],
-            max(-(-largest_share // self._batch_size), 1),
-            self._run.steps,
-        )
-        return [batch.pin_memory() if self._on_cuda else batch for batch in batches]
-
     def _clipped_grad_norm(self, *passes: PassResult | None) -> float:
         total = torch.nn.utils.clip_grad_norm_(
             self._model.parameters(), max_norm=self._clip_grad_norm
         )
         norm = (total.full_tensor() if isinstance(total, DTensor) else total).item()
-        if not math.isfinite(norm):
-            of_step = [p for p in passes if p is not None]
-            for result in of_step:
-                self._require_finite(result)
-            self._stop_at_non_finite("gradient", *(p.example_ids for p in of_step))
+        self._require_finite(*passes, grad_norm=norm)
         return norm
 
-    def _require_finite(self, result: PassResult) -> None:
-        if len(ids := result.non_finite_ids()):
-            self._stop_at_non_finite("loss", ids)
-
-    def _stop_at_non_finite(self, what: str, *example_ids: Tensor) -> None:
-        ids = torch.cat(example_ids).unique().tolist()
-        raise RuntimeError(
-            f"The {what} is not finite at step {self._run.steps + 1}. Stopping before the "
-            "optimizer update; the step's examples are "
-            f"{', '.join(map(self._memory.where, ids))}."
+    def _require_finite(
+        self, *passes: PassResult | None, grad_norm: float = 0.0
+    ) -> None:
+        require_finite(
+            [p for p in passes if p is not None],
+            step=self._run.steps + 1,
+            where=self._memory.where,
+            grad_norm=grad_norm,
         )
 
     # ------------------------------------------------------------ the training loop

@@ -52,6 +52,11 @@ def checkpoint_name(epoch: int, step: int | None) -> str:
     return f"epoch_{epoch}" if step is None else f"epoch_{epoch}_step_{step}"
 
 
+def flops_name(index: int) -> str:
+    """Name of the checkpoint at the budget ``index`` of ``checkpoint_at_flops``, 0-based."""
+    return f"flops_{index}"
+
+
 def checkpoints(output_dir: Path) -> list[Path]:
     """The complete checkpoints of epochs and steps in ``output_dir``, oldest first."""
     return _matching(

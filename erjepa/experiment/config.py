@@ -13,6 +13,10 @@ from erjepa.configs.schema import Run
 
 # Overrides that only the grid knows, and turns into keys of the recipe.
 TOKENS_OF, BATCH_SIZE_TIMES = "stop.tokens_of", "batch_size_times"
+TRAINS_ON = "trains_on"
+GRID_ONLY = (TOKENS_OF, BATCH_SIZE_TIMES, TRAINS_ON)
+# Of a sequence of datasets, what a method's run on one of them trains on besides it.
+SO_FAR, ALL, NOTHING = "so_far", "all", "nothing"
 # Sections whose keys a file and the command line add to.
 _ADDED = ("overrides", "evaluation", "budgets_of")
 # What the grid itself sets for each run.
@@ -35,11 +39,18 @@ class Experiment:
         methods (Mapping[str, Mapping[str, Any]]): name, as tables show it, to overrides, in
             the order of tables. ``stop.tokens_of: METHOD`` ends a run at the tokens that
             METHOD's run took on the same dataset with the same seed;
-            ``batch_size_times: N`` has N times the pairs in a step.
+            ``batch_size_times: N`` has N times the pairs in a step; ``trains_on`` see
+            ``continual``.
         overrides (Mapping[str, Any]): for every run; those of the dataset and then those of
             the method win.
         budgets (Sequence[float] | None): FLOPs at which each run is scored; ``None``: at
             the end of every epoch.
+        continual (bool): whether the datasets are a sequence. A method's run on one of them
+            starts from the weights of its run on the one before, with the same seed, and
+            where it replays from that one's memory, and is scored on every dataset.
+            A method with ``trains_on: so_far`` trains on all datasets up to that one; with
+            ``trains_on: all`` it has a single run, on all of them together, with the
+            budgets of all; with ``trains_on: nothing`` it is the base model.
         match (str): ``flops``: each run stops at the last budget; ``epochs``: after its
             epochs.
         score_on (str): ``test``, or ``validation``: pairs held out of the training pairs,
@@ -64,6 +75,7 @@ class Experiment:
     methods: Mapping[str, Mapping[str, Any]]
     overrides: Mapping[str, Any] = field(default_factory=dict)
     budgets: Sequence[float] | None = None
+    continual: bool = False
     match: str = "epochs"
     score_on: str = "test"
     alignment: bool = False
@@ -91,6 +103,16 @@ class Experiment:
             raise ValueError("match=flops needs budgets")
         if self.score_on not in ("test", "validation"):
             raise ValueError(f"score_on={self.score_on}: expected test or validation")
+        if self.continual:
+            if len(self.datasets) < 2:
+                raise ValueError(
+                    "continual=True needs a sequence of datasets, two or more"
+                )
+            if self.score_on != "test":
+                raise ValueError(
+                    "score_on=validation: with continual=True every dataset is scored, and "
+                    "only the newest holds pairs out; score_on must be test"
+                )
         n = self.nproc_per_node
         if self.devices is not None and (not self.devices or len(self.devices) % n):
             raise ValueError(
@@ -103,6 +125,17 @@ class Experiment:
                 raise ValueError(
                     f"methods: {method}: {BATCH_SIZE_TIMES}={times}: expected a whole "
                     "number of at least 1"
+                )
+            trains_on = overrides.get(TRAINS_ON)
+            if trains_on is not None and not self.continual:
+                raise ValueError(
+                    f"methods: {method}: {TRAINS_ON}={trains_on} needs a sequence of "
+                    "datasets, continual=True"
+                )
+            if trains_on not in (None, SO_FAR, ALL, NOTHING):
+                raise ValueError(
+                    f"methods: {method}: {TRAINS_ON}={trains_on}: expected {SO_FAR}, {ALL} "
+                    f"or {NOTHING}"
                 )
             source = overrides.get(TOKENS_OF)
             if source is not None and TOKENS_OF in self.methods.get(
@@ -236,7 +269,7 @@ def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> None:
             first = key.lstrip("~").partition(".")[0]
             if first in _OWN:
                 raise ValueError(f"{place}: {first} is set by the grid")
-    for key in (TOKENS_OF, BATCH_SIZE_TIMES):
+    for key in GRID_ONLY:
         overrides.pop(key, None)
     try:
         cfg = erjepa.configs.load(config, as_arguments(overrides))

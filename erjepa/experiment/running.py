@@ -25,19 +25,21 @@ from erjepa.checkpoints.lock import FolderLock
 from erjepa.experiment import processes
 from erjepa.experiment.cells import (
     Cell,
+    budgets_of,
     cells,
     checkpoints_to_score,
     evaluation_command,
+    scored_as,
     training_command,
 )
 from erjepa.experiment.config import Experiment
-from erjepa.experiment.results import CELLS, begin, result_of
+from erjepa.experiment.results import CELLS, begin, result_of, scores_dir
 from erjepa.utils.results import add_results, read_results, whole_cells
 
 _POLL = 0.2  # seconds
 
 
-class Stage(NamedTuple):
+class Job(NamedTuple):
     """A process that a cell needs next: what it does, and the command."""
 
     what: str
@@ -108,15 +110,16 @@ class _Grid:
         for cell in list(self._waiting):
             if not self._free:
                 return
-            if cell.tokens_of in self._failed:
+            if lacking := sorted(cell.needs.intersection(self._failed)):
                 self._waiting.remove(cell)
                 self._failed.append(cell.name)
-                self._say(cell, f"failed: it needs the tokens of {cell.tokens_of}")
-            elif cell.tokens_of is None or cell.tokens_of in self._finished:
+                what = "tokens" if cell.tokens_of in lacking else "weights"
+                self._say(cell, f"failed: it needs the {what} of {lacking[0]}")
+            elif cell.needs <= self._finished:
                 self._waiting.remove(cell)
-                run = _Run(cell, self._stages(cell), self._free.pop(0))
+                run = _Run(cell, self._jobs(cell), self._free.pop(0))
                 self._running.append(run)
-                self._next_stage(run)
+                self._next_job(run)
 
     def _go_on(self, run: "_Run", code: int) -> None:
         if code != 0:
@@ -124,21 +127,19 @@ class _Grid:
             last = processes.tail(log)
             self._end(run, f"failed with exit code {code}; {log} ends with\n{last}")
         else:
-            self._next_stage(run)
+            self._next_job(run)
 
-    def _next_stage(self, run: "_Run") -> None:
+    def _next_job(self, run: "_Run") -> None:
         try:
-            stage = next(run.stages)
+            job = next(run.jobs)
         except StopIteration:
             self._end(run, None)
         except RuntimeError as error:
             self._end(run, f"failed: {error}")
         else:
-            self._say(run.cell, stage.what)
+            self._say(run.cell, job.what)
             log = self._folder(run.cell) / "run.log"
-            run.process = processes.start(
-                stage.command, log, run.environment, self._held
-            )
+            run.process = processes.start(job.command, log, run.environment, self._held)
 
     def _end(self, run: "_Run", failure: str | None) -> None:
         self._running.remove(run)
@@ -151,24 +152,36 @@ class _Grid:
             self._failed.append(run.cell.name)
             self._say(run.cell, failure)
 
-    def _stages(self, cell: Cell) -> Iterator[Stage]:
+    def _jobs(self, cell: Cell) -> Iterator[Job]:
         """What a cell does, a process at a time."""
         experiment, folder = self._experiment, self._folder(cell)
         if folder.exists() and not checkpoint.resumable_checkpoints(folder):
             shutil.rmtree(folder)  # killed before there was anything to go on from
-        tokens = self._tokens(cell)
-        yield Stage("training", training_command(experiment, cell, folder, tokens))
-        paths = checkpoints_to_score(experiment, folder)
-        if experiment.match == "flops" and tokens is None:
-            _require_last_budget(experiment, paths)
-        what = f"scoring {', '.join(path.name for path in paths)}"
-        yield Stage(what, evaluation_command(experiment, cell, folder, paths))
+        tokens, paths = self._tokens(cell), list[Path]()
+        if cell.datasets:
+            yield Job("training", training_command(experiment, cell, folder, tokens))
+            paths = checkpoints_to_score(experiment, folder)
+            if experiment.match == "flops" and tokens is None:
+                _require_last_budget(budgets_of(experiment, cell), paths)
+        names = ", ".join(path.name for path in paths) or "the base model"
+        for scored in scored_as(experiment, cell):
+            what = f"scoring {names}" + experiment.continual * f" on {scored.dataset}"
+            scores = scores_dir(folder, cell, scored.dataset)
+            yield Job(what, evaluation_command(experiment, scored, scores, paths))
         overrides = dict(cell.overrides)
         if tokens is not None:
             overrides["stop.tokens"] = tokens
         results = [
-            result_of(self._output_dir, cell, overrides, path, experiment.score_on)
-            for path in paths
+            result_of(
+                self._output_dir,
+                cell,
+                overrides,
+                path,
+                experiment.score_on,
+                scored=scored if experiment.continual else None,
+            )
+            for path in paths or [folder / "base"]
+            for scored in scored_as(experiment, cell)
         ]
         count = len(results)
         add_results(self._output_dir, [replace(r, of=count) for r in results])
@@ -193,8 +206,11 @@ class _Grid:
         print(f"[{number:{width}}/{len(self._all)}] {cell.name}: {what}", flush=True)
 
     def _outcome(self, run: "_Run") -> str:
-        results = read_results(self._output_dir)
-        accuracy = [x.accuracy for x in results if x.cell == run.cell.name][-1]
+        accuracy = [
+            result.accuracy
+            for result in read_results(self._output_dir)
+            if (result.cell, result.dataset) == (run.cell.name, run.cell.dataset)
+        ][-1]
         left = len(self._waiting) + len(self._running)
         ended = f"accuracy {accuracy:.1%} at the end, after {self._seconds[-1]:.0f} s"
         mean = sum(self._seconds) / len(self._seconds)
@@ -206,10 +222,10 @@ class _Run:
     """A cell that is running."""
 
     def __init__(
-        self, cell: Cell, stages: Iterator[Stage], environment: dict[str, str]
+        self, cell: Cell, jobs: Iterator[Job], environment: dict[str, str]
     ) -> None:
         self.cell = cell
-        self.stages = stages
+        self.jobs = jobs
         self.environment = environment
         self.process: Popen | None = None
         self.start = time.monotonic()
@@ -231,13 +247,12 @@ def environments(experiment: Experiment) -> list[dict[str, str]]:
     return found
 
 
-def _require_last_budget(experiment: Experiment, paths: list[Path]) -> None:
+def _require_last_budget(budgets: Sequence[float], paths: list[Path]) -> None:
     progress = checkpoint.load_progress(paths[-1])
-    last = experiment.budgets[-1] if experiment.budgets else None
-    if last is not None and progress.get("budget") != last:
+    if budgets and progress.get("budget") != budgets[-1]:
         raise RuntimeError(
             f"its epochs ended at {progress['total_flops']:.3g} FLOPs, before the last "
-            f"budget of {last:.3g}; raise epochs"
+            f"budget of {budgets[-1]:.3g}; raise epochs"
         )
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from erjepa.report.table import printable
 from erjepa.utils.files import EXPERIMENT
 from erjepa.utils.jsonl import read_jsonl
+from erjepa.utils.printable import printable
 from erjepa.utils.results import Result, read_results
 
 ROLES = ("SFT", "LLM-JEPA", "ER-JEPA")
@@ -31,7 +31,8 @@ class Results:
         point   where checkpoints of different runs compare: the budget, or without budgets
                 the epoch; NaN for others
         ends    whether the checkpoint may end its run: at the last budget or, if runs are
-                not matched in compute, after its epochs or tokens
+                not matched in compute, after its epochs or tokens; of a sequence of
+                datasets only after the last of them
 
     Args:
         output (Path): the experiment's output folder.
@@ -72,6 +73,11 @@ class Results:
         """The task of a dataset; None before any of it is scored."""
         return next(iter(self.runs.task[self.runs.dataset == dataset]), None)
 
+    def trained_on(self, datasets: str) -> str | None:
+        """The first method with ``trains_on`` so, if there is one."""
+        named = (m for m in self.methods if self.own(m).get("trains_on") == datasets)
+        return next(named, None)
+
     def named(self, methods: Sequence[str]) -> list[str]:
         """``methods``; ValueError if one is not among the experiment's."""
         for method in methods:
@@ -84,9 +90,12 @@ class Results:
     def role(self, method: str) -> str | None:
         """``SFT`` (neither JEPA loss nor replay), ``LLM-JEPA`` (no replay) or ``ER-JEPA``.
 
-        Told by what the method sets; None: it replays, though not stored pairs.
+        Told by what the method sets; None: it replays, though not stored pairs, or trains
+        on other datasets than its own.
         """
         set_to = self.overrides(method)
+        if "trains_on" in set_to:
+            return None  # a control of a sequence of datasets
         if set_to.get("replay.weight") == 0:
             return "SFT" if set_to.get("loss.jepa_weight") == 0 else "LLM-JEPA"
         is_control = set_to.get("replay.selection") == "current_batch"
@@ -115,7 +124,7 @@ class Results:
     def final(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
         """The ends of finished runs of a dataset or all; Unavailable if there is none."""
         rows = self.of(dataset, methods)
-        rows = rows[rows.ends].drop_duplicates("cell", keep="last")
+        rows = rows[rows.ends].drop_duplicates(["cell", "dataset"], keep="last")
         if rows.empty:
             where = "" if dataset is None else f" on {dataset}"
             raise Unavailable(f"no run of these methods{where} has reached its end")
@@ -201,7 +210,7 @@ class Results:
         columns = [field.name for field in fields(Result)]
         rows = pd.DataFrame(read_results(self.output), columns=columns)
         # Of a checkpoint that was scored twice the last counts.
-        rows = rows.drop_duplicates(["cell", "checkpoint"], keep="last")
+        rows = rows.drop_duplicates(["cell", "dataset", "checkpoint"], keep="last")
         rows = rows.astype({"accuracy": float, "budget": float}).sort_values(
             "steps", kind="stable"
         )
@@ -211,13 +220,15 @@ class Results:
         rows["point"] = rows.epoch.where(rows.budget.isna()).astype(float)
         if self.budgets:
             rows["point"] = rows.budget.where(rows.budget.isin(self.budgets))
-        is_last = ~rows.duplicated("cell", keep="last")
+        is_last = ~rows.duplicated(["cell", "dataset"], keep="last")
         most = rows.groupby("dataset").epoch.transform("max")
         ends = map(self._ends, rows.itertuples(), is_last, most)
         return rows.assign(ends=pd.Series(list(ends), rows.index, dtype=bool))
 
     def _ends(self, row: Any, is_last: bool, most: float) -> bool:
-        if "stop.tokens_of" in self.own(row.method):
+        if self.config.get("continual") and row.stage != self.datasets[-1]:
+            return False  # the sequence goes on
+        if {"stop.tokens_of", "trains_on"} & self.own(row.method).keys():
             # All checkpoints of a run are recorded at once; its end may be at a budget.
             return is_last
         if self.budgets and self.config.get("match", "flops") != "epochs":

@@ -17,7 +17,8 @@ from erjepa.datasets import (
     hold_out,
     predictor_token_ids,
 )
-from erjepa.packing import PackedBatch, PairCollator, Views, layout_of
+from erjepa.packing import BLOCK, PackedBatch, PairCollator, Views, layout_of
+from erjepa.replay import ReplayBatch
 from erjepa.training.signals import leave_signals_to_parent
 
 log = utils.get_logger("INFO")
@@ -224,6 +225,23 @@ def training_pairs(
     return TrainingPairs(sampler, loader, held_out)
 
 
+def require_whole_blocks(row_length: int | None, device: torch.device) -> None:
+    """Fail if rows are no whole blocks of FlexAttention, as CUDA needs them.
+
+    Args:
+        row_length (int | None): tokens of a row.
+        device (torch.device): of the run.
+
+    Raises:
+        ValueError: naming the key.
+    """
+    if device.type == "cuda" and (row_length is None or row_length % BLOCK):
+        raise ValueError(
+            f"row_length={row_length}: on CUDA it must be a multiple of {BLOCK}, "
+            "FlexAttention's block."
+        )
+
+
 def pair_collators(
     cfg: DictConfig,
     tokenizer: Transform,
@@ -263,3 +281,33 @@ def pair_collators(
         for path in ("new", "replay")
     )
     return new, replay
+
+
+def share_of_replay(
+    draw: ReplayBatch,
+    collator: PairCollator,
+    batch_size: int,
+    *,
+    step: int,
+    pin_memory: bool,
+) -> list[PackedBatch]:
+    """This rank's share of the replayed pairs, in as many micro-batches as every rank's.
+
+    Args:
+        draw (ReplayBatch): the replayed pairs of the step.
+        collator (PairCollator): what packs them.
+        batch_size (int): most pairs of a micro-batch.
+        step (int): of the run, for what is drawn anew at each.
+        pin_memory (bool): for copies to a device.
+
+    Returns:
+        list[PackedBatch]: its micro-batches.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    ids = draw.example_ids
+    pairs = [Pair(i, *cut) for i, cut in zip(ids, draw.segments, strict=True)]
+    largest_share = -(-len(pairs) // ranks)
+    batches = collator.split(
+        pairs[rank::ranks], max(-(-largest_share // batch_size), 1), step
+    )
+    return [batch.pin_memory() if pin_memory else batch for batch in batches]

@@ -237,7 +237,7 @@ class RunCheckpoints:
         """
         total = run.totals["flops"]
         reached = [
-            (f"flops_{i}", budget)
+            (checkpoint.flops_name(i), budget)
             for i, budget in enumerate(self._flops_budgets)
             if total - step_flops < budget <= total
         ]
