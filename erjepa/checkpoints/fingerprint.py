@@ -16,7 +16,14 @@ from erjepa.datasets import Pair, weights_of
 DECIDING = (
     *("model", "dtype", "trainable_dtype"),
     *("loss", "num_predictor_tokens", "predictor_tokens", "train_predictor_tokens"),
-    *("views", "train_on_input", "train_end_of_turn", "replay", "shuffle"),
+    *(
+        "predictor_position",
+        "views",
+        "train_on_input",
+        "train_end_of_turn",
+        "replay",
+        "shuffle",
+    ),
     *("optimizer", "lr_scheduler", "clip_grad_norm", "max_steps_per_epoch"),
     "ema_decay",
 )

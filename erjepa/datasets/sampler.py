@@ -61,6 +61,7 @@ class StepSampler(Sampler[list[int]]):
         self._mixture = mixture
         self._epoch = 0
         self._start_step = 0
+        self.steps_done = 0
 
     @property
     def examples_per_step(self) -> int:
@@ -72,9 +73,16 @@ class StepSampler(Sampler[list[int]]):
         """Optimizer steps that see as many examples as there are."""
         return -(-self.num_examples // self.examples_per_step)
 
-    def set_position(self, epoch: int, step: int = 0) -> None:
-        """Make the next iteration start at step ``step`` (0-based) of ``epoch``."""
+    def set_position(self, epoch: int, step: int = 0, steps_done: int = 0) -> None:
+        """Make the next iteration start at step ``step`` (0-based) of ``epoch``.
+
+        Args:
+            epoch (int): 0-based.
+            step (int): of the epoch.
+            steps_done (int): of the run, for whoever numbers its steps.
+        """
         self._epoch, self._start_step = epoch, step
+        self.steps_done = steps_done
 
     def __len__(self) -> int:
         return self.steps_per_epoch - self._start_step

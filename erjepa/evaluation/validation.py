@@ -24,8 +24,9 @@ from erjepa.tasks.score import (
     score_predictions,
 )
 from erjepa.tasks.task import Task
-from erjepa.training.distributed import all_reduce_sum
+from erjepa.training.distributed import all_reduce_sum, gather_interleaved
 from erjepa.training.gathered import gathered
+from erjepa.training.passes import stack_views, unstack_views
 
 
 class HeldOutLoss:
@@ -57,6 +58,7 @@ class HeldOutLoss:
         self._batches = collator.split(mine, -(-most // batch_size))
         self._dataset = dataset
         self._has_views = collator.views != "none"
+        self._num_pairs = len(ids)
         self._loss_fn = loss_fn
         self._device = device
 
@@ -69,20 +71,28 @@ class HeldOutLoss:
 
         Returns:
             dict[str, float]: ``val_lm_loss``, nats a label; with views ``val_jepa_loss``, the
-            mean distance; ``val_loss``, their weighted sum; and of a list of datasets what
-            :class:`OriginLosses` adds up. The same on every rank.
+            mean distance, where InfoNCE contrasts all held-out pairs; ``val_loss``, their
+            weighted sum; and of a list of datasets what :class:`OriginLosses` adds up. The
+            same on every rank.
         """
         origins = OriginLosses(self._dataset, self._device)
         sums = torch.zeros(4, dtype=torch.float64, device=self._device)
+        views = []
         for batch in self._batches:
             batch = batch.to(self._device)
-            _, losses = self._loss_fn(model(batch), batch, 1, 1)
+            output = model(batch)
+            _, losses = self._loss_fn(output, batch, 1, 1)
             origins.add(batch, losses)
+            views.append(stack_views(output))
             sums[:2] += torch.stack([losses.lm.sum(), losses.jepa.sum()])
             sums[2:] += sums.new_tensor([batch.num_labels, batch.num_pairs])
         lm, jepa, labels, pairs = all_reduce_sum(sums).tolist()
         metrics = {"val_loss": self._loss_fn.lm_weight * lm / labels}
         metrics["val_lm_loss"] = lm / labels
+        if self._has_views and self._loss_fn.is_contrastive:
+            all_views = gather_interleaved(torch.cat(views), self._num_pairs)
+            _, predicted, target = unstack_views(all_views)
+            jepa = self._loss_fn.errors(predicted, target).sum().item()
         if self._has_views:
             metrics["val_jepa_loss"] = jepa / pairs
             metrics["val_loss"] += self._loss_fn.jepa_weight * jepa / pairs
