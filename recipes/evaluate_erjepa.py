@@ -24,7 +24,7 @@ from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.predictions import PredictionStore, folder_of
-from erjepa.packing import PairCollator
+from erjepa.packing import PairCollator, layout_of
 from erjepa.tasks.score import (
     load_task,
     require_fields,
@@ -48,7 +48,7 @@ class EvaluationRecipeERJEPA:
     a list, by default the newest checkpoint of ``output_dir``, or its weights where the
     ``model`` has no adapters; with ``merged=True`` the merged
     weights there, which are rounded to the base's precision, under ``NAME_merged``; with
-    ``base_only=True`` the base model. Writes ``predictions.jsonl`` and ``summary.json`` to
+    ``checkpoint=ema`` the averaged weights there, under ``NAME_ema``, or both; with ``base_only=True`` the base model. Writes ``predictions.jsonl`` and ``summary.json`` to
     ``output_dir/evaluation/NAME``, those of a further dataset beside it; interrupted, it goes on
     where it stopped. With ``alignment=True`` each prediction has the ``cosine`` of its pair's
     embeddings. Ranks share the examples; each holds the whole model.
@@ -86,13 +86,24 @@ class EvaluationRecipeERJEPA:
         if cfg.base_only:
             if self._merged:
                 raise ValueError("merged=True scores a checkpoint, base_only=True none")
+            if cfg.checkpoint != "last":
+                raise ValueError(
+                    f"checkpoint={cfg.checkpoint} scores a checkpoint, base_only=True none"
+                )
             return [None]
+        return [
+            weights
+            for path in self._find_folders(cfg)
+            for weights in checkpoint.of_weights(path, cfg.checkpoint)
+        ]
+
+    def _find_folders(self, cfg: DictConfig) -> Sequence[Path]:
         if given := cfg.checkpoint_dir:
             paths = [Path(p) for p in ([given] if isinstance(given, str) else given)]
             for path in paths:
                 if not path.is_dir():
                     raise FileNotFoundError(f"checkpoint_dir={path} is not a folder")
-            if len({path.name for path in paths}) < len(paths):
+            if len(set(map(checkpoint.score_name, paths))) < len(paths):
                 raise ValueError(
                     f"checkpoint_dir={given}: results go to folders of these names, so "
                     "the names must differ"
@@ -116,7 +127,7 @@ class EvaluationRecipeERJEPA:
         if self._alignment:
             vocab_size = self._model.tok_embeddings.num_embeddings
             self._collator = PairCollator(
-                views=cfg.views,
+                **layout_of(cfg),
                 predictor_ids=predictor_token_ids(
                     self._tokenizer,
                     cfg.num_predictor_tokens,
@@ -173,7 +184,13 @@ class EvaluationRecipeERJEPA:
                 for file in sorted(path.glob("*model*"))
             }
         if self._alignment:
-            keys = ["views", "num_predictor_tokens", "predictor_tokens", "row_length"]
+            keys = [
+                "views",
+                "predictor_position",
+                "num_predictor_tokens",
+                "predictor_tokens",
+                "row_length",
+            ]
             settings["alignment"] = {key: cfg.get(key) for key in keys}
         return settings
 
@@ -187,9 +204,11 @@ class EvaluationRecipeERJEPA:
 
     def _evaluate(self, path: Path | None) -> dict[str, Any]:
         """Generate what is missing and score all."""
-        name = "base" if path is None else path.name
+        name = "base" if path is None else checkpoint.score_name(path)
         trained = "adapter" if self._has_adapters else "full"
         weights = "base" if path is None else "merged" if self._merged else trained
+        if path is not None and path.name == checkpoint.EMA:
+            weights = f"averaged {weights}"
         if self._split == "validation":
             name += "_validation"
         if self._merged:
@@ -249,9 +268,13 @@ class EvaluationRecipeERJEPA:
         }
         folder = store.finish(scored, summary)
         write_model_card(self._output_dir)
+        parts = "".join(
+            f", {part['share']:.1%} of the {part['examples']} of {part['origin']}"
+            for part in summary.get("by_origin", [])
+        )
         log.info(
             f"{self._task.primary} {summary['accuracy']:.1%} of {len(predictions)} for "
-            f"{summary['checkpoint']}; see {folder}."
+            f"{summary['checkpoint']}{parts}; see {folder}."
         )
         return summary
 

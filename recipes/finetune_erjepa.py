@@ -1,4 +1,3 @@
-import math
 import sys
 import time
 from functools import partial
@@ -7,20 +6,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
-from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torchtune import config, training, utils
 from torchtune.recipe_interfaces import FTRecipeInterface
 
 import erjepa.configs
 from erjepa.checkpoints.fingerprint import fingerprint
-from erjepa.datasets import Pair, build_dataset
+from erjepa.datasets import build_dataset
 from erjepa.evaluation.validation import Validation
-from erjepa.packing import BLOCK, PackedBatch
-from erjepa.replay import ReplayBatch
-from erjepa.training.data import pair_collators, training_pairs
+from erjepa.packing import PackedBatch
+from erjepa.training.averaged import AveragedWeights
+from erjepa.training.data import (
+    pair_collators,
+    require_whole_blocks,
+    share_of_replay,
+    training_pairs,
+)
 from erjepa.training.device import run_device
 from erjepa.training.distributed import process_group
+from erjepa.training.finite import require_finite
 from erjepa.training.metrics import MetricsLog, step_metrics
 from erjepa.training.model import activation_offloading, build_model, set_up_model
 from erjepa.training.passes import Passes, PassResult, StepTotals
@@ -78,6 +82,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._batch_size = cfg.batch_size
         self._save_every_n_steps = cfg.save_every_n_steps
         self._eval_every_n_steps = cfg.eval_every_n_steps
+        self._log_collapse = cfg.log_collapse
         self._probe_every_n_steps = cfg.log_replay_gradients_every_n_steps
         clip_grad_norm = cfg.clip_grad_norm
         self._clip_grad_norm = float(
@@ -89,18 +94,22 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def setup(self, cfg: DictConfig) -> None:
         """Build everything; whatever can be wrong in the config fails before weights load."""
-        self._require_whole_blocks(cfg)
+        require_whole_blocks(cfg.row_length, self._device)
         self._loss_fn = config.instantiate(cfg.loss)
         erjepa.configs.require_files(cfg)
         tokenizer = config.instantiate(cfg.tokenizer)
         self._memory = RunMemory(cfg, tokenizer)
-        self._checkpoints = RunCheckpoints(cfg, self._device, self._memory.write)
+        self._averaged = AveragedWeights(cfg.ema_decay, self._device)
+        self._checkpoints = RunCheckpoints(
+            cfg, self._device, self._memory.write, self._averaged
+        )
         self._dataset = build_dataset(cfg.dataset, tokenizer)
         views = cfg.views
-        if self._loss_fn.jepa_weight == 0 and not self._memory.is_on:
-            views = "none"  # plain SFT: nothing reads the embeddings of the views
+        if self._loss_fn.jepa_weight == 0 and not self._memory.needs_views:
+            views = "none"  # nothing reads the embeddings of the views, as in plain SFT
         self._has_views = views != "none"
-        num_predictor_tokens = cfg.num_predictor_tokens if self._has_views else 0
+        has_predictor = views in ("shared", "standalone")
+        num_predictor_tokens = cfg.num_predictor_tokens if has_predictor else 0
         self._model, self._trained = build_model(
             cfg,
             dtype=self._dtype,
@@ -111,18 +120,26 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         forward_context = activation_offloading(cfg, self._model, self._device)
         embeddings = self._model.decoder.tok_embeddings
         self._replay = self._memory.build(
-            self._dataset, embed_dim=embeddings.embedding_dim, device=self._device
+            self._dataset,
+            embed_dim=embeddings.embedding_dim,
+            has_views=self._has_views,
+            device=self._device,
         )
         self._collator, self._replay_collator = pair_collators(
             cfg,
             tokenizer,
             views=views,
+            replay_views=self._memory.replayed_views(views, self._loss_fn.jepa_weight),
             num_predictor_tokens=num_predictor_tokens,
             vocab_size=embeddings.num_embeddings,
             trim=not self._on_cuda,
         )
         self._sampler, self._dataloader, self._held_out = training_pairs(
-            cfg, self._dataset, self._collator, pin_memory=self._on_cuda
+            cfg,
+            self._dataset,
+            self._collator,
+            jepa_every=self._loss_fn.jepa_every,
+            pin_memory=self._on_cuda,
         )
         self._validation = None
         if self._held_out:
@@ -166,7 +183,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._device,
             forward_context=forward_context,
             stop_signals=self._stop_signals,
-            has_views=self._has_views,
             keep_gathered=not cfg.fsdp_reshard_after_forward,
         )
         self._optimizer = config.instantiate(
@@ -187,19 +203,12 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._run,
             self._device,
         )
+        self._averaged.start(self._model, state and state.get("averaged"))
         if state is None:
             self._memory.start(self._model, self._replay_collator)
         else:
             self._state.load_state_dict(state)
             self._memory.go_on(state["checkpoint"], self._run.steps)
-
-    def _require_whole_blocks(self, cfg: DictConfig) -> None:
-        row_length = cfg.row_length
-        if self._on_cuda and (row_length is None or row_length % BLOCK):
-            raise ValueError(
-                f"row_length={row_length}: on CUDA it must be a multiple of {BLOCK}, "
-                "FlexAttention's block."
-            )
 
     # --------------------------------------------------------------- the step
 
@@ -214,19 +223,28 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         """
         # New pairs.
         is_probed = self._is_time_to_probe()
+        replays = self._replay is not None and (
+            new_totals.views > 0 or not self._has_views
+        )
         new = self._passes.forward_backward(
-            batches, new_totals, last=self._replay is None or is_probed
+            batches, new_totals, last=not replays or is_probed
         )
 
         # Replayed pairs: chosen by the new ones, never among them.
-        replayed, replay_totals, probe = None, StepTotals(0, 0, 0, 0), None
-        if self._replay is not None:
+        replayed, replay_totals, probe = None, StepTotals(), None
+        if self._replay is not None and replays:
             self._require_finite(new)
             ids = self._memory.ids(new.example_ids)
             segments = [self._dataset[i].segments for i in new.example_ids.tolist()]
             addresses = self._replay.encode(new.source)
             draw = self._replay.draw(ids, segments, addresses)
-            batches = self._replay_batches(draw)
+            batches = share_of_replay(
+                draw,
+                self._replay_collator,
+                self._batch_size,
+                step=self._run.steps,
+                pin_memory=self._on_cuda,
+            )
             replay_totals = self._passes.totals(batches)
             if is_probed and replay_totals.pairs:
                 probe = ReplayProbe(self._model, self._device)
@@ -234,20 +252,23 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
                 batches, replay_totals, weight=self._replay.weight, last=True
             )
             if probe is not None:
-                probe.after_replay(replayed.loss, self._replay.weight)
+                probe.after_replay(replayed.loss, replayed.weight)
 
         # Update of the weights.
         grad_norm = self._clipped_grad_norm(new, replayed)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        self._averaged.update()
         self._lr_scheduler.step()
         if probe is not None:
             probe.after_update(partial(self._passes.loss, batches, replay_totals))
 
         # Update of the memory: refresh what was replayed, then store what is new.
         if self._replay is not None and replayed is not None:
-            self._replay.refresh(draw, replayed.jepa)
-            self._replay.write(ids, segments, addresses, new.jepa)
+            score = self._replay.score
+            self._replay.refresh(draw, replayed.scores(score))
+            self._replay.write(ids, segments, addresses, new.scores(score))
+            self._replay.adapt_weight(draw, new.token_loss, replayed.token_loss)
             self._memory.log_errors(self._run.steps + 1, new, draw, replayed)
 
         metrics = self._metrics(new, new_totals, replayed, replay_totals, grad_norm)
@@ -257,39 +278,22 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         every = self._probe_every_n_steps
         return every is not None and (self._run.steps + 1) % every == 0
 
-    def _replay_batches(self, draw: ReplayBatch) -> list[PackedBatch]:
-        """This rank's share of the replayed pairs, in as many micro-batches as every rank's."""
-        ids = draw.example_ids
-        pairs = [Pair(i, *cut) for i, cut in zip(ids, draw.segments, strict=True)]
-        largest_share = -(-len(pairs) // self._world_size)
-        batches = self._replay_collator.split(
-            pairs[self._rank :: self._world_size],
-            max(-(-largest_share // self._batch_size), 1),
-        )
-        return [batch.pin_memory() if self._on_cuda else batch for batch in batches]
-
     def _clipped_grad_norm(self, *passes: PassResult | None) -> float:
         total = torch.nn.utils.clip_grad_norm_(
             self._model.parameters(), max_norm=self._clip_grad_norm
         )
         norm = (total.full_tensor() if isinstance(total, DTensor) else total).item()
-        if not math.isfinite(norm):
-            of_step = [p for p in passes if p is not None]
-            for result in of_step:
-                self._require_finite(result)
-            self._stop_at_non_finite("gradient", *(p.example_ids for p in of_step))
+        self._require_finite(*passes, grad_norm=norm)
         return norm
 
-    def _require_finite(self, result: PassResult) -> None:
-        if len(ids := result.non_finite_ids()):
-            self._stop_at_non_finite("loss", ids)
-
-    def _stop_at_non_finite(self, what: str, *example_ids: Tensor) -> None:
-        ids = torch.cat(example_ids).unique().tolist()
-        raise RuntimeError(
-            f"The {what} is not finite at step {self._run.steps + 1}. Stopping before the "
-            "optimizer update; the step's examples are "
-            f"{', '.join(map(self._memory.where, ids))}."
+    def _require_finite(
+        self, *passes: PassResult | None, grad_norm: float = 0.0
+    ) -> None:
+        require_finite(
+            [p for p in passes if p is not None],
+            step=self._run.steps + 1,
+            where=self._memory.where,
+            grad_norm=grad_norm,
         )
 
     # ------------------------------------------------------------ the training loop
@@ -312,7 +316,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def _train_epoch(self) -> None:
         run = self._run
-        self._sampler.set_position(run.epoch, run.step_in_epoch)
+        self._sampler.set_position(run.epoch, run.step_in_epoch, run.steps)
         steps = iter(self._dataloader)
         self._metrics_log.start(run)
         for _ in range(run.step_in_epoch, run.steps_per_epoch):
@@ -360,8 +364,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             new_totals,
             replayed,
             replay_totals,
-            replay_weight=0 if self._replay is None else self._replay.weight,
-            has_views=self._has_views,
+            adapts_weight=self._replay is not None and self._replay.adapts_weight,
+            log_collapse=self._log_collapse,
             world_size=self._world_size,
         )
         self._run.count(
@@ -370,6 +374,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
         return {
             **metrics,
+            **self._memory.metrics_by_origin(new, replayed, self._collator),
             "memory_size": 0 if self._replay is None else len(self._replay),
             "lr": self._optimizer.param_groups[0]["lr"],
             "grad_norm": grad_norm,

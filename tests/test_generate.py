@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from erjepa.generate import find_run, main, read_prompts
+from erjepa.evaluation.run import find_run
+from erjepa.generate import main, read_prompts
 from erjepa_recipe import evaluate_erjepa
 from tests.recipes.harness import make_config, on_ranks, overrides_for, train
 
@@ -18,7 +19,8 @@ def run(base, data, tmp_path_factory):
     settings["eval_batch_size"] = 44
     overrides = overrides_for(base, data, folder, **settings, optimizer__lr=0.001)
     overrides += [f"eval_{o}" for o in overrides if o.startswith("dataset")]
-    cfg = make_config([*overrides, "save_every_n_steps=2"])
+    overrides += ["save_every_n_steps=2", "ema_decay=0.9", "checkpoint=both"]
+    cfg = make_config(overrides)
     train(cfg)
     on_ranks(functools.partial(evaluate, cfg), 1)
     return folder
@@ -30,8 +32,8 @@ def evaluate(cfg):
     recipe.evaluate()
 
 
-def predictions(run):
-    file = run / "evaluation" / "epoch_0_step_4" / "predictions.jsonl"
+def predictions(run, name="epoch_0_step_4"):
+    file = run / "evaluation" / name / "predictions.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
@@ -54,6 +56,17 @@ def test_a_prompt_is_answered_on_the_screen(run, capsys):
     main([str(run), first["prompt"]])
     cut = "" if first["finished"] else "  [cut at 5 tokens]"
     assert capsys.readouterr().out == f"{first['output']}{cut}\n"
+
+    averaged = predictions(run, "epoch_0_step_4_ema")
+    own = next(p for p in averaged if p not in predictions(run))
+    cut = "" if own["finished"] else "  [cut at 5 tokens]"
+    ema = run / "epoch_0_step_4" / "ema"
+    for path, which in ((run, "ema"), (ema, "last"), (ema, "ema")):
+        main([str(path), own["prompt"], "--set", f"checkpoint={which}"])
+        assert capsys.readouterr().out == f"{own['output']}{cut}\n"
+
+
+def test_an_older_checkpoint_answers_with_other_settings(run, capsys):
     older = run / "epoch_0_step_2"
     main([str(older), "1", "2", "--set", "max_new_tokens=1", "--set", "merged=True"])
     lines = capsys.readouterr().out.split("  [cut at 1 tokens]\n")

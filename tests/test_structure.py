@@ -21,13 +21,16 @@ MAY_IMPORT = {
     "tasks": {"datasets", "utils"},
     "models": {"tasks", "utils"},
     "checkpoints": {"datasets", "replay", "utils"},
-    "memory": {"checkpoints", "replay", "utils"},
     "training": {
         *("checkpoints", "datasets", "packing", "objective", "replay", "utils"),
     },
     "evaluation": {
         *("checkpoints", "datasets", "packing", "objective", "tasks", "training"),
         "utils",
+    },
+    "memory": {
+        *("checkpoints", "configs", "evaluation", "objective", "packing", "replay"),
+        *("training", "utils"),
     },
     "report": {"statistics", "tasks", "utils"},
     "experiment": {
@@ -36,9 +39,7 @@ MAY_IMPORT = {
     "bundle": {"configs", "datasets", "utils"},
     # Run as commands.
     "demo": {"training_curve", "utils"},
-    "generate": {
-        *("checkpoints", "configs", "datasets", "evaluation", "training", "utils"),
-    },
+    "generate": {"checkpoints", "configs", "evaluation", "training", "utils"},
     "prompts": {"configs", "datasets", "utils"},
     "stats": {"datasets", "packing", "configs", "utils"},
     "training_curve": {"utils"},

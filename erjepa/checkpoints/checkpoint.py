@@ -5,7 +5,8 @@ A checkpoint is one folder of ``output_dir``: ``epoch_0`` after the first epoch,
 holds what torchtune's checkpointer writes (weights, adapter, their configs),
 ``progress.json``: where the run was, ``predictor.pt``: the embeddings of the predictor
 tokens, where they are trained, ``memory``: the episodic memory, and ``manifest.json``: the
-size and SHA-256 of each file. The newest of an epoch or step also have ``recipe_state.pt``: all that a run needs to go on as if
+size and SHA-256 of each file. Where weights are averaged, the averages are in ``ema``, a
+checkpoint for scoring of its own. The newest of an epoch or step also have ``recipe_state.pt``: all that a run needs to go on as if
 it had not stopped; without adapters that includes the weights in the precision that they are
 trained in, where the model's files are rounded. Those at FLOPs are for scoring, and so is
 ``best``, a link to the one that did best on validation, ``best_step_80``.
@@ -22,7 +23,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ from torchtune import utils
 from erjepa.checkpoints.manifest import MANIFEST, damage, write_manifest
 from erjepa.checkpoints.model_card import CARD
 from erjepa.checkpoints.peft_adapter import FOLDER, set_peft_adapter_apart
+from erjepa.utils.files import EMA
 
 log = utils.get_logger("INFO")
 
@@ -50,6 +52,11 @@ _FLOPS_NAME = re.compile(r"flops_(\d+)$")
 def checkpoint_name(epoch: int, step: int | None) -> str:
     """Name of the checkpoint of ``epoch`` (0-based), after ``step`` of its steps or all."""
     return f"epoch_{epoch}" if step is None else f"epoch_{epoch}_step_{step}"
+
+
+def flops_name(index: int) -> str:
+    """Name of the checkpoint at the budget ``index`` of ``checkpoint_at_flops``, 0-based."""
+    return f"flops_{index}"
 
 
 def checkpoints(output_dir: Path) -> list[Path]:
@@ -79,13 +86,26 @@ def _matching(
     return [path for _, path in sorted(found)]
 
 
+class Exported(NamedTuple):
+    """Weights that go into a checkpoint.
+
+    Args:
+        write (Callable[[str], None]): called with the ``epoch`` to hand to a torchtune
+            checkpointer whose ``output_dir`` is ``output_dir / SCRATCH``.
+        predictor (Tensor | None): trained embeddings of the k predictor tokens, [k, H].
+    """
+
+    write: Callable[[str], None]
+    predictor: Tensor | None = None
+
+
 def publish(
     output_dir: Path,
     name: str,
-    write: Callable[[str], None],
+    weights: Exported,
     *,
     progress: dict[str, Any],
-    predictor: Tensor | None = None,
+    averaged: Exported | None = None,
     state: dict[str, Any] | None = None,
     write_memory: Callable[[Path], None] | None = None,
     keep_last_n: int | None = None,
@@ -97,10 +117,9 @@ def publish(
     Args:
         output_dir (Path): folder of the run.
         name (str): name of the checkpoint.
-        write (Callable[[str], None]): called with the ``epoch`` to hand to a torchtune
-            checkpointer whose ``output_dir`` is ``output_dir / SCRATCH``.
+        weights (Exported): the weights of the run.
         progress (dict[str, Any]): contents of ``progress.json``.
-        predictor (Tensor | None): trained embeddings of the k predictor tokens, [k, H].
+        averaged (Exported | None): their averages.
         state (dict[str, Any] | None): contents of ``recipe_state.pt``.
         write_memory (Callable[[Path], None] | None): called with the folder to put the memory
             into.
@@ -114,14 +133,11 @@ def publish(
     scratch = output_dir / SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)
     epoch = name.removeprefix("epoch_")
-    written = scratch / f"epoch_{epoch}"  # where a torchtune checkpointer writes
-    written.mkdir(parents=True)
-    write(epoch)
-    _drop_copies(written)
-    set_peft_adapter_apart(written)
-    (written / PROGRESS).write_text(json.dumps(progress, indent=2) + "\n")
-    if predictor is not None:
-        torch.save(predictor, written / PREDICTOR)
+    written = _write(scratch, epoch, weights, progress)
+    if averaged is not None:
+        aside = _write(scratch, f"{epoch}_{EMA}", averaged, progress)
+        write_manifest(aside, leave_out=[CARD])
+        os.rename(aside, written / EMA)
     if state is not None:
         torch.save(state, written / RECIPE_STATE)
     if write_memory is not None:
@@ -135,9 +151,24 @@ def publish(
     return final
 
 
+def _write(
+    scratch: Path, epoch: str, weights: Exported, progress: dict[str, Any]
+) -> Path:
+    """The folder of weights as they are scored, and of where the run was."""
+    written = scratch / f"epoch_{epoch}"  # where a torchtune checkpointer writes
+    written.mkdir(parents=True)
+    weights.write(epoch)
+    _drop_copies(written)
+    set_peft_adapter_apart(written)
+    (written / PROGRESS).write_text(json.dumps(progress, indent=2) + "\n")
+    if weights.predictor is not None:
+        torch.save(weights.predictor, written / PREDICTOR)
+    return written
+
+
 def _drop_copies(written: Path) -> None:
     """Remove what the checkpointer copied from the checkpoint that a run started from."""
-    for folder in (FOLDER, MEMORY):
+    for folder in (FOLDER, MEMORY, EMA):
         shutil.rmtree(written / folder, ignore_errors=True)
     for file in (PROGRESS, MANIFEST):
         (written / file).unlink(missing_ok=True)
@@ -178,6 +209,34 @@ def set_best(path: Path) -> None:
             scratch.mkdir(exist_ok=True)
             os.rename(older, scratch / older.name)  # absent first, then deleted
     shutil.rmtree(scratch, ignore_errors=True)
+
+
+def of_weights(path: Path, which: str) -> list[Path]:
+    """The folders of a checkpoint's weights.
+
+    Args:
+        path (Path): the checkpoint, or already the folder of its averaged weights.
+        which (str): ``last``, ``ema`` or ``both``.
+
+    Returns:
+        list[Path]: the last weights, then the averaged ones.
+
+    Raises:
+        FileNotFoundError: if averaged weights are asked for, and there are none.
+    """
+    if which == "last" or path.name == EMA:
+        return [path]
+    if not (path / EMA).is_dir():
+        raise FileNotFoundError(
+            f"checkpoint={which}: {path} holds no averaged weights, {EMA}/. Train with "
+            "ema_decay, or take the last weights, checkpoint=last"
+        )
+    return [path / EMA] if which == "ema" else [path, path / EMA]
+
+
+def score_name(path: Path) -> str:
+    """What the scores of a folder of weights go by: ``epoch_0``, or ``epoch_0_ema``."""
+    return f"{path.parent.name}_{EMA}" if path.name == EMA else path.name
 
 
 def load_progress(path: Path) -> dict[str, Any]:

@@ -10,12 +10,12 @@
 
     example_ids      int64    [N]     origin << 32 | example; origins of this run count from 0,
                                       inherited ones are below 0, -1 the last of ``inherited``
-    scores           float32  [N]     running JEPA error
+    scores           float32  [N]     running error: JEPA, or with replay.score=lm a label's
     replay_counts    int32    [N]
     lengths          int32    [N, 5]  tokens of source, bridge, target, source and target view
     tokens           int32    [T]     those of slot 0, of slot 1, ...; T is the sum of lengths
-    address_values   float32  [N, K]  or [N, H] where addresses are dense
-    address_indices  int16/32 [N, K]  not there where addresses are dense
+    address_values   float32  [N, K]  or [N, H] where addresses are dense; may be absent
+    address_indices  int16/32 [N, K]  not there where addresses are dense, or absent
     generator        uint8    [G]     state of the generator of random selections
 
 ``texts.jsonl``
@@ -142,7 +142,7 @@ class StoredMemory:
                 f"{self._path} is not whole ({error}); take the memory of another "
                 "checkpoint"
             ) from None
-        missing = _PLACES.keys() - shapes.keys() - {"address_indices"}
+        missing = _PLACES.keys() - shapes.keys() - {"address_values", "address_indices"}
         lengths = {name: shape[0] for name, shape in shapes.items()}
         rows = {
             lengths.get(name) for name in _PLACES if name not in ("tokens", "generator")
@@ -155,6 +155,11 @@ class StoredMemory:
 
     def __len__(self) -> int:
         return self.about["slots"]
+
+    @property
+    def has_addresses(self) -> bool:
+        """Whether its run kept any."""
+        return bool(self.about["state"]["memory"]["addresses"])
 
     def read(self, *names: str) -> list[Tensor]:
         """Whole tensors, by their names in the file; those it lacks are left out."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from erjepa.utils.files import SUMMARY, write_whole
+from erjepa.utils.files import EMA, SUMMARY, write_whole
 
 CARD = "README.md"
 CONFIG = "torchtune_config.yaml"  # torchtune's metric loggers write it
@@ -85,7 +85,8 @@ def write_model_card(output_dir: Path) -> None:
         OmegaConf.to_container(OmegaConf.load(config_file)),
         {path.parent.name: json.loads(path.read_text()) for path in summaries},
     )
-    checkpoints = {path.parent for path in output_dir.glob("*/*model*")}
+    found = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
+    checkpoints = {path.parent for path in found}
     for folder in (output_dir, *checkpoints):
         write_whole(folder / CARD, card)
 

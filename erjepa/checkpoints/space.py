@@ -18,8 +18,8 @@ class CheckpointSizes(NamedTuple):
     """Bytes of the parts of a checkpoint; about.
 
     Args:
-        weights (int): merged model, or what was trained.
-        adapter (int): adapter in both formats.
+        weights (int): merged model, or what was trained; the averaged one with it.
+        adapter (int): adapter in both formats, the averaged one with it.
         state (int): what resuming needs besides.
     """
 
@@ -39,6 +39,7 @@ def checkpoint_sizes(
     *,
     has_adapters: bool,
     adapter_only: bool,
+    averaged: bool,
 ) -> CheckpointSizes:
     """What a checkpoint takes.
 
@@ -47,16 +48,19 @@ def checkpoint_sizes(
         trained (Iterable[nn.Parameter]): what is trained, sharded or not.
         has_adapters (bool): whether those are adapters.
         adapter_only (bool): whether no merged model is written.
+        averaged (bool): whether averages in float32 are written as well.
 
     Returns:
         CheckpointSizes: in bytes.
     """
-    weights = sum(map(_bytes, base))
+    weights = 0 if adapter_only else sum(map(_bytes, base))
+    trained = list(trained)
     own = sum(map(_bytes, trained))
+    average = 4 * sum(p.shape.numel() for p in trained) if averaged else 0
     return CheckpointSizes(
-        weights=0 if adapter_only else weights,
-        adapter=2 * own if has_adapters else 0,
-        state=_ADAM * own + (0 if has_adapters else own),
+        weights=weights * (2 if averaged else 1),
+        adapter=2 * (own + average) if has_adapters else 0,
+        state=_ADAM * own + (0 if has_adapters else own) + average,
     )
 
 

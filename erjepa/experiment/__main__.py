@@ -10,11 +10,12 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from erjepa.experiment.cells import cells, training_command
+from erjepa.experiment.cells import cells, evaluation_command, training_command
 from erjepa.experiment.config import Experiment, load_experiment
 from erjepa.experiment.results import CELLS
 from erjepa.experiment.running import run_experiment
@@ -45,14 +46,20 @@ def show(experiment: Experiment) -> int:
     """Print an experiment with all its keys, and how each method trains."""
     print(OmegaConf.to_yaml(OmegaConf.create(experiment.as_dict()), sort_keys=False))
     found = cells(experiment)
-    print(f"# {len(found)} cells; the first of each method:")
-    first = {cell.method: cell for cell in reversed(found)}
-    for method in experiment.methods:
-        cell = first[method]
+    what = "sequence" if experiment.continual else "method"
+    print(f"# {len(found)} cells; the first of each {what}:")
+    stages = experiment.datasets if experiment.continual else [None]
+    first = {
+        (cell.method, cell.dataset if experiment.continual else None): cell
+        for cell in reversed(found)
+    }
+    for cell in filter(None, map(first.get, product(experiment.methods, stages))):
         folder = Path(experiment.output_dir) / CELLS / cell.name
         # Known when the other run has ended.
         tokens = f"TOKENS_OF_{cell.tokens_of}" if cell.tokens_of else None
         command = training_command(experiment, cell, folder, tokens)
+        if not cell.datasets:
+            command = evaluation_command(experiment, cell, folder, [])
         print(f"# {shlex.join(command)}")
     return 0
 

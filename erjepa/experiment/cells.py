@@ -5,11 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
 from erjepa.experiment.config import (
+    ALL,
     BATCH_SIZE_TIMES,
+    GRID_ONLY,
+    NOTHING,
+    SO_FAR,
     TOKENS_OF,
+    TRAINS_ON,
+    WEIGHTS,
     Experiment,
     as_arguments,
     config_of,
@@ -28,6 +36,8 @@ class Cell:
         seed (int): seed of the run.
         overrides (Mapping[str, Any]): of the experiment, the dataset and the method.
         tokens_of (str | None): name of the cell whose tokens end this run.
+        after (str | None): name of the cell whose weights and memory this run starts from.
+        datasets (int): how many datasets' budgets it has; 0: it is not trained.
     """
 
     dataset: str
@@ -36,6 +46,17 @@ class Cell:
     seed: int
     overrides: Mapping[str, Any]
     tokens_of: str | None = None
+    after: str | None = None
+    datasets: int = 1
+
+    @property
+    def needs(self) -> set[str]:
+        """Names of the cells that must be finished before it."""
+        return {name for name in (self.tokens_of, self.after) if name is not None}
+
+    def lacks(self, cell: str) -> str:
+        """What is missing to it where a cell that it needs has failed."""
+        return f"it needs the {'tokens' if cell == self.tokens_of else 'weights'} of {cell}"
 
     @property
     def name(self) -> str:
@@ -51,23 +72,80 @@ def cell_name(dataset: str, method: str, seed: int) -> str:
 def cells(experiment: Experiment) -> list[Cell]:
     """All runs: seed by seed, so that what is there early can be compared.
 
-    Runs that depend on another's tokens come after all others of their seed and dataset.
+    Runs that depend on another's tokens come after all others of their seed and dataset. A
+    method that trains on all datasets of a sequence together, or on nothing, has a cell on
+    the last alone.
     """
     found = []
+    *_, last = experiment.datasets
     for seed in experiment.seeds:
-        for dataset, entry in experiment.datasets.items():
-            config, of_dataset = config_of(entry)
-            group = []
-            for method, own in experiment.methods.items():
-                overrides = {**experiment.overrides, **of_dataset, **own}
-                if times := overrides.pop(BATCH_SIZE_TIMES, None):
-                    overrides["batch_size"] = times * _batch_size(config, overrides)
-                source = overrides.pop(TOKENS_OF, None)
-                tokens_of = source and cell_name(dataset, source, seed)
-                cell = Cell(dataset, config, method, seed, overrides, tokens_of)
-                group.append(cell)
+        for dataset in experiment.datasets:
+            group = [
+                _cell(experiment, dataset, method, seed)
+                for method, own in experiment.methods.items()
+                if own.get(TRAINS_ON) in (None, SO_FAR) or dataset == last
+            ]
             found += sorted(group, key=lambda cell: cell.tokens_of is not None)
     return found
+
+
+def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
+    """The cells whose configs say on what a cell is scored: itself, or one a dataset."""
+    if not experiment.continual:
+        return [cell]
+    return [
+        _cell(experiment, dataset, cell.method, cell.seed)
+        for dataset in experiment.datasets
+    ]
+
+
+def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
+    config, overrides = _overrides(experiment, dataset, method)
+    own = experiment.methods[method]
+    if times := own.get(BATCH_SIZE_TIMES):
+        overrides["batch_size"] = times * _batch_size(config, overrides)
+    source, trains_on = own.get(TOKENS_OF), own.get(TRAINS_ON)
+    names = list(experiment.datasets)
+    before = names[: names.index(dataset)]
+    if trains_on in (SO_FAR, ALL) and before:
+        parts = [
+            part
+            for name in (*before, dataset)
+            for part in _dataset(*_overrides(experiment, name, method))
+        ]
+        overrides = {
+            key: value
+            for key, value in overrides.items()
+            if key.lstrip("~").partition(".")[0] != "dataset"
+        }
+        overrides["dataset"] = parts
+    follows = experiment.continual and trains_on in (None, SO_FAR) and before
+    return Cell(
+        dataset,
+        config,
+        method,
+        seed,
+        overrides,
+        tokens_of=source and cell_name(dataset, source, seed),
+        after=cell_name(before[-1], method, seed) if follows else None,
+        datasets=len(names) if trains_on == ALL else int(trains_on != NOTHING),
+    )
+
+
+def _overrides(
+    experiment: Experiment, dataset: str, method: str
+) -> tuple[str, dict[str, Any]]:
+    """The config of a run, and what is said of it that the recipe knows."""
+    config, of_dataset = config_of(experiment.datasets[dataset])
+    said = {**experiment.overrides, **of_dataset, **experiment.methods[method]}
+    return config, {key: said[key] for key in said if key not in GRID_ONLY}
+
+
+def _dataset(config: str, overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a run trains on, as components."""
+    cfg = erjepa.configs.load(config, as_arguments(overrides))
+    found = OmegaConf.to_container(cfg.dataset, resolve=True)
+    return found if isinstance(found, list) else [found]
 
 
 def _batch_size(config: str, overrides: Mapping[str, Any]) -> int:
@@ -91,28 +169,51 @@ def training_command(
         list[str]: arguments of ``tune``.
     """
     own: dict[str, Any] = {"seed": cell.seed, "output_dir": str(folder)}
-    if experiment.budgets is not None:
-        own["checkpoint_at_flops"] = list(experiment.budgets)
+    if cell.after is not None:
+        start = _end_of(experiment, folder.parents[2] / cell.after)
+        # Whoever sets them carries something else on, or nothing.
+        carried = {"init_from": start, "replay.init_from": start}
+        own |= {k: v for k, v in carried.items() if k not in cell.overrides}
+    if budgets := budgets_of(experiment, cell):
+        own["checkpoint_at_flops"] = budgets
     if tokens is not None:
         own["stop.tokens"] = tokens
-    elif experiment.match == "flops" and experiment.budgets:
-        own["stop.flops"] = experiment.budgets[-1]
+    elif experiment.match == "flops" and budgets:
+        own["stop.flops"] = budgets[-1]
     if checkpoint.resumable_checkpoints(folder):
         own["resume_from_checkpoint"] = True
     return _tune(experiment, "erjepa_recipe", cell, own)
 
 
+def budgets_of(experiment: Experiment, cell: Cell) -> list[float]:
+    """FLOPs at which a run is scored, ascending; none: at the end of every epoch."""
+    return [cell.datasets * budget for budget in experiment.budgets or []]
+
+
+def _end_of(experiment: Experiment, folder: Path) -> str:
+    """Where the run in ``folder`` leaves its weights and its memory."""
+    if experiment.match == "flops" and experiment.budgets:
+        folder /= checkpoint.flops_name(len(experiment.budgets) - 1)
+    return str(folder)
+
+
 def evaluation_command(
     experiment: Experiment, cell: Cell, folder: Path, paths: Iterable[Path]
 ) -> list[str]:
-    """The command that scores checkpoints of a cell; arguments as above, and ``paths``."""
+    """The command that scores checkpoints of a cell; arguments as above, and ``paths``.
+
+    No paths: the base model.
+    """
+    checkpoints = [str(path) for path in paths]
+    weights = WEIGHTS[tuple(experiment.score_weights)]
     own = {
         "seed": cell.seed,
         "output_dir": str(folder),
         "alignment": experiment.alignment,
         **({} if experiment.score_on == "test" else {"eval_split": "validation"}),
+        **({} if weights == "last" else {"checkpoint": weights}),
         **experiment.evaluation,
-        "checkpoint_dir": [str(path) for path in paths],
+        **({"checkpoint_dir": checkpoints} if checkpoints else {"base_only": True}),
     }
     return _tune(experiment, "erjepa_eval", cell, own)
 

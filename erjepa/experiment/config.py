@@ -13,12 +13,18 @@ from erjepa.configs.schema import Run
 
 # Overrides that only the grid knows, and turns into keys of the recipe.
 TOKENS_OF, BATCH_SIZE_TIMES = "stop.tokens_of", "batch_size_times"
+# Of score_weights, what the evaluation's key `checkpoint` has to be.
+WEIGHTS = {("last",): "last", ("ema",): "ema", ("last", "ema"): "both"}
+TRAINS_ON = "trains_on"
+GRID_ONLY = (TOKENS_OF, BATCH_SIZE_TIMES, TRAINS_ON)
+# Of a sequence of datasets, what a method's run on one of them trains on besides it.
+SO_FAR, ALL, NOTHING = "so_far", "all", "nothing"
 # Sections whose keys a file and the command line add to.
 _ADDED = ("overrides", "evaluation", "budgets_of", "slurm")
 # What the grid itself sets for each run.
 _OWN = (
     "seed output_dir resume_from_checkpoint checkpoint_at_flops checkpoint_dir alignment "
-    "eval_split"
+    "eval_split checkpoint"
 ).split()
 
 
@@ -35,15 +41,24 @@ class Experiment:
         methods (Mapping[str, Mapping[str, Any]]): name, as tables show it, to overrides, in
             the order of tables. ``stop.tokens_of: METHOD`` ends a run at the tokens that
             METHOD's run took on the same dataset with the same seed;
-            ``batch_size_times: N`` has N times the pairs in a step.
+            ``batch_size_times: N`` has N times the pairs in a step; ``trains_on`` see
+            ``continual``.
         overrides (Mapping[str, Any]): for every run; those of the dataset and then those of
             the method win.
         budgets (Sequence[float] | None): FLOPs at which each run is scored; ``None``: at
             the end of every epoch.
+        continual (bool): whether the datasets are a sequence. A method's run on one of them
+            starts from the weights of its run on the one before, with the same seed, and
+            where it replays from that one's memory, and is scored on every dataset.
+            A method with ``trains_on: so_far`` trains on all datasets up to that one; with
+            ``trains_on: all`` it has a single run, on all of them together, with the
+            budgets of all; with ``trains_on: nothing`` it is the base model.
         match (str): ``flops``: each run stops at the last budget; ``epochs``: after its
             epochs.
         score_on (str): ``test``, or ``validation``: pairs held out of the training pairs,
             to choose settings by.
+        score_weights (Sequence[str]): which weights of each checkpoint: ``last``, ``ema`` (the
+            averaged ones, which need ``ema_decay``), or both.
         alignment (bool): whether predictions have the cosine of their pair.
         evaluation (Mapping[str, Any]): further overrides for the evaluation.
         report (Sequence[Any]): sections of the report.
@@ -67,8 +82,10 @@ class Experiment:
     methods: Mapping[str, Mapping[str, Any]]
     overrides: Mapping[str, Any] = field(default_factory=dict)
     budgets: Sequence[float] | None = None
+    continual: bool = False
     match: str = "epochs"
     score_on: str = "test"
+    score_weights: Sequence[str] = field(default_factory=lambda: ["last"])
     alignment: bool = False
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     report: Sequence[Any] = field(default_factory=list)
@@ -96,6 +113,25 @@ class Experiment:
             raise ValueError("match=flops needs budgets")
         if self.score_on not in ("test", "validation"):
             raise ValueError(f"score_on={self.score_on}: expected test or validation")
+        if tuple(self.score_weights) not in WEIGHTS:
+            raise ValueError(
+                f"score_weights={self.score_weights}: expected [last], [ema] or [last, ema]"
+            )
+        if self.continual:
+            if len(self.datasets) < 2:
+                raise ValueError(
+                    "continual=True needs a sequence of datasets, two or more"
+                )
+            if list(self.score_weights) != ["last"]:
+                raise ValueError(
+                    f"score_weights={list(self.score_weights)}: continual=True scores the "
+                    "last weights, which the next dataset starts from; set it to [last]"
+                )
+            if self.score_on != "test":
+                raise ValueError(
+                    "score_on=validation: with continual=True every dataset is scored, and "
+                    "only the newest holds pairs out; score_on must be test"
+                )
         if self.launcher not in ("local", "slurm"):
             raise ValueError(f"launcher={self.launcher}: expected local or slurm")
         if self.launcher == "slurm" and self.devices is not None:
@@ -115,6 +151,17 @@ class Experiment:
                 raise ValueError(
                     f"methods: {method}: {BATCH_SIZE_TIMES}={times}: expected a whole "
                     "number of at least 1"
+                )
+            trains_on = overrides.get(TRAINS_ON)
+            if trains_on is not None and not self.continual:
+                raise ValueError(
+                    f"methods: {method}: {TRAINS_ON}={trains_on} needs a sequence of "
+                    "datasets, continual=True"
+                )
+            if trains_on not in (None, SO_FAR, ALL, NOTHING):
+                raise ValueError(
+                    f"methods: {method}: {TRAINS_ON}={trains_on}: expected {SO_FAR}, {ALL} "
+                    f"or {NOTHING}"
                 )
             source = overrides.get(TOKENS_OF)
             if source is not None and TOKENS_OF in self.methods.get(
@@ -235,13 +282,18 @@ def _check_runs(experiment: Experiment, dataset: str) -> None:
     shared = {f"datasets: {dataset}": own, "overrides": experiment.overrides}
     for method, keys in experiment.methods.items():
         places = {f"methods: {method}": keys, **shared}
-        _check_run(config, places)
+        cfg = _check_run(config, places)
+        if "ema" in experiment.score_weights and cfg.ema_decay is None:
+            raise ValueError(
+                f"score_weights={list(experiment.score_weights)}: runs of {method} average "
+                "no weights; set overrides.ema_decay"
+            )
         if experiment.evaluation:
             _check_run(config, {"evaluation": experiment.evaluation, **places})
 
 
-def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check a run with overrides of several places, of which earlier ones win."""
+def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> DictConfig:
+    """The config of a run with overrides of several places, of which earlier ones win."""
     overrides: dict[str, Any] = {}
     for place, keys in reversed(list(places.items())):
         overrides |= keys
@@ -249,11 +301,11 @@ def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> None:
             first = key.lstrip("~").partition(".")[0]
             if first in _OWN:
                 raise ValueError(f"{place}: {first} is set by the grid")
-    for key in (TOKENS_OF, BATCH_SIZE_TIMES):
+    for key in GRID_ONLY:
         overrides.pop(key, None)
     try:
         cfg = erjepa.configs.load(config, as_arguments(overrides))
-        erjepa.configs.complete(cfg)
+        return erjepa.configs.complete(cfg)
     except ValueError as error:
         said = [place for place, keys in places.items() if _names_any(error, keys)]
         raise ValueError(f"{(said or list(places))[0]}: {error}") from None

@@ -22,6 +22,7 @@ from erjepa.utils.files import EXPERIMENT, PREDICTIONS, SUMMARY, write_whole
 from erjepa.utils.results import Result
 
 CELLS = "cells"
+_PROGRESS = "steps", "total_flops", "total_tokens", "epoch"
 # Where and how to run, and what to print, may change between runs of one experiment.
 _FREE = ("output_dir", "devices", "report", "budgets_of", "launcher", "slurm")
 _MAY_GROW = ("seeds", "datasets", "methods")
@@ -33,6 +34,8 @@ def result_of(
     overrides: Mapping[str, Any],
     path: Path,
     split: str = "test",
+    weights: str = "last",
+    scored: Cell | None = None,
 ) -> Result:
     """What an experiment keeps of a checkpoint that was scored.
 
@@ -40,28 +43,36 @@ def result_of(
         output_dir (Path): folder of the experiment.
         cell (Cell): the run.
         overrides (Mapping[str, Any]): what set the method apart on the command line.
-        path (Path): folder of the checkpoint.
+        path (Path): folder of the checkpoint; there is none of the base model.
         split (str): what was scored, ``test`` or ``validation``.
+        weights (str): which weights were, ``last`` or ``ema``.
+        scored (Cell | None): of a sequence, the cell on whose dataset it was scored.
 
     Returns:
         Result: what ``results.jsonl`` has a line of.
     """
-    progress = checkpoint.load_progress(path)
-    name = path.name if split == "test" else f"{path.name}_{split}"
-    scores = path.parent / "evaluation" / name
+    untrained = dict.fromkeys((*_PROGRESS, "train_seconds"), 0)
+    progress = checkpoint.load_progress(path) if cell.datasets else untrained
+    (folder,) = checkpoint.of_weights(path, weights)
+    name = checkpoint.score_name(folder)
+    name = name if split == "test" else f"{name}_{split}"
+    dataset = (scored or cell).dataset
+    scores = scores_dir(path.parent, cell, dataset) / "evaluation" / name
     summary = json.loads((scores / SUMMARY).read_text())
     readings = {k: v for k, v in summary.items() if isinstance(v, dict)}
     examples = readings[summary["primary"]]["examples"]
     rate = summary["examples_per_second"]
     return Result(
         cell=cell.name,
-        dataset=cell.dataset,
+        dataset=dataset,
+        stage=cell.dataset if scored else None,
         method=cell.method,
         seed=cell.seed,
         overrides=dict(overrides),
         checkpoint=path.name,
+        weights=weights,
         budget=progress.get("budget"),
-        **{k: progress[k] for k in ("steps", "total_flops", "total_tokens", "epoch")},
+        **{key: progress[key] for key in _PROGRESS},
         split=split,
         task=summary["task"],
         accuracy=summary["accuracy"],
@@ -73,6 +84,11 @@ def result_of(
         train_seconds=progress["train_seconds"],
         eval_seconds=examples / rate if rate else None,
     )
+
+
+def scores_dir(folder: Path, cell: Cell, dataset: str) -> Path:
+    """Where scores of a run in ``folder`` on a dataset go, its own or another."""
+    return folder if dataset == cell.dataset else folder / f"on_{dataset}"
 
 
 def begin(output_dir: Path, experiment: Experiment) -> None:
@@ -89,6 +105,14 @@ def begin(output_dir: Path, experiment: Experiment) -> None:
     config = json.loads(json.dumps(experiment.as_dict()))
     if path.exists():
         begun = json.loads(path.read_text())["config"]
+        begun = {"score_weights": ["last"], **begun}  # older ones do not say
+        if config["continual"] and list(begun["datasets"]) != list(config["datasets"]):
+            raise ValueError(
+                f"{path} was begun with the sequence of datasets "
+                f"{', '.join(begun['datasets'])}, not {', '.join(config['datasets'])}. "
+                "What a run starts from, and is scored on, depends on it; choose another "
+                "output_dir."
+            )
         for key in config:
             if key not in _FREE and not _goes_on(key, begun.get(key), config[key]):
                 raise ValueError(

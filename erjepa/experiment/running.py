@@ -95,11 +95,11 @@ class _Grid:
         for cell in list(self._waiting):
             if not self._free:
                 return
-            if cell.tokens_of in self._failed:
+            if lacking := sorted(cell.needs.intersection(self._failed)):
                 self._waiting.remove(cell)
                 self._failed.append(cell.name)
-                self._say(cell, f"failed: it needs the tokens of {cell.tokens_of}")
-            elif cell.tokens_of is None or cell.tokens_of in self._finished:
+                self._say(cell, f"failed: {cell.lacks(lacking[0])}")
+            elif cell.needs <= self._finished:
                 self._waiting.remove(cell)
                 tokens = tokens_of(cell, read_results(self._output_dir))
                 to_do = stages(self._experiment, self._output_dir, cell, tokens)
@@ -158,7 +158,8 @@ class _Grid:
 
     def _outcome(self, run: "_Run") -> str:
         results = read_results(self._output_dir)
-        accuracy = [x.accuracy for x in results if x.cell == run.cell.name][-1]
+        own = run.cell.name, run.cell.dataset
+        accuracy = [x.accuracy for x in results if (x.cell, x.dataset) == own][-1]
         left = len(self._waiting) + len(self._running)
         ended = f"accuracy {accuracy:.1%} at the end, after {self._seconds[-1]:.0f} s"
         mean = sum(self._seconds) / len(self._seconds)

@@ -173,8 +173,8 @@ class CellTask:
         try:
             # Held by the cell's processes too: what a killed task has left ends first.
             lock = FolderLock(output_dir / ATTEMPTS / cell.name, "cell", inherited=True)
-            if cell.tokens_of and cell.tokens_of not in whole_cells(results):
-                raise RuntimeError(f"it needs the tokens of {cell.tokens_of}")
+            if lacking := sorted(cell.needs - whole_cells(results)):
+                raise RuntimeError(cell.lacks(lacking[0]))
             tokens = tokens_of(cell, results)
             results = self._results(experiment, cell, tokens, lock.fileno())
             folder = output_dir / CELLS / cell.name
@@ -252,15 +252,16 @@ def _submit(
     jobs: dict[str, str] = {}
     own = experiment.slurm.get("dependency")
     try:
-        first = [cell for cell in waiting if cell.tokens_of is None]
+        first = [cell for cell in waiting if not cell.needs]
         with executor.batch():
             array = [executor.submit(CellTask(output_dir, cell.name)) for cell in first]
         jobs |= {cell.name: job.job_id for cell, job in zip(first, array, strict=True)}
         for cell in waiting:
-            if cell.tokens_of is not None:
-                source = {**queued, **jobs}.get(cell.tokens_of)
-                # However that ends: where it failed, this one fails and says so.
-                after = source and f"afterany:{source}"
+            if cell.needs:
+                there = {**queued, **jobs}
+                sources = sorted(there[name] for name in cell.needs & there.keys())
+                # However those end: where one failed, this one fails and says so.
+                after = ":".join(["afterany", *sources]) if sources else None
                 dependency = ",".join(filter(None, (own, after))) or None
                 executor.update_parameters(dependency=dependency)
                 job = executor.submit(CellTask(output_dir, cell.name))

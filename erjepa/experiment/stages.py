@@ -9,12 +9,14 @@ from typing import NamedTuple
 from erjepa.checkpoints import checkpoint
 from erjepa.experiment.cells import (
     Cell,
+    budgets_of,
     checkpoints_to_score,
     evaluation_command,
+    scored_as,
     training_command,
 )
 from erjepa.experiment.config import Experiment
-from erjepa.experiment.results import CELLS, result_of
+from erjepa.experiment.results import CELLS, result_of, scores_dir
 from erjepa.utils.results import Result
 
 
@@ -48,18 +50,33 @@ def stages(
     folder = output_dir / CELLS / cell.name
     if folder.exists() and not checkpoint.resumable_checkpoints(folder):
         shutil.rmtree(folder)  # killed before there was anything to go on from
-    yield Stage("training", training_command(experiment, cell, folder, tokens))
-    paths = checkpoints_to_score(experiment, folder)
-    if experiment.match == "flops" and tokens is None:
-        _require_last_budget(experiment, paths)
-    what = f"scoring {', '.join(path.name for path in paths)}"
-    yield Stage(what, evaluation_command(experiment, cell, folder, paths))
+    paths: list[Path] = []
+    if cell.datasets:
+        yield Stage("training", training_command(experiment, cell, folder, tokens))
+        paths = checkpoints_to_score(experiment, folder)
+        if experiment.match == "flops" and tokens is None:
+            _require_last_budget(budgets_of(experiment, cell), paths)
+    names = ", ".join(path.name for path in paths) or "the base model"
+    for scored in scored_as(experiment, cell):
+        what = f"scoring {names}" + experiment.continual * f" on {scored.dataset}"
+        scores = scores_dir(folder, cell, scored.dataset)
+        yield Stage(what, evaluation_command(experiment, scored, scores, paths))
     overrides = dict(cell.overrides)
     if tokens is not None:
         overrides["stop.tokens"] = tokens
     results = [
-        result_of(output_dir, cell, overrides, path, experiment.score_on)
-        for path in paths
+        result_of(
+            output_dir,
+            cell,
+            overrides,
+            path,
+            experiment.score_on,
+            weights,
+            scored=scored if experiment.continual else None,
+        )
+        for path in paths or [folder / "base"]
+        for weights in experiment.score_weights
+        for scored in scored_as(experiment, cell)
     ]
     return [replace(result, of=len(results)) for result in results]
 
@@ -87,11 +104,10 @@ def tidy(folder: Path, results: Sequence[Result]) -> None:
             shutil.rmtree(path)
 
 
-def _require_last_budget(experiment: Experiment, paths: list[Path]) -> None:
+def _require_last_budget(budgets: Sequence[float], paths: list[Path]) -> None:
     progress = checkpoint.load_progress(paths[-1])
-    last = experiment.budgets[-1] if experiment.budgets else None
-    if last is not None and progress.get("budget") != last:
+    if budgets and progress.get("budget") != budgets[-1]:
         raise RuntimeError(
             f"its epochs ended at {progress['total_flops']:.3g} FLOPs, before the last "
-            f"budget of {last:.3g}; raise epochs"
+            f"budget of {budgets[-1]:.3g}; raise epochs"
         )

@@ -45,7 +45,7 @@ def read_suspects(path: Path) -> Reading:
     visits = list(read_visits(run / EXAMPLE_ERRORS))
     found = trajectories(visits)
     nearest, distances = [0] * len(slots), [1.0] * len(slots)
-    if 1 < len(slots) <= MOST_COMPARED:
+    if stored.has_addresses and 1 < len(slots) <= MOST_COMPARED:
         nearest, distances = Neighbors(stored).nearest()
     flag(slots, found, nearest, distances)
     return Reading(stored, slots, visits, found)

@@ -254,8 +254,8 @@ def _require_same_settings(saved: dict[str, Any], ours: dict[str, Any]) -> None:
     """Raises a ValueError unless two address states agree in kind and in every int."""
     if saved.keys() != ours.keys():
         raise ValueError(
-            "replay.address differs from the checkpoint's (sparse in one, dense in the "
-            "other); resume with the value the run was started with"
+            "replay.address differs from the checkpoint's (sparse, dense, or none where "
+            "nothing reads them); resume with the value the run was started with"
         )
     for key, value in ours.items():
         if isinstance(value, int) and saved[key] != value:

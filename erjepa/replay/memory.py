@@ -21,15 +21,16 @@ Segments = tuple[array, ...]
 
 
 class EpisodicMemory:
-    """Stored pairs with address, running JEPA error and replay count.
+    """Stored pairs with address, running error and replay count.
 
     A slot is the paper's m_n = (s_n, tau^u_n, tau^a_n, sigma_n, r_n) (appendix "Episodic
     Memory and Retrieval"): address, tokens, ``score`` and ``replay_count``, plus the
-    example it came from. The slots in use are always 0 .. len - 1; none is ever freed.
+    example it came from. What the error is of, JEPA or next token, is the caller's. The slots in use are always 0 .. len - 1; none is ever freed.
 
     Args:
         capacity (int): number of slots M.
-        address_table (SparseAddressTable | DenseAddressTable): addresses of M slots.
+        address_table (SparseAddressTable | DenseAddressTable | None): addresses of M slots;
+            None: slots have none.
         on_revisit (str): what writing an example that has a slot does: "keep" nothing,
             the slot stays as inserted; "refresh" rewrites tokens, address and score there
             and keeps the replay count; "append" takes another slot.
@@ -44,7 +45,7 @@ class EpisodicMemory:
     def __init__(
         self,
         capacity: int,
-        address_table: SparseAddressTable | DenseAddressTable,
+        address_table: SparseAddressTable | DenseAddressTable | None,
         *,
         on_revisit: str = "refresh",
         retain: Retention = score,
@@ -78,7 +79,7 @@ class EpisodicMemory:
 
     @property
     def scores(self) -> Tensor:
-        """Running JEPA errors sigma, float32, shape [N]."""
+        """Running errors sigma, float32, shape [N]."""
         return self._scores[: self._size]
 
     @property
@@ -95,7 +96,7 @@ class EpisodicMemory:
         self,
         example_ids: Tensor,
         segments: Sequence[Segments],
-        addresses: Addresses,
+        addresses: Addresses | None,
         scores: Tensor,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -109,8 +110,9 @@ class EpisodicMemory:
         Args:
             example_ids (Tensor): int64, shape [B]; repeats allowed.
             segments (Sequence[Segments]): B tuples of token segments, e.g. (source, target).
-            addresses (Addresses): B of them, from ``address_table.encode``.
-            scores (Tensor): JEPA errors d(p, z^a), shape [B].
+            addresses (Addresses | None): B of them, from ``address_table.encode``; None without
+                one.
+            scores (Tensor): their errors, in the paper d(p, z^a), shape [B].
             generator (torch.Generator | None): for a retention rule that draws.
 
         Raises:
@@ -120,7 +122,9 @@ class EpisodicMemory:
         pairs = len(segments)
         _require_one_per_pair("example_ids", example_ids, pairs)
         scores = self._errors(scores, pairs)
-        _require_one_per_pair("addresses", addresses.values[:, 0], pairs)
+        if self.address_table is not None:
+            assert addresses is not None
+            _require_one_per_pair("addresses", addresses.values[:, 0], pairs)
         self._segments.check(segments)
         if not pairs:
             return
@@ -173,7 +177,7 @@ class EpisodicMemory:
         placed: Placement,
         example_ids: Tensor,
         segments: Sequence[Segments],
-        addresses: Addresses,
+        addresses: Addresses | None,
         scores: Tensor,
     ) -> None:
         slots, rows = list(placed.writer), list(placed.writer.values())
@@ -184,7 +188,8 @@ class EpisodicMemory:
         self._example_ids[at] = example_ids[taken]
         self._scores[at] = scores[taken]
         self._replay_counts[placed.replaced] = 0
-        self.address_table.put(at, addresses.rows(taken))
+        if self.address_table is not None and addresses is not None:
+            self.address_table.put(at, addresses.rows(taken))
 
     def refresh(self, slots: Sequence[int], errors: Tensor) -> None:
         """Takes in the errors of a replay forward pass: sigma <- (1 - eta) sigma + eta d
@@ -192,7 +197,7 @@ class EpisodicMemory:
 
         Args:
             slots (Sequence[int]): replayed slots, repeats allowed, n of them.
-            errors (Tensor): their JEPA errors d under the current model, shape [n].
+            errors (Tensor): their errors d under the current model, shape [n].
 
         Raises:
             ValueError: if a slot is not in use, or there is not one finite error per slot.
@@ -221,6 +226,7 @@ class EpisodicMemory:
 
     def similarity(self, addresses: Addresses) -> Tensor:
         """Cosine of each of B addresses with the slots in use, float32, shape [B, N]."""
+        assert self.address_table is not None
         return self.address_table.similarity(addresses, self._size)
 
     def disown(self, num_origins: int) -> None:
@@ -246,7 +252,9 @@ class EpisodicMemory:
             "scores": self._scores[part].to("cpu", copy=True),
             "replay_counts": self._replay_counts[part].to("cpu", copy=True),
             "records": self._segments.state_dict(part),
-            "addresses": self.address_table.state_dict(part),
+            "addresses": self.address_table.state_dict(part)
+            if self.address_table is not None
+            else {},
         }
 
     def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
@@ -271,7 +279,7 @@ class EpisodicMemory:
                 f"replay.on_revisit must be the checkpoint's {state['on_revisit']!r}, "
                 f"got {self.on_revisit!r}; resume with the value the run started with"
             )
-        if state["addresses"] is not None:
+        if self.address_table is not None and state["addresses"] is not None:
             self.address_table.load_state_dict(state["addresses"], start)
         self._segments.load_state_dict(state["records"], start)
         self._seen, self._seen_before = state["seen"]
@@ -283,8 +291,8 @@ class EpisodicMemory:
 
     def _errors(self, errors: Tensor, pairs: int) -> Tensor:
         errors = errors.detach().to(self.device, torch.float32)
-        _require_one_per_pair("JEPA errors", errors, pairs)
-        require_finite("JEPA errors", errors)
+        _require_one_per_pair("errors", errors, pairs)
+        require_finite("errors", errors)
         return errors
 
 

@@ -1,5 +1,5 @@
 """Which slots are replayed: content, uniform or hard (appendix "Replay Selection
-Policies"), or content and uniform mixed, which is ours.
+Policies"); content and uniform mixed, and prioritized by score, which are ours.
 
 All selections have one signature, so a function of the same shape can take their place
 by its dotted path:
@@ -7,7 +7,8 @@ by its dotted path:
     select(memory, addresses, eligible, *, budget, neighbors, fill, generator) -> list[int]
 
     memory     EpisodicMemory of N slots in use
-    addresses  of the B current sources, from ``memory.address_table.encode``
+    addresses  of the B current sources, from ``memory.address_table.encode``; None where the
+               memory keeps none
     eligible   bool mask [N]: the slots that may be replayed in this step
     budget     R, the most slots to return
     neighbors  kappa, slots retrieved per address (content)
@@ -143,6 +144,46 @@ def hard(
     return fill_to(top_k_descending(scores[None], count)[0].tolist(), budget)
 
 
+def prioritized(
+    memory: EpisodicMemory,
+    addresses: Addresses | None,
+    eligible: Tensor,
+    *,
+    budget: int,
+    neighbors: int,
+    fill: bool,
+    generator: torch.Generator,
+    exponent: float,
+) -> list[int]:
+    """R eligible slots drawn with probability proportional to score^alpha (Schaul et al.,
+    Prioritized Experience Replay, 2016, without its weights of the loss): one after the other
+    and without replacement when there are at least R of them, else R independent draws.
+
+    Drawing without replacement is taking the R largest of alpha log score + Gumbel noise.
+
+    Args:
+        memory (EpisodicMemory): and the following: see the top of this file.
+        exponent (float): alpha; 0 is uniform, and large is hard.
+    """
+    slots = eligible.nonzero().flatten().cpu()
+    if slots.numel() == 0:
+        return []
+    scores = memory.scores.cpu()[slots].double()
+    # A JEPA error may be rounded to 0 or below it.
+    logits = exponent * scores.clamp(min=torch.finfo(torch.float32).tiny).log()
+    enough = slots.numel() >= budget
+    draws = torch.rand(
+        1 if enough else budget,
+        slots.numel(),
+        generator=generator,
+        dtype=torch.float64,
+        device="cpu",
+    )
+    keys = logits - torch.log(-torch.log(draws))
+    picks = top_k_descending(keys, budget if enough else 1).flatten()
+    return slots[picks].tolist()
+
+
 def mixed(
     memory: EpisodicMemory,
     addresses: Addresses,
@@ -199,7 +240,13 @@ SELECTIONS: dict[str, Callable[..., list[int]]] = {
     "uniform": uniform,
     "hard": hard,
     "mixed": mixed,
+    "prioritized": prioritized,
 }
+
+
+def needs_addresses(name: str) -> bool:
+    """Whether the selection of that name looks at addresses; one of the user's may."""
+    return name not in ("uniform", "hard", "prioritized", "current_batch")
 
 
 # Which function `content` stands for: replay.neighbor_order.
@@ -210,15 +257,20 @@ NEIGHBOR_ORDERS: dict[str, Callable[..., list[int]]] = {
 
 
 def resolve_selection(
-    name: str, neighbor_order: str = "batch", mix: float = 0.5
+    name: str,
+    neighbor_order: str = "batch",
+    mix: float = 0.5,
+    priority_exponent: float = 0.6,
 ) -> Callable[..., list[int]]:
     """The selection of that name, or the function at that dotted path.
 
     Args:
-        name (str): "content", "uniform", "hard", "mixed" or e.g. "my_package.replay.newest".
+        name (str): "content", "uniform", "hard", "mixed", "prioritized" or e.g.
+            "my_package.replay.newest".
         neighbor_order (str): "batch" or "round_robin": which function "content" is, in
             "mixed" too. The others know no order, and a function of the user's has its own.
         mix (float): share of the budget that "mixed" draws.
+        priority_exponent (float): alpha of "prioritized".
 
     Returns:
         Callable[..., list[int]]: a function with the signature at the top of this file.
@@ -230,6 +282,8 @@ def resolve_selection(
         return NEIGHBOR_ORDERS[neighbor_order]
     if name == "mixed":
         return partial(mixed, mix=mix, by_content=NEIGHBOR_ORDERS[neighbor_order])
+    if name == "prioritized":
+        return partial(prioritized, exponent=priority_exponent)
     if isinstance(name, str) and name in SELECTIONS:
         return SELECTIONS[name]
     return function_at("selection", name, [*SELECTIONS, "current_batch"])

@@ -13,12 +13,20 @@ import matplotlib
 import pandas as pd
 
 # They enter their sections.
-from erjepa.report import accuracy, compute, examples, regexes, trajectories  # noqa: F401
+from erjepa.report import (  # noqa: F401
+    accuracy,
+    compute,
+    continual,
+    examples,
+    regexes,
+    trajectories,
+)
 from erjepa.report.figures import STYLE
 from erjepa.report.paired import CLAIMS
 from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import SECTIONS, Part, Section
-from erjepa.report.table import FORMATS, Table, printable
+from erjepa.report.table import FORMATS, HTML, Table
+from erjepa.utils.printable import printable
 
 
 def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
@@ -66,6 +74,7 @@ def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
             chapters=chapters,
             left_out=left_out,
             settings=accuracy.settings,
+            html_format=HTML,
         )
     path = folder / "index.html"
     path.write_text(printable(page), encoding="utf-8")
@@ -106,7 +115,9 @@ def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
 
 def _came_out(results: Results) -> Iterator[tuple[str, pd.DataFrame, dict]]:
     """Of each dataset means, best first, and differences: claimed ones, or of the only two."""
-    ends = results.runs[results.runs.ends].drop_duplicates("cell", keep="last")
+    ends = results.runs[results.runs.ends].drop_duplicates(
+        ["cell", "dataset"], keep="last"
+    )
     main = {results.role(method): method for method in results.main_methods()}
     pairs = [(main.get(better), main.get(other)) for better, other in CLAIMS]
     for dataset, rows in ends.groupby("dataset", sort=False):

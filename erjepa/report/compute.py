@@ -55,7 +55,15 @@ def figure_1(results: Results, methods: list[str], matched: str | None = None) -
 
 @section("Matched compute", budgets=True, curves=True)
 def matched_compute(results: Results, dataset: str, methods: list[str]) -> Parts:
-    """Accuracy at equal training compute."""
+    """Accuracy at equal training compute: of the last weights, and of averaged ones."""
+    for weights in results.weights:
+        of_which = " of averaged weights" if weights == "ema" else ""
+        yield from _at_budgets(results.of_weights(weights), dataset, methods, of_which)
+
+
+def _at_budgets(
+    results: Results, dataset: str, methods: list[str], of_which: str
+) -> Parts:
     budgets, (size, unit) = results.budgets, flops_unit(results.budgets[-1])
     rows = results.of(dataset, methods).dropna(subset="point")
     if rows.empty:
@@ -66,7 +74,7 @@ def matched_compute(results: Results, dataset: str, methods: list[str]) -> Parts
     picture, (axes,) = canvas()
     _draw_over_compute(axes, results, rows, results.methods)
     yield Figure(
-        f"Accuracy on {dataset} at equal training compute: means, bands of one sample "
+        f"Accuracy{of_which} on {dataset} at equal training compute: means, bands of one sample "
         f"standard deviation. {note}",
         picture,
         2.5,
@@ -76,7 +84,7 @@ def matched_compute(results: Results, dataset: str, methods: list[str]) -> Parts
         areas = [normalized_auc(budgets, run) for run in whole.to_numpy()]
         columns["AUC (%)"] = pd.Series(areas, whole.index).reindex(wide.index)
     yield Table(
-        f"Accuracy (%) on {dataset} at equal training compute in {unit}, mean ± one sample "
+        f"Accuracy (%){of_which} on {dataset} at equal training compute in {unit}, mean ± one sample "
         "standard deviation; AUC: area under the curve divided by the range of compute, "
         f"of each seed that has every budget. {note}",
         spread(columns, {"Method": "method"}),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
@@ -9,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from erjepa.report.table import printable
 from erjepa.utils.files import EXPERIMENT
 from erjepa.utils.jsonl import read_jsonl
+from erjepa.utils.printable import printable
 from erjepa.utils.results import Result, read_results
 
 ROLES = ("SFT", "LLM-JEPA", "ER-JEPA")
@@ -31,7 +32,11 @@ class Results:
         point   where checkpoints of different runs compare: the budget, or without budgets
                 the epoch; NaN for others
         ends    whether the checkpoint may end its run: at the last budget or, if runs are
-                not matched in compute, after its epochs or tokens
+                not matched in compute, after its epochs or tokens; of a sequence of
+                datasets only after the last of them
+
+    Where several kinds of weights of each checkpoint were scored (``score_weights``), they are
+    those of the first kind; :meth:`of_weights` has those of another.
 
     Args:
         output (Path): the experiment's output folder.
@@ -58,7 +63,17 @@ class Results:
         self.methods: list[str] = list(self.config["methods"])
         self.seeds: list[int] = list(self.config["seeds"])
         self.budgets: list[float] = sorted(self.config.get("budgets") or [])
-        self.runs = self._runs()
+        kinds = self.config.get("score_weights") or ["last"]
+        scored = {result.weights for result in read_results(output)}
+        # Kinds of weights that there are results of.
+        self.weights: list[str] = [w for w in kinds if w in scored] or kinds[:1]
+        self.runs = self._runs(self.weights[0])
+
+    def of_weights(self, weights: str) -> "Results":
+        """The same results of one kind of weights, ``last`` or ``ema``."""
+        other = copy(self)
+        other.runs = self._runs(weights)
+        return other
 
     def own(self, method: str) -> dict[str, Any]:
         """Config keys that a method sets."""
@@ -72,6 +87,11 @@ class Results:
         """The task of a dataset; None before any of it is scored."""
         return next(iter(self.runs.task[self.runs.dataset == dataset]), None)
 
+    def trained_on(self, datasets: str) -> str | None:
+        """The first method with ``trains_on`` so, if there is one."""
+        named = (m for m in self.methods if self.own(m).get("trains_on") == datasets)
+        return next(named, None)
+
     def named(self, methods: Sequence[str]) -> list[str]:
         """``methods``; ValueError if one is not among the experiment's."""
         for method in methods:
@@ -84,9 +104,12 @@ class Results:
     def role(self, method: str) -> str | None:
         """``SFT`` (neither JEPA loss nor replay), ``LLM-JEPA`` (no replay) or ``ER-JEPA``.
 
-        Told by what the method sets; None: it replays, though not stored pairs.
+        Told by what the method sets; None: it replays, though not stored pairs, or trains
+        on other datasets than its own.
         """
         set_to = self.overrides(method)
+        if "trains_on" in set_to:
+            return None  # a control of a sequence of datasets
         if set_to.get("replay.weight") == 0:
             return "SFT" if set_to.get("loss.jepa_weight") == 0 else "LLM-JEPA"
         is_control = set_to.get("replay.selection") == "current_batch"
@@ -115,7 +138,7 @@ class Results:
     def final(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
         """The ends of finished runs of a dataset or all; Unavailable if there is none."""
         rows = self.of(dataset, methods)
-        rows = rows[rows.ends].drop_duplicates("cell", keep="last")
+        rows = rows[rows.ends].drop_duplicates(["cell", "dataset"], keep="last")
         if rows.empty:
             where = "" if dataset is None else f" on {dataset}"
             raise Unavailable(f"no run of these methods{where} has reached its end")
@@ -197,11 +220,12 @@ class Results:
             raise Unavailable(f"no seed is finished of all of {', '.join(methods)}")
         return self.predictions(_select(shared, seed=self.seeds))
 
-    def _runs(self) -> pd.DataFrame:
+    def _runs(self, weights: str) -> pd.DataFrame:
         columns = [field.name for field in fields(Result)]
         rows = pd.DataFrame(read_results(self.output), columns=columns)
+        rows = rows[rows.weights == weights]
         # Of a checkpoint that was scored twice the last counts.
-        rows = rows.drop_duplicates(["cell", "checkpoint"], keep="last")
+        rows = rows.drop_duplicates(["cell", "dataset", "checkpoint"], keep="last")
         rows = rows.astype({"accuracy": float, "budget": float}).sort_values(
             "steps", kind="stable"
         )
@@ -211,13 +235,15 @@ class Results:
         rows["point"] = rows.epoch.where(rows.budget.isna()).astype(float)
         if self.budgets:
             rows["point"] = rows.budget.where(rows.budget.isin(self.budgets))
-        is_last = ~rows.duplicated("cell", keep="last")
+        is_last = ~rows.duplicated(["cell", "dataset"], keep="last")
         most = rows.groupby("dataset").epoch.transform("max")
         ends = map(self._ends, rows.itertuples(), is_last, most)
         return rows.assign(ends=pd.Series(list(ends), rows.index, dtype=bool))
 
     def _ends(self, row: Any, is_last: bool, most: float) -> bool:
-        if "stop.tokens_of" in self.own(row.method):
+        if self.config.get("continual") and row.stage != self.datasets[-1]:
+            return False  # the sequence goes on
+        if {"stop.tokens_of", "trains_on"} & self.own(row.method).keys():
             # All checkpoints of a run are recorded at once; its end may be at a budget.
             return is_last
         if self.budgets and self.config.get("match", "flops") != "epochs":

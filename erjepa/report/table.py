@@ -75,11 +75,6 @@ class Table:
         columns = [self._cells(name, form) for name in self.columns]
         return list(map(list, zip(*columns, strict=True)))
 
-    @property
-    def html_rows(self) -> list[list[str]]:
-        """All cells as HTML; marks are ``<mark class="wrong">`` and so on."""
-        return self.rows(HTML)
-
     def _cells(self, column: str, form: Format) -> Iterator[str]:
         cells = self.frame[column].tolist()
         sds = self.frame.get(column + SD, pd.Series([None] * len(cells)))
@@ -111,16 +106,6 @@ def spread(
         groups = values.groupby(list(by.values()), sort=False)
         found[heading], found[heading + SD] = groups.mean(), groups.std()
     return pd.DataFrame(found).rename_axis(list(by)).reset_index()
-
-
-def printable(text: Any) -> Any:
-    """A text without what no page, table or printer takes: a ? for each such character.
-
-    Answers of a model may hold control characters, and halves of letters. What is no text
-    stays as it is.
-    """
-    unprintable = r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]"
-    return re.sub(unprintable, "?", text) if isinstance(text, str) else text
 
 
 def to_markdown(table: Table) -> str:

@@ -39,7 +39,7 @@ def read_batch_output(path: Path, targets: Path) -> list[dict[str, Any]]:
         asked[fields["custom_id"]] = fields
     answers: dict[str, dict[str, Any]] = {}
     for where, line in read_jsonl(path):
-        name = line.get("custom_id")
+        name = str(line.get("custom_id"))
         if name not in asked:
             raise ValueError(f"{where}: custom_id {name!r} is not in {targets}")
         if name in answers:

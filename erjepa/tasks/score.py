@@ -1,10 +1,10 @@
 """Scores of texts generated anywhere: ``python -m erjepa.tasks.score TASK FILE.jsonl``.
 
 TASK is a folder of :mod:`erjepa.tasks`, or the dotted path of a task of one's own. FILE has one
-JSON object a line with ``target`` and ``output``, for Spider also ``db_id``; or it is the output
-of a batch in OpenAI's format, asked by ``python -m erjepa.prompts``, and ``--targets`` is what that
-wrote beside the prompts. Prints the summary; with ``--output`` also writes the predictions with
-their verdicts.
+JSON object a line with ``target`` and ``output``, for Spider also ``db_id``; where lines have an
+``origin``, each is scored by itself too. Or it is the output of a batch in OpenAI's format, asked
+by ``python -m erjepa.prompts``, and ``--targets`` is what that wrote beside the prompts. Prints the
+summary; with ``--output`` also writes the predictions with their verdicts.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 
 import erjepa.tasks
 from erjepa.tasks.batch_output import is_batch_output, read_batch_output
-from erjepa.tasks.summary import summarize
+from erjepa.tasks.summary import by_origin, summarize
 from erjepa.tasks.task import Prediction, Task
 from erjepa.utils.command_line import CommandLine
 from erjepa.utils.files import PREDICTIONS, SUMMARY, write_whole
@@ -122,10 +122,13 @@ def score_predictions(
 
     Returns:
         tuple[list[dict[str, Any]], dict[str, Any]]: the predictions with ``extracted`` and
-        their verdicts; and the summary, with ``task`` and ``accuracy``.
+        their verdicts; and the summary, with ``task`` and ``accuracy``, and ``by_origin`` where
+        predictions have an ``origin``.
     """
     verdicts = task.score(predictions)
     summary = {"task": task.name, **summarize(predictions, verdicts, task.primary)}
+    if parts := by_origin(predictions, verdicts, task.primary):
+        summary["by_origin"] = parts
     scored = [
         {**prediction, "extracted": task.extract(prediction["output"]), **verdict}
         for prediction, verdict in zip(predictions, verdicts, strict=True)

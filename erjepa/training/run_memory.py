@@ -1,5 +1,6 @@
 """The memory of a run: built, carried on from an earlier run, saved and found again."""
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ from erjepa.checkpoints.memory_file import (
     write_memory,
 )
 from erjepa.checkpoints.pair_texts import PairTexts
-from erjepa.datasets import ConcatenatedPairs, Pair, Pairs
+from erjepa.datasets import ConcatenatedPairs, Pair, Pairs, origin_labels
 from erjepa.objective import PackedDecoder
-from erjepa.packing import PairCollator
+from erjepa.packing import PairCollator, Views
 from erjepa.replay import (
     EpisodicMemory,
     EpisodicReplay,
@@ -33,8 +34,10 @@ from erjepa.replay import (
     require_memory,
 )
 from erjepa.replay.retention import ORIGIN_BITS, kept_by_score
+from erjepa.replay.selection import needs_addresses
 from erjepa.training.device import memory_of
 from erjepa.training.distributed import gather_interleaved, on_rank_zero
+from erjepa.training.origins import losses_by_origin, replayed_by_origin
 from erjepa.training.passes import PassResult
 from erjepa.utils.jsonl import to_jsonl
 
@@ -91,6 +94,26 @@ class RunMemory:
         """Whether the run replays."""
         return bool(self._settings.get("weight", 1.0))
 
+    @property
+    def needs_views(self) -> bool:
+        """Whether it reads the embeddings of new pairs: to score by, or to select by."""
+        selection = self._settings.get("selection", "content")
+        return self.is_on and (self._score == "jepa" or needs_addresses(selection))
+
+    def replayed_views(self, views: Views, jepa_weight: float) -> Views:
+        """The layout of replayed pairs: ``none`` where nothing reads their embeddings.
+
+        Args:
+            views (Views): the layout of new pairs.
+            jepa_weight (float): :math:`\\lambda`.
+        """
+        is_trained = jepa_weight != 0 and self._settings.get("views", True)
+        return views if is_trained or self._score == "jepa" else "none"
+
+    @property
+    def _score(self) -> str:
+        return self._settings.get("score", "jepa")
+
     def _find(self) -> StoredMemory:
         return find_memory(Path(self._init_from), "replay.init_from")
 
@@ -106,15 +129,22 @@ class RunMemory:
                 "tokenizer, or of another chat template; start from a run of the same model "
                 "family, or without replay.init_from"
             )
+        if (score := stored.about["replay"].get("score", "jepa")) != self._score:
+            raise ValueError(
+                f"replay.init_from: the memory in {stored.folder} has scores by "
+                f"replay.score={score}, this run by {self._score}; set replay.score={score}"
+            )
 
     def build(
-        self, dataset: Pairs, *, embed_dim: int, device: torch.device
+        self, dataset: Pairs, *, embed_dim: int, has_views: bool, device: torch.device
     ) -> EpisodicReplay | None:
         """An empty memory for the pairs of ``dataset``; ``None`` if nothing is replayed.
 
         Args:
             dataset (Pairs): all pairs of the run.
             embed_dim (int): of the model, H.
+            has_views (bool): whether new pairs have embeddings; without them slots have no
+                addresses.
             device (torch.device): device of the run.
 
         Raises:
@@ -124,14 +154,15 @@ class RunMemory:
         self._device = device
         self._origin_of: Tensor | None = None
         if isinstance(dataset, ConcatenatedPairs):
-            found = [dataset.origin(i) for i in range(len(dataset))]
-            names = {origin.part: origin.name for origin in found}
-            self._names = [names[i] for i in sorted(names)]
-            self._origin_of = torch.tensor([origin.part for origin in found])
+            self._names = dataset.names
+            self._origin_of = torch.tensor(
+                [dataset.origin(i).part for i in range(len(dataset))]
+            )
         if self.is_on:
-            require_memory(memory_of(device), embed_dim, **self._settings)
+            settings = {**self._settings, **({} if has_views else {"address": "none"})}
+            require_memory(memory_of(device), embed_dim, **settings)
             self.replay = EpisodicReplay(
-                **self._settings, embed_dim=embed_dim, seed=self._seed, device=device
+                **settings, embed_dim=embed_dim, seed=self._seed, device=device
             )
         return self.replay
 
@@ -156,6 +187,33 @@ class RunMemory:
         origin = self._inherited[example_id >> ORIGIN_BITS]
         return f"{origin}[{example_id & _EXAMPLE}] of an earlier run"
 
+    def metrics_by_origin(
+        self, new: PassResult, replayed: PassResult | None, collator: PairCollator
+    ) -> dict[str, Any]:
+        """What a step logs of each dataset, where the run or its memory has several.
+
+        Args:
+            new (PassResult): of the new pairs.
+            replayed (PassResult | None): of the replayed pairs.
+            collator (PairCollator): of the new pairs.
+
+        Returns:
+            dict[str, Any]: numbers and scalar tensors by the name they are logged under.
+        """
+        labels = origin_labels([*self._names, *self._inherited])
+        own, inherited = labels[: len(self._names)], labels[len(self._names) :]
+        metrics: dict[str, Any] = {}
+        if self._origin_of is not None:
+            examples = new.example_ids.cpu()
+            num_labels = [
+                collator.num_labels(self._dataset[i]) for i in examples.tolist()
+            ]
+            parts = self._origin_of[examples]
+            metrics.update(losses_by_origin(new, parts, num_labels, own))
+        if replayed is not None and len(labels) > 1:
+            metrics.update(replayed_by_origin(replayed.example_ids, own, inherited))
+        return metrics
+
     def log_errors(
         self, step: int, new: PassResult, draw: ReplayBatch, replayed: PassResult
     ) -> None:
@@ -173,7 +231,8 @@ class RunMemory:
         ids = self.ids(new.example_ids).tolist()
         parts = [(ids, segments, new), (draw.example_ids, draw.segments, replayed)]
         for was_replayed, (examples, cuts, result) in enumerate(parts):
-            errors = zip(result.lm.tolist(), result.jepa.tolist(), strict=True)
+            jepa = result.jepa.tolist() or [math.nan] * len(examples)
+            errors = zip(result.lm.tolist(), jepa, strict=True)
             self._errors.log(
                 [
                     Visit(step, example, bool(was_replayed), lm / len(cut[2]), jepa)
@@ -228,6 +287,7 @@ class RunMemory:
         own = {"capacity": memory.capacity, "on_revisit": memory.on_revisit}
         are_kept = self._init_addresses == "kept"
         for start, state in stored.blocks():
+            state.pop("weight", None)  # of other losses
             block = state["memory"] | own
             if not are_kept:
                 block["addresses"] = None
@@ -242,7 +302,7 @@ class RunMemory:
                 ) from None
         memory.disown(len(stored.about["origins"]) - stored.about["inherited"])
         self._inherited = stored.about["origins"]
-        if not are_kept:
+        if not are_kept and memory.address_table is not None:
             self._recompute_addresses(memory, model, collator)
         utils.log_rank_zero(
             log,

@@ -23,6 +23,7 @@ from erjepa.checkpoints.space import (
     readable,
 )
 from erjepa.objective import PackedDecoder
+from erjepa.training.averaged import AveragedWeights
 from erjepa.training.distributed import on_rank_zero
 from erjepa.training.progress import RunProgress
 from erjepa.training.signals import resuming_command
@@ -67,6 +68,21 @@ def is_to_resume(cfg: DictConfig) -> bool:
     return on_rank_zero(lambda: bool(checkpoint.resumable_checkpoints(folder)))
 
 
+class _Gathered(NamedTuple):
+    """Whole weights on rank 0, on the CPU.
+
+    Args:
+        decoder (dict[str, Tensor]): the decoder's, by name.
+        predictor (Tensor | None): trained embeddings of the predictor tokens, [k, H].
+        averaged (dict[str, Tensor]): averages of what is trained, by its name in the whole
+            model; empty where none are kept.
+    """
+
+    decoder: dict[str, Tensor]
+    predictor: Tensor | None
+    averaged: dict[str, Tensor]
+
+
 class RunCheckpoints:
     """Writes the checkpoints of a run, and finds the one to go on from.
 
@@ -77,6 +93,7 @@ class RunCheckpoints:
         cfg (DictConfig): config of the run.
         device (torch.device): device of the run.
         write_memory (Callable[[Path], None]): puts the memory into a checkpoint.
+        averaged (AveragedWeights): which each checkpoint holds as well.
 
     Raises:
         BlockingIOError: if another run holds the folder.
@@ -89,8 +106,10 @@ class RunCheckpoints:
         cfg: DictConfig,
         device: torch.device,
         write_memory: Callable[[Path], None],
+        averaged: AveragedWeights,
     ) -> None:
         self._write_memory = write_memory
+        self._averaged = averaged
         self._output_dir = Path(cfg.output_dir)
         self._resume = cfg.resume_from_checkpoint
         self._init_from = cfg.init_from
@@ -155,6 +174,7 @@ class RunCheckpoints:
             [p for p in model.parameters() if p.requires_grad],
             has_adapters=trained.has_adapters,
             adapter_only=self._adapter_only,
+            averaged=self._averaged.is_on,
         )
         resumed, predictor, state, epochs = None, None, None, self._epochs
         if path is not None:
@@ -222,19 +242,20 @@ class RunCheckpoints:
             run (RunProgress): where the run is.
             state (dict[str, Any]): all that a resumed run needs besides the weights.
         """
-        weights, predictor = self._gather(model)
+        weights = self._gather(model)
 
         def write() -> None:
             own = {**state, "fingerprint": self._fingerprint}
-            if (kept := self._trained.resumable(weights)) is not None:
+            if (kept := self._trained.resumable(weights.decoder)) is not None:
                 own["weights"] = kept
+            if self._averaged.is_on:
+                own["averaged"] = self._averaged.state_dict(weights.averaged)
             path = self._publish(
                 run.checkpoint_name(),
                 weights,
                 self._adapter_only,
                 needed=self._sizes.whole,
                 progress=run.summary(),
-                predictor=predictor,
                 state=own,
                 keep_last_n=self._keep_last_n,
             )
@@ -255,13 +276,13 @@ class RunCheckpoints:
         """
         total = run.totals["flops"]
         reached = [
-            (f"flops_{i}", budget)
+            (checkpoint.flops_name(i), budget)
             for i, budget in enumerate(self._flops_budgets)
             if total - step_flops < budget <= total
         ]
         if not reached:
             return
-        weights, predictor = self._gather(model)
+        weights = self._gather(model)
 
         def write() -> None:
             for name, budget in reached:
@@ -273,7 +294,6 @@ class RunCheckpoints:
                         self._trained.has_adapters,
                         needed=self._sizes.whole - self._sizes.state,
                         progress={"budget": budget, **run.summary()},
-                        predictor=predictor,
                     )
                     log.info(f"Saved {path}.")
 
@@ -292,7 +312,7 @@ class RunCheckpoints:
         if not (validation and run.judge(validation) and self._keep_best):
             return
         measured = next(iter(run.best))
-        weights, predictor = self._gather(model)
+        weights = self._gather(model)
 
         def write() -> None:
             path = self._output_dir / checkpoint.best_name(run.steps)
@@ -304,28 +324,25 @@ class RunCheckpoints:
                     self._adapter_only,
                     needed=self._sizes.whole - self._sizes.state,
                     progress={**validation, **run.summary()},
-                    predictor=predictor,
                 )
             checkpoint.set_best(path)
             log.info(f"Saved {path}: {measured} {validation[measured]:.4f}.")
 
         on_rank_zero(write)
 
-    def _gather(self, model: PackedDecoder) -> tuple[dict[str, Tensor], Tensor | None]:
-        """The decoder's weights and the predictor tokens' embeddings, whole on rank 0."""
+    def _gather(self, model: PackedDecoder) -> _Gathered:
         weights = training.gather_cpu_state_dict(
             model, self._is_rank_zero, device=self._device
         )
         if self._device.type == "cpu":
             # On one rank they are the live weights, and merging works in place.
             weights = {name: weight.clone() for name, weight in weights.items()}
-        predictor = weights.pop("predictor", None)
-        return {k.removeprefix("decoder."): v for k, v in weights.items()}, predictor
+        return _Gathered(*_parts(weights), self._averaged.gather())
 
     def _publish(
         self,
         name: str,
-        weights: dict[str, Tensor],
+        weights: _Gathered,
         adapter_only: bool,
         *,
         needed: int,
@@ -334,11 +351,29 @@ class RunCheckpoints:
         lock = self._lock
         assert lock is not None  # rank 0 has it, and writes
         lock.require_folder()
+
+        def exported(
+            decoder: dict[str, Tensor], predictor: Tensor | None
+        ) -> checkpoint.Exported:
+            return checkpoint.Exported(
+                lambda epoch: self._write_weights(decoder, epoch, adapter_only),
+                predictor,
+            )
+
+        averaged = None
+        if weights.averaged:
+            decoder, predictor = _parts(weights.averaged)
+            if not adapter_only:
+                # Of the base a copy: adapters are merged into it in place.
+                base = {k: v for k, v in weights.decoder.items() if k not in decoder}
+                decoder |= {name: weight.clone() for name, weight in base.items()}
+            averaged = exported(decoder, predictor)
         try:
             path = checkpoint.publish(
                 self._output_dir,
                 name,
-                lambda epoch: self._write_weights(weights, epoch, adapter_only),
+                exported(weights.decoder, weights.predictor),
+                averaged=averaged,
                 write_memory=self._write_memory,
                 **beside,
             )
@@ -374,6 +409,16 @@ class RunCheckpoints:
             epoch=epoch,
             adapter_only=adapter_only,
         )
+
+
+def _parts(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
+    """The decoder's weights by their names in it, and the predictor tokens' embeddings."""
+    decoder = {
+        name.removeprefix("decoder."): weight
+        for name, weight in weights.items()
+        if name != "predictor"
+    }
+    return decoder, weights.get("predictor")
 
 
 def require_fresh_output(

@@ -6,6 +6,8 @@ from pathlib import Path
 # Of an evaluation.
 PREDICTIONS = "predictions.jsonl"
 SUMMARY = "summary.json"
+# In a checkpoint: the averaged weights, in a folder.
+EMA = "ema"
 # Of an experiment.
 EXPERIMENT = "experiment.json"
 RESULTS = "results.jsonl"

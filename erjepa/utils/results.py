@@ -36,8 +36,12 @@ class Result:
         log (str): the run's log, in the experiment's folder.
         train_seconds (float): training up to it, without evaluation.
         eval_seconds (float | None): scoring it.
-        of (int | None): checkpoints of the run that were scored, each a line; None: an older
-            line does not say.
+        weights (str): which weights of the checkpoint, ``last`` or ``ema``.
+        of (int | None): lines of the run, one for each checkpoint, kind of weights and dataset;
+            None: an older line does not say.
+        stage (str | None): in a sequence of datasets the one that the run was trained on,
+            after those before it; ``dataset`` is the one that it was scored on, which may
+            be any of them. None: the experiment is no sequence.
     """
 
     cell: str
@@ -61,7 +65,9 @@ class Result:
     log: str
     train_seconds: float
     eval_seconds: float | None
+    weights: str = "last"
     of: int | None = None
+    stage: str | None = None
 
 
 def read_results(output_dir: Path) -> list[Result]:
@@ -90,9 +96,10 @@ def read_results(output_dir: Path) -> list[Result]:
 
 def whole_cells(results: Iterable[Result]) -> set[str]:
     """The runs all of whose lines are there, also after a file was cut off or edited."""
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, dict[tuple[str, str, str], int]] = {}
     for result in results:
-        found.setdefault(result.cell, {})[result.checkpoint] = result.of or 0
+        line = result.checkpoint, result.weights, result.dataset
+        found.setdefault(result.cell, {})[line] = result.of or 0
     return {cell for cell, lines in found.items() if len(lines) >= max(lines.values())}
 
 

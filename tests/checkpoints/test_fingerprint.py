@@ -32,9 +32,16 @@ FREE = {
     *("custom_sharded_layers", "fsdp_cpu_offload", "fsdp_reshard_after_forward"),
     *("batch_size", "gradient_accumulation_steps", "row_length"),
     *("eval_dataset", "eval_every_n_steps", "task", "databases", "eval_split"),
-    *("checkpoint_dir", "base_only", "merged", "alignment", "max_new_tokens"),
+    *(
+        "checkpoint",
+        "checkpoint_dir",
+        "base_only",
+        "merged",
+        "alignment",
+        "max_new_tokens",
+    ),
     *("eval_batch_size", "log_every_n_steps", "log_replay_gradients_every_n_steps"),
-    *("log_peak_memory_stats", "log_example_errors"),
+    *("log_peak_memory_stats", "log_collapse", "log_example_errors"),
 }
 # Known by the tokens they lead to, or kept under a name of their own.
 BY_CONTENT = {"dataset", "tokenizer", "max_seq_len", "skip_too_long"}

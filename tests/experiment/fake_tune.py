@@ -19,6 +19,8 @@ def train(settings):
     log.parent.mkdir(parents=True, exist_ok=True)
     log.touch()
     found = sorted(int(p.name.split("_")[-1]) for p in folder.glob("epoch_0_step_*"))
+    for key in ("init_from", "replay.init_from"):
+        assert key not in settings or Path(settings[key]).is_dir(), settings[key]
     step = found[-1] if settings.get("resume_from_checkpoint") == "true" else 0
     assert bool(found) == (step > 0), "not told to resume, or nothing to resume from"
     assert step or not list(folder.glob("flops_*")), "checkpoints of an earlier run"
@@ -57,14 +59,20 @@ def save(path, step, total, **more):
 
 
 def evaluate(settings):
-    for path in map(Path, json.loads(settings["checkpoint_dir"])):
+    output_dir = Path(settings["output_dir"])
+    paths = json.loads(settings.get("checkpoint_dir", '["base"]'))
+    assert ("checkpoint_dir" in settings) != ("base_only" in settings)
+    for path in map(Path, paths):
         time.sleep(float(os.environ.get("FAKE_STEP_SECONDS", 0)))
-        assert path.parent == Path(settings["output_dir"])
-        steps = json.loads((path / "progress.json").read_text())["steps"]
+        steps = 0
+        if path.name != "base":
+            of_another = output_dir.name.startswith("on_")
+            assert path.parent == (output_dir.parent if of_another else output_dir)
+            steps = json.loads((path / "progress.json").read_text())["steps"]
         name = path.name
         if settings.get("eval_split") == "validation":
             name += "_validation"
-        folder = path.parent / "evaluation" / name
+        folder = output_dir / "evaluation" / name
         folder.mkdir(parents=True, exist_ok=True)
         share = (10 * steps + int(settings["seed"])) / 1000
         reading = {"share": share, "right": 1, "examples": 50, "interval": [0, 1]}

@@ -101,7 +101,13 @@ def test_a_line_of_results(fake):
         "examples": 50,
         "predictions": f"{folder}/evaluation/flops_0/predictions.jsonl",
         "log": f"{folder}/logs/metrics.txt",
-        **{"train_seconds": 1.5, "eval_seconds": 2.0, "of": 2},
+        **{
+            "train_seconds": 1.5,
+            "eval_seconds": 2.0,
+            "weights": "last",
+            "of": 2,
+            "stage": None,
+        },
     }
     for name in (matched["predictions"], matched["log"]):
         assert (fake / "out" / name).is_file()

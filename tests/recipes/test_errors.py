@@ -5,15 +5,12 @@ fail with another message.
 """
 
 import json
-from types import SimpleNamespace
 
 import pytest
-from omegaconf import OmegaConf
+import torch
 
 from erjepa.objective.loss import JEPALoss
-from erjepa_recipe.finetune_erjepa import (
-    FinetuneRecipeERJEPA,
-)
+from erjepa.training.data import require_whole_blocks
 from tests.conftest import write_records
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for, train
@@ -77,13 +74,10 @@ def test_bad_values(attempt, overrides, message):
 
 @pytest.mark.parametrize("row_length", [None, 1000])
 def test_rows_on_cuda_are_whole_blocks(row_length):
-    recipe = SimpleNamespace(_on_cuda=True)
-    cfg = OmegaConf.create({"max_seq_len": 512, "row_length": row_length})
-    require_blocks = FinetuneRecipeERJEPA._require_whole_blocks
     with pytest.raises(ValueError, match=f"row_length={row_length}: on CUDA"):
-        require_blocks(recipe, cfg)
-    cfg.row_length = 1024
-    require_blocks(recipe, cfg)
+        require_whole_blocks(row_length, torch.device("cuda", 1))
+    require_whole_blocks(row_length, torch.device("cpu"))
+    require_whole_blocks(1024, torch.device("cuda"))
 
 
 def test_skipping_long_pairs_counts_them(base, data, tmp_path):

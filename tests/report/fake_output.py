@@ -106,7 +106,7 @@ def write_output(
     }
     (folder / "experiment.json").write_text(json.dumps(ran))
     rows = [
-        row
+        {**row, "stage": stage, "cell": row["cell"].replace(dataset, stage or dataset)}
         for dataset in datasets
         for method in methods
         for seed in seeds
@@ -121,11 +121,21 @@ def write_output(
             examples,
             cosine,
         )
+        for stage in _stages(config, method)
     ]
     (folder / "results.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in rows)
     )
     return folder
+
+
+def _stages(config, method):
+    """Of a sequence of datasets, those that a method has a run on; else None alone."""
+    if not config.get("continual"):
+        return [None]
+    trains_on = (config["methods"][method] or {}).get("trains_on", "so_far")
+    stages = list(config["datasets"])
+    return stages if trains_on == "so_far" else stages[-1:]
 
 
 def _write_cell(folder, config, dataset, task, method, seed, epochs, examples, cosine):

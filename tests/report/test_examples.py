@@ -2,8 +2,9 @@
 
 import pandas as pd
 
-from erjepa.report.examples import choose_examples, mark_differences
+from erjepa.report.examples import mark_differences
 from erjepa.report.table import EXTRA, MISSING, SAME, WRONG
+from erjepa.statistics.examples import choose_examples
 from erjepa.tasks.nl_rx.regex_kinds import regex_tokens
 
 

@@ -6,7 +6,8 @@ import io
 import pandas as pd
 import pytest
 
-from erjepa.report.table import Table, printable, to_csv, to_latex, to_markdown
+from erjepa.report.table import HTML, Table, to_csv, to_latex, to_markdown
+from erjepa.utils.printable import printable
 
 TABLE = Table(
     "A & B < 50%.",
@@ -65,7 +66,7 @@ def test_latex():
 
 
 def test_html():
-    first, second = TABLE.html_rows
+    first, second = TABLE.rows(HTML)
     assert first[0] == "a|b_&lt;i&gt;"
     assert first[1] == "<strong>51.00 ± 1.41</strong>" and second[1] == "25.00"
     assert first[4] == '<code>x.<mark class="extra">*</mark></code>'
@@ -77,7 +78,7 @@ def test_html():
 def test_only_the_greatest_number_stands_out():
     rows = {"x": list("abcde"), "y": [1.0, 3.0, None, 3.0, 2.0]}
     table = Table("", pd.DataFrame(rows), best=["x", "y"])
-    shown = [row[1] for row in table.html_rows]
+    shown = [row[1] for row in table.rows(HTML)]
     assert shown == [
         "1.00",
         "<strong>3.00</strong>",
@@ -85,19 +86,19 @@ def test_only_the_greatest_number_stands_out():
         "<strong>3.00</strong>",
         "2.00",
     ]
-    assert [row[0] for row in table.html_rows] == list("abcde")
+    assert [row[0] for row in table.rows(HTML)] == list("abcde")
 
 
 def test_among_equals_none_stands_out():
     table = Table("", pd.DataFrame({"x": [0.0, 0.0, None]}), best=["x"])
-    assert [row[0] for row in table.html_rows] == ["0.00", "0.00", "—"]
+    assert [row[0] for row in table.rows(HTML)] == ["0.00", "0.00", "—"]
 
 
 def test_halves_go_up():
     """Whatever the last bit of a mean says: these two are below the half, one bit."""
     values = [54.595, 35.325, -54.595, 1e-7, 0.0]
     table = Table("", pd.DataFrame({"x": values}))
-    shown = [row[0] for row in table.html_rows]
+    shown = [row[0] for row in table.rows(HTML)]
     assert shown == ["54.60", "35.33", "-54.60", "1e-07", "0.00"]
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from erjepa.report.results import Results, Unavailable
+from erjepa.report.sections import SECTIONS
 from tests.report.fake_output import METHODS, write_output
 
 
@@ -196,3 +197,19 @@ def test_predictions_that_are_absent_or_broken(output):
     path.unlink()
     with pytest.raises(Unavailable, match="predictions cannot be read"):
         results.predictions(row)
+
+
+def test_kinds_of_weights_are_kept_apart(tmp_path):
+    output = write_output(tmp_path / "out", score_weights=["last", "ema"])
+    rows = list(map(json.loads, (output / "results.jsonl").read_text().splitlines()))
+    assert Results(output).weights == ["last"]
+    averaged = [{**row, "weights": "ema", "accuracy": 1.0} for row in rows]
+    lines = [json.dumps(row) + "\n" for row in rows + averaged]
+    (output / "results.jsonl").write_text("".join(lines))
+    results = Results(output)
+    assert len(results.runs) == len(rows) and results.runs.accuracy.max() < 100
+    assert set(results.of_weights("ema").runs.accuracy) == {100}
+    assert sum(results.runs.ends) == sum(results.of_weights("ema").runs.ends) > 0
+    parts = SECTIONS["matched_compute"].parts(results, "synth")
+    assert [part.caption.startswith("Accuracy") for part in parts] == 4 * [True]
+    assert ["averaged" in part.caption for part in parts] == 2 * [False] + 2 * [True]

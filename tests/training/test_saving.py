@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from omegaconf import OmegaConf
 
+from erjepa.training.averaged import AveragedWeights
 from erjepa.training.saving import RunCheckpoints
 from tests.recipes.harness import on_ranks
 
@@ -37,7 +38,9 @@ def test_no_rank_removes_a_folder_that_another_is_making(tmp_path):
     )
 
     def start():
-        RunCheckpoints(cfg, torch.device("cpu"), lambda path: None).close()
+        device = torch.device("cpu")
+        averaged = AveragedWeights(None, device)
+        RunCheckpoints(cfg, device, lambda path: None, averaged).close()
 
     on_ranks(start, 2)
     assert not (tmp_path / ".partial").exists()

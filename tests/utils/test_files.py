@@ -82,3 +82,11 @@ def test_lines_of_before_count_as_whole(tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_text(path.read_text().replace(', "of": 1', ""))
     assert whole_cells(read_results(tmp_path)) == {"a"}
+
+
+def test_both_kinds_of_weights_count(tmp_path):
+    last = result("a", "epoch_0", 2)
+    add_results(tmp_path, [dataclasses.replace(last, weights="last")])
+    assert whole_cells(read_results(tmp_path)) == set()
+    add_results(tmp_path, [dataclasses.replace(last, weights="ema")])
+    assert whole_cells(read_results(tmp_path)) == {"a"}

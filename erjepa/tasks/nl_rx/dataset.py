@@ -5,6 +5,7 @@ Minimal Domain Knowledge". SYNTH is generated from a grammar; TURK is SYNTH para
 people. Both have 8000 training and 2000 test pairs in the split of LLM-JEPA.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from torchtune.data import OpenAIToMessages
@@ -66,22 +67,37 @@ def synthetic_nl_rx_dataset(
     size: int,
     split: Literal["train", "test"] = "train",
     grammar_seed: int = 0,
+    constructs: Sequence[str] | None = None,
+    without: Sequence[str] = (),
 ) -> PairedDataset:
     """Pairs from the project's own grammar: no download, any size, disjoint splits.
+
+    Constructs are ``and``, ``or``, ``not``, ``count`` (N or more times) and ``word``
+    (boundaries).
 
     Args:
         tokenizer (Transform): torchtune model tokenizer.
         size (int): number of pairs.
         split (Literal["train", "test"]): no regex occurs in both.
         grammar_seed (int): seed of the generator.
+        constructs (Sequence[str] | None): only regexes that have one or more of these.
+        without (Sequence[str]): only regexes that have none of these.
 
     Returns:
         PairedDataset: the tokenized pairs.
+
+    Raises:
+        ValueError: if a construct or the split is unknown, or holds fewer such pairs.
     """
+    drawn = generate_records(
+        size,
+        split=split,
+        seed=grammar_seed,
+        constructs=constructs,
+        without=without,
+    )
     records = [
         Record(f"nl_rx_grammar[{split}, seed {grammar_seed}][{i}]", fields)
-        for i, fields in enumerate(
-            generate_records(size, split=split, seed=grammar_seed)
-        )
+        for i, fields in enumerate(drawn)
     ]
     return PairedDataset(records, tokenizer, OpenAIToMessages(), task="nl_rx")

@@ -21,7 +21,7 @@ operators; a regex without them is one that `re` compiles.
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
@@ -43,6 +43,8 @@ CLASSES = {
 }
 WORDS = ("dog", "lake", "moon", "ring", "tree", "truck")
 COUNTS = (2, 3, 4, 5)
+# What a regex shows where it was derived with a construct, and nowhere else.
+CONSTRUCTS = {"and": "&", "or": "|", "not": "~", "count": "{", "word": r"\b"}
 
 
 @dataclass(frozen=True)
@@ -124,20 +126,40 @@ def _support(split: str) -> tuple[Node, ...]:
     return tuple(line for line in lines if split_of(line.regex) == split)
 
 
-def generate_pairs(size: int, *, split: str, seed: int = 0) -> list[tuple[str, str]]:
+def _shows(regex: str, constructs: Sequence[str]) -> bool:
+    """Whether a regex has one of some constructs."""
+    if unknown := sorted(set(constructs) - set(CONSTRUCTS)):
+        raise ValueError(
+            f"Unknown construct {', '.join(unknown)}; the grammar has "
+            f"{', '.join(CONSTRUCTS)}."
+        )
+    return any(CONSTRUCTS[name] in regex for name in constructs)
+
+
+def generate_pairs(
+    size: int,
+    *,
+    split: str,
+    seed: int = 0,
+    constructs: Sequence[str] | None = None,
+    without: Sequence[str] = (),
+) -> list[tuple[str, str]]:
     """Draw pairs without replacement: no regex and no description occurs twice.
 
     Args:
         size (int): number of pairs.
         split (str): "train" or "test". No regex occurs in both, whatever the seeds.
         seed (int): seed of the draw and of the wordings. Default is 0.
+        constructs (Sequence[str] | None): draw from the regexes that have one or more of
+            these, of ``CONSTRUCTS``. Default is all regexes.
+        without (Sequence[str]): and that have none of these.
 
     Returns:
         list[tuple[str, str]]: (description, regex) pairs, in random order.
 
     Raises:
-        ValueError: If ``split`` is unknown, or ``size`` is negative or more than the
-            split holds.
+        ValueError: If ``split`` or a construct is unknown, or ``size`` is negative or more
+            than there are.
 
     Examples:
         >>> generate_pairs(1, split="train", seed=5)  # doctest: +SKIP
@@ -145,25 +167,35 @@ def generate_pairs(size: int, *, split: str, seed: int = 0) -> list[tuple[str, s
     """
     if split not in SPLITS:
         raise ValueError(f"Unknown split {split!r}; expected one of {SPLITS}.")
-    support = _support(split)
+    support = [
+        line
+        for line in _support(split)
+        if (constructs is None or _shows(line.regex, constructs))
+        and not _shows(line.regex, without)
+    ]
     if not 0 <= size <= len(support):
         raise ValueError(
             f"Cannot draw {size} pairs: the {split} split of the grammar holds "
-            f"at most {len(support)}."
+            f"at most {len(support)} of this kind."
         )
     rng = random.Random(f"{split}-{seed}")
     return [(node.describe(rng), node.regex) for node in rng.sample(support, size)]
 
 
 def generate_records(
-    size: int, *, split: str, seed: int = 0, system_prompt: str = SYSTEM_PROMPT
+    size: int,
+    *,
+    split: str,
+    seed: int = 0,
+    constructs: Sequence[str] | None = None,
+    without: Sequence[str] = (),
+    system_prompt: str = SYSTEM_PROMPT,
 ) -> list[dict[str, Any]]:
     """Draw pairs as chat records, in the layout of the NL-RX files.
 
     Args:
         size (int): number of records.
-        split (str): "train" or "test".
-        seed (int): seed of the draw and of the wordings. Default is 0.
+        split, seed, constructs, without: as :func:`generate_pairs` takes them.
         system_prompt (str): content of the system message.
 
     Returns:
@@ -173,6 +205,9 @@ def generate_records(
     Raises:
         ValueError: As :func:`generate_pairs`.
     """
+    pairs = generate_pairs(
+        size, split=split, seed=seed, constructs=constructs, without=without
+    )
     return [
         {
             "messages": [
@@ -181,5 +216,5 @@ def generate_records(
                 {"role": "assistant", "content": regex},
             ]
         }
-        for description, regex in generate_pairs(size, split=split, seed=seed)
+        for description, regex in pairs
     ]

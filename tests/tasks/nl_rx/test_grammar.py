@@ -147,3 +147,41 @@ def test_records_are_chats_of_the_pairs():
         ]
     (record,) = generate_records(1, split="test", system_prompt="Be brief.")
     assert record["messages"][0]["content"] == "Be brief."
+
+
+def test_parts_by_constructs():
+    """Of all regexes those that show a construct, and those that do not, are the whole."""
+    for split, largest in LARGEST.items():
+        everything = {regex for _, regex in generate_pairs(largest, split=split)}
+        shown = {regex for regex in everything if "&" in regex or "~" in regex}
+        asked = {
+            "constructs": (shown, {"constructs": ["and", "not"]}),
+            "without": (everything - shown, {"without": ["and", "not"]}),
+        }
+        for expected, keys in asked.values():
+            drawn = generate_pairs(len(expected), split=split, **keys)
+            assert {regex for _, regex in drawn} == expected
+            with pytest.raises(ValueError, match=f"at most {len(expected)} of this"):
+                generate_pairs(len(expected) + 1, split=split, **keys)
+
+
+@pytest.mark.parametrize(
+    ("construct", "wordings"),
+    [
+        ("and", r"\band\b"),
+        ("or", r"\b(?!or more)or\b"),
+        ("not", "lines (without|not containing)"),
+        ("count", r"\d or more times|at least \d times"),
+        ("word", "^words with"),
+    ],
+)
+def test_a_construct_is_in_the_description_too(construct, wordings):
+    shown = generate_pairs(400, split="test", constructs=[construct])
+    assert all(re.search(wordings, text) for text, _ in shown)
+    others = generate_pairs(400, split="test", without=[construct])
+    assert not any(re.search(wordings, text) for text, _ in others)
+
+
+def test_unknown_construct():
+    with pytest.raises(ValueError, match="Unknown construct xor; the grammar has and,"):
+        generate_pairs(1, split="train", without=["xor"])

@@ -1,0 +1,64 @@
+"""How much replayed pairs count: a number, or what forgetting asks for."""
+
+from typing import Any
+
+_RATE = 0.1  # of a new loss in its running mean
+
+
+class ReplayWeight:
+    """beta, fixed or adaptive.
+
+    With ``auto`` it is the ratio of what the replayed pairs lose to what the new ones do:
+
+    .. math::
+        \\beta_{t+1} = \\min\\Big(\\max\\Big(\\frac{m^r_t}{m^n_t}, \\beta_{\\min}\\Big),
+        \\beta_{\\max}\\Big), \\qquad m_t = 0.9\\, m_{t-1} + 0.1\\, \\ell_t,
+
+    with :math:`\\ell^n, \\ell^r` the cross-entropy a label of the new and of the replayed pairs
+    of a step. Before anything was replayed beta is 1, within the bounds. What is forgotten loses
+    more, counts more and is learned again, so that the ratio falls back.
+
+    Args:
+        weight (float | str): beta, or ``auto``.
+        least (float): beta_min.
+        most (float): beta_max.
+    """
+
+    def __init__(self, weight: float | str, least: float, most: float) -> None:
+        self._fixed = None if isinstance(weight, str) else weight
+        self._least, self._most = least, most
+        self._means: tuple[float, float] | None = None  # new, replayed
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether it adapts."""
+        return self._fixed is None
+
+    @property
+    def value(self) -> float:
+        """beta of the next step."""
+        if self._fixed is not None:
+            return self._fixed
+        new, replayed = self._means or (1.0, 1.0)
+        return min(max(replayed / new if new > 0 else 1.0, self._least), self._most)
+
+    def update(self, new: float, replayed: float) -> None:
+        """Take in the losses of a step that replayed something."""
+        if self._means is None:
+            self._means = new, replayed
+        else:
+            before = self._means
+            self._means = (
+                before[0] + _RATE * (new - before[0]),
+                before[1] + _RATE * (replayed - before[1]),
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its running means, where it adapts; plain numbers."""
+        return {"means": self._means and list(self._means)} if self.is_auto else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`state_dict` was taken."""
+        if self.is_auto and state.get("means"):
+            new, replayed = state["means"]
+            self._means = new, replayed

@@ -1,0 +1,106 @@
+"""The section on sequences of datasets: what is kept, and what is carried over."""
+
+from typing import Any
+
+import pandas as pd
+
+from erjepa.report.figures import PERCENT, Figure, canvas, draw_curves
+from erjepa.report.results import Results, Unavailable, pivot
+from erjepa.report.sections import Parts, section
+from erjepa.report.table import Table, spread
+from erjepa.statistics.forgetting import Continual, continual_measures
+
+_RUN = ["method", "seed"]
+_MEASURES = {
+    "Forgetting": "forgetting",
+    "Backward transfer": "backward_transfer",
+    "Forward transfer": "forward_transfer",
+}
+
+
+@section("One dataset after the other", by_default=False)
+def continual(results: Results, methods: list[str]) -> Parts:
+    """Accuracy on every dataset after each stage, and what it says of forgetting."""
+    if not results.config.get("continual"):
+        raise Unavailable("the datasets are no sequence (key `continual`)")
+    names, last = results.datasets, results.datasets[-1]
+    rows = results.of(None, methods).drop_duplicates(["cell", "dataset"], keep="last")
+    wide = pivot(rows, [*_RUN, "stage"], "dataset", "accuracy").reindex(columns=names)
+    ends = wide.xs(last, level="stage")
+    note = results.note(ends.reset_index(), methods)
+    controls = {results.trained_on(what): what for what in ("all", "nothing")}
+    sequences = [method for method in methods if method not in controls]
+    joint, ceiling = results.trained_on("all"), _mean(ends, results.trained_on("all"))
+
+    picture, panels = canvas(len(names))
+    curves = rows[rows.method.isin(sequences)]
+    curves = curves.assign(stage=curves.stage.map(names.index) + 1)
+    for name, panel in zip(names, panels, strict=True):
+        own = curves[curves.dataset == name]
+        draw_curves(panel, own, "stage", "accuracy", sequences)
+        if ceiling is not None:
+            panel.axhline(ceiling[name], color="#808080", linewidth=1, linestyle=":")
+        panel.set(title=f"on {name}", xlabel="after", ylabel=PERCENT)
+        panel.set_xticks(range(1, len(names) + 1), names)
+    dotted = "" if ceiling is None else f"; dotted: {joint}, on all datasets at once"
+    yield Figure(
+        "Accuracy on each dataset after each stage of the sequence: means, bands of one "
+        f"sample standard deviation{dotted}. {note}",
+        picture,
+        columns=min(3, len(names)),
+    )
+
+    after = rows.stage.mask(~rows.method.isin(sequences), rows.method.map(controls))
+    cells = pivot(rows.assign(after=after), [*_RUN, "after"], "dataset", "accuracy")
+    yield Table(
+        "Accuracy (%) on each dataset after training on another, mean ± one sample standard "
+        f"deviation. {note}",
+        spread(cells[names], {"Method": "method", "After": "after"}),
+        name="matrix",
+    )
+
+    columns = {"Average accuracy (%)": ends.mean(axis=1, skipna=False)}
+    found = _measures(wide, names, _mean(ends, results.trained_on("nothing")))
+    for heading, measure in _MEASURES.items():
+        values = {run: getattr(measures, measure) for run, measures in found.items()}
+        columns[heading] = pd.Series(values, dtype=float).reindex(ends.index)
+    kept = ""
+    if ceiling is not None:
+        for name in names[:-1]:
+            columns[f"Kept on {name} (%)"] = 100 * ends[name] / ceiling[name]
+        columns[f"Over {joint} on {last}"] = ends[last] - ceiling[last]
+        kept = (
+            f" Kept: share of {joint}'s mean accuracy there, which has the compute of all "
+            f"stages; over {joint}: accuracy less that mean."
+        )
+    yield Table(
+        "At the end of the sequence: average accuracy over datasets; and in points, "
+        "forgetting, the best accuracy at an earlier stage less the last (Chaudhry et al. "
+        "2018); backward transfer, the last less that after the dataset's own stage; forward "
+        "transfer, that before it less the untrained model's (Lopez-Paz & Ranzato 2017)."
+        f"{kept} {note}",
+        spread(columns, {"Method": "method"}),
+        name="measures",
+    )
+
+
+def _mean(ends: pd.DataFrame, method: str | None) -> pd.Series | None:
+    """Mean accuracy of a method on each dataset, if it was run."""
+    of_method = ends[ends.index.get_level_values("method") == method]
+    return None if of_method.empty else of_method.mean()
+
+
+def _measures(
+    wide: pd.DataFrame, names: list[str], untrained: pd.Series | None
+) -> dict[Any, Continual]:
+    """Measures of each run that is through all stages."""
+    matrices = {
+        run: matrix.droplevel(_RUN).reindex(names)
+        for run, matrix in wide.groupby(level=_RUN, sort=False)
+    }
+    base = None if untrained is None else untrained.tolist()
+    return {
+        run: continual_measures(matrix.to_numpy(), base)
+        for run, matrix in matrices.items()
+        if matrix.notna().to_numpy().all()
+    }

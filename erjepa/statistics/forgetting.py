@@ -1,0 +1,69 @@
+"""What learning a sequence of tasks does to each of them.
+
+Of the matrix ``a[i][j]``, the accuracy on task j after stage i, i and j from 1 to T, in
+
+- Lopez-Paz & Ranzato 2017, "Gradient Episodic Memory for Continual Learning" (GEM):
+  average accuracy, backward and forward transfer;
+- Chaudhry et al. 2018, "Riemannian Walk for Incremental Learning": forgetting.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Continual(NamedTuple):
+    """Measures of a sequence, in the unit of its accuracies; None: they need what is absent.
+
+    Attributes:
+        average_accuracy (float): mean over j of a[T][j].
+        forgetting (float): mean over j < T of the largest a[i][j], i < T, less a[T][j].
+        backward_transfer (float): mean over j < T of a[T][j] - a[j][j]; negative where
+            later tasks take away.
+        forward_transfer (float | None): mean over j > 1 of a[j - 1][j] - b[j], where b is
+            the accuracy of the untrained model: what tasks before j give to it.
+    """
+
+    average_accuracy: float
+    forgetting: float
+    backward_transfer: float
+    forward_transfer: float | None
+
+
+def continual_measures(
+    accuracy: Sequence[Sequence[float]], untrained: Sequence[float] | None = None
+) -> Continual:
+    """Average accuracy, forgetting and transfer of one run over a sequence of tasks.
+
+    Args:
+        accuracy (Sequence[Sequence[float]]): a, [T, T]: a row for each stage.
+        untrained (Sequence[float] | None): b, [T]; None: there is no forward transfer.
+
+    Returns:
+        Continual: the measures.
+
+    Raises:
+        ValueError: if the matrix is not square, of two tasks or more, and whole; or b is of
+            another length.
+    """
+    a = np.asarray(accuracy, dtype=float)
+    if a.ndim != 2 or not a.shape[0] == a.shape[1] > 1 or np.isnan(a).any():
+        raise ValueError(
+            "expected the accuracy on each of two tasks or more after each of as many "
+            f"stages; got {a.tolist()}"
+        )
+    end, learned = a[-1], np.diagonal(a)
+    forward = None
+    if untrained is not None:
+        if len(untrained) != len(a):
+            raise ValueError(
+                f"{len(untrained)} accuracies of {len(a)} tasks: {untrained}"
+            )
+        forward = float(np.mean(np.diagonal(a, offset=1) - np.asarray(untrained)[1:]))
+    return Continual(
+        average_accuracy=float(end.mean()),
+        forgetting=float((a[:-1, :-1].max(axis=0) - end[:-1]).mean()),
+        backward_transfer=float((end - learned)[:-1].mean()),
+        forward_transfer=forward,
+    )

@@ -1,0 +1,225 @@
+"""Averaged weights: those of the equation, on any ranks, over kills, in every checkpoint.
+
+Chain: averages of a run = the plain loop over the weights of its steps; a run on two ranks, and
+a killed and resumed one = an unbroken one; what is scored = what is exported.
+"""
+
+import functools
+import json
+
+import pytest
+import torch
+from peft import PeftModel
+
+from erjepa.checkpoints import checkpoint, space
+from erjepa.checkpoints.manifest import damage
+from erjepa.training.averaged import AveragedWeights
+from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
+from tests.recipes.harness import (
+    FULL,
+    FULL_BUILDER,
+    kill_at_call,
+    make_config,
+    overrides_for,
+    train,
+    train_and_kill,
+)
+from tests.recipes.test_evaluation import evaluate, predictions, tiny
+from tests.recipes.test_weights_that_leave import from_pretrained, logits_of
+from tests.reference.plain_average import plain_average
+
+DECAY = 0.5  # reached at the eighth of twelve steps
+BUDGETS = [4e8]  # FLOPs, within the first epoch
+
+
+def config(base, data, output_dir, **overrides):
+    settings = {"ema_decay": DECAY, "replay__selection": "uniform", **overrides}
+    name = FULL if settings.get("model") == FULL_BUILDER else "llama3_2_1b_synth"
+    return make_config(overrides_for(base, data, output_dir, **settings), name)
+
+
+def whole(weight):
+    return getattr(weight, "full_tensor", lambda: weight)().detach().clone()
+
+
+def record_steps(monkeypatch):
+    """The trained weights at the start and after each step, as they come."""
+    steps, update, start = [], AveragedWeights.update, AveragedWeights.start
+
+    def recorded(self):
+        steps.append({name: whole(w).double() for name, w in self._weights.items()})
+
+    def started(self, model, saved):
+        start(self, model, saved)
+        recorded(self)
+
+    def updated(self):
+        update(self)
+        recorded(self)
+
+    monkeypatch.setattr(AveragedWeights, "start", started)
+    monkeypatch.setattr(AveragedWeights, "update", updated)
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("model", "dtypes"),
+    [
+        ("adapters", "fp32"),
+        ("full", "bf16"),
+        pytest.param("adapters", "bf16", marks=pytest.mark.slow),
+        pytest.param("full", "fp32", marks=pytest.mark.slow),
+    ],
+)
+def test_the_average_is_that_of_the_equation(
+    base, data, tmp_path, monkeypatch, model, dtypes
+):
+    steps = record_steps(monkeypatch)
+    settings = {"model": FULL_BUILDER} if model == "full" else {}
+    settings |= {"dtype": dtypes, "trainable_dtype": dtypes, "stop__steps": 9}
+
+    def found(recipe):
+        return steps, recipe._averaged.gather()
+
+    ((steps, averages),) = train(config(base, data, tmp_path, **settings), 1, found)
+    assert len(steps) == 10
+    assert any("predictor" in name for name in averages)
+    for name, average in averages.items():
+        weights = [step[name].flatten()[:40].tolist() for step in steps]
+        expected = torch.tensor(plain_average(weights, DECAY), dtype=torch.float64)
+        assert average.dtype == torch.float32
+        torch.testing.assert_close(
+            average.flatten()[:40].double(), expected, rtol=1e-5, atol=1e-7
+        )
+    assert any((steps[-1][name] != a).any() for name, a in averages.items())
+
+
+def adapter(path):
+    state = torch.load(path / checkpoint.ADAPTER, weights_only=True)
+    return {**state, "predictor": checkpoint.load_predictor(path)}
+
+
+@pytest.fixture(scope="module")
+def unbroken(base, data, tmp_path_factory):
+    """Two epochs on two ranks, with a budget in the first."""
+    output_dir = tmp_path_factory.mktemp("unbroken")
+    cfg = config(base, data, output_dir, checkpoint_at_flops=BUDGETS)
+    averages, _ = train(cfg, 2, lambda recipe: recipe._averaged.gather())
+    return output_dir, averages
+
+
+def test_every_checkpoint_holds_them(unbroken):
+    output_dir, averages = unbroken
+    for name in ("flops_0", "epoch_0", "epoch_1"):
+        path = output_dir / name
+        last, averaged = adapter(path), adapter(path / "ema")
+        assert last.keys() == averaged.keys()
+        assert any(not torch.equal(last[k], averaged[k]) for k in last)
+        progress = [checkpoint.load_progress(p) for p in (path, path / "ema")]
+        assert progress[0] == progress[1]
+        assert damage(path) is None and damage(path / "ema") is None
+        listed = json.loads((path / "manifest.json").read_text())["files"]
+        assert f"ema/{checkpoint.ADAPTER}" in listed and "ema/predictor.pt" in listed
+    for key, value in adapter(output_dir / "epoch_1" / "ema").items():
+        name = key if key == "predictor" else f"decoder.{key}"
+        assert torch.equal(value, averages[name])
+
+
+def test_they_change_nothing_else(base, data, tmp_path, unbroken):
+    cfg = config(base, data, tmp_path, ema_decay="null", checkpoint_at_flops=BUDGETS)
+    train(cfg, 2)
+    assert not list(tmp_path.rglob("ema"))
+    for name in ("flops_0", "epoch_0", "epoch_1"):
+        mine, theirs = adapter(tmp_path / name), adapter(unbroken[0] / name)
+        assert all(torch.equal(mine[key], theirs[key]) for key in mine)
+
+
+def test_ranks_average_alike(base, data, tmp_path, unbroken):
+    (one,) = train(
+        config(base, data, tmp_path, batch_size=8),
+        1,
+        lambda recipe: recipe._averaged.gather(),
+    )
+    assert one.keys() == unbroken[1].keys()
+    for name, average in unbroken[1].items():
+        torch.testing.assert_close(one[name], average, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_and_resumed(base, data, tmp_path, unbroken, ranks):
+    settings = {"checkpoint_at_flops": BUDGETS}
+    arm = functools.partial(kill_at_call, Recipe, "_train_step", 9)
+    train_and_kill(config(base, data, tmp_path, **settings), 2, arm)
+    settings |= {"resume_from_checkpoint": True, "batch_size": 8 // ranks}
+    train(config(base, data, tmp_path, **settings), ranks)
+    expected = adapter(unbroken[0] / "epoch_1" / "ema")
+    for key, value in adapter(tmp_path / "epoch_1" / "ema").items():
+        if ranks == 2:
+            assert torch.equal(value, expected[key]), key
+        torch.testing.assert_close(value, expected[key], rtol=1e-4, atol=1e-6)
+
+
+def test_a_resumed_run_keeps_its_decay_or_says_so(base, data, tmp_path):
+    train(config(base, data, tmp_path, stop__steps=2, ema_decay="null"))
+    resumed = {"resume_from_checkpoint": True, "stop__steps": 3}
+    with pytest.raises(ValueError, match="ema_decay: None there, 0.5 here"):
+        train(config(base, data, tmp_path, **resumed))
+    resumed["resume_changes"] = "[ema_decay]"
+    (steps,) = train(
+        config(base, data, tmp_path, **resumed),
+        1,
+        lambda recipe: recipe._averaged._steps,
+    )
+    assert steps == 1  # an average that begins late
+
+
+def test_merged_and_peft_compute_what_they_do(base, data, tmp_path):
+    train(config(base, data, tmp_path, stop__steps=3, optimizer__lr=3e-2))
+    path = tmp_path / "epoch_0_step_3"
+    merged, last = (logits_of(from_pretrained(p)) for p in (path / "ema", path))
+    peft = PeftModel.from_pretrained(from_pretrained(base), path / "ema" / "adapter")
+    torch.testing.assert_close(logits_of(peft), merged, rtol=0, atol=1e-4)
+    assert (merged - last).abs().max() > 1e-2
+    assert not list((path / "ema").glob("**/memory"))
+
+
+def test_room_that_they_take_is_foretold(base, data, tmp_path):
+    def foretold(recipe):
+        return recipe._checkpoints._sizes.whole - space._BESIDE
+
+    cfg = config(base, data, tmp_path, stop__steps=1, replay__weight=0)
+    (size,) = train(cfg, 1, foretold)
+    files = [p for p in (tmp_path / "epoch_0_step_1").rglob("*") if p.is_file()]
+    taken = sum(path.stat().st_size for path in files)
+    assert 0.9 < taken / size < 1.5
+
+
+def test_they_are_scored_beside_the_last(tmp_path):
+    short = ["eval_dataset.size=4", "max_new_tokens=6", "optimizer.lr=3e-2"]
+    short += ["ema_decay=0.5", "lr_scheduler.num_warmup_steps=0", "stop.steps=3"]
+    train(tiny(tmp_path, *short, "save_adapter_weights_only=True", "epochs=1"))
+    evaluate(tiny(tmp_path, *short, "checkpoint=both"))
+    last, averaged = (
+        predictions(tmp_path, n) for n in ("epoch_0_step_3", "epoch_0_step_3_ema")
+    )
+    assert [p["id"] for p in last] == [p["id"] for p in averaged]
+    assert [p["output"] for p in last] != [p["output"] for p in averaged]
+    alone, path = tmp_path / "alone", tmp_path / "epoch_0_step_3" / "ema"
+    given = tiny(alone, *short, f"checkpoint_dir={path}")
+    assert evaluate(given)["weights"] == "averaged adapter"
+    assert predictions(alone, "epoch_0_step_3_ema") == averaged
+    card = (path / "README.md").read_text()
+    assert "| epoch_0_step_3_ema | averaged adapter |" in card
+
+    (tmp_path / "other").mkdir()
+    absent = ["checkpoint=ema", f"checkpoint_dir={tmp_path / 'other'}"]
+    with pytest.raises(FileNotFoundError, match="checkpoint=ema: .* no averaged weigh"):
+        evaluate(tiny(tmp_path, *absent))
+    with pytest.raises(ValueError, match="checkpoint=ema .* base_only=True none"):
+        evaluate(tiny(tmp_path, "checkpoint=ema", "base_only=True"))
+
+
+@pytest.mark.parametrize("value", ["0", "1", "-0.5", "0.9x", "True"])
+def test_a_decay_out_of_range_is_refused(value):
+    with pytest.raises(ValueError, match="ema_decay must be a finite number above 0"):
+        make_config([f"ema_decay={value}"], "tiny_synth")
