@@ -51,7 +51,8 @@ case ${CHECKS:-auto} in
   none) ;;
   *)
     cd "$target/project"
-    if "$target/venv/bin/python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+    export PYTHON="$target/venv/bin/python"
+    if "$PYTHON" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
       bash scripts/check_gpu.sh "$target/checks"
     else
       bash scripts/check_cpu.sh "$target/checks"

@@ -253,8 +253,8 @@ def _submit(
     own = experiment.slurm.get("dependency")
     try:
         first = [cell for cell in waiting if not cell.needs]
-        with executor.batch():
-            array = [executor.submit(CellTask(output_dir, cell.name)) for cell in first]
+        tasks = [CellTask(output_dir, cell.name) for cell in first]
+        array = executor.submit_array(tasks) if tasks else []
         jobs |= {cell.name: job.job_id for cell, job in zip(first, array, strict=True)}
         for cell in waiting:
             if cell.needs:

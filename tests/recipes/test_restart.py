@@ -107,8 +107,8 @@ def test_a_group_that_loses(unbroken, base, data, tmp_path, what):
     else:
         os.kill(children(nodes[1])[0], signal.SIGKILL)
     saved = len(checkpoint.checkpoints(tmp_path / "out"))
-    for process in nodes:
-        output, _ = process.communicate(timeout=1500)
-        assert process.returncode == 0, output[-5000:]
+    outputs = [process.communicate(timeout=1500)[0] for process in nodes]
+    ends = "\n".join(output[-4000:] for output in outputs)
+    assert [process.returncode for process in nodes] == [0, 0], ends
     assert saved < 9, "there was nothing left to do"
     assert logged(tmp_path) == unbroken and len(unbroken) == 3 * 6
