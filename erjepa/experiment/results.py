@@ -104,23 +104,23 @@ def begin(output_dir: Path, experiment: Experiment) -> None:
     path = output_dir / EXPERIMENT
     config = json.loads(json.dumps(experiment.as_dict()))
     if path.exists():
-        begun = json.loads(path.read_text())["config"]
-        begun = {"score_weights": ["last"], **begun}  # older ones do not say
-        if config["continual"] and list(begun["datasets"]) != list(config["datasets"]):
+        # Keys that it was begun without have their defaults.
+        before = json.loads(json.dumps(begun(output_dir).as_dict()))
+        if config["continual"] and list(before["datasets"]) != list(config["datasets"]):
             raise ValueError(
                 f"{path} was begun with the sequence of datasets "
-                f"{', '.join(begun['datasets'])}, not {', '.join(config['datasets'])}. "
+                f"{', '.join(before['datasets'])}, not {', '.join(config['datasets'])}. "
                 "What a run starts from, and is scored on, depends on it; choose another "
                 "output_dir."
             )
         for key in config:
-            if key not in _FREE and not _goes_on(key, begun.get(key), config[key]):
+            if key not in _FREE and not _goes_on(key, before[key], config[key]):
                 raise ValueError(
-                    f"{path} was begun with {key}={json.dumps(begun.get(key))}, not "
+                    f"{path} was begun with {key}={json.dumps(before[key])}, not "
                     f"{json.dumps(config[key])}. An experiment may gain seeds, datasets "
                     "and methods; for anything else choose another output_dir."
                 )
-        if begun == config:
+        if before == config:
             return
     write_whole(
         path, json.dumps({**_surroundings(), "config": config}, indent=2) + "\n"

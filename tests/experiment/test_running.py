@@ -158,6 +158,20 @@ def test_an_experiment_may_grow_and_not_change(fake, capsys):
     assert summary(fake) == EXPECTED
 
 
+def test_an_experiment_that_was_begun_before_there_was_a_key_goes_on(fake, capsys):
+    run(fake, "seeds=[1]")
+    path = fake / "out" / "experiment.json"
+    record = json.loads(path.read_text())
+    for key in ("launcher", "alignment", "nproc_per_node"):
+        del record["config"][key]
+    path.write_text(json.dumps(record))
+    assert run(fake) == 0
+    assert summary(fake) == EXPECTED
+    with pytest.raises(SystemExit):
+        run(fake, "alignment=True")
+    assert "was begun with alignment=false" in capsys.readouterr().err
+
+
 def test_a_failed_cell_is_reported_and_tried_again(fake, capsys, monkeypatch):
     monkeypatch.setenv("FAKE_FAILURE", "erjepa_recipe er-jepa/seed_1")
     assert run(fake) == 1
