@@ -94,7 +94,9 @@ def unbroken(base, data, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["launcher", "rank"])
-def test_a_group_that_loses(unbroken, base, data, tmp_path, what):
+def test_a_group_that_loses(unbroken, base, data, tmp_path, what, monkeypatch):
+    # Else a launcher that goes on does not tell a new one the store that they share.
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     one = launchers(base, data, tmp_path)
     first = one()  # has the store of the rendezvous
     time.sleep(5)
