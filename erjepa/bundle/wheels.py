@@ -84,12 +84,12 @@ def collect_wheels(
         asked = ["--dry-run", "--ignore-installed", "--report", str(report)]
         _pip("install", *asked, "--target", scratch, *target, root)
         found = json.loads(report.read_text())
-    packages = {
+    packages: dict[str, Any] = {
         canonicalize_name(item["metadata"]["name"]): item["metadata"]
         for item in found["install"]
     }
-    name = canonicalize_name(wheel.name.split("-")[0])
-    left_out = {canonicalize_name(package) for package in without}
+    name: str = canonicalize_name(wheel.name.split("-")[0])
+    left_out: set[str] = {canonicalize_name(package) for package in without}
     if unknown := left_out - packages.keys():
         raise ValueError(
             f"--without {','.join(sorted(unknown))}: not among what it needs"
