@@ -236,7 +236,7 @@ def test_takes_over_the_randomness_of_another_seed():
     [
         (
             {"weight": -1.0},
-            "replay.weight must be a finite number of at least 0, got -1",
+            "replay.weight must be a finite number of at least 0, or auto, got -1",
         ),
         ({"weight": float("inf")}, "replay.weight must be .* got inf"),
         ({"weight": True}, "replay.weight must be .* got True"),
@@ -286,7 +286,7 @@ def test_takes_over_the_randomness_of_another_seed():
         ),
         (
             {"address": "hash"},
-            "replay.address must be one of sparse, dense, got 'hash'",
+            "replay.address must be one of sparse, dense, none, got 'hash'",
         ),
         ({"address_dim": 0}, "replay.address_dim must be at least 1, got 0"),
         ({"address_top_k": 0}, "replay.address_top_k must be at least 1, got 0"),
