@@ -8,7 +8,6 @@ Answers are greedy, go to the screen, and with ``--output`` into a JSONL file.
 """
 
 import argparse
-import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,16 +15,13 @@ from typing import Any
 
 from omegaconf import DictConfig
 from torchtune import config
-from torchtune.config._utils import _get_component_from_path
-from torchtune.modules.transforms import Transform
 from tqdm import tqdm
 
 from erjepa.checkpoints import checkpoint
-from erjepa.checkpoints.model_card import CONFIG
 from erjepa.configs import complete, load, require_files
-from erjepa.datasets import Pairs, build_dataset, components
 from erjepa.evaluation.generation import batches_of_like_length, generate_greedy
 from erjepa.evaluation.model import empty_model, load_weights
+from erjepa.evaluation.run import find_run, first_pair
 from erjepa.training.device import run_device
 from erjepa.utils.command_line import CommandLine
 from erjepa.utils.files import require_utf8, write_whole
@@ -56,7 +52,7 @@ def answers(
     device = run_device(cfg)
     require_files(cfg)
     tokenizer = config.instantiate(cfg.tokenizer)
-    pairs = _first_pair(cfg, tokenizer)
+    pairs = first_pair(cfg, tokenizer)
     tokens = [pairs.ask(prompt, system_prompt) for prompt in prompts]
     model = empty_model(cfg, device, merged=cfg.merged)
     with TemporaryDirectory() as scratch:
@@ -83,34 +79,6 @@ def answers(
         }
         for i, prompt in enumerate(prompts)
     ]
-
-
-def find_run(run: Path) -> tuple[Path, Path]:
-    """The config and the checkpoint of a run.
-
-    Args:
-        run (Path): its ``output_dir``, or a checkpoint.
-
-    Returns:
-        tuple[Path, Path]: file of the config; folder of the checkpoint.
-
-    Raises:
-        FileNotFoundError: if there is none.
-    """
-    if not run.is_dir():
-        raise FileNotFoundError(f"{run}: no such folder")
-    if (run / CONFIG).is_file():
-        found = checkpoint.checkpoints(run)
-        if not found:
-            raise FileNotFoundError(f"{run} holds no checkpoint; train one")
-        return run / CONFIG, found[-1]
-    for folder in (*run.absolute().parents[:2], run.resolve().parent):
-        if (folder / CONFIG).is_file():
-            return folder / CONFIG, run
-    raise FileNotFoundError(
-        f"{run} is neither the output_dir of a run, which has {CONFIG}, nor a checkpoint "
-        "in one"
-    )
 
 
 def read_prompts(file: Path) -> list[str]:
@@ -141,17 +109,6 @@ def read_prompts(file: Path) -> list[str]:
             )
         prompts.append(prompt)
     return prompts
-
-
-def _first_pair(cfg: DictConfig, tokenizer: Transform) -> Pairs:
-    """A dataset that puts prompts as the run's does, with no more pairs than it must."""
-    part = components(cfg.dataset)[0].copy()
-    taken = inspect.signature(_get_component_from_path(part._component_)).parameters
-    for key in ("max_examples", "size"):
-        if key in taken:
-            part[key] = 1
-            break
-    return build_dataset(part, tokenizer)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -12,7 +12,7 @@ from torchtune import config
 
 from erjepa.configs import complete, load
 from erjepa.datasets import Pair, build_dataset
-from erjepa.packing import BLOCK, PairCollator
+from erjepa.packing import BLOCK, PairCollator, layout_of
 from erjepa.utils.command_line import CommandLine
 
 SIZES = (128, 256, 512, 1024)
@@ -77,7 +77,7 @@ def measure_config(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     dataset = build_dataset(cfg.dataset, config.instantiate(cfg.tokenizer))
     is_sft = cfg.loss.get("jepa_weight") == 0 and cfg.replay.weight == 0
     collator = PairCollator(
-        views="none" if is_sft else cfg.views,
+        **(layout_of(cfg) | ({"views": "none"} if is_sft else {})),
         # Which ids the predictor tokens have does not change a length.
         predictor_ids=[0] * (0 if is_sft else cfg.num_predictor_tokens),
     )

@@ -24,7 +24,7 @@ from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.predictions import PredictionStore, folder_of
-from erjepa.packing import PairCollator
+from erjepa.packing import PairCollator, layout_of
 from erjepa.tasks.score import (
     load_task,
     require_fields,
@@ -127,7 +127,7 @@ class EvaluationRecipeERJEPA:
         if self._alignment:
             vocab_size = self._model.tok_embeddings.num_embeddings
             self._collator = PairCollator(
-                views=cfg.views,
+                **layout_of(cfg),
                 predictor_ids=predictor_token_ids(
                     self._tokenizer,
                     cfg.num_predictor_tokens,
@@ -184,7 +184,13 @@ class EvaluationRecipeERJEPA:
                 for file in sorted(path.glob("*model*"))
             }
         if self._alignment:
-            keys = ["views", "num_predictor_tokens", "predictor_tokens", "row_length"]
+            keys = [
+                "views",
+                "predictor_position",
+                "num_predictor_tokens",
+                "predictor_tokens",
+                "row_length",
+            ]
             settings["alignment"] = {key: cfg.get(key) for key in keys}
         return settings
 
@@ -262,9 +268,13 @@ class EvaluationRecipeERJEPA:
         }
         folder = store.finish(scored, summary)
         write_model_card(self._output_dir)
+        parts = "".join(
+            f", {part['share']:.1%} of the {part['examples']} of {part['origin']}"
+            for part in summary.get("by_origin", [])
+        )
         log.info(
             f"{self._task.primary} {summary['accuracy']:.1%} of {len(predictions)} for "
-            f"{summary['checkpoint']}; see {folder}."
+            f"{summary['checkpoint']}{parts}; see {folder}."
         )
         return summary
 

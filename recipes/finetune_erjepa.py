@@ -81,6 +81,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._batch_size = cfg.batch_size
         self._save_every_n_steps = cfg.save_every_n_steps
         self._eval_every_n_steps = cfg.eval_every_n_steps
+        self._log_collapse = cfg.log_collapse
         self._probe_every_n_steps = cfg.log_replay_gradients_every_n_steps
         clip_grad_norm = cfg.clip_grad_norm
         self._clip_grad_norm = float(
@@ -106,7 +107,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         if self._loss_fn.jepa_weight == 0 and not self._memory.needs_views:
             views = "none"  # nothing reads the embeddings of the views, as in plain SFT
         self._has_views = views != "none"
-        num_predictor_tokens = cfg.num_predictor_tokens if self._has_views else 0
+        has_predictor = views in ("shared", "standalone")
+        num_predictor_tokens = cfg.num_predictor_tokens if has_predictor else 0
         self._model, self._trained = build_model(
             cfg,
             dtype=self._dtype,
@@ -132,7 +134,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             trim=not self._on_cuda,
         )
         self._sampler, self._dataloader, self._held_out = training_pairs(
-            cfg, self._dataset, self._collator, pin_memory=self._on_cuda
+            cfg,
+            self._dataset,
+            self._collator,
+            jepa_every=self._loss_fn.jepa_every,
+            pin_memory=self._on_cuda,
         )
         self._validation = None
         if self._held_out:
@@ -216,20 +222,27 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         """
         # New pairs.
         is_probed = self._is_time_to_probe()
+        replays = self._replay is not None and (
+            new_totals.views > 0 or not self._has_views
+        )
         new = self._passes.forward_backward(
-            batches, new_totals, last=self._replay is None or is_probed
+            batches, new_totals, last=not replays or is_probed
         )
 
         # Replayed pairs: chosen by the new ones, never among them.
         replayed, replay_totals, probe = None, StepTotals(), None
-        if self._replay is not None:
+        if self._replay is not None and replays:
             self._require_finite(new)
             ids = self._memory.ids(new.example_ids)
             segments = [self._dataset[i].segments for i in new.example_ids.tolist()]
             addresses = self._replay.encode(new.source)
             draw = self._replay.draw(ids, segments, addresses)
             batches = share_of_replay(
-                draw, self._replay_collator, self._batch_size, pin_memory=self._on_cuda
+                draw,
+                self._replay_collator,
+                self._batch_size,
+                step=self._run.steps,
+                pin_memory=self._on_cuda,
             )
             replay_totals = self._passes.totals(batches)
             if is_probed and replay_totals.pairs:
@@ -302,7 +315,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def _train_epoch(self) -> None:
         run = self._run
-        self._sampler.set_position(run.epoch, run.step_in_epoch)
+        self._sampler.set_position(run.epoch, run.step_in_epoch, run.steps)
         steps = iter(self._dataloader)
         self._metrics_log.start(run)
         for _ in range(run.step_in_epoch, run.steps_per_epoch):
@@ -351,7 +364,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             replayed,
             replay_totals,
             adapts_weight=self._replay is not None and self._replay.adapts_weight,
-            has_views=self._has_views,
+            log_collapse=self._log_collapse,
             world_size=self._world_size,
         )
         self._run.count(
@@ -360,6 +373,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
         return {
             **metrics,
+            **self._memory.metrics_by_origin(new, replayed, self._collator),
             "memory_size": 0 if self._replay is None else len(self._replay),
             "lr": self._optimizer.param_groups[0]["lr"],
             "grad_norm": grad_norm,

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from erjepa.generate import find_run, main, read_prompts
+from erjepa.evaluation.run import find_run
+from erjepa.generate import main, read_prompts
 from erjepa_recipe import evaluate_erjepa
 from tests.recipes.harness import make_config, on_ranks, overrides_for, train
 

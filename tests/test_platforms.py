@@ -64,11 +64,15 @@ def test_processes_that_pack_may_be_spawned(base, data, tokenizer, monkeypatch):
     dataset = build_dataset(cfg.dataset, tokenizer)
     packed = {}
     for context in ("spawn", None):
-        sampler, loader, _ = training_pairs(cfg, dataset, collator, pin_memory=False)
+        sampler, loader, _ = training_pairs(
+            cfg, dataset, collator, jepa_every=1, pin_memory=False
+        )
         sampler.set_position(0, 0)
         if context is None:
             loader = loader.__class__(
-                loader.dataset, batch_sampler=sampler, collate_fn=loader.collate_fn
+                loader.dataset,
+                batch_sampler=loader.batch_sampler,
+                collate_fn=loader.collate_fn,
             )
         else:
             loader.multiprocessing_context = context

@@ -21,7 +21,6 @@ MAY_IMPORT = {
     "tasks": {"datasets", "utils"},
     "models": {"tasks", "utils"},
     "checkpoints": {"datasets", "replay", "utils"},
-    "memory": {"checkpoints", "replay", "utils"},
     "training": {
         *("checkpoints", "datasets", "packing", "objective", "replay", "utils"),
     },
@@ -29,15 +28,18 @@ MAY_IMPORT = {
         *("checkpoints", "datasets", "packing", "objective", "tasks", "training"),
         "utils",
     },
+    "memory": {
+        *("checkpoints", "configs", "evaluation", "objective", "packing", "replay"),
+        *("training", "utils"),
+    },
     "report": {"statistics", "tasks", "utils"},
     "experiment": {
         *("checkpoints", "configs", "evaluation", "training", "report", "utils"),
     },
     # Run as commands.
     "demo": {"training_curve", "utils"},
-    "generate": {
-        *("checkpoints", "configs", "datasets", "evaluation", "training", "utils"),
-    },
+    "generate": {"checkpoints", "configs", "evaluation", "training", "utils"},
+    "prompts": {"configs", "datasets", "utils"},
     "stats": {"datasets", "packing", "configs", "utils"},
     "training_curve": {"utils"},
 }

@@ -8,7 +8,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from erjepa.datasets import Pair
+from erjepa.datasets import Pair, weights_of
 
 # Keys that decide which weights a run arrives at, averaged ones included. The data counts by its tokens, the base model
 # by its weights, wherever they lie. Of a step its pairs count, not how they are cut into ranks
@@ -16,7 +16,14 @@ from erjepa.datasets import Pair
 DECIDING = (
     *("model", "dtype", "trainable_dtype"),
     *("loss", "num_predictor_tokens", "predictor_tokens", "train_predictor_tokens"),
-    *("views", "train_on_input", "train_end_of_turn", "replay", "shuffle"),
+    *(
+        "predictor_position",
+        "views",
+        "train_on_input",
+        "train_end_of_turn",
+        "replay",
+        "shuffle",
+    ),
     *("optimizer", "lr_scheduler", "clip_grad_norm", "max_steps_per_epoch"),
     "ema_decay",
 )
@@ -47,6 +54,8 @@ def fingerprint(
         "validation.seed": values["validation"]["seed"],
         "dataset": _digest_of_pairs(pairs),
     }
+    if weights := weights_of(values["dataset"]):
+        found["dataset.weight"] = weights
     for key in DECIDING:
         found.update(_flat(key, values[key]))
     return {key: value for key, value in found.items() if key not in _FAST}

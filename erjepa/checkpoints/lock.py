@@ -1,5 +1,6 @@
 """The lock on a folder of output: one run, or one grid of runs, writes there at a time."""
 
+import contextlib
 import json
 import os
 import socket
@@ -95,6 +96,18 @@ class FolderLock:
                 f"{self._folder} cannot be locked ({error}): let one run alone write to it."
             )
         return True
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a :class:`FolderLock` holds ``folder``, as far as that can be known."""
+    if fcntl is None or not (folder / LOCK).exists():
+        return False
+    with (folder / LOCK).open() as file, contextlib.suppress(OSError):
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _holder(file: Any) -> dict[str, Any]:

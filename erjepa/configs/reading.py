@@ -63,6 +63,8 @@ class Component:
         arguments (Mapping[str, Any]): types and bounds of arguments. Others are held against
             the annotations of the component, where these are plain types.
         may_be_list (bool): whether a list of components will do.
+        listed (Mapping[str, Any]): types and bounds of the keys that a component has in a list
+            besides its arguments.
     """
 
     positional: int = 0
@@ -70,6 +72,7 @@ class Component:
     default: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     may_be_list: bool = False
+    listed: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_section(
@@ -161,7 +164,7 @@ def _read_value(
     if isinstance(rule, Component):
         if rule.may_be_list and isinstance(value, list) and value:
             return [
-                _read_component(f"{key}[{i}]", rule, part, synonyms)
+                _read_listed(f"{key}[{i}]", rule, part, synonyms)
                 for i, part in enumerate(value)
             ]
         return _read_component(key, rule, value, synonyms)
@@ -221,6 +224,20 @@ def _section(key: str, value: Any) -> Mapping[str, Any]:
             f"{key} has keys of its own, {key}.KEY=VALUE, got {_shown(value)}"
         )
     return value
+
+
+def _read_listed(
+    key: str, rule: Component, value: Any, synonyms: Mapping[str, str]
+) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return _read_component(key, rule, value, synonyms)
+    own = {name: v for name, v in value.items() if name not in rule.listed}
+    read = _read_component(key, rule, own, synonyms)
+    for name in value.keys() & rule.listed.keys():
+        read[name] = _read_value(
+            f"{key}.{name}", rule.listed[name], value[name], synonyms
+        )
+    return read
 
 
 def _read_component(

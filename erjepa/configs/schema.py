@@ -34,7 +34,24 @@ Model = Annotated[
     ),
 ]
 Checkpointer = Annotated[Mapping, Component(given=("output_dir",))]
-Dataset = Annotated[Mapping, Component(positional=1, may_be_list=True)]
+Dataset = Annotated[
+    Mapping, Component(positional=1, may_be_list=True, listed={"weight": Positive})
+]
+Loss = Annotated[
+    Mapping,
+    Component(
+        arguments={
+            "lm_weight": NotNegative,
+            "jepa_weight": NotNegative,
+            "temperature": Positive,
+            "jepa_every": Count,
+            "sigreg_weight": NotNegative,
+            "sigreg_slices": Count,
+            "variance_weight": NotNegative,
+            "covariance_weight": NotNegative,
+        }
+    ),
+]
 Optimizer = Annotated[
     Mapping,
     Component(positional=1, arguments={"lr": NotNegative, "weight_decay": NotNegative}),
@@ -103,11 +120,12 @@ class Run:
     skip_too_long: bool = False
     num_workers: Whole = 0
 
-    loss: AnyComponent
+    loss: Loss
     num_predictor_tokens: Whole = 1
     predictor_tokens: list[str] | None = None
+    predictor_position: Literal["behind", "front"] = "behind"
     train_predictor_tokens: bool = True
-    views: Literal["shared", "standalone"] = "shared"
+    views: Literal["shared", "standalone", "spans", "patches"] = "shared"
     train_on_input: bool = False
     train_end_of_turn: Literal["all", "new", "replay", "none"] = "all"
     replay: Replay | None = None
@@ -146,6 +164,7 @@ class Run:
     metric_logger: AnyComponent
     log_every_n_steps: Count = 1
     log_replay_gradients_every_n_steps: Count | None = None
+    log_collapse: bool = False
     log_example_errors: bool = False
     log_peak_memory_stats: bool = False
     profiler: Profiler | None = None
@@ -160,10 +179,17 @@ class Run:
                         "erjepa.datasets.paired_dataset reads the same files and hub "
                         "datasets"
                     )
+        self._require_weights()
         if self.trainable_dtype not in ("fp32", self.dtype, None):
             raise ValueError(
                 f"trainable_dtype={self.trainable_dtype}: what is trained is held in "
                 f"fp32, or in dtype ({self.dtype}) where trainable_dtype=null"
+            )
+        direction = self.loss.get("direction", "source_to_target")
+        if self.views in ("spans", "patches") and direction != "source_to_target":
+            raise ValueError(
+                f"loss.direction={direction}: views={self.views} compares parts of one "
+                "path, which are no source and target; leave the direction out"
             )
         if self.row_length is not None and self.row_length < self.max_seq_len:
             raise ValueError(
@@ -195,6 +221,33 @@ class Run:
                         f"{key}={value} needs pairs to validate on; set validation.size "
                         "to how many of the training pairs to hold out"
                     )
+
+    def _require_weights(self) -> None:
+        """Of the datasets in a list all have a weight, or none."""
+        for i, part in enumerate(_listed(self.eval_dataset)):
+            if "weight" in part:
+                raise ValueError(
+                    f"eval_dataset[{i}].weight={part['weight']}: evaluation scores every "
+                    "pair once, whatever its dataset; weights are for dataset"
+                )
+        parts = _listed(self.dataset)
+        without = [i for i, part in enumerate(parts) if "weight" not in part]
+        if len(without) == len(parts):
+            return
+        if without:
+            raise ValueError(
+                f"dataset[{without[0]}] has no weight, and another of the list has one; give "
+                "all of them a weight, or none"
+            )
+        if not self.shuffle:
+            raise ValueError(
+                "shuffle=False keeps the order of the files, from which weights draw; leave "
+                "the weights out, or set shuffle=True"
+            )
+
+
+def _listed(section: Any) -> list[dict[str, Any]]:
+    return section if isinstance(section, list) else []
 
 
 # What other projects, and the paper, call a key; and keys of a section without its name.
@@ -230,6 +283,13 @@ SYNONYMS = {
     **dict.fromkeys(("ema", "averaging_decay"), "ema_decay"),
     **dict.fromkeys(("gamma", "lm_weight"), "loss.lm_weight"),
     **dict.fromkeys(("lambda", "lbd", "jepa_weight"), "loss.jepa_weight"),
+    **dict.fromkeys(("temperature", "tau"), "loss.temperature"),
+    "distance": "loss.distance",
+    "jepa_every": "loss.jepa_every",
+    "direction": "loss.direction",
+    "front_pred": "predictor_position",
+    "reverse_pred": "loss.direction",
+    "jepa_ratio": "loss.jepa_every",
     "k": "num_predictor_tokens",
     **dict.fromkeys(("beta", "replay_weight"), "replay.weight"),
     **dict.fromkeys(("R", "replay_budget"), "replay.budget"),

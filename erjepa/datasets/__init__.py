@@ -13,7 +13,10 @@ from erjepa.datasets.concatenated import (
     Pairs,
     build_dataset,
     components,
+    weights_of,
 )
+from erjepa.datasets.mixture import Mixture
+from erjepa.datasets.origins import origin_labels
 from erjepa.datasets.paired import PairedDataset, paired_dataset
 from erjepa.datasets.pairs import Pair, require_pairs
 from erjepa.datasets.predictor_tokens import predictor_token_ids
@@ -33,6 +36,7 @@ _TASK_OF = {
 __all__ = [
     "ChatTemplate",
     "ConcatenatedPairs",
+    "Mixture",
     "Pair",
     "PairedDataset",
     "Pairs",
@@ -43,9 +47,11 @@ __all__ = [
     "components",
     "hold_out",
     "load_records",
+    "origin_labels",
     "paired_dataset",
     "predictor_token_ids",
     "require_pairs",
+    "weights_of",
     *_TASK_OF,
 ]
 

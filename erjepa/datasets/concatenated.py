@@ -7,12 +7,13 @@ from itertools import accumulate
 from operator import add
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch.utils.data import Dataset
 from torchtune import config
 from torchtune.data import Message
 from torchtune.modules.transforms import Transform
 
+from erjepa.datasets.origins import origin_labels
 from erjepa.datasets.paired import PairedDataset
 from erjepa.datasets.pairs import Pair, require_pairs
 
@@ -30,21 +31,25 @@ class Origin(NamedTuple):
 
 
 class ConcatenatedPairs(Dataset):
-    """Datasets one after the other; an epoch has every pair of each once.
+    """Datasets one after the other; without weights, an epoch has every pair of each once.
 
-    Example ids go on from one dataset to the next, so a replayed pair keeps its origin. What
-    draws by weight would be a sampler that deals examples by :meth:`origin`: nothing here
-    depends on the order in which examples are dealt.
+    Example ids go on from one dataset to the next, so a replayed pair keeps its origin. Nothing
+    here depends on the order in which examples are dealt, nor on how often: a
+    :class:`~erjepa.datasets.Mixture` deals them by weight.
 
     Args:
         parts (Sequence[PairedDataset]): at least one.
         names (Sequence[str]): of the parts.
+
+    Attributes:
+        labels (list[str]): their short names, see :func:`~erjepa.datasets.origin_labels`.
     """
 
     def __init__(self, parts: Sequence[PairedDataset], names: Sequence[str]) -> None:
         self.parts = list(parts)
         self.pairs = reduce(add, (part.pairs for part in parts))
-        self._names = list(names)
+        self.names = list(names)
+        self.labels = origin_labels(names)
         self._starts = [0, *accumulate(map(len, parts))]
 
     @property
@@ -58,7 +63,8 @@ class ConcatenatedPairs(Dataset):
         if len(tasks) > 1:
             raise ValueError(
                 f"the datasets are scored by different tasks, {', '.join(tasks)}; set task "
-                "to the one for all, or score each dataset on its own"
+                "to the one for all, or score each dataset on its own: a run of erjepa_eval "
+                "for each, with that one as eval_dataset"
             )
         return self.parts[0].task
 
@@ -71,7 +77,7 @@ class ConcatenatedPairs(Dataset):
     def origin(self, example_id: int) -> Origin:
         """The dataset that example ``example_id`` is from."""
         index, _ = self._place(example_id)
-        return Origin(index, self._names[index])
+        return Origin(index, self.names[index])
 
     def where(self, example_id: int) -> str:
         """File and line (or dataset and row) that example ``example_id`` came from."""
@@ -91,6 +97,10 @@ class ConcatenatedPairs(Dataset):
     def ask(self, text: str, system_prompt: str | None = None) -> list[int]:
         """As the first dataset has it."""
         return self.parts[0].ask(text, system_prompt)
+
+    def pair_of(self, text: str, system_prompt: str | None = None) -> Pair:
+        """As the first dataset has it."""
+        return self.parts[0].pair_of(text, system_prompt)
 
     def target_text(self, example_id: int) -> str:
         """The target as the record has it, without surrounding white space."""
@@ -117,6 +127,8 @@ class ConcatenatedPairs(Dataset):
         return self.parts[index], i
 
 
+WEIGHT = "weight"  # key of a dataset in a list
+
 # What a run trains on.
 Pairs = PairedDataset | ConcatenatedPairs
 
@@ -124,6 +136,16 @@ Pairs = PairedDataset | ConcatenatedPairs
 def components(cfg: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Any]:
     """The components of a config's ``dataset``, which is one or a list."""
     return list(cfg) if isinstance(cfg, (list, ListConfig)) else [cfg]
+
+
+def weights_of(
+    cfg: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+) -> list[float] | None:
+    """The weights of a list of datasets; ``None`` where they have none."""
+    if not isinstance(cfg, (list, ListConfig)):
+        return None
+    weights = [part[WEIGHT] for part in cfg if WEIGHT in part]
+    return weights or None
 
 
 def build_dataset(
@@ -144,6 +166,12 @@ def build_dataset(
         ValueError: if a component gives something else than pairs.
     """
     parts = components(cfg)
+    if isinstance(cfg, ListConfig):
+        # The weight is the list's, not the builder's.
+        parts = [
+            OmegaConf.masked_copy(part, [key for key in part if key != WEIGHT])
+            for part in parts
+        ]
     built = [config.instantiate(part, tokenizer) for part in parts]
     for dataset in built:
         require_pairs(key, dataset)

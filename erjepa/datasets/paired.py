@@ -104,15 +104,28 @@ class PairedDataset(Dataset):
         Returns:
             list[int]: from which a model is to generate the target.
         """
+        return self._template.prompt(self._chat_of(text, system_prompt))
+
+    def pair_of(self, text: str, system_prompt: str | None = None) -> Pair:
+        """A source of one's own as a pair, whose target only stands in for one.
+
+        Args:
+            text (str): the source.
+            system_prompt (str | None): as in :meth:`ask`.
+
+        Raises:
+            ValueError: if ``text`` is empty.
+        """
+        return Pair(0, *self._template(self._chat_of(text, system_prompt)))
+
+    def _chat_of(self, text: str, system_prompt: str | None) -> list[Message]:
         first = self.messages(0)[0]
         if system_prompt is None and first.role == "system":
             system_prompt = first.text_content
         user_text = getattr(self._message_transform, "user_text", str)
         turns = [("system", system_prompt)] if system_prompt else []
         turns += [("user", user_text(text)), ("assistant", "-")]
-        return self._template.prompt(
-            [Message(role=role, content=content) for role, content in turns]
-        )
+        return [Message(role=role, content=content) for role, content in turns]
 
     def _chat(self, record: Record) -> list[Message]:
         """The messages of a record, which make a pair."""

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch.utils.data import Sampler
 
+from erjepa.datasets.mixture import Mixture
+
 
 class StepSampler(Sampler[list[int]]):
     """Deals a seeded permutation of the dataset into steps and ranks.
@@ -19,7 +21,8 @@ class StepSampler(Sampler[list[int]]):
         rank 1         2   4 |   5   8 |   6        yields [2, 4], [5, 8], [6]
 
     The last step of an epoch holds what is left; no example is dropped or repeated, and a
-    rank without examples yields an empty list so that all yield as often.
+    rank without examples yields an empty list so that all yield as often. With a ``mixture``
+    the permutation is of the examples that it deals to the epoch.
 
     Torchtune's recipes use ``StatefulDistributedSampler``, which is built without the
     recipe's seed and pads the last batch with repeated examples.
@@ -32,6 +35,8 @@ class StepSampler(Sampler[list[int]]):
         rank (int): this rank.
         seed (int): seed of the permutations; every epoch has its own.
         shuffle (bool): whether to permute at all.
+        mixture (Mixture | None): which examples an epoch has, as many as the dataset;
+            ``None``: each once.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class StepSampler(Sampler[list[int]]):
         rank: int,
         seed: int,
         shuffle: bool = True,
+        mixture: Mixture | None = None,
     ) -> None:
         self.num_examples = num_examples
         self._batch_size = batch_size
@@ -52,8 +58,10 @@ class StepSampler(Sampler[list[int]]):
         self._rank = rank
         self._seed = seed
         self._shuffle = shuffle
+        self._mixture = mixture
         self._epoch = 0
         self._start_step = 0
+        self.steps_done = 0
 
     @property
     def examples_per_step(self) -> int:
@@ -62,28 +70,38 @@ class StepSampler(Sampler[list[int]]):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps that see every example once."""
+        """Optimizer steps that see as many examples as there are."""
         return -(-self.num_examples // self.examples_per_step)
 
-    def set_position(self, epoch: int, step: int = 0) -> None:
-        """Make the next iteration start at step ``step`` (0-based) of ``epoch``."""
+    def set_position(self, epoch: int, step: int = 0, steps_done: int = 0) -> None:
+        """Make the next iteration start at step ``step`` (0-based) of ``epoch``.
+
+        Args:
+            epoch (int): 0-based.
+            step (int): of the epoch.
+            steps_done (int): of the run, for whoever numbers its steps.
+        """
         self._epoch, self._start_step = epoch, step
+        self.steps_done = steps_done
 
     def __len__(self) -> int:
         return self.steps_per_epoch - self._start_step
 
     def __iter__(self) -> Iterator[list[int]]:
-        order = self._permutation()
+        order = self._order()
         size = self.examples_per_step
         for step in range(self._start_step, self.steps_per_epoch):
             step_examples = order[step * size : (step + 1) * size]
             yield step_examples[self._rank :: self._world_size]
 
-    def _permutation(self) -> list[int]:
+    def _order(self) -> list[int]:
+        examples = list(range(self.num_examples))
+        if self._mixture is not None:
+            examples = self._mixture.places(self._epoch)
         if not self._shuffle:
-            return list(range(self.num_examples))
+            return examples
         # Seeding with seed + epoch would make runs of near seeds share permutations.
         generator = torch.Generator().manual_seed(self._seed)
         for _ in range(self._epoch + 1):
             order = torch.randperm(self.num_examples, generator=generator)
-        return order.tolist()
+        return [examples[i] for i in order.tolist()]

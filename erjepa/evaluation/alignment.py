@@ -8,7 +8,7 @@ from torchtune.modules import TransformerDecoder
 
 from erjepa.datasets import Pair
 from erjepa.objective.decoder import PackedDecoder
-from erjepa.objective.loss import cosine_distance
+from erjepa.objective.distances import cosine_distance
 from erjepa.packing import PairCollator
 
 
@@ -38,4 +38,5 @@ def pair_cosines(
     if predictor is not None:
         model.predictor = nn.Parameter(predictor.to(table), requires_grad=False)
     output = model(collator(pairs).to(table.device))
-    return (1 - cosine_distance(output.predicted, output.target)).tolist()
+    cosines = 1 - cosine_distance(output.predicted, output.target)
+    return cosines.mean(dim=0).tolist()

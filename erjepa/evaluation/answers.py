@@ -6,7 +6,7 @@ from typing import Any
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets import Pairs
+from erjepa.datasets import ConcatenatedPairs, Pairs
 from erjepa.evaluation.generation import generate_greedy
 
 
@@ -30,7 +30,8 @@ def generate_answers(
     Returns:
         list[dict[str, Any]]: a prediction for each example, in order: ``id``, the texts
         ``prompt``, ``target`` and ``output``, ``tokens`` of the output, whether it
-        ``finished`` by itself, and the dataset's fields for scoring.
+        ``finished`` by itself, the dataset's fields for scoring, and in a list of datasets the
+        short name of its own as ``origin``.
     """
     outputs = generate_greedy(
         model,
@@ -48,6 +49,13 @@ def generate_answers(
             "tokens": len(tokens),
             "finished": len(tokens) < max_new_tokens,
             **dataset.scoring_fields(i),
+            **_origin(dataset, i),
         }
         for i, tokens in zip(ids, outputs, strict=True)
     ]
+
+
+def _origin(dataset: Pairs, example_id: int) -> dict[str, str]:
+    if not isinstance(dataset, ConcatenatedPairs):
+        return {}
+    return {"origin": dataset.labels[dataset.origin(example_id).part]}

@@ -13,6 +13,7 @@ from torchtune.modules.transforms import Transform
 from erjepa.datasets import Pairs, components
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.generation import batches_of_like_length
+from erjepa.evaluation.origin_losses import OriginLosses
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
@@ -23,8 +24,9 @@ from erjepa.tasks.score import (
     score_predictions,
 )
 from erjepa.tasks.task import Task
-from erjepa.training.distributed import all_reduce_sum
+from erjepa.training.distributed import all_reduce_sum, gather_interleaved
 from erjepa.training.gathered import gathered
+from erjepa.training.passes import stack_views, unstack_views
 
 
 class HeldOutLoss:
@@ -54,7 +56,9 @@ class HeldOutLoss:
         most = -(-len(ids) // world_size)
         # As many on every rank: a forward pass of a sharded model takes them all.
         self._batches = collator.split(mine, -(-most // batch_size))
+        self._dataset = dataset
         self._has_views = collator.views != "none"
+        self._num_pairs = len(ids)
         self._loss_fn = loss_fn
         self._device = device
 
@@ -67,21 +71,32 @@ class HeldOutLoss:
 
         Returns:
             dict[str, float]: ``val_lm_loss``, nats a label; with views ``val_jepa_loss``, the
-            mean distance; ``val_loss``, their weighted sum. The same on every rank.
+            mean distance, where InfoNCE contrasts all held-out pairs; ``val_loss``, their
+            weighted sum; and of a list of datasets what :class:`OriginLosses` adds up. The
+            same on every rank.
         """
+        origins = OriginLosses(self._dataset, self._device)
         sums = torch.zeros(4, dtype=torch.float64, device=self._device)
+        views = []
         for batch in self._batches:
             batch = batch.to(self._device)
-            _, losses = self._loss_fn(model(batch), batch, 1, 1)
+            output = model(batch)
+            _, losses = self._loss_fn(output, batch, 1, 1)
+            origins.add(batch, losses)
+            views.append(stack_views(output))
             sums[:2] += torch.stack([losses.lm.sum(), losses.jepa.sum()])
             sums[2:] += sums.new_tensor([batch.num_labels, batch.num_pairs])
         lm, jepa, labels, pairs = all_reduce_sum(sums).tolist()
         metrics = {"val_loss": self._loss_fn.lm_weight * lm / labels}
         metrics["val_lm_loss"] = lm / labels
+        if self._has_views and self._loss_fn.is_contrastive:
+            all_views = gather_interleaved(torch.cat(views), self._num_pairs)
+            _, predicted, target = unstack_views(all_views)
+            jepa = self._loss_fn.errors(predicted, target).sum().item()
         if self._has_views:
             metrics["val_jepa_loss"] = jepa / pairs
             metrics["val_loss"] += self._loss_fn.jepa_weight * jepa / pairs
-        return metrics
+        return {**metrics, **origins.metrics()}
 
 
 class HeldOutAccuracy:
@@ -121,8 +136,8 @@ class HeldOutAccuracy:
             model (TransformerDecoder): decoder in evaluation mode, whole on every rank.
 
         Returns:
-            dict[str, float]: ``val_accuracy``, by the task's primary reading, the same on
-            every rank.
+            dict[str, float]: ``val_accuracy``, by the task's primary reading, and of a list of
+            datasets ``val_accuracy_NAME`` of each that has pairs here. The same on every rank.
         """
         mine = []
         for batch in self._batches[dist.get_rank() :: dist.get_world_size()]:
@@ -135,12 +150,15 @@ class HeldOutAccuracy:
             )
         by_rank: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(by_rank, mine)
-        accuracy = [float("nan")]
+        metrics: list[dict[str, float]] = [{}]
         if dist.get_rank() == 0:
             predictions = [p for answers in by_rank for p in answers]
-            accuracy = [score_predictions(self._task, predictions)[1]["accuracy"]]
-        dist.broadcast_object_list(accuracy)
-        return {"val_accuracy": accuracy[0]}
+            _, summary = score_predictions(self._task, predictions)
+            metrics[0]["val_accuracy"] = summary["accuracy"]
+            for part in summary.get("by_origin", []):
+                metrics[0][f"val_accuracy_{part['origin']}"] = part["share"]
+        dist.broadcast_object_list(metrics)
+        return metrics[0]
 
 
 class Validation:

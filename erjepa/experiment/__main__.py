@@ -1,7 +1,9 @@
 """Grids of runs: ``python -m erjepa.experiment run NAME [key=value ...]``.
 
 NAME is a packaged experiment or the path of a YAML file. Started again, it goes on where it
-was. ``show`` prints what would run; ``report OUTPUT`` makes the report of what is there.
+was. ``show`` prints what would run. Of OUTPUT, the folder of an experiment, ``status`` says where
+each run is, ``cancel`` ends what ``launcher=slurm`` submitted, and ``report`` makes the report of
+what is there.
 """
 
 import shlex
@@ -17,11 +19,19 @@ from erjepa.experiment.cells import cells, evaluation_command, training_command
 from erjepa.experiment.config import Experiment, load_experiment
 from erjepa.experiment.results import CELLS
 from erjepa.experiment.running import run_experiment
+from erjepa.experiment.slurm import submit
+from erjepa.experiment.status import cancel_jobs, status
 from erjepa.utils.command_line import CommandLine
 
 
 def run(experiment: Experiment) -> int:
-    """Run an experiment; exit code 1 if a cell failed."""
+    """Run an experiment, or submit it; exit code 1 if a cell failed."""
+    if experiment.launcher == "slurm":
+        submitted = submit(experiment)
+        print(f"{len(submitted)} cells submitted. Where they are, and how to end them:")
+        print(f"  python -m erjepa.experiment status {experiment.output_dir}")
+        print(f"  python -m erjepa.experiment cancel {experiment.output_dir}")
+        return 0
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     failed = run_experiment(experiment)
     if failed:
@@ -62,6 +72,23 @@ def report(output_dir: str) -> int:
     return 0
 
 
+def print_status(output_dir: str) -> int:
+    """Say where each cell is."""
+    for line in status(Path(output_dir).absolute()):
+        print(line)
+    return 0
+
+
+def cancel(output_dir: str) -> int:
+    """End what was submitted."""
+    count = cancel_jobs(Path(output_dir).absolute())
+    print(f"{count} jobs cancelled. Run again to go on.")
+    return 0
+
+
+_OF_OUTPUT = {"status": print_status, "cancel": cancel, "report": report}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read the command line.
 
@@ -77,12 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name)
         command.add_argument("name", metavar="NAME")
         command.add_argument("overrides", metavar="key=value", nargs="*")
-    commands.add_parser("report").add_argument("output_dir", metavar="OUTPUT")
+    for name in _OF_OUTPUT:
+        commands.add_parser(name).add_argument("output_dir", metavar="OUTPUT")
     args = parser.parse_args(arguments)
     try:
         with parser.errors(args):
-            if args.command == "report":
-                return report(args.output_dir)
+            if args.command in _OF_OUTPUT:
+                return _OF_OUTPUT[args.command](args.output_dir)
             experiment = load_experiment(args.name, args.overrides)
             return run(experiment) if args.command == "run" else show(experiment)
     except KeyboardInterrupt:

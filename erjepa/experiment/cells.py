@@ -54,6 +54,10 @@ class Cell:
         """Names of the cells that must be finished before it."""
         return {name for name in (self.tokens_of, self.after) if name is not None}
 
+    def lacks(self, cell: str) -> str:
+        """What is missing to it where a cell that it needs has failed."""
+        return f"it needs the {'tokens' if cell == self.tokens_of else 'weights'} of {cell}"
+
     @property
     def name(self) -> str:
         """Where the run is within the results, such as ``synth/llm-jepa/seed_82``."""
@@ -124,7 +128,7 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
         overrides,
         tokens_of=source and cell_name(dataset, source, seed),
         after=cell_name(before[-1], method, seed) if follows else None,
-        datasets={ALL: len(names), NOTHING: 0}.get(trains_on, 1),
+        datasets=len(names) if trains_on == ALL else int(trains_on != NOTHING),
     )
 
 

@@ -20,7 +20,7 @@ GRID_ONLY = (TOKENS_OF, BATCH_SIZE_TIMES, TRAINS_ON)
 # Of a sequence of datasets, what a method's run on one of them trains on besides it.
 SO_FAR, ALL, NOTHING = "so_far", "all", "nothing"
 # Sections whose keys a file and the command line add to.
-_ADDED = ("overrides", "evaluation", "budgets_of")
+_ADDED = ("overrides", "evaluation", "budgets_of", "slurm")
 # What the grid itself sets for each run.
 _OWN = (
     "seed output_dir resume_from_checkpoint checkpoint_at_flops checkpoint_dir alignment "
@@ -67,6 +67,9 @@ class Experiment:
             the runs side by side; without CUDA it only sets how many. ``None``: one by one.
         model (str | None): to name configs by, ``${model}_synth``.
         budgets_of (Mapping[str, Any]): to choose budgets from, ``${budgets_of.${model}}``.
+        launcher (str): ``local``: runs on this machine; ``slurm``: tasks of a cluster.
+        slurm (Mapping[str, Any]): what a task asks of Slurm, by the names of submitit's
+            ``SlurmExecutor``: partition, time in minutes, gpus_per_node and so on.
 
     Raises:
         ValueError: if a value makes no sense.
@@ -90,6 +93,8 @@ class Experiment:
     devices: Sequence[int] | None = None
     model: str | None = None
     budgets_of: Mapping[str, Any] = field(default_factory=dict)
+    launcher: str = "local"
+    slurm: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key in ("seeds", "datasets", "methods"):
@@ -127,6 +132,13 @@ class Experiment:
                     "score_on=validation: with continual=True every dataset is scored, and "
                     "only the newest holds pairs out; score_on must be test"
                 )
+        if self.launcher not in ("local", "slurm"):
+            raise ValueError(f"launcher={self.launcher}: expected local or slurm")
+        if self.launcher == "slurm" and self.devices is not None:
+            raise ValueError(
+                "devices are shared out by launcher=local; under Slurm each cell is a task, "
+                "and slurm.gpus_per_node its devices"
+            )
         n = self.nproc_per_node
         if self.devices is not None and (not self.devices or len(self.devices) % n):
             raise ValueError(
@@ -182,8 +194,9 @@ def slug(method: str) -> str:
 def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
     """Read an experiment and check it against the configs of its runs.
 
-    A file may start from another one, ``defaults: NAME``. Its ``overrides``, ``evaluation``
-    and ``budgets_of`` add to those there, key by key; any other key replaces the whole key.
+    A file may start from another one, ``defaults: NAME``. Its ``overrides``, ``evaluation``,
+    ``budgets_of`` and ``slurm`` add to those there, key by key; any other key replaces the
+    whole key.
 
     Args:
         name (str): path, or name of a packaged experiment.

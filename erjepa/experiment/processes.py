@@ -59,13 +59,13 @@ def tune() -> list[str]:
     return [str(Path(sys.executable).parent / "tune")]
 
 
-def stop(processes: Sequence[subprocess.Popen]) -> None:
-    """End processes, and those that do not end at once by force."""
+def stop(processes: Sequence[subprocess.Popen], patience: float = _PATIENCE) -> None:
+    """End processes, and those that have not ended within ``patience`` seconds by force."""
     for process in processes:
         process.terminate()
     for process in processes:
         try:
-            process.wait(timeout=_PATIENCE)
+            process.wait(timeout=patience)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

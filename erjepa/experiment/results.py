@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from erjepa.utils.results import Result
 CELLS = "cells"
 _PROGRESS = "steps", "total_flops", "total_tokens", "epoch"
 # Where and how to run, and what to print, may change between runs of one experiment.
-_FREE = ("output_dir", "devices", "report", "budgets_of")
+_FREE = ("output_dir", "devices", "report", "budgets_of", "launcher", "slurm")
 _MAY_GROW = ("seeds", "datasets", "methods")
 
 
@@ -124,6 +125,28 @@ def begin(output_dir: Path, experiment: Experiment) -> None:
     write_whole(
         path, json.dumps({**_surroundings(), "config": config}, indent=2) + "\n"
     )
+
+
+def begun(output_dir: Path) -> Experiment:
+    """The experiment that a folder has the results of.
+
+    Args:
+        output_dir (Path): folder of the experiment.
+
+    Returns:
+        Experiment: as it was run last.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    path = output_dir / EXPERIMENT
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{output_dir} has no {EXPERIMENT}: no experiment ran there"
+        )
+    known = {field.name for field in fields(Experiment)}
+    config = json.loads(path.read_text())["config"]
+    return Experiment(**{key: config[key] for key in config.keys() & known})
 
 
 def _goes_on(key: str, begun: Any, given: Any) -> bool:

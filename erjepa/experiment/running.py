@@ -11,39 +11,22 @@ not scored.
 """
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
-from typing import NamedTuple
 
-from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.lock import FolderLock
 from erjepa.experiment import processes
-from erjepa.experiment.cells import (
-    Cell,
-    budgets_of,
-    cells,
-    checkpoints_to_score,
-    evaluation_command,
-    scored_as,
-    training_command,
-)
+from erjepa.experiment.attempts import Claim
+from erjepa.experiment.cells import Cell, cells
 from erjepa.experiment.config import Experiment
-from erjepa.experiment.results import CELLS, begin, result_of, scores_dir
+from erjepa.experiment.results import CELLS, begin
+from erjepa.experiment.stages import Stage, stages, tidy, tokens_of
 from erjepa.utils.results import add_results, read_results, whole_cells
 
 _POLL = 0.2  # seconds
-
-
-class Job(NamedTuple):
-    """A process that a cell needs next: what it does, and the command."""
-
-    what: str
-    command: list[str]
 
 
 def run_experiment(experiment: Experiment) -> list[str]:
@@ -104,6 +87,8 @@ class _Grid:
                         self._go_on(run, code)
         finally:
             processes.stop([run.process for run in self._running if run.process])
+            for run in self._running:
+                run.claim.end()
         return self._failed
 
     def _start_what_can(self) -> None:
@@ -113,13 +98,20 @@ class _Grid:
             if lacking := sorted(cell.needs.intersection(self._failed)):
                 self._waiting.remove(cell)
                 self._failed.append(cell.name)
-                what = "tokens" if cell.tokens_of in lacking else "weights"
-                self._say(cell, f"failed: it needs the {what} of {lacking[0]}")
+                self._say(cell, f"failed: {cell.lacks(lacking[0])}")
             elif cell.needs <= self._finished:
                 self._waiting.remove(cell)
-                run = _Run(cell, self._jobs(cell), self._free.pop(0))
+                tokens = tokens_of(cell, read_results(self._output_dir))
+                to_do = stages(self._experiment, self._output_dir, cell, tokens)
+                try:
+                    claim = Claim(self._output_dir, cell.name, job=None)
+                except BlockingIOError as error:
+                    self._failed.append(cell.name)
+                    self._say(cell, f"failed: {error}")
+                    continue
+                run = _Run(cell, to_do, self._free.pop(0), claim)
                 self._running.append(run)
-                self._next_job(run)
+                self._next_stage(run)
 
     def _go_on(self, run: "_Run", code: int) -> None:
         if code != 0:
@@ -127,23 +119,28 @@ class _Grid:
             last = processes.tail(log)
             self._end(run, f"failed with exit code {code}; {log} ends with\n{last}")
         else:
-            self._next_job(run)
+            self._next_stage(run)
 
-    def _next_job(self, run: "_Run") -> None:
+    def _next_stage(self, run: "_Run") -> None:
         try:
-            job = next(run.jobs)
-        except StopIteration:
+            stage = next(run.stages)
+        except StopIteration as end:
+            add_results(self._output_dir, end.value)
+            tidy(self._folder(run.cell), end.value)
             self._end(run, None)
         except RuntimeError as error:
             self._end(run, f"failed: {error}")
         else:
-            self._say(run.cell, job.what)
+            self._say(run.cell, stage.what)
             log = self._folder(run.cell) / "run.log"
-            run.process = processes.start(job.command, log, run.environment, self._held)
+            run.process = processes.start(
+                stage.command, log, run.environment, self._held
+            )
 
     def _end(self, run: "_Run", failure: str | None) -> None:
         self._running.remove(run)
         self._free.append(run.environment)
+        run.claim.end(failure)
         if failure is None:
             self._finished.add(run.cell.name)
             self._seconds.append(time.monotonic() - run.start)
@@ -151,54 +148,6 @@ class _Grid:
         else:
             self._failed.append(run.cell.name)
             self._say(run.cell, failure)
-
-    def _jobs(self, cell: Cell) -> Iterator[Job]:
-        """What a cell does, a process at a time."""
-        experiment, folder = self._experiment, self._folder(cell)
-        if folder.exists() and not checkpoint.resumable_checkpoints(folder):
-            shutil.rmtree(folder)  # killed before there was anything to go on from
-        tokens, paths = self._tokens(cell), list[Path]()
-        if cell.datasets:
-            yield Job("training", training_command(experiment, cell, folder, tokens))
-            paths = checkpoints_to_score(experiment, folder)
-            if experiment.match == "flops" and tokens is None:
-                _require_last_budget(budgets_of(experiment, cell), paths)
-        names = ", ".join(path.name for path in paths) or "the base model"
-        for scored in scored_as(experiment, cell):
-            what = f"scoring {names}" + experiment.continual * f" on {scored.dataset}"
-            scores = scores_dir(folder, cell, scored.dataset)
-            yield Job(what, evaluation_command(experiment, scored, scores, paths))
-        overrides = dict(cell.overrides)
-        if tokens is not None:
-            overrides["stop.tokens"] = tokens
-        results = [
-            result_of(
-                self._output_dir,
-                cell,
-                overrides,
-                path,
-                experiment.score_on,
-                weights,
-                scored=scored if experiment.continual else None,
-            )
-            for path in paths or [folder / "base"]
-            for weights in experiment.score_weights
-            for scored in scored_as(experiment, cell)
-        ]
-        count = len(results)
-        add_results(self._output_dir, [replace(r, of=count) for r in results])
-        _tidy(folder, keep=paths)
-
-    def _tokens(self, cell: Cell) -> int | None:
-        """Tokens that the cell it depends on had taken at its end."""
-        return max(
-            (
-                result.total_tokens
-                for result in read_results(self._output_dir)
-                if result.cell == cell.tokens_of
-            ),
-            default=None,
-        )
 
     def _folder(self, cell: Cell) -> Path:
         return self._output_dir / CELLS / cell.name
@@ -208,11 +157,9 @@ class _Grid:
         print(f"[{number:{width}}/{len(self._all)}] {cell.name}: {what}", flush=True)
 
     def _outcome(self, run: "_Run") -> str:
-        accuracy = [
-            result.accuracy
-            for result in read_results(self._output_dir)
-            if (result.cell, result.dataset) == (run.cell.name, run.cell.dataset)
-        ][-1]
+        results = read_results(self._output_dir)
+        own = run.cell.name, run.cell.dataset
+        accuracy = [x.accuracy for x in results if (x.cell, x.dataset) == own][-1]
         left = len(self._waiting) + len(self._running)
         ended = f"accuracy {accuracy:.1%} at the end, after {self._seconds[-1]:.0f} s"
         mean = sum(self._seconds) / len(self._seconds)
@@ -224,10 +171,15 @@ class _Run:
     """A cell that is running."""
 
     def __init__(
-        self, cell: Cell, jobs: Iterator[Job], environment: dict[str, str]
+        self,
+        cell: Cell,
+        to_do: Iterator[Stage],
+        environment: dict[str, str],
+        claim: Claim,
     ) -> None:
         self.cell = cell
-        self.jobs = jobs
+        self.stages = to_do
+        self.claim = claim
         self.environment = environment
         self.process: Popen | None = None
         self.start = time.monotonic()
@@ -247,20 +199,3 @@ def environments(experiment: Experiment) -> list[dict[str, str]]:
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, group))
         found.append(variables)
     return found
-
-
-def _require_last_budget(budgets: Sequence[float], paths: list[Path]) -> None:
-    progress = checkpoint.load_progress(paths[-1])
-    if budgets and progress.get("budget") != budgets[-1]:
-        raise RuntimeError(
-            f"its epochs ended at {progress['total_flops']:.3g} FLOPs, before the last "
-            f"budget of {budgets[-1]:.3g}; raise epochs"
-        )
-
-
-def _tidy(folder: Path, keep: list[Path]) -> None:
-    for path in checkpoint.checkpoints(folder):
-        if path in keep:
-            (path / checkpoint.RECIPE_STATE).unlink(missing_ok=True)
-        else:
-            shutil.rmtree(path)

@@ -3,7 +3,7 @@
 import argparse
 import csv
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from erjepa.memory.page import page
@@ -23,8 +23,19 @@ def main(arguments: list[str] | None = None) -> None:
         "run", type=Path, help="output folder, or one of its checkpoints"
     )
     parser.add_argument("--top", type=int, default=5, help="lines of each list (5)")
-    parser.add_argument(
+    asks = parser.add_mutually_exclusive_group()
+    asks.add_argument(
         "--neighbors", type=int, metavar="SLOT", help="what is most like it"
+    )
+    asks.add_argument(
+        "--prompt", metavar="TEXT", help="what is most like it, by the run's model"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="key=value",
+        action="append",
+        default=[],
+        help="a key of the run's config for --prompt, such as device=cpu",
     )
     parser.add_argument(
         "--csv", type=Path, metavar="FILE", help="write all slots there"
@@ -37,6 +48,8 @@ def main(arguments: list[str] | None = None) -> None:
         reading = read_suspects(asked.run)
         if asked.neighbors is not None:
             lines = neighbors(reading, asked.neighbors, asked.top)
+        elif asked.prompt is not None:
+            lines = like_prompt(reading, asked.prompt, asked.top, asked.set)
         else:
             lines = summary(reading, asked.top)
     except (OSError, ValueError) as error:
@@ -102,15 +115,50 @@ def neighbors(reading: Reading, slot: int, top: int) -> list[str]:
         raise ValueError(
             f"--neighbors {slot}: the memory has slots 0 to {len(reading.slots) - 1}"
         )
+    _require_addresses(reading, f"--neighbors {slot}")
+    found = Neighbors(reading.stored).of(slot, top)
+    return [_line(reading.slots[slot]), *_with_cosines(reading, found)]
+
+
+def like_prompt(
+    reading: Reading, prompt: str, top: int, overrides: Sequence[str] = ()
+) -> list[str]:
+    """The slots whose sources are most like a prompt, as lines of text.
+
+    Args:
+        reading (Reading): the memory, in a checkpoint whose model embeds the prompt.
+        prompt (str): the source.
+        top (int): how many.
+        overrides (Sequence[str]): ``key=value`` of the run's config.
+
+    Raises:
+        ValueError: if the memory is empty, or the prompt is.
+    """
+    if not reading.slots:
+        raise ValueError(f"--prompt: the memory in {reading.stored.folder} is empty")
+    _require_addresses(reading, "--prompt")
+    # Only this needs the model, and what loads it.
+    from erjepa.memory.prompt import prompt_embedding
+
+    checkpoint = reading.stored.folder.absolute().parent
+    embedding = prompt_embedding(checkpoint, prompt, overrides)
+    return _with_cosines(
+        reading, Neighbors(reading.stored).of_embedding(embedding, top)
+    )
+
+
+def _require_addresses(reading: Reading, option: str) -> None:
     if not reading.stored.has_addresses:
         raise ValueError(
-            f"--neighbors {slot}: the memory holds no addresses; its run replayed by token "
-            "loss, with a selection that needs none"
+            f"{option}: the memory holds no addresses; its run replayed by token loss, with "
+            "a selection that needs none"
         )
-    lines = [_line(reading.slots[slot])]
-    for other, cosine in Neighbors(reading.stored).of(slot, top):
-        lines.append(f"{cosine:8.4f} {_line(reading.slots[other]).strip()}")
-    return lines
+
+
+def _with_cosines(reading: Reading, found: Iterable[tuple[int, float]]) -> list[str]:
+    return [
+        f"{cosine:8.4f} {_line(reading.slots[slot]).strip()}" for slot, cosine in found
+    ]
 
 
 def _line(slot: Slot) -> str:

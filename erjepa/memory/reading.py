@@ -111,14 +111,14 @@ class Neighbors:
         values, *indices = stored.read("address_values", "address_indices")
         self._addresses = Addresses(values, indices[0].long() if indices else None)
         self._size = len(stored)
+        self._state = stored.about["state"]["memory"]["addresses"]
         table: SparseAddressTable | DenseAddressTable
         if indices:
-            state = stored.about["state"]["memory"]["addresses"]
             table = SparseAddressTable(
                 self._size,
                 1,  # nothing is encoded
-                address_dim=state["address_dim"],
-                top_k=state["address_top_k"],
+                address_dim=self._state["address_dim"],
+                top_k=self._state["address_top_k"],
                 seed=0,
                 device="cpu",
             )
@@ -138,6 +138,29 @@ class Neighbors:
         cosines[slot] = -torch.inf
         best = cosines.topk(min(count, self._size - 1))
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+    def of_embedding(self, embedding: Tensor, count: int) -> list[tuple[int, float]]:
+        """The ``count`` slots whose sources are most like an embedding, and their cosines.
+
+        Args:
+            embedding (Tensor): :math:`z^u`, [1, H].
+            count (int): how many.
+        """
+        cosines = self._table.similarity(self._encode(embedding), self._size)[0]
+        best = cosines.topk(min(count, self._size))
+        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+    def _encode(self, embedding: Tensor) -> Addresses:
+        if self._addresses.indices is None:
+            return self._table.encode(embedding)
+        return SparseAddressTable(
+            0,  # nothing is put in
+            self._state["embed_dim"],
+            address_dim=self._state["address_dim"],
+            top_k=self._state["address_top_k"],
+            seed=self._state["seed"],
+            device="cpu",
+        ).encode(embedding)
 
     def nearest(self) -> tuple[list[int], list[float]]:
         """The slot most like each, and how far its source is, 1 less the cosine, as a share of

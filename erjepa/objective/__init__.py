@@ -1,8 +1,10 @@
 """The objective: a decoder that reads packed pairs, the losses on its output, their cost."""
 
+from erjepa.objective.collapse import rankme, retrieval_at_1
 from erjepa.objective.decoder import PackedDecoder, PackedOutput
+from erjepa.objective.distances import cosine_distance
 from erjepa.objective.flops import StepFlops
-from erjepa.objective.loss import JEPALoss, PairLosses, cosine_distance
+from erjepa.objective.loss import JEPALoss, PairLosses
 
 __all__ = [
     "JEPALoss",
@@ -11,4 +13,6 @@ __all__ = [
     "PairLosses",
     "StepFlops",
     "cosine_distance",
+    "rankme",
+    "retrieval_at_1",
 ]

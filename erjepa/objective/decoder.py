@@ -14,11 +14,14 @@ class PackedOutput(NamedTuple):
     """What the objective needs of n pairs with labels at q positions; H: embedding width,
     V: vocabulary.
 
+    A pair has m comparisons: one, or one in each direction.
+
     Args:
         logits (Tensor): [q, V].
         source (Tensor): :math:`z^u`, [n, H], or [0, H] without views.
-        predicted (Tensor): :math:`p = \\mathrm{Pred}(z^u)`, [n, H] or [0, H].
-        target (Tensor): :math:`z^a`, [n, H] or [0, H].
+        predicted (Tensor): :math:`p = \\mathrm{Pred}(z^u)`, [m, n, H] or [m, 0, H]; from target
+            to source :math:`\\mathrm{Pred}(z^a)`; of spans the steps that predict.
+        target (Tensor): what p is compared with, :math:`z^a`, of the same shape.
     """
 
     logits: Tensor
@@ -84,11 +87,16 @@ class PackedDecoder(nn.Module):
         for layer in self.decoder.layers:
             hidden = layer(hidden, mask=mask, input_pos=batch.input_pos)
         hidden = self.decoder.norm(hidden).flatten(0, 1)
+        predicted, target = hidden[batch.predicted_pos], hidden[batch.target_pos]
+        if len(batch.steps):
+            start, stop = hidden[batch.steps].float().unbind(dim=3)  # [n, 2, 3, H]
+            predicted, target = (stop - start).sum(dim=2).unbind(dim=1)
+            predicted, target = predicted[None], target[None]
         return PackedOutput(
             logits=self.decoder.output(hidden[batch.label_pos]),
             source=hidden[batch.source_pos],
-            predicted=hidden[batch.predicted_pos],
-            target=hidden[batch.target_pos],
+            predicted=predicted,
+            target=target,
         )
 
     def _embed(self, batch: PackedBatch) -> Tensor:

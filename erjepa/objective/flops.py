@@ -7,7 +7,8 @@ multiply-add is two operations. Each is of what is computed: a token that severa
 pairs of a row begin with counts once, so a step's count depends on which pairs share a row.
 
 Not counted: embeddings, norms, rotary embeddings, softmax, element-wise products, the
-optimizer, the memory, padding, and what activation checkpointing computes again.
+optimizer, the memory, padding, and what activation checkpointing computes again. Terms of the
+loss that look at all pairs of a step are counted once, though every rank computes them.
 """
 
 from torchtune.modules import TransformerDecoder
@@ -29,6 +30,7 @@ class StepFlops:
                 frozen += 0 if weight.requires_grad else weight.numel()
                 trained += weight.numel() if weight.requires_grad else 0
         self._per_token = 4 * frozen + 6 * trained
+        self._per_token_forward = 2 * (frozen + trained)
         # Tied to the embeddings, it has no weight of its own.
         output = getattr(decoder.output, "weight", decoder.tok_embeddings.weight)
         self._per_projected = (6 if output.requires_grad else 4) * output.numel()
@@ -49,4 +51,11 @@ class StepFlops:
             self._per_token * batch.num_tokens
             + self._per_projected * batch.num_projected
             + self._per_attended * batch.attention_area
+        )
+
+    def forward(self, batch: PackedBatch) -> int:
+        """Operations of one forward pass over ``batch`` up to its embeddings."""
+        return (
+            self._per_token_forward * batch.num_tokens
+            + self._per_attended // 3 * batch.attention_area
         )

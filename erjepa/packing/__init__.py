@@ -6,12 +6,13 @@ some dropout mask, but those of pairs in one row are not independent.
 
 from erjepa.packing.batch import PackedBatch
 from erjepa.packing.collate import PairCollator
-from erjepa.packing.layout import Path, Views, lay_out
+from erjepa.packing.layout import Direction, Path, Views, lay_out, layout_of
 from erjepa.packing.mask import BLOCK, attention_mask, block_mask, dense_mask
 from erjepa.packing.tree import PrefixTree, prefix_tree, tree_size
 
 __all__ = [
     "BLOCK",
+    "Direction",
     "PackedBatch",
     "PairCollator",
     "Path",
@@ -21,6 +22,7 @@ __all__ = [
     "block_mask",
     "dense_mask",
     "lay_out",
+    "layout_of",
     "prefix_tree",
     "tree_size",
 ]

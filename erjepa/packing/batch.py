@@ -26,8 +26,12 @@ class PackedBatch:
         label_logit (Tensor): which of the q positions predicts a label, int64 [c].
         label_pair (Tensor): which of the n pairs a label belongs to, int64 [c].
         source_pos (Tensor): positions of :math:`z^u`, int64 [n], or [0] without views.
-        predicted_pos (Tensor): positions of :math:`p`, int64 [n] or [0].
-        target_pos (Tensor): positions of :math:`z^a`, int64 [n] or [0].
+        predicted_pos (Tensor): positions of :math:`p` in each of m comparisons, int64 [m, n],
+            or [m, 0] without views or where they are sums of steps.
+        target_pos (Tensor): positions of what it is compared with, of the same shape.
+        steps (Tensor): from and to which positions three steps lead, whose sum is :math:`p`,
+            and three whose sum it is compared with, see :mod:`erjepa.packing.spans`; int64
+            [n, 2, 3, 2], or [0, 2, 3, 2] where these are hidden states.
         predictor_pos (Tensor): positions of the predictor tokens, int64 [m].
         predictor_index (Tensor): which of the k predictor tokens stands there, int64 [m].
         example_ids (Tensor): int64 [n].
@@ -46,6 +50,7 @@ class PackedBatch:
     source_pos: Tensor
     predicted_pos: Tensor
     target_pos: Tensor
+    steps: Tensor
     predictor_pos: Tensor
     predictor_index: Tensor
     example_ids: Tensor
@@ -57,6 +62,11 @@ class PackedBatch:
     def num_pairs(self) -> int:
         """Number of pairs, n."""
         return self.example_ids.numel()
+
+    @property
+    def num_views(self) -> int:
+        """Number of pairs whose embeddings are read: n, or 0 without views."""
+        return self.source_pos.numel()
 
     @property
     def num_labels(self) -> int:

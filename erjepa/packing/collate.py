@@ -2,6 +2,8 @@
 
 from array import array
 from collections.abc import Sequence
+from copy import copy
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +12,14 @@ from torch import Tensor
 
 from erjepa.datasets.pairs import Pair
 from erjepa.packing.batch import PackedBatch
-from erjepa.packing.layout import Path, Views, lay_out
+from erjepa.packing.layout import (
+    COMPARISONS,
+    Direction,
+    Path,
+    PredictorPosition,
+    Views,
+    lay_out,
+)
 from erjepa.packing.mask import BLOCK
 from erjepa.packing.rows import (
     Sharing,
@@ -22,9 +31,8 @@ from erjepa.packing.rows import (
     level,
     share,
 )
+from erjepa.packing.spans import STEPS
 from erjepa.packing.tree import PrefixTree, prefix_tree, tree_size
-
-READOUTS = ("source", "predicted", "target")
 
 
 class PairCollator:
@@ -32,7 +40,11 @@ class PairCollator:
 
     Args:
         views (Views): layout of a pair.
+        direction (Direction): which side of a pair predicts the other.
         predictor_ids (Sequence[int]): ids of the k predictor tokens.
+        predictor_position (PredictorPosition): where they stand.
+        seed (int): of the spans of a pair, which are those of the seed, the step and the
+            example.
         pad_id (int): id that fills the rows.
         row_length (int | None): most tokens of a row; ``None``: no limit.
         train_on_input (bool): predict the source too, as LLM-JEPA's code does, not the
@@ -49,7 +61,10 @@ class PairCollator:
         self,
         *,
         views: Views = "shared",
+        direction: Direction = "source_to_target",
         predictor_ids: Sequence[int] = (),
+        predictor_position: PredictorPosition = "behind",
+        seed: int = 0,
         pad_id: int = 0,
         row_length: int | None = None,
         train_on_input: bool = False,
@@ -57,22 +72,38 @@ class PairCollator:
         trim: bool = False,
     ) -> None:
         self.views = views
-        self.predictor_ids = list(predictor_ids) if views != "none" else []
+        self._direction = direction
+        has_predictor = views in ("shared", "standalone")
+        self.predictor_ids = list(predictor_ids) if has_predictor else []
+        self._predictor_position = predictor_position
+        self._seed = seed
         self._pad_id = pad_id
         self._row_length = row_length
         self._train_on_input = train_on_input
         self._train_end_of_turn = train_end_of_turn
         self._trim = trim
 
+    def without_views(self) -> "PairCollator":
+        """The same for a step that trains on the next-token loss alone."""
+        plain = copy(self)
+        plain.views, plain.predictor_ids = "none", []
+        return plain
+
     def length(self, pair: Pair) -> int:
         """Tokens that ``pair`` takes in a row of its own."""
         return tree_size([path.tokens for path in self._lay_out(pair)])
+
+    def num_labels(self, pair: Pair) -> int:
+        """Tokens of ``pair`` that the next-token loss predicts."""
+        return sum(len(self._predicted(path)) for path in self._lay_out(pair))
 
     def __call__(self, pairs: Sequence[Pair]) -> PackedBatch:
         """Pack ``pairs`` into one micro-batch, see :meth:`split`; their order stays."""
         return self.split(pairs, 1)[0]
 
-    def split(self, pairs: Sequence[Pair], num_batches: int) -> list[PackedBatch]:
+    def split(
+        self, pairs: Sequence[Pair], num_batches: int, step: int = 0
+    ) -> list[PackedBatch]:
         """Pack ``pairs`` together, then deal the rows into micro-batches.
 
         Pairs that share most lie together. No pairs give rows of padding, so that all ranks
@@ -81,6 +112,7 @@ class PairCollator:
         Args:
             pairs (Sequence[Pair]): any number; :attr:`PackedBatch.order` leads back to it.
             num_batches (int): number of micro-batches.
+            step (int): of the run, for what is drawn anew at each.
 
         Returns:
             list[PackedBatch]: the micro-batches.
@@ -88,7 +120,7 @@ class PairCollator:
         Raises:
             ValueError: if a pair takes more than ``row_length`` tokens.
         """
-        forest = self._grow(pairs)
+        forest = self._grow(pairs, step)
         sizes = forest.sharing.sizes()
         for place, index in enumerate(forest.order):
             if sizes[place][place] > (self._row_length or sizes[place][place]):
@@ -112,12 +144,22 @@ class PairCollator:
                 batch.extend([range(0)] * (few_sizes(len(batch)) - len(batch)))
         return [self._fill(pairs, forest, batch, row_length) for batch in batches]
 
-    def _lay_out(self, pair: Pair) -> list[Path]:
-        return lay_out(pair, self.views, len(self.predictor_ids))
+    def _lay_out(self, pair: Pair, step: int = 0) -> list[Path]:
+        random = None
+        if self.views in ("spans", "patches"):
+            random = Random(f"{self._seed} {step} {pair.example_id}")
+        return lay_out(
+            pair,
+            self.views,
+            len(self.predictor_ids),
+            direction=self._direction,
+            predictor_position=self._predictor_position,
+            random=random,
+        )
 
-    def _grow(self, pairs: Sequence[Pair]) -> "_Forest":
+    def _grow(self, pairs: Sequence[Pair], step: int) -> "_Forest":
         """All ``pairs`` as one tree, and how they share it, in the order of their tokens."""
-        layouts = [self._lay_out(pair) for pair in pairs]
+        layouts = [self._lay_out(pair, step) for pair in pairs]
         tree = prefix_tree([path.tokens for layout in layouts for path in layout])
         paths = iter(tree.paths)
         nodes = [[next(paths) for _ in layout] for layout in layouts]
@@ -156,13 +198,22 @@ class PairCollator:
         tokens[predictor_pos] = np.array(self.predictor_ids, np.int64)[predictor_index]
 
         order = sorted(places)
-        readouts: dict[str, list[int]] = {name: [] for name in READOUTS}
+        comparisons = range(len(COMPARISONS[self._direction]))
+        sides = [
+            [f"{side}_{m}" for m in comparisons] for side in ("predicted", "target")
+        ]
+        readouts: dict[str, list[int]] = {
+            name: [] for name in ("source", *sides[0], *sides[1])
+        }
+        steps: list[np.ndarray] = []
         labels, predicting, num_labels = array("i"), [np.zeros(0, np.int64)], []
         for index in order:
             before = len(labels)
             for path, slots in zip(forest.layouts[index], places[index], strict=True):
                 for name, at in path.readouts.items():
                     readouts[name].append(slots[at])
+                if path.steps:
+                    steps.append(slots[np.array(path.steps)])
                 predicted = self._predicted(path)
                 labels.extend(path.tokens[at] for at in predicted)
                 predicting.append(slots[[at - 1 for at in predicted]])
@@ -170,6 +221,7 @@ class PairCollator:
         label_pos, label_logit = np.unique(
             np.concatenate(predicting), return_inverse=True
         )
+        predicted, target = ([readouts[name] for name in side] for side in sides)
         return PackedBatch(
             tokens=_int64(tokens).view(-1, row_length),
             input_pos=_int64(input_pos).view(-1, row_length),
@@ -179,8 +231,9 @@ class PairCollator:
             label_logit=_int64(label_logit),
             label_pair=_int64(np.repeat(np.arange(len(order)), num_labels)),
             source_pos=_int64(readouts["source"]),
-            predicted_pos=_int64(readouts["predicted"]),
-            target_pos=_int64(readouts["target"]),
+            predicted_pos=_int64(predicted),
+            target_pos=_int64(target),
+            steps=_int64(steps).view(-1, 2, STEPS, 2),
             predictor_pos=_int64(predictor_pos),
             predictor_index=_int64(predictor_index),
             example_ids=_int64([pairs[index].example_id for index in order]),
@@ -214,5 +267,5 @@ class _Forest(NamedTuple):
     sharing: Sharing
 
 
-def _int64(values: Sequence[int] | np.ndarray) -> Tensor:
+def _int64(values: Sequence | np.ndarray) -> Tensor:
     return torch.from_numpy(np.asarray(values, np.int64))

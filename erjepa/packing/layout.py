@@ -5,6 +5,8 @@
     views="shared"        S Q A      S P      T
     views="standalone"    S Q A      U P      T
     views="none"          S Q A
+    views="spans"         S Q A                   see :mod:`erjepa.packing.spans`
+    views="patches"       S Q A
 
     S  source up to its last content token        P  k predictor tokens
     Q  rest of the source, header of the target   T  target alone, up to its last content token
@@ -16,16 +18,34 @@ the next-token loss only. What paths begin with alike is computed once, see
 
 Labels are the tokens of A. Readouts: :math:`z^u` at the last token of S (of U), :math:`p` at
 the last P (at :math:`z^u` when k = 0), :math:`z^a` at the last token of T.
+
+That is the direction from source to target. From target to source, P follows T, and is compared
+with :math:`z^u`; both directions have P on either side. Predictor tokens in front stand behind
+the first token of S or T, mostly the one that begins a text: a path of its own, read at its end::
+
+    both directions       S Q A      S P      T P
+    in front              S Q A      S        s P ...      T
 """
 
 from array import array
 from collections.abc import Mapping
+from random import Random
 from types import MappingProxyType
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from erjepa.datasets.pairs import Pair
+from erjepa.packing.spans import Step, patch_steps, span_steps
 
-Views = Literal["shared", "standalone", "none"]
+Views = Literal["shared", "standalone", "spans", "patches", "none"]
+Direction = Literal["source_to_target", "target_to_source", "both"]
+PredictorPosition = Literal["behind", "front"]
+
+# The sides that are compared: what predicts, and what is predicted.
+COMPARISONS = {
+    "source_to_target": [("source", "target")],
+    "target_to_source": [("target", "source")],
+    "both": [("source", "target"), ("target", "source")],
+}
 
 
 class Path(NamedTuple):
@@ -33,26 +53,39 @@ class Path(NamedTuple):
 
     Args:
         tokens (array): token ids; ``-1 - i`` stands for predictor token i.
-        readouts (Mapping[str, int]): ``source``, ``predicted`` or ``target`` to the index of
-            the token whose hidden state is that embedding.
+        readouts (Mapping[str, int]): ``source``, and ``predicted_m`` or ``target_m`` of
+            comparison m, to the index of the token whose hidden state is that embedding.
         labels (range): indices of the tokens that the next-token loss predicts.
+        steps (list[Step]): those of :mod:`erjepa.packing.spans`, as indices of tokens.
     """
 
     tokens: array
     readouts: Mapping[str, int] = MappingProxyType({})
     labels: range = range(0)
+    steps: list[Step] = []
 
 
-def lay_out(pair: Pair, views: Views, num_predictor_tokens: int) -> list[Path]:
+def lay_out(
+    pair: Pair,
+    views: Views,
+    num_predictor_tokens: int,
+    *,
+    direction: Direction = "source_to_target",
+    predictor_position: PredictorPosition = "behind",
+    random: Random | None = None,
+) -> list[Path]:
     """The paths of one pair, that of ``S Q A`` first.
 
     Args:
         pair (Pair): the tokenized pair.
         views (Views): layout, see the module's docstring.
         num_predictor_tokens (int): k.
+        direction (Direction): which side predicts the other.
+        predictor_position (PredictorPosition): where predictor tokens stand.
+        random (Random | None): what spans and patches are drawn from; ``None``: none are.
 
     Returns:
-        list[Path]: one path, or three.
+        list[Path]: one path with labels, and those of the views.
 
     Raises:
         ValueError: if there is no such layout.
@@ -60,18 +93,55 @@ def lay_out(pair: Pair, views: Views, num_predictor_tokens: int) -> list[Path]:
     if views not in get_args(Views):
         raise ValueError(f"views={views}: expected one of {', '.join(get_args(Views))}")
     full = _joined(pair.source, pair.bridge, pair.target)
-    labels = range(len(full) - len(pair.target), len(full))
+    start = len(full) - len(pair.target)
+    labels = range(start, len(full))
     if views == "none":
         return [Path(full, labels=labels)]
-    source = pair.source if views == "shared" else pair.source_view
+    if views in ("spans", "patches"):
+        steps = []
+        if random is not None and views == "spans":
+            steps = span_steps(len(full), random)
+        elif random is not None:
+            target = (start - 1, len(full) - 2)
+            steps = patch_steps((0, len(pair.source) - 1), target, random)
+        return [Path(full, {"source": len(pair.source) - 1}, labels, steps)]
+    sides = {
+        "source": pair.source if views == "shared" else pair.source_view,
+        "target": pair.target_view,
+    }
     predictors = range(-1, -1 - num_predictor_tokens, -1)
-    view = _joined(source, predictors)
-    target = _joined(pair.target_view)
-    return [
-        Path(full, labels=labels),
-        Path(view, {"source": len(source) - 1, "predicted": len(view) - 1}),
-        Path(target, {"target": len(target) - 1}),
-    ]
+    paths = [Path(full, labels=labels)]
+    for side, tokens in sides.items():
+        readouts = {"source": len(tokens) - 1} if side == "source" else {}
+        predicting = tokens
+        for m, (by, of) in enumerate(COMPARISONS[direction]):
+            if of == side:
+                readouts[f"target_{m}"] = len(tokens) - 1
+            elif by == side and predictor_position == "front":
+                around = _joined(tokens[:1], predictors, tokens[1:])
+                paths.append(Path(around, {f"predicted_{m}": len(around) - 1}))
+            else:
+                predicting = _joined(tokens, predictors)
+                readouts[f"predicted_{m}"] = len(predicting) - 1
+        if readouts:
+            paths.append(Path(_joined(predicting), readouts))
+    return paths
+
+
+def layout_of(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a collator that say how the pairs of a run are laid out.
+
+    Args:
+        cfg (Mapping[str, Any]): config of the run.
+
+    Returns:
+        dict[str, Any]: ``views``, ``direction`` and ``predictor_position``.
+    """
+    return {
+        "views": cfg["views"],
+        "direction": cfg["loss"].get("direction", "source_to_target"),
+        "predictor_position": cfg["predictor_position"],
+    }
 
 
 def _joined(*parts) -> array:

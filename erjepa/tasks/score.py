@@ -1,8 +1,10 @@
 """Scores of texts generated anywhere: ``python -m erjepa.tasks.score TASK FILE.jsonl``.
 
 TASK is a folder of :mod:`erjepa.tasks`, or the dotted path of a task of one's own. FILE has one
-JSON object a line with ``target`` and ``output``, for Spider also ``db_id``. Prints the summary;
-with ``--output`` also writes the predictions with their verdicts.
+JSON object a line with ``target`` and ``output``, for Spider also ``db_id``; where lines have an
+``origin``, each is scored by itself too. Or it is the output of a batch in OpenAI's format, asked
+by ``python -m erjepa.prompts``, and ``--targets`` is what that wrote beside the prompts. Prints the
+summary; with ``--output`` also writes the predictions with their verdicts.
 """
 
 import json
@@ -13,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import erjepa.tasks
-from erjepa.tasks.summary import summarize
+from erjepa.tasks.batch_output import is_batch_output, read_batch_output
+from erjepa.tasks.summary import by_origin, summarize
 from erjepa.tasks.task import Prediction, Task
 from erjepa.utils.command_line import CommandLine
 from erjepa.utils.files import PREDICTIONS, SUMMARY, write_whole
@@ -119,10 +122,13 @@ def score_predictions(
 
     Returns:
         tuple[list[dict[str, Any]], dict[str, Any]]: the predictions with ``extracted`` and
-        their verdicts; and the summary, with ``task`` and ``accuracy``.
+        their verdicts; and the summary, with ``task`` and ``accuracy``, and ``by_origin`` where
+        predictions have an ``origin``.
     """
     verdicts = task.score(predictions)
     summary = {"task": task.name, **summarize(predictions, verdicts, task.primary)}
+    if parts := by_origin(predictions, verdicts, task.primary):
+        summary["by_origin"] = parts
     scored = [
         {**prediction, "extracted": task.extract(prediction["output"]), **verdict}
         for prediction, verdict in zip(predictions, verdicts, strict=True)
@@ -130,13 +136,16 @@ def score_predictions(
     return scored, summary
 
 
-def read_predictions(path: Path, task: Task) -> list[dict[str, Any]]:
+def read_predictions(
+    path: Path, task: Task, targets: Path | None = None
+) -> list[dict[str, Any]]:
     """Read predictions from a JSONL file.
 
     Args:
-        path (Path): the file.
+        path (Path): the file, of predictions or the output of a batch.
         task (Task): what they are to be scored by; every line must have its fields, as
             texts, and a target that it can score by.
+        targets (Path | None): the targets of a batch.
 
     Returns:
         list[dict[str, Any]]: the predictions in order.
@@ -146,7 +155,7 @@ def read_predictions(path: Path, task: Task) -> list[dict[str, Any]]:
             has another target, or naming the file if it is empty.
     """
     predictions = []
-    for where, prediction in read_jsonl(path):
+    for where, prediction in _lines(path, targets):
         _require_texts(prediction, where, task.fields)
         if problem := task.problem(prediction["target"]):
             raise ValueError(f"{where}: {problem}")
@@ -154,6 +163,18 @@ def read_predictions(path: Path, task: Task) -> list[dict[str, Any]]:
     if not predictions:
         raise ValueError(f"{path}: no predictions; expected one JSON object a line")
     return predictions
+
+
+def _lines(path: Path, targets: Path | None) -> Iterable[tuple[str, dict[str, Any]]]:
+    if is_batch_output(path) and targets is None:
+        raise ValueError(
+            f"{path} is the output of a batch and has no targets; add --targets "
+            "PROMPTS.targets.jsonl, which python -m erjepa.prompts wrote"
+        )
+    if targets is None:
+        return read_jsonl(path)
+    found = read_batch_output(path, targets)
+    return [(f"{targets}: pair {prediction['id']}", prediction) for prediction in found]
 
 
 def _require_texts(
@@ -200,12 +221,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--databases", metavar="DIR", type=Path, help="Spider's databases"
     )
     parser.add_argument(
+        "--targets", metavar="FILE.jsonl", type=Path, help="of a batch's prompts"
+    )
+    parser.add_argument(
         "--output", metavar="DIR", type=Path, help="for predictions.jsonl, summary.json"
     )
     args = parser.parse_args(arguments)
     with parser.errors(args):
         task = load_task(args.task, args.databases)
-        predictions = read_predictions(args.file, task)
+        predictions = read_predictions(args.file, task, args.targets)
         scored, summary = score_predictions(task, predictions)
         if args.output is not None:
             args.output.mkdir(parents=True, exist_ok=True)

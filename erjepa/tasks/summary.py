@@ -62,6 +62,27 @@ def summarize(
     return {"accuracy": by_name[primary]["share"], "primary": primary, **by_name}
 
 
+def by_origin(
+    predictions: Sequence[Prediction], verdicts: Sequence[Verdicts], primary: str
+) -> list[dict[str, Any]]:
+    """The accuracy on each of the datasets that predictions are from.
+
+    Args:
+        predictions (Sequence[Prediction]): those with an ``origin`` count.
+        verdicts (Sequence[Verdicts]): the verdicts of each prediction, in order.
+        primary (str): the verdict whose share is the accuracy.
+
+    Returns:
+        list[dict[str, Any]]: of each ``origin`` what :func:`summarize` says of ``primary``; in
+        order of appearance, empty where no prediction has an origin.
+    """
+    found: dict[str, list[bool | None]] = {}
+    for prediction, verdict in zip(predictions, verdicts, strict=True):
+        if isinstance(origin := prediction.get("origin"), str):
+            found.setdefault(origin, []).append(verdict[primary])
+    return [{"origin": name, **_count(values)} for name, values in found.items()]
+
+
 def _count(values: Sequence[bool | None]) -> dict[str, Any]:
     right = sum(value is True for value in values)
     return {

@@ -1,23 +1,27 @@
 """The pairs a run trains on, those it holds out, and their order."""
 
-from functools import partial
+from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 from torchtune import utils
 from torchtune.modules.transforms import Transform
 
 from erjepa.datasets import (
+    ConcatenatedPairs,
+    Mixture,
     Pair,
     Pairs,
     StepSampler,
     hold_out,
     predictor_token_ids,
+    weights_of,
 )
-from erjepa.packing import BLOCK, PackedBatch, PairCollator, Views
+from erjepa.packing import BLOCK, PackedBatch, PairCollator, Views, layout_of
 from erjepa.replay import ReplayBatch
 from erjepa.training.signals import leave_signals_to_parent
 
@@ -103,6 +107,35 @@ def split_pairs(
     return train, held_out
 
 
+def mixture_of(cfg: DictConfig, dataset: Pairs, train: list[int]) -> Mixture | None:
+    """How often an epoch has the pairs of each dataset, where a list of them has weights.
+
+    Args:
+        cfg (DictConfig): config of the run.
+        dataset (Pairs): all pairs.
+        train (list[int]): ascending places of those to train on.
+
+    Returns:
+        Mixture | None: of their places among ``train``; ``None`` without weights.
+
+    Raises:
+        ValueError: if an epoch would have none of a dataset.
+    """
+    weights = weights_of(cfg.dataset)
+    if weights is None:
+        return None
+    assert isinstance(dataset, ConcatenatedPairs)
+    counts = Counter(dataset.origin(i).part for i in train)
+    sizes = [counts[part] for part in range(len(weights))]
+    mixture = Mixture(sizes, weights, cfg.seed)
+    of_each = ", ".join(
+        f"{count} of {name}, which has {size}"
+        for count, name, size in zip(mixture.counts, dataset.names, sizes, strict=True)
+    )
+    utils.log_rank_zero(log, f"An epoch has {len(train)} pairs: {of_each}.")
+    return mixture
+
+
 class TrainingPairs(NamedTuple):
     """What a rank trains on, and what is held out.
 
@@ -118,11 +151,63 @@ class TrainingPairs(NamedTuple):
     held_out: list[int]
 
 
+class StepExamples(NamedTuple):
+    """What a rank has of one step: examples by their place, or as pairs."""
+
+    step: int
+    examples: list
+
+
+class NumberedSteps(Sampler[StepExamples]):
+    """The steps of a sampler, each with how many steps of the run come before it."""
+
+    def __init__(self, sampler: StepSampler) -> None:
+        self._sampler = sampler
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[StepExamples]:
+        for step, examples in enumerate(self._sampler, start=self._sampler.steps_done):
+            yield StepExamples(step, examples)
+
+
+class StepSubset(Subset):
+    """Some pairs of a dataset, handed out by the step."""
+
+    def __getitems__(self, step: StepExamples) -> StepExamples:  # type: ignore[override]
+        return StepExamples(step.step, [self[i] for i in step.examples])
+
+
+class StepPacker:
+    """Packs what a rank has of a step, with views where the step has a JEPA loss.
+
+    Args:
+        collator (PairCollator): lays pairs out with their views.
+        num_batches (int): micro-batches of a step.
+        jepa_every (int): the first of so many steps has a JEPA loss.
+    """
+
+    def __init__(
+        self, collator: PairCollator, num_batches: int, jepa_every: int
+    ) -> None:
+        self._collator = collator
+        self._plain = collator.without_views()
+        self._num_batches = num_batches
+        self._jepa_every = jepa_every
+
+    def __call__(self, step: StepExamples) -> list[PackedBatch]:
+        has_views = step.step % self._jepa_every == 0
+        collator = self._collator if has_views else self._plain
+        return collator.split(step.examples, self._num_batches, step.step)
+
+
 def training_pairs(
     cfg: DictConfig,
     dataset: Pairs,
     collator: PairCollator,
     *,
+    jepa_every: int,
     pin_memory: bool,
 ) -> TrainingPairs:
     """Keep the pairs that fit, hold some out, and deal the others into steps.
@@ -131,6 +216,7 @@ def training_pairs(
         cfg (DictConfig): config of the run.
         dataset (Pairs): all pairs.
         collator (PairCollator): what packs them.
+        jepa_every (int): the first of so many steps has views.
         pin_memory (bool): for copies to a device.
 
     Returns:
@@ -157,12 +243,13 @@ def training_pairs(
         rank=dist.get_rank(),
         seed=cfg.seed,
         shuffle=cfg.shuffle,
+        mixture=mixture_of(cfg, dataset, train),
     )
     loader: DataLoader[Pair] = DataLoader(
         # Of the pairs alone, which processes that are spawned can be given too.
-        Subset(cast(Dataset[Pair], dataset.pairs), train),
-        batch_sampler=sampler,
-        collate_fn=partial(collator.split, num_batches=cfg.gradient_accumulation_steps),
+        StepSubset(cast(Dataset[Pair], dataset.pairs), train),
+        batch_sampler=NumberedSteps(sampler),
+        collate_fn=StepPacker(collator, cfg.gradient_accumulation_steps, jepa_every),
         num_workers=cfg.num_workers,
         worker_init_fn=leave_signals_to_parent,
         pin_memory=pin_memory,
@@ -218,7 +305,8 @@ def pair_collators(
     )
     new, replay = (
         PairCollator(
-            views=layout,
+            **(layout_of(cfg) | {"views": layout}),
+            seed=cfg.seed,
             predictor_ids=predictor_ids,
             pad_id=tokenizer.pad_id,
             row_length=cfg.row_length,
@@ -232,7 +320,12 @@ def pair_collators(
 
 
 def share_of_replay(
-    draw: ReplayBatch, collator: PairCollator, batch_size: int, *, pin_memory: bool
+    draw: ReplayBatch,
+    collator: PairCollator,
+    batch_size: int,
+    *,
+    step: int,
+    pin_memory: bool,
 ) -> list[PackedBatch]:
     """This rank's share of the replayed pairs, in as many micro-batches as every rank's.
 
@@ -240,6 +333,7 @@ def share_of_replay(
         draw (ReplayBatch): the replayed pairs of the step.
         collator (PairCollator): what packs them.
         batch_size (int): most pairs of a micro-batch.
+        step (int): of the run, for what is drawn anew at each.
         pin_memory (bool): for copies to a device.
 
     Returns:
@@ -250,6 +344,6 @@ def share_of_replay(
     pairs = [Pair(i, *cut) for i, cut in zip(ids, draw.segments, strict=True)]
     largest_share = -(-len(pairs) // ranks)
     batches = collator.split(
-        pairs[rank::ranks], max(-(-largest_share // batch_size), 1)
+        pairs[rank::ranks], max(-(-largest_share // batch_size), 1), step
     )
     return [batch.pin_memory() if pin_memory else batch for batch in batches]

@@ -9,6 +9,7 @@ from torch import Tensor
 from torchtune import config, training, utils
 from tqdm import tqdm
 
+from erjepa.objective import rankme, retrieval_at_1
 from erjepa.training.passes import PassResult, StepTotals
 from erjepa.training.progress import RunProgress
 
@@ -25,7 +26,7 @@ def step_metrics(
     replay_totals: StepTotals,
     *,
     adapts_weight: bool,
-    has_views: bool,
+    log_collapse: bool,
     world_size: int,
 ) -> dict[str, Any]:
     """The objective of a step, its terms, and what the step processed.
@@ -36,7 +37,7 @@ def step_metrics(
         replayed (PassResult | None): of the replayed pairs.
         replay_totals (StepTotals): of the replayed pairs.
         adapts_weight (bool): whether :math:`\\beta` does, and is logged.
-        has_views (bool): whether pairs have embeddings.
+        log_collapse (bool): whether to measure the rank of the new pairs' embeddings.
         world_size (int): number of ranks.
 
     Returns:
@@ -54,10 +55,13 @@ def step_metrics(
         "pairs_per_second": new_totals.pairs,
         "step_flops": new_totals.flops + replay_totals.flops,
     }
-    if has_views:
+    if new_totals.views:
         metrics["jepa_loss"] = new.jepa.mean()
         metrics["cosine_paired"] = new.cosine_paired
         metrics["cosine_shuffled"] = new.cosine_shuffled
+        if log_collapse:
+            metrics["rankme"] = rankme(new.target[0])
+            metrics["retrieval_at_1"] = retrieval_at_1(new.predicted[0], new.target[0])
     if replayed is not None and adapts_weight:
         metrics["replay_weight"] = replayed.weight
     if replayed is not None and replay_totals.pairs:

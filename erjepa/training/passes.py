@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from erjepa.objective import (
@@ -21,8 +23,10 @@ from erjepa.training.distributed import (
     gather_interleaved,
     gradient_scale,
 )
+from erjepa.training.random_state import random_state, set_random_state
 from erjepa.training.sharding import set_last_backward
 from erjepa.training.signals import StopSignals
+from erjepa.training.whole_pass import WholePassTerm
 
 
 class StepTotals(NamedTuple):
@@ -34,6 +38,7 @@ class StepTotals(NamedTuple):
         tokens (int): tokens that are computed.
         flops (int): operations.
         views (int): pairs with embeddings: all, or none.
+        sum_of_ids (int): of examples; seeds what is drawn for the pass, however it is cut.
     """
 
     labels: int = 0
@@ -41,6 +46,7 @@ class StepTotals(NamedTuple):
     tokens: int = 0
     flops: int = 0
     views: int = 0
+    sum_of_ids: int = 0
 
 
 class PassResult(NamedTuple):
@@ -53,6 +59,8 @@ class PassResult(NamedTuple):
         labels (Tensor): how many labels each pair has, float32, [B].
         jepa (Tensor): :math:`d(p, z^a)` of each pair, [B], or [0] without views.
         source (Tensor): :math:`z^u`, [B, H] or [0, H].
+        predicted (Tensor): :math:`p`, [m, B, H] or [m, 0, H].
+        target (Tensor): what it is compared with, :math:`z^a`, of the same shape.
         cosine_paired (Tensor): mean cosine of :math:`p_i` and :math:`z^a_i`, scalar.
         cosine_shuffled (Tensor): mean cosine of :math:`p_i` and :math:`z^a_{i+1}`, scalar.
         weight (float): of the pass in the loss of the step.
@@ -64,6 +72,8 @@ class PassResult(NamedTuple):
     labels: Tensor
     jepa: Tensor
     source: Tensor
+    predicted: Tensor
+    target: Tensor
     cosine_paired: Tensor
     cosine_shuffled: Tensor
     weight: float = 1.0
@@ -94,7 +104,7 @@ class PassOutput(NamedTuple):
         loss (Tensor): its share of the pass's weighted loss, scalar.
         lm (Tensor): as in :class:`PassResult`, [n], and
         labels (Tensor): likewise.
-        views (Tensor): :math:`z^u`, :math:`p` and :math:`z^a`, [n, 3, H], or [0, 3, H].
+        views (Tensor): its embeddings, see :func:`stack_views`, [n, V, H], or [0, V, H].
     """
 
     order: Tensor
@@ -110,31 +120,28 @@ def gather_pass(
     num_pairs: int,
     *,
     has_views: bool,
-    distance: Callable[[Tensor, Tensor], Tensor],
+    errors: Callable[[Tensor, Tensor], Tensor],
 ) -> PassResult:
     """Put the pairs of a pass back into batch order, on every rank.
-
-    Packing has put a rank's pairs into rows that share most; the pairs were dealt to the ranks
-    in turn.
 
     Args:
         outputs (list[PassOutput]): of this rank's micro-batches, in order.
         num_pairs (int): B, over all ranks.
         has_views (bool): whether pairs have embeddings.
-        distance (Callable[[Tensor, Tensor], Tensor]): :math:`d(p, z)` of the loss, [B, H] and
-            [B, H] to [B].
+        errors (Callable[[Tensor, Tensor], Tensor]): of the loss, [m, B, H] and [m, B, H] to
+            [B].
 
     Returns:
         PassResult: the same on every rank.
     """
-    in_order = torch.cat([output.order for output in outputs]).argsort()
+    orders = [output.order for output in outputs]
 
     def gathered(parts: list[Tensor]) -> Tensor:
-        return gather_interleaved(torch.cat(parts)[in_order], num_pairs)
+        return _in_batch_order(parts, orders, num_pairs)
 
     views = [output.views for output in outputs]
     all_views = gathered(views) if has_views else torch.cat(views)
-    source, predicted, target = all_views.unbind(dim=1)
+    source, predicted, target = unstack_views(all_views)
     losses = [torch.stack([output.lm, output.labels], dim=1) for output in outputs]
     lm, labels = gathered(losses).T.contiguous()
     return PassResult(
@@ -142,11 +149,25 @@ def gather_pass(
         loss=all_reduce_sum(torch.stack([output.loss for output in outputs]).sum()),
         lm=lm,
         labels=labels,
-        jepa=distance(predicted, target),
+        jepa=errors(predicted, target),
         source=source,
+        predicted=predicted,
+        target=target,
         cosine_paired=1 - cosine_distance(predicted, target).mean(),
-        cosine_shuffled=1 - cosine_distance(predicted, target.roll(1, 0)).mean(),
+        cosine_shuffled=1 - cosine_distance(predicted, target.roll(1, 1)).mean(),
     )
+
+
+def _in_batch_order(
+    parts: list[Tensor], orders: list[Tensor], num_pairs: int
+) -> Tensor:
+    """What micro-batches have of their pairs, for all pairs of all ranks.
+
+    Packing has put a rank's pairs into rows that share most; the pairs were dealt to the ranks
+    in turn.
+    """
+    in_order = torch.cat(orders).argsort()
+    return gather_interleaved(torch.cat(parts)[in_order], num_pairs)
 
 
 class Passes:
@@ -179,22 +200,32 @@ class Passes:
         self._keep_gathered = keep_gathered
         self._count_flops = StepFlops(model.decoder)
         self._gradient_scale = gradient_scale(device)
+        self._embed_dim = model.decoder.tok_embeddings.embedding_dim
 
     def totals(self, batches: list[PackedBatch]) -> StepTotals:
         """What all ranks hold, who learn with it whether one of them was told to stop."""
-        counts = [
-            (
-                *(b.num_labels, b.num_pairs, b.num_tokens, self._count_flops(b)),
-                *(b.source_pos.numel(), 0),
-            )
-            for b in batches
-        ]
-        counts.append((0, 0, 0, 0, 0, self._stop_signals.vote()))
+        counts = [(*self._counts(batch, len(batches)), 0) for batch in batches]
+        counts.append((*StepTotals(), self._stop_signals.vote()))
         # On the CPU, so that nothing waits for the device.
         total = torch.tensor(counts, dtype=torch.int64).sum(dim=0)
         *totals, votes = all_reduce_sum(total).tolist()
         self._stop_signals.agree(votes)
-        return StepTotals(*totals)
+        found = StepTotals(*totals)
+        of_whole = self._loss_fn.whole_flops(found.views, self._embed_dim)
+        return found._replace(flops=found.flops + of_whole)
+
+    def _counts(self, batch: PackedBatch, num_batches: int) -> StepTotals:
+        flops = self._count_flops(batch)
+        if num_batches > 1 and batch.num_views and self._loss_fn.looks_at_all:
+            flops += self._count_flops.forward(batch)
+        return StepTotals(
+            labels=batch.num_labels,
+            pairs=batch.num_pairs,
+            tokens=batch.num_tokens,
+            flops=flops,
+            views=batch.num_views,
+            sum_of_ids=int(batch.example_ids.sum()),
+        )
 
     def forward_backward(
         self,
@@ -216,7 +247,11 @@ class Passes:
         Returns:
             PassResult: the same on every rank.
         """
-        outputs = []
+        outputs: list[PassOutput] = []
+        looks_at_all = self._loss_fn.looks_at_all and totals.views > 0
+        whole = None
+        if looks_at_all and len(batches) > 1:
+            whole = self._whole(*self._embed(batches), totals)
         for i, batch in enumerate(batches):
             set_last_backward(
                 self._model,
@@ -227,8 +262,12 @@ class Passes:
             with self._forward_context:
                 output = self._model(batch)
                 loss, pair_losses = self._loss_of(output, batch, totals)
+                views = stack_views(output)
+                if looks_at_all:
+                    if whole is None:  # this micro-batch is all that the rank has
+                        whole = self._whole([views], [batch.order], totals)
+                    loss = loss + whole.share(views, _places(batch))
             (loss * weight * self._gradient_scale).backward()
-            views = torch.stack(output[1:], dim=1).detach().float()
             lm = pair_losses.lm
             labels = torch.zeros_like(lm).index_add(
                 0, batch.label_pair, torch.ones_like(batch.labels, dtype=lm.dtype)
@@ -240,14 +279,14 @@ class Passes:
                     loss.detach(),
                     lm,
                     labels,
-                    views,
+                    views.detach(),
                 )
             )
         result = gather_pass(
             outputs,
             totals.pairs,
             has_views=totals.views > 0,
-            distance=self._loss_fn.distance,
+            errors=self._loss_fn.errors,
         )
         return result._replace(weight=weight)
 
@@ -255,12 +294,70 @@ class Passes:
     def loss(self, batches: list[PackedBatch], totals: StepTotals) -> Tensor:
         """Loss of a pass without its gradient, scalar, the same on every rank."""
         loss = torch.zeros((), device=self._device)
+        views, orders = [], []
         for batch in batches:
             batch = batch.to(self._device)
-            loss += self._loss_of(self._model(batch), batch, totals)[0]
-        return all_reduce_sum(loss)
+            output = self._model(batch)
+            loss += self._loss_of(output, batch, totals)[0]
+            views.append(stack_views(output))
+            orders.append(batch.order)
+        loss = all_reduce_sum(loss)
+        if self._loss_fn.looks_at_all and totals.views:
+            loss += self._whole(views, orders, totals).value
+        return loss
+
+    @torch.no_grad()
+    def _embed(self, batches: list[PackedBatch]) -> tuple[list[Tensor], list[Tensor]]:
+        """Embeddings and order of each micro-batch, under the dropout of the pass to come."""
+        state = random_state(self._device)
+        views, orders = [], []
+        for batch in batches:
+            batch = batch.to(self._device)
+            output = self._model(replace(batch, label_pos=batch.label_pos[:0]))
+            views.append(stack_views(output))
+            orders.append(batch.order)
+        set_random_state(state, self._device)
+        return views, orders
+
+    def _whole(
+        self, views: list[Tensor], orders: list[Tensor], totals: StepTotals
+    ) -> WholePassTerm:
+        """What the loss of all pairs has beyond its parts, the same on every rank."""
+        parts = [part.detach() for part in views]
+        seed = totals.sum_of_ids % 2**63  # ids of earlier runs are negative
+
+        def term(views: Tensor) -> Tensor:
+            _, predicted, target = unstack_views(views)
+            return self._loss_fn.whole(predicted, target, seed)
+
+        return WholePassTerm.of(term, _in_batch_order(parts, orders, totals.pairs))
 
     def _loss_of(
         self, output: PackedOutput, batch: PackedBatch, totals: StepTotals
     ) -> tuple[Tensor, PairLosses]:
         return self._loss_fn(output, batch, max(totals.labels, 1), max(totals.pairs, 1))
+
+
+def stack_views(output: PackedOutput) -> Tensor:
+    """The embeddings of n pairs in float32: source, predictions, what these are compared with.
+
+    Args:
+        output (PackedOutput): with m comparisons of each.
+
+    Returns:
+        Tensor: [n, 1 + 2 m, H].
+    """
+    views = [output.source[None], output.predicted, output.target]
+    return torch.cat([part.float() for part in views]).transpose(0, 1)
+
+
+def unstack_views(views: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Source [n, H], predictions [m, n, H] and what these are compared with, [m, n, H]."""
+    source, *rest = views.unbind(dim=1)
+    comparisons = torch.stack(rest).unflatten(0, (2, -1))
+    return source, comparisons[0], comparisons[1]
+
+
+def _places(batch: PackedBatch) -> Tensor:
+    """Of the pairs of a micro-batch of this rank among those of the pass."""
+    return batch.order * dist.get_world_size() + dist.get_rank()

@@ -24,7 +24,7 @@ from erjepa.checkpoints.memory_file import (
     write_memory,
 )
 from erjepa.checkpoints.pair_texts import PairTexts
-from erjepa.datasets import ConcatenatedPairs, Pair, Pairs
+from erjepa.datasets import ConcatenatedPairs, Pair, Pairs, origin_labels
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator, Views
 from erjepa.replay import (
@@ -37,6 +37,7 @@ from erjepa.replay.retention import ORIGIN_BITS, kept_by_score
 from erjepa.replay.selection import needs_addresses
 from erjepa.training.device import memory_of
 from erjepa.training.distributed import gather_interleaved, on_rank_zero
+from erjepa.training.origins import losses_by_origin, replayed_by_origin
 from erjepa.training.passes import PassResult
 from erjepa.utils.jsonl import to_jsonl
 
@@ -153,10 +154,10 @@ class RunMemory:
         self._device = device
         self._origin_of: Tensor | None = None
         if isinstance(dataset, ConcatenatedPairs):
-            found = [dataset.origin(i) for i in range(len(dataset))]
-            names = {origin.part: origin.name for origin in found}
-            self._names = [names[i] for i in sorted(names)]
-            self._origin_of = torch.tensor([origin.part for origin in found])
+            self._names = dataset.names
+            self._origin_of = torch.tensor(
+                [dataset.origin(i).part for i in range(len(dataset))]
+            )
         if self.is_on:
             settings = {**self._settings, **({} if has_views else {"address": "none"})}
             require_memory(memory_of(device), embed_dim, **settings)
@@ -185,6 +186,33 @@ class RunMemory:
             return self._dataset.where(example_id & _EXAMPLE)
         origin = self._inherited[example_id >> ORIGIN_BITS]
         return f"{origin}[{example_id & _EXAMPLE}] of an earlier run"
+
+    def metrics_by_origin(
+        self, new: PassResult, replayed: PassResult | None, collator: PairCollator
+    ) -> dict[str, Any]:
+        """What a step logs of each dataset, where the run or its memory has several.
+
+        Args:
+            new (PassResult): of the new pairs.
+            replayed (PassResult | None): of the replayed pairs.
+            collator (PairCollator): of the new pairs.
+
+        Returns:
+            dict[str, Any]: numbers and scalar tensors by the name they are logged under.
+        """
+        labels = origin_labels([*self._names, *self._inherited])
+        own, inherited = labels[: len(self._names)], labels[len(self._names) :]
+        metrics: dict[str, Any] = {}
+        if self._origin_of is not None:
+            examples = new.example_ids.cpu()
+            num_labels = [
+                collator.num_labels(self._dataset[i]) for i in examples.tolist()
+            ]
+            parts = self._origin_of[examples]
+            metrics.update(losses_by_origin(new, parts, num_labels, own))
+        if replayed is not None and len(labels) > 1:
+            metrics.update(replayed_by_origin(replayed.example_ids, own, inherited))
+        return metrics
 
     def log_errors(
         self, step: int, new: PassResult, draw: ReplayBatch, replayed: PassResult

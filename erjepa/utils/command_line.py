@@ -30,6 +30,7 @@ _EXTRAS = {
         ("jinja2", "matplotlib", "pandas", "scipy", "seaborn"), "experiments"
     ),
     "gguf": "smollm2",
+    "submitit": "slurm",
 }
 _PATIENCE = 30.0  # seconds in which a launcher ends the other ranks
 

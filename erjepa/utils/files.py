@@ -36,14 +36,15 @@ def require_utf8(content: bytes, name: str, line: int = 1) -> None:
         ) from None
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, writer: str = "") -> None:
     """Write a file aside, then put it in place: a killed process leaves the file before.
 
     Args:
         path (Path): the file, replaced if there is one.
         text (str): what it is to hold.
+        writer (str): tells this process from others that may write the file at once.
     """
-    aside = path.with_name(f".{path.name}")
+    aside = path.with_name(f".{path.name}{writer}")
     with aside.open("w") as file:
         file.write(text)
         file.flush()

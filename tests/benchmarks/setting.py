@@ -154,7 +154,7 @@ def stepper(recipe: FinetuneRecipeERJEPA) -> Callable[[], dict]:
         for epoch in itertools.count():
             recipe._sampler.set_position(epoch)
             for batches in recipe._dataloader:
-                yield recipe._train_step(batches, recipe._totals_of(batches))
+                yield recipe._train_step(batches, recipe._passes.totals(batches))
 
     iterator = steps()
     return lambda: next(iterator)

@@ -41,7 +41,7 @@ FREE = {
         "max_new_tokens",
     ),
     *("eval_batch_size", "log_every_n_steps", "log_replay_gradients_every_n_steps"),
-    *("log_peak_memory_stats", "log_example_errors"),
+    *("log_peak_memory_stats", "log_collapse", "log_example_errors"),
 }
 # Known by the tokens they lead to, or kept under a name of their own.
 BY_CONTENT = {"dataset", "tokenizer", "max_seq_len", "skip_too_long"}

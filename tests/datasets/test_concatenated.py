@@ -107,7 +107,17 @@ def test_a_run_on_a_list_is_that_on_the_pairs_in_one(base, sources, tmp_path):
         [{k: v for k, v in step.items() if k not in timed} for step in steps]
         for steps in (read_metrics(tmp_path / "list"), read_metrics(tmp_path / "one"))
     )
-    assert in_list == in_one and len(in_list) == 3
+    common = [
+        {name: metrics[name] for name in alone}
+        for metrics, alone in zip(in_list, in_one, strict=True)
+    ]
+    assert common == in_one and len(in_one) == 3
+    more = {name for metrics in in_list for name in metrics} - in_one[-1].keys()
+    assert more == {
+        f"{name}_{label}"
+        for name in ("lm_loss", "jepa_loss", "replayed")
+        for label in ("columns", "chats")
+    } | {"val_lm_loss_chats", "val_jepa_loss_chats"}  # all that are held out
     card = (tmp_path / "list" / "README.md").read_text()
     assert f"`paired_dataset(source={sources[1]})` |" in card
 

@@ -101,7 +101,7 @@ def test_pairs_of_one_source_equal_three_forwards(views):
     collator = PairCollator(views=views, predictor_ids=PREDICTOR_IDS[:4])
     packed, reference, batch = both(pairs, collator, k=4, views=views)
     assert_same(packed, reference)
-    assert len(set(batch.predicted_pos.tolist())) == 1
+    assert len(set(batch.predicted_pos[0].tolist())) == 1
     assert batch.predictor_pos.numel() == 4
 
 
@@ -132,9 +132,9 @@ def test_target_embedding_does_not_see_the_source(views):
         changed[1] = pairs[1]._replace(source=source, source_view=source_view)
         after = model(collator(changed))
         assert torch.equal(after.target, before.target)
-        assert not torch.equal(after.predicted[1], before.predicted[1])
+        assert not torch.equal(after.predicted[:, 1], before.predicted[:, 1])
         for other in (0, 2):
-            assert torch.equal(after.predicted[other], before.predicted[other])
+            assert torch.equal(after.predicted[:, other], before.predicted[:, other])
 
 
 def test_parts_add_up_to_the_whole():

@@ -29,12 +29,14 @@ PAIR = Pair(
 )
 @pytest.mark.parametrize("views", ["shared", "standalone", "none"])
 def test_labels(views, train_on_input, train_end_of_turn, labels):
-    batch = PairCollator(
+    collator = PairCollator(
         views=views,
         train_on_input=train_on_input,
         train_end_of_turn=train_end_of_turn,
-    )([PAIR])
+    )
+    batch = collator([PAIR])
     assert batch.labels.tolist() == labels
+    assert collator.num_labels(PAIR) == len(labels)
     full = [*PAIR.source, *PAIR.bridge, *PAIR.target]
     # Each is predicted where the token before it stands.
     before = batch.tokens.flatten()[batch.label_pos].tolist()

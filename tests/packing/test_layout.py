@@ -3,6 +3,7 @@
 from array import array
 
 import pytest
+import torch
 
 from erjepa.datasets import Pair
 from erjepa.packing import PairCollator, dense_mask, lay_out
@@ -42,10 +43,10 @@ def test_shared_layout_by_hand():
     assert batch.label_logit.tolist() == [0, 1, 2]
     assert batch.label_pair.tolist() == [0, 0, 0]
     assert batch.source_pos.tolist() == [2]
-    assert batch.predicted_pos.tolist() == [4]
+    assert batch.predicted_pos.tolist() == [[4]]
     assert batch.predictor_pos.tolist() == [3, 4]
     assert batch.predictor_index.tolist() == [0, 1]
-    assert batch.target_pos.tolist() == [11]
+    assert batch.target_pos.tolist() == [[11]]
     assert drawn(batch) == [
         "x..............",
         "xx.............",
@@ -79,8 +80,8 @@ def test_two_pairs_by_hand():
         [1, 10, 11, 94, 2, 3, 20, 21, 4, 12, 94, 2, 3, 20, 22, 4, 20, 21]
     ]
     assert batch.source_pos.tolist() == [2, 9]
-    assert batch.predicted_pos.tolist() == [3, 10]
-    assert batch.target_pos.tolist() == [17, 17]
+    assert batch.predicted_pos.tolist() == [[3, 10]]
+    assert batch.target_pos.tolist() == [[17, 17]]
     assert batch.label_pos.tolist() == [5, 6, 7, 12, 13, 14]
     assert batch.label_pair.tolist() == [0, 0, 0, 1, 1, 1]
     assert batch.example_ids.tolist() == [7, 8]
@@ -103,8 +104,8 @@ def test_standalone_layout_by_hand():
     assert batch.tokens.tolist() == [[1, 10, 11, 2, 3, 20, 21, 4, 11, 94, 20, 21]]
     assert batch.input_pos.tolist() == [[0, 1, 2, 3, 4, 5, 6, 7, 1, 2, 1, 2]]
     assert batch.source_pos.tolist() == [8]
-    assert batch.predicted_pos.tolist() == [9]
-    assert batch.target_pos.tolist() == [11]
+    assert batch.predicted_pos.tolist() == [[9]]
+    assert batch.target_pos.tolist() == [[11]]
     rows = drawn(batch)
     assert rows[7] == "xxxxxxxx...."
     assert rows[9] == "x.......xx.."
@@ -122,7 +123,7 @@ def test_a_predictor_token_is_no_token_of_a_text():
 
 def test_without_predictor_tokens_the_source_is_the_prediction():
     batch = PairCollator()([PAIR])
-    assert batch.predicted_pos.tolist() == batch.source_pos.tolist() == [2]
+    assert batch.predicted_pos.tolist() == [batch.source_pos.tolist()] == [[2]]
     assert batch.predictor_pos.numel() == 0
 
 
@@ -183,8 +184,8 @@ def test_rows_hold_the_trees_of_their_pairs(views, row_length, seed):
             source = tuple(pair.source if views == "shared" else pair.source_view)
             assert path_to(batch.source_pos[i].item()) == source
             predicted = (*source, *range(-1, -1 - k, -1))
-            assert path_to(batch.predicted_pos[i].item()) == predicted
-            assert path_to(batch.target_pos[i].item()) == tuple(pair.target_view)
+            assert path_to(batch.predicted_pos[0, i].item()) == predicted
+            assert path_to(batch.target_pos[0, i].item()) == tuple(pair.target_view)
     assert next(labels, None) is None
     assert batch.label_pair.tolist() == [
         i for i, pair in enumerate(pairs) for _ in pair.target
@@ -198,3 +199,48 @@ def test_a_pair_longer_than_a_row_is_an_error():
     assert PairCollator(row_length=10)([PAIR]).num_tokens == 10
     with pytest.raises(ValueError, match="views=both"):
         PairCollator(views="both")([PAIR])
+
+
+def tokens_and_readouts(paths):
+    return [(list(path.tokens), dict(path.readouts)) for path in paths[1:]]
+
+
+def test_directions_by_hand():
+    source, target = list(PAIR.source), list(PAIR.target_view)
+    last_s, last_t = len(source) - 1, len(target) - 1
+    back = lay_out(PAIR, "shared", 2, direction="target_to_source")
+    assert tokens_and_readouts(back) == [
+        (source, {"source": last_s, "target_0": last_s}),
+        ([*target, -1, -2], {"predicted_0": last_t + 2}),
+    ]
+    both = lay_out(PAIR, "shared", 2, direction="both")
+    assert tokens_and_readouts(both) == [
+        (
+            [*source, -1, -2],
+            {"source": last_s, "predicted_0": last_s + 2, "target_1": last_s},
+        ),
+        ([*target, -1, -2], {"target_0": last_t, "predicted_1": last_t + 2}),
+    ]
+
+
+def test_predictor_tokens_in_front_by_hand():
+    source, target = list(PAIR.source), list(PAIR.target_view)
+    last_s, last_t = len(source) - 1, len(target) - 1
+    front = lay_out(PAIR, "shared", 2, predictor_position="front")
+    assert tokens_and_readouts(front) == [
+        ([source[0], -1, -2, *source[1:]], {"predicted_0": last_s + 2}),
+        (source, {"source": last_s}),
+        (target, {"target_0": last_t}),
+    ]
+
+
+@pytest.mark.parametrize("views", ["shared", "spans"])
+def test_a_collator_without_views_is_that_of_plain_training(views):
+    pairs = related_pairs(9)
+    kept = PairCollator(views=views, predictor_ids=PREDICTOR_IDS, row_length=128)
+    plain = PairCollator(views="none", row_length=128)
+    before = kept(pairs)
+    mine, expected = kept.without_views()(pairs), plain(pairs)
+    for name in ("tokens", "end", "labels", "label_pos", "source_pos", "steps"):
+        assert torch.equal(getattr(mine, name), getattr(expected, name)), name
+    assert torch.equal(kept(pairs).tokens, before.tokens)

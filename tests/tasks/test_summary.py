@@ -2,7 +2,7 @@
 
 import pytest
 
-from erjepa.tasks.summary import summarize, wilson_interval
+from erjepa.tasks.summary import by_origin, summarize, wilson_interval
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,15 @@ def test_what_cannot_be_summarized():
         summarize([{}, {}], [{"first": True}], "first")
     with pytest.raises(ValueError, match="primary=other is not among first"):
         summarize([{}], [{"first": True}], "other")
+
+
+def test_origins_are_counted_on_their_own():
+    origins = ["few", "many", "few", None, "many", "many"]
+    right = [True, False, None, True, True, True]
+    predictions = [{} if name is None else {"origin": name} for name in origins]
+    verdicts = [{"loose": True, "strict": verdict} for verdict in right]
+    few, many = by_origin(predictions, verdicts, "strict")
+    assert (few["origin"], few["share"], few["undecided"]) == ("few", 1 / 2, 1)
+    assert (many["origin"], many["right"], many["examples"]) == ("many", 2, 3)
+    assert many["interval"] == list(wilson_interval(2, 3))
+    assert by_origin([{}, {"origin": 3}], verdicts[:2], "strict") == []

@@ -1,0 +1,27 @@
+"""What the datasets of a run are called where each has numbers of its own."""
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+
+def origin_labels(names: Sequence[str]) -> list[str]:
+    """Short names of datasets, for the names of metrics; no two are equal.
+
+    Args:
+        names (Sequence[str]): source of each, or its builder, with arguments or without.
+
+    Returns:
+        list[str]: of letters, digits and underscores: ``data/my pairs.jsonl`` is ``my_pairs``,
+        ``spider_dataset`` is ``spider``, and what comes again is ``my_pairs_2``.
+    """
+    labels: list[str] = []
+    for name in names:
+        stem = PurePath(name.partition("(")[0]).stem
+        label = re.sub(r"\W+", "_", stem).strip("_").removesuffix("_dataset")
+        label, number = label or "dataset", 2
+        distinct = label
+        while distinct in labels:
+            distinct, number = f"{label}_{number}", number + 1
+        labels.append(distinct)
+    return labels

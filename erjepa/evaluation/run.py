@@ -1,0 +1,54 @@
+"""A trained run on the disk: its config, its checkpoint, and how it puts a prompt."""
+
+import inspect
+from pathlib import Path
+
+from omegaconf import DictConfig
+from torchtune.config._utils import _get_component_from_path
+from torchtune.modules.transforms import Transform
+
+from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.model_card import CONFIG
+from erjepa.datasets import Pairs, build_dataset, components, weights_of
+from erjepa.datasets.concatenated import WEIGHT
+
+
+def find_run(run: Path) -> tuple[Path, Path]:
+    """The config and the checkpoint of a run.
+
+    Args:
+        run (Path): its ``output_dir``, or a checkpoint.
+
+    Returns:
+        tuple[Path, Path]: file of the config; folder of the checkpoint.
+
+    Raises:
+        FileNotFoundError: if there is none.
+    """
+    if not run.is_dir():
+        raise FileNotFoundError(f"{run}: no such folder")
+    if (run / CONFIG).is_file():
+        found = checkpoint.checkpoints(run)
+        if not found:
+            raise FileNotFoundError(f"{run} holds no checkpoint; train one")
+        return run / CONFIG, found[-1]
+    for folder in (*run.absolute().parents[:2], run.resolve().parent):
+        if (folder / CONFIG).is_file():
+            return folder / CONFIG, run
+    raise FileNotFoundError(
+        f"{run} is neither the output_dir of a run, which has {CONFIG}, nor a checkpoint "
+        "in one"
+    )
+
+
+def first_pair(cfg: DictConfig, tokenizer: Transform) -> Pairs:
+    """A dataset that puts prompts as the run's does, with no more pairs than it must."""
+    part = components(cfg.dataset)[0].copy()
+    if weights_of(cfg.dataset) is not None:
+        del part[WEIGHT]
+    taken = inspect.signature(_get_component_from_path(part._component_)).parameters
+    for key in ("max_examples", "size"):
+        if key in taken:
+            part[key] = 1
+            break
+    return build_dataset(part, tokenizer)

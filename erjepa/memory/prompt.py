@@ -1,0 +1,54 @@
+"""A prompt as the model of a run embeds it, to find what is like it in the memory."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor
+from torchtune import config
+
+from erjepa.configs import complete, load, require_files
+from erjepa.evaluation.model import empty_model, load_weights
+from erjepa.evaluation.run import find_run, first_pair
+from erjepa.objective import PackedDecoder
+from erjepa.packing import PairCollator
+from erjepa.training.device import run_device
+
+
+@torch.inference_mode()
+def prompt_embedding(
+    checkpoint: Path, prompt: str, overrides: Sequence[str] = ()
+) -> Tensor:
+    """:math:`z^u` of a prompt, which is put as the sources of the training pairs were.
+
+    Args:
+        checkpoint (Path): whose model embeds it, in the folder of its run.
+        prompt (str): the source.
+        overrides (Sequence[str]): ``key=value`` of the run's config, such as ``device=cpu``.
+
+    Returns:
+        Tensor: [1, H], on the CPU.
+
+    Raises:
+        FileNotFoundError: if the run's config or its model is not there.
+        ValueError: if the prompt is empty, or the weights are damaged or of another model.
+    """
+    cfg_file, path = find_run(checkpoint)
+    cfg = complete(load(str(cfg_file), overrides))
+    device = run_device(cfg)
+    require_files(cfg)
+    tokenizer = config.instantiate(cfg.tokenizer)
+    pair = first_pair(cfg, tokenizer).pair_of(prompt)
+    model = empty_model(cfg, device, merged=cfg.merged)
+    with TemporaryDirectory() as scratch:
+        load_weights(
+            model, cfg, path, merged=cfg.merged, scratch=Path(scratch) / "unused"
+        )
+    collator = PairCollator(  # predictor tokens come behind the source
+        views=cfg.views,
+        pad_id=tokenizer.pad_id,
+        row_length=cfg.row_length,
+        trim=device.type != "cuda",
+    )
+    return PackedDecoder(model)(collator([pair]).to(device)).source.float().cpu()

@@ -1,0 +1,76 @@
+"""A prompt finds the pairs whose sources the run's model embeds like it."""
+
+import pytest
+
+from erjepa.checkpoints.memory_file import find_memory
+from erjepa.memory.__main__ import main
+from erjepa.memory.prompt import prompt_embedding
+from erjepa.memory.reading import Neighbors, read_slots
+from tests.conftest import write_records
+from tests.recipes.harness import make_config, overrides_for, train
+
+
+@pytest.fixture(scope="module")
+def earlier(base, data, tmp_path_factory):
+    """A run whose adapter does something."""
+    folder = tmp_path_factory.mktemp("earlier")
+    settings = {"epochs": 1, "batch_size": 11, "optimizer__lr": 0.02}
+    train(make_config(overrides_for(base, data, folder, **settings)))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"views": "shared", "replay__address": "dense"},
+        {"views": "standalone", "seed": 7},
+    ],
+)
+def test_a_stored_source_finds_its_own_slot(
+    base, data, earlier, tmp_path, capsys, settings
+):
+    """Nothing is learnt, so addresses in the memory are those of the model in the end."""
+    more = write_records(tmp_path / "more.jsonl", 8, seed=3)
+    overrides = overrides_for(
+        base,
+        data,
+        tmp_path / "run",
+        **{"epochs": 1, "batch_size": 8, "stop__steps": 2, "optimizer__lr": 0.0},
+        **{"init_from": earlier, "replay__init_from": earlier, **settings},
+        replay__init_addresses="recomputed",
+    )
+    parts = ", ".join(
+        "{_component_: erjepa.datasets.paired_dataset, "
+        f"source: {source}, weight: {weight}}}"
+        for source, weight in ((data, 1), (more, 2))
+    )
+    overrides = [o for o in overrides if not o.startswith("dataset")]
+    train(make_config([*overrides, f"dataset=[{parts}]"]))
+    stored = find_memory(tmp_path / "run", "run")
+    slots, neighbors = read_slots(stored), Neighbors(stored)
+    assert len(slots) > 50
+    for slot in (slots[0], slots[-1]):
+        embedding = prompt_embedding(tmp_path / "run", slot.source)
+        cosines = dict(neighbors.of_embedding(embedding, 99))
+        assert len(cosines) == len(slots)
+        assert list(cosines.values()) == sorted(cosines.values(), reverse=True)
+        assert cosines[slot.slot] == pytest.approx(1, abs=2e-6)
+        others = [c for i, c in cosines.items() if slots[i].source != slot.source]
+        assert max(others) < 1 - 1e-4
+    command = [str(tmp_path / "run" / "epoch_0_step_2"), "--prompt", slot.source]
+    main([*command, "--top", "2"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[0].split()[0] == "1.0000"
+    assert f": {' '.join(slot.source.split())}"[:40] in lines[0]
+
+
+@pytest.mark.parametrize(
+    "prompt, message",
+    [("  ", "the source .user message. is empty"), ("x", "no such file|missing")],
+)
+def test_prompts_that_cannot_be_embedded(earlier, tmp_path, prompt, message):
+    arguments = [str(earlier), "--prompt", prompt]
+    if prompt == "x":
+        arguments += ["--set", f"checkpointer.checkpoint_dir={tmp_path / 'missing'}"]
+    with pytest.raises(SystemExit, match=message):
+        main(arguments)

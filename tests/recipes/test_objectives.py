@@ -1,0 +1,89 @@
+"""Runs of objectives beside the paper's: what each step has, cuts, and resuming."""
+
+import pytest
+
+from erjepa.objective import PackedDecoder
+from tests.recipes.harness import make_config, overrides_for, read_metrics, train
+
+SFT = {"replay__weight": 0, "loss__jepa_weight": 0}
+TIMED = {"tokens_per_second_per_gpu", "pairs_per_second"}
+COUNTED = {"step_flops", "total_flops", "total_tokens"}  # what ranks do not share
+RUNS = {
+    "infonce": {
+        "loss__distance": "infonce",
+        "loss__direction": "both",
+        "loss__jepa_every": 2,
+        "loss__sigreg_weight": 0.1,
+        "predictor_position": "front",
+        "log_collapse": True,
+    },
+    "spans": {"views": "spans", "loss__jepa_every": 1, "replay__selection": "hard"},
+}
+
+
+def run(base, data, output_dir, world_size=1, inspect=None, **overrides):
+    settings = {"batch_size": 8, "replay__budget": 6, "stop__steps": 5, **overrides}
+    cfg = make_config(overrides_for(base, data, output_dir, **settings))
+    result = train(cfg, world_size, inspect)
+    return read_metrics(output_dir), result
+
+
+def without(metrics, names):
+    return [{k: v for k, v in step.items() if k not in names} for step in metrics]
+
+
+def test_steps_between_those_with_a_jepa_loss_are_steps_of_sft(
+    base, data, tmp_path, monkeypatch
+):
+    seen = []
+    forward = PackedDecoder.forward
+
+    def counted(self, batch):
+        seen.append((batch.num_tokens, batch.tokens.numel(), batch.num_views))
+        return forward(self, batch)
+
+    monkeypatch.setattr(PackedDecoder, "forward", counted)
+
+    def passes(name, **overrides):
+        metrics, (found,) = run(
+            base, data, tmp_path / name, inspect=lambda _: list(seen), **overrides
+        )
+        return metrics, found
+
+    sft, plain = passes("sft", **SFT)
+    # Steps 1 and 4 have views and replay, in step 1 of an empty memory.
+    metrics, found = passes("third", loss__jepa_every=3)
+    assert [views for *_, views in found] == [8, 0, 0, 0, 8, 6, 0]
+    assert [found[i] for i in (2, 3, 6)] == [plain[i] for i in (1, 2, 4)]
+    assert ["jepa_loss" in step for step in metrics] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert [step["memory_size"] for step in metrics] == [8, 8, 8, 16, 16]
+    assert [step["replayed"] for step in metrics] == [0, 0, 0, 6, 0]
+    for i in (1, 2, 4):
+        assert metrics[i]["step_flops"] == sft[i]["step_flops"]
+        assert metrics[i]["loss"] == pytest.approx(metrics[i]["lm_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_any_cut_and_any_stop_gives_the_same_run(base, data, tmp_path, name):
+    expected, _ = run(base, data, tmp_path / "one", **RUNS[name])
+    assert ("rankme" in expected[0]) == (name == "infonce")
+    cut = {"batch_size": 2, "gradient_accumulation_steps": 2}
+    metrics, _ = run(base, data, tmp_path / "cut", 2, **RUNS[name], **cut)
+    for step, (mine, other) in enumerate(
+        zip(without(metrics, TIMED | COUNTED), expected, strict=True), start=1
+    ):
+        for key, value in mine.items():
+            assert value == pytest.approx(other[key], rel=1e-4, abs=1e-6), (step, key)
+    stopped = {"save_every_n_steps": 1, "model__lora_dropout": 0.1, **RUNS[name]}
+    straight, _ = run(base, data, tmp_path / "straight", **stopped)
+    run(base, data, tmp_path / "stopped", **{**stopped, "stop__steps": 3})
+    resumed, _ = run(
+        base, data, tmp_path / "stopped", **stopped, resume_from_checkpoint=True
+    )
+    assert without(resumed, TIMED) == without(straight, TIMED)

@@ -1,0 +1,158 @@
+"""Answers generated elsewhere score as those of the evaluation recipe.
+
+Chain: the prompts of a config, answered greedily by transformers from the exported model, scored
+from a batch's output = predictions and summary of ``erjepa_eval``.
+"""
+
+import json
+
+import pytest
+import torch
+from torchtune import config
+from transformers import AutoModelForCausalLM
+
+from erjepa.prompts import CHAT, COMPLETIONS, main
+from erjepa.tasks.score import main as score
+from tests.recipes.harness import train
+from tests.recipes.test_evaluation import evaluate, predictions, tiny
+
+TOKENS = 12
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run of the demo's model; its config's arguments, summary, predictions."""
+    folder = tmp_path_factory.mktemp("run")
+    keys = [f"max_new_tokens={TOKENS}", "dtype=fp32", "stop.steps=4"]
+    cfg = tiny(folder, *keys)
+    train(cfg)
+    # Scored from the merged weights in float32, which are those of the run.
+    summary = evaluate(cfg)
+    arguments = [f"output_dir={folder}", "eval_dataset.size=40", *keys]
+    (name,) = (p.name for p in folder.glob("epoch_0*"))
+    return folder / name, cfg, arguments, summary, predictions(folder, name)
+
+
+def write_prompts(run, folder, *arguments):
+    main(["tiny_synth", *run[2], "--output", str(folder / "prompts.jsonl"), *arguments])
+    return read(folder / "prompts.jsonl"), read(folder / "prompts.targets.jsonl")
+
+
+def batch_line(request, text, finished, *, chat):
+    """What vLLM's run-batch answers."""
+    reason = "stop" if finished else "length"
+    answer = (
+        {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+    )
+    body = {"choices": [{"index": 0, **answer, "finish_reason": reason}]}
+    response = {"status_code": 200, "request_id": "r", "body": body}
+    return {
+        **{"id": "vllm-1", "custom_id": request["custom_id"], "response": response},
+        "error": None,
+    }
+
+
+def answered(run, requests, *, chat):
+    """Lines of a batch's output, by transformers from the exported model, last one first."""
+    checkpoint, cfg, *_ = run
+    tokenizer = config.instantiate(cfg.tokenizer)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    lines = []
+    for request in requests:
+        body = request["body"]
+        assert body["temperature"] == 0
+        new = model.generate(
+            torch.tensor([body["prompt"]]),
+            max_new_tokens=body["max_tokens"],
+            do_sample=False,
+            eos_token_id=body["stop_token_ids"],
+            pad_token_id=0,
+        )[0, len(body["prompt"]) :].tolist()
+        finished = new[-1] in body["stop_token_ids"]
+        text = tokenizer.decode(new[:-1] if finished else new)
+        lines.append(batch_line(request, text, finished, chat=chat))
+    return lines[::-1]
+
+
+def write(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return str(path)
+
+
+def test_round_trip(run, tmp_path, capsys):
+    requests, targets = write_prompts(run, tmp_path, "--url", COMPLETIONS)
+    assert [r["url"] for r in requests] == [COMPLETIONS] * 40
+    assert [r["body"]["prompt"] for r in requests] == [
+        t["prompt_token_ids"] for t in targets
+    ]
+    asked = str(tmp_path / "prompts.targets.jsonl")
+    for chat in (False, True):
+        lines = answered(run, requests, chat=chat)
+        file = write(tmp_path / "answers.jsonl", lines)
+        folder = tmp_path / f"scored_{chat}"
+        score(["nl_rx", file, "--targets", asked, "--output", str(folder)])
+        mine, ours = read(folder / "predictions.jsonl"), run[4]
+        assert mine == [{k: v for k, v in p.items() if k != "tokens"} for p in ours]
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary == {key: run[3][key] for key in summary}
+    assert len({p["output"] for p in ours}) > 5
+
+
+def test_a_chat_is_that_of_training(run, tmp_path, capsys):
+    requests, targets = write_prompts(run, tmp_path, "--model", "merged")
+    assert {r["url"] for r in requests} == {CHAT}
+    assert {r["body"]["model"] for r in requests} == {"merged"}
+    roles = [m["role"] for m in requests[0]["body"]["messages"]]
+    assert roles[-1] == "user" and "assistant" not in roles
+    assert requests[3]["body"]["messages"][-1]["content"] == targets[3]["prompt"]
+    assert "40 prompts in" in capsys.readouterr().out
+
+
+def test_validation_pairs(run, tmp_path):
+    keys = ["eval_split=validation", "validation.size=8", "dataset.size=64"]
+    requests, targets = write_prompts(run, tmp_path, *keys)
+    assert len(requests) == len(targets) == 8
+    ids = [int(r["custom_id"]) for r in requests]
+    assert ids == sorted(ids) and ids != list(range(8))
+
+
+def test_a_folder_that_asks_otherwise_is_refused(run, tmp_path, capsys):
+    """The demo's export has no chat template; one that differs is shown."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    plain = Tokenizer(models.WordLevel({"[UNK]": 0, "hi": 1}, unk_token="[UNK]"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="[UNK]")
+    for template, expected in (
+        (None, "has no chat template"),
+        ("hi {{ messages[0]['content'] }}", "asks otherwise than training did"),
+    ):
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(tmp_path / "other")
+        with pytest.raises(SystemExit):
+            write_prompts(run, tmp_path, "--check", str(tmp_path / "other"))
+        assert expected in capsys.readouterr().err
+        assert not (tmp_path / "prompts.jsonl").exists()
+
+
+def test_answers_that_cannot_be_scored(run, tmp_path, capsys):
+    requests, _ = write_prompts(run, tmp_path)
+    asked = ["--targets", str(tmp_path / "prompts.targets.jsonl")]
+    good = [batch_line(r, "x", True, chat=True) for r in requests]
+    failed = {**good[2], "response": {"status_code": 400}, "error": "too long"}
+    strange = {**good[2], "custom_id": "900"}
+    for lines, arguments, expected in (
+        (good, [], "is the output of a batch and has no targets"),
+        (good[:-2], asked, "2 of 40 prompts have no answer, first custom_id '38'"),
+        ([*good[:2], failed], asked, "answers.jsonl:3: the request failed (too long)"),
+        ([*good, good[5]], asked, "answers.jsonl:41: custom_id '5' is answered twice"),
+        ([*good[:2], strange], asked, "answers.jsonl:3: custom_id '900' is not in"),
+    ):
+        with pytest.raises(SystemExit):
+            score(["nl_rx", write(tmp_path / "answers.jsonl", lines), *arguments])
+        assert expected in capsys.readouterr().err
