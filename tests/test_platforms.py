@@ -56,6 +56,7 @@ def test_processes_that_pack_may_be_spawned(base, data, tokenizer, monkeypatch):
         cfg,
         tokenizer,
         views=cfg.views,
+        replay_views=cfg.views,
         num_predictor_tokens=1,
         vocab_size=10**6,
         trim=True,

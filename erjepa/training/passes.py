@@ -142,9 +142,8 @@ def gather_pass(
     views = [output.views for output in outputs]
     all_views = gathered(views) if has_views else torch.cat(views)
     source, predicted, target = unstack_views(all_views)
-    lm, labels = gathered(
-        [torch.stack([output.lm, output.labels], dim=1) for output in outputs]
-    ).unbind(dim=1)
+    losses = [torch.stack([output.lm, output.labels], dim=1) for output in outputs]
+    lm, labels = gathered(losses).T.contiguous()
     return PassResult(
         example_ids=gathered([output.example_ids for output in outputs]),
         loss=all_reduce_sum(torch.stack([output.loss for output in outputs]).sum()),

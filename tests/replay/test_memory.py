@@ -244,8 +244,8 @@ def write_args(memory, **changes):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"scores": torch.tensor([0.5, torch.nan])}, "JEPA errors must be finite"),
-        ({"scores": torch.tensor([0.5])}, r"JEPA errors must have shape \[2\]"),
+        ({"scores": torch.tensor([0.5, torch.nan])}, "errors must be finite"),
+        ({"scores": torch.tensor([0.5])}, r"errors must have shape \[2\]"),
         ({"example_ids": torch.tensor([1])}, r"example_ids must have shape \[2\]"),
         (
             {"segments": [([1], [2]), ([3],)]},
@@ -277,9 +277,9 @@ def test_refused_refreshes():
     write(memory, (10, 0.5))
     with pytest.raises(ValueError, match=r"refresh takes slots below 1, got \[1\]"):
         memory.refresh([1], torch.tensor([0.5]))
-    with pytest.raises(ValueError, match="JEPA errors must be finite"):
+    with pytest.raises(ValueError, match="errors must be finite"):
         memory.refresh([0], torch.tensor([torch.inf]))
-    with pytest.raises(ValueError, match=r"JEPA errors must have shape \[1\]"):
+    with pytest.raises(ValueError, match=r"errors must have shape \[1\]"):
         memory.refresh([0], torch.tensor([0.5, 0.5]))
     assert memory.replay_counts.tolist() == [0]
 

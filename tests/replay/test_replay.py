@@ -236,7 +236,7 @@ def test_takes_over_the_randomness_of_another_seed():
     [
         (
             {"weight": -1.0},
-            "replay.weight must be a finite number of at least 0, got -1",
+            "replay.weight must be a finite number of at least 0, or auto, got -1",
         ),
         ({"weight": float("inf")}, "replay.weight must be .* got inf"),
         ({"weight": True}, "replay.weight must be .* got True"),
@@ -263,12 +263,30 @@ def test_takes_over_the_randomness_of_another_seed():
         ({"mix": 1.5}, "replay.mix must lie between 0 and 1, got 1.5"),
         ({"retention": "age"}, "replay.retention must be one of score, .* got 'age'"),
         ({"reserve": 1.0}, "replay.reserve must be at least 0 and below 1, got 1.0"),
-        ({"score_update_rate": 0}, "replay.score_update_rate must lie between 0 and 1"),
-        ({"score_update_rate": 1.0}, "replay.score_update_rate must lie .* got 1.0"),
-        ({"score_update_rate": "a"}, "replay.score_update_rate must lie .* got 'a'"),
+        (
+            {"score_update_rate": 0},
+            "replay.score_update_rate must be above 0 and at most",
+        ),
+        ({"score_update_rate": 1.1}, "replay.score_update_rate must be .* got 1.1"),
+        ({"score_update_rate": "a"}, "replay.score_update_rate must be .* got 'a'"),
+        ({"score": "loss"}, "replay.score must be one of jepa, lm, got 'loss'"),
+        ({"views": 1}, "replay.views must be True or False, got 1"),
+        ({"views": False}, "no JEPA error to score by; set replay.score=lm"),
+        ({"address": "none"}, "keeps nothing that replay.selection=content could"),
+        (
+            {"priority_exponent": -1},
+            "replay.priority_exponent must be .* got -1; 0 draws",
+        ),
+        ({"weight": "adaptive"}, "replay.weight must be .* or auto, got 'adaptive'"),
+        ({"weight_min": 0}, "replay.weight_min must be a finite number above 0, got 0"),
+        ({"weight_max": "inf"}, "replay.weight_max must be a finite number above 0"),
+        (
+            {"weight_min": 5},
+            r"replay.weight_min must be at most replay.weight_max \(4.0",
+        ),
         (
             {"address": "hash"},
-            "replay.address must be one of sparse, dense, got 'hash'",
+            "replay.address must be one of sparse, dense, none, got 'hash'",
         ),
         ({"address_dim": 0}, "replay.address_dim must be at least 1, got 0"),
         ({"address_top_k": 0}, "replay.address_top_k must be at least 1, got 0"),

@@ -1,0 +1,167 @@
+"""Replay that is scored by token loss, and a weight that adapts to it.
+
+Chain: scores = cross-entropy a label of one forward pass of the pair alone; without a view to
+read, a step has SFT's tokens; ranks and resuming change nothing; beta is that of its equation.
+"""
+
+import functools
+import math
+
+import pytest
+import torch
+
+from erjepa.checkpoints.memory_file import find_memory
+from erjepa.datasets import Pair
+from erjepa.memory.__main__ import main as read_memory
+from erjepa.objective.decoder import PackedDecoder
+from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
+from tests.recipes.harness import (
+    kill_at_call,
+    make_config,
+    overrides_for,
+    read_metrics,
+    train,
+    train_and_kill,
+)
+from tests.recipes.test_invariance import memory_of
+from tests.recipes.test_resume import assert_same, deterministic, state
+from tests.reference.three_forwards import reference_loss
+from tests.replay.test_weight import ReplayWeight
+
+LM = {
+    **{"replay__score": "lm", "replay__selection": "prioritized"},
+    **{"loss__jepa_weight": 0, "replay__capacity": 30, "replay__budget": 6},
+}
+
+
+def run(base, data, output_dir, ranks=1, inspect=None, **overrides):
+    settings = {"batch_size": 8 // ranks, "stop__steps": 4, **LM, **overrides}
+    cfg = make_config(overrides_for(base, data, output_dir, **settings))
+    return train(cfg, ranks, inspect)[0]
+
+
+def views_seen(monkeypatch):
+    """Of each forward pass: pairs, tokens, and pairs with views."""
+    seen, forward = [], PackedDecoder.forward
+
+    def noted(self, batch):
+        seen.append((batch.num_pairs, batch.num_tokens, batch.source_pos.numel()))
+        return forward(self, batch)
+
+    monkeypatch.setattr(PackedDecoder, "forward", noted)
+    return seen
+
+
+def token_loss(decoder, pair):
+    """Cross-entropy a label of one pair, in a forward pass of its own."""
+    with torch.no_grad():
+        options = {"views": "none", "predictor_ids": [], "predictor_rows": []}
+        return reference_loss(decoder, [pair], **options)[1].item()
+
+
+def test_scores_are_those_of_the_pairs_and_no_view_is_computed(
+    base, data, tmp_path, monkeypatch
+):
+    """With a rate of learning of 0, so that the model at the end is that of every step."""
+    seen = views_seen(monkeypatch)
+
+    def found(recipe):
+        decoder, memory = recipe._model.decoder.eval(), recipe._replay.memory
+        pairs = [Pair(0, *cut) for cut in memory.segments(range(len(memory)))]
+        scores = memory.scores.tolist(), memory.replay_counts.tolist()
+        return [token_loss(decoder, pair) for pair in pairs], scores, list(seen)
+
+    settings = {"optimizer__lr": 0.0, "log_example_errors": True, "stop__steps": 3}
+    expected, (scores, counts), seen = run(base, data, tmp_path, 1, found, **settings)
+    assert scores == pytest.approx(expected, rel=1e-5) and max(counts) > 0
+    assert len(set(scores)) == len(scores) == 24
+    assert all(views == 0 for _, _, views in seen)
+    metrics = read_metrics(tmp_path)
+    assert metrics[-1]["replayed"] == 6 and "jepa_loss" not in metrics[-1]
+    assert metrics[-1]["replay_lm_loss"] > 0 == metrics[-1]["replay_jepa_loss"]
+    # No addresses: what reads the memory does without them.
+    assert not find_memory(tmp_path, "run").has_addresses
+    read_memory([str(tmp_path)])
+    with pytest.raises(SystemExit):
+        read_memory([str(tmp_path), "--neighbors", "0"])
+
+
+@pytest.mark.parametrize(
+    ("more", "new", "replayed"),
+    [
+        ({"replay__selection": "content"}, 8, 0),
+        ({"loss__jepa_weight": 1.0, "replay__views": False}, 8, 0),
+        ({"loss__jepa_weight": 1.0}, 8, 6),
+        ({"replay__score": "jepa"}, 8, 6),
+    ],
+)
+def test_views_where_something_reads_them(
+    base, data, tmp_path, monkeypatch, more, new, replayed
+):
+    seen = views_seen(monkeypatch)
+    more = {"stop__steps": 2, **more}
+    passes = run(base, data, tmp_path, 1, lambda recipe: list(seen), **more)
+    assert [(pairs, views) for pairs, _, views in passes] == [
+        *((8, new), (0, 0), (8, new), (6, replayed)),
+    ]
+    assert math.isfinite(read_metrics(tmp_path)[-1]["replay_jepa_loss"])
+    assert find_memory(tmp_path, "run").has_addresses
+
+
+def test_a_step_costs_the_tokens_of_sft(base, data, tmp_path, monkeypatch):
+    seen = views_seen(monkeypatch)
+    take = functools.partial(run, base, data, inspect=lambda recipe: list(seen))
+    uniform = {"replay__budget": "null", "replay__selection": "uniform"}
+    passes = take(tmp_path / "lm", **uniform)
+    sft = take(tmp_path / "sft", replay__weight=0)
+    assert passes[0::2] == sft  # the new pairs
+    per_pair = sum(tokens for _, tokens, _ in sft) / sum(n for n, _, _ in sft)
+    replay = passes[3::2]
+    for pairs, tokens, _ in replay:
+        assert pairs == 8 and tokens / pairs < 1.25 * per_pair
+
+
+@pytest.mark.parametrize("weight", [1.0, "auto"])
+def test_ranks_and_kills_change_nothing(base, data, tmp_path, weight):
+    settings = {"replay__weight": weight, "stop__steps": 6}
+    one = run(base, data, tmp_path / "one", 1, memory_of, **settings)
+    two = run(base, data, tmp_path / "two", 2, memory_of, **settings)
+    assert torch.equal(one["ids"], two["ids"])
+    assert torch.equal(one["counts"], two["counts"])
+    torch.testing.assert_close(one["scores"], two["scores"], rtol=1e-4, atol=1e-6)
+    names = {"loss", "grad_norm", "lm_loss", "replay_lm_loss", "replayed"}
+    names |= {"replay_weight"} if weight == "auto" else set()
+    for mine, theirs in zip(
+        *(read_metrics(tmp_path / n) for n in ("one", "two")), strict=True
+    ):
+        assert ("replay_weight" in mine) == (weight == "auto")
+        for name in names:
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-4), name
+    if weight == "auto":
+        weights = ReplayWeight("auto", 0.25, 4.0)
+        for metrics in read_metrics(tmp_path / "one"):
+            assert metrics["replay_weight"] == pytest.approx(weights.value, rel=1e-5)
+            total = metrics["lm_loss"]
+            if metrics["replayed"]:
+                total += metrics["replay_weight"] * metrics["replay_lm_loss"]
+                weights.update(metrics["lm_loss"], metrics["replay_lm_loss"])
+            assert metrics["loss"] == pytest.approx(total, rel=1e-5)
+        assert weights.value not in (1.0, 0.25, 4.0)
+
+    killed = {**LM, **settings, "save_every_n_steps": 2, "batch_size": 8}
+    part = tmp_path / "part"
+    arm = functools.partial(kill_at_call, Recipe, "_train_step", 5)
+    train_and_kill(make_config(overrides_for(base, data, part, **killed)), 1, arm)
+    killed["resume_from_checkpoint"] = True
+    (mine,) = train(make_config(overrides_for(base, data, part, **killed)), 1, state)
+    whole = run(base, data, tmp_path / "whole", 1, state, **settings)
+    assert_same(mine, whole)
+    ours, theirs = (deterministic(read_metrics(p)) for p in (part, tmp_path / "whole"))
+    assert ours == theirs
+
+
+def test_a_memory_of_other_scores_is_not_carried_on(base, data, tmp_path):
+    run(base, data, tmp_path / "jepa", replay__score="jepa", stop__steps=2)
+    first = {"replay__init_from": tmp_path / "jepa"}
+    with pytest.raises(ValueError, match="scores by replay.score=jepa, this run by lm"):
+        run(base, data, tmp_path / "lm", **first)

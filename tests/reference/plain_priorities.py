@@ -1,0 +1,16 @@
+"""Prioritized selection as it is said: draw one, put it aside, draw the next."""
+
+import itertools
+
+
+def chances_of_lists(scores: list[float], exponent: float, count: int) -> dict:
+    """Every list of ``count`` distinct slots that may be drawn, to its probability."""
+    weights = [score**exponent for score in scores]
+    chances = {}
+    for drawn in itertools.permutations(range(len(scores)), count):
+        chance, left = 1.0, sum(weights)
+        for slot in drawn:
+            chance *= weights[slot] / left
+            left -= weights[slot]
+        chances[drawn] = chance
+    return chances

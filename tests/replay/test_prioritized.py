@@ -1,0 +1,58 @@
+"""Prioritized selection draws what drawing one after the other does."""
+
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from erjepa.replay.selection import needs_addresses, prioritized, resolve_selection
+from tests.reference.plain_priorities import chances_of_lists
+from tests.replay.test_selection import memory_of, select
+
+SCORES = [0.5, 1.0, 4.0, 2.0]
+DRAWS = 4000
+
+
+def drawn(scores, exponent, **settings):
+    memory = memory_of(*((i, 0, score) for i, score in enumerate(scores)))
+    policy = partial(prioritized, exponent=exponent)
+    return lambda seed: select(policy, memory, seed=seed, **settings)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.6, 2.0])
+def test_lists_come_as_often_as_they_should(exponent):
+    policy = drawn(SCORES, exponent, budget=2)
+    found = Counter(tuple(policy(seed)) for seed in range(DRAWS))
+    expected = chances_of_lists(SCORES, exponent, 2)
+    assert found.keys() <= expected.keys()
+    # Of a chi-squared with 11 degrees of freedom all but a ten-thousandth.
+    apart = sum(
+        (found[one] - DRAWS * chance) ** 2 / (DRAWS * chance)
+        for one, chance in expected.items()
+    )
+    assert apart < 37.4
+
+
+def test_fewer_than_the_budget_are_drawn_again():
+    policy = drawn([1.0, 3.0, 9.0], 1.0, budget=5, current=[2])
+    found = Counter(slot for seed in range(1000) for slot in policy(seed))
+    assert sum(found.values()) == 5000 and found[2] == 0
+    assert found[1] / 5000 == pytest.approx(0.75, abs=0.025)
+
+
+def test_edges():
+    assert drawn([1.0, 2.0], 1.0, current=[0, 1])(0) == []
+    policy = drawn(SCORES, 0.6, budget=3)
+    assert policy(5) == policy(5) != policy(6)
+    # A score of nothing comes last, and is no error.
+    zero = drawn([0.0, -1e-8, 1.0, 1.0], 0.6, budget=4)
+    assert all(sorted(zero(seed)[:2]) == [2, 3] for seed in range(50))
+    assert drawn(SCORES, 200.0, budget=4)(0) == [2, 3, 1, 0]
+
+
+def test_the_exponent_is_that_of_the_key():
+    policy = resolve_selection("prioritized", priority_exponent=200.0)
+    memory = memory_of(*((i, 0, score) for i, score in enumerate(SCORES)))
+    assert select(policy, memory, budget=4) == [2, 3, 1, 0]
+    assert not any(map(needs_addresses, ("prioritized", "uniform", "hard")))
+    assert all(map(needs_addresses, ("content", "mixed", "my.selection")))
