@@ -32,7 +32,7 @@ from erjepa.report.build import SECTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
-STUDY = sorted(ROOT.glob("docs/*/README.md"))
+STUDY = sorted(set(ROOT.glob("docs/**/README.md")) - set(PAGES))
 LANGUAGES = {"bash", "json", "python", "sh", "text", "yaml"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 QUICK_MODULES = (

@@ -1,5 +1,6 @@
 """The section on sequences of datasets: what is kept, and what is carried over."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -25,6 +26,8 @@ def continual(results: Results, methods: list[str]) -> Parts:
         raise Unavailable("the datasets are no sequence (key `continual`)")
     names, last = results.datasets, results.datasets[-1]
     rows = results.of(None, methods).drop_duplicates(["cell", "dataset"], keep="last")
+    for column, order in (("stage", names), ("method", methods)):
+        rows = rows.sort_values(column, key=_places(order), kind="stable")
     wide = pivot(rows, [*_RUN, "stage"], "dataset", "accuracy").reindex(columns=names)
     ends = wide.xs(last, level="stage")
     note = results.note(ends.reset_index(), methods)
@@ -37,14 +40,15 @@ def continual(results: Results, methods: list[str]) -> Parts:
     curves = curves.assign(stage=curves.stage.map(names.index) + 1)
     for name, panel in zip(names, panels, strict=True):
         own = curves[curves.dataset == name]
-        draw_curves(panel, own, "stage", "accuracy", sequences)
+        how = {"err_style": "bars"}
+        draw_curves(panel, own, "stage", "accuracy", sequences, **how)
         if ceiling is not None:
             panel.axhline(ceiling[name], color="#808080", linewidth=1, linestyle=":")
         panel.set(title=f"on {name}", xlabel="after", ylabel=PERCENT)
         panel.set_xticks(range(1, len(names) + 1), names)
     dotted = "" if ceiling is None else f"; dotted: {joint}, on all datasets at once"
     yield Figure(
-        "Accuracy on each dataset after each stage of the sequence: means, bands of one "
+        "Accuracy on each dataset after each stage of the sequence: means, and one "
         f"sample standard deviation{dotted}. {note}",
         picture,
         columns=min(3, len(names)),
@@ -82,6 +86,11 @@ def continual(results: Results, methods: list[str]) -> Parts:
         spread(columns, {"Method": "method"}),
         name="measures",
     )
+
+
+def _places(order: list[str]) -> Callable[[pd.Series], pd.Series]:
+    """Key that sorts names as a list has them."""
+    return lambda names: names.map(order.index)
 
 
 def _mean(ends: pd.DataFrame, method: str | None) -> pd.Series | None:

@@ -138,3 +138,30 @@ def test_killed_ten_times(base, data, tmp_path):
     for line in lines(whole):
         mine, expected = (f / "out" / line["predictions"] for f in (killed, whole))
         assert mine.read_bytes() == expected.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_sequence_carries_weights_and_memory_on(base, data, tmp_path, capsys):
+    """Each run but the first starts from the weights and the memory of the one before."""
+    methods = {"Uniform": {"replay.selection": "uniform"}}
+    datasets = dict.fromkeys(["first", "second"], "llama3_2_1b_synth")
+    keys = {"datasets": datasets, "continual": True, "budgets": [0.5e9]}
+    path = write_experiment(tmp_path, base, data, methods, match="flops", **keys)
+    assert main(["run", str(path)]) == 0, capsys.readouterr().out
+    places = [(line["stage"], line["dataset"]) for line in results(tmp_path)]
+    assert places == [(stage, on) for stage in datasets for on in datasets]
+    cells = tmp_path / "out" / "cells"
+    end = cells / "first" / "uniform" / "seed_1" / "flops_0"
+    started = cells / "second" / "uniform" / "seed_1"
+    log = (started / "run.log").read_text()
+    assert f"Starting from the trained weights of {end}." in log
+    inherited = [
+        json.loads((folder / "memory" / "memory.json").read_text())["inherited"]
+        for folder in (end, started / "flops_0")
+    ]
+    assert inherited == [0, 1]
+    # Both are scored on the same pairs, so on either dataset alike.
+    accuracy = [line["accuracy"] for line in results(tmp_path)]
+    assert accuracy[0] == accuracy[1] and accuracy[2] == accuracy[3]
+    first_step = read_metrics(started)[0]
+    assert first_step["replayed"] > 0, "the memory is not empty at the start"

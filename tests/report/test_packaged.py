@@ -16,7 +16,17 @@ from tests.report.fake_output import write_output
 from tests.slow import some_of
 
 PACKAGED = erjepa.configs.config_names("experiments")
-STUDY = Path(__file__).parents[2] / "docs" / "tiny_matched_compute"
+DOCS = Path(__file__).parents[2] / "docs"
+# Experiment -> folder of its committed results, sections that need no predictions, and how
+# many tables these have.
+STUDIES = {
+    "tiny_matched_compute": (
+        DOCS / "tiny_matched_compute",
+        ["matched_compute", "significance", "drops", "cost"],
+        5,
+    ),
+    "tiny_continual": (DOCS / "results" / "tiny_continual", ["continual"], 2),
+}
 
 
 def task_of(dataset):
@@ -25,7 +35,7 @@ def task_of(dataset):
     return builder.removesuffix("_dataset").removeprefix("synthetic_")
 
 
-QUICK = "main", "matched_compute", "stop_token", "tune_weights"
+QUICK = "main", "matched_compute", "stop_token", "tune_weights", "continual"
 
 
 @pytest.mark.parametrize("name", some_of(PACKAGED, QUICK))
@@ -48,17 +58,15 @@ def test_every_section_is_made(name, tmp_path):
     assert re.findall("<h2>(.*?)</h2>", text)[1:-3] == list(map(escape, titles))
 
 
-def test_the_committed_study(tmp_path):
-    """Its tables are those of its results; the others need the predictions."""
-    lines = (STUDY / "results.jsonl").read_text().splitlines()
-    budgets = sorted({json.loads(line)["budget"] for line in lines})
-    report = ["matched_compute", "significance", "drops", "cost"]
-    config = load_experiment("tiny_matched_compute").as_dict()
-    config |= {"budgets": budgets, "report": report}
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_committed_studies(name, tmp_path):
+    """Their tables are those of their results; the others need the predictions."""
+    study, report, count = STUDIES[name]
+    config = {**load_experiment(name).as_dict(), "report": report}
     (tmp_path / "experiment.json").write_text(json.dumps({"config": config}))
-    shutil.copy(STUDY / "results.jsonl", tmp_path)
+    shutil.copy(study / "results.jsonl", tmp_path)
     tables = build_report(tmp_path).parent / "tables"
     made = sorted(path for path in tables.iterdir() if path.suffix != ".tex")
-    assert len(made) == 2 * 5
+    assert len(made) == 2 * count
     for path in made:
-        assert path.read_text() == (STUDY / "tables" / path.name).read_text(), path.name
+        assert path.read_text() == (study / "tables" / path.name).read_text(), path.name
