@@ -1,5 +1,6 @@
 """The objective of LLM-JEPA on a set of pairs; ER-JEPA applies it to new and replayed pairs."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -111,12 +112,13 @@ class JEPALoss(nn.Module):
         self.jepa_weight = jepa_weight
         self.direction = direction
         self.jepa_every = jepa_every
-        self._distance = {
+        distances: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
             "cosine": cosine_distance,
             "l2": l2_distance,
             "mse": mse_distance,
             "infonce": partial(infonce_distance, temperature=temperature),
-        }[distance]
+        }
+        self._distance = distances[distance]
         self.is_contrastive = distance == "infonce"
         self._sigreg_weight = sigreg_weight
         self._sigreg_slices = sigreg_slices

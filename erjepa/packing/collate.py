@@ -221,7 +221,9 @@ class PairCollator:
         label_pos, label_logit = np.unique(
             np.concatenate(predicting), return_inverse=True
         )
-        predicted, target = ([readouts[name] for name in side] for side in sides)
+        read_predicted, read_target = (
+            [readouts[name] for name in side] for side in sides
+        )
         return PackedBatch(
             tokens=_int64(tokens).view(-1, row_length),
             input_pos=_int64(input_pos).view(-1, row_length),
@@ -231,8 +233,8 @@ class PairCollator:
             label_logit=_int64(label_logit),
             label_pair=_int64(np.repeat(np.arange(len(order)), num_labels)),
             source_pos=_int64(readouts["source"]),
-            predicted_pos=_int64(predicted),
-            target_pos=_int64(target),
+            predicted_pos=_int64(read_predicted),
+            target_pos=_int64(read_target),
             steps=_int64(steps).view(-1, 2, STEPS, 2),
             predictor_pos=_int64(predictor_pos),
             predictor_index=_int64(predictor_index),

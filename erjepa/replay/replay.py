@@ -84,7 +84,7 @@ class EpisodicReplay:
         embed_dim: int,
         seed: int,
         device: torch.device | str = "cpu",
-        weight: float | str = 1.0,
+        weight: float | Literal["auto"] = 1.0,
         weight_min: float = 0.25,
         weight_max: float = 4.0,
         budget: int | None = None,

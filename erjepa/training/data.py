@@ -248,8 +248,10 @@ def training_pairs(
     loader: DataLoader[Pair] = DataLoader(
         # Of the pairs alone, which processes that are spawned can be given too.
         StepSubset(cast(Dataset[Pair], dataset.pairs), train),
-        batch_sampler=NumberedSteps(sampler),
-        collate_fn=StepPacker(collator, cfg.gradient_accumulation_steps, jepa_every),
+        batch_sampler=NumberedSteps(sampler),  # type: ignore[arg-type]
+        collate_fn=StepPacker(  # type: ignore[arg-type]
+            collator, cfg.gradient_accumulation_steps, jepa_every
+        ),
         num_workers=cfg.num_workers,
         worker_init_fn=leave_signals_to_parent,
         pin_memory=pin_memory,

@@ -331,6 +331,7 @@ class RunMemory:
             order = torch.cat([batch.order for batch in batches]).argsort()
             mine = torch.cat(source)[order.to(self._device)]
             embeddings = gather_interleaved(mine, len(pairs))
+            assert memory.address_table is not None  # who calls has looked
             at = torch.arange(slots.start, slots.stop, device=memory.device)
             memory.address_table.put(at, memory.address_table.encode(embeddings))
         model.train(was_training)
