@@ -1,7 +1,6 @@
 import sys
 import time
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,7 +24,7 @@ from erjepa.training.data import (
 from erjepa.training.device import run_device
 from erjepa.training.distributed import process_group
 from erjepa.training.finite import require_finite
-from erjepa.training.metrics import MetricsLog, step_metrics
+from erjepa.training.metrics import MetricsLog, StepMetrics
 from erjepa.training.model import activation_offloading, build_model, set_up_model
 from erjepa.training.passes import Passes, PassResult, StepTotals
 from erjepa.training.progress import RunProgress
@@ -73,7 +72,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._trainable_dtype = training.get_dtype(
             cfg.trainable_dtype or cfg.dtype, device=self._device
         )
-        self._world_size, self._rank = utils.get_world_size_and_rank()
+        _, self._rank = utils.get_world_size_and_rank()
         self._seed = training.set_seed(
             seed=cfg.seed, debug_mode=cfg.cudnn_deterministic_mode
         )
@@ -82,7 +81,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._batch_size = cfg.batch_size
         self._save_every_n_steps = cfg.save_every_n_steps
         self._eval_every_n_steps = cfg.eval_every_n_steps
-        self._log_collapse = cfg.log_collapse
         self._probe_every_n_steps = cfg.log_replay_gradients_every_n_steps
         clip_grad_norm = cfg.clip_grad_norm
         self._clip_grad_norm = float(
@@ -193,6 +191,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._optimizer,
             num_training_steps=cfg.epochs * steps_per_epoch,
         )
+        self._step_metrics = StepMetrics(
+            cfg, self._run, self._memory, self._optimizer, self._collator
+        )
         profiler = cfg.profiler or DictConfig({"enabled": False})
         profiler["_component_"] = "torchtune.training.setup_torch_profiler"
         self._profiler, _ = config.instantiate(profiler)
@@ -271,7 +272,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._replay.adapt_weight(draw, new.token_loss, replayed.token_loss)
             self._memory.log_errors(self._run.steps + 1, new, draw, replayed)
 
-        metrics = self._metrics(new, new_totals, replayed, replay_totals, grad_norm)
+        metrics = self._step_metrics(
+            new, new_totals, replayed, replay_totals, grad_norm
+        )
         return metrics if probe is None else {**metrics, **probe.metrics}
 
     def _is_time_to_probe(self) -> bool:
@@ -349,38 +352,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         if self._validation is None or not self._run.is_time(self._eval_every_n_steps):
             return {}
         return self._validation(self._model)
-
-    def _metrics(
-        self,
-        new: PassResult,
-        new_totals: StepTotals,
-        replayed: PassResult | None,
-        replay_totals: StepTotals,
-        grad_norm: float,
-    ) -> dict[str, Any]:
-        """What is logged of a step, which counts towards the run from here on."""
-        metrics = step_metrics(
-            new,
-            new_totals,
-            replayed,
-            replay_totals,
-            adapts_weight=self._replay is not None and self._replay.adapts_weight,
-            log_collapse=self._log_collapse,
-            world_size=self._world_size,
-        )
-        self._run.count(
-            tokens=new_totals.tokens + replay_totals.tokens,
-            flops=metrics["step_flops"],
-        )
-        return {
-            **metrics,
-            **self._memory.metrics_by_origin(new, replayed, self._collator),
-            "memory_size": 0 if self._replay is None else len(self._replay),
-            "lr": self._optimizer.param_groups[0]["lr"],
-            "grad_norm": grad_norm,
-            "total_flops": self._run.totals["flops"],
-            "total_tokens": self._run.totals["tokens"],
-        }
 
     # ------------------------------------------------------------- checkpoints
 

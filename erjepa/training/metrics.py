@@ -10,8 +10,10 @@ from torchtune import config, training, utils
 from tqdm import tqdm
 
 from erjepa.objective import rankme, retrieval_at_1
+from erjepa.packing import PairCollator
 from erjepa.training.passes import PassResult, StepTotals
 from erjepa.training.progress import RunProgress
+from erjepa.training.run_memory import RunMemory
 
 log = utils.get_logger("INFO")
 
@@ -19,57 +21,92 @@ log = utils.get_logger("INFO")
 _RATES = ("tokens_per_second_per_gpu", "pairs_per_second")
 
 
-def step_metrics(
-    new: PassResult,
-    new_totals: StepTotals,
-    replayed: PassResult | None,
-    replay_totals: StepTotals,
-    *,
-    adapts_weight: bool,
-    log_collapse: bool,
-    world_size: int,
-) -> dict[str, Any]:
-    """The objective of a step, its terms, and what the step processed.
+class StepMetrics:
+    """What is logged of each step.
 
     Args:
-        new (PassResult): of the new pairs.
-        new_totals (StepTotals): of the new pairs.
-        replayed (PassResult | None): of the replayed pairs.
-        replay_totals (StepTotals): of the replayed pairs.
-        adapts_weight (bool): whether :math:`\\beta` does, and is logged.
-        log_collapse (bool): whether to measure the rank of the new pairs' embeddings.
-        world_size (int): number of ranks.
-
-    Returns:
-        dict[str, Any]: numbers and scalar tensors by the name they are logged under; rates
-        are amounts until :class:`MetricsLog` divides them by the step's seconds.
+        cfg (DictConfig): config of the run.
+        run (RunProgress): where the run is.
+        memory (RunMemory): of the run, replaying or not.
+        optimizer (torch.optim.Optimizer): of the run.
+        collator (PairCollator): of the new pairs.
     """
-    tokens = new_totals.tokens + replay_totals.tokens
-    metrics = {
-        "loss": new.loss,
-        "lm_loss": new.lm.sum() / max(new_totals.labels, 1),
-        "replay_lm_loss": 0.0,
-        "replay_jepa_loss": 0.0,
-        "replayed": replay_totals.pairs,
-        "tokens_per_second_per_gpu": tokens / world_size,
-        "pairs_per_second": new_totals.pairs,
-        "step_flops": new_totals.flops + replay_totals.flops,
-    }
-    if new_totals.views:
-        metrics["jepa_loss"] = new.jepa.mean()
-        metrics["cosine_paired"] = new.cosine_paired
-        metrics["cosine_shuffled"] = new.cosine_shuffled
-        if log_collapse:
-            metrics["rankme"] = rankme(new.target[0])
-            metrics["retrieval_at_1"] = retrieval_at_1(new.predicted[0], new.target[0])
-    if replayed is not None and adapts_weight:
-        metrics["replay_weight"] = replayed.weight
-    if replayed is not None and replay_totals.pairs:
-        metrics["loss"] = new.loss + replayed.weight * replayed.loss
-        metrics["replay_lm_loss"] = replayed.lm.sum() / replay_totals.labels
-        if replay_totals.views:
-            metrics["replay_jepa_loss"] = replayed.jepa.mean()
-    return metrics
+
+    def __init__(
+        self,
+        cfg: DictConfig,
+        run: RunProgress,
+        memory: RunMemory,
+        optimizer: torch.optim.Optimizer,
+        collator: PairCollator,
+    ) -> None:
+        self._log_collapse = cfg.log_collapse
+        self._run = run
+        self._memory = memory
+        self._optimizer = optimizer
+        self._collator = collator
+        self._world_size = dist.get_world_size()
+
+    def __call__(
+        self,
+        new: PassResult,
+        new_totals: StepTotals,
+        replayed: PassResult | None,
+        replay_totals: StepTotals,
+        grad_norm: float,
+    ) -> dict[str, Any]:
+        """The objective of a step, its terms, and what it processed, which the run counts.
+
+        Args:
+            new (PassResult): of the new pairs.
+            new_totals (StepTotals): of the new pairs.
+            replayed (PassResult | None): of the replayed pairs.
+            replay_totals (StepTotals): of the replayed pairs.
+            grad_norm (float): of the step, before clipping.
+
+        Returns:
+            dict[str, Any]: numbers and scalar tensors by the name they are logged under;
+            rates are amounts until :class:`MetricsLog` divides them by the step's seconds.
+        """
+        replay = self._memory.replay
+        tokens = new_totals.tokens + replay_totals.tokens
+        flops = new_totals.flops + replay_totals.flops
+        self._run.count(tokens=tokens, flops=flops)
+        metrics = {
+            "loss": new.loss,
+            "lm_loss": new.lm.sum() / max(new_totals.labels, 1),
+            "replay_lm_loss": 0.0,
+            "replay_jepa_loss": 0.0,
+            "replayed": replay_totals.pairs,
+            "tokens_per_second_per_gpu": tokens / self._world_size,
+            "pairs_per_second": new_totals.pairs,
+            "step_flops": flops,
+        }
+        if new_totals.views:
+            metrics["jepa_loss"] = new.jepa.mean()
+            metrics["cosine_paired"] = new.cosine_paired
+            metrics["cosine_shuffled"] = new.cosine_shuffled
+            if self._log_collapse:
+                metrics["rankme"] = rankme(new.target[0])
+                metrics["retrieval_at_1"] = retrieval_at_1(
+                    new.predicted[0], new.target[0]
+                )
+        if replayed is not None and replay is not None and replay.adapts_weight:
+            metrics["replay_weight"] = replayed.weight
+        if replayed is not None and replay_totals.pairs:
+            metrics["loss"] = new.loss + replayed.weight * replayed.loss
+            metrics["replay_lm_loss"] = replayed.lm.sum() / replay_totals.labels
+            if replay_totals.views:
+                metrics["replay_jepa_loss"] = replayed.jepa.mean()
+        return {
+            **metrics,
+            **self._memory.metrics_by_origin(new, replayed, self._collator),
+            "memory_size": 0 if replay is None else len(replay),
+            "lr": self._optimizer.param_groups[0]["lr"],
+            "grad_norm": grad_norm,
+            "total_flops": self._run.totals["flops"],
+            "total_tokens": self._run.totals["tokens"],
+        }
 
 
 class MetricsLog:
