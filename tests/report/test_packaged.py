@@ -21,7 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 # many tables these have.
 STUDIES = {
     "tiny_matched_compute": (
-        DOCS / "tiny_matched_compute",
+        DOCS / "results" / "tiny_matched_compute",
         ["matched_compute", "significance", "drops", "cost"],
         5,
     ),
