@@ -313,10 +313,11 @@ def _own_caches() -> Iterator[dict[str, str]]:
 
 
 def _threads(experiment: Experiment) -> str:
-    """Threads of each rank, of the cores that Slurm gave the task."""
+    """Threads of each rank: those asked for, as on one machine, or of the task's cores."""
     cores = len(os.sched_getaffinity(0))
     cores = int(os.environ.get("SLURM_CPUS_PER_TASK", cores))
-    return str(max(1, cores // experiment.nproc_per_node))
+    threads = max(1, cores // experiment.nproc_per_node)
+    return os.environ.get("OMP_NUM_THREADS", str(threads))
 
 
 def _own_job() -> str:

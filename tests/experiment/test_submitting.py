@@ -13,8 +13,10 @@ from erjepa.experiment import attempts, slurm
 from erjepa.experiment.__main__ import main
 from erjepa.experiment.attempts import Claim, last_attempt
 from erjepa.experiment.results import begun
+from erjepa.experiment.running import environments
 from erjepa.utils.jsonl import to_jsonl
 from tests.experiment.harness import results
+from tests.experiment.test_cells import experiment
 from tests.experiment.test_running import EXPECTED, run, summary
 
 COMMANDS = {
@@ -194,6 +196,16 @@ def test_of_many_that_start_at_once_one_runs(tmp_path, monkeypatch):
     assert len(won) == 1
     assert [last_attempt(tmp_path, "cell").job] == won
     assert [p.name for p in (tmp_path / "attempts" / "cell").iterdir()] == ["1.json"]
+
+
+def test_threads_are_those_of_a_local_grid_where_they_are_asked_for(monkeypatch):
+    """Sums depend on them, and results are to be the same bit for bit."""
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    two = experiment(nproc_per_node=2)
+    assert slurm._threads(two) == "3" == environments(two)[0]["OMP_NUM_THREADS"]
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert slurm._threads(two) == "4"
 
 
 def test_results_of_tasks_that_end_at_once(fake, monkeypatch):
