@@ -104,7 +104,10 @@ def of_texts(tokenizer, *, size):
             "model.num_layers=6 model.intermediate_dim=100 dataset.size=9",
             "/models/tiny holds another model than the config's: it lacks layers.4.",
         ),
-        ("loss.jepa_weight=x", "loss.jepa_weight must be a finite number, got 'x'"),
+        (
+            "loss.jepa_weight=x",
+            "loss.jepa_weight must be a finite number of at least 0, got 'x'",
+        ),
         ("model.num_heads=3", "num_heads (3) must be divisible by num_kv_heads (2)"),
         ("optimizer.eps=-1 dataset.size=9", "Invalid epsilon value: -1"),
     ],

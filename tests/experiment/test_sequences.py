@@ -162,6 +162,7 @@ def test_a_stage_waits_for_the_one_before(fake_sequence, monkeypatch):
     assert lines(fake_sequence) == EXPECTED
 
 
+@pytest.mark.slow
 def test_what_follows_a_failed_run_fails(fake_sequence, capsys, monkeypatch):
     monkeypatch.setenv("FAKE_FAILURE", "erjepa_recipe replay/seed_1")
     assert run(fake_sequence) == 1
@@ -175,6 +176,7 @@ def test_what_follows_a_failed_run_fails(fake_sequence, capsys, monkeypatch):
     assert lines(fake_sequence) == EXPECTED
 
 
+@pytest.mark.slow
 def test_a_killed_sequence_goes_on(fake_sequence):
     assert run(fake_sequence) == 0
     expected = sorted(results(fake_sequence), key=str)
@@ -192,6 +194,7 @@ def test_a_killed_sequence_goes_on(fake_sequence):
     assert sorted(results(again), key=str) == expected
 
 
+@pytest.mark.slow
 def test_another_sequence_is_another_experiment(fake_sequence, capsys):
     assert run(fake_sequence) == 0
     path = fake_sequence / "fake.yaml"

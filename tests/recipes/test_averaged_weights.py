@@ -134,6 +134,7 @@ def test_they_change_nothing_else(base, data, tmp_path, unbroken):
         assert all(torch.equal(mine[key], theirs[key]) for key in mine)
 
 
+@pytest.mark.slow
 def test_ranks_average_alike(base, data, tmp_path, unbroken):
     (one,) = train(
         config(base, data, tmp_path, batch_size=8),

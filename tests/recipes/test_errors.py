@@ -43,8 +43,14 @@ def attempt(base, data, tmp_path):
         ({"replay__budget": -1}, r"replay.budget must be at least 1, got -1"),
         ({"replay__weight": -1.0}, r"replay.weight must"),
         ({"replay__selection": "newest"}, r"replay.selection.*content"),
-        ({"loss__jepa_weight": -1.0}, r"loss.jepa_weight must be finite"),
-        ({"views": "both"}, r"views must be one of shared, standalone, got 'both'"),
+        (
+            {"loss__jepa_weight": -1.0},
+            r"loss.jepa_weight must be a finite number of at least 0, got -1",
+        ),
+        (
+            {"views": "both"},
+            r"views must be one of shared, standalone, spans, patches, got 'both'",
+        ),
         ({"num_predictor_tokens": 9}, r"num_predictor_tokens=9, but Llama3Tokenizer"),
         ({"max_seq_len": 60}, r"do not fit max_seq_len=60; the longest, .*jsonl:\d+"),
         ({"batch_size": 0}, r"batch_size must be .* at least 1, got 0"),

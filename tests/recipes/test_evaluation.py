@@ -22,6 +22,7 @@ from tests.recipes.harness import (
     train,
 )
 from tests.reference.three_forwards import hidden_states
+from tests.slow import some_of
 
 
 def evaluate(cfg, world_size=1, dies_at_batch=None):
@@ -205,7 +206,7 @@ def test_base_only_ignores_the_adapter(trained):
     assert base != tuned
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", some_of([1, 2], [2]))
 def test_killed_and_resumed(trained, tmp_path, world_size):
     checkpoint = f"checkpoint_dir={trained / 'epoch_0'}"
     evaluate(tiny(tmp_path / "whole", checkpoint))

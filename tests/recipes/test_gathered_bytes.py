@@ -8,7 +8,7 @@ from tests.recipes.harness import make_config, overrides_for, train
 
 
 def test_a_step_gathers_three_embeddings_of_a_pair(base, data, tmp_path, monkeypatch):
-    """The figures of docs/several_gpus.md: 12 H + 12 bytes a pair, new or replayed."""
+    """The figures of docs/several_gpus.md: 12 H + 16 bytes a pair, new or replayed."""
     received = []
 
     def all_gather(tensors, tensor, *more):
@@ -20,6 +20,6 @@ def test_a_step_gathers_three_embeddings_of_a_pair(base, data, tmp_path, monkeyp
     overrides = overrides_for(base, data, tmp_path, batch_size=4, stop__steps=2)
     overrides.append("replay.selection=uniform")
     counted = train(make_config(overrides), 2, lambda recipe: list(received))
-    of_a_pair = 3 * 4 * BASE_SHAPE["embed_dim"] + 8 + 4
+    of_a_pair = 3 * 4 * BASE_SHAPE["embed_dim"] + 8 + 4 + 4
     # Step 1 has 8 new pairs and an empty memory, step 2 has 8 new and 8 replayed ones.
     assert [sum(of_rank) for of_rank in counted] == [3 * 8 * of_a_pair] * 2

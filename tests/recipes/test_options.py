@@ -10,6 +10,7 @@ from torchtune.models.llama3_2 import lora_llama3_2
 
 from erjepa.checkpoints import checkpoint
 from erjepa.objective import JEPALoss
+from erjepa.training.data import StepExamples
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for, read_metrics, train
 
@@ -71,9 +72,12 @@ def test_pairs_and_packing_can_be_given_to_a_spawned_process(base, data, tmp_pat
         loader = recipe._dataloader
         parts = (loader.dataset, loader.collate_fn)
         dataset, collate = pickle.loads(pickle.dumps(parts))
-        pairs, unpickled = (list(part) for part in (loader.dataset, dataset))
-        (given,), (own,) = collate(unpickled[:3]), loader.collate_fn(pairs[:3])
-        return unpickled == pairs, given.tokens.equal(own.tokens)
+        own, given = (
+            part.__getitems__(StepExamples(0, [0, 1, 2]))
+            for part in (loader.dataset, dataset)
+        )
+        (packed,), (expected,) = collate(given), loader.collate_fn(own)
+        return given == own, packed.tokens.equal(expected.tokens)
 
     overrides = overrides_for(base, data, tmp_path, stop__steps=1)
     assert train(make_config(overrides), 1, give) == [(True, True)]

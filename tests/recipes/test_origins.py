@@ -172,6 +172,7 @@ def test_any_ranks_train_alike_on_a_list_with_a_carried_memory(
         assert one[-1][name] == pytest.approx(whole / of.total(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_weighted_run_resumes_bit_for_bit_and_keeps_its_weights(
     base, sources, earlier, tmp_path
 ):

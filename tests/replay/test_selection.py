@@ -354,11 +354,11 @@ def test_resolve_selection():
     [
         (
             "hardest",
-            "must be one of content, uniform, hard, mixed, current_batch, or .*hardest",
+            "must be one of content, uniform, hard, mixed, prioritized, current_batch, or .*hardest",
         ),
         (
             None,
-            "must be one of content, uniform, hard, mixed, current_batch, or .*None",
+            "must be one of content, uniform, hard, mixed, prioritized, current_batch, or .*None",
         ),
         (".hard", "must be one of content"),
         ("no_such_module.select", "cannot be imported .No module named"),
