@@ -155,6 +155,7 @@ def test_every_dataset_after_every_stage(fake_sequence, capsys):
     assert run(fake_sequence) == 0 and len(calls(fake_sequence)) == told
 
 
+@pytest.mark.slow
 def test_a_stage_waits_for_the_one_before(fake_sequence, monkeypatch):
     """Runs take a while, and the stand-in needs what it is to start from."""
     monkeypatch.setenv("FAKE_STEP_SECONDS", "0.1")

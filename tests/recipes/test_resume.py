@@ -116,6 +116,7 @@ def test_killed_and_resumed(base, data, tmp_path, uninterrupted, kill):
             ).read_bytes()
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_with_float32_adapters_over_bfloat16(base, data, tmp_path):
     whole, part = tmp_path / "whole", tmp_path / "part"
     mixed = {"dtype": "bf16", "epochs": 1}

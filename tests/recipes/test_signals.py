@@ -179,6 +179,7 @@ def lives(pid):
         return False
 
 
+@pytest.mark.slow
 def test_sigterm_of_a_whole_group_of_one_process(base, data, tmp_path):
     """As Slurm sends it: to the workers of the data loader, too."""
     arguments = overrides(base, data, tmp_path / "out", epochs=1000, num_workers=1)
