@@ -45,6 +45,7 @@ def assert_same_run(mine, expected):
             assert a[name] == pytest.approx(b[name], rel=1e-4, abs=1e-6), name
 
 
+@pytest.mark.slow
 def test_one_process_two_launchers_and_evaluation(base, data, tmp_path):
     """One process = two launchers of two ranks; then the evaluation recipe on two ranks."""
     config = ["--config", "llama3_2_1b_synth"]

@@ -35,7 +35,7 @@ def task_of(dataset):
     return builder.removesuffix("_dataset").removeprefix("synthetic_")
 
 
-QUICK = "main", "matched_compute", "stop_token", "tune_weights", "continual"
+QUICK = "main", "stop_token", "tune_weights", "continual"
 
 
 @pytest.mark.parametrize("name", some_of(PACKAGED, QUICK))
