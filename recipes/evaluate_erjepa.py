@@ -48,7 +48,8 @@ class EvaluationRecipeERJEPA:
     a list, by default the newest checkpoint of ``output_dir``, or its weights where the
     ``model`` has no adapters; with ``merged=True`` the merged
     weights there, which are rounded to the base's precision, under ``NAME_merged``; with
-    ``checkpoint=ema`` the averaged weights there, under ``NAME_ema``, or both; with ``base_only=True`` the base model. Writes ``predictions.jsonl`` and ``summary.json`` to
+    ``checkpoint=ema`` the averaged weights there, under ``NAME_ema``, or both; with
+    ``base_only=True`` the base model. Writes ``predictions.jsonl`` and ``summary.json`` to
     ``output_dir/evaluation/NAME``, those of a further dataset beside it; interrupted, it goes on
     where it stopped. With ``alignment=True`` each prediction has the ``cosine`` of its pair's
     embeddings. Ranks share the examples; each holds the whole model.

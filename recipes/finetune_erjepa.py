@@ -191,9 +191,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._optimizer,
             num_training_steps=cfg.epochs * steps_per_epoch,
         )
-        self._step_metrics = StepMetrics(
-            cfg, self._run, self._memory, self._optimizer, self._collator
-        )
+        self._step_metrics = StepMetrics(cfg, self._run, self._memory, self._optimizer)
         profiler = cfg.profiler or DictConfig({"enabled": False})
         profiler["_component_"] = "torchtune.training.setup_torch_profiler"
         self._profiler, _ = config.instantiate(profiler)

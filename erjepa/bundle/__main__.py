@@ -10,6 +10,7 @@ which installs them offline, puts files where the config names them, and runs th
 machine. ``key=value`` sets keys of the configs, such as ``dataset.source=FOLDER``.
 """
 
+import argparse
 import re
 import shutil
 import subprocess
@@ -133,7 +134,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _make(args, Path(scratch), sorted(paths), without, max_size)
 
 
-def _make(args, scratch, paths, without, max_size) -> None:  # type: ignore[no-untyped-def]
+def _make(
+    args: argparse.Namespace,
+    scratch: Path,
+    paths: Sequence[Path],
+    without: Sequence[str],
+    max_size: int,
+) -> None:
     collect_project(ROOT, scratch / "project")
     pinned = collect_wheels(
         scratch / "project",

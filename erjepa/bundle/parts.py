@@ -1,10 +1,11 @@
 """A tar in parts of a bounded size, and the sums that tell a missing or damaged part."""
 
-import hashlib
 import io
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
+
+from erjepa.utils.files import sha256_of
 
 SUMS = "SHA256SUMS"
 
@@ -73,14 +74,6 @@ def write_parts(
     with parts, tarfile.open(fileobj=parts, mode="w|") as tar:
         for path, name in contents:
             tar.add(path.resolve(), name)
-    sums = [f"{_sum(folder / name)}  {name}\n" for name in parts.names]
+    sums = [f"{sha256_of(folder / name)}  {name}\n" for name in parts.names]
     (folder / SUMS).write_text("".join(sums))
     return len(parts.names)
-
-
-def _sum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

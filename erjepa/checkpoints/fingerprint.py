@@ -10,20 +10,15 @@ from torch import Tensor
 
 from erjepa.datasets import Pair, weights_of
 
-# Keys that decide which weights a run arrives at, averaged ones included. The data counts by its tokens, the base model
-# by its weights, wherever they lie. Of a step its pairs count, not how they are cut into ranks
-# and rows. All other keys are about where, how long and how fast it runs, and what it reports.
+# Keys that decide which weights a run arrives at, averaged ones included. The data counts by
+# its tokens, the base model by its weights, wherever they lie. Of a step its pairs count, not
+# how they are cut into ranks and rows. All other keys are about where, how long and how fast it
+# runs, and what it reports.
 DECIDING = (
     *("model", "dtype", "trainable_dtype"),
     *("loss", "num_predictor_tokens", "predictor_tokens", "train_predictor_tokens"),
-    *(
-        "predictor_position",
-        "views",
-        "train_on_input",
-        "train_end_of_turn",
-        "replay",
-        "shuffle",
-    ),
+    *("predictor_position", "views", "train_on_input", "train_end_of_turn"),
+    *("replay", "shuffle"),
     *("optimizer", "lr_scheduler", "clip_grad_norm", "max_steps_per_epoch"),
     "ema_decay",
 )

@@ -9,8 +9,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from erjepa.utils.files import sha256_of
+
 MANIFEST = "manifest.json"
-_CHUNK = 1 << 20  # bytes
 _THREADS = 4  # hashing leaves the interpreter to others
 
 
@@ -88,7 +89,7 @@ def _difference(
     try:
         if (actual := (folder / name).stat().st_size) != size:
             return f"has {actual} bytes, not the {size} that were written"
-        if _sha256(folder / name) != digest:
+        if sha256_of(folder / name) != digest:
             return "is damaged: its SHA-256 is not that of what was written"
     except FileNotFoundError:
         return "is missing"
@@ -100,12 +101,4 @@ def _difference(
 def _written(path: Path) -> tuple[int, str]:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-    return path.stat().st_size, _sha256(path)
-
-
-def _sha256(path: Path) -> str:
-    digest, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK))
-    with path.open("rb", buffering=0) as file:
-        while size := file.readinto(chunk):
-            digest.update(chunk[:size])
-    return digest.hexdigest()
+    return path.stat().st_size, sha256_of(path)

@@ -29,8 +29,7 @@ class OriginLosses:
         """Take in the pairs of a batch of this rank."""
         if self._dataset is None:
             return
-        num_labels = batch.label_pair.bincount(minlength=batch.num_pairs)
-        rows = [losses.lm, num_labels]
+        rows = [losses.lm, batch.labels_of_pairs]
         if len(losses.jepa):
             rows += [losses.jepa, torch.ones_like(losses.jepa)]
         for example, row in zip(

@@ -77,19 +77,20 @@ class HeldOutLoss:
         """
         origins = OriginLosses(self._dataset, self._device)
         sums = torch.zeros(4, dtype=torch.float64, device=self._device)
-        views = []
+        contrasts, views = self._has_views and self._loss_fn.is_contrastive, []
         for batch in self._batches:
             batch = batch.to(self._device)
             output = model(batch)
             _, losses = self._loss_fn(output, batch, 1, 1)
             origins.add(batch, losses)
-            views.append(stack_views(output))
+            if contrasts:
+                views.append(stack_views(output))
             sums[:2] += torch.stack([losses.lm.sum(), losses.jepa.sum()])
             sums[2:] += sums.new_tensor([batch.num_labels, batch.num_pairs])
         lm, jepa, labels, pairs = all_reduce_sum(sums).tolist()
         metrics = {"val_loss": self._loss_fn.lm_weight * lm / labels}
         metrics["val_lm_loss"] = lm / labels
-        if self._has_views and self._loss_fn.is_contrastive:
+        if contrasts:
             all_views = gather_interleaved(torch.cat(views), self._num_pairs)
             _, predicted, target = unstack_views(all_views)
             jepa = self._loss_fn.errors(predicted, target).sum().item()

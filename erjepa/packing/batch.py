@@ -69,6 +69,13 @@ class PackedBatch:
         return self.source_pos.numel()
 
     @property
+    def labels_of_pairs(self) -> Tensor:
+        """How many labels each pair has, float32 [n]."""
+        counts = torch.zeros(self.num_pairs, device=self.labels.device)
+        ones = torch.ones_like(self.labels, dtype=counts.dtype)
+        return counts.index_add(0, self.label_pair, ones)
+
+    @property
     def num_labels(self) -> int:
         """Number of labels, c: those of every pair, shared or not."""
         return self.labels.numel()

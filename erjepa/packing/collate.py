@@ -93,10 +93,6 @@ class PairCollator:
         """Tokens that ``pair`` takes in a row of its own."""
         return tree_size([path.tokens for path in self._lay_out(pair)])
 
-    def num_labels(self, pair: Pair) -> int:
-        """Tokens of ``pair`` that the next-token loss predicts."""
-        return sum(len(self._predicted(path)) for path in self._lay_out(pair))
-
     def __call__(self, pairs: Sequence[Pair]) -> PackedBatch:
         """Pack ``pairs`` into one micro-batch, see :meth:`split`; their order stays."""
         return self.split(pairs, 1)[0]

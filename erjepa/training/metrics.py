@@ -10,7 +10,6 @@ from torchtune import config, training, utils
 from tqdm import tqdm
 
 from erjepa.objective import rankme, retrieval_at_1
-from erjepa.packing import PairCollator
 from erjepa.training.passes import PassResult, StepTotals
 from erjepa.training.progress import RunProgress
 from erjepa.training.run_memory import RunMemory
@@ -29,7 +28,6 @@ class StepMetrics:
         run (RunProgress): where the run is.
         memory (RunMemory): of the run, replaying or not.
         optimizer (torch.optim.Optimizer): of the run.
-        collator (PairCollator): of the new pairs.
     """
 
     def __init__(
@@ -38,13 +36,11 @@ class StepMetrics:
         run: RunProgress,
         memory: RunMemory,
         optimizer: torch.optim.Optimizer,
-        collator: PairCollator,
     ) -> None:
         self._log_collapse = cfg.log_collapse
         self._run = run
         self._memory = memory
         self._optimizer = optimizer
-        self._collator = collator
         self._world_size = dist.get_world_size()
 
     def __call__(
@@ -100,7 +96,7 @@ class StepMetrics:
                 metrics["replay_jepa_loss"] = replayed.jepa.mean()
         return {
             **metrics,
-            **self._memory.metrics_by_origin(new, replayed, self._collator),
+            **self._memory.metrics_by_origin(new, replayed),
             "memory_size": 0 if replay is None else len(replay),
             "lr": self._optimizer.param_groups[0]["lr"],
             "grad_norm": grad_norm,

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from erjepa.replay.retention import origins
@@ -10,14 +9,13 @@ from erjepa.training.passes import PassResult
 
 
 def losses_by_origin(
-    new: PassResult, parts: Tensor, num_labels: Sequence[int], labels: Sequence[str]
+    new: PassResult, parts: Tensor, labels: Sequence[str]
 ) -> dict[str, Tensor]:
     """The losses of a step's new pairs, of each dataset that some of them are from.
 
     Args:
         new (PassResult): of B new pairs.
         parts (Tensor): place of each pair's dataset among those of the run, int64, [B].
-        num_labels (Sequence[int]): labels of each pair, B of them.
         labels (Sequence[str]): names of the datasets.
 
     Returns:
@@ -26,10 +24,9 @@ def losses_by_origin(
     """
     metrics = {}
     parts = parts.to(new.lm.device)
-    counts = torch.tensor(num_labels, device=new.lm.device)
     for part in parts.unique().tolist():
         own = parts == part
-        metrics[f"lm_loss_{labels[part]}"] = new.lm[own].sum() / counts[own].sum()
+        metrics[f"lm_loss_{labels[part]}"] = new.lm[own].sum() / new.labels[own].sum()
         if len(new.jepa):
             metrics[f"jepa_loss_{labels[part]}"] = new.jepa[own].mean()
     return metrics

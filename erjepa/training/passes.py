@@ -268,17 +268,13 @@ class Passes:
                         whole = self._whole([views], [batch.order], totals)
                     loss = loss + whole.share(views, _places(batch))
             (loss * weight * self._gradient_scale).backward()
-            lm = pair_losses.lm
-            labels = torch.zeros_like(lm).index_add(
-                0, batch.label_pair, torch.ones_like(batch.labels, dtype=lm.dtype)
-            )
             outputs.append(
                 PassOutput(
                     batch.order,
                     batch.example_ids,
                     loss.detach(),
-                    lm,
-                    labels,
+                    pair_losses.lm,
+                    batch.labels_of_pairs,
                     views.detach(),
                 )
             )

@@ -188,14 +188,13 @@ class RunMemory:
         return f"{origin}[{example_id & _EXAMPLE}] of an earlier run"
 
     def metrics_by_origin(
-        self, new: PassResult, replayed: PassResult | None, collator: PairCollator
+        self, new: PassResult, replayed: PassResult | None
     ) -> dict[str, Any]:
         """What a step logs of each dataset, where the run or its memory has several.
 
         Args:
             new (PassResult): of the new pairs.
             replayed (PassResult | None): of the replayed pairs.
-            collator (PairCollator): of the new pairs.
 
         Returns:
             dict[str, Any]: numbers and scalar tensors by the name they are logged under.
@@ -204,12 +203,8 @@ class RunMemory:
         own, inherited = labels[: len(self._names)], labels[len(self._names) :]
         metrics: dict[str, Any] = {}
         if self._origin_of is not None:
-            examples = new.example_ids.cpu()
-            num_labels = [
-                collator.num_labels(self._dataset[i]) for i in examples.tolist()
-            ]
-            parts = self._origin_of[examples]
-            metrics.update(losses_by_origin(new, parts, num_labels, own))
+            parts = self._origin_of[new.example_ids.cpu()]
+            metrics.update(losses_by_origin(new, parts, own))
         if replayed is not None and len(labels) > 1:
             metrics.update(replayed_by_origin(replayed.example_ids, own, inherited))
         return metrics

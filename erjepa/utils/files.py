@@ -1,5 +1,6 @@
 """Files that one part writes and another reads: their names, their encoding, whole or absent."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -11,6 +12,8 @@ EMA = "ema"
 # Of an experiment.
 EXPERIMENT = "experiment.json"
 RESULTS = "results.jsonl"
+
+_CHUNK = 1 << 20  # bytes
 
 
 def require_utf8(content: bytes, name: str, line: int = 1) -> None:
@@ -50,3 +53,12 @@ def write_whole(path: Path, text: str, writer: str = "") -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, path)
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal, read a part at a time."""
+    digest, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(chunk):
+            digest.update(chunk[:size])
+    return digest.hexdigest()

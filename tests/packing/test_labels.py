@@ -36,7 +36,7 @@ def test_labels(views, train_on_input, train_end_of_turn, labels):
     )
     batch = collator([PAIR])
     assert batch.labels.tolist() == labels
-    assert collator.num_labels(PAIR) == len(labels)
+    assert batch.labels_of_pairs.tolist() == [len(labels)]
     full = [*PAIR.source, *PAIR.bridge, *PAIR.target]
     # Each is predicted where the token before it stands.
     before = batch.tokens.flatten()[batch.label_pos].tolist()
