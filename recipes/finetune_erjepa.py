@@ -264,7 +264,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
         # Update of the memory: refresh what was replayed, then store what is new.
         if self._replay is not None and replayed is not None:
-            score = self._replay.score
+            score = self._replay.settings.score
             self._replay.refresh(draw, replayed.scores(score))
             self._replay.write(ids, segments, addresses, new.scores(score))
             self._replay.adapt_weight(draw, new.token_loss, replayed.token_loss)

@@ -1,7 +1,7 @@
 """Every key of a run: its type, bounds and default. llama3_2_1b_synth.yaml says what each does.
 
-A key without a default must be in the config. The keys of ``replay`` are the parameters of
-:class:`~erjepa.replay.EpisodicReplay`; those of a component are the parameters of what it names.
+A key without a default must be in the config. The keys of ``replay`` are the fields of
+:class:`~erjepa.replay.ReplaySettings`; those of a component are the parameters of what it names.
 """
 
 import inspect
@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from erjepa.configs.files import COMPONENT
 from erjepa.configs.reading import AtLeast, Component, Settings, read_section
-from erjepa.replay import validate_replay
+from erjepa.replay import ReplaySettings
 
 Count = Annotated[int, AtLeast(1)]
 Whole = Annotated[int, AtLeast(0)]
@@ -60,7 +60,7 @@ LRScheduler = Annotated[Mapping, Component(positional=1, given=("num_training_st
 Profiler = Annotated[
     Mapping, Component(default="torchtune.training.setup_torch_profiler")
 ]
-Replay = Annotated[Mapping, Settings(validate_replay, absent={"weight": 0})]
+Replay = Annotated[Mapping, Settings(ReplaySettings, absent={"weight": 0})]
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def _listed(section: Any) -> list[dict[str, Any]]:
 SYNONYMS = {
     **{
         key: f"replay.{key}"
-        for key in inspect.signature(validate_replay).parameters
+        for key in inspect.signature(ReplaySettings).parameters
         if key not in inspect.signature(Run).parameters
     },
     **{key: f"stop.{key}" for key in inspect.signature(Stop).parameters},

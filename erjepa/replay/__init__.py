@@ -5,19 +5,15 @@ Imports only the standard library and torch; knows nothing of models, recipes or
 
 from erjepa.replay.addresses import DenseAddressTable, SparseAddressTable
 from erjepa.replay.memory import EpisodicMemory
-from erjepa.replay.replay import (
-    EpisodicReplay,
-    ReplayBatch,
-    require_memory,
-    validate_replay,
-)
+from erjepa.replay.replay import EpisodicReplay, ReplayBatch, require_memory
+from erjepa.replay.settings import ReplaySettings
 
 __all__ = [
     "DenseAddressTable",
     "EpisodicMemory",
     "EpisodicReplay",
     "ReplayBatch",
+    "ReplaySettings",
     "SparseAddressTable",
     "require_memory",
-    "validate_replay",
 ]

@@ -1,9 +1,8 @@
 """What a training recipe holds: memory, selection and randomness behind five calls."""
 
-import math
 from array import array
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,11 +10,8 @@ from torch import Tensor
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
 from erjepa.replay.memory import EpisodicMemory, Segments
 from erjepa.replay.retention import resolve_retention
-from erjepa.replay.selection import (
-    NEIGHBOR_ORDERS,
-    needs_addresses,
-    resolve_selection,
-)
+from erjepa.replay.selection import resolve_selection
+from erjepa.replay.settings import ReplaySettings
 from erjepa.replay.weight import ReplayWeight
 
 
@@ -35,131 +31,51 @@ class ReplayBatch(NamedTuple):
 
 
 class EpisodicReplay:
-    """Episodic replay for one training run; the arguments are the `replay:` keys.
+    """Episodic replay for one training run.
 
     A step calls ``encode`` and ``draw``, trains on what it drew, then calls ``refresh`` and
     ``write``. Every rank calls them with the pairs of the whole step in one order, so that
     all memories stay equal.
 
     Args:
+        settings (ReplaySettings): the `replay:` keys.
         embed_dim (int): size of a source embedding, H.
         seed (int): seed of the address projection and of random selections.
         device (torch.device | str): where addresses, scores and counts live.
-        weight (float | str): weight of the replay loss, beta, for the caller, who has the loss;
-            "auto": see ``ReplayWeight``.
-        weight_min (float): bounds of "auto", and
-        weight_max (float): likewise.
-        budget (int | None): most pairs replayed in a step, R; None is the step's pairs.
-        selection (str): content, uniform, hard, mixed, prioritized, current_batch (the step's
-            own pairs as a control), or the dotted path of a function like those in ``selection.py``.
-        mix (float): share of the budget that mixed selection draws uniformly; the rest is
-            by content.
-        priority_exponent (float): alpha of prioritized selection.
-        neighbors (int): slots retrieved per source by content selection, kappa.
-        neighbor_order (str): how it lists them: batch (the first source's, then the
-            second's, ...) or round_robin (every source's nearest, then every second, ...).
-        fill (bool): repeat a shorter content selection up to the budget.
-        capacity (int): slots in the memory, M.
-        on_revisit (str): keep, refresh or append, see ``EpisodicMemory``.
-        retention (str): which slot of a full memory makes room: score (the paper's rule),
-            reservoir, balanced (over origins), or the dotted path of a function like those
-            in ``retention.py``.
-        reserve (float): share of the slots that inherited pairs keep.
-        score (str): what the errors are, for the caller, who computes them: jepa, or lm, the
-            cross-entropy a label.
-        views (bool): whether the JEPA loss of replayed pairs is trained on; for the caller.
-        score_update_rate (float): weight of a new error in the running one, eta.
-        address (str): sparse (random projection, Top-K), dense (the embedding) or none, where
-            nothing reads it.
-        address_dim (int | None): size of a sparse address, S; None is 4 H.
-        address_top_k (int | None): entries kept of it, K; None is S / 32, at least 1.
 
     Raises:
-        ValueError: if a setting is wrong; the message names its key.
+        ValueError: if an address keeps more entries than its default length has.
     """
 
     def __init__(
         self,
+        settings: ReplaySettings,
         *,
         embed_dim: int,
         seed: int,
         device: torch.device | str = "cpu",
-        weight: float | Literal["auto"] = 1.0,
-        weight_min: float = 0.25,
-        weight_max: float = 4.0,
-        budget: int | None = None,
-        selection: str = "content",
-        mix: float = 0.5,
-        priority_exponent: float = 0.6,
-        neighbors: int = 4,
-        neighbor_order: str = "batch",
-        fill: bool = False,
-        capacity: int = 10000,
-        on_revisit: str = "refresh",
-        retention: str = "score",
-        reserve: float = 0.0,
-        score: str = "jepa",
-        views: bool = True,
-        score_update_rate: float = 0.1,
-        address: str = "sparse",
-        address_dim: int | None = None,
-        address_top_k: int | None = None,
     ) -> None:
-        validate_replay(
-            weight=weight,
-            weight_min=weight_min,
-            weight_max=weight_max,
-            budget=budget,
-            selection=selection,
-            mix=mix,
-            priority_exponent=priority_exponent,
-            neighbors=neighbors,
-            neighbor_order=neighbor_order,
-            fill=fill,
-            capacity=capacity,
-            on_revisit=on_revisit,
-            retention=retention,
-            reserve=reserve,
-            score=score,
-            views=views,
-            score_update_rate=score_update_rate,
-            address=address,
-            address_dim=address_dim,
-            address_top_k=address_top_k,
-        )
-        self._weight = ReplayWeight(weight, weight_min, weight_max)
-        self.score = score
-        self.budget = budget
-        self.neighbors = neighbors
-        self.fill = fill
+        self.settings = settings
         self.seed = seed
-        control = selection == "current_batch"
-        self._select = (
-            None
-            if control
-            else resolve_selection(selection, neighbor_order, mix, priority_exponent)
+        self._weight = ReplayWeight(
+            settings.weight, settings.weight_min, settings.weight_max
         )
-        self._generator = torch.Generator("cpu").manual_seed(seed)
-        table: SparseAddressTable | DenseAddressTable | None = None
-        if address == "dense":
-            table = DenseAddressTable(capacity, embed_dim, device=device)
-        elif address == "sparse":
-            dim, top_k = _sparse_shape(embed_dim, address_dim, address_top_k)
-            table = SparseAddressTable(
-                capacity,
-                embed_dim,
-                address_dim=dim,
-                top_k=top_k,
-                seed=seed,
-                device=device,
+        self._select = None
+        if settings.selection != "current_batch":
+            self._select = resolve_selection(
+                settings.selection,
+                settings.neighbor_order,
+                settings.mix,
+                settings.priority_exponent,
             )
+        self._generator = torch.Generator("cpu").manual_seed(seed)
         self.memory = EpisodicMemory(
-            capacity,
-            table,
-            on_revisit=on_revisit,
-            retain=resolve_retention(retention),
-            reserve=reserve,
-            score_update_rate=score_update_rate,
+            settings.capacity,
+            _address_table(settings, embed_dim, seed, device),
+            on_revisit=settings.on_revisit,
+            retain=resolve_retention(settings.retention),
+            reserve=settings.reserve,
+            score_update_rate=settings.score_update_rate,
             device=device,
         )
 
@@ -205,7 +121,8 @@ class EpisodicReplay:
         Raises:
             ValueError: if a user's selection exceeds the budget or what is eligible.
         """
-        budget = len(segments) if self.budget is None else self.budget
+        settings = self.settings
+        budget = len(segments) if settings.budget is None else settings.budget
         if self._select is None:
             return ReplayBatch(
                 example_ids.tolist()[:budget], list(segments[:budget]), None
@@ -216,8 +133,8 @@ class EpisodicReplay:
             addresses,
             eligible,
             budget=budget,
-            neighbors=self.neighbors,
-            fill=self.fill,
+            neighbors=settings.neighbors,
+            fill=settings.fill,
             generator=self._generator,
         )
         in_use = all(0 <= slot < len(self) for slot in slots)
@@ -275,185 +192,45 @@ class EpisodicReplay:
         self._weight.load_state_dict(state.get("weight", {}))
 
 
-def validate_replay(
-    *,
-    weight: float | Literal["auto"] = 1.0,
-    weight_min: float = 0.25,
-    weight_max: float = 4.0,
-    budget: int | None = None,
-    selection: str = "content",
-    mix: float = 0.5,
-    priority_exponent: float = 0.6,
-    neighbors: int = 4,
-    neighbor_order: str = "batch",
-    fill: bool = False,
-    capacity: int = 10000,
-    on_revisit: str = "refresh",
-    retention: str = "score",
-    reserve: float = 0.0,
-    score: str = "jepa",
-    views: bool = True,
-    score_update_rate: float = 0.1,
-    address: str = "sparse",
-    address_dim: int | None = None,
-    address_top_k: int | None = None,
-    init_from: str | None = None,
-    init_addresses: str = "kept",
-) -> None:
-    """Checks the replay settings; the arguments are those of ``EpisodicReplay``, and where the
-    memory comes from at the start of a run: ``init_from``, a run or checkpoint, whose addresses
-    are "kept" or "recomputed" (``init_addresses``).
-
-    Raises:
-        ValueError: for the first setting that is wrong; it names the key as the
-            configuration does, the value, and what to do.
-    """
-    if weight != "auto" and not (
-        _is_number(weight) and math.isfinite(weight) and weight >= 0
-    ):
-        raise ValueError(
-            f"replay.weight must be a finite number of at least 0, or auto, got {weight!r}; "
-            f"0 trains without replay"
-        )
-    for key, bound in (("weight_min", weight_min), ("weight_max", weight_max)):
-        if not (_is_number(bound) and math.isfinite(bound) and bound > 0):
-            raise ValueError(
-                f"replay.{key} must be a finite number above 0, got {bound!r}; it bounds "
-                f"replay.weight=auto"
-            )
-    if weight_min > weight_max:
-        raise ValueError(
-            f"replay.weight_min must be at most replay.weight_max ({weight_max}), got "
-            f"{weight_min}; between them replay.weight=auto adapts"
-        )
-    if budget is not None:
-        _at_least_one("budget", budget, "set replay.weight=0 to replay nothing")
-    if selection != "current_batch":
-        resolve_selection(selection)
-    if not _is_number(mix) or not 0 <= mix <= 1:
-        raise ValueError(
-            f"replay.mix must lie between 0 and 1, got {mix!r}; it is the share of the "
-            f"budget that mixed selection draws uniformly"
-        )
-    if not (
-        _is_number(priority_exponent)
-        and math.isfinite(priority_exponent)
-        and priority_exponent >= 0
-    ):
-        raise ValueError(
-            f"replay.priority_exponent must be a finite number of at least 0, got "
-            f"{priority_exponent!r}; 0 draws uniformly"
-        )
-    _at_least_one("neighbors", neighbors, "it counts the slots retrieved per source")
-    _one_of("neighbor_order", neighbor_order, tuple(NEIGHBOR_ORDERS))
-    if not isinstance(fill, bool):
-        raise ValueError(f"replay.fill must be True or False, got {fill!r}")
-    _at_least_one("capacity", capacity, "set replay.weight=0 to train without a memory")
-    _one_of("on_revisit", on_revisit, ("keep", "refresh", "append"))
-    resolve_retention(retention)
-    if not _is_number(reserve) or not 0 <= reserve < 1:
-        raise ValueError(
-            f"replay.reserve must be at least 0 and below 1, got {reserve!r}; it is the "
-            f"share of the slots that inherited pairs keep"
-        )
-    _one_of("score", score, ("jepa", "lm"))
-    if not isinstance(views, bool):
-        raise ValueError(f"replay.views must be True or False, got {views!r}")
-    if not views and score == "jepa":
-        raise ValueError(
-            "replay.views=False replays the next-token loss alone, which has no JEPA error "
-            "to score by; set replay.score=lm"
-        )
-    if not _is_number(score_update_rate) or not 0 < score_update_rate <= 1:
-        raise ValueError(
-            f"replay.score_update_rate must be above 0 and at most 1, got "
-            f"{score_update_rate!r}; it is the weight of a new error in the running one"
-        )
-    _one_of("address", address, ("sparse", "dense", "none"))
-    if address == "none" and needs_addresses(selection):
-        raise ValueError(
-            f"replay.address=none keeps nothing that replay.selection={selection} could "
-            f"look at; set it to sparse or dense"
-        )
-    _one_of("init_addresses", init_addresses, ("kept", "recomputed"))
-    if init_from is not None and selection == "current_batch":
-        raise ValueError(
-            "replay.init_from carries a memory on, which replay.selection=current_batch "
-            "never replays; choose another selection"
-        )
-    if address_dim is not None:
-        _at_least_one("address_dim", address_dim, "null means 4 x the embedding size")
-    if address_top_k is not None:
-        _at_least_one("address_top_k", address_top_k, "null means address_dim / 32")
-    if address_dim and address_top_k and address_top_k > address_dim:
-        raise ValueError(
-            f"replay.address_top_k must be at most replay.address_dim ({address_dim}), "
-            f"got {address_top_k}; keep fewer entries or widen the address"
-        )
-
-
-def require_memory(
-    available: int,
-    embed_dim: int,
-    *,
-    capacity: int = 10000,
-    address: str = "sparse",
-    address_dim: int | None = None,
-    address_top_k: int | None = None,
-    **_: Any,
-) -> None:
+def require_memory(settings: ReplaySettings, embed_dim: int, available: int) -> None:
     """Find out before anything is allocated whether a memory has room.
 
     Args:
-        available (int): bytes that there are.
+        settings (ReplaySettings): of the memory.
         embed_dim (int): size of a source embedding, H.
-        capacity (int): as for :class:`EpisodicReplay`, and so are the others; more of its
-            arguments are taken and change nothing.
-        address (str): see there.
-        address_dim (int | None): see there.
-        address_top_k (int | None): see there.
+        available (int): bytes that there are.
 
     Raises:
         ValueError: naming the keys and the bytes that they would take. The tokens of the
             stored pairs, some hundred bytes each, are not counted.
     """
-    dim, top_k = _sparse_shape(embed_dim, address_dim, address_top_k)
-    projection = 4 * dim * embed_dim if address == "sparse" else 0
+    dim, top_k = settings.sparse_shape(embed_dim)
+    projection = 4 * dim * embed_dim if settings.address == "sparse" else 0
     # Id, score, count and the place of its tokens; the address.
     slot = 8 + 4 + 4 + 8
     sizes = {"dense": 4 * embed_dim, "sparse": top_k * (4 + (2 if dim <= 32767 else 4))}
-    slot += sizes.get(address, 0)
-    if (taken := capacity * slot + projection) > available:
+    slot += sizes.get(settings.address, 0)
+    if (taken := settings.capacity * slot + projection) > available:
         raise ValueError(
-            f"replay.capacity={capacity} slots of {slot:,} bytes and a projection of "
-            f"{projection:,} take {taken:,} bytes; there are {available:,}. Set a smaller "
+            f"replay.capacity={settings.capacity} slots of {slot:,} bytes and a projection "
+            f"of {projection:,} take {taken:,} bytes; there are {available:,}. Set a smaller "
             "capacity, address_dim or address_top_k"
         )
 
 
-def _sparse_shape(
-    embed_dim: int, address_dim: int | None, address_top_k: int | None
-) -> tuple[int, int]:
-    """Length of a sparse address S, and its entries K."""
-    dim = address_dim or 4 * embed_dim
-    return dim, address_top_k or max(1, dim // 32)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _at_least_one(key: str, value: Any, advice: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(
-            f"replay.{key} must be a whole number, got {value!r}; {advice}"
-        )
-    if value < 1:
-        raise ValueError(f"replay.{key} must be at least 1, got {value}; {advice}")
-
-
-def _one_of(key: str, value: Any, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(
-            f"replay.{key} must be one of {', '.join(known)}, got {value!r}"
-        )
+def _address_table(
+    settings: ReplaySettings, embed_dim: int, seed: int, device: torch.device | str
+) -> SparseAddressTable | DenseAddressTable | None:
+    if settings.address == "none":
+        return None
+    if settings.address == "dense":
+        return DenseAddressTable(settings.capacity, embed_dim, device=device)
+    dim, top_k = settings.sparse_shape(embed_dim)
+    return SparseAddressTable(
+        settings.capacity,
+        embed_dim,
+        address_dim=dim,
+        top_k=top_k,
+        seed=seed,
+        device=device,
+    )

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from erjepa.replay import (
     EpisodicMemory,
     EpisodicReplay,
     ReplayBatch,
+    ReplaySettings,
     require_memory,
 )
 from erjepa.replay.retention import ORIGIN_BITS, kept_by_score
@@ -64,10 +67,8 @@ class RunMemory:
     """
 
     def __init__(self, cfg: DictConfig, tokenizer: Transform) -> None:
-        settings = OmegaConf.to_container(cfg.replay or {"weight": 0}, resolve=True)
-        self._init_from = settings.pop("init_from", None)
-        self._init_addresses = settings.pop("init_addresses", "kept")
-        self._settings = settings
+        keys = OmegaConf.to_container(cfg.replay or {"weight": 0}, resolve=True)
+        self._settings = ReplaySettings(**keys)
         self._names = [_name(cfg.dataset)]
         self._batch_size = cfg.batch_size
         self._seed = cfg.seed
@@ -85,20 +86,21 @@ class RunMemory:
                 )
             return
         self._texts = PairTexts(tokenizer)
-        if self._init_from is not None and not cfg.resume_from_checkpoint:
-            on_rank_zero(self._require_whole)
-            self._earlier = self._find()
+        source = self._settings.init_from
+        if source is not None and not cfg.resume_from_checkpoint:
+            on_rank_zero(partial(self._require_whole, source))
+            self._earlier = find_memory(Path(source), "replay.init_from")
 
     @property
     def is_on(self) -> bool:
         """Whether the run replays."""
-        return bool(self._settings.get("weight", 1.0))
+        return bool(self._settings.weight)
 
     @property
     def needs_views(self) -> bool:
         """Whether it reads the embeddings of new pairs: to score by, or to select by."""
-        selection = self._settings.get("selection", "content")
-        return self.is_on and (self._score == "jepa" or needs_addresses(selection))
+        by_content = needs_addresses(self._settings.selection)
+        return self.is_on and (self._settings.score == "jepa" or by_content)
 
     def replayed_views(self, views: Views, jepa_weight: float) -> Views:
         """The layout of replayed pairs: ``none`` where nothing reads their embeddings.
@@ -107,18 +109,11 @@ class RunMemory:
             views (Views): the layout of new pairs.
             jepa_weight (float): :math:`\\lambda`.
         """
-        is_trained = jepa_weight != 0 and self._settings.get("views", True)
-        return views if is_trained or self._score == "jepa" else "none"
+        is_trained = jepa_weight != 0 and self._settings.views
+        return views if is_trained or self._settings.score == "jepa" else "none"
 
-    @property
-    def _score(self) -> str:
-        return self._settings.get("score", "jepa")
-
-    def _find(self) -> StoredMemory:
-        return find_memory(Path(self._init_from), "replay.init_from")
-
-    def _require_whole(self) -> None:
-        stored = self._find()
+    def _require_whole(self, source: str) -> None:
+        stored = find_memory(Path(source), "replay.init_from")
         if (stored.folder.parent / MANIFEST).is_file():
             names = [f"{stored.folder.name}/{name}" for name in (ABOUT, SLOTS)]
             if found := damage(stored.folder.parent, names):
@@ -129,10 +124,11 @@ class RunMemory:
                 "tokenizer, or of another chat template; start from a run of the same model "
                 "family, or without replay.init_from"
             )
-        if (score := stored.about["replay"].get("score", "jepa")) != self._score:
+        wanted = self._settings.score
+        if (score := stored.about["replay"].get("score", "jepa")) != wanted:
             raise ValueError(
                 f"replay.init_from: the memory in {stored.folder} has scores by "
-                f"replay.score={score}, this run by {self._score}; set replay.score={score}"
+                f"replay.score={score}, this run by {wanted}; set replay.score={score}"
             )
 
     def build(
@@ -159,10 +155,12 @@ class RunMemory:
                 [dataset.origin(i).part for i in range(len(dataset))]
             )
         if self.is_on:
-            settings = {**self._settings, **({} if has_views else {"address": "none"})}
-            require_memory(memory_of(device), embed_dim, **settings)
+            settings = self._settings
+            if not has_views:
+                settings = replace(settings, address="none")
+            require_memory(settings, embed_dim, memory_of(device))
             self.replay = EpisodicReplay(
-                **settings, embed_dim=embed_dim, seed=self._seed, device=device
+                settings, embed_dim=embed_dim, seed=self._seed, device=device
             )
         return self.replay
 
@@ -280,7 +278,7 @@ class RunMemory:
         scores, counts = stored.read("scores", "replay_counts")
         kept = kept_by_score(scores, counts, memory.capacity)
         own = {"capacity": memory.capacity, "on_revisit": memory.on_revisit}
-        are_kept = self._init_addresses == "kept"
+        are_kept = self._settings.init_addresses == "kept"
         for start, state in stored.blocks():
             state.pop("weight", None)  # of other losses
             block = state["memory"] | own
@@ -347,7 +345,7 @@ class RunMemory:
                 "tokenizer": self._texts.fingerprint,
                 "origins": [*self._inherited, *self._names],
                 "inherited": len(self._inherited),
-                "replay": self._settings,
+                "replay": asdict(self._settings),
             },
         )
         if len(self.replay) <= _MOST_TEXTS:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from erjepa.checkpoints.memory_file import StoredMemory, write_memory
-from erjepa.replay import EpisodicMemory, EpisodicReplay
+from erjepa.replay import EpisodicMemory, EpisodicReplay, ReplaySettings
 from erjepa.replay.addresses import Addresses
 from tests.benchmarks.device import DEVICE, ON_GPU, where
 from tests.benchmarks.setting import fresh_recipe, stepper
@@ -90,15 +90,13 @@ def full_memory(capacity: int) -> EpisodicMemory:
 
 
 def make_replay(capacity: int, selection: str) -> EpisodicReplay:
-    return EpisodicReplay(
-        embed_dim=WIDTH,
-        seed=0,
-        device=DEVICE,
+    settings = ReplaySettings(
         capacity=capacity,
         selection=selection,
         address_dim=ADDRESS,
         address_top_k=KEPT,
     )
+    return EpisodicReplay(settings, embed_dim=WIDTH, seed=0, device=DEVICE)
 
 
 def steps(memory: EpisodicMemory, case: str):

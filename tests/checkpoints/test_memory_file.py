@@ -9,15 +9,14 @@ from safetensors.torch import load_file
 
 from erjepa.checkpoints import memory_file
 from erjepa.checkpoints.memory_file import find_memory, write_memory
-from erjepa.replay import EpisodicReplay
+from erjepa.replay import EpisodicReplay, ReplaySettings
 
 ABOUT = {"tokenizer": "x", "origins": ["a.jsonl"], "inherited": 0, "replay": {}}
 
 
 def filled(count, capacity=50, **settings):
-    replay = EpisodicReplay(
-        embed_dim=8, seed=3, capacity=capacity, budget=4, **settings
-    )
+    keys = ReplaySettings(capacity=capacity, budget=4, **settings)
+    replay = EpisodicReplay(keys, embed_dim=8, seed=3)
     step(replay, 0, count)
     return replay
 

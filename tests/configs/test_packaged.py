@@ -13,7 +13,7 @@ from torchtune.models.llama3_2 import lora_llama3_2_1b
 
 from erjepa.configs import complete, config_names, load
 from erjepa.configs.schema import Run
-from erjepa.replay import validate_replay
+from erjepa.replay import ReplaySettings
 from erjepa.training.adapters import initial_adapter_state
 
 FOLDER = Path(__file__).parents[2] / "configs"
@@ -72,7 +72,7 @@ def test_the_commented_config_shows_the_defaults():
         if value not in (dataclasses.MISSING, None) and cfg[key] != value
     }
     assert differs == {"base_model", "num_workers", "log_peak_memory_stats"}
-    replay = inspect.signature(validate_replay).parameters
+    replay = inspect.signature(ReplaySettings).parameters
     assert cfg["replay"] == {key: replay[key].default for key in replay}
 
 

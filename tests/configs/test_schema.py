@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from erjepa.configs import complete, load
 from erjepa.configs.schema import SYNONYMS, Run, Stop, Validation
-from erjepa.replay import validate_replay
+from erjepa.replay import ReplaySettings
 
 
 def tiny(*overrides):
@@ -233,7 +233,7 @@ def test_a_profiler_needs_no_component():
 
 
 def test_synonyms_are_no_keys_and_mean_one():
-    sections = {"replay": validate_replay, "stop": Stop, "validation": Validation}
+    sections = {"replay": ReplaySettings, "stop": Stop, "validation": Validation}
     for meant in SYNONYMS.values():
         section, _, key = meant.partition(".")
         assert section in inspect.signature(Run).parameters

@@ -15,7 +15,7 @@ from erjepa.memory.page import page
 from erjepa.memory.reading import Neighbors, read_slots
 from erjepa.memory.suspects import read_suspects
 from erjepa.memory.trajectories import Trajectory, flag, stay_hard, trajectories
-from erjepa.replay import EpisodicReplay
+from erjepa.replay import EpisodicReplay, ReplaySettings
 
 # Slots 0 and 1 have one source and two targets; 2 to 4 differ.
 SOURCES = torch.tensor(
@@ -27,9 +27,8 @@ SCORES = [0.1, 0.5, 0.2, 0.4, 0.3]
 
 def write_run(folder, address="dense"):
     """The memory of a run with five slots, the first from an earlier run."""
-    replay = EpisodicReplay(
-        embed_dim=4, seed=0, capacity=9, address=address, selection="uniform"
-    )
+    settings = ReplaySettings(capacity=9, address=address, selection="uniform")
+    replay = EpisodicReplay(settings, embed_dim=4, seed=0)
     ids = torch.tensor([3 - (1 << 32), 0, 1, 2, 3])
     segments = [([i],) * 5 for i in range(5)]
     replay.write(ids, segments, replay.encode(SOURCES), torch.tensor(SCORES))

@@ -9,7 +9,7 @@ replays at most ten pairs a step, so the ratio tells how many pairs a step has: 
 import pytest
 import torch
 
-from erjepa.replay import EpisodicReplay
+from erjepa.replay import EpisodicReplay, ReplaySettings
 
 PAIRS, EPOCHS, EMBED_DIM = 8000, 4, 16
 PAPER = 181.536 / 219.667
@@ -20,9 +20,8 @@ def pairs_trained(capacity, batch):
     embedding is made up, and moves a little from one epoch to the next.
     """
     generator = torch.Generator().manual_seed(0)
-    replay = EpisodicReplay(
-        embed_dim=EMBED_DIM, seed=0, capacity=capacity, address="dense"
-    )
+    settings = ReplaySettings(capacity=capacity, address="dense")
+    replay = EpisodicReplay(settings, embed_dim=EMBED_DIM, seed=0)
     sources = torch.randn(PAIRS, EMBED_DIM, generator=generator)
     total = 0
     for _ in range(EPOCHS):

@@ -1,7 +1,6 @@
 """EpisodicReplay plays a run like the reference, resumes it, and checks its settings."""
 
 import ast
-import inspect
 import io
 import sys
 from pathlib import Path
@@ -13,8 +12,8 @@ import erjepa.replay
 from erjepa.replay import (
     EpisodicReplay,
     ReplayBatch,
+    ReplaySettings,
     require_memory,
-    validate_replay,
 )
 from tests.replay.histories import make_reference
 
@@ -23,8 +22,9 @@ EMBED_DIM = 8
 
 
 def make(**settings):
-    settings = {"embed_dim": EMBED_DIM, "seed": 7, "capacity": 12} | settings
-    return EpisodicReplay(**settings)
+    given = {"embed_dim": EMBED_DIM, "seed": 7}
+    given |= {key: settings.pop(key) for key in ("seed", "device") if key in settings}
+    return EpisodicReplay(ReplaySettings(**{"capacity": 12} | settings), **given)
 
 
 def make_step(number, batch=5):
@@ -178,7 +178,8 @@ def draw_after_one_write(replay):
 
 
 def test_address_sizes_default_to_multiples_of_the_embedding():
-    table = EpisodicReplay(embed_dim=64, seed=0, capacity=2).memory.address_table
+    replay = EpisodicReplay(ReplaySettings(capacity=2), embed_dim=64, seed=0)
+    table = replay.memory.address_table
     assert table.projection.shape == (256, 64) and table.top_k == 8
     table = make(address_dim=16, address_top_k=3).memory.address_table
     assert table.projection.shape == (16, EMBED_DIM) and table.top_k == 3
@@ -288,6 +289,14 @@ def test_takes_over_the_randomness_of_another_seed():
             {"address": "hash"},
             "replay.address must be one of sparse, dense, none, got 'hash'",
         ),
+        (
+            {"init_addresses": "new"},
+            "replay.init_addresses must be one of kept, recomputed, got 'new'",
+        ),
+        (
+            {"selection": "current_batch", "init_from": "run"},
+            "replay.init_from carries .*current_batch",
+        ),
         ({"address_dim": 0}, "replay.address_dim must be at least 1, got 0"),
         ({"address_top_k": 0}, "replay.address_top_k must be at least 1, got 0"),
         (
@@ -298,9 +307,7 @@ def test_takes_over_the_randomness_of_another_seed():
 )
 def test_wrong_settings_name_their_key(settings, message):
     with pytest.raises(ValueError, match=message):
-        validate_replay(**settings)
-    with pytest.raises(ValueError, match=message):
-        make(**settings)
+        ReplaySettings(**settings)
 
 
 def test_top_k_is_checked_against_the_default_address_too():
@@ -308,22 +315,10 @@ def test_top_k_is_checked_against_the_default_address_too():
         make(address_top_k=33)
 
 
-def test_validation_takes_the_settings_of_the_class():
-    ours = dict(inspect.signature(validate_replay).parameters)
-    theirs = dict(inspect.signature(EpisodicReplay.__init__).parameters)
-    for key in ("self", "embed_dim", "seed", "device"):
-        del theirs[key]
-    for key in ("init_from", "init_addresses"):  # where a memory starts
-        del ours[key]
-    assert {k: p.default for k, p in ours.items()} == {
-        k: p.default for k, p in theirs.items()
-    }
-    validate_replay()
-    with pytest.raises(ValueError, match="must be one of kept, recomputed, got 'new'"):
-        validate_replay(init_addresses="new")
-    with pytest.raises(ValueError, match="replay.init_from carries .*current_batch"):
-        validate_replay(selection="current_batch", init_from="run")
-    validate_replay(selection="current_batch", weight=0, budget=1, address="dense")
+def test_settings_that_are_right():
+    ReplaySettings()
+    ReplaySettings(selection="current_batch", weight=0, budget=1, address="dense")
+    ReplaySettings(views=False, score="lm", weight="auto", retention="balanced")
 
 
 def test_the_package_imports_only_torch_and_the_standard_library():
@@ -358,7 +353,6 @@ def test_the_memory_it_takes_is_known_before(settings):
     tensors += [t for t in vars(table).values() if isinstance(t, torch.Tensor)]
     places = 8 * memory.capacity  # of the tokens, in a list
     taken = sum(tensor.nbytes for tensor in tensors) + places
-    given = {"capacity": memory.capacity, **settings}
-    require_memory(taken, EMBED_DIM, weight=1.0, **given)
+    require_memory(replay.settings, EMBED_DIM, taken)
     with pytest.raises(ValueError, match=rf"=\d+ slots of .* take {taken:,} bytes;"):
-        require_memory(taken - 1, EMBED_DIM, weight=1.0, **given)
+        require_memory(replay.settings, EMBED_DIM, taken - 1)

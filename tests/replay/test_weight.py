@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from erjepa.replay import EpisodicReplay, ReplayBatch
+from erjepa.replay import EpisodicReplay, ReplayBatch, ReplaySettings
 from erjepa.replay.weight import ReplayWeight
 
 
@@ -33,7 +33,8 @@ def test_edges():
 
 
 def make(**settings):
-    return EpisodicReplay(embed_dim=8, seed=1, capacity=4, **settings)
+    settings = ReplaySettings(capacity=4, **settings)
+    return EpisodicReplay(settings, embed_dim=8, seed=1)
 
 
 def test_it_is_saved_as_plain_numbers_and_goes_on():

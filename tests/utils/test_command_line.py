@@ -11,7 +11,7 @@ import pytest
 import torch
 from torchtune.modules import MultiHeadAttention
 
-from erjepa.replay import EpisodicMemory, validate_replay
+from erjepa.replay import EpisodicMemory, ReplaySettings
 from erjepa.utils.command_line import CommandLine, is_users
 
 # Modules of programs are run again here, under another name.
@@ -62,7 +62,7 @@ def of_this_module():
 @pytest.mark.parametrize(
     ("function", "is_the_users"),
     [
-        (lambda: validate_replay(weight=-1), True),
+        (lambda: ReplaySettings(weight=-1), True),
         (of_torchtune, True),
         (lambda: torch.optim.AdamW([torch.zeros(1)], lr=-1.0), True),
         (open_absent, True),
@@ -86,7 +86,7 @@ def test_an_error_that_was_never_raised_is_a_fault():
     assert not is_users(ValueError("x"))
 
 
-def attempt(*arguments, function=lambda: validate_replay(weight=-1)):
+def attempt(*arguments, function=lambda: ReplaySettings(weight=-1)):
     parser = CommandLine(prog="program")
     with parser.errors(parser.parse_args(arguments)):
         function()
