@@ -17,6 +17,7 @@ from tests.benchmarks.device import DEVICE, ON_GPU, synchronize
 from tests.benchmarks.setting import BATCH_SIZE, fresh_recipe, stepper
 from tests.benchmarks.timing import Row, interleave
 
+ROW_LENGTHS = (2048, 8192) if ON_GPU else (None,)
 # Kinds of operations by what their names hold, the first that fits.
 KINDS = {
     # On a CPU attention is batched products and a softmax, which nothing else is.
@@ -30,14 +31,16 @@ KINDS = {
 
 def benchmark(quick: bool) -> list[Row]:
     """The figures of a step of ER-JEPA."""
-    return measure(repeats=3 if quick else 8)
+    repeats = 3 if quick else 8
+    return [row for length in ROW_LENGTHS for row in measure(repeats, length)]
 
 
-def measure(repeats: int, top: int = 0) -> list[Row]:
+def measure(repeats: int, row_length: int | None, top: int = 0) -> list[Row]:
     """Rates and kinds of a step of ER-JEPA.
 
     Args:
         repeats (int): measured steps.
+        row_length (int | None): most tokens of a row.
         top (int): also print so many operations, those that take longest.
 
     Returns:
@@ -46,7 +49,7 @@ def measure(repeats: int, top: int = 0) -> list[Row]:
     large = {
         "compile": True,
         "batch_size": 8 * BATCH_SIZE,
-        "row_length": 2048,
+        "row_length": row_length,
     }
     settings = {"num_pairs": 1024, **large} if ON_GPU else {}
     with fresh_recipe(**settings) as recipe:
@@ -81,7 +84,7 @@ def measure(repeats: int, top: int = 0) -> list[Row]:
     achieved /= times["step"].median
     mask_share = 100 * passes * times["mask"].median / times["step"].median
     aims = (">= 45", "< 2") if ON_GPU else ("", "")
-    where = DEVICE.type
+    where = DEVICE.type + (f", rows of {row_length}" if row_length else "")
     rows = [
         Row(f"matrix rate, {where}", matrix / 1e9, "GFLOP/s"),
         Row(f"model operations, ER-JEPA, {where}", achieved / 1e9, "GFLOP/s"),
@@ -94,7 +97,7 @@ def measure(repeats: int, top: int = 0) -> list[Row]:
         Row(f"token slots that hold tokens, {where}", 100 * real / slots, "%"),
         Row(f"share of the mask in a step, {where}", mask_share, "%", target=aims[1]),
     ]
-    return rows + shares(trace, top)
+    return rows + shares(trace, where, top)
 
 
 def mlp_product(recipe, slots: int):
@@ -111,7 +114,7 @@ def mlp_product(recipe, slots: int):
     return product, 20 * 2 * slots * weight.numel()
 
 
-def shares(trace: profile, top: int) -> list[Row]:
+def shares(trace: profile, where: str, top: int) -> list[Row]:
     """Share of the profiled time that each kind of operation takes."""
     on_device = "self_device_time_total" if ON_GPU else "self_cpu_time_total"
     events = trace.key_averages()
@@ -124,11 +127,12 @@ def shares(trace: profile, top: int) -> list[Row]:
     if top:
         print(events.table(sort_by=on_device, row_limit=top, max_name_column_width=60))
     return [
-        Row(f"share of {kind} in a step, {DEVICE.type}", 100 * seconds / total, "%")
+        Row(f"share of {kind} in a step, {where}", 100 * seconds / total, "%")
         for kind, seconds in by_kind.items()
     ]
 
 
 if __name__ == "__main__":
-    for row in measure(repeats=8, top=15):
-        print(f"{row.name:<48}{row.value:12.1f} {row.unit}")
+    for length in ROW_LENGTHS:
+        for row in measure(8, length, top=15):
+            print(f"{row.name:<60}{row.value:12.1f} {row.unit}")
