@@ -71,7 +71,10 @@ class Results:
 
     def of_weights(self, weights: str) -> "Results":
         """The same results of one kind of weights, ``last`` or ``ema``."""
+        if weights not in self.weights:
+            raise Unavailable(f"no {weights} weights are scored")
         other = copy(self)
+        other.weights = [weights]
         other.runs = self._runs(weights)
         return other
 

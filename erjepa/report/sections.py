@@ -41,7 +41,7 @@ class Section:
     @property
     def arguments(self) -> list[str]:
         """What a config may say about it, besides its name."""
-        own = {*signature(self.build).parameters, "title"} - {"results"}
+        own = {*signature(self.build).parameters, "title", "weights"} - {"results"}
         return sorted({"datasets" if name == "dataset" else name for name in own})
 
     def datasets(
@@ -64,9 +64,14 @@ class Section:
         results: Results,
         dataset: str | None = None,
         methods: Sequence[str] | None = None,
+        weights: str | None = None,
         **arguments: Any,
     ) -> list[Part]:
         """Its tables and figures, named after it and the dataset; Unavailable, or ValueError."""
+        of_which = ""
+        if weights is not None:
+            results = results.of_weights(weights)
+            of_which = f" Of {'averaged' if weights == 'ema' else weights} weights."
         if results.runs.empty:
             raise Unavailable("nothing is scored yet")
         if self.budgets and not results.budgets:
@@ -83,7 +88,12 @@ class Section:
         made = self.build(results, methods=chosen, **arguments)
         start = self.build.__name__
         names = ((part, (start, part.name, dataset)) for part in made)
-        return [replace(part, name="_".join(filter(None, n))) for part, n in names]
+        return [
+            replace(
+                part, name="_".join(filter(None, n)), caption=part.caption + of_which
+            )
+            for part, n in names
+        ]
 
     def _methods(self, results: Results) -> list[str]:
         chosen = results.main_methods() if self.main else results.methods

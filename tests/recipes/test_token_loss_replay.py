@@ -109,6 +109,15 @@ def test_views_where_something_reads_them(
     assert find_memory(tmp_path, "run").has_addresses
 
 
+def test_content_rests_on_steps_without_views(base, data, tmp_path, monkeypatch):
+    seen = views_seen(monkeypatch)
+    more = {"replay__selection": "content", "loss__jepa_every": 2, "stop__steps": 3}
+    passes = run(base, data, tmp_path, 1, lambda recipe: list(seen), **more)
+    found = [(pairs, views) for pairs, _, views in passes]
+    assert found == [(8, 8), (0, 0), (8, 0), (8, 8), (6, 0)]
+    assert [step["memory_size"] for step in read_metrics(tmp_path)] == [8, 8, 16]
+
+
 def test_a_step_costs_the_tokens_of_sft(base, data, tmp_path, monkeypatch):
     seen = views_seen(monkeypatch)
     take = functools.partial(run, base, data, inspect=lambda recipe: list(seen))

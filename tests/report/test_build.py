@@ -120,7 +120,7 @@ def test_sections_are_as_asked(tmp_path):
         ({"methods": ["SFT"]}, "section None is none of"),
         (
             {"section": "accuracy", "method": "SFT"},
-            "accuracy takes no method; it takes datasets, methods, remark, title",
+            "accuracy takes no method; it takes datasets, methods, remark, title, weights",
         ),
         (
             {"section": "significance", "datasets": ["x"]},
@@ -328,7 +328,7 @@ def test_the_command(tmp_path):
         [*command, "--sections"], capture_output=True, text=True, check=True
     )
     assert "significance: Paired tests of methods against" in listed.stdout
-    assert "    methods, reference, title\n" in listed.stdout
+    assert "    methods, reference, title, weights\n" in listed.stdout
     failed = subprocess.run([*command, tmp_path], capture_output=True, text=True)
     assert failed.returncode == 2
     assert "is not the output of an experiment" in failed.stderr

@@ -213,3 +213,8 @@ def test_kinds_of_weights_are_kept_apart(tmp_path):
     parts = SECTIONS["matched_compute"].parts(results, "synth")
     assert [part.caption.startswith("Accuracy") for part in parts] == 4 * [True]
     assert ["averaged" in part.caption for part in parts] == 2 * [False] + 2 * [True]
+    table = SECTIONS["accuracy"].parts(results, None, weights="ema")[1]
+    assert table.caption.endswith(" Of averaged weights.")
+    assert set(table.frame["Accuracy (%)"]) == {100}
+    with pytest.raises(Unavailable, match="no ema weights are scored"):
+        results.of_weights("last").of_weights("ema")
