@@ -106,7 +106,10 @@ def write_output(
     }
     (folder / "experiment.json").write_text(json.dumps(ran))
     rows = [
-        {**row, "stage": stage, "cell": row["cell"].replace(dataset, stage or dataset)}
+        {
+            **{**row, "stage": stage, "weights": weights},
+            "cell": row["cell"].replace(dataset, stage or dataset),
+        }
         for dataset in datasets
         for method in methods
         for seed in seeds
@@ -122,6 +125,7 @@ def write_output(
             cosine,
         )
         for stage in _stages(config, method)
+        for weights in config.get("score_weights") or ["last"]
     ]
     (folder / "results.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in rows)
