@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -20,9 +21,23 @@ from erjepa.experiment.cells import Cell
 from erjepa.experiment.config import Experiment
 from erjepa.utils.files import EXPERIMENT, PREDICTIONS, SUMMARY, write_whole
 from erjepa.utils.results import Result
+from erjepa.utils.training_log import read_training_log
 
 CELLS = "cells"
 _PROGRESS = "steps", "total_flops", "total_tokens", "epoch"
+# What is kept of a log, none of which depends on the machine's speed, over how many steps.
+_LOGGED = (
+    *(
+        "loss",
+        "lm_loss",
+        "jepa_loss",
+        "replay_lm_loss",
+        "replay_jepa_loss",
+        "grad_norm",
+    ),
+    *("cosine_paired", "cosine_shuffled", "rankme", "retrieval_at_1", "replay_weight"),
+)
+_LAST_STEPS = 50
 # Where and how to run, and what to print, may change between runs of one experiment.
 _FREE = ("output_dir", "devices", "report", "budgets_of", "launcher", "slurm")
 _MAY_GROW = ("seeds", "datasets", "methods")
@@ -62,6 +77,7 @@ def result_of(
     readings = {k: v for k, v in summary.items() if isinstance(v, dict)}
     examples = readings[summary["primary"]]["examples"]
     rate = summary["examples_per_second"]
+    log = path.parent / "logs" / "metrics.txt"
     return Result(
         cell=cell.name,
         dataset=dataset,
@@ -80,10 +96,27 @@ def result_of(
         readings={name: reading["share"] for name, reading in readings.items()},
         examples=examples,
         predictions=str((scores / PREDICTIONS).relative_to(output_dir)),
-        log=str((path.parent / "logs" / "metrics.txt").relative_to(output_dir)),
+        log=str(log.relative_to(output_dir)),
         train_seconds=progress["train_seconds"],
         eval_seconds=examples / rate if rate else None,
+        metrics=last_metrics(log, progress["steps"]),
     )
+
+
+def last_metrics(log: Path, steps: int) -> dict[str, float]:
+    """Means of the last steps that a run logged, up to step ``steps``.
+
+    Args:
+        log (Path): file of the log; without it there are none.
+        steps (int): the last step that counts.
+
+    Returns:
+        dict[str, float]: of each metric over those of the last 50 steps that logged it.
+    """
+    logged = read_training_log(log) if log.is_file() else {}
+    rows = [row for step, row in logged.items() if 0 <= steps - step < _LAST_STEPS]
+    values = {name: [row[name] for row in rows if name in row] for name in _LOGGED}
+    return {name: fmean(found) for name, found in values.items() if found}
 
 
 def scores_dir(folder: Path, cell: Cell, dataset: str) -> Path:

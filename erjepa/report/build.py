@@ -17,6 +17,7 @@ from erjepa.report import (  # noqa: F401
     accuracy,
     compute,
     continual,
+    embeddings,
     examples,
     regexes,
     trajectories,

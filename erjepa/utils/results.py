@@ -1,7 +1,7 @@
 """The results of an experiment, a line for each scored checkpoint."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ class Result:
         stage (str | None): in a sequence of datasets the one that the run was trained on,
             after those before it; ``dataset`` is the one that it was scored on, which may
             be any of them. None: the experiment is no sequence.
+        metrics (Mapping[str, float]): means of what the run logged in the last steps up to it;
+            empty where it wrote no log file.
     """
 
     cell: str
@@ -68,6 +70,7 @@ class Result:
     weights: str = "last"
     of: int | None = None
     stage: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_results(output_dir: Path) -> list[Result]:
@@ -83,7 +86,11 @@ def read_results(output_dir: Path) -> list[Result]:
         ValueError: naming file and line, if a line is no result.
     """
     path, names = output_dir / RESULTS, [field.name for field in fields(Result)]
-    needed = [field.name for field in fields(Result) if field.default is MISSING]
+    needed = [
+        field.name
+        for field in fields(Result)
+        if field.default is MISSING and field.default_factory is MISSING
+    ]
     if not path.exists():
         return []
     results = []

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import yaml
@@ -67,6 +68,9 @@ def test_one_cell(base, data, tmp_path, capsys):
         at = metrics[line["steps"] - 1]
         assert line["total_flops"] == at["total_flops"]
         assert line["total_tokens"] == at["total_tokens"]
+        losses = [step["lm_loss"] for step in metrics[: line["steps"]]]
+        assert line["metrics"]["lm_loss"] == pytest.approx(fmean(losses), rel=1e-9)
+        assert 0 < line["metrics"]["cosine_shuffled"] < 1
         text = (tmp_path / "out" / line["predictions"]).read_text()
         predictions = [json.loads(line) for line in text.splitlines()]
         right = sum(p["exact_match"] for p in predictions)

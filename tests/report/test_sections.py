@@ -1,8 +1,10 @@
 """Numbers in tables and figures, against the slow obvious way through the JSONL files."""
 
 import json
+import math
 import statistics
 from collections import Counter
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -862,3 +864,24 @@ def test_a_setting_with_fewer_seeds_is_not_chosen(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
     _, (best, _) = parts_of(make("chosen", Results(output), "synth"))
     assert best.rows[0][1] == "SFT low"
+
+
+def test_embeddings(results, rows):
+    _, (table,) = parts_of(make("embeddings", results, "synth"))
+    assert table.columns == [
+        *("Method", "Cosine of a pair", "of strangers", "RankMe", "Retrieval@1")
+    ]
+    for method, paired, strangers, *unlogged in table.rows:
+        last = BUDGETS[-1], None
+        own = [row for row in rows if row["method"] == method]
+        ends = [row for row in own if row["budget"] in last]
+        logged = [row["metrics"]["cosine_shuffled"] for row in ends]
+        assert paired == pytest.approx((0.9, 0))
+        assert strangers == pytest.approx(
+            (statistics.fmean(logged), statistics.stdev(logged))
+        )
+        assert all(math.isnan(cell.mean) for cell in unlogged)
+    silent = copy(results)
+    silent.runs = results.runs.assign(metrics=[{}] * len(results.runs))
+    with pytest.raises(Unavailable, match="overrides.log_collapse=True"):
+        make("embeddings", silent, "synth")
