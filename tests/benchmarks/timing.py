@@ -1,5 +1,6 @@
 """Times that can be compared on a noisy machine, and the rows they are reported in."""
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -54,6 +55,9 @@ def interleave(
 ) -> dict[str, Times]:
     """Time functions in turns, so that what else the machine does falls on all of them.
 
+    The order is another in every turn, since a call pays for what the one before it left in
+    caches and in the allocator.
+
     Args:
         functions (Mapping[str, Callable[[], object]]): what to call, by name.
         repeats (int): measured calls of each.
@@ -63,11 +67,13 @@ def interleave(
         dict[str, Times]: by name.
     """
     seconds: dict[str, list[float]] = {name: [] for name in functions}
+    names, order = list(functions), random.Random(0)
     for repeat in range(warmup + repeats):
-        for name, function in functions.items():
+        order.shuffle(names)
+        for name in names:
             synchronize()
             start = time.perf_counter()
-            function()
+            functions[name]()
             synchronize()
             if repeat >= warmup:
                 seconds[name].append(time.perf_counter() - start)
