@@ -11,10 +11,12 @@ from tests.benchmarks.timing import Row, Times, half_quartiles, interleave, rati
 def test_functions_take_turns_and_warm_up():
     calls = []
     times = interleave(
-        {name: lambda name=name: calls.append(name) for name in "ab"}, repeats=3
+        {name: lambda name=name: calls.append(name) for name in "abc"}, repeats=9
     )
-    assert calls == list("abababab")
-    assert [len(times[name].seconds) for name in "ab"] == [3, 3]
+    turns = ["".join(calls[i : i + 3]) for i in range(0, 30, 3)]
+    assert len(calls) == 30 and {"".join(sorted(turn)) for turn in turns} == {"abc"}
+    assert len(set(turns)) > 3  # in another order each time
+    assert [len(times[name].seconds) for name in "abc"] == [9, 9, 9]
 
 
 def test_a_ratio_is_the_median_of_paired_ratios():
