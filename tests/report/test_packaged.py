@@ -22,6 +22,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 STUDIES = {
     "tiny_matched_compute": ["matched_compute", "significance", "drops", "cost"],
     "tiny_continual": ["continual"],
+    "objectives": None,
 }
 
 
