@@ -107,6 +107,7 @@ def test_a_line_of_results(fake):
             "weights": "last",
             "of": 2,
             "stage": None,
+            "metrics": {},
         },
     }
     for name in (matched["predictions"], matched["log"]):
