@@ -27,15 +27,9 @@ CELLS = "cells"
 _PROGRESS = "steps", "total_flops", "total_tokens", "epoch"
 # What is kept of a log, none of which depends on the machine's speed, over how many steps.
 _LOGGED = (
-    *(
-        "loss",
-        "lm_loss",
-        "jepa_loss",
-        "replay_lm_loss",
-        "replay_jepa_loss",
-        "grad_norm",
-    ),
-    *("cosine_paired", "cosine_shuffled", "rankme", "retrieval_at_1", "replay_weight"),
+    *("loss", "lm_loss", "jepa_loss", "replay_lm_loss", "replay_jepa_loss"),
+    *("grad_norm", "replay_weight"),
+    *("cosine_paired", "cosine_shuffled", "rankme", "retrieval_at_1"),
 )
 _LAST_STEPS = 50
 # Where and how to run, and what to print, may change between runs of one experiment.
