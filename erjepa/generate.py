@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=[],
         help="a key of the run's config, such as max_new_tokens, device or merged",
     )
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_intermixed_args(arguments)
     with parser.errors(chosen):
         _answer(chosen, parser)
 

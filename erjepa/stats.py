@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = CommandLine(prog="python -m erjepa.stats", description=__doc__)
     parser.add_argument("config", metavar="CONFIG")
     parser.add_argument("overrides", metavar="key=value", nargs="*")
-    args = parser.parse_args(arguments)
+    args = parser.parse_intermixed_args(arguments)
     with parser.errors(args):
         print(table(measure_config(args.config, args.overrides)), end="")
 

@@ -68,7 +68,7 @@ def test_a_prompt_is_answered_on_the_screen(run, capsys):
 
 def test_an_older_checkpoint_answers_with_other_settings(run, capsys):
     older = run / "epoch_0_step_2"
-    main([str(older), "1", "2", "--set", "max_new_tokens=1", "--set", "merged=True"])
+    main([str(older), "--set", "max_new_tokens=1", "1", "2", "--set", "merged=True"])
     lines = capsys.readouterr().out.split("  [cut at 1 tokens]\n")
     assert [line[:2] for line in lines] == ["1\n", "2\n", ""]
 
