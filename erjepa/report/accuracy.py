@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from erjepa.report.figures import Figure, canvas, draw_bars, draw_grid
-from erjepa.report.results import ROLES, Results, Unavailable
+from erjepa.report.results import Results, Unavailable
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import SD, Table, spread
 
@@ -93,7 +93,10 @@ def lambda_k(results: Results, dataset: str, methods: list[str]) -> Parts:
 
 @section("Chosen settings", by_default=False)
 def chosen(results: Results, dataset: str, methods: list[str]) -> Parts:
-    """Of each role the setting with the best mean on validation pairs, and all its trials."""
+    """Of each method the setting with the best mean on validation pairs, and all its trials.
+
+    A method's trials share its name up to a comma: ``SFT, lr 1e-5`` and ``SFT, lr 2e-5``.
+    """
     ends = results.final(dataset, methods)
     if tested := list(ends.method[ends.split != "validation"].unique()):
         raise Unavailable(
@@ -107,10 +110,7 @@ def chosen(results: Results, dataset: str, methods: list[str]) -> Parts:
     trials = spread({value: whole.accuracy}, {"Setting": whole.method})
     seeds = whole.groupby("method", sort=False).accuracy
     trials[["Min", "Max"]] = seeds.agg(["min", "max"]).to_numpy()
-    trials.insert(0, "Method", trials.Setting.map(results.role))
-    trials = trials.dropna(subset="Method").sort_values(
-        "Method", kind="stable", key=lambda roles: roles.map(ROLES.index)
-    )
+    trials.insert(0, "Method", trials.Setting.str.partition(",")[0])
     best = trials.loc[trials.groupby("Method", sort=False)[value].idxmax()]
     trials["Chosen"] = ["yes" if i in best.index else "" for i in trials.index]
     yield Table(

@@ -17,8 +17,8 @@ from erjepa.report import (  # noqa: F401
     accuracy,
     compute,
     continual,
-    embeddings,
     examples,
+    last_steps,
     regexes,
     trajectories,
 )

@@ -23,6 +23,7 @@ STUDIES = {
     "tiny_matched_compute": ["matched_compute", "significance", "drops", "cost"],
     "tiny_continual": ["continual"],
     "objectives": None,
+    "long_training": None,
     "smollm2_stop_token": None,
 }
 

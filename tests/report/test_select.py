@@ -5,7 +5,7 @@ import pytest
 from erjepa.report.results import Results, Unavailable
 from erjepa.report.sections import SECTIONS
 from tests.report.fake_output import write_output
-from tests.report.test_sections import curves
+from tests.report.parts import curves
 
 CONTROL = {"replay.selection": "current_batch"}
 NO_REPLAY = {"replay.weight": 0}
