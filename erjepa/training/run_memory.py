@@ -1,5 +1,6 @@
 """The memory of a run: built, carried on from an earlier run, saved and found again."""
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
@@ -301,6 +302,14 @@ class RunMemory:
             log,
             f"{len(memory)} of the {len(stored)} pairs in {stored.folder} are carried on.",
         )
+        if self._settings.selection == "content":
+            utils.log_rank_zero(
+                log,
+                "replay.selection=content recalls hardly any of them where the new pairs are "
+                "unlike them; uniform, prioritized and mixed keep what they taught "
+                "(docs/memory.md).",
+                logging.WARNING,
+            )
 
     @torch.no_grad()
     def _recompute_addresses(
