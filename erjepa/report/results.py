@@ -166,9 +166,11 @@ class Results:
             names = rows.method + " on " + rows.dataset
             expected = [f"{m} on {d}" for d in rows.dataset.unique() for m in methods]
         counts = rows.seed.groupby(names).nunique().reindex(expected, fill_value=0)
-        short = [f"{x} {count}" for x, count in counts.items() if count < planned]
-        if not short:
+        if (counts == planned).all():
             return "One seed." if planned == 1 else f"Over {planned} seeds."
+        if counts.nunique() == 1:
+            return f"Over {counts.iloc[0]} of {planned} seeds."
+        short = [f"{x} {count}" for x, count in counts.items() if count < planned]
         return f"Over {planned} seeds; fewer are finished of {', '.join(short)}."
 
     def missing(self) -> dict[tuple[str, str], dict[int, int]]:

@@ -220,3 +220,17 @@ def test_kinds_of_weights_are_kept_apart(tmp_path):
     assert set(table.frame["Accuracy (%)"]) == {100}
     with pytest.raises(Unavailable, match="no ema weights are scored"):
         results.of_weights("last").of_weights("ema")
+
+
+def test_the_note_counts_seeds(tmp_path):
+    methods = {"a": {}, "b": {}}
+    output = write_output(
+        tmp_path / "out", methods=methods, seeds=(1, 2, 3), examples=3
+    )
+    results = Results(output)
+    runs = results.runs
+    assert results.note(runs, ["a", "b"]) == "Over 3 seeds."
+    assert results.note(runs[runs.seed < 3], ["a", "b"]) == "Over 2 of 3 seeds."
+    some = runs[(runs.method == "a") | (runs.seed < 3)]
+    short = "Over 3 seeds; fewer are finished of b 2."
+    assert results.note(some, ["a", "b"]) == short

@@ -113,7 +113,7 @@ def test_dynamics_are_those_of_whole_runs(tmp_path):
     path.write_text("".join([*lines[:4], *lines[5:]]))  # 23 lacks its second budget
     results = Results(output)
     figure, _ = parts_of(make("dynamics", results, "synth"))
-    assert "fewer are finished of a 2" in figure.caption
+    assert "Over 2 of 3 seeds." in figure.caption
     expected = [
         statistics.mean(
             row.accuracy
