@@ -25,6 +25,7 @@ STUDIES = {
     "objectives": None,
     "long_training": None,
     "smollm2_stop_token": None,
+    "smollm2_continual": ["continual"],
 }
 
 
