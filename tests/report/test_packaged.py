@@ -26,6 +26,7 @@ STUDIES = {
     "long_training": None,
     "smollm2_stop_token": None,
     "smollm2_continual": ["continual"],
+    "smollm2_precision": ["losses", "matched_compute"],
 }
 
 
