@@ -306,8 +306,8 @@ class RunMemory:
             utils.log_rank_zero(
                 log,
                 "replay.selection=content recalls hardly any of them where the new pairs are "
-                "unlike them; uniform, prioritized and mixed keep what they taught "
-                "(docs/memory.md).",
+                "unlike them; uniform keeps what they taught "
+                "(docs/choosing_the_weights.md).",
                 logging.WARNING,
             )
 
