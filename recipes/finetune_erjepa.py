@@ -204,7 +204,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
         self._averaged.start(self._model, state and state.get("averaged"))
         if state is None:
-            self._memory.start(self._model, self._replay_collator)
+            self._memory.start(self._model, self._collator)
         else:
             self._state.load_state_dict(state)
             self._memory.go_on(state["checkpoint"], self._run.steps)

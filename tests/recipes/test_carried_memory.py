@@ -271,3 +271,21 @@ def test_a_damaged_or_foreign_memory_leaves_nothing_behind(
     values = json.loads(about.read_text())
     about.write_text(json.dumps({**values, "tokenizer": "another"}))
     refused("tokens of another tokenizer")
+
+
+def test_addresses_are_computed_where_replayed_pairs_have_no_views(
+    base, data, other_data, tmp_path
+):
+    settings = {"loss__jepa_weight": 0, "replay__score": "lm", "epochs": 1}
+    cfg = overrides_for(
+        *(base, data, tmp_path / "first"),
+        **{"batch_size": 8, "replay__selection": "uniform", **settings},
+    )
+    train(make_config(cfg))
+    settings |= {"replay__init_addresses": "recomputed", "stop__steps": 1}
+    settings |= {"replay__init_from": tmp_path / "first", "replay__retention": "score"}
+    cfg = carry_on(base, other_data, tmp_path / "second", **settings)
+    (memory,) = train(cfg, inspect=at_start)
+    tables = [v for v in memory["addresses"].values() if isinstance(v, torch.Tensor)]
+    assert tables and {len(table) for table in tables} == {len(memory["scores"])}
+    assert any((table != 0).any(1).all() for table in tables)
