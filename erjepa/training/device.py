@@ -10,6 +10,8 @@ from torchtune.training.precision import verify_bf16_support
 
 _ON_A_CPU = "device=cpu dtype=fp32 row_length=null"
 
+log = utils.get_logger("INFO")
+
 
 def memory_of(device: torch.device) -> int:
     """Bytes of memory that a rank may count on.
@@ -50,6 +52,12 @@ def run_device(cfg: DictConfig) -> torch.device:
             f"device={cfg.device}: the recipes run on cuda and cpu. Set {_ON_A_CPU}"
         )
     if kind == "cpu" or (cfg.device is None and not torch.cuda.is_available()):
+        first = os.environ.get("RANK", "0") == "0"
+        if first and cfg.dtype == "bf16" and not _multiplies_bfloat16():
+            log.warning(
+                "dtype=bf16: this CPU has no instructions for bfloat16, and takes many "
+                "times longer than with dtype=fp32"
+            )
         return utils.get_device("cpu")
     if not torch.cuda.is_available():
         raise ValueError(
@@ -70,3 +78,10 @@ def run_device(cfg: DictConfig) -> torch.device:
             "bfloat16. Set dtype=fp32"
         )
     return utils.get_device(cfg.device)
+
+
+def _multiplies_bfloat16() -> bool:
+    return (
+        torch.backends.mkldnn.is_available()
+        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
