@@ -1,5 +1,6 @@
 """Every packaged experiment's report has every section that it asks for."""
 
+import csv
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ import pytest
 
 import erjepa.configs
 from erjepa.experiment.config import config_of, load_experiment
+from erjepa.report.accuracy import settings
 from erjepa.report.build import build_report
 from erjepa.report.sections import SECTIONS
 from tests.report.fake_output import write_output
@@ -27,7 +29,11 @@ STUDIES = {
     "smollm2_stop_token": None,
     "smollm2_continual": ["continual"],
     "smollm2_precision": ["losses", "matched_compute"],
+    "tune_objectives": None,
+    "tuned_objectives": None,
 }
+# What else its command said, as its page has it.
+ARGUMENTS = {"tune_objectives": ["seeds=[82]"]}
 
 
 def task_of(dataset):
@@ -63,7 +69,7 @@ def test_every_section_is_made(name, tmp_path):
 def test_the_committed_studies(name, tmp_path):
     """Their tables are those of their results."""
     study = DOCS / "results" / name
-    config = load_experiment(name).as_dict()
+    config = load_experiment(name, ARGUMENTS.get(name, [])).as_dict()
     config["report"] = STUDIES[name] or config["report"]
     (tmp_path / "experiment.json").write_text(json.dumps({"config": config}))
     shutil.copy(study / "results.jsonl", tmp_path)
@@ -79,3 +85,12 @@ def test_the_committed_studies(name, tmp_path):
         assert made.keys() == committed.keys()
     for file, path in made.items():
         assert path.read_text() == committed[file].read_text(), file
+
+
+def test_the_tuned_objectives_are_those_that_were_chosen():
+    """Test pairs are met with the settings of the averaged weights that validation chose."""
+    table = DOCS / "results" / "tune_objectives" / "tables" / "chosen_synth.csv"
+    with table.open() as lines:
+        chosen = {row["Method"]: row["Overrides"] for row in csv.DictReader(lines)}
+    tuned = load_experiment("tuned_objectives").as_dict()["methods"]
+    assert {name: settings(tuned[name]) for name in chosen} == chosen
