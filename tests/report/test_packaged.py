@@ -31,9 +31,15 @@ STUDIES = {
     "smollm2_precision": ["losses", "matched_compute"],
     "tune_objectives": None,
     "tuned_objectives": None,
+    "smollm2_objectives": [
+        "accuracy",
+        {"section": "accuracy", "weights": "ema"},
+        "losses",
+        "cost",
+    ],
 }
 # What else its command said, as its page has it.
-ARGUMENTS = {"tune_objectives": ["seeds=[82]"]}
+ARGUMENTS = {name: ["seeds=[82]"] for name in ("tune_objectives", "smollm2_objectives")}
 
 
 def task_of(dataset):
