@@ -15,8 +15,9 @@ _CAPTION = (
     "Differences in percentage points over the seeds that both have; seeds won: those in which "
     "the difference is above zero. P-values of a paired t-test over seeds and of a paired "
     "bootstrap of the seeds, with its 95% interval: one-tailed where the paper claims the "
-    "direction ({}), else two-sided. No correction for the number of tests; a dash: all "
-    "differences are equal."
+    "direction ({}), else two-sided. Of few seeds the bootstrap is too sure: where all "
+    "differences have one sign, its p-value is the least that it can be. No correction for the "
+    "number of tests; a dash: all differences are equal."
 )
 
 

@@ -28,7 +28,7 @@ STUDIES = {
     "long_training": None,
     "smollm2_stop_token": None,
     "smollm2_continual": ["continual"],
-    "smollm2_precision": ["losses", "matched_compute"],
+    "smollm2_precision": None,
     "tune_objectives": None,
     "tuned_objectives": None,
     "smollm2_objectives": [
