@@ -27,10 +27,19 @@ STUDIES = {
     "objectives": None,
     "long_training": None,
     "smollm2_stop_token": None,
+    "smollm2_matched_compute": [
+        "matched_compute",
+        "significance",
+        {"section": "significance", "weights": "ema"},
+        "drops",
+        "losses",
+        "cost",
+    ],
     "smollm2_continual": ["continual"],
     "smollm2_precision": None,
     "tune_objectives": None,
     "tuned_objectives": None,
+    "tiny_schedule": None,
     "smollm2_objectives": [
         "accuracy",
         {"section": "accuracy", "weights": "ema"},
@@ -39,7 +48,11 @@ STUDIES = {
     ],
 }
 # What else its command said, as its page has it.
-ARGUMENTS = {name: ["seeds=[82]"] for name in ("tune_objectives", "smollm2_objectives")}
+ARGUMENTS = {
+    "tune_objectives": ["seeds=[82]"],
+    "smollm2_objectives": ["seeds=[82]"],
+    "tiny_schedule": ["seeds=[82,23,37]"],
+}
 
 
 def task_of(dataset):
