@@ -16,6 +16,17 @@ from erjepa.utils.printable import printable
 from erjepa.utils.results import Result, read_results
 
 ROLES = ("SFT", "LLM-JEPA", "ER-JEPA")
+# The paper's JEPA loss, the default first. Of any other it claims nothing.
+_PAPERS = {
+    "views": ("shared", "standalone"),
+    "predictor_position": ("behind",),
+    "loss.distance": ("cosine",),
+    "loss.direction": ("source_to_target",),
+    "loss.jepa_every": (1,),
+    "loss.sigreg_weight": (0,),
+    "loss.variance_weight": (0,),
+    "loss.covariance_weight": (0,),
+}
 
 
 class Unavailable(Exception):
@@ -107,16 +118,20 @@ class Results:
     def role(self, method: str) -> str | None:
         """``SFT`` (neither JEPA loss nor replay), ``LLM-JEPA`` (no replay) or ``ER-JEPA``.
 
-        Told by what the method sets; None: it replays, though not stored pairs, or trains
-        on other datasets than its own.
+        Told by what the method sets; None: its JEPA loss is not the paper's, it replays
+        without one, or no stored pairs, or it trains on other datasets than its own.
         """
         set_to = self.overrides(method)
+        replays = set_to.get("replay.weight") != 0
         if "trains_on" in set_to:
             return None  # a control of a sequence of datasets
-        if set_to.get("replay.weight") == 0:
-            return "SFT" if set_to.get("loss.jepa_weight") == 0 else "LLM-JEPA"
-        is_control = set_to.get("replay.selection") == "current_batch"
-        return None if is_control else "ER-JEPA"
+        if replays and set_to.get("replay.selection") == "current_batch":
+            return None  # a control without history
+        if set_to.get("loss.jepa_weight") == 0:
+            return None if replays else "SFT"
+        if any(set_to.get(key, ok[0]) not in ok for key, ok in _PAPERS.items()):
+            return None
+        return "ER-JEPA" if replays else "LLM-JEPA"
 
     def first(self, role: str, method: str | None = None) -> str:
         """``method`` if it is given, else the first of a role; Unavailable if none has it."""

@@ -31,6 +31,29 @@ def test_roles_are_told_by_what_methods_set(tmp_path):
     assert results.named(["e", "a"]) == ["e", "a"]
 
 
+@pytest.mark.parametrize(
+    "objective",
+    [
+        {"views": "spans"},
+        {"loss.distance": "infonce"},
+        {"loss.direction": "both"},
+        {"loss.jepa_every": 4},
+        {"loss.sigreg_weight": 0.02},
+        {"loss.variance_weight": 1},
+        {"loss.covariance_weight": 0.04},
+        {"predictor_position": "front"},
+    ],
+    ids=lambda objective: next(iter(objective)),
+)
+def test_another_objective_is_none_of_the_papers(objective, tmp_path):
+    """It claims nothing of them, nor of replay without a JEPA loss."""
+    methods = {"a": {**NO_REPLAY, **objective}, "b": {**REPLAY, **objective}}
+    methods |= {"c": {**REPLAY, "loss.jepa_weight": 0}}
+    methods |= {"d": {**NO_REPLAY, "views": "standalone", "loss.distance": "cosine"}}
+    results = results_of(tmp_path / "out", methods)
+    assert [results.role(method) for method in "abcd"] == [*[None] * 3, "LLM-JEPA"]
+
+
 def test_what_all_methods_set_counts(tmp_path):
     overrides = {"loss.jepa_weight": 0}
     results = results_of(tmp_path / "out", {"a": NO_REPLAY}, overrides=overrides)
