@@ -20,11 +20,11 @@ PREDICTOR_IDS = [94, 95]
 
 
 def small_decoder(
-    seed: int = 0, *, b_is_zero: bool = False, **kwargs
+    seed: int = 0, *, b_is_zero: bool = False, builder=lora_llama3_2, **kwargs
 ) -> TransformerDecoder:
     """A two-layer LoRA decoder whose adapters do something, unless ``b_is_zero``."""
     torch.manual_seed(seed)
-    decoder = lora_llama3_2(
+    decoder = builder(
         **{
             "lora_attn_modules": ["q_proj", "k_proj", "v_proj", "output_proj"],
             "apply_lora_to_mlp": True,

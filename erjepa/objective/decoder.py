@@ -87,14 +87,16 @@ class PackedDecoder(nn.Module):
         for layer in self.decoder.layers:
             hidden = layer(hidden, mask=mask, input_pos=batch.input_pos)
         hidden = self.decoder.norm(hidden).flatten(0, 1)
-        predicted, target = hidden[batch.predicted_pos], hidden[batch.target_pos]
         if len(batch.steps):
             start, stop = hidden[batch.steps].float().unbind(dim=3)  # [n, 2, 3, H]
             predicted, target = (stop - start).sum(dim=2).unbind(dim=1)
             predicted, target = predicted[None], target[None]
+        else:
+            predicted, target = hidden[batch.predicted_pos], hidden[batch.target_pos]
         return PackedOutput(
             logits=self.decoder.output(hidden[batch.label_pos]),
-            source=hidden[batch.source_pos],
+            # Of addresses, which no loss trains. Offloaded activations have to be used up.
+            source=hidden.detach()[batch.source_pos],
             predicted=predicted,
             target=target,
         )

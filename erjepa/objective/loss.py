@@ -202,9 +202,11 @@ class JEPALoss(nn.Module):
         """
         log_probabilities = output.logits.float().log_softmax(dim=-1)
         token_loss = -log_probabilities[batch.label_logit, batch.labels]
-        jepa = self.errors(output.predicted, output.target)
         loss = self.lm_weight * token_loss.sum() / num_labels
-        if not (self.is_contrastive and self.looks_at_all):
+        is_left_out = self.is_contrastive and self.looks_at_all
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not is_left_out):
+            jepa = self.errors(output.predicted, output.target)
+        if not is_left_out:
             loss = loss + self.jepa_weight * jepa.sum() / num_pairs
         lm = torch.zeros(batch.num_pairs, device=token_loss.device).index_add(
             0, batch.label_pair, token_loss.detach()

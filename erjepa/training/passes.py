@@ -23,7 +23,11 @@ from erjepa.training.distributed import (
     gather_interleaved,
     gradient_scale,
 )
-from erjepa.training.random_state import random_state, set_random_state
+from erjepa.training.random_state import (
+    RandomState,
+    random_state,
+    set_random_state,
+)
 from erjepa.training.sharding import set_last_backward
 from erjepa.training.signals import StopSignals
 from erjepa.training.whole_pass import WholePassTerm
@@ -249,10 +253,13 @@ class Passes:
         """
         outputs: list[PassOutput] = []
         looks_at_all = self._loss_fn.looks_at_all and totals.views > 0
-        whole = None
+        whole, states = None, []
         if looks_at_all and len(batches) > 1:
-            whole = self._whole(*self._embed(batches), totals)
+            *seen, states = self._embed(batches)
+            whole = self._whole(*seen, totals)
         for i, batch in enumerate(batches):
+            if states:
+                set_random_state(states[i], self._device)
             set_last_backward(
                 self._model,
                 last and i == len(batches) - 1,
@@ -263,10 +270,10 @@ class Passes:
                 output = self._model(batch)
                 loss, pair_losses = self._loss_of(output, batch, totals)
                 views = stack_views(output)
-                if looks_at_all:
-                    if whole is None:  # this micro-batch is all that the rank has
-                        whole = self._whole([views], [batch.order], totals)
-                    loss = loss + whole.share(views, _places(batch))
+            if looks_at_all:
+                if whole is None:  # this micro-batch is all that the rank has
+                    whole = self._whole([views], [batch.order], totals)
+                loss = loss + whole.share(views, _places(batch))
             (loss * weight * self._gradient_scale).backward()
             outputs.append(
                 PassOutput(
@@ -303,17 +310,21 @@ class Passes:
         return loss
 
     @torch.no_grad()
-    def _embed(self, batches: list[PackedBatch]) -> tuple[list[Tensor], list[Tensor]]:
-        """Embeddings and order of each micro-batch, under the dropout of the pass to come."""
-        state = random_state(self._device)
-        views, orders = [], []
+    def _embed(
+        self, batches: list[PackedBatch]
+    ) -> tuple[list[Tensor], list[Tensor], list[RandomState]]:
+        """Of each micro-batch embeddings, order, and the random state that its dropout needs.
+
+        The state of each, since the pass to come may draw more: for adapters of the output.
+        """
+        views, orders, states = [], [], []
         for batch in batches:
+            states.append(random_state(self._device))
             batch = batch.to(self._device)
             output = self._model(replace(batch, label_pos=batch.label_pos[:0]))
             views.append(stack_views(output))
             orders.append(batch.order)
-        set_random_state(state, self._device)
-        return views, orders
+        return views, orders, states
 
     def _whole(
         self, views: list[Tensor], orders: list[Tensor], totals: StepTotals

@@ -9,6 +9,8 @@ from random import Random
 
 import pytest
 import torch
+from torchtune.models.llama3 import lora_llama3
+from torchtune.models.llama3_2 import lora_llama3_2
 
 from erjepa.evaluation.validation import HeldOutLoss
 from erjepa.objective import JEPALoss, PackedDecoder
@@ -122,9 +124,14 @@ def test_every_cut_of_a_pass_equals_loops(name, world_size, num_batches):
         torch.testing.assert_close(added, expected, **close, msg=parameter)
 
 
-def test_a_first_look_has_the_dropout_of_the_pass():
+def untied(scale_factor, **kwargs):
+    return lora_llama3(apply_lora_to_output=True, **kwargs)
+
+
+@pytest.mark.parametrize("builder", [lora_llama3_2, untied])
+def test_a_first_look_has_the_dropout_of_the_pass(builder):
     def embeddings():
-        model = packed_model(lora_dropout=0.5)
+        model = packed_model(lora_dropout=0.5, builder=builder)
         passes = passes_of(model, JEPALoss(distance="infonce"))
         batches = PairCollator(predictor_ids=PREDICTOR_IDS).split(random_pairs(5), 2)
         seen = []
