@@ -32,6 +32,7 @@ from erjepa.tasks.score import (
     score_predictions,
 )
 from erjepa.tasks.summary import verbatim_overlap
+from erjepa.training.data import require_whole_blocks
 from erjepa.training.device import run_device
 from erjepa.training.distributed import process_group
 from erjepa.training.signals import end_with_launcher
@@ -121,6 +122,8 @@ class EvaluationRecipeERJEPA:
     def setup(self, cfg: DictConfig) -> None:
         """Load tokenizer, examples and model."""
         erjepa.configs.require_files(cfg)
+        if self._alignment:
+            require_whole_blocks(cfg.row_length, self._device)
         self._tokenizer = config.instantiate(cfg.tokenizer)
         self._setup_pairs(cfg)
         self._model = empty_model(cfg, self._device, merged=self._merged)

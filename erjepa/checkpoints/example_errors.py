@@ -19,7 +19,7 @@ class Visit(NamedTuple):
         step (int): of the run, 1-based.
         example (int): its id in the memory, see :mod:`erjepa.checkpoints.memory_file`.
         replayed (bool): whether from the memory, not as a new pair.
-        lm_loss (float): cross-entropy a token of the target, in nats, before the update.
+        lm_loss (float): cross-entropy a label, in nats, before the update.
         jepa_loss (float): :math:`d(p, z^a)` before the update.
     """
 

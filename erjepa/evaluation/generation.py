@@ -42,6 +42,7 @@ def generate_greedy(
     Texts that have ended leave the batch. Unlike ``torchtune.generation.generate``, padding
     is known by its place and not by its id, the output projection runs for the last token
     only, and no logits are kept: with 128k tokens in the vocabulary those take gigabytes.
+    A text ends at the last where the model has no more positions.
 
     Args:
         model (TransformerDecoder): decoder in evaluation mode.
@@ -52,7 +53,15 @@ def generate_greedy(
 
     Returns:
         list[list[int]]: the new tokens of each prompt.
+
+    Raises:
+        ValueError: if a prompt is longer than the model has positions.
     """
+    if (longest := max(map(len, prompts))) > model.max_seq_len:
+        raise ValueError(
+            f"a prompt has {longest} tokens, and the model positions for "
+            f"{model.max_seq_len}"
+        )
     device = model.tok_embeddings.weight.device
     shared = _shared_prefix(prompts)
     width = max(map(len, prompts))  # columns before the first new token
@@ -77,6 +86,7 @@ def generate_greedy(
             tokens = logits.argmax(dim=-1, keepdim=True)
             generated[rows, step] = tokens[:, 0]
             ended |= torch.isin(tokens[:, 0], stops)
+            ended |= width + step - padding >= model.max_seq_len  # no position left
             going = (~ended).nonzero()[:, 0]
             if not len(going):
                 break
@@ -86,7 +96,11 @@ def generate_greedy(
                 ended = ended[going]
                 for cache in caches:
                     cache.take(going)
-    return [_until(row, stop_tokens) for row in generated.tolist()]
+    most = [model.max_seq_len + 1 - len(prompt) for prompt in prompts]
+    return [
+        _until(row[:n], stop_tokens)
+        for row, n in zip(generated.tolist(), most, strict=True)
+    ]
 
 
 def _last_logits(
@@ -119,7 +133,10 @@ def _forward(
     real = (columns < shared) | (columns >= shared + padding[:, None])
     # A padding token sees itself, so that no row of the softmax is empty.
     mask = (columns < new) & real[:, None] | (columns == new)
-    input_pos = (new[:, 0] - padding[:, None] * (new[:, 0] >= shared)).clamp(min=0)
+    input_pos = new[:, 0] - padding[:, None] * (new[:, 0] >= shared)
+    input_pos = input_pos.clamp(
+        0, model.max_seq_len - 1
+    )  # of padding, and what has ended
     hidden = model.tok_embeddings(tokens)
     for layer in model.layers:
         hidden = layer(hidden, mask=mask, input_pos=input_pos)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from omegaconf import DictConfig
+from torch import Tensor
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
@@ -15,7 +16,7 @@ from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.origin_losses import OriginLosses
 from erjepa.objective.decoder import PackedDecoder
-from erjepa.objective.loss import JEPALoss
+from erjepa.objective.loss import JEPALoss, PairLosses
 from erjepa.packing import PairCollator
 from erjepa.tasks.score import (
     load_task,
@@ -78,26 +79,38 @@ class HeldOutLoss:
         origins = OriginLosses(self._dataset, self._device)
         sums = torch.zeros(4, dtype=torch.float64, device=self._device)
         contrasts, views = self._has_views and self._loss_fn.is_contrastive, []
-        for batch in self._batches:
-            batch = batch.to(self._device)
+        batches = [batch.to(self._device) for batch in self._batches]
+        losses = []
+        for batch in batches:
             output = model(batch)
-            _, losses = self._loss_fn(output, batch, 1, 1)
-            origins.add(batch, losses)
+            losses.append(self._loss_fn(output, batch, 1, 1)[1])
             if contrasts:
                 views.append(stack_views(output))
-            sums[:2] += torch.stack([losses.lm.sum(), losses.jepa.sum()])
+        if contrasts:
+            losses = self._contrasted(losses, torch.cat(views))
+        for batch, of_pairs in zip(batches, losses, strict=True):
+            origins.add(batch, of_pairs)
+            sums[:2] += torch.stack([of_pairs.lm.sum(), of_pairs.jepa.sum()])
             sums[2:] += sums.new_tensor([batch.num_labels, batch.num_pairs])
         lm, jepa, labels, pairs = all_reduce_sum(sums).tolist()
         metrics = {"val_loss": self._loss_fn.lm_weight * lm / labels}
         metrics["val_lm_loss"] = lm / labels
-        if contrasts:
-            all_views = gather_interleaved(torch.cat(views), self._num_pairs)
-            _, predicted, target = unstack_views(all_views)
-            jepa = self._loss_fn.errors(predicted, target).sum().item()
         if self._has_views:
             metrics["val_jepa_loss"] = jepa / pairs
             metrics["val_loss"] += self._loss_fn.jepa_weight * jepa / pairs
         return {**metrics, **origins.metrics()}
+
+    def _contrasted(self, losses: list[PairLosses], views: Tensor) -> list[PairLosses]:
+        """The losses of this rank's batches, each pair contrasted with all of all ranks."""
+        all_views = gather_interleaved(views, self._num_pairs)
+        _, predicted, target = unstack_views(all_views)
+        errors = self._loss_fn.errors(predicted, target)
+        mine = errors[dist.get_rank() :: dist.get_world_size()]
+        parts = mine.split([len(of_pairs.lm) for of_pairs in losses])
+        return [
+            PairLosses(of_pairs.lm, part)
+            for of_pairs, part in zip(losses, parts, strict=True)
+        ]
 
 
 class HeldOutAccuracy:

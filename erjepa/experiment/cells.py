@@ -173,6 +173,8 @@ def training_command(
         start = _end_of(experiment, folder.parents[2] / cell.after)
         # Whoever sets them carries something else on, or nothing.
         carried = {"init_from": start, "replay.init_from": start}
+        if cell.overrides.get("replay.selection") == "current_batch":
+            del carried["replay.init_from"]  # it has no memory
         own |= {k: v for k, v in carried.items() if k not in cell.overrides}
     if budgets := budgets_of(experiment, cell):
         own["checkpoint_at_flops"] = budgets

@@ -171,6 +171,14 @@ class Experiment:
                     f"methods: {method}: {TOKENS_OF}={source} must be a method that "
                     f"does not use {TOKENS_OF} itself"
                 )
+            if source is not None and self.methods[source].get(TRAINS_ON) in (
+                ALL,
+                NOTHING,
+            ):
+                raise ValueError(
+                    f"methods: {method}: {TOKENS_OF}={source} must be a method that runs "
+                    f"on every dataset, not one with {TRAINS_ON}={ALL} or {NOTHING}"
+                )
 
     def as_dict(self) -> dict[str, Any]:
         """The experiment as its YAML would have it, all keys given."""

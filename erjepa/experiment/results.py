@@ -105,11 +105,16 @@ def last_metrics(log: Path, steps: int) -> dict[str, float]:
         steps (int): the last step that counts.
 
     Returns:
-        dict[str, float]: of each metric over those of the last 50 steps that logged it.
+        dict[str, float]: of each metric over those of the last 50 steps that logged it, of
+        replay over those that replayed a pair.
     """
     logged = read_training_log(log) if log.is_file() else {}
     rows = [row for step, row in logged.items() if 0 <= steps - step < _LAST_STEPS]
-    values = {name: [row[name] for row in rows if name in row] for name in _LOGGED}
+    replayed = [row for row in rows if row.get("replayed")] or rows
+    values = {}
+    for name in _LOGGED:
+        count = replayed if name.startswith("replay_") else rows
+        values[name] = [row[name] for row in count if name in row]
     return {name: fmean(found) for name, found in values.items() if found}
 
 

@@ -191,11 +191,19 @@ def environments(experiment: Experiment) -> list[dict[str, str]]:
     groups: list[Sequence[int] | None] = [None]
     if devices is not None:
         groups = [devices[i : i + n] for i in range(0, len(devices), n)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else None
+    if names and devices and max(devices) >= len(names):
+        raise ValueError(
+            f"devices={list(devices)}: CUDA_VISIBLE_DEVICES={visible} shows {len(names)}; "
+            "they are counted from 0"
+        )
     threads = max(1, (os.cpu_count() or 1) // (n * len(groups)))
     found = []
     for group in groups:
         variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
         if group is not None:
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, group))
+            shown = [names[i] if names else str(i) for i in group]
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(shown)
         found.append(variables)
     return found

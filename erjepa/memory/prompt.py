@@ -13,6 +13,7 @@ from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.run import find_run, first_pair
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
+from erjepa.training.data import require_whole_blocks
 from erjepa.training.device import run_device
 
 
@@ -37,6 +38,7 @@ def prompt_embedding(
     cfg_file, path = find_run(checkpoint)
     cfg = complete(load(str(cfg_file), overrides))
     device = run_device(cfg)
+    require_whole_blocks(cfg.row_length, device)
     require_files(cfg)
     tokenizer = config.instantiate(cfg.tokenizer)
     pair = first_pair(cfg, tokenizer).pair_of(prompt)

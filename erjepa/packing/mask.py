@@ -19,13 +19,18 @@ def attention_mask(end: Tensor, dtype: torch.dtype) -> Tensor | BlockMask:
         dtype (torch.dtype): of queries and keys.
 
     Returns:
-        Tensor | BlockMask: FlexAttention's mask on CUDA; elsewhere what is added to scores,
-            0 or -inf, [R, L, L].
+        Tensor | BlockMask: FlexAttention's mask on CUDA from compute capability 7.5 on;
+            elsewhere what is added to scores, 0 or -inf, [R, L, L].
     """
-    if end.is_cuda:
+    if _runs_flex_attention(end.device):
         return block_mask(end)
     hidden = ~dense_mask(end)
     return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, float("-inf"))
+
+
+def _runs_flex_attention(device: torch.device) -> bool:
+    """As torchtune has it, whose attention takes the mask."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 5)
 
 
 def dense_mask(end: Tensor) -> Tensor:

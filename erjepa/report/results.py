@@ -272,7 +272,7 @@ class Results:
         overrides = self.overrides(row.method)
         stops = any(key.startswith("stop.") for key in overrides)
         epochs = 0.0 if stops else float(overrides.get("epochs", most))
-        return pd.isna(row.budget) and row.epoch >= epochs
+        return (pd.isna(row.budget) or is_last) and row.epoch >= epochs
 
 
 def pivot(

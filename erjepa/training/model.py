@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch._dynamo.config
 import torch.distributed as dist
 from omegaconf import DictConfig
 from torch import Tensor
@@ -40,10 +41,16 @@ def build_model(
         tuple[PackedDecoder, Trained]: the model, and what of it is trained.
 
     Raises:
-        ValueError: if every weight is trained but those of the predictor tokens.
+        ValueError: if every weight is trained but those of the predictor tokens, or pairs
+            may be longer than the model has positions.
     """
     with training.set_default_dtype(dtype), torch.device("meta"):
         decoder = config.instantiate(cfg.model)
+    if cfg.max_seq_len > decoder.max_seq_len:
+        raise ValueError(
+            f"max_seq_len={cfg.max_seq_len}: the model has positions for "
+            f"{decoder.max_seq_len} tokens. Set it no higher."
+        )
     trained = set_trained(
         decoder, cfg.model, trainable_dtype=trainable_dtype, dtype=dtype
     )
@@ -113,6 +120,8 @@ def set_up_model(
         weights["predictor"] = predictor
 
     if cfg.compile:
+        # Rows have few shapes; each has a graph for training and one for validation.
+        torch._dynamo.config.cache_size_limit = 32
         training.compile_model(decoder, verbose=dist.get_rank() == 0)
     if cfg.enable_activation_checkpointing:
         training.set_activation_checkpointing(

@@ -221,17 +221,15 @@ class RunMemory:
         """
         if self._errors is None:
             return
-        segments = [self._dataset[i].segments for i in new.example_ids.tolist()]
         ids = self.ids(new.example_ids).tolist()
-        parts = [(ids, segments, new), (draw.example_ids, draw.segments, replayed)]
-        for was_replayed, (examples, cuts, result) in enumerate(parts):
+        parts = [(ids, new), (draw.example_ids, replayed)]
+        for was_replayed, (examples, result) in enumerate(parts):
             jepa = result.jepa.tolist() or [math.nan] * len(examples)
-            errors = zip(result.lm.tolist(), jepa, strict=True)
             self._errors.log(
                 [
-                    Visit(step, example, bool(was_replayed), lm / len(cut[2]), jepa)
-                    for example, cut, (lm, jepa) in zip(
-                        examples, cuts, errors, strict=True
+                    Visit(step, example, bool(was_replayed), lm, jepa)
+                    for example, lm, jepa in zip(
+                        examples, result.scores("lm").tolist(), jepa, strict=True
                     )
                 ]
             )

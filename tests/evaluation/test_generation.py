@@ -19,11 +19,11 @@ PAD = 90
 NEW = 12  # tokens to generate
 
 
-def talkative_decoder():
+def talkative_decoder(**kwargs):
     """A decoder whose next token hangs on all tokens before it: with embeddings that are
     small beside what layers add, tied ones do not just repeat the last token.
     """
-    model = small_decoder(seed=3).eval()
+    model = small_decoder(seed=3, **kwargs).eval()
     weight = model.tok_embeddings.weight.data.mul_(0.03)
     weight[PAD] *= -100.0
     return model
@@ -126,6 +126,22 @@ def test_a_forward_pass_takes_so_many_tokens(make, monkeypatch):
     prompt_shapes = [shape for shape in shapes if 1 < shape[1] and 1 < shape[0]]
     assert len(prompt_shapes) > 2
     assert all(rows * columns <= 20 for rows, columns in prompt_shapes)
+
+
+def test_a_text_ends_with_the_positions():
+    """After the token that the last position predicts; others of the batch go on."""
+    model = talkative_decoder(max_seq_len=20)
+    prompts = random_tokens(5, 12, 18, 20)
+    answers = generate_greedy(
+        model, prompts, max_new_tokens=NEW, stop_tokens=[], pad_id=PAD
+    )
+    assert [len(answer) for answer in answers] == [NEW, 9, 3, 1]
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer == alone(model, prompt, len(answer), [])
+    with pytest.raises(ValueError, match="21 tokens, and the model positions for 20"):
+        generate_greedy(
+            model, random_tokens(21), max_new_tokens=1, stop_tokens=[], pad_id=PAD
+        )
 
 
 def test_batches_hold_prompts_of_like_length():

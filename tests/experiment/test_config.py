@@ -182,6 +182,14 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
         (["devices=[]"], "cannot be shared out"),
         (["methods={a: {stop.tokens_of: b}}"], "stop.tokens_of=b must be a method"),
         (["methods={a: {stop.tokens_of: a}}"], "stop.tokens_of=a must be a method"),
+        (
+            [
+                "continual=True",
+                "datasets={x: tiny_synth, y: tiny_synth}",
+                "methods={a: {trains_on: all}, b: {stop.tokens_of: a}}",
+            ],
+            "stop.tokens_of=a must be a method that runs on every dataset",
+        ),
         (["overrides.epoch=2"], r"overrides: .*epoch. Did you mean epochs\?"),
         (["overrides.replay.wait=2"], r"replay.wait. Did you mean replay.weight\?"),
         (["methods={a: {replai.weight: 0}}"], r"methods: a: .*replai. Did you mean"),

@@ -236,6 +236,14 @@ def test_environments():
         assert shared[0]["OMP_NUM_THREADS"] == str(max(1, cores // 4))
 
 
+def test_devices_are_places_in_the_visible_ones(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-a7")
+    shared = environments(experiment(devices=[0, 2]))
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in shared] == ["4", "GPU-a7"]
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES=4,5,GPU-a7 shows 3"):
+        environments(experiment(devices=[3]))
+
+
 def wait_for(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():

@@ -72,6 +72,9 @@ def test_what_a_run_starts_from(sequence, tmp_path):
     own = {**second.overrides, "replay.init_from": None}
     weights_alone = carried(replace(second, overrides=own))
     assert weights_alone == ["replay.init_from=null", expected[0]]
+    # One that replays the step's own pairs has no memory to carry on.
+    own = {**second.overrides, "replay.selection": "current_batch"}
+    assert carried(replace(second, overrides=own)) == expected[:1]
 
 
 def test_what_it_trains_on(sequence):

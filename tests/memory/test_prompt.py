@@ -1,7 +1,9 @@
 """A prompt finds the pairs whose sources the run's model embeds like it."""
 
 import pytest
+import torch
 
+import erjepa.memory.prompt
 from erjepa.checkpoints.memory_file import find_memory
 from erjepa.memory.__main__ import main
 from erjepa.memory.prompt import prompt_embedding
@@ -74,3 +76,10 @@ def test_prompts_that_cannot_be_embedded(earlier, tmp_path, prompt, message):
         arguments += ["--set", f"checkpointer.checkpoint_dir={tmp_path / 'missing'}"]
     with pytest.raises(SystemExit, match=message):
         main(arguments)
+
+
+def test_a_prompt_needs_whole_blocks_on_cuda(earlier, monkeypatch):
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(erjepa.memory.prompt, "run_device", lambda cfg: cuda)
+    with pytest.raises(ValueError, match="row_length=None: on CUDA"):
+        prompt_embedding(earlier, "a prompt")

@@ -179,6 +179,19 @@ def test_alignment(trained, tmp_path, trained_rows):
     assert [{k: v for k, v in p.items() if k != "cosine"} for p in scored] == without
 
 
+def test_alignment_needs_whole_blocks_on_cuda(trained, tmp_path):
+    cfg = tiny(tmp_path, f"checkpoint_dir={trained / 'epoch_0'}", "alignment=True")
+
+    def run():
+        recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
+        recipe._device = torch.device("cuda")
+        with pytest.raises(ValueError, match="row_length=None: on CUDA"):
+            recipe.setup(cfg)
+        return True
+
+    assert on_ranks(run, 1) == [True]
+
+
 @pytest.mark.parametrize(
     ("file", "more"),
     [

@@ -10,6 +10,7 @@ import math
 import pytest
 import torch
 
+from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.checkpoints.memory_file import find_memory
 from erjepa.datasets import Pair
 from erjepa.memory.__main__ import main as read_memory
@@ -85,6 +86,24 @@ def test_scores_are_those_of_the_pairs_and_no_view_is_computed(
     read_memory([str(tmp_path)])
     with pytest.raises(SystemExit):
         read_memory([str(tmp_path), "--neighbors", "0"])
+
+
+@pytest.mark.parametrize("end_of_turn", ["all", "none"])
+def test_errors_of_examples_are_of_all_their_labels(base, data, tmp_path, end_of_turn):
+    """At every visit that of the memory, where the model stays as it is."""
+
+    def scores(recipe):
+        memory = recipe._replay.memory
+        ids = memory.example_ids.tolist()
+        return dict(zip(ids, memory.scores.tolist(), strict=True))
+
+    settings = {"optimizer__lr": 0.0, "log_example_errors": True, "stop__steps": 3}
+    settings |= {"train_on_input": True, "train_end_of_turn": end_of_turn}
+    of_example = run(base, data, tmp_path, 1, scores, **settings)
+    visits = list(read_visits(tmp_path / EXAMPLE_ERRORS))
+    assert sum(visit.replayed for visit in visits) == 12
+    for visit in visits:
+        assert visit.lm_loss == pytest.approx(of_example[visit.example], rel=1e-5)
 
 
 @pytest.mark.parametrize(

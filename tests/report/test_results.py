@@ -103,6 +103,20 @@ def test_a_run_without_budgets_ends_with_its_epochs(tmp_path, overrides, missing
     assert list(results.final("synth", ["LLM-JEPA"]).epoch) == [4, 4]
 
 
+def test_a_run_of_epochs_may_end_at_a_budget(tmp_path):
+    """Where the last step reached one, there is no checkpoint besides."""
+    output = write_output(tmp_path / "out", budgets=None, examples=3)
+    lines = [json.loads(x) for x in (output / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["budget"] = 1e12 if line["epoch"] == 4 else None
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (output / "results.jsonl").write_text(text)
+    ran = json.loads((output / "experiment.json").read_text())
+    ran["config"] |= {"budgets": [1e12], "match": "epochs"}
+    (output / "experiment.json").write_text(json.dumps(ran))
+    assert Results(output).missing() == {}
+
+
 def test_a_checkpoint_scored_twice_counts_once(output):
     row = json.loads((output / "results.jsonl").read_text().splitlines()[0])
     rewrite(output, tail=json.dumps({**row, "accuracy": 0.125}) + "\n")
