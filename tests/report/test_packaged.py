@@ -33,17 +33,12 @@ STUDIES = {
     "tune_objectives": None,
     "tuned_objectives": None,
     "tiny_schedule": None,
-    "smollm2_objectives": [
-        "accuracy",
-        {"section": "accuracy", "weights": "ema"},
-        "losses",
-        "cost",
-    ],
+    "smollm2_objectives": None,
 }
 # What else its command said, as its page has it.
 ARGUMENTS = {
     "tune_objectives": ["seeds=[82]"],
-    "smollm2_objectives": ["seeds=[82]"],
+    "smollm2_objectives": ["seeds=[82,23]"],
     "tiny_schedule": ["seeds=[82,23,37]"],
 }
 
