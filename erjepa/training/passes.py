@@ -253,10 +253,10 @@ class Passes:
         """
         outputs: list[PassOutput] = []
         looks_at_all = self._loss_fn.looks_at_all and totals.views > 0
-        whole, states = None, []
+        whole, states = None, list[RandomState]()
         if looks_at_all and len(batches) > 1:
-            *seen, states = self._embed(batches)
-            whole = self._whole(*seen, totals)
+            seen, orders, states = self._embed(batches)
+            whole = self._whole(seen, orders, totals)
         for i, batch in enumerate(batches):
             if states:
                 set_random_state(states[i], self._device)
