@@ -28,7 +28,7 @@ STUDIES = {
     "long_training": None,
     "smollm2_stop_token": None,
     "smollm2_matched_compute": None,
-    "smollm2_continual": ["continual"],
+    "smollm2_continual": None,
     "smollm2_precision": None,
     "tune_objectives": None,
     "tuned_objectives": None,
@@ -39,6 +39,7 @@ STUDIES = {
 ARGUMENTS = {
     "tune_objectives": ["seeds=[82]"],
     "smollm2_objectives": ["seeds=[82,23]"],
+    "smollm2_continual": ["seeds=[82,23]"],
     "tiny_schedule": ["seeds=[82,23,37]"],
 }
 
