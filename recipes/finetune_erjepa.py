@@ -136,6 +136,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             cfg,
             self._dataset,
             self._collator,
+            num_positions=self._model.decoder.max_seq_len,
             jepa_every=self._loss_fn.jepa_every,
             pin_memory=self._on_cuda,
         )

@@ -65,7 +65,12 @@ def test_processes_that_pack_may_be_spawned(base, data, tokenizer, monkeypatch):
     packed = {}
     for context in ("spawn", None):
         sampler, loader, _ = training_pairs(
-            cfg, dataset, collator, jepa_every=1, pin_memory=False
+            cfg,
+            dataset,
+            collator,
+            num_positions=512,
+            jepa_every=1,
+            pin_memory=False,
         )
         sampler.set_position(0, 0)
         if context is None:

@@ -93,6 +93,10 @@ class PairCollator:
         """Tokens that ``pair`` takes in a row of its own."""
         return tree_size([path.tokens for path in self._lay_out(pair)])
 
+    def depth(self, pair: Pair) -> int:
+        """Tokens of the longest path of ``pair``: the positions that it takes."""
+        return max(len(path.tokens) for path in self._lay_out(pair))
+
     def __call__(self, pairs: Sequence[Pair]) -> PackedBatch:
         """Pack ``pairs`` into one micro-batch, see :meth:`split`; their order stays."""
         return self.split(pairs, 1)[0]

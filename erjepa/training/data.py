@@ -33,6 +33,7 @@ def fitting_pairs(
     collator: PairCollator,
     *,
     max_seq_len: int,
+    num_positions: int,
     skip_too_long: bool,
 ) -> list[int]:
     """The pairs that fit ``max_seq_len`` with their views.
@@ -41,14 +42,15 @@ def fitting_pairs(
         dataset (Pairs): all pairs.
         collator (PairCollator): what lays them out.
         max_seq_len (int): most tokens of a pair.
+        num_positions (int): of the model, most tokens of a path of a pair.
         skip_too_long (bool): leave out those that do not fit, and say how many.
 
     Returns:
         list[int]: their places in the dataset.
 
     Raises:
-        ValueError: naming the longest, if one does not fit and is not to be skipped, or if
-            none fits.
+        ValueError: naming the longest, if one does not fit and is not to be skipped, or fits
+            and has a path beyond the model's positions; or if none fits.
     """
     lengths = [collator.length(pair) for pair in dataset.pairs]
     fitting = [i for i, length in enumerate(lengths) if length <= max_seq_len]
@@ -66,6 +68,15 @@ def fitting_pairs(
         utils.log_rank_zero(log, f"Skipping pairs: {message}.")
     if not fitting:
         raise ValueError(f"no pair fits max_seq_len={max_seq_len}")
+    if max_seq_len > num_positions:
+        depths = {i: collator.depth(dataset.pairs[i]) for i in fitting}
+        deepest = max(depths, key=depths.__getitem__)
+        if depths[deepest] > num_positions:
+            raise ValueError(
+                f"max_seq_len={max_seq_len}: {dataset.where(deepest)} has "
+                f"{depths[deepest]} tokens on end, and the model positions for "
+                f"{num_positions}. Set it to {num_positions} and skip_too_long=True."
+            )
     return fitting
 
 
@@ -207,6 +218,7 @@ def training_pairs(
     dataset: Pairs,
     collator: PairCollator,
     *,
+    num_positions: int,
     jepa_every: int,
     pin_memory: bool,
 ) -> TrainingPairs:
@@ -216,6 +228,7 @@ def training_pairs(
         cfg (DictConfig): config of the run.
         dataset (Pairs): all pairs.
         collator (PairCollator): what packs them.
+        num_positions (int): of the model.
         jepa_every (int): the first of so many steps has views.
         pin_memory (bool): for copies to a device.
 
@@ -226,6 +239,7 @@ def training_pairs(
         dataset,
         collator,
         max_seq_len=cfg.max_seq_len,
+        num_positions=num_positions,
         skip_too_long=cfg.skip_too_long,
     )
     validation = cfg.validation or {}

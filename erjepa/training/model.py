@@ -41,16 +41,10 @@ def build_model(
         tuple[PackedDecoder, Trained]: the model, and what of it is trained.
 
     Raises:
-        ValueError: if every weight is trained but those of the predictor tokens, or pairs
-            may be longer than the model has positions.
+        ValueError: if every weight is trained but those of the predictor tokens.
     """
     with training.set_default_dtype(dtype), torch.device("meta"):
         decoder = config.instantiate(cfg.model)
-    if cfg.max_seq_len > decoder.max_seq_len:
-        raise ValueError(
-            f"max_seq_len={cfg.max_seq_len}: the model has positions for "
-            f"{decoder.max_seq_len} tokens. Set it no higher."
-        )
     trained = set_trained(
         decoder, cfg.model, trainable_dtype=trainable_dtype, dtype=dtype
     )

@@ -53,7 +53,10 @@ def attempt(base, data, tmp_path):
         ),
         ({"num_predictor_tokens": 9}, r"num_predictor_tokens=9, but Llama3Tokenizer"),
         ({"max_seq_len": 60}, r"do not fit max_seq_len=60; the longest, .*jsonl:\d+"),
-        ({"max_seq_len": 513}, r"max_seq_len=513: the model has positions for 512"),
+        (
+            {"model__max_seq_len": 60},
+            r"max_seq_len=512: .*jsonl:\d+ has \d+ tokens on end, .* positions for 60",
+        ),
         ({"batch_size": 0}, r"batch_size must be .* at least 1, got 0"),
         ({"gradient_accumulation_steps": 0}, r"gradient_accumulation_steps must be"),
         ({"epochs": 0}, r"epochs must be .* at least 1, got 0"),
