@@ -102,6 +102,12 @@ def test_halves_go_up():
     assert shown == ["54.60", "35.33", "-54.60", "1e-07", "0.00"]
 
 
+def test_a_mean_of_differences_that_rounds_to_zero_is_zero():
+    columns = {"x": [-7e-17, 2e-3, -2e-3], "x sd": [0.76, 0.5, 0.5]}
+    shown = [row[0] for row in Table("", pd.DataFrame(columns)).rows(HTML)]
+    assert shown == ["0.00 ± 0.76", "0.00 ± 0.50", "0.00 ± 0.50"]
+
+
 def test_csv_holds_no_formula():
     texts = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "1-1", [("=x", "same")]]
     texts += ["-3.20 to -0.08", "-1 to =1"]  # an interval, and what is none

@@ -39,7 +39,6 @@ STUDIES = {
 ARGUMENTS = {
     "tune_objectives": ["seeds=[82]"],
     "smollm2_objectives": ["seeds=[82,23]"],
-    "smollm2_continual": ["seeds=[82,23]"],
     "tiny_schedule": ["seeds=[82,23,37]"],
 }
 
