@@ -156,9 +156,10 @@ def _text(cell: Any, sd: float | None, digits: int) -> str:
         return str(cell)
     # A half goes up, whatever its last bit: 54.595 is 54.60.
     text = f"{cell + copysign(1e-10, cell):.{digits}f}"
-    if pd.isna(sd):
-        return f"{cell:.1g}" if cell and not float(text) else text  # a small p-value is no zero
-    return f"{text if float(text) else text.lstrip('-')} ± {sd:.{digits}f}"
+    if not float(text):
+        # A small p-value is no zero; a mean that its spread dwarfs is.
+        text = f"{cell:.1g}" if pd.isna(sd) and cell else text.lstrip("-")
+    return text if pd.isna(sd) else f"{text} ± {sd:.{digits}f}"
 
 
 def _markdown(text: str) -> str:
