@@ -38,7 +38,6 @@ STUDIES = {
 # What else its command said, as its page has it.
 ARGUMENTS = {
     "tune_objectives": ["seeds=[82]"],
-    "smollm2_objectives": ["seeds=[82,23]"],
     "tiny_schedule": ["seeds=[82,23,37]"],
 }
 
