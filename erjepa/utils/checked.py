@@ -1,0 +1,43 @@
+"""Values read from a file, checked against a type by pydantic."""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+T = TypeVar("T")
+_MAX_SHOWN = 80  # characters of a wrong value
+_adapter: Callable[[Any], TypeAdapter] = cache(TypeAdapter)
+
+
+def checked(kind: type[T], value: Any, where: str) -> T:
+    """A value of JSON or YAML as a typed one; the text ``"5"`` is not a number.
+
+    Args:
+        kind: a dataclass, or any other type that pydantic checks. Unknown fields of a
+            dataclass are ignored.
+        value: numbers, texts, lists and mappings, as ``json.loads`` returns them.
+        where: the place it was read, such as ``results.jsonl:3``.
+
+    Raises:
+        ValueError: in one line, naming the place, the field, the value and what is expected.
+    """
+    try:
+        # As JSON, since only there does strict validation make dataclasses of mappings.
+        return _adapter(kind).validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        first, *others = error.errors(include_url=False)
+        field = "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}"
+            for part in first["loc"]
+        ).lstrip(".")
+        message = first["msg"][0].lower() + first["msg"][1:]
+        parts = [where, field, message] if field else [where, message]
+        if first["type"] != "missing":
+            shown = json.dumps(first["input"])
+            cut = f"{shown[:_MAX_SHOWN]}..." if len(shown) > _MAX_SHOWN else shown
+            parts[-1] += f", got {cut}"
+        more = f" (and {len(others)} more errors)" if others else ""
+        raise ValueError(": ".join(parts) + more) from None
