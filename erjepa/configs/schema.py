@@ -46,7 +46,7 @@ Loss = Annotated[
             "temperature": Positive,
             "jepa_every": Count,
             "sigreg_weight": NotNegative,
-            "sigreg_slices": Count,
+            "sigreg_slices": Annotated[int, AtLeast(1, below=100_000)],
             "variance_weight": NotNegative,
             "covariance_weight": NotNegative,
         }

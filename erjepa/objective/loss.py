@@ -165,11 +165,10 @@ class JEPALoss(nn.Module):
         if self._sigreg_weight:
             spread = sigreg(sides, self._sigreg_slices, seed)
             loss = loss + self._sigreg_weight * spread.mean()
-        if len(predicted[0]) > 1:  # of a single pair there is no variance
-            if self._variance_weight:
-                loss = loss + self._variance_weight * variance_term(sides).mean()
-            if self._covariance_weight:
-                loss = loss + self._covariance_weight * covariance_term(sides).mean()
+        if self._variance_weight:
+            loss = loss + self._variance_weight * variance_term(sides).mean()
+        if self._covariance_weight:
+            loss = loss + self._covariance_weight * covariance_term(sides).mean()
         return loss
 
     def whole_flops(self, num_pairs: int, embed_dim: int) -> int:

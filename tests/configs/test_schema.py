@@ -76,7 +76,11 @@ WHOLE = "a whole number of at least 0"
             "loss.sigreg_weight=-1",
             "loss.sigreg_weight must be a finite number of at le",
         ),
-        ("loss.sigreg_slices=0", f"loss.sigreg_slices must be {COUNT}, got 0"),
+        (
+            "loss.sigreg_slices=0",
+            f"loss.sigreg_slices must be {COUNT} and below 100000, got 0",
+        ),
+        ("loss.sigreg_slices=1000000000", "and below 100000, got 1000000000"),
         ("predictor_position=end", "predictor_position must be one of behind, front"),
         ("views=words", "views must be one of shared, standalone, spans, patches, got"),
         (

@@ -86,7 +86,9 @@ def sigreg(embeddings: list[Tensor], num_slices: int, seed: int) -> Tensor:
 
 
 def vicreg(embeddings: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Variance and covariance terms, from the covariance matrix."""
+    """Variance and covariance terms, from the covariance matrix; 0 for one embedding."""
+    if len(embeddings) == 1:
+        return torch.zeros(()), torch.zeros(())
     covariance = torch.stack(embeddings).T.cov()
     width = len(covariance)
     variance = sum((1 - (v + 1e-4).sqrt()).relu() for v in covariance.diag()) / width

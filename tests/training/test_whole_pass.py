@@ -33,9 +33,9 @@ OBJECTIVES = {  # keys of the loss, layout of a pair
     "both": (INFONCE, {"direction": "both", "predictor_position": "front", **SHARED}),
     "in front": ({}, {"predictor_position": "front", "views": "standalone"}),
     "spans": ({}, {"views": "spans"}),
-    "sigreg": ({"sigreg_weight": 0.3, "sigreg_slices": 8}, SHARED),
+    "sigreg": ({"sigreg_weight": 0.3, "sigreg_slices": 8, **INFONCE}, SHARED),
     "vicreg": (
-        {"variance_weight": 2.0, "covariance_weight": 0.5, **INFONCE},
+        {"variance_weight": 2.0, "covariance_weight": 0.5},
         {"direction": "both", **SHARED},
     ),
     "patches": (INFONCE, {"views": "patches"}),
@@ -84,9 +84,12 @@ def one_pass(pairs, objective, num_batches, **layout):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize(("world_size", "num_batches"), CUTS)
-def test_every_cut_of_a_pass_equals_loops(name, world_size, num_batches):
-    (objective, layout), pairs = OBJECTIVES[name], random_pairs(7)
+@pytest.mark.parametrize(
+    ("num_pairs", "world_size", "num_batches"),
+    [*((7, *cut) for cut in CUTS), (1, 2, 1)],
+)
+def test_every_cut_of_a_pass_equals_loops(name, num_pairs, world_size, num_batches):
+    (objective, layout), pairs = OBJECTIVES[name], random_pairs(num_pairs)
     by_rank = on_ranks(
         lambda: one_pass(pairs, objective, num_batches, **layout), world_size
     )
@@ -118,7 +121,7 @@ def test_every_cut_of_a_pass_equals_loops(name, world_size, num_batches):
     for parameter, expected in gradients(model).items():
         if parameter == "predictor" and steps:
             expected = torch.zeros_like(model.predictor)
-        else:
+        elif num_pairs > 1:
             assert expected.abs().max() > 1e-6, parameter
         added = sum(of_rank[parameter] for _, _, of_rank, *_ in by_rank)
         torch.testing.assert_close(added, expected, **close, msg=parameter)
