@@ -123,6 +123,7 @@ def set_up_model(
         )
     shard(
         model,
+        device,
         dtype=dtype,
         layer_names=[f"decoder.{name}" for name in cfg.custom_sharded_layers or []],
         cpu_offload=cfg.fsdp_cpu_offload,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -23,6 +24,7 @@ from torchtune import training
 
 def shard(
     model: nn.Module,
+    device: torch.device,
     *,
     dtype: torch.dtype,
     layer_names: Sequence[str] = (),
@@ -37,6 +39,7 @@ def shard(
 
     Args:
         model (nn.Module): model on the meta device.
+        device (torch.device): device of the run.
         dtype (torch.dtype): that the model computes in.
         layer_names (Sequence[str]): further modules to shard on their own.
         cpu_offload (bool): keep shards on the CPU; uses FSDP2 on one rank too.
@@ -59,11 +62,14 @@ def shard(
                 "trainable_dtype=null."
             )
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=trained.pop())
+    # Without a mesh, FSDP2 takes the GPUs of a machine that has any, whatever the run's device.
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for name, module in reversed(list(model.named_modules())):
         # The root, whose name is empty, comes last and takes what is left.
         if not name or training.get_shard_conditions(name, module, layer_names):
             fully_shard(
                 module,
+                mesh=mesh,
                 reshard_after_forward=reshard_after_forward,
                 mp_policy=precision,
                 offload_policy=CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),

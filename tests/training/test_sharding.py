@@ -1,6 +1,7 @@
-"""Collectives of FSDP2 in a step, on two ranks of the CPU."""
+"""Collectives of FSDP2 in a step, on two ranks of the CPU of a machine that has a GPU."""
 
 import pytest
+import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp
 
 from tests.recipes.harness import make_config, overrides_for, read_metrics, train
@@ -22,6 +23,7 @@ def run(base, data, output_dir, monkeypatch, **overrides):
 
         monkeypatch.setattr(fsdp, name, counted)
 
+    monkeypatch.setattr(torch._C, "_get_accelerator", lambda: torch.device("cuda"))
     count("foreach_all_gather")
     count("foreach_reduce")
     cfg = make_config(
