@@ -148,6 +148,31 @@ def test_a_bundle_for_another_machine_installs_nothing(
     assert not (tmp_path / "there").exists()
 
 
+def test_the_parts_that_have_a_sum_are_unpacked_in_their_order(made, tmp_path):
+    folder, settings = made
+    (tmp_path / "file").write_bytes(os.urandom(11_000))
+    count = write_parts(folder, [(tmp_path / "file", "project/file")], 20)
+    assert count > 1000
+    (folder / "part_000_old").write_bytes(b"of another bundle")
+    (folder / "bundle.env").write_text(
+        "".join(f"{key}={value}\n" for key, value in settings.items())
+    )
+    python = tmp_path / "python"  # makes no environment, which ends the installation
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nexit 9\n'
+    )
+    python.chmod(0o755)
+    result = subprocess.run(
+        ["bash", folder / INSTALLER.name, tmp_path / "there"],
+        env={**os.environ, "PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 9, result.stderr
+    unpacked = tmp_path / "there" / "project" / "file"
+    assert unpacked.read_bytes() == (tmp_path / "file").read_bytes()
+
+
 def test_a_check_has_a_limit_and_leaves_its_result(tmp_path):
     script = (
         f"out={tmp_path}/out; source {bundle.INSTALLER.parents[2]}/scripts/checks.sh;"

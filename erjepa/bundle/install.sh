@@ -23,7 +23,7 @@ glibc=$("$python" -c 'import platform; print(platform.libc_ver()[1].split(".")[-
 (cd "$here" && sha256sum --check --quiet SHA256SUMS) || fail "a part is missing or damaged; copy it again"
 
 mkdir -p "$target"
-cat "$here"/part_* | tar -x -C "$target"
+(cd "$here" && cut -d ' ' -f 3 SHA256SUMS | xargs cat) | tar -x -C "$target"
 if [ -d "$target/files" ]; then
   (cd "$target/files" && find . -type f) | while read -r file; do
     there=${file#.}
