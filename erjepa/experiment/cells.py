@@ -21,8 +21,8 @@ from erjepa.experiment.config import (
     Experiment,
     as_arguments,
     config_of,
-    slug,
 )
+from erjepa.utils.names import slug
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import erjepa.configs
 from erjepa.configs.schema import Run
+from erjepa.utils.names import require_path_components, slug
 
 # Overrides that only the grid knows, and turns into keys of the recipe.
 TOKENS_OF, BATCH_SIZE_TIMES = "stop.tokens_of", "batch_size_times"
@@ -100,13 +101,12 @@ class Experiment:
         for key in ("seeds", "datasets", "methods"):
             if not getattr(self, key):
                 raise ValueError(f"{key} is empty")
+        if any(type(seed) is not int or seed < 0 for seed in self.seeds):
+            raise ValueError(f"seeds={list(self.seeds)}: expected whole numbers")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds={list(self.seeds)} names one twice")
-        slugs = [slug(method) for method in self.methods]
-        if len(set(slugs)) < len(slugs):
-            raise ValueError(
-                f"methods {', '.join(self.methods)}: two have the same folder name"
-            )
+        require_path_components("datasets", {name: name for name in self.datasets})
+        require_path_components("methods", {name: slug(name) for name in self.methods})
         if self.match not in ("flops", "epochs"):
             raise ValueError(f"match={self.match}: expected flops or epochs")
         if self.match == "flops" and not self.budgets:
@@ -192,11 +192,6 @@ def config_of(dataset: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     if "config" not in dataset:
         raise ValueError(f"datasets: {dict(dataset)} names no config")
     return dataset["config"], {k: v for k, v in dataset.items() if k != "config"}
-
-
-def slug(method: str) -> str:
-    """Name of a method in paths: ``ER-JEPA content`` is ``er-jepa_content``."""
-    return "".join(c if c.isalnum() or c in "-._" else "_" for c in method.lower())
 
 
 def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:

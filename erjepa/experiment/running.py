@@ -105,7 +105,7 @@ class _Grid:
                 to_do = stages(self._experiment, self._output_dir, cell, tokens)
                 try:
                     claim = Claim(self._output_dir, cell.name, job=None)
-                except BlockingIOError as error:
+                except OSError as error:
                     self._failed.append(cell.name)
                     self._say(cell, f"failed: {error}")
                     continue
@@ -123,19 +123,25 @@ class _Grid:
 
     def _next_stage(self, run: "_Run") -> None:
         try:
+            started = self._start_stage(run)
+        except (OSError, RuntimeError, ValueError) as error:
+            self._end(run, f"failed: {error}")
+        else:
+            if not started:
+                self._end(run, None)
+
+    def _start_stage(self, run: "_Run") -> bool:
+        """Start the next process of a cell; False: there is none, and its results are kept."""
+        try:
             stage = next(run.stages)
         except StopIteration as end:
             add_results(self._output_dir, end.value)
-            tidy(self._folder(run.cell), end.value)
-            self._end(run, None)
-        except RuntimeError as error:
-            self._end(run, f"failed: {error}")
-        else:
-            self._say(run.cell, stage.what)
-            log = self._folder(run.cell) / "run.log"
-            run.process = processes.start(
-                stage.command, log, run.environment, self._held
-            )
+            tidy(self._output_dir, run.cell, end.value)
+            return False
+        self._say(run.cell, stage.what)
+        log = self._folder(run.cell) / "run.log"
+        run.process = processes.start(stage.command, log, run.environment, self._held)
+        return True
 
     def _end(self, run: "_Run", failure: str | None) -> None:
         self._running.remove(run)

@@ -180,7 +180,7 @@ class CellTask:
             folder = output_dir / CELLS / cell.name
             write_whole(folder / RESULTS, to_jsonl(map(asdict, results)))
             gather_results(output_dir, experiment)
-            tidy(folder, results)
+            tidy(output_dir, cell, results)
         except Exception as error:
             failure = str(error)
             raise

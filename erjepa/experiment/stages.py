@@ -1,6 +1,5 @@
 """What a cell does, a process at a time: training, scoring, and what is kept of both."""
 
-import shutil
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from erjepa.experiment.cells import (
 )
 from erjepa.experiment.config import Experiment
 from erjepa.experiment.results import CELLS, result_of, scores_dir
+from erjepa.utils.folders import make_folder, remove
 from erjepa.utils.results import Result
 
 
@@ -46,10 +46,13 @@ def stages(
 
     Raises:
         RuntimeError: if the run ended before the last budget.
+        ValueError: if the folder of the cell was not made by a grid.
     """
     folder = output_dir / CELLS / cell.name
-    if folder.exists() and not checkpoint.resumable_checkpoints(folder):
-        shutil.rmtree(folder)  # killed before there was anything to go on from
+    make_folder(output_dir, folder)
+    if not checkpoint.resumable_checkpoints(folder):
+        remove(output_dir, folder)  # killed before there was anything to resume from
+        make_folder(output_dir, folder)
     paths: list[Path] = []
     if cell.datasets:
         yield Stage("training", training_command(experiment, cell, folder, tokens))
@@ -89,19 +92,18 @@ def tokens_of(cell: Cell, results: Iterable[Result]) -> int | None:
     )
 
 
-def tidy(folder: Path, results: Sequence[Result]) -> None:
+def tidy(output_dir: Path, cell: Cell, results: Sequence[Result]) -> None:
     """Remove what only resuming needs, once the results of a cell are on disk.
 
     Args:
-        folder (Path): output_dir of the run.
-        results (Sequence[Result]): its results; checkpoints that are not among them go.
+        output_dir: folder of the experiment.
+        cell: the run.
+        results: its results; checkpoints that are not among them are removed.
     """
     keep = {result.checkpoint for result in results}
-    for path in checkpoint.checkpoints(folder):
-        if path.name in keep:
-            (path / checkpoint.RECIPE_STATE).unlink(missing_ok=True)
-        else:
-            shutil.rmtree(path)
+    for path in checkpoint.checkpoints(output_dir / CELLS / cell.name):
+        kept = path.name in keep
+        remove(output_dir, path / checkpoint.RECIPE_STATE if kept else path)
 
 
 def _require_last_budget(budgets: Sequence[float], paths: list[Path]) -> None:

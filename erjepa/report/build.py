@@ -1,7 +1,6 @@
 """From an experiment's output to its report: the files of its parts, and the page."""
 
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -27,6 +26,7 @@ from erjepa.report.paired import CLAIMS
 from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import SECTIONS, Part, Section
 from erjepa.report.table import FORMATS, HTML, Table
+from erjepa.utils.folders import make_folder, remove
 from erjepa.utils.printable import printable
 
 
@@ -49,9 +49,10 @@ def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
     default = [name for name, one in SECTIONS.items() if one.by_default]
     entries = [_asked(one) for one in results.config.get("report") or default]
     folder = output / "report"
+    make_folder(output, folder)
     for kind in ("tables", "figures"):
-        shutil.rmtree(folder / kind, ignore_errors=True)
-        (folder / kind).mkdir(parents=True)
+        remove(output, folder / kind)
+        (folder / kind).mkdir()
     names: Counter[str] = Counter()
     chapters: list[tuple[str, list[Part]]] = []
     left_out: dict[tuple[str, str], list[str]] = {}

@@ -168,7 +168,23 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
         (["seeds=[]"], "seeds is empty"),
         (["seeds=[1,1]"], "names one twice"),
         (["methods={}"], "methods is empty"),
-        (["methods={a b: {}, a_b: {}}"], "same folder name"),
+        (
+            ["methods={a b: {}, a_b: {}}"],
+            "methods: 'a b' and 'a_b' have the same folder",
+        ),
+        (["datasets={a: tiny_synth, A: tiny_synth}"], "datasets: 'a' and 'A' have the"),
+        *(
+            ([f"datasets={{{name}: tiny_synth}}"], "datasets: .* cannot name a folder")
+            for name in (
+                *("/tmp/x", "../x", "..", ".", "a/b", "a\\b", "''", "' '"),
+                *('"a\\nb"', '"\\e[2J"', "$a", "a=b", "x" * 101, "é" * 51),
+            )
+        ),
+        *(
+            ([f"methods={{{name}: {{}}}}"], "methods: .* cannot name a folder")
+            for name in ("..", ".", "''", "x" * 101)
+        ),
+        (["seeds=[../x]"], "seeds"),
         (["match=tokens"], "match=tokens: expected flops or epochs"),
         (["match=flops"], "match=flops needs budgets"),
         (["score_on=train"], "score_on=train: expected test or validation"),

@@ -14,6 +14,7 @@ import yaml
 
 from erjepa.experiment.__main__ import main
 from erjepa.experiment.running import environments
+from erjepa.utils.folders import MARK
 from tests.experiment.harness import (
     Grid,
     calls,
@@ -204,8 +205,61 @@ def test_a_failed_evaluation_resumes(fake, monkeypatch):
 def test_a_run_killed_before_there_was_anything_to_resume_starts_anew(fake):
     left = fake / "out" / "cells" / "synth" / "llm-jepa" / "seed_1" / "flops_0"
     left.mkdir(parents=True)
+    (left.parent / MARK).touch()
     assert run(fake) == 0
     assert summary(fake) == EXPECTED
+
+
+def cell_without_mark(cells, outside):
+    (cells / "synth" / "er-jepa").mkdir(parents=True)
+    outside.rename(cells / "synth" / "er-jepa" / "seed_1")
+    return "was not made by this program", cells / "synth" / "er-jepa" / "seed_1"
+
+
+def linked_method(cells, outside):
+    (cells / "synth").mkdir(parents=True)
+    (cells / "synth" / "er-jepa").symlink_to(outside.parent)
+    return "a symbolic link leads out of", outside
+
+
+def linked_cell(cells, outside):
+    (cells / "synth" / "er-jepa").mkdir(parents=True)
+    (cells / "synth" / "er-jepa" / "seed_1").symlink_to(outside)
+    return "a symbolic link leads out of", outside
+
+
+def file_for_a_cell(cells, outside):
+    (cells / "synth" / "er-jepa").mkdir(parents=True)
+    (cells / "synth" / "er-jepa" / "seed_1").write_text("mine")
+    return "File exists", outside
+
+
+@pytest.mark.parametrize(
+    "made", [cell_without_mark, linked_method, linked_cell, file_for_a_cell]
+)
+def test_what_the_grid_did_not_make_is_kept(fake, capsys, made):
+    """The cell fails in one line; the others run."""
+    outside = fake / "precious" / "seed_1"
+    outside.mkdir(parents=True)
+    (outside / "thesis.txt").write_text("mine")
+    message, kept = made(fake / "out" / "cells", outside)
+    assert run(fake, "methods={ER-JEPA: {}, SFT: {}}", "match=epochs") == 1
+    printed = capsys.readouterr().out
+    assert message in printed
+    assert [path.name for path in kept.iterdir()] == ["thesis.txt"]
+    finished = {line["cell"] for line in results(fake)}
+    assert {"synth/sft/seed_1", "synth/sft/seed_2"} <= finished
+    assert "synth/er-jepa/seed_1" not in finished
+
+
+def test_a_cell_of_an_earlier_version_goes_on_once_it_is_marked(fake, capsys):
+    cell = fake / "out" / "cells" / "synth" / "er-jepa" / "seed_1"
+    (cell / "flops_0").mkdir(parents=True)
+    arguments = "methods={ER-JEPA: {}}", "match=epochs", "seeds=[1]"
+    assert run(fake, *arguments) == 1
+    command = capsys.readouterr().out.partition("may be deleted: ")[2].splitlines()[0]
+    subprocess.run(command, shell=True, check=True)
+    assert run(fake, *arguments) == 0
 
 
 def test_epochs_that_end_before_the_last_budget_are_a_failure(fake, capsys):

@@ -1,0 +1,66 @@
+"""Folders that a program makes in an output folder, and may remove.
+
+Each holds the file ``.made_by_erjepa``. Nothing outside of such a folder is removed, and nothing
+is written or removed through a symbolic link below the output folder.
+"""
+
+import shlex
+import shutil
+from pathlib import Path
+
+MARK = ".made_by_erjepa"
+
+
+def make_folder(root: Path, folder: Path) -> None:
+    """Make a folder below ``root`` and mark it; an empty or a marked one may exist.
+
+    Args:
+        root: the output folder, which may itself be a symbolic link.
+        folder: the folder, of which parents are made as well.
+
+    Raises:
+        ValueError: if the folder has files but no mark, or a symbolic link leads to it.
+    """
+    _require_no_link(root, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        _require_mark(root, folder)
+    else:
+        (folder / MARK).touch()
+
+
+def remove(root: Path, path: Path) -> None:
+    """Remove a marked folder, or a file or folder in one.
+
+    Args:
+        root: the output folder, which itself is never removed.
+        path: what is removed, if it exists.
+
+    Raises:
+        ValueError: if there is no mark, or a symbolic link leads to it.
+    """
+    _require_no_link(root, path)
+    if path.is_dir():
+        _require_mark(root, path)
+        shutil.rmtree(path)
+    elif path.exists():
+        _require_mark(root, path)
+        path.unlink()
+
+
+def _require_no_link(root: Path, path: Path) -> None:
+    inside = path.relative_to(root)
+    if path.resolve() != root.resolve() / inside:
+        raise ValueError(
+            f"{path}: a symbolic link leads out of {root}; replace it by a folder, or set "
+            "output_dir to where the files should be"
+        )
+
+
+def _require_mark(root: Path, path: Path) -> None:
+    within = [path, *path.parents]
+    if not any((folder / MARK).is_file() for folder in within[: within.index(root)]):
+        raise ValueError(
+            f"{path} was not made by this program (it has no {MARK}); move it away, or, if "
+            f"everything in it may be deleted: touch {shlex.quote(str(path / MARK))}"
+        )
