@@ -245,7 +245,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
                 step=self._run.steps,
                 pin_memory=self._on_cuda,
             )
-            replay_totals = self._passes.totals(batches)
+            checksum = self._replay.checksum(draw)
+            replay_totals = self._passes.totals(batches, checksum)
+            replay_totals.require_equal_replay(self._run.steps + 1)
             if is_probed and replay_totals.pairs:
                 probe = ReplayProbe(self._model, self._device)
             replayed = self._passes.forward_backward(

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -40,6 +41,9 @@ class EpisodicMemory:
         score_update_rate (float): weight of a new error in the running one, eta.
         device (torch.device | str): where ids, scores and counts live; the device of
             ``address_table``. Tokens stay on the CPU.
+
+    Attributes:
+        history: checksum of the slots that this process has written.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class EpisodicMemory:
         self.device = torch.device(device)
         self._retain = retain
         self._reserved = int(reserve * capacity)
+        self.history = 0
         self._size = 0
         self._seen = self._seen_before = (
             0  # pairs offered a place: in all, when inherited
@@ -182,6 +187,7 @@ class EpisodicMemory:
     ) -> None:
         slots, rows = list(placed.writer), list(placed.writer.values())
         self._size = placed.size
+        self.history = crc32(array("q", slots + rows), self.history)
         self._segments.write(slots, [segments[row] for row in rows])
         at = torch.tensor(slots, dtype=torch.int64, device=self.device)
         taken = torch.tensor(rows, dtype=torch.int64, device=self.device)

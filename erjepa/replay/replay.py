@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -145,6 +146,13 @@ class EpisodicReplay:
             )
         drawn = self.memory.example_ids[slots].tolist()
         return ReplayBatch(drawn, self.memory.segments(slots), slots)
+
+    def checksum(self, batch: ReplayBatch) -> int:
+        """A checksum of ``batch`` and of all writes before it: ranks that draw and store the
+        same pairs have the same.
+        """
+        drawn = array("q", [*batch.example_ids, *(batch.slots or [])])
+        return crc32(drawn, self.memory.history)
 
     def refresh(self, batch: ReplayBatch, errors: Tensor) -> None:
         """Takes in the errors [n] of the n pairs of ``batch``, as replayed."""

@@ -1,5 +1,6 @@
 """One pass of a step, over its new or its replayed pairs: what it counts and what it gives."""
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -43,6 +44,7 @@ class StepTotals(NamedTuple):
         flops (int): operations.
         views (int): pairs with embeddings: all, or none.
         sum_of_ids (int): of examples; seeds what is drawn for the pass, however it is cut.
+        checksums (tuple[int, ...]): of the replay of each rank.
     """
 
     labels: int = 0
@@ -51,6 +53,22 @@ class StepTotals(NamedTuple):
     flops: int = 0
     views: int = 0
     sum_of_ids: int = 0
+    checksums: tuple[int, ...] = ()
+
+    def require_equal_replay(self, step: int) -> None:
+        """Raise a RuntimeError unless all ranks drew and stored the same pairs.
+
+        Args:
+            step: of the run, 1-based.
+        """
+        ((usual, _),) = Counter(self.checksums).most_common(1)
+        if others := [rank for rank, c in enumerate(self.checksums) if c != usual]:
+            raise RuntimeError(
+                f"The memory of rank {', '.join(map(str, others))} differs from that of rank "
+                f"{self.checksums.index(usual)} at step {step}. Stopping before the optimizer "
+                "update; use devices of one kind and the same versions on all ranks, and "
+                "resume with resume_from_checkpoint=True"
+            )
 
 
 class PassResult(NamedTuple):
@@ -206,19 +224,31 @@ class Passes:
         self._gradient_scale = gradient_scale(device)
         self._embed_dim = model.decoder.tok_embeddings.embedding_dim
 
-    def totals(self, batches: list[PackedBatch]) -> StepTotals:
-        """What all ranks hold, who learn with it whether one of them was told to stop."""
-        counts = [(*self._counts(batch, len(batches)), 0) for batch in batches]
-        counts.append((*StepTotals(), self._stop_signals.vote()))
+    def totals(self, batches: list[PackedBatch], checksum: int = 0) -> StepTotals:
+        """What all ranks hold, who learn with it whether one of them was told to stop.
+
+        Args:
+            batches: micro-batches of this rank.
+            checksum: of its replay.
+        """
+        counts = [self._counts(batch, len(batches)) for batch in batches]
+        # Each rank adds to a place of its own, so the sum has the checksum of each.
+        checksums = [0] * dist.get_world_size()
+        checksums[dist.get_rank()] = checksum
+        mine = [*map(sum, zip(*counts, strict=True)), self._stop_signals.vote()]
         # On the CPU, so that nothing waits for the device.
-        total = torch.tensor(counts, dtype=torch.int64).sum(dim=0)
-        *totals, votes = all_reduce_sum(total).tolist()
+        total = torch.tensor([*mine, *checksums], dtype=torch.int64)
+        summed = all_reduce_sum(total).tolist()
+        *totals, votes = summed[: len(mine)]
         self._stop_signals.agree(votes)
         found = StepTotals(*totals)
         of_whole = self._loss_fn.whole_flops(found.views, self._embed_dim)
-        return found._replace(flops=found.flops + of_whole)
+        return found._replace(
+            flops=found.flops + of_whole, checksums=tuple(summed[len(mine) :])
+        )
 
-    def _counts(self, batch: PackedBatch, num_batches: int) -> StepTotals:
+    def _counts(self, batch: PackedBatch, num_batches: int) -> tuple[int, ...]:
+        """The fields of :class:`StepTotals` that micro-batches add up to."""
         flops = self._count_flops(batch)
         if num_batches > 1 and batch.num_views and self._loss_fn.looks_at_all:
             flops += self._count_flops.forward(batch)
@@ -229,7 +259,7 @@ class Passes:
             flops=flops,
             views=batch.num_views,
             sum_of_ids=int(batch.example_ids.sum()),
-        )
+        )[:-1]
 
     def forward_backward(
         self,

@@ -7,7 +7,9 @@ what is computed, so they are fewer the more pairs share a row.
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from erjepa.replay import EpisodicReplay
 from tests.recipes.harness import make_config, overrides_for, read_metrics, train
 
 # (ranks, batch_size, gradient_accumulation_steps), all of 8 pairs a step
@@ -90,8 +92,6 @@ def test_every_cut_of_a_step_gives_the_same_run(
 def test_replay_never_repeats_an_example_of_the_step(base, data, tmp_path):
     seen = []
 
-    from erjepa.replay import EpisodicReplay
-
     draw = EpisodicReplay.draw
 
     def recorded(self, example_ids, segments, addresses):
@@ -106,3 +106,28 @@ def test_replay_never_repeats_an_example_of_the_step(base, data, tmp_path):
     assert len(steps) == 12
     assert all(current and not (current & drawn) for current, drawn in steps)
     assert all(drawn for _, drawn in steps[1:])
+
+
+@pytest.mark.parametrize(
+    ("selection", "capacity", "step"),
+    [("hard", 100, 3), ("uniform", 16, 4)],
+    ids=["other draws", "other writes"],
+)
+def test_a_rank_whose_memory_differs_ends_the_run(
+    base, data, tmp_path, monkeypatch, selection, capacity, step
+):
+    def perturbed(self, batch, errors):
+        refresh(self, batch, errors.flip(0) if dist.get_rank() == 1 else errors)
+
+    refresh = EpisodicReplay.refresh
+    monkeypatch.setattr(EpisodicReplay, "refresh", perturbed)
+    overrides = overrides_for(
+        *(base, data, tmp_path),
+        replay__selection=selection,
+        replay__capacity=capacity,
+        replay__score_update_rate=1.0,
+        save_every_n_steps=1,
+    )
+    with pytest.raises(RuntimeError, match=f"rank 1 differs .* rank 0 at step {step}"):
+        train(make_config(overrides), 2)
+    assert len(read_metrics(tmp_path)) == step - 1
