@@ -18,6 +18,7 @@ from erjepa.training.averaged import AveragedWeights
 from erjepa.training.data import (
     pair_collators,
     require_whole_blocks,
+    run_views,
     share_of_replay,
     training_pairs,
 )
@@ -102,18 +103,14 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             cfg, self._device, self._memory.write, self._averaged
         )
         self._dataset = build_dataset(cfg.dataset, tokenizer)
-        views = cfg.views
-        if self._loss_fn.jepa_weight == 0 and not self._memory.needs_views:
-            views = "none"  # nothing reads the embeddings of the views, as in plain SFT
-        self._has_views = views != "none"
-        has_predictor = views in ("shared", "standalone")
-        num_predictor_tokens = cfg.num_predictor_tokens if has_predictor else 0
+        views = run_views(cfg, self._loss_fn.jepa_weight, self._memory.settings)
+        self._has_views = views.new != "none"
         self._model, self._trained = build_model(
             cfg,
             dtype=self._dtype,
             trainable_dtype=self._trainable_dtype,
             device=self._device,
-            num_predictor_tokens=num_predictor_tokens,
+            num_predictor_tokens=views.num_predictor_tokens,
         )
         forward_context = activation_offloading(cfg, self._model, self._device)
         embeddings = self._model.decoder.tok_embeddings
@@ -127,8 +124,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             cfg,
             tokenizer,
             views=views,
-            replay_views=self._memory.replayed_views(views, self._loss_fn.jepa_weight),
-            num_predictor_tokens=num_predictor_tokens,
             vocab_size=embeddings.num_embeddings,
             trim=not self._on_cuda,
         )

@@ -32,6 +32,26 @@ class CheckpointSizes(NamedTuple):
         """Of a checkpoint that a run can go on from."""
         return self.weights + self.adapter + self.state + _BESIDE
 
+    def run(
+        self,
+        *,
+        epochs: int,
+        keep_last_n: int | None,
+        keep_best: bool,
+        num_budgets: int,
+    ) -> int:
+        """Bytes of all checkpoints of a run.
+
+        Args:
+            epochs: that are left.
+            keep_last_n: checkpoints that can be resumed; ``None``: the run keeps all.
+            keep_best: whether the best weights are kept as well.
+            num_budgets: of ``checkpoint_at_flops``.
+        """
+        inference = self.weights + self.adapter
+        kept = (epochs + (2 if keep_best else 0)) * inference
+        return kept + self.state * ((keep_last_n or 0) + 1) + num_budgets * self.adapter
+
 
 def checkpoint_sizes(
     base: Iterable[Tensor],
@@ -62,6 +82,35 @@ def checkpoint_sizes(
         adapter=2 * (own + average) if has_adapters else 0,
         state=_ADAM * own + (0 if has_adapters else own) + average,
     )
+
+
+def require_space(folder: Path, sizes: CheckpointSizes, run: int) -> str | None:
+    """Find out before a run starts whether its checkpoints have room.
+
+    Args:
+        folder: where they are written.
+        sizes: of one checkpoint.
+        run: bytes of all of them.
+
+    Returns:
+        A warning if the disk may fill up.
+
+    Raises:
+        OSError: if there is no room for one checkpoint.
+    """
+    free = free_bytes(folder)
+    less = "save_adapter_weights_only=True or keep_last_n=1 take less"
+    if free < sizes.whole:
+        raise OSError(
+            f"output_dir={folder}: a checkpoint takes about {readable(sizes.whole)}, and "
+            f"{readable(free)} are free. Make room or choose another output_dir; {less}."
+        )
+    if free < run:
+        return (
+            f"{folder} may fill up: the checkpoints of the run take about {readable(run)}, "
+            f"and {readable(free)} are free; {less}."
+        )
+    return None
 
 
 def free_bytes(folder: Path) -> int:

@@ -46,7 +46,7 @@ class MaskedAttention:
             Tensor: [B, heads, s, head_dim].
         """
         added = isinstance(mask, Tensor) and mask.is_floating_point()
-        if not added or not mask.device.type == "cpu" or kwargs.get("dropout_p"):
+        if not added or mask.is_cuda or kwargs.get("dropout_p"):
             return self._otherwise(query, key, value, mask=mask, **kwargs)
         scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
         scores += mask[:, None]

@@ -5,7 +5,12 @@ Imports only the standard library and torch; knows nothing of models, recipes or
 
 from erjepa.replay.addresses import DenseAddressTable, SparseAddressTable
 from erjepa.replay.memory import EpisodicMemory
-from erjepa.replay.replay import EpisodicReplay, ReplayBatch, require_memory
+from erjepa.replay.replay import (
+    EpisodicReplay,
+    ReplayBatch,
+    memory_bytes,
+    require_memory,
+)
 from erjepa.replay.settings import ReplaySettings
 
 __all__ = [
@@ -15,5 +20,6 @@ __all__ = [
     "ReplayBatch",
     "ReplaySettings",
     "SparseAddressTable",
+    "memory_bytes",
     "require_memory",
 ]

@@ -200,6 +200,21 @@ class EpisodicReplay:
         self._weight.load_state_dict(state.get("weight", {}))
 
 
+def memory_bytes(settings: ReplaySettings, embed_dim: int) -> tuple[int, int]:
+    """Bytes of a slot, its tokens left out, and of the projection of addresses.
+
+    Args:
+        settings: of the memory.
+        embed_dim: size of a source embedding, H.
+    """
+    dim, top_k = settings.sparse_shape(embed_dim)
+    projection = 4 * dim * embed_dim if settings.address == "sparse" else 0
+    # Id, score, count and the place of its tokens; the address.
+    slot = 8 + 4 + 4 + 8
+    sizes = {"dense": 4 * embed_dim, "sparse": top_k * (4 + (2 if dim <= 32767 else 4))}
+    return slot + sizes.get(settings.address, 0), projection
+
+
 def require_memory(settings: ReplaySettings, embed_dim: int, available: int) -> None:
     """Find out before anything is allocated whether a memory has room.
 
@@ -212,12 +227,7 @@ def require_memory(settings: ReplaySettings, embed_dim: int, available: int) -> 
         ValueError: naming the keys and the bytes that they would take. The tokens of the
             stored pairs, some hundred bytes each, are not counted.
     """
-    dim, top_k = settings.sparse_shape(embed_dim)
-    projection = 4 * dim * embed_dim if settings.address == "sparse" else 0
-    # Id, score, count and the place of its tokens; the address.
-    slot = 8 + 4 + 4 + 8
-    sizes = {"dense": 4 * embed_dim, "sparse": top_k * (4 + (2 if dim <= 32767 else 4))}
-    slot += sizes.get(settings.address, 0)
+    slot, projection = memory_bytes(settings, embed_dim)
     if (taken := settings.capacity * slot + projection) > available:
         raise ValueError(
             f"replay.capacity={settings.capacity} slots of {slot:,} bytes and a projection "

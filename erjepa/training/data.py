@@ -22,7 +22,8 @@ from erjepa.datasets import (
     weights_of,
 )
 from erjepa.packing import BLOCK, PackedBatch, PairCollator, Views, layout_of
-from erjepa.replay import ReplayBatch
+from erjepa.replay import ReplayBatch, ReplaySettings
+from erjepa.replay.selection import needs_addresses
 from erjepa.training.signals import leave_signals_to_parent
 
 log = utils.get_logger("INFO")
@@ -292,13 +293,46 @@ def require_whole_blocks(row_length: int | None, device: torch.device) -> None:
         )
 
 
+class RunViews(NamedTuple):
+    """The layouts of a run's pairs: ``none`` where nothing reads the embeddings of the views.
+
+    Args:
+        new: of new pairs.
+        replayed: of replayed pairs.
+        num_predictor_tokens: k; 0 where no pair has a predictor.
+    """
+
+    new: Views
+    replayed: Views
+    num_predictor_tokens: int
+
+
+def run_views(cfg: DictConfig, jepa_weight: float, replay: ReplaySettings) -> RunViews:
+    """The layouts of a run's pairs.
+
+    Args:
+        cfg: config of the run.
+        jepa_weight: :math:`\\lambda`.
+        replay: what is replayed, which may score or select pairs by their embeddings.
+    """
+    by_content = needs_addresses(replay.selection)
+    scores = replay.score == "jepa"
+    is_read = jepa_weight or (replay.weight and (scores or by_content))
+    views: Views = cfg.views if is_read else "none"
+    is_replayed = scores or (jepa_weight and replay.views)
+    has_predictor = views in ("shared", "standalone")
+    return RunViews(
+        views,
+        views if is_replayed else "none",
+        cfg.num_predictor_tokens if has_predictor else 0,
+    )
+
+
 def pair_collators(
     cfg: DictConfig,
     tokenizer: Transform,
     *,
-    views: Views,
-    replay_views: Views,
-    num_predictor_tokens: int,
+    views: RunViews,
     vocab_size: int,
     trim: bool,
 ) -> tuple[PairCollator, PairCollator]:
@@ -307,9 +341,7 @@ def pair_collators(
     Args:
         cfg (DictConfig): config of the run.
         tokenizer (Transform): of the model.
-        views (Views): layout of the views of new pairs, or ``none``.
-        replay_views (Views): of replayed ones.
-        num_predictor_tokens (int): k.
+        views: layouts of the pairs.
         vocab_size (int): of the model.
         trim (bool): cut rows to their longest.
 
@@ -317,7 +349,7 @@ def pair_collators(
         tuple[PairCollator, PairCollator]: of new pairs, of replayed pairs.
     """
     predictor_ids = predictor_token_ids(
-        tokenizer, num_predictor_tokens, vocab_size, cfg.predictor_tokens
+        tokenizer, views.num_predictor_tokens, vocab_size, cfg.predictor_tokens
     )
     new, replay = (
         PairCollator(
@@ -330,7 +362,7 @@ def pair_collators(
             trim=trim,
             train_end_of_turn=cfg.train_end_of_turn in ("all", path),
         )
-        for path, layout in (("new", views), ("replay", replay_views))
+        for path, layout in (("new", views.new), ("replay", views.replayed))
     )
     return new, replay
 

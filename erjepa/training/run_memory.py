@@ -29,7 +29,7 @@ from erjepa.checkpoints.memory_file import (
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.datasets import ConcatenatedPairs, Pair, Pairs, origin_labels
 from erjepa.objective import PackedDecoder
-from erjepa.packing import PairCollator, Views
+from erjepa.packing import PairCollator
 from erjepa.replay import (
     EpisodicMemory,
     EpisodicReplay,
@@ -38,7 +38,6 @@ from erjepa.replay import (
     require_memory,
 )
 from erjepa.replay.retention import ORIGIN_BITS, kept_by_score
-from erjepa.replay.selection import needs_addresses
 from erjepa.training.device import memory_of
 from erjepa.training.distributed import gather_interleaved, on_rank_zero
 from erjepa.training.origins import losses_by_origin, replayed_by_origin
@@ -60,6 +59,7 @@ class RunMemory:
         tokenizer (Transform): of the model.
 
     Attributes:
+        settings (ReplaySettings): what is replayed, and what the memory keeps.
         replay (EpisodicReplay | None): after :meth:`build`; ``None`` without replay.
 
     Raises:
@@ -69,7 +69,7 @@ class RunMemory:
 
     def __init__(self, cfg: DictConfig, tokenizer: Transform) -> None:
         keys = OmegaConf.to_container(cfg.replay or {"weight": 0}, resolve=True)
-        self._settings = ReplaySettings(**keys)
+        self.settings = ReplaySettings(**keys)
         self._names = [_name(cfg.dataset)]
         self._batch_size = cfg.batch_size
         self._seed = cfg.seed
@@ -87,7 +87,7 @@ class RunMemory:
                 )
             return
         self._texts = PairTexts(tokenizer)
-        source = self._settings.init_from
+        source = self.settings.init_from
         if source is not None and not cfg.resume_from_checkpoint:
             on_rank_zero(partial(self._require_whole, source))
             self._earlier = find_memory(Path(source), "replay.init_from")
@@ -95,23 +95,7 @@ class RunMemory:
     @property
     def is_on(self) -> bool:
         """Whether the run replays."""
-        return bool(self._settings.weight)
-
-    @property
-    def needs_views(self) -> bool:
-        """Whether it reads the embeddings of new pairs: to score by, or to select by."""
-        by_content = needs_addresses(self._settings.selection)
-        return self.is_on and (self._settings.score == "jepa" or by_content)
-
-    def replayed_views(self, views: Views, jepa_weight: float) -> Views:
-        """The layout of replayed pairs: ``none`` where nothing reads their embeddings.
-
-        Args:
-            views (Views): the layout of new pairs.
-            jepa_weight (float): :math:`\\lambda`.
-        """
-        is_trained = jepa_weight != 0 and self._settings.views
-        return views if is_trained or self._settings.score == "jepa" else "none"
+        return bool(self.settings.weight)
 
     def _require_whole(self, source: str) -> None:
         stored = find_memory(Path(source), "replay.init_from")
@@ -125,7 +109,7 @@ class RunMemory:
                 "tokenizer, or of another chat template; start from a run of the same model "
                 "family, or without replay.init_from"
             )
-        wanted = self._settings.score
+        wanted = self.settings.score
         if (score := stored.about["replay"].get("score", "jepa")) != wanted:
             raise ValueError(
                 f"replay.init_from: the memory in {stored.folder} has scores by "
@@ -156,7 +140,7 @@ class RunMemory:
                 [dataset.origin(i).part for i in range(len(dataset))]
             )
         if self.is_on:
-            settings = self._settings
+            settings = self.settings
             if not has_views:
                 settings = replace(settings, address="none")
             require_memory(settings, embed_dim, memory_of(device))
@@ -277,7 +261,7 @@ class RunMemory:
         scores, counts = stored.read("scores", "replay_counts")
         kept = kept_by_score(scores, counts, memory.capacity)
         own = {"capacity": memory.capacity, "on_revisit": memory.on_revisit}
-        are_kept = self._settings.init_addresses == "kept"
+        are_kept = self.settings.init_addresses == "kept"
         for start, state in stored.blocks():
             state.pop("weight", None)  # of other losses
             block = state["memory"] | own
@@ -300,7 +284,7 @@ class RunMemory:
             log,
             f"{len(memory)} of the {len(stored)} pairs in {stored.folder} are carried on.",
         )
-        if self._settings.selection == "content":
+        if self.settings.selection == "content":
             utils.log_rank_zero(
                 log,
                 "replay.selection=content recalls hardly any of them where the new pairs are "
@@ -352,7 +336,7 @@ class RunMemory:
                 "tokenizer": self._texts.fingerprint,
                 "origins": [*self._inherited, *self._names],
                 "inherited": len(self._inherited),
-                "replay": asdict(self._settings),
+                "replay": asdict(self.settings),
             },
         )
         if len(self.replay) <= _MOST_TEXTS:

@@ -21,6 +21,7 @@ from erjepa.checkpoints.space import (
     free_bytes,
     is_full_disk,
     readable,
+    require_space,
 )
 from erjepa.objective import PackedDecoder
 from erjepa.training.averaged import AveragedWeights
@@ -195,24 +196,14 @@ class RunCheckpoints:
         return Loaded(base, resumed, predictor, state)
 
     def _require_space(self, epochs: int) -> None:
-        one, free = self._sizes.whole, free_bytes(self._output_dir)
-        states = self._sizes.state * ((self._keep_last_n or 0) + 1)
-        inference = self._sizes.weights + self._sizes.adapter
-        bests = 2 if self._keep_best else 0
-        run = (epochs + bests) * inference + states
-        run += len(self._flops_budgets) * self._sizes.adapter
-        less = "save_adapter_weights_only=True or keep_last_n=1 take less"
-        if free < one:
-            raise OSError(
-                f"output_dir={self._output_dir}: a checkpoint takes about "
-                f"{readable(one)}, and {readable(free)} are free. Make room or choose "
-                f"another output_dir; {less}."
-            )
-        if free < run:
-            log.warning(
-                f"{self._output_dir} may fill up: the checkpoints of {epochs} epochs take "
-                f"about {readable(run)}, and {readable(free)} are free; {less}."
-            )
+        run = self._sizes.run(
+            epochs=epochs,
+            keep_last_n=self._keep_last_n,
+            keep_best=self._keep_best,
+            num_budgets=len(self._flops_budgets),
+        )
+        if warning := require_space(self._output_dir, self._sizes, run):
+            log.warning(warning)
 
     def is_saved(self, run: RunProgress) -> bool:
         """Whether there is nothing new to go on from; nor is there before the first step."""
