@@ -292,6 +292,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             [p for p in passes if p is not None],
             step=self._run.steps + 1,
             where=self._memory.where,
+            how_to_resume=partial(self._checkpoints.how_to_resume, self._run),
             grad_norm=grad_norm,
         )
 

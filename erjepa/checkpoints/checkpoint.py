@@ -261,7 +261,7 @@ def latest(output_dir: Path) -> Path:
 
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if it is damaged, naming the file, and the newest one that is not.
+        ValueError: if it is damaged, naming the file, and the newest good one.
     """
     resumable = resumable_checkpoints(output_dir)
     if not resumable:
@@ -270,17 +270,32 @@ def latest(output_dir: Path) -> Path:
             f"{RECIPE_STATE}. Set output_dir to that of the run to go on with, or start "
             "one: resume_from_checkpoint=False and an output_dir without checkpoints."
         )
-    *older, newest = checkpoints(output_dir)
+    newest = checkpoints(output_dir)[-1]
     if found := damage(newest):
-        intact = [p for p in older if p in resumable and not damage(p)]
-        if not intact:
-            raise ValueError(f"{found}. No other checkpoint can be gone on from.")
-        later = map(str, [*older, newest][older.index(intact[-1]) + 1 :])
-        raise ValueError(
-            f"{found}. {intact[-1].name} is intact; to go on from it, first\n"
-            f"  {shlex.join(['rm', '-r', *later])}"
-        )
+        raise ValueError(f"{found}. {how_to_resume_before(newest)}")
     return newest
+
+
+def how_to_resume_before(bad: Path, then: str = "") -> str:
+    """Name the newest good checkpoint before ``bad``, and the command that makes it the newest.
+
+    Each checkpoint but the newest is good unless it is damaged: its run continued from it.
+
+    Args:
+        bad (Path): a checkpoint of an epoch or step.
+        then (str): what to say after the command.
+
+    Returns:
+        str: for a message.
+    """
+    found = checkpoints(bad.parent)
+    for i in reversed(range(found.index(bad))):
+        if (found[i] / RECIPE_STATE).is_file() and not damage(found[i]):
+            removal = shlex.join(["rm", "-r", *map(str, found[i + 1 :])])
+            return (
+                f"{found[i].name} is good; to resume from it, first\n  {removal}{then}"
+            )
+    return "There is no older checkpoint to resume from."
 
 
 def load_resumable(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:

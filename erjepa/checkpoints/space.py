@@ -99,7 +99,7 @@ def require_space(folder: Path, sizes: CheckpointSizes, run: int) -> str | None:
         OSError: if there is no room for one checkpoint.
     """
     free = free_bytes(folder)
-    less = "save_adapter_weights_only=True or keep_last_n=1 take less"
+    less = "save_adapter_weights_only=True or keep_last_n=2 take less"
     if free < sizes.whole:
         raise OSError(
             f"output_dir={folder}: a checkpoint takes about {readable(sizes.whole)}, and "

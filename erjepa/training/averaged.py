@@ -8,6 +8,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from erjepa.training.sharding import local_part
+
 
 class AveragedWeights:
     """Exponential moving average of what a run trains.
@@ -54,7 +56,9 @@ class AveragedWeights:
             if weight.requires_grad:
                 name = name.replace("_checkpoint_wrapped_module.", "")
                 self._weights[name] = weight
-                self._averages[name] = _local(weight).to(torch.float32, copy=True)
+                self._averages[name] = local_part(weight.detach()).to(
+                    torch.float32, copy=True
+                )
         if saved is not None:
             self._steps = saved["steps"]
             for name, average in self._averages.items():
@@ -67,7 +71,7 @@ class AveragedWeights:
             return
         self._steps += 1
         decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
-        weights = [_local(weight).float() for weight in self._weights.values()]
+        weights = [local_part(weight).float() for weight in self._weights.values()]
         torch._foreach_lerp_(list(self._averages.values()), weights, 1 - decay)
 
     def gather(self) -> dict[str, Tensor]:
@@ -84,12 +88,6 @@ class AveragedWeights:
     def state_dict(self, gathered: Mapping[str, Tensor]) -> dict[str, Any]:
         """What a resumed run goes on from, of what :meth:`gather` returned on rank 0."""
         return {"steps": self._steps, "weights": dict(gathered)}
-
-
-def _local(weight: Tensor) -> Tensor:
-    """This rank's part of a weight."""
-    weight = weight.detach()
-    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def _whole(part: Tensor, weight: Tensor, device: torch.device) -> Tensor:

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from erjepa.training.distributed import all_reduce_sum
 from erjepa.training.random_state import random_state, set_random_state
+from erjepa.training.sharding import local_part
 
 
 class ReplayProbe:
@@ -71,4 +72,4 @@ def _gradient(parameter: Tensor) -> Tensor:
     """This rank's part of a gradient."""
     gradient = parameter.grad
     assert gradient is not None
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+    return local_part(gradient)

@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from erjepa.checkpoints.space import (
 from erjepa.objective import PackedDecoder
 from erjepa.training.averaged import AveragedWeights
 from erjepa.training.distributed import on_rank_zero
+from erjepa.training.finite import require_finite_weights
 from erjepa.training.progress import RunProgress
 from erjepa.training.signals import resuming_command
 from erjepa.training.trained import Trained
@@ -127,7 +129,8 @@ class RunCheckpoints:
             scratch.rmdir()
         self._adapter_only = cfg.save_adapter_weights_only
         self._keep_best = cfg.keep_best
-        self._keep_last_n = cfg.keep_last_n
+        # The newest is not known to be good: no step has followed it yet.
+        self._keep_last_n = cfg.keep_last_n and max(cfg.keep_last_n, 2)
         self._resume_changes = list(cfg.resume_changes or [])
         self._epochs = cfg.epochs
         self._device = device
@@ -218,6 +221,34 @@ class RunCheckpoints:
             print(said, flush=True)
         dist.barrier()  # the launcher ends the others once one has left
 
+    def how_to_resume(self, run: RunProgress) -> str:
+        """Name the newest good checkpoint, and the commands that resume from it.
+
+        For a run that ends because losses, gradients or weights are not finite. A checkpoint
+        is good if they were finite in a step after it.
+
+        Args:
+            run (RunProgress): where the run is.
+
+        Returns:
+            str: for a message, the same on every rank.
+        """
+        return on_rank_zero(lambda: self._how_to_resume(self.is_saved(run)))
+
+    def _how_to_resume(self, is_newest_bad: bool) -> str:
+        resumable = checkpoint.resumable_checkpoints(self._output_dir)
+        if not resumable:
+            return "There is no checkpoint to resume from."
+        newest, command = resumable[-1], f"\n  {resuming_command()}"
+        said = f"{newest.name} is good; to resume from it{command}"
+        if is_newest_bad:
+            before = checkpoint.how_to_resume_before(newest, f"\nthen{command}")
+            said = f"{newest.name} leads to this. {before}"
+        return (
+            "With the same settings a resumed run fails again; resume_changes=[optimizer.lr] "
+            f"allows a lower optimizer.lr. {said}"
+        )
+
     def close(self) -> None:
         """Let other runs have ``output_dir``."""
         if self._lock is not None:
@@ -233,7 +264,7 @@ class RunCheckpoints:
             run (RunProgress): where the run is.
             state (dict[str, Any]): all that a resumed run needs besides the weights.
         """
-        weights = self._gather(model)
+        weights = self._gather(model, run)
 
         def write() -> None:
             own = {**state, "fingerprint": self._fingerprint}
@@ -273,7 +304,7 @@ class RunCheckpoints:
         ]
         if not reached:
             return
-        weights = self._gather(model)
+        weights = self._gather(model, run)
 
         def write() -> None:
             for name, budget in reached:
@@ -303,7 +334,7 @@ class RunCheckpoints:
         if not (validation and run.judge(validation) and self._keep_best):
             return
         measured = next(iter(run.best))
-        weights = self._gather(model)
+        weights = self._gather(model, run)
 
         def write() -> None:
             path = self._output_dir / checkpoint.best_name(run.steps)
@@ -321,7 +352,9 @@ class RunCheckpoints:
 
         on_rank_zero(write)
 
-    def _gather(self, model: PackedDecoder) -> _Gathered:
+    def _gather(self, model: PackedDecoder, run: RunProgress) -> _Gathered:
+        how_to_resume = partial(self.how_to_resume, run)
+        require_finite_weights(model, step=run.steps, how_to_resume=how_to_resume)
         weights = training.gather_cpu_state_dict(
             model, self._is_rank_zero, device=self._device
         )

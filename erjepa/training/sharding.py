@@ -18,6 +18,7 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import DTensor
 from torchao.dtypes.nf4tensor import NF4Tensor, to_nf4
 from torchtune import training
 
@@ -128,3 +129,8 @@ def set_last_backward(model: nn.Module, last: bool, *, keep_gathered: bool) -> N
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last)
         model.set_reshard_after_backward(last or not keep_gathered)
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """This rank's part of a weight or a gradient, sharded or not."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

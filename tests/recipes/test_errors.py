@@ -5,12 +5,16 @@ fail with another message.
 """
 
 import json
+import subprocess
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from erjepa.checkpoints import checkpoint
 from erjepa.objective.loss import JEPALoss
 from erjepa.training.data import require_whole_blocks
+from erjepa.training.sharding import local_part
 from tests.conftest import write_records
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for, train
@@ -149,15 +153,59 @@ def test_missing_base_model_names_the_download_command(attempt, tmp_path, key):
         attempt(**{key: tmp_path / "absent"})
 
 
-def test_non_finite_loss_stops_before_the_update_and_names_the_examples(tmp_path):
+class ExplodingOptimizer(torch.optim.SGD):
+    """Makes one weight infinite, on the last rank alone, unless the learning rate is small."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        (group,) = self.param_groups
+        if group["lr"] > 1 and dist.get_rank() == dist.get_world_size() - 1:
+            local_part(group["params"][-1].detach()).fill_(float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "world_size", "message", "kept"),
+    [
+        ({}, 1, r"The loss is not finite at step 3\..*train.jsonl:\d+", [1, 2]),
+        (
+            {"optimizer": f"{__name__}.ExplodingOptimizer"},
+            2,
+            r"weights are not finite after step 2, \S+ the first of 1\. Stopping",
+            [1],
+        ),
+    ],
+    ids=["loss", "weights"],
+)
+def test_a_run_that_diverges_says_how_to_resume_from_its_newest_good_checkpoint(
+    tmp_path, overrides, world_size, message, kept
+):
+    """Step 1 has a learning rate of 0, so the first checkpoint is good."""
     base = write_base(tmp_path / "base")
-    data = write_records(tmp_path / "train.jsonl", 20)
-    overrides = overrides_for(base, data, tmp_path / "out", optimizer__lr=1e38)
-    with pytest.raises(
-        RuntimeError, match=r"loss is not finite at step \d.*train.jsonl:\d+"
-    ):
-        train(make_config(overrides))
-    assert not list((tmp_path / "out").glob("epoch_*"))
+    data, out = write_records(tmp_path / "train.jsonl", 40), tmp_path / "out"
+
+    def config(lr, **more):
+        every = {"save_every_n_steps": 1, "keep_last_n": 1, "epochs": 1}
+        settings = {**every, "optimizer__lr": lr, **overrides, **more}
+        return make_config(overrides_for(base, data, out, **settings))
+
+    def diverge(**more):
+        with pytest.raises(RuntimeError, match=message) as error:
+            train(config(1e20, **more), world_size)
+        found = [path.name for path in checkpoint.resumable_checkpoints(out)]
+        assert found == [f"epoch_0_step_{step}" for step in kept]
+        return str(error.value).splitlines()
+
+    resume = {"resume_from_checkpoint": True}
+    for said in (diverge(), diverge(**resume)):
+        assert "epoch_0_step_1 is good" in "".join(said)
+        assert said[-1].endswith("resume_from_checkpoint=True")
+        removals = [line.strip() for line in said if line.startswith("  rm -r")]
+        assert removals == [f"rm -r {out}/epoch_0_step_2"] * (2 in kept)
+    for removal in removals:
+        subprocess.run(removal, shell=True, check=True)
+    allowed = {**resume, "resume_changes": "[optimizer.lr]", "stop__steps": 3}
+    train(config(1e-4, **allowed), world_size)
+    assert checkpoint.latest(out).name == "epoch_0_step_3"
 
 
 class ExplodingLoss(JEPALoss):

@@ -264,20 +264,20 @@ def test_damage_of_any_file_is_found_and_the_way_on_works(
         DAMAGES[kind](file, rng)
         with pytest.raises(ValueError, match=re.escape(str(file))) as error:
             checkpoint.latest(tmp_path)
-        assert "epoch_1_step_4 is intact" in str(error.value)
+        assert "epoch_1_step_4 is good" in str(error.value)
         assert kind in str(error.value) or file.name == "manifest.json"
         file.write_bytes(content)
     assert checkpoint.latest(tmp_path) == newest
 
     flip(newest / checkpoint.RECIPE_STATE, rng)
     flip(tmp_path / "epoch_1_step_4" / checkpoint.ADAPTER, rng)
-    with pytest.raises(ValueError, match="epoch_1_step_2 is intact") as error:
+    with pytest.raises(ValueError, match="epoch_1_step_2 is good") as error:
         checkpoint.latest(tmp_path)
     command = str(error.value).splitlines()[-1]
     subprocess.run(command, shell=True, check=True)
     assert checkpoint.latest(tmp_path).name == "epoch_1_step_2"
     flip(tmp_path / "epoch_1_step_2" / checkpoint.ADAPTER, rng)
-    with pytest.raises(ValueError, match="No other checkpoint can be gone on from"):
+    with pytest.raises(ValueError, match="There is no older checkpoint"):
         checkpoint.latest(tmp_path)
 
 
