@@ -32,8 +32,7 @@ from erjepa.tasks.score import (
     score_predictions,
 )
 from erjepa.tasks.summary import verbatim_overlap
-from erjepa.training.data import require_whole_blocks
-from erjepa.training.device import run_device
+from erjepa.training.device import attention_of, run_device
 from erjepa.training.distributed import process_group
 from erjepa.training.signals import end_with_launcher
 
@@ -121,9 +120,9 @@ class EvaluationRecipeERJEPA:
 
     def setup(self, cfg: DictConfig) -> None:
         """Load tokenizer, examples and model."""
-        erjepa.configs.require_files(cfg)
         if self._alignment:
-            require_whole_blocks(cfg.row_length, self._device)
+            self._attention = attention_of(cfg, self._device)
+        erjepa.configs.require_files(cfg)
         self._tokenizer = config.instantiate(cfg.tokenizer)
         self._setup_pairs(cfg)
         self._model = empty_model(cfg, self._device, merged=self._merged)
@@ -140,7 +139,7 @@ class EvaluationRecipeERJEPA:
                 ),
                 pad_id=self._tokenizer.pad_id,
                 row_length=cfg.row_length,
-                trim=self._device.type != "cuda",
+                trim=self._attention == "dense",
             )
 
     def _setup_pairs(self, cfg: DictConfig) -> None:
@@ -292,7 +291,9 @@ class EvaluationRecipeERJEPA:
         )
         if self._alignment:
             pairs = [self._dataset[i] for i in ids]
-            cosines = pair_cosines(self._model, self._collator, pairs, self._predictor)
+            cosines = pair_cosines(
+                self._model, self._collator, pairs, self._predictor, self._attention
+            )
             for prediction, cosine in zip(predictions, cosines, strict=True):
                 prediction["cosine"] = cosine
         return predictions

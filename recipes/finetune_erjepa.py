@@ -17,12 +17,11 @@ from erjepa.packing import PackedBatch
 from erjepa.training.averaged import AveragedWeights
 from erjepa.training.data import (
     pair_collators,
-    require_whole_blocks,
     run_views,
     share_of_replay,
     training_pairs,
 )
-from erjepa.training.device import run_device
+from erjepa.training.device import attention_of, run_device
 from erjepa.training.distributed import process_group
 from erjepa.training.finite import require_finite
 from erjepa.training.metrics import MetricsLog, StepMetrics
@@ -93,7 +92,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def setup(self, cfg: DictConfig) -> None:
         """Build everything; whatever can be wrong in the config fails before weights load."""
-        require_whole_blocks(cfg.row_length, self._device)
+        attention = attention_of(cfg, self._device)
         self._loss_fn = config.instantiate(cfg.loss)
         erjepa.configs.require_files(cfg)
         tokenizer = config.instantiate(cfg.tokenizer)
@@ -111,6 +110,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             trainable_dtype=self._trainable_dtype,
             device=self._device,
             num_predictor_tokens=views.num_predictor_tokens,
+            attention=attention,
         )
         forward_context = activation_offloading(cfg, self._model, self._device)
         embeddings = self._model.decoder.tok_embeddings
@@ -125,7 +125,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             tokenizer,
             views=views,
             vocab_size=embeddings.num_embeddings,
-            trim=not self._on_cuda,
+            trim=attention == "dense",
         )
         self._sampler, self._dataloader, self._held_out = training_pairs(
             cfg,

@@ -9,7 +9,7 @@ from torchtune.modules import TransformerDecoder
 from erjepa.datasets import Pair
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.distances import cosine_distance
-from erjepa.packing import PairCollator
+from erjepa.packing import Attention, PairCollator
 
 
 @torch.inference_mode()
@@ -18,6 +18,7 @@ def pair_cosines(
     collator: PairCollator,
     pairs: Sequence[Pair],
     predictor: Tensor | None = None,
+    attention: Attention = "dense",
 ) -> list[float]:
     """:math:`\\cos(p_i, z_i^a)` of each pair, read as in training.
 
@@ -29,12 +30,13 @@ def pair_cosines(
         pairs (Sequence[Pair]): n pairs.
         predictor (Tensor | None): trained embeddings of the k predictor tokens, [k, H];
             ``None``: those of the vocabulary.
+        attention: ``flex``, for rows of whole blocks, or ``dense``.
 
     Returns:
         list[float]: n cosines.
     """
     table = decoder.tok_embeddings.weight
-    model = PackedDecoder(decoder)
+    model = PackedDecoder(decoder, attention=attention)
     if predictor is not None:
         model.predictor = nn.Parameter(predictor.to(table), requires_grad=False)
     output = model(collator(pairs).to(table.device))

@@ -13,8 +13,7 @@ from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.run import find_run, first_pair
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
-from erjepa.training.data import require_whole_blocks
-from erjepa.training.device import run_device
+from erjepa.training.device import attention_of, run_device
 
 
 @torch.inference_mode()
@@ -38,7 +37,7 @@ def prompt_embedding(
     cfg_file, path = find_run(checkpoint)
     cfg = complete(load(str(cfg_file), overrides))
     device = run_device(cfg)
-    require_whole_blocks(cfg.row_length, device)
+    attention = attention_of(cfg, device)
     require_files(cfg)
     tokenizer = config.instantiate(cfg.tokenizer)
     pair = first_pair(cfg, tokenizer).pair_of(prompt)
@@ -51,6 +50,7 @@ def prompt_embedding(
         views=cfg.views,
         pad_id=tokenizer.pad_id,
         row_length=cfg.row_length,
-        trim=device.type != "cuda",
+        trim=attention == "dense",
     )
-    return PackedDecoder(model)(collator([pair]).to(device)).source.float().cpu()
+    embedder = PackedDecoder(model, attention=attention)
+    return embedder(collator([pair]).to(device)).source.float().cpu()

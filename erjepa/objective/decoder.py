@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torchtune.modules import TransformerDecoder
 
-from erjepa.objective.attention import use_matrix_products
-from erjepa.packing import PackedBatch, attention_mask
+from erjepa.objective.attention import use_masked_attention
+from erjepa.packing import Attention, PackedBatch, attention_mask
 
 
 class PackedOutput(NamedTuple):
@@ -47,6 +47,7 @@ class PackedDecoder(nn.Module):
         num_predictor_tokens (int): k.
         train_predictor_tokens (bool): whether to train their embeddings.
         trainable_dtype (torch.dtype | None): of these; ``None``: that of the model's own.
+        attention: ``flex``, for rows of whole blocks, or ``dense``.
     """
 
     def __init__(
@@ -56,10 +57,12 @@ class PackedDecoder(nn.Module):
         num_predictor_tokens: int = 0,
         train_predictor_tokens: bool = True,
         trainable_dtype: torch.dtype | None = None,
+        attention: Attention = "dense",
     ) -> None:
         super().__init__()
-        use_matrix_products(decoder)
+        use_masked_attention(decoder)
         self.decoder = decoder
+        self._attention = attention
         self.predictor = None
         if num_predictor_tokens and train_predictor_tokens:
             table = decoder.tok_embeddings.weight
@@ -83,7 +86,7 @@ class PackedDecoder(nn.Module):
                 the pairs.
         """
         hidden = self._embed(batch)
-        mask = attention_mask(batch.end, hidden.dtype)
+        mask = attention_mask(batch.end, hidden.dtype, self._attention)
         for layer in self.decoder.layers:
             hidden = layer(hidden, mask=mask, input_pos=batch.input_pos)
         hidden = self.decoder.norm(hidden).flatten(0, 1)

@@ -7,11 +7,18 @@ some dropout mask, but those of pairs in one row are not independent.
 from erjepa.packing.batch import PackedBatch
 from erjepa.packing.collate import PairCollator
 from erjepa.packing.layout import Direction, Path, Views, lay_out, layout_of
-from erjepa.packing.mask import BLOCK, attention_mask, block_mask, dense_mask
+from erjepa.packing.mask import (
+    BLOCK,
+    Attention,
+    attention_mask,
+    block_mask,
+    dense_mask,
+)
 from erjepa.packing.tree import PrefixTree, prefix_tree, tree_size
 
 __all__ = [
     "BLOCK",
+    "Attention",
     "Direction",
     "PackedBatch",
     "PairCollator",

@@ -3,34 +3,35 @@
 A token sees its ancestors in the row's tree: ``key <= query < end[key]``.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 BLOCK = 128  # FlexAttention's block of queries, and of keys
 
+Attention = Literal["flex", "dense"]
 
-def attention_mask(end: Tensor, dtype: torch.dtype) -> Tensor | BlockMask:
-    """The mask in the form that is fastest where the tensor is.
+
+def attention_mask(
+    end: Tensor, dtype: torch.dtype, attention: Attention = "dense"
+) -> Tensor | BlockMask:
+    """The mask that a kind of attention takes.
 
     Args:
-        end (Tensor): one past the last descendant of each token, int [R, L]; on CUDA, L is a
+        end: one past the last descendant of each token, int [R, L]; for ``flex``, L is a
             multiple of 128.
-        dtype (torch.dtype): of queries and keys.
+        dtype: of queries and keys.
+        attention: ``flex`` or ``dense``.
 
     Returns:
-        Tensor | BlockMask: FlexAttention's mask on CUDA from compute capability 7.5 on;
-            elsewhere what is added to scores, 0 or -inf, [R, L, L].
+        FlexAttention's mask; or what is added to scores, 0 or -inf, [R, L, L].
     """
-    if _runs_flex_attention(end.device):
+    if attention == "flex":
         return block_mask(end)
     hidden = ~dense_mask(end)
     return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, float("-inf"))
-
-
-def _runs_flex_attention(device: torch.device) -> bool:
-    """As torchtune has it, whose attention takes the mask."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 5)
 
 
 def dense_mask(end: Tensor) -> Tensor:

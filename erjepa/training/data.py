@@ -21,7 +21,7 @@ from erjepa.datasets import (
     predictor_token_ids,
     weights_of,
 )
-from erjepa.packing import BLOCK, PackedBatch, PairCollator, Views, layout_of
+from erjepa.packing import PackedBatch, PairCollator, Views, layout_of
 from erjepa.replay import ReplayBatch, ReplaySettings
 from erjepa.replay.selection import needs_addresses
 from erjepa.training.signals import leave_signals_to_parent
@@ -274,23 +274,6 @@ def training_pairs(
         generator=torch.Generator(),
     )
     return TrainingPairs(sampler, loader, held_out)
-
-
-def require_whole_blocks(row_length: int | None, device: torch.device) -> None:
-    """Fail if rows are no whole blocks of FlexAttention, as CUDA needs them.
-
-    Args:
-        row_length (int | None): tokens of a row.
-        device (torch.device): of the run.
-
-    Raises:
-        ValueError: naming the key.
-    """
-    if device.type == "cuda" and (row_length is None or row_length % BLOCK):
-        raise ValueError(
-            f"row_length={row_length}: on CUDA it must be a multiple of {BLOCK}, "
-            "FlexAttention's block."
-        )
 
 
 class RunViews(NamedTuple):

@@ -1,12 +1,19 @@
-"""The device of a run, found out before a process group is formed."""
+"""The device of a run, and how it attends there, found out before anything is loaded."""
 
+import functools
+import importlib.util
 import os
+import shutil
+import subprocess
 import sys
+import sysconfig
 
 import torch
 from omegaconf import DictConfig
 from torchtune import utils
 from torchtune.training.precision import verify_bf16_support
+
+from erjepa.packing import BLOCK, Attention
 
 _ON_A_CPU = "device=cpu dtype=fp32 row_length=null"
 
@@ -77,7 +84,70 @@ def run_device(cfg: DictConfig) -> torch.device:
             f"dtype={cfg.dtype}: {torch.cuda.get_device_name()} cannot compute in "
             "bfloat16. Set dtype=fp32"
         )
+    if cfg.compile and (obstacle := compiler_obstacle()):
+        raise ValueError(f"compile=True: {obstacle}. Or set compile=False")
     return utils.get_device(cfg.device)
+
+
+def attention_of(cfg: DictConfig, device: torch.device) -> Attention:
+    """How a run attends: by its key ``attention``, or what ``auto`` comes to on its device.
+
+    Args:
+        cfg: config of the run.
+        device: that of the rank.
+
+    Raises:
+        ValueError: if FlexAttention is asked for and cannot run, or ``row_length`` is not a
+            multiple of its block.
+    """
+    if cfg.attention == "dense":
+        return "dense"
+    if obstacle := flex_obstacle(device):
+        if cfg.attention == "flex":
+            raise ValueError(f"attention=flex: {obstacle}. Or set attention=dense")
+        utils.log_rank_zero(log, f"attention=auto takes a dense mask: {obstacle}.")
+        return "dense"
+    if cfg.row_length is None or cfg.row_length % BLOCK:
+        raise ValueError(
+            f"row_length={cfg.row_length}: FlexAttention needs a multiple of {BLOCK}, its "
+            "block. Or set attention=dense"
+        )
+    return "flex"
+
+
+def flex_obstacle(device: torch.device) -> str | None:
+    """Why FlexAttention cannot run on a device; ``None`` if it can."""
+    if device.type != "cuda":
+        return "FlexAttention needs CUDA"
+    if torch.cuda.get_device_capability(device) < (7, 5):
+        name = torch.cuda.get_device_name(device)
+        return f"FlexAttention needs compute capability 7.5, more than {name} has"
+    return compiler_obstacle()
+
+
+@functools.cache
+def compiler_obstacle() -> str | None:
+    """Why Triton cannot build kernels on this machine; ``None`` if it can.
+
+    Triton compiles a launcher of each kernel with ``CC``, gcc or clang, against ``Python.h``.
+    """
+    if importlib.util.find_spec("triton") is None:
+        return "torch builds kernels with Triton, which is absent; pip install triton"
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return "Triton needs a C compiler; install gcc, or name one in CC"
+    headers = sysconfig.get_path("include", "posix_prefix")
+    command = [compiler, "-fsyntax-only", "-x", "c", "-I", headers, "-"]
+    try:
+        subprocess.run(
+            command, input=b"#include <Python.h>", check=True, capture_output=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return (
+            f"Triton needs Python.h, which {compiler} does not find in {headers}; install "
+            "gcc and Python's headers (python3-dev)"
+        )
+    return None
 
 
 def _multiplies_bfloat16() -> bool:

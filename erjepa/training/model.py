@@ -12,6 +12,8 @@ from torch import Tensor
 from torchtune import config, modules, training, utils
 
 from erjepa.objective import PackedDecoder
+from erjepa.objective.attention import RECOMPILE_LIMIT
+from erjepa.packing import Attention
 from erjepa.training.dropout import quicken_dropout
 from erjepa.training.sharding import load_weights, shard
 from erjepa.training.trained import Trained, set_trained
@@ -27,6 +29,7 @@ def build_model(
     trainable_dtype: torch.dtype,
     device: torch.device,
     num_predictor_tokens: int,
+    attention: Attention,
 ) -> tuple[PackedDecoder, Trained]:
     """A model on the meta device, with what is to be trained set.
 
@@ -36,6 +39,7 @@ def build_model(
         trainable_dtype (torch.dtype): that trained weights are held in.
         device (torch.device): device of the run.
         num_predictor_tokens (int): k; 0 where no pair has views.
+        attention: ``flex`` or ``dense``.
 
     Returns:
         tuple[PackedDecoder, Trained]: the model, and what of it is trained.
@@ -59,6 +63,7 @@ def build_model(
         num_predictor_tokens=num_predictor_tokens,
         train_predictor_tokens=cfg.train_predictor_tokens,
         trainable_dtype=trainable_dtype,
+        attention=attention,
     )
     return model, trained
 
@@ -114,8 +119,7 @@ def set_up_model(
         weights["predictor"] = predictor
 
     if cfg.compile:
-        # Rows have few shapes; each has a graph for training and one for validation.
-        torch._dynamo.config.cache_size_limit = 32
+        torch._dynamo.config.cache_size_limit = RECOMPILE_LIMIT
         training.compile_model(decoder, verbose=dist.get_rank() == 0)
     if cfg.enable_activation_checkpointing:
         training.set_activation_checkpointing(

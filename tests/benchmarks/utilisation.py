@@ -64,7 +64,9 @@ def measure(repeats: int, row_length: int | None, top: int = 0) -> list[Row]:
 
         for _ in range(2):
             step()
-        mask = partial(attention_mask, batches[-1].end, recipe._dtype)
+        mask = partial(
+            attention_mask, batches[-1].end, recipe._dtype, recipe._model._attention
+        )
         product, product_flops = mlp_product(recipe, batches[-1].tokens.numel())
         batches.clear()
         times = interleave(

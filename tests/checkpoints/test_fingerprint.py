@@ -27,7 +27,7 @@ FREE = {
         "keep_last_n",
     ),
     *("save_adapter_weights_only", "save_every_n_steps", "checkpoint_at_flops"),
-    *("epochs", "stop", "device", "compile", "num_workers", "cudnn_deterministic_mode"),
+    *("epochs", "stop", "device", "attention", "compile", "num_workers", "cudnn_deterministic_mode"),
     *("enable_activation_checkpointing", "enable_activation_offloading"),
     *("custom_sharded_layers", "fsdp_cpu_offload", "fsdp_reshard_after_forward"),
     *("batch_size", "gradient_accumulation_steps", "row_length"),

@@ -1,13 +1,12 @@
 """A prompt finds the pairs whose sources the run's model embeds like it."""
 
 import pytest
-import torch
 
-import erjepa.memory.prompt
 from erjepa.checkpoints.memory_file import find_memory
 from erjepa.memory.__main__ import main
 from erjepa.memory.prompt import prompt_embedding
 from erjepa.memory.reading import Neighbors, read_slots
+from erjepa.training import device
 from tests.conftest import write_records
 from tests.recipes.harness import make_config, overrides_for, train
 
@@ -79,7 +78,6 @@ def test_prompts_that_cannot_be_embedded(earlier, tmp_path, prompt, message):
 
 
 def test_a_prompt_needs_whole_blocks_on_cuda(earlier, monkeypatch):
-    cuda = torch.device("cuda")
-    monkeypatch.setattr(erjepa.memory.prompt, "run_device", lambda cfg: cuda)
-    with pytest.raises(ValueError, match="row_length=None: on CUDA"):
+    monkeypatch.setattr(device, "flex_obstacle", lambda device: None)
+    with pytest.raises(ValueError, match="row_length=None: FlexAttention"):
         prompt_embedding(earlier, "a prompt")

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from erjepa.objective.attention import MaskedAttention, use_matrix_products
+from erjepa.objective.attention import MaskedAttention, use_masked_attention
 from erjepa.packing import PairCollator, attention_mask, dense_mask
 from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
 
@@ -49,7 +49,7 @@ def test_any_other_mask_is_torchtunes(mask, dropout):
 
 def test_a_decoder_is_wrapped_once():
     decoder = small_decoder()
-    use_matrix_products(decoder)
+    use_masked_attention(decoder)
     calls = [layer.attn._attention_call for layer in decoder.layers]
-    use_matrix_products(decoder)
+    use_masked_attention(decoder)
     assert [layer.attn._attention_call for layer in decoder.layers] == calls

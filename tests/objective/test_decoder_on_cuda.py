@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
-from torchtune.modules import attention_utils
+from torch.nn.attention.flex_attention import BlockMask
 
-import erjepa.objective.decoder
+from erjepa.objective import attention
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
-from erjepa.packing import PairCollator, block_mask
+from erjepa.packing import PairCollator
 from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
 
 
@@ -20,51 +19,37 @@ def packed(views):
     return batch
 
 
-def model():
-    model = PackedDecoder(small_decoder(), num_predictor_tokens=2)
+def model(attention):
+    decoder = small_decoder()
+    model = PackedDecoder(decoder, num_predictor_tokens=2, attention=attention)
     torch.nn.init.normal_(model.predictor)
     return model
 
 
-@pytest.fixture
-def flex(monkeypatch):
-    """Has torchtune take block masks, which it does by itself where there is CUDA."""
-    for name, value in (
-        ("_SUPPORTS_FLEX_ATTENTION", True),
-        ("BlockMask", BlockMask),
-        ("compile_friendly_flex_attention", flex_attention),
-    ):
-        monkeypatch.setattr(attention_utils, name, value, raising=False)
-    monkeypatch.setattr(
-        erjepa.objective.decoder, "attention_mask", lambda end, dtype: block_mask(end)
-    )
-
-
 @pytest.mark.parametrize("views", ["shared", "standalone"])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_computes_what_the_dense_mask_does(views, request):
+def test_flex_attention_computes_what_the_dense_mask_does(views, monkeypatch):
+    monkeypatch.setattr(attention, "_compiled", lambda: attention._flex_attention)
     batch = packed(views)
     with torch.no_grad():
-        dense = model()(batch)
-        request.getfixturevalue("flex")
-        output = model()(batch)
+        dense, output = model("dense")(batch), model("flex")(batch)
     for name, expected in dense._asdict().items():
         torch.testing.assert_close(
             getattr(output, name), expected, rtol=1e-5, atol=1e-5, msg=name
         )
 
 
-def test_nothing_leaves_the_device_and_nothing_is_read_from_it(flex):
+def test_nothing_leaves_the_device_and_nothing_is_read_from_it():
     """Tensors without data: they cannot be read, nor meet any of another device."""
-    batch, decoder = packed("shared").to(torch.device("meta")), model().to("meta")
+    batch, decoder = packed("shared").to(torch.device("meta")), model("flex").to("meta")
     seen = []
 
-    def attention(query, key, value, *, mask, **_):
+    def sum_of_inputs(query, key, value, *, mask, **_):
         seen.append(mask)
         return query + key + value
 
     for layer in decoder.decoder.layers:
-        layer.attn._attention_call = attention
+        layer.attn._attention_call = sum_of_inputs
     loss, pair_losses = JEPALoss()(decoder(batch), batch, 10, 5)
     loss.backward()
     assert [type(mask) for mask in seen] == [BlockMask] * 2

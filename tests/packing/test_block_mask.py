@@ -14,7 +14,6 @@ from torch.nn.attention.flex_attention import (
 )
 
 from erjepa.packing import block_mask, dense_mask, prefix_tree
-from erjepa.packing.mask import _runs_flex_attention
 
 LENGTH = 1024
 COUNTS = ("kv_num_blocks", "q_num_blocks", "full_kv_num_blocks", "full_q_num_blocks")
@@ -106,10 +105,3 @@ def test_attention_is_that_of_the_dense_mask(attention):
         query, key, value, dense_mask(end)[:, None]
     )
     torch.testing.assert_close(flex, dense, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("capability", [(7, 0), (7, 5), (9, 0)])
-def test_flex_attention_where_torchtune_has_it(capability, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert _runs_flex_attention(torch.device("cuda", 0)) == (capability >= (7, 5))
-    assert not _runs_flex_attention(torch.device("cpu"))

@@ -1,53 +1,100 @@
-"""Compiled attention meets few shapes, and is built anew for a shape alone."""
+"""Compiled attention meets few shapes, and is built anew for a shape and a gradient mode alone."""
 
 import random
 
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch.nn.attention.flex_attention import flex_attention
 
-from erjepa.packing import PairCollator, attention_mask, block_mask
+from erjepa.configs import config_names, load
+from erjepa.objective import attention
+from erjepa.packing import BLOCK, PairCollator, block_mask, dense_mask
+from erjepa.packing.rows import few_lengths, few_sizes
 from tests.models_for_tests import PREDICTOR_IDS, random_pairs
 
 LENGTH = 128
+MODES = 2  # passes with a gradient, and those without
 
 
-def batches(steps=24):
+def batches(sizes):
     """Micro-batches as of steps of different pairs, new and replayed."""
     rng = random.Random(0)
     pairs = random_pairs(200)
     collator = PairCollator(predictor_ids=PREDICTOR_IDS, row_length=LENGTH)
-    for _ in range(steps):
-        yield collator(rng.sample(pairs, rng.choice([40, 52, 64])))
+    return [collator(rng.sample(pairs, size)) for size in sizes]
 
 
-def test_attention_is_compiled_once_a_shape():
+def possible_shapes(batch_size, row_length):
+    """Those of micro-batches of at most so many pairs: several rows, or a lone, halved one."""
+    rows = {few_sizes(n) for n in range(2, batch_size + 1)}
+    lengths = {few_lengths(n, row_length, BLOCK) for n in range(1, row_length + 1)}
+    return {(n, row_length) for n in rows} | {(1, length) for length in lengths}
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Counts graphs, which are not made into kernels."""
     torch._dynamo.reset()
+    attention._shapes.clear()
+    attention._warn_of_scores.cache_clear()
     counter = CompileCounterWithBackend("eager")
-    compiled = torch.compile(flex_attention, dynamic=False, backend=counter)
-    shapes = set()
-    for batch in batches():
-        shapes.add(batch.tokens.shape)
-        query = torch.randn(len(batch.tokens), 1, LENGTH, 16)
-        mask = block_mask(batch.end)
-        compiled(query, query, query, block_mask=mask)
-    assert counter.frame_count == len(shapes)
-    # More than eight, and torch's limit would send attention back to eager mode.
-    assert 1 < len(shapes) <= 4
+    function = torch.compile(attention._flex_attention, dynamic=False, backend=counter)
+    monkeypatch.setattr(attention, "_compiled", lambda: function)
+    return counter
+
+
+def test_a_graph_for_each_shape_and_mode_and_no_more_than_the_limit(
+    compiled, monkeypatch, caplog
+):
+    """Past it scores are held, so shapes are named, each once; what comes out is the same."""
+    shapes = []
+    monkeypatch.setattr(attention, "RECOMPILE_LIMIT", MODES * 2)
+    for size in (3, 4, 5, 8, 10, 3, 16, 20):
+        (batch,) = batches([size])
+        rows, length = batch.tokens.shape
+        shapes.append(f"{rows} x {length}")
+        query = torch.randn(rows, 1, length, 16)
+        for grad in (True, False):
+            with torch.set_grad_enabled(grad):
+                found = attention.MaskedAttention(None)(
+                    query, query, query, mask=block_mask(batch.end)
+                )
+            expected = torch.nn.functional.scaled_dot_product_attention(
+                query, query, query, dense_mask(batch.end)[:, None]
+            )
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    one, few, many = dict.fromkeys(shapes)
+    assert compiled.frame_count == MODES * 2
+    (warning,) = [r.message for r in caplog.records if "FlexAttention" in r.message]
+    assert f"not compiled for {many} tokens" in warning
+    assert warning.endswith(f"Rows had these shapes: {one}, {few}, {many}")
+
+
+def test_shapes_are_the_possible_ones():
+    shapes = {tuple(batch.tokens.shape) for batch in batches(range(1, 60))}
+    assert 4 < len(shapes) and shapes <= possible_shapes(60, LENGTH)
+
+
+@pytest.mark.parametrize("name", config_names())
+def test_packaged_configs_stay_below_the_limit(name):
+    cfg = load(name)
+    if cfg.row_length is not None:
+        training = possible_shapes(cfg.batch_size, cfg.row_length)
+        alignment = possible_shapes(cfg.eval_batch_size, cfg.row_length)
+        most = max(MODES * len(training), len(alignment))
+        assert 8 < most <= attention.RECOMPILE_LIMIT  # more than torch allows by itself
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_kernels_are_compiled_once_a_shape_on_cuda():
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    compiled = torch.compile(flex_attention, dynamic=False)
+    attend = attention.MaskedAttention(None)
     shapes = set()
-    for batch in batches():
+    for batch in batches([40, 52, 64] * 8):
         batch = batch.to(torch.device("cuda"))
         shapes.add(batch.tokens.shape)
-        query = torch.randn(len(batch.tokens), 2, LENGTH, 64, device="cuda")
+        query = torch.randn(*batch.tokens.shape, 2, 64, device="cuda").transpose(1, 2)
         query.requires_grad_()
-        mask = attention_mask(batch.end, query.dtype)
-        compiled(query, query, query, block_mask=mask).sum().backward()
+        attend(query, query, query, mask=block_mask(batch.end)).sum().backward()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(shapes)

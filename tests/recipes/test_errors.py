@@ -13,7 +13,6 @@ import torch.distributed as dist
 
 from erjepa.checkpoints import checkpoint
 from erjepa.objective.loss import JEPALoss
-from erjepa.training.data import require_whole_blocks
 from erjepa.training.sharding import local_part
 from tests.conftest import write_records
 from tests.models_for_tests import write_base
@@ -77,6 +76,11 @@ def attempt(base, data, tmp_path):
             r"checkpoint_at_flops must be a list of numbers",
         ),
         ({"row_length": 64}, r"row_length=64 is shorter than max_seq_len=512"),
+        # Before any file is read.
+        (
+            {"attention": "flex", "tokenizer__path": "/missing"},
+            "attention=flex: FlexAttention needs CUDA. Or set attention=dense",
+        ),
         ({"tokenizer__max_seq_len": 64}, r"tokenizer.max_seq_len=64 would cut"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -84,14 +88,6 @@ def attempt(base, data, tmp_path):
 def test_bad_values(attempt, overrides, message):
     with pytest.raises(ValueError, match=message):
         attempt(**overrides)
-
-
-@pytest.mark.parametrize("row_length", [None, 1000])
-def test_rows_on_cuda_are_whole_blocks(row_length):
-    with pytest.raises(ValueError, match=f"row_length={row_length}: on CUDA"):
-        require_whole_blocks(row_length, torch.device("cuda", 1))
-    require_whole_blocks(row_length, torch.device("cpu"))
-    require_whole_blocks(1024, torch.device("cuda"))
 
 
 def test_skipping_long_pairs_counts_them(base, data, tmp_path):

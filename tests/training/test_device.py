@@ -1,12 +1,20 @@
-"""What the recipes say of the device they are about to run on."""
+"""What the recipes say of the device they are about to run on, and how they attend there."""
 
+import importlib.util
 import logging
+import shutil
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from erjepa.training import device
-from erjepa.training.device import run_device
+from erjepa.training.device import (
+    attention_of,
+    compiler_obstacle,
+    flex_obstacle,
+    run_device,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,3 +41,81 @@ def test_a_cpu_without_bfloat16_is_told_once(
 
 def test_torch_still_says_what_a_cpu_has():  # by a private name
     assert isinstance(device._multiplies_bfloat16(), bool)
+
+
+@pytest.mark.parametrize(
+    ("attention", "obstacle", "expected"),
+    [
+        ("auto", None, "flex"),
+        ("flex", None, "flex"),
+        ("auto", "no compiler", "dense"),
+        ("dense", "no compiler", "dense"),
+        ("dense", None, "dense"),
+    ],
+)
+def test_how_a_run_attends(monkeypatch, caplog, attention, obstacle, expected):
+    monkeypatch.setattr(device, "flex_obstacle", lambda device: obstacle)
+    cfg = OmegaConf.create({"attention": attention, "row_length": 1024})
+    with caplog.at_level(logging.INFO):
+        assert attention_of(cfg, torch.device("cuda")) == expected
+    falls_back = attention == "auto" and obstacle
+    lines = ["attention=auto takes a dense mask: no compiler."] if falls_back else []
+    assert [record.message for record in caplog.records] == lines
+
+
+@pytest.mark.parametrize("row_length", [None, 1000])
+def test_flex_attention_needs_whole_blocks(monkeypatch, row_length):
+    monkeypatch.setattr(device, "flex_obstacle", lambda device: None)
+    cfg = OmegaConf.create({"attention": "auto", "row_length": row_length})
+    message = f"row_length={row_length}: FlexAttention needs a multiple of 128"
+    with pytest.raises(ValueError, match=message):
+        attention_of(cfg, torch.device("cuda"))
+    cfg.attention = "dense"
+    assert attention_of(cfg, torch.device("cuda")) == "dense"
+
+
+@pytest.mark.parametrize("capability", [(7, 0), (7, 5), (9, 0)])
+def test_flex_attention_needs_a_new_enough_gpu(monkeypatch, capability):
+    cuda = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old")
+    monkeypatch.setattr(device, "compiler_obstacle", lambda: None)
+    assert (flex_obstacle(cuda) is None) == (capability >= (7, 5))
+    assert flex_obstacle(torch.device("cpu")) == "FlexAttention needs CUDA"
+
+
+@pytest.fixture
+def triton(monkeypatch):
+    """A machine with Triton, whose compiler is probed anew."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.delenv("CC", raising=False)
+    compiler_obstacle.cache_clear()
+    yield monkeypatch
+    compiler_obstacle.cache_clear()
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc")
+def test_a_compiler_that_finds_python_h_will_do(triton):
+    assert compiler_obstacle() is None
+    assert compiler_obstacle.cache_info().misses == 1
+
+
+@pytest.mark.parametrize("compiler", ["false", "no-such-compiler"])
+def test_a_compiler_without_python_h_is_named(triton, compiler):
+    triton.setenv("CC", compiler)
+    assert f"needs Python.h, which {compiler} does not find" in compiler_obstacle()
+
+
+def test_a_machine_without_a_compiler_or_triton_cannot_compile(triton):
+    triton.setattr(shutil, "which", lambda name: None)
+    assert "needs a C compiler; install gcc" in compiler_obstacle()
+    compiler_obstacle.cache_clear()
+    triton.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "Triton, which is absent" in compiler_obstacle()
+    triton.setattr(torch.cuda, "is_available", lambda: True)
+    triton.setattr(device, "verify_bf16_support", lambda: True)
+    triton.setattr(torch.cuda, "device_count", lambda: 1)
+    values = {"device": "cuda", "dtype": "bf16", "trainable_dtype": None}
+    cfg = OmegaConf.create({**values, "compile": True})
+    with pytest.raises(ValueError, match="compile=True: .*Or set compile=False"):
+        run_device(cfg)
