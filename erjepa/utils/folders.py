@@ -42,7 +42,13 @@ def remove(root: Path, path: Path) -> None:
     _require_no_link(root, path)
     if path.is_dir():
         _require_mark(root, path)
-        shutil.rmtree(path)
+        # The mark last, so that a removal that was killed can be repeated.
+        for inside in sorted(path.iterdir(), key=lambda inside: inside.name == MARK):
+            if inside.is_dir() and not inside.is_symlink():
+                shutil.rmtree(inside)
+            else:
+                inside.unlink()
+        path.rmdir()
     elif path.exists():
         _require_mark(root, path)
         path.unlink()

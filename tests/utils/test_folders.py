@@ -1,5 +1,8 @@
 """What is removed: marked folders and what is in them, and nothing behind a link."""
 
+import itertools
+import os
+
 import pytest
 
 from erjepa.utils.folders import MARK, make_folder, remove
@@ -16,6 +19,25 @@ def test_a_folder_that_was_made_is_removed(tmp_path):
     remove(tmp_path, folder / "absent")
     remove(tmp_path, folder)
     assert list((tmp_path / "a").iterdir()) == []
+
+
+@pytest.mark.parametrize("call", range(4))
+def test_a_removal_that_was_killed_can_be_repeated(tmp_path, monkeypatch, call):
+    folder, calls, unlink = tmp_path / "made", itertools.count(), os.unlink
+    folder.mkdir()
+    for name in ("a", "b", MARK, "c", "d"):
+        (folder / name).touch()
+
+    def killed(*args, **kwargs):
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        unlink(*args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "unlink", killed)
+        remove(tmp_path, folder)
+    remove(tmp_path, folder)
+    assert not folder.exists()
 
 
 def test_an_output_folder_may_be_a_link(tmp_path):
