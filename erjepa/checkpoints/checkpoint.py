@@ -110,7 +110,7 @@ def publish(
     write_memory: Callable[[Path], None] | None = None,
     keep_last_n: int | None = None,
 ) -> Path:
-    """Write a checkpoint aside, then put it in place at once.
+    """Write a checkpoint aside, then put it in place at once, also of one of the same name.
 
     After one with a ``state`` the oldest make room: see ``keep_last_n``.
 
@@ -144,6 +144,8 @@ def publish(
         write_memory(written)
     write_manifest(written, leave_out=[CARD])
     final = output_dir / name
+    if final.exists():  # this run was resumed from a checkpoint before it
+        os.rename(final, scratch / "replaced")
     os.rename(written, final)
     if state is not None and keep_last_n is not None:
         _make_room(output_dir, keep_last_n)

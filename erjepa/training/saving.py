@@ -308,16 +308,14 @@ class RunCheckpoints:
 
         def write() -> None:
             for name, budget in reached:
-                # A run that was killed after writing it comes by again.
-                if not (self._output_dir / name).is_dir():
-                    path = self._publish(
-                        name,
-                        weights,
-                        self._trained.has_adapters,
-                        needed=self._sizes.whole - self._sizes.state,
-                        progress={"budget": budget, **run.summary()},
-                    )
-                    log.info(f"Saved {path}.")
+                path = self._publish(
+                    name,
+                    weights,
+                    self._trained.has_adapters,
+                    needed=self._sizes.whole - self._sizes.state,
+                    progress={"budget": budget, **run.summary()},
+                )
+                log.info(f"Saved {path}.")
 
         on_rank_zero(write)
 
@@ -337,16 +335,13 @@ class RunCheckpoints:
         weights = self._gather(model, run)
 
         def write() -> None:
-            path = self._output_dir / checkpoint.best_name(run.steps)
-            # A run that was killed after writing it comes by again.
-            if not path.is_dir():
-                self._publish(
-                    path.name,
-                    weights,
-                    self._adapter_only,
-                    needed=self._sizes.whole - self._sizes.state,
-                    progress={**validation, **run.summary()},
-                )
+            path = self._publish(
+                checkpoint.best_name(run.steps),
+                weights,
+                self._adapter_only,
+                needed=self._sizes.whole - self._sizes.state,
+                progress={**validation, **run.summary()},
+            )
             checkpoint.set_best(path)
             log.info(f"Saved {path}: {measured} {validation[measured]:.4f}.")
 
