@@ -16,12 +16,14 @@ from erjepa.utils.files import PREDICTIONS, SUMMARY
 RANKS = 2
 
 
-def tune_run(recipe: str, output_dir: Path, *overrides: str) -> None:
+def tune_run(
+    recipe: str, output_dir: Path, *overrides: str, ranks: int = RANKS
+) -> None:
     """Run a recipe with the config ``tiny_synth`` as a user would, showing the command."""
-    command = ["tune", "run", "--nproc_per_node", str(RANKS), recipe]
+    command = ["tune", "run", "--nproc_per_node", str(ranks), recipe]
     command += ["--config", "tiny_synth", f"output_dir={output_dir}", *overrides]
     print(f"\n$ {' '.join(command)}", flush=True)
-    threads = max(1, (os.cpu_count() or 1) // RANKS)
+    threads = max(1, (os.cpu_count() or 1) // ranks)
     command[0] = str(Path(sys.executable).parent / "tune")
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     if code := subprocess.run(command, env=environment).returncode:

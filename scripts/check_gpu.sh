@@ -1,21 +1,62 @@
 #!/usr/bin/env bash
-# What a GPU is to show, the most valuable first, so that a machine that goes away has told most:
-#   bash scripts/check_gpu.sh [OUT]     default: ./checks; needs the project installed with [dev]
-# LIMIT_* set the seconds of each.
+# What a GPU shows, in parts of at most ten minutes each, without a network:
+#   bash scripts/check_gpu.sh PART [OUT]     OUT: ./checks; needs the project installed with [dev]
+# PART, the most valuable first:
+#   first        tests on CUDA; the demo's model trained, saved, resumed and scored
+#   fsdp2        full fine-tuning, which FSDP2 shards on one GPU too
+#   2048, 8192   a step of Llama-3.2-1B's shape with rows of that length, compiled or not
+#   memory       memory of a step, and precision of the adapters
+#   ranks        losses on several GPUs and on one
+#   bench        the other benchmarks
+#   study        SmolLM2 at matched compute, seed by seed; started again, it goes on
+#   all          all of them
+# OUT/PART/RESULTS.md is a table for tests/benchmarks/RESULTS.md. DEVICE=cpu SIZE=tiny tries a part
+# without a GPU; LIMIT and LIMIT_STUDY set the seconds of a command.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-out=${1:-checks}
+parts="first fsdp2 2048 8192 memory ranks bench study"
+part=${1:-}
+case " $parts all " in
+  *" $part "*) ;;
+  *)
+    echo "usage: check_gpu.sh PART [OUT], where PART is one of: $parts all" >&2
+    exit 2
+    ;;
+esac
+out=${2:-checks}
 source scripts/checks.sh
 python=${PYTHON:-python}
+export BENCHMARK_DEVICE=${DEVICE:-cuda} BENCHMARK_SIZE=${SIZE:-1b}
 
-check machine 60 nvidia-smi
-check cuda_tests "${LIMIT_TESTS:-900}" "$python" -m pytest -m "not slow" tests/objective/test_decoder_on_cuda.py \
-  tests/packing/test_block_mask.py tests/packing/test_recompilation.py tests/replay tests/recipes/test_precision.py
-check step_1b "${LIMIT_STEP:-900}" "$python" -m tests.benchmarks utilisation memory --output "$out/step_1b"
-check bfloat16 "${LIMIT_BFLOAT16:-600}" "$python" -m tests.benchmarks precision --output "$out/bfloat16"
-check bench "${LIMIT_BENCH:-1800}" "$python" -m tests.benchmarks --output "$out/bench"
-# Seed by seed, until the time is up; started again, it goes on.
-check matched_compute "${LIMIT_STUDY:-14400}" "$python" -m erjepa.experiment run matched_compute \
-  model=smollm2_135m nproc_per_node=1 "devices=[0]" "output_dir=$out/matched_compute"
-check report 300 "$python" -m erjepa.experiment report "$out/matched_compute"
+benchmark() {  # PART NAME...
+  check "$1" "${LIMIT:-540}" "$python" -m tests.benchmarks "${@:2}" --quick --output "$out/$1"
+}
+
+run() {
+  case $1 in
+    first)
+      if [ "$BENCHMARK_DEVICE" = cuda ]; then
+        check machine 20 nvidia-smi
+        check cuda_tests "${LIMIT:-240}" "$python" -m pytest -m cuda tests/objective tests/packing tests/replay
+      fi
+      LIMIT=${LIMIT:-330} benchmark first start_to_end
+      ;;
+    fsdp2) benchmark fsdp2 full_finetuning ;;
+    2048 | 8192) ROW_LENGTHS=$1 benchmark "$1" utilisation ;;
+    memory) benchmark memory memory precision ;;
+    ranks) benchmark ranks ranks ;;
+    bench) benchmark bench packing replay generation objectives torchtune_sft ;;
+    study)
+      check study "${LIMIT_STUDY:-570}" "$python" -m erjepa.experiment run matched_compute \
+        model=smollm2_135m nproc_per_node=1 "devices=[0]" "output_dir=$out/study"
+      check report 30 "$python" -m erjepa.experiment report "$out/study"
+      ;;
+  esac
+}
+
+if [ "$part" = all ]; then
+  for each in $parts; do run "$each"; done
+else
+  run "$part"
+fi
 exit $failed

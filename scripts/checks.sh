@@ -1,7 +1,6 @@
 # Sourced by the checks of a machine: `check NAME SECONDS COMMAND...` runs a command with a limit of
 # time. Its output goes to OUT/NAME.log as it comes, and a line on how it ended to OUT/results.txt.
 out=$(mkdir -p "$out" && cd "$out" && pwd)
-: >"$out/results.txt"
 failed=0
 
 check() {

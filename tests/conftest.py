@@ -16,6 +16,17 @@ from tests.models_for_tests import write_base
 
 torch.set_num_threads(1)
 
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def pytest_collection_modifyitems(config, items):
+    """Tests on CUDA run alone: a process that has used it cannot fork, as others do."""
+    if config.option.markexpr != "cuda":
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="pytest -m cuda, on a GPU"))
+
+
 # The real datasets, where there are any: nl_rx/synth_train.jsonl and so on.
 REAL_DATA = Path(
     os.environ.get("ERJEPA_DATA", Path(__file__).parents[2] / "shared" / "data")

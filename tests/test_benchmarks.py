@@ -1,5 +1,10 @@
 """What benchmarks count and report, by hand."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -63,3 +68,36 @@ def test_without_llm_jepas_code_its_benchmark_says_what_is_missing(
         monkeypatch.setenv(name, set_to)
     assert llm_jepa.benchmark(quick=True) == []
     assert "skipped: LLM_JEPA_CHECKOUT" in capsys.readouterr().out
+
+
+def check_gpu(part, folder, **variables):
+    """``scripts/check_gpu.sh`` on a CPU, at a tiny size."""
+    environment = {**os.environ, "DEVICE": "cpu", "SIZE": "tiny", **variables}
+    environment |= {"PYTHON": sys.executable, "TORCH_COMPILE_BACKEND": "eager"}
+    command = ["bash", Path(__file__).parents[1] / "scripts" / "check_gpu.sh"]
+    return subprocess.run(
+        [*command, part, folder], env=environment, capture_output=True, text=True
+    )
+
+
+def test_a_part_of_the_checks_that_is_unknown(tmp_path):
+    run = check_gpu("4096", tmp_path)
+    assert run.returncode == 2 and "2048 8192 memory" in run.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ("first", "losses of a resumed run, largest relative difference | 0 |"),
+        ("fsdp2", "FSDP2 on one rank, cpu: loss of the last step"),
+        ("2048", "graphs compiled, cpu, rows of 2048, compiled"),
+        ("ranks", "2 ranks, cpu, and one, largest relative difference"),
+    ],
+)
+def test_parts_of_the_checks_write_a_table(tmp_path, part, expected):
+    run = check_gpu(part, tmp_path)
+    logs = [log.read_text()[-3000:] for log in tmp_path.glob("*.log")]
+    assert run.returncode == 0, (run.stdout, run.stderr, logs)
+    table = (tmp_path / part / "RESULTS.md").read_text()
+    assert expected in table, table

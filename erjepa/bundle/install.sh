@@ -53,7 +53,7 @@ case ${CHECKS:-auto} in
     cd "$target/project"
     export PYTHON="$target/venv/bin/python"
     if "$PYTHON" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
-      bash scripts/check_gpu.sh "$target/checks"
+      LIMIT_STUDY=${LIMIT_STUDY:-14400} bash scripts/check_gpu.sh all "$target/checks"
     else
       bash scripts/check_cpu.sh "$target/checks"
     fi

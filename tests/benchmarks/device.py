@@ -1,10 +1,14 @@
-"""Where benchmarks run: on the GPU if there is one."""
+"""Where benchmarks run: on the GPU if there is one, or on ``BENCHMARK_DEVICE``."""
 
+import os
 from pathlib import Path
 
 import torch
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = torch.device(
+    os.environ.get("BENCHMARK_DEVICE")
+    or ("cuda" if torch.cuda.is_available() else "cpu")
+)
 ON_GPU = DEVICE.type == "cuda"
 
 

@@ -34,9 +34,8 @@ from tests.benchmarks.setting import (
     write_model,
     write_pairs,
 )
-from tests.benchmarks.timing import Row
+from tests.benchmarks.timing import GIB, Row, peak_memory, reset_peak_memory
 
-GIB = 2**30
 MODES = {
     "LLM-JEPA": {"replay__weight": 0},
     # As many replayed pairs as new ones, and no two alike, which would be computed once.
@@ -199,12 +198,11 @@ def measured() -> list[Row]:
     """Most memory that steps of the same setting had allocated on the GPU."""
     with fresh_recipe(replay__neighbors=64) as recipe:
         step = stepper(recipe)
-        torch.cuda.reset_peak_memory_stats()
+        reset_peak_memory()
         for _ in range(3):
             step()
-    peak = torch.cuda.max_memory_allocated() / GIB
-    name = "Llama-3.2-1B in bf16, LoRA rank 512 in fp32: allocated"
-    return [Row(name, peak, "GiB", target="<= 24", note=f"{BATCH_SIZE} pairs")]
+    name = "Llama-3.2-1B in bf16, LoRA rank 512 in fp32"
+    return peak_memory(name, target="<= 24", note=f"{BATCH_SIZE} pairs")
 
 
 if __name__ == "__main__":

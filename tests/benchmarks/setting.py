@@ -1,7 +1,8 @@
 """What is measured: on a GPU Llama-3.2-1B, else a small one in its proportions; real pairs.
 
 The small one has a quarter of the width, the LoRA rank and the heads, four layers, and a
-vocabulary that keeps the output projection's share of the operations.
+vocabulary that keeps the output projection's share of the operations. ``BENCHMARK_SIZE`` names
+another of the :data:`SHAPES`.
 """
 
 import itertools
@@ -25,7 +26,13 @@ from erjepa_recipe.finetune_erjepa import (
 )
 from tests.benchmarks.device import DEVICE, ON_GPU
 from tests.models_for_tests import write_base
-from tests.recipes.harness import make_config, overrides_for
+from tests.recipes.harness import (
+    BUILDER,
+    FULL,
+    FULL_BUILDER,
+    make_config,
+    overrides_for,
+)
 
 SMALL = {
     "vocab_size": 8192,
@@ -47,7 +54,15 @@ LLAMA_3_2_1B = {
     "max_seq_len": 512,
     "scale_factor": 32,
 }
-SHAPE = LLAMA_3_2_1B if ON_GPU else SMALL
+TINY_SHAPE = SMALL | {
+    "vocab_size": 1024,
+    "num_layers": 2,
+    "embed_dim": 64,
+    "intermediate_dim": 128,
+    "num_heads": 4,
+}
+SHAPES = {"1b": LLAMA_3_2_1B, "small": SMALL, "tiny": TINY_SHAPE}
+SHAPE = SHAPES[os.environ.get("BENCHMARK_SIZE") or ("1b" if ON_GPU else "small")]
 LORA_RANK = SHAPE["embed_dim"] // 4
 BATCH_SIZE = 16
 TINY = Path(erjepa.models.__path__[0]) / "tiny"
@@ -96,6 +111,7 @@ def build_recipe(
     output_dir: Path,
     *,
     shape: dict[str, int] = SHAPE,
+    builder: str = BUILDER,
     **overrides: Any,
 ) -> FinetuneRecipeERJEPA:
     """The training recipe, set up on one rank in this process.
@@ -105,6 +121,7 @@ def build_recipe(
         pairs (Path): from :func:`write_pairs`.
         output_dir (Path): where it logs.
         shape (dict[str, int]): of the model; the LoRA rank is a quarter of its width.
+        builder (str): of the model, with LoRA or without.
         **overrides (Any): config keys, with ``__`` for a dot.
 
     Returns:
@@ -115,6 +132,7 @@ def build_recipe(
     rank = shape["embed_dim"] // 4
     settings = {
         "device": DEVICE.type,
+        "model": builder,
         **{f"model__{name}": value for name, value in shape.items()},
         "model__lora_rank": rank,
         "model__lora_alpha": 2 * rank,
@@ -125,7 +143,8 @@ def build_recipe(
         "batch_size": BATCH_SIZE,
         **overrides,
     }
-    cfg = make_config(overrides_for(model, pairs, output_dir, **settings))
+    name = FULL if builder == FULL_BUILDER else "llama3_2_1b_synth"
+    cfg = make_config(overrides_for(model, pairs, output_dir, **settings), name)
     recipe = FinetuneRecipeERJEPA(cfg)
     recipe.setup(cfg)
     recipe._model.train()

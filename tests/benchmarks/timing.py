@@ -1,12 +1,17 @@
 """Times that can be compared on a noisy machine, and the rows they are reported in."""
 
+import gc
 import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tests.benchmarks.device import synchronize
+import torch
+
+from tests.benchmarks.device import ON_GPU, synchronize
+
+GIB = 2**30
 
 
 class Row(NamedTuple):
@@ -88,6 +93,21 @@ def ratio(
     return Row(
         name, statistics.median(ratios), "", half_quartiles(ratios), target, note
     )
+
+
+def reset_peak_memory() -> None:
+    """Free what an earlier model has left, and forget its peak."""
+    gc.collect()
+    if ON_GPU:
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_memory(name: str, **more: str) -> list[Row]:
+    """Most memory that was allocated on the GPU since the peak was reset; nothing on a CPU."""
+    if not ON_GPU:
+        return []
+    peak = torch.cuda.max_memory_allocated() / GIB
+    return [Row(f"{name}: allocated", peak, "GiB", **more)]
 
 
 def half_quartiles(values: list[float]) -> float:

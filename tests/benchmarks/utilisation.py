@@ -2,22 +2,27 @@
 
     python -m tests.benchmarks.utilisation
 
-prints the operations that take longest as well. On a GPU layers are compiled and rows are
-long. The model has random weights. Operations are those of :class:`erjepa.objective.flops.StepFlops`:
+prints the operations that take longest as well. On a GPU rows are long, as ``ROW_LENGTHS`` has
+them, and layers are compiled or not; on a CPU so where that is set. The model has random weights. Operations are those of :class:`erjepa.objective.flops.StepFlops`:
 of tokens, not of padding. The matrix rate is measured on the products of the model's own MLP.
 """
 
+import os
+import time
 from functools import partial
 
 import torch
+import torch._dynamo.utils
 from torch.profiler import ProfilerActivity, profile
 
 from erjepa.packing import attention_mask
 from tests.benchmarks.device import DEVICE, ON_GPU, synchronize
 from tests.benchmarks.setting import BATCH_SIZE, fresh_recipe, stepper
-from tests.benchmarks.timing import Row, interleave
+from tests.benchmarks.timing import Row, interleave, peak_memory, reset_peak_memory
 
-ROW_LENGTHS = (2048, 8192) if ON_GPU else (None,)
+LENGTHS = os.environ.get("ROW_LENGTHS") or ("2048 8192" if ON_GPU else "")
+# Tokens of a row, and whether layers are compiled.
+CASES = [(int(n), compiled) for n in LENGTHS.split() for compiled in (False, True)]
 # Kinds of operations by what their names hold, the first that fits.
 KINDS = {
     # On a CPU attention is batched products and a softmax, which nothing else is.
@@ -32,27 +37,29 @@ KINDS = {
 def benchmark(quick: bool) -> list[Row]:
     """The figures of a step of ER-JEPA."""
     repeats = 3 if quick else 8
-    return [row for length in ROW_LENGTHS for row in measure(repeats, length)]
+    cases = CASES or [(512, False)]
+    return [row for case in cases for row in measure(repeats, *case)]
 
 
-def measure(repeats: int, row_length: int | None, top: int = 0) -> list[Row]:
+def measure(
+    repeats: int, row_length: int, is_compiled: bool, top: int = 0
+) -> list[Row]:
     """Rates and kinds of a step of ER-JEPA.
 
     Args:
         repeats (int): measured steps.
-        row_length (int | None): most tokens of a row.
+        row_length (int): most tokens of a row.
+        is_compiled (bool): whether layers are.
         top (int): also print so many operations, those that take longest.
 
     Returns:
         list[Row]: the figures.
     """
-    large = {
-        "compile": True,
-        "batch_size": 8 * BATCH_SIZE,
-        "row_length": row_length,
-    }
-    settings = {"num_pairs": 1024, **large} if ON_GPU else {}
-    with fresh_recipe(**settings) as recipe:
+    large = {"num_pairs": 1024, "batch_size": 8 * BATCH_SIZE} if ON_GPU else {}
+    reset_peak_memory()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    with fresh_recipe(row_length=row_length, compile=is_compiled, **large) as recipe:
         run = stepper(recipe)
         batches, flops = [], []
         recipe._model.register_forward_pre_hook(
@@ -62,8 +69,10 @@ def measure(repeats: int, row_length: int | None, top: int = 0) -> list[Row]:
         def step() -> None:
             flops.append(run()["step_flops"])
 
+        start = time.perf_counter()
         for _ in range(2):
             step()
+        first_steps = time.perf_counter() - start
         mask = partial(
             attention_mask, batches[-1].end, recipe._dtype, recipe._model._attention
         )
@@ -86,7 +95,9 @@ def measure(repeats: int, row_length: int | None, top: int = 0) -> list[Row]:
     achieved /= times["step"].median
     mask_share = 100 * passes * times["mask"].median / times["step"].median
     aims = (">= 45", "< 2") if ON_GPU else ("", "")
-    where = DEVICE.type + (f", rows of {row_length}" if row_length else "")
+    where = DEVICE.type
+    if CASES:
+        where += f", rows of {row_length}" + ", compiled" * is_compiled
     rows = [
         Row(f"matrix rate, {where}", matrix / 1e9, "GFLOP/s"),
         Row(f"model operations, ER-JEPA, {where}", achieved / 1e9, "GFLOP/s"),
@@ -98,7 +109,13 @@ def measure(repeats: int, row_length: int | None, top: int = 0) -> list[Row]:
         ),
         Row(f"token slots that hold tokens, {where}", 100 * real / slots, "%"),
         Row(f"share of the mask in a step, {where}", mask_share, "%", target=aims[1]),
+        times["step"].row(f"step, {where}"),
     ]
+    if CASES:
+        graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        rows.append(Row(f"the first two steps, {where}", first_steps, "s"))
+        rows.append(Row(f"graphs compiled, {where}", graphs, ""))
+    rows += peak_memory(where)
     return rows + shares(trace, where, top)
 
 
@@ -135,6 +152,6 @@ def shares(trace: profile, where: str, top: int) -> list[Row]:
 
 
 if __name__ == "__main__":
-    for length in ROW_LENGTHS:
-        for row in measure(8, length, top=15):
+    for case in CASES or [(512, False)]:
+        for row in measure(8, *case, top=15):
             print(f"{row.name:<60}{row.value:12.1f} {row.unit}")

@@ -1,4 +1,4 @@
-"""The forward pass as it is on CUDA, with FlexAttention's mask, as far as a CPU can show it."""
+"""The forward pass with FlexAttention's mask, on CUDA and as far as a CPU can show it."""
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from erjepa.objective import attention
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
+from tests.conftest import DEVICES
 from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
 
 
@@ -20,19 +21,21 @@ def packed(views):
 
 
 def model(attention):
-    decoder = small_decoder()
+    decoder = small_decoder(num_heads=2)  # kernels take heads of 16 and more
     model = PackedDecoder(decoder, num_predictor_tokens=2, attention=attention)
     torch.nn.init.normal_(model.predictor)
     return model
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("views", ["shared", "standalone"])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_computes_what_the_dense_mask_does(views, monkeypatch):
-    monkeypatch.setattr(attention, "_compiled", lambda: attention._flex_attention)
-    batch = packed(views)
+def test_flex_attention_computes_what_the_dense_mask_does(views, device, monkeypatch):
+    if device == "cpu":
+        monkeypatch.setattr(attention, "_compiled", lambda: attention._flex_attention)
+    batch = packed(views).to(torch.device(device))
     with torch.no_grad():
-        dense, output = model("dense")(batch), model("flex")(batch)
+        dense, output = (model(kind).to(device)(batch) for kind in ("dense", "flex"))
     for name, expected in dense._asdict().items():
         torch.testing.assert_close(
             getattr(output, name), expected, rtol=1e-5, atol=1e-5, msg=name

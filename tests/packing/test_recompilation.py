@@ -10,6 +10,7 @@ from erjepa.configs import config_names, load
 from erjepa.objective import attention
 from erjepa.packing import BLOCK, PairCollator, block_mask, dense_mask
 from erjepa.packing.rows import few_lengths, few_sizes
+from tests.conftest import DEVICES
 from tests.models_for_tests import PREDICTOR_IDS, random_pairs
 
 LENGTH = 128
@@ -85,16 +86,16 @@ def test_packaged_configs_stay_below_the_limit(name):
         assert 8 < most <= attention.RECOMPILE_LIMIT  # more than torch allows by itself
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-def test_kernels_are_compiled_once_a_shape_on_cuda():
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_kernels_are_compiled_once_a_shape(device):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     attend = attention.MaskedAttention(None)
     shapes = set()
     for batch in batches([40, 52, 64] * 8):
-        batch = batch.to(torch.device("cuda"))
+        batch = batch.to(torch.device(device))
         shapes.add(batch.tokens.shape)
-        query = torch.randn(*batch.tokens.shape, 2, 64, device="cuda").transpose(1, 2)
+        query = torch.randn(*batch.tokens.shape, 2, 64, device=device).transpose(1, 2)
         query.requires_grad_()
         attend(query, query, query, mask=block_mask(batch.end)).sum().backward()
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == len(shapes)

@@ -5,9 +5,8 @@ import torch
 
 from erjepa.replay import DenseAddressTable, SparseAddressTable
 from erjepa.replay import addresses as addresses_module
+from tests.conftest import DEVICES
 from tests.reference.list_memory import ListMemory
-
-DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
 def make(capacity=50, embed_dim=8, address_dim=64, top_k=5, seed=1, device="cpu"):

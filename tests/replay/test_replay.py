@@ -15,9 +15,9 @@ from erjepa.replay import (
     ReplaySettings,
     require_memory,
 )
+from tests.conftest import DEVICES
 from tests.replay.histories import make_reference
 
-DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 EMBED_DIM = 8
 
 

@@ -20,6 +20,7 @@ from erjepa.replay.selection import (
     resolve_selection,
     uniform,
 )
+from tests.conftest import DEVICES
 from tests.replay.histories import (
     POOL,
     histories,
@@ -30,7 +31,6 @@ from tests.replay.histories import (
     quick,
 )
 
-DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 small_values = st.sampled_from([-math.inf, -1.0, -0.0, 0.0, 0.5, 2.0])
 
 
