@@ -105,7 +105,8 @@ def attention_of(cfg: DictConfig, device: torch.device) -> Attention:
     if obstacle := flex_obstacle(device):
         if cfg.attention == "flex":
             raise ValueError(f"attention=flex: {obstacle}. Or set attention=dense")
-        utils.log_rank_zero(log, f"attention=auto takes a dense mask: {obstacle}.")
+        if device.type == "cuda":
+            utils.log_rank_zero(log, f"attention=auto takes a dense mask: {obstacle}.")
         return "dense"
     if cfg.row_length is None or cfg.row_length % BLOCK:
         raise ValueError(

@@ -63,6 +63,13 @@ def test_how_a_run_attends(monkeypatch, caplog, attention, obstacle, expected):
     assert [record.message for record in caplog.records] == lines
 
 
+def test_nothing_is_said_of_a_mask_that_is_dense_on_every_cpu(caplog):
+    cfg = OmegaConf.create({"attention": "auto", "row_length": None})
+    with caplog.at_level(logging.INFO):
+        assert attention_of(cfg, torch.device("cpu")) == "dense"
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("row_length", [None, 1000])
 def test_flex_attention_needs_whole_blocks(monkeypatch, row_length):
     monkeypatch.setattr(device, "flex_obstacle", lambda device: None)
