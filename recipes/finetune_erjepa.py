@@ -13,12 +13,10 @@ import erjepa.configs
 from erjepa.checkpoints.fingerprint import fingerprint
 from erjepa.datasets import build_dataset
 from erjepa.evaluation.validation import Validation
-from erjepa.packing import PackedBatch
 from erjepa.training.averaged import AveragedWeights
 from erjepa.training.data import (
     pair_collators,
     run_views,
-    share_of_replay,
     training_pairs,
 )
 from erjepa.training.device import attention_of, run_device
@@ -33,6 +31,7 @@ from erjepa.training.replay_probe import ReplayProbe
 from erjepa.training.run_memory import RunMemory
 from erjepa.training.saving import Loaded, RunCheckpoints, is_to_resume
 from erjepa.training.signals import StopSignals, end_with_launcher
+from erjepa.training.steps import Step, share_of_replay, steps_of
 from erjepa.training.summary import log_summary
 
 
@@ -127,14 +126,17 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             vocab_size=embeddings.num_embeddings,
             trim=attention == "dense",
         )
-        self._sampler, self._dataloader, self._held_out = training_pairs(
+        self._share = self._memory.share
+        self._pairs = training_pairs(
             cfg,
             self._dataset,
             self._collator,
             num_positions=self._model.decoder.max_seq_len,
             jepa_every=self._loss_fn.jepa_every,
             pin_memory=self._on_cuda,
+            share=self._share,
         )
+        self._sampler, self._held_out = self._pairs.sampler, self._pairs.held_out
         self._validation = None
         if self._held_out:
             self._validation = Validation(
@@ -156,7 +158,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._fingerprint = fingerprint(
             cfg,
             pairs_of_a_step=self._sampler.examples_per_step,
-            pairs=self._dataloader.dataset,  # type: ignore[arg-type]
+            pairs=self._pairs.loader.dataset,  # type: ignore[arg-type]
         )
         base, resumed, predictor, state = self.load_checkpoint()
         if predictor is None:
@@ -207,31 +209,35 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     # --------------------------------------------------------------- the step
 
-    def _train_step(
-        self, batches: list[PackedBatch], new_totals: StepTotals
-    ) -> dict[str, float]:
+    def _train_step(self, step: Step, new_totals: StepTotals) -> dict[str, float]:
         """One optimizer step: the loss of Eq. 4, then the rules of the episodic memory.
 
         New and replayed pairs run one after the other, so gradients add up to those of the sum
-        and activations peak at the larger of the two. Counts, selection and memory are those of
-        the whole step, the same on every rank.
+        and activations peak at the larger of the two. Where replayed pairs are a share of the
+        step, they run with the new ones. Counts, selection and memory are those of the whole
+        step, the same on every rank.
         """
         # New pairs.
         is_probed = self._is_time_to_probe()
         replays = self._replay is not None and (
             new_totals.views > 0 or not self._has_views
         )
+        draw, replayed = step.draw, None
+        runs_twice = replays and draw is None
         new = self._passes.forward_backward(
-            batches, new_totals, last=not replays or is_probed
+            step.batches, new_totals, last=not runs_twice or is_probed
         )
+        if draw is not None:
+            new, replayed = new.split(len(new.example_ids) - len(draw.example_ids))
 
         # Replayed pairs: chosen by the new ones, never among them.
-        replayed, replay_totals, probe = None, StepTotals(), None
+        replay_totals, probe = StepTotals(), None
         if self._replay is not None and replays:
             self._require_finite(new)
             ids = self._memory.ids(new.example_ids)
             segments = [self._dataset[i].segments for i in new.example_ids.tolist()]
             addresses = self._replay.encode(new.source)
+        if self._replay is not None and runs_twice:
             draw = self._replay.draw(ids, segments, addresses)
             batches = share_of_replay(
                 draw,
@@ -261,7 +267,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             probe.after_update(partial(self._passes.loss, batches, replay_totals))
 
         # Update of the memory: refresh what was replayed, then store what is new.
-        if self._replay is not None and replayed is not None:
+        if self._replay is not None and draw is not None and replayed is not None:
             score = self._replay.settings.score
             self._replay.refresh(draw, replayed.scores(score))
             self._replay.write(ids, segments, addresses, new.scores(score))
@@ -269,7 +275,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._memory.log_errors(self._run.steps + 1, new, draw, replayed)
 
         metrics = self._step_metrics(
-            new, new_totals, replayed, replay_totals, grad_norm
+            new, replayed, new_totals, replay_totals, grad_norm
         )
         return metrics if probe is None else {**metrics, **probe.metrics}
 
@@ -317,15 +323,22 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     def _train_epoch(self) -> None:
         run = self._run
         self._sampler.set_position(run.epoch, run.step_in_epoch, run.steps)
-        steps = iter(self._dataloader)
+        steps = steps_of(
+            self._pairs,
+            self._memory,
+            share=self._share,
+            start=run.step_in_epoch,
+            pin_memory=self._on_cuda,
+        )
         self._metrics_log.start(run)
         for _ in range(run.step_in_epoch, run.steps_per_epoch):
             start = time.perf_counter()
-            batches = next(steps)
-            totals = self._passes.totals(batches)
+            step = next(steps)
+            totals = self._passes.totals(step.batches, step.checksum)
+            totals.require_equal_replay(run.steps + 1)
             if self.exit_code:
                 break
-            metrics = self._train_step(batches, totals)
+            metrics = self._train_step(step, totals)
             seconds = time.perf_counter() - start
             run.advance(seconds)
             validation = self._validate()

@@ -64,7 +64,7 @@ def test_processes_that_pack_may_be_spawned(base, data, tokenizer, monkeypatch):
     dataset = build_dataset(cfg.dataset, tokenizer)
     packed = {}
     for context in ("spawn", None):
-        sampler, loader, _ = training_pairs(
+        sampler, loader, *_ = training_pairs(
             cfg,
             dataset,
             collator,

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from erjepa.datasets import Pair, weights_of
+from erjepa.replay import ReplaySettings
 
 # Keys that decide which weights a run arrives at, averaged ones included. The data counts by
 # its tokens, the base model by its weights, wherever they lie. Of a step its pairs count, not
@@ -26,6 +28,9 @@ _FAST = ("optimizer.fused", "optimizer.foreach")  # the same update, computed ot
 # Without these there is no place in the data to go on from.
 _FIXED = ("seed", "pairs of a step", "validation.size", "validation.seed")
 _SAMPLE = 256  # numbers of each weight
+_REPLAY_DEFAULTS = {
+    f"replay.{field.name}": field.default for field in fields(ReplaySettings)
+}
 
 
 def fingerprint(
@@ -93,6 +98,8 @@ def changed_keys(
                 f"resume_changes: {name} is none of the keys that a resumed run may "
                 f"change: {', '.join(key for key in known if key not in _FIXED)}"
             )
+    # Checkpoints written before a key existed had its default.
+    saved = {**_REPLAY_DEFAULTS, **saved}
     changed = {key for key in known if saved.get(key) != mine.get(key)}
     refused = {
         key

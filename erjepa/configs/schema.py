@@ -207,6 +207,14 @@ class Run:
                 f"resume_changes={self.resume_changes} is for a run that is gone on with, "
                 "resume_from_checkpoint=True"
             )
+        if (share := (self.replay or {}).get("share")) is not None:
+            for key in ("log_replay_gradients_every_n_steps", "train_end_of_turn"):
+                if (value := getattr(self, key)) not in (None, "all", "none"):
+                    raise ValueError(
+                        f"{key}={value} tells replayed pairs from new ones; replay.share="
+                        f"{share} trains both alike. Set replay.budget instead, or leave "
+                        f"{key} out"
+                    )
         # Sections come as they are read: keys and values.
         validation = cast(dict[str, Any], self.validation)
         stop = cast(dict[str, Any], self.stop)

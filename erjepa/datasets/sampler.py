@@ -1,6 +1,8 @@
 """Which examples each rank sees at each step."""
 
+import math
 from collections.abc import Iterator
+from fractions import Fraction
 
 import torch
 from torch.utils.data import Sampler
@@ -24,6 +26,11 @@ class StepSampler(Sampler[list[int]]):
     rank without examples yields an empty list so that all yield as often. With a ``mixture``
     the permutation is of the examples that it deals to the epoch.
 
+    With a ``share`` of replayed pairs a step has room for that many fewer new ones, and every
+    rank is given all of them, since only who draws the replayed ones can deal the step::
+
+        share 0.25   7 2 9 | 4 0 5 | 1 8 3 | 6      3 new and 1 replayed
+
     Torchtune's recipes use ``StatefulDistributedSampler``, which is built without the
     recipe's seed and pads the last batch with repeated examples.
 
@@ -37,6 +44,10 @@ class StepSampler(Sampler[list[int]]):
         shuffle (bool): whether to permute at all.
         mixture (Mixture | None): which examples an epoch has, as many as the dataset;
             ``None``: each once.
+        share (float): fraction of a step's pairs that are replayed ones.
+
+    Raises:
+        ValueError: if the share leaves no room for a new pair.
     """
 
     def __init__(
@@ -50,6 +61,7 @@ class StepSampler(Sampler[list[int]]):
         seed: int,
         shuffle: bool = True,
         mixture: Mixture | None = None,
+        share: float = 0.0,
     ) -> None:
         self.num_examples = num_examples
         self._batch_size = batch_size
@@ -59,6 +71,12 @@ class StepSampler(Sampler[list[int]]):
         self._seed = seed
         self._shuffle = shuffle
         self._mixture = mixture
+        self._share = Fraction(str(share))
+        if math.ceil(self._share * self.examples_per_step) >= self.examples_per_step:
+            raise ValueError(
+                f"replay.share={share} leaves no room for a new pair in a step of "
+                f"{self.examples_per_step}; set a smaller share or a larger batch_size"
+            )
         self._epoch = 0
         self._start_step = 0
         self.steps_done = 0
@@ -71,7 +89,23 @@ class StepSampler(Sampler[list[int]]):
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps that see as many examples as there are."""
-        return -(-self.num_examples // self.examples_per_step)
+        new_per_step = self.examples_per_step * (1 - self._share)
+        return math.floor((self.num_examples - 1) / new_per_step) + 1
+
+    def num_replayed(self, step: int) -> int:
+        """Replayed pairs that step ``step`` (0-based) of an epoch has room for; fractions of
+        a pair are carried over to the steps that follow.
+        """
+        before, after = (
+            math.floor(self._share * self.examples_per_step * n)
+            for n in (step, step + 1)
+        )
+        return after - before
+
+    def _first(self, step: int) -> int:
+        """How many new pairs come before step ``step`` of an epoch."""
+        size = self.examples_per_step * step
+        return size - math.floor(self._share * size)
 
     def set_position(self, epoch: int, step: int = 0, steps_done: int = 0) -> None:
         """Make the next iteration start at step ``step`` (0-based) of ``epoch``.
@@ -89,10 +123,12 @@ class StepSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         order = self._order()
-        size = self.examples_per_step
         for step in range(self._start_step, self.steps_per_epoch):
-            step_examples = order[step * size : (step + 1) * size]
-            yield step_examples[self._rank :: self._world_size]
+            step_examples = order[self._first(step) : self._first(step + 1)]
+            if self._share:
+                yield step_examples
+            else:
+                yield step_examples[self._rank :: self._world_size]
 
     def _order(self) -> list[int]:
         examples = list(range(self.num_examples))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
 from erjepa.replay.memory import EpisodicMemory, Segments
-from erjepa.replay.retention import resolve_retention
+from erjepa.replay.retention import origins, resolve_retention
 from erjepa.replay.selection import resolve_selection
 from erjepa.replay.settings import ReplaySettings
 from erjepa.replay.weight import ReplayWeight
@@ -107,6 +107,7 @@ class EpisodicReplay:
         example_ids: Tensor,
         segments: Sequence[Segments],
         addresses: Addresses | None,
+        budget: int | None = None,
     ) -> ReplayBatch:
         """Chooses the pairs to replay next to the current ones.
 
@@ -115,6 +116,7 @@ class EpisodicReplay:
                 slots are never drawn.
             segments (Sequence[Segments]): their B tuples of token segments.
             addresses (Addresses | None): B of them, from ``encode``.
+            budget (int | None): R, if it is not that of the settings.
 
         Returns:
             ReplayBatch: at most R pairs; none while the memory holds no other example.
@@ -123,21 +125,26 @@ class EpisodicReplay:
             ValueError: if a user's selection exceeds the budget or what is eligible.
         """
         settings = self.settings
-        budget = len(segments) if settings.budget is None else settings.budget
+        if budget is None:
+            budget = len(segments) if settings.budget is None else settings.budget
         if self._select is None:
             return ReplayBatch(
                 example_ids.tolist()[:budget], list(segments[:budget]), None
             )
         eligible = self.memory.eligible(example_ids)
-        slots = self._select(
-            self.memory,
-            addresses,
-            eligible,
-            budget=budget,
-            neighbors=settings.neighbors,
-            fill=settings.fill,
-            generator=self._generator,
-        )
+        if settings.draw_from == "inherited":
+            eligible &= origins(self.memory.example_ids) < 0
+        slots: list[int] = []
+        for part, count in self._parts(eligible, budget):
+            slots += self._select(
+                self.memory,
+                addresses,
+                part,
+                budget=count,
+                neighbors=settings.neighbors,
+                fill=settings.fill,
+                generator=self._generator,
+            )
         in_use = all(0 <= slot < len(self) for slot in slots)
         if len(slots) > budget or not (in_use and bool(eligible[slots].all())):
             raise ValueError(
@@ -153,6 +160,23 @@ class EpisodicReplay:
         """
         drawn = array("q", [*batch.example_ids, *(batch.slots or [])])
         return crc32(drawn, self.memory.history)
+
+    def _parts(self, eligible: Tensor, budget: int) -> list[tuple[Tensor, int]]:
+        """Eligible slots, and how many of them to draw; for each origin if so set."""
+        if self.settings.draw_by == "size":
+            return [(eligible, budget)]
+        origin = origins(self.memory.example_ids)
+        found = origin[eligible].unique().tolist()
+        if not found:
+            return []
+        each, left = divmod(budget, len(found))
+        order = torch.randperm(len(found), generator=self._generator, device="cpu")
+        counts = [each + (place < left) for place in order.tolist()]
+        return [
+            (eligible & (origin == name), count)
+            for name, count in zip(found, counts, strict=True)
+            if count
+        ]
 
     def refresh(self, batch: ReplayBatch, errors: Tensor) -> None:
         """Takes in the errors [n] of the n pairs of ``batch``, as replayed."""

@@ -23,6 +23,11 @@ class ReplaySettings:
         weight_min (float): bounds of "auto", and
         weight_max (float): likewise.
         budget (int | None): most pairs replayed in a step, R; None is the step's pairs.
+        share (float | None): fraction of a step's pairs that are replayed ones, which take
+            the place of new ones, for the caller; None adds the budget to the new pairs.
+        draw_from (str): which slots are drawn: all, or inherited, those of earlier runs.
+        draw_by (str): size draws from all slots alike; origin draws equally often from each
+            dataset, however many slots it has.
         selection (str): content, uniform, hard, mixed, prioritized, current_batch (the step's
             own pairs as a control), or the dotted path of a function like those in ``selection.py``.
         mix (float): share of the budget that mixed selection draws uniformly; the rest is
@@ -59,6 +64,9 @@ class ReplaySettings:
     weight_min: float = 0.25
     weight_max: float = 4.0
     budget: int | None = None
+    share: float | None = None
+    draw_from: str = "all"
+    draw_by: str = "size"
     selection: str = "content"
     mix: float = 0.5
     priority_exponent: float = 0.6
@@ -81,6 +89,7 @@ class ReplaySettings:
     def __post_init__(self) -> None:
         self._check_weight()
         self._check_selection()
+        self._check_share()
         self._check_memory()
         self._check_scores()
         self._check_addresses()
@@ -132,6 +141,34 @@ class ReplaySettings:
         self._at_least_one("neighbors", "it counts the slots retrieved per source")
         self._one_of("neighbor_order", NEIGHBOR_ORDERS)
         self._boolean("fill")
+
+    def _check_share(self) -> None:
+        self._one_of("draw_from", ("all", "inherited"))
+        self._one_of("draw_by", ("size", "origin"))
+        if self.share is None:
+            return
+        if not (_is_finite(self.share) and 0.01 <= self.share <= 0.9):
+            raise ValueError(
+                f"replay.share must lie between 0.01 and 0.9, got {self.share!r}; it is the "
+                f"fraction of a step's pairs that are replayed ones"
+            )
+        if self.budget is not None:
+            raise ValueError(
+                f"replay.share={self.share} makes room for replayed pairs in the step, "
+                f"replay.budget={self.budget} adds them to it; set one of the two"
+            )
+        if self.weight != 1 or not self.views:
+            raise ValueError(
+                f"replay.share={self.share} trains replayed pairs as it does new ones; leave "
+                f"replay.weight at 1 and replay.views at True, got {self.weight!r} and "
+                f"{self.views}"
+            )
+        if needs_addresses(self.selection) or self.selection == "current_batch":
+            raise ValueError(
+                f"replay.share={self.share} draws before the embeddings of a step are known; "
+                f"replay.selection={self.selection} needs them. Set it to uniform, hard or "
+                f"prioritized, or set replay.budget instead"
+            )
 
     def _check_memory(self) -> None:
         self._at_least_one("capacity", "set replay.weight=0 to train without a memory")

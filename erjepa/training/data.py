@@ -22,7 +22,7 @@ from erjepa.datasets import (
     weights_of,
 )
 from erjepa.packing import PackedBatch, PairCollator, Views, layout_of
-from erjepa.replay import ReplayBatch, ReplaySettings
+from erjepa.replay import ReplaySettings
 from erjepa.replay.selection import needs_addresses
 from erjepa.training.signals import leave_signals_to_parent
 
@@ -154,13 +154,16 @@ class TrainingPairs(NamedTuple):
     Args:
         sampler (StepSampler): which pairs a step has.
         loader (DataLoader): yields the packed micro-batches of this rank, a step at a time,
-            ``list[PackedBatch]``.
+            ``list[PackedBatch]``; with a share of replayed pairs all new pairs of the step,
+            :class:`StepExamples`, which ``packer`` then packs with the replayed ones.
         held_out (list[int]): places in the dataset of the pairs to validate on.
+        packer (StepPacker): packs what a rank has of a step.
     """
 
     sampler: StepSampler
     loader: DataLoader[Pair]
     held_out: list[int]
+    packer: "StepPacker"
 
 
 class StepExamples(NamedTuple):
@@ -208,9 +211,12 @@ class StepPacker:
         self._num_batches = num_batches
         self._jepa_every = jepa_every
 
+    def has_jepa_loss(self, step: int) -> bool:
+        """Whether a step of the run has the views that the objective has, if any."""
+        return step % self._jepa_every == 0 or self._collator.views == "none"
+
     def __call__(self, step: StepExamples) -> list[PackedBatch]:
-        has_views = step.step % self._jepa_every == 0
-        collator = self._collator if has_views else self._plain
+        collator = self._collator if self.has_jepa_loss(step.step) else self._plain
         return collator.split(step.examples, self._num_batches, step.step)
 
 
@@ -222,6 +228,7 @@ def training_pairs(
     num_positions: int,
     jepa_every: int,
     pin_memory: bool,
+    share: float = 0.0,
 ) -> TrainingPairs:
     """Keep the pairs that fit, hold some out, and deal the others into steps.
 
@@ -232,6 +239,7 @@ def training_pairs(
         num_positions (int): of the model.
         jepa_every (int): the first of so many steps has views.
         pin_memory (bool): for copies to a device.
+        share (float): fraction of a step's pairs that are replayed ones.
 
     Returns:
         TrainingPairs: those of this rank.
@@ -259,21 +267,25 @@ def training_pairs(
         seed=cfg.seed,
         shuffle=cfg.shuffle,
         mixture=mixture_of(cfg, dataset, train),
+        share=share,
     )
+    packer = StepPacker(collator, cfg.gradient_accumulation_steps, jepa_every)
     loader: DataLoader[Pair] = DataLoader(
         # Of the pairs alone, which processes that are spawned can be given too.
         StepSubset(cast(Dataset[Pair], dataset.pairs), train),
         batch_sampler=NumberedSteps(sampler),  # type: ignore[arg-type]
-        collate_fn=StepPacker(  # type: ignore[arg-type]
-            collator, cfg.gradient_accumulation_steps, jepa_every
-        ),
+        collate_fn=_unpacked if share else packer,  # type: ignore[arg-type]
         num_workers=cfg.num_workers,
         worker_init_fn=leave_signals_to_parent,
-        pin_memory=pin_memory,
+        pin_memory=pin_memory and not share,
         # Else every new iterator would draw from the state that LoRA dropout uses.
         generator=torch.Generator(),
     )
-    return TrainingPairs(sampler, loader, held_out)
+    return TrainingPairs(sampler, loader, held_out, packer)
+
+
+def _unpacked(step: StepExamples) -> StepExamples:
+    return step
 
 
 class RunViews(NamedTuple):
@@ -348,33 +360,3 @@ def pair_collators(
         for path, layout in (("new", views.new), ("replay", views.replayed))
     )
     return new, replay
-
-
-def share_of_replay(
-    draw: ReplayBatch,
-    collator: PairCollator,
-    batch_size: int,
-    *,
-    step: int,
-    pin_memory: bool,
-) -> list[PackedBatch]:
-    """This rank's share of the replayed pairs, in as many micro-batches as every rank's.
-
-    Args:
-        draw (ReplayBatch): the replayed pairs of the step.
-        collator (PairCollator): what packs them.
-        batch_size (int): most pairs of a micro-batch.
-        step (int): of the run, for what is drawn anew at each.
-        pin_memory (bool): for copies to a device.
-
-    Returns:
-        list[PackedBatch]: its micro-batches.
-    """
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    ids = draw.example_ids
-    pairs = [Pair(i, *cut) for i, cut in zip(ids, draw.segments, strict=True)]
-    largest_share = -(-len(pairs) // ranks)
-    batches = collator.split(
-        pairs[rank::ranks], max(-(-largest_share // batch_size), 1), step
-    )
-    return [batch.pin_memory() if pin_memory else batch for batch in batches]

@@ -46,8 +46,8 @@ class StepMetrics:
     def __call__(
         self,
         new: PassResult,
-        new_totals: StepTotals,
         replayed: PassResult | None,
+        new_totals: StepTotals,
         replay_totals: StepTotals,
         grad_norm: float,
     ) -> dict[str, Any]:
@@ -55,9 +55,9 @@ class StepMetrics:
 
         Args:
             new (PassResult): of the new pairs.
-            new_totals (StepTotals): of the new pairs.
             replayed (PassResult | None): of the replayed pairs.
-            replay_totals (StepTotals): of the replayed pairs.
+            new_totals (StepTotals): of the pass of the new pairs.
+            replay_totals (StepTotals): of that of the replayed pairs, if they have their own.
             grad_norm (float): of the step, before clipping.
 
         Returns:
@@ -70,12 +70,12 @@ class StepMetrics:
         self._run.count(tokens=tokens, flops=flops)
         metrics = {
             "loss": new.loss,
-            "lm_loss": new.lm.sum() / max(new_totals.labels, 1),
+            "lm_loss": new.token_loss,
             "replay_lm_loss": 0.0,
             "replay_jepa_loss": 0.0,
-            "replayed": replay_totals.pairs,
+            "replayed": 0 if replayed is None else len(replayed.example_ids),
             "tokens_per_second_per_gpu": tokens / self._world_size,
-            "pairs_per_second": new_totals.pairs,
+            "pairs_per_second": len(new.example_ids),
             "step_flops": flops,
         }
         if new_totals.views:
@@ -89,10 +89,10 @@ class StepMetrics:
                 )
         if replayed is not None and replay is not None and replay.adapts_weight:
             metrics["replay_weight"] = replayed.weight
-        if replayed is not None and replay_totals.pairs:
+        if replayed is not None and len(replayed.example_ids):
             metrics["loss"] = new.loss + replayed.weight * replayed.loss
-            metrics["replay_lm_loss"] = replayed.lm.sum() / replay_totals.labels
-            if replay_totals.views:
+            metrics["replay_lm_loss"] = replayed.token_loss
+            if len(replayed.jepa):
                 metrics["replay_jepa_loss"] = replayed.jepa.mean()
         return {
             **metrics,

@@ -109,6 +109,28 @@ class PassResult(NamedTuple):
         """What the memory scores pairs by, [B]: ``jepa``, or ``lm``, cross-entropy a label."""
         return self.jepa if kind == "jepa" else self.lm / self.labels.clamp(min=1)
 
+    def split(self, num_first: int) -> "tuple[PassResult, PassResult]":
+        """The first pairs and the others. The first part keeps the loss of the pass."""
+        first, rest = (
+            self._part(part) for part in (slice(num_first), slice(num_first, None))
+        )
+        return first, rest._replace(loss=torch.zeros_like(self.loss))
+
+    def _part(self, part: slice) -> "PassResult":
+        predicted, target = self.predicted[:, part], self.target[:, part]
+        paired, shuffled = mean_cosines(predicted, target)
+        return self._replace(
+            example_ids=self.example_ids[part],
+            lm=self.lm[part],
+            labels=self.labels[part],
+            jepa=self.jepa[part],
+            source=self.source[part],
+            predicted=predicted,
+            target=target,
+            cosine_paired=paired,
+            cosine_shuffled=shuffled,
+        )
+
     def non_finite_ids(self) -> Tensor:
         """Examples whose loss is not finite."""
         bad = ~torch.isfinite(self.lm)
@@ -166,6 +188,7 @@ def gather_pass(
     source, predicted, target = unstack_views(all_views)
     losses = [torch.stack([output.lm, output.labels], dim=1) for output in outputs]
     lm, labels = gathered(losses).T.contiguous()
+    paired, shuffled = mean_cosines(predicted, target)
     return PassResult(
         example_ids=gathered([output.example_ids for output in outputs]),
         loss=all_reduce_sum(torch.stack([output.loss for output in outputs]).sum()),
@@ -175,9 +198,21 @@ def gather_pass(
         source=source,
         predicted=predicted,
         target=target,
-        cosine_paired=1 - cosine_distance(predicted, target).mean(),
-        cosine_shuffled=1 - cosine_distance(predicted, target.roll(1, 1)).mean(),
+        cosine_paired=paired,
+        cosine_shuffled=shuffled,
     )
+
+
+def mean_cosines(predicted: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean cosine of each prediction with its own target and with that of the next pair.
+
+    Args:
+        predicted (Tensor): [m, B, H].
+        target (Tensor): [m, B, H].
+    """
+    paired = 1 - cosine_distance(predicted, target).mean()
+    shuffled = 1 - cosine_distance(predicted, target.roll(1, 1)).mean()
+    return paired, shuffled
 
 
 def _in_batch_order(

@@ -97,6 +97,14 @@ class RunMemory:
         """Whether the run replays."""
         return bool(self.settings.weight)
 
+    @property
+    def share(self) -> float:
+        """Fraction of a step's pairs that are replayed; 0 where the budget adds them, or where
+        only inherited pairs are drawn, and there are none.
+        """
+        has_any = self.settings.draw_from == "all" or self.settings.init_from
+        return (self.settings.share or 0.0) if self.is_on and has_any else 0.0
+
     def _require_whole(self, source: str) -> None:
         stored = find_memory(Path(source), "replay.init_from")
         if (stored.folder.parent / MANIFEST).is_file():

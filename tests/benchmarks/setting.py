@@ -21,6 +21,7 @@ import torch.distributed as dist
 import erjepa.models
 from erjepa.tasks.nl_rx.grammar import generate_records
 from erjepa.training.distributed import init_process_group
+from erjepa.training.steps import Step
 from erjepa_recipe.finetune_erjepa import (
     FinetuneRecipeERJEPA,
 )
@@ -172,8 +173,8 @@ def stepper(recipe: FinetuneRecipeERJEPA) -> Callable[[], dict]:
     def steps():
         for epoch in itertools.count():
             recipe._sampler.set_position(epoch)
-            for batches in recipe._dataloader:
-                yield recipe._train_step(batches, recipe._passes.totals(batches))
+            for batches in recipe._pairs.loader:
+                yield recipe._train_step(Step(batches), recipe._passes.totals(batches))
 
     iterator = steps()
     return lambda: next(iterator)

@@ -53,3 +53,38 @@ def test_starting_in_the_middle_of_an_epoch_continues_it():
     assert deal(2, 2, 2, epoch=1, step=1) == [
         steps[1:] for steps in deal(2, 2, 2, epoch=1)
     ]
+
+
+def test_a_share_of_replayed_pairs_takes_the_place_of_new_ones():
+    sampler = StepSampler(
+        50,
+        batch_size=5,
+        gradient_accumulation_steps=2,
+        world_size=2,
+        rank=1,
+        seed=0,
+        share=0.33,
+    )
+    steps = list(sampler)
+    replayed = [sampler.num_replayed(step) for step in range(len(steps))]
+    assert replayed == [6, 7, 6, 7]  # 6.6 a step
+    assert [len(step) for step in steps] == [
+        14,
+        13,
+        14,
+        9,
+    ]  # every rank has all of them
+    assert sorted(sum(steps, [])) == list(range(50))
+
+
+def test_a_share_leaves_room_for_new_pairs():
+    with pytest.raises(ValueError, match="replay.share=0.6 leaves no room"):
+        StepSampler(
+            9,
+            batch_size=2,
+            gradient_accumulation_steps=1,
+            world_size=1,
+            rank=0,
+            seed=0,
+            share=0.6,
+        )

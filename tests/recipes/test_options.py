@@ -70,7 +70,7 @@ def test_the_memory_and_the_log_ask_the_loss_for_its_distance(base, data, tmp_pa
 
 def test_pairs_and_packing_can_be_given_to_a_spawned_process(base, data, tmp_path):
     def give(recipe):
-        loader = recipe._dataloader
+        loader = recipe._pairs.loader
         parts = (loader.dataset, loader.collate_fn)
         dataset, collate = pickle.loads(pickle.dumps(parts))
         own, given = (

@@ -221,7 +221,7 @@ def range_of(base, data):
 def test_training_never_sees_a_held_out_pair(base, data, tmp_path):
     def seen(recipe):
         slots = recipe._replay.memory.example_ids.tolist()
-        trained = [pair.example_id for pair in recipe._dataloader.dataset]
+        trained = [pair.example_id for pair in recipe._pairs.loader.dataset]
         validated = [batch.num_pairs for batch in recipe._validation.loss._batches]
         return slots, recipe._held_out, trained, validated
 
@@ -377,7 +377,7 @@ def test_pairs_that_do_not_fit_are_not_validated_on(base, data, tmp_path):
         return (
             recipe._held_out,
             [recipe._collator.length(recipe._dataset[i]) for i in recipe._held_out],
-            len(recipe._dataloader.dataset),
+            len(recipe._pairs.loader.dataset),
         )
 
     cfg = config(base, data, tmp_path, max_seq_len=160, skip_too_long=True)

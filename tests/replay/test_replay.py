@@ -147,6 +147,34 @@ def test_uniform_draws_follow_the_seed_and_ignore_the_global_generator():
     assert slots(1, 0) != slots(2, 0)
 
 
+def stored(origins, **settings):
+    """A memory with one slot for each entry of ``origins``."""
+    replay = make(selection="uniform", address="none", **settings)
+    ids = torch.tensor([origin * 2**32 + i for i, origin in enumerate(origins)])
+    segments = [([i],) for i in range(len(ids))]
+    replay.write(ids, segments, None, torch.ones(len(ids)))
+    return replay
+
+
+def drawn_origins(replay, budget):
+    ids = torch.tensor([10**6])
+    return [i >> 32 for i in replay.draw(ids, [([0],)], None, budget).example_ids]
+
+
+def test_draws_from_inherited_pairs_alone():
+    replay = stored([0, 0, 0, -1, -2], draw_from="inherited")
+    assert sorted(drawn_origins(replay, 2)) == [-2, -1]
+    assert drawn_origins(stored([0, 0], draw_from="inherited"), 2) == []
+
+
+def test_draws_as_often_from_each_origin():
+    """Whatever number of slots each has; what cannot be divided goes to any of them."""
+    replay = stored([-1] * 7 + [-2] * 2 + [0], draw_by="origin")
+    assert sorted(drawn_origins(replay, 6)) == [-2, -2, -1, -1, 0, 0]
+    single = [drawn_origins(replay, 1)[0] for _ in range(300)]
+    assert all(70 < single.count(origin) < 130 for origin in (-2, -1, 0))
+
+
 def test_current_batch_replays_the_first_current_pairs():
     replay = make(budget=3, selection="current_batch")
     ids, segments, embeddings, errors = make_step(0)

@@ -1,0 +1,130 @@
+"""Replayed pairs as a share of the step.
+
+Chain: one pass over new and replayed pairs = three forward passes of each pair alone, summed and
+divided by the labels and pairs of the whole step; any cut of a step gives the same run; a killed
+run resumes bit for bit.
+"""
+
+import pytest
+import torch
+
+from erjepa.configs import complete
+from erjepa.datasets import Pair
+from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
+from tests.recipes.harness import (
+    kill_at_call,
+    make_config,
+    overrides_for,
+    read_metrics,
+    train,
+    train_and_kill,
+)
+from tests.recipes.test_invariance import INVARIANT, memory_of
+from tests.recipes.test_resume import assert_same, deterministic, state
+from tests.reference.three_forwards import reference_loss
+
+SHARE = {
+    **{"replay__share": 0.3, "replay__selection": "uniform", "replay__score": "lm"},
+    **{"loss__jepa_weight": 0, "replay__capacity": 30, "batch_size": 8},
+}
+JEPA = {**SHARE, "loss__jepa_weight": 1.0, "replay__score": "jepa"}
+
+
+def config(base, data, output_dir, **overrides):
+    return make_config(overrides_for(base, data, output_dir, **{**SHARE, **overrides}))
+
+
+@pytest.mark.parametrize("settings", [SHARE, JEPA], ids=["token loss", "JEPA loss"])
+def test_one_pass_equals_separate_forward_passes(
+    base, data, tmp_path, monkeypatch, settings
+):
+    found, train_step = [], Recipe._train_step
+
+    def noted(self, step, totals):
+        drawn = step.draw.segments
+        ids = step.batches[0].example_ids.tolist()
+        new = [self._dataset[i] for i in ids[: len(ids) - len(drawn)]]
+        old = [Pair(-1, *segments) for segments in drawn]
+        has_views = self._has_views
+        loss, lm, jepa = reference_loss(
+            self._model.decoder,
+            [*new, *old],
+            views="shared" if has_views else "none",
+            predictor_ids=self._collator.predictor_ids,
+            predictor_rows=self._model.predictor if has_views else None,
+        )
+        trained = [p for p in self._model.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+        norm = torch.cat([g.flatten() for g in gradients if g is not None]).norm()
+        metrics = train_step(self, step, totals)
+        expected = {"loss": loss.item(), "grad_norm": norm.item()}
+        found.append(
+            (len(new), len(old), {k: float(metrics[k]) for k in expected}, expected)
+        )
+        return metrics
+
+    monkeypatch.setattr(Recipe, "_train_step", noted)
+    cfg = config(base, data, tmp_path, **settings, epochs=1, clip_grad_norm=1e6)
+    (steps,) = train(cfg, 1, lambda recipe: found)
+    # 0.3 of 8 is 2.4 a step: the fractions add up. The memory is empty at first.
+    assert [old for _, old, *_ in steps] == [0, 2, 3, 2, 3, 2, 2, 3]
+    assert [new for new, *_ in steps] == [6, 6, 5, 6, 5, 6, 6, 4]
+    for *_, mine, expected in steps:
+        assert mine == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("cut", [(2, 4, 1), (2, 1, 4), (1, 4, 2)])
+def test_every_cut_gives_the_same_run(base, data, tmp_path, cut):
+    runs = []
+    for ranks, batch_size, accumulation in ((1, 8, 1), cut):
+        output_dir = tmp_path / str(len(runs))
+        cfg = config(
+            base,
+            data,
+            output_dir,
+            **{"batch_size": batch_size, "gradient_accumulation_steps": accumulation},
+            **{"stop__steps": 7, "replay__draw_by": "origin"},
+        )
+        memories = train(cfg, ranks, memory_of)
+        runs.append((read_metrics(output_dir), memories))
+    (expected, (memory,)), (metrics, memories) = runs
+    for mine, reference in zip(metrics, expected, strict=True):
+        for name in set(INVARIANT) & reference.keys():
+            assert mine[name] == pytest.approx(reference[name], rel=1e-4, abs=1e-6), (
+                name
+            )
+    for mine in memories:
+        assert torch.equal(mine["ids"], memory["ids"])
+        assert torch.equal(mine["counts"], memory["counts"])
+
+
+def test_a_killed_run_resumes_bit_for_bit(base, data, tmp_path):
+    settings = {"save_every_n_steps": 3, "stop__steps": 10}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    (expected,) = train(config(base, data, whole, **settings), 1, state)
+    cfg = config(base, data, killed, **settings)
+    train_and_kill(cfg, 1, lambda: kill_at_call(Recipe, "_train_step", 8))
+    (resumed,) = train(
+        config(base, data, killed, **settings, resume_from_checkpoint=True), 1, state
+    )
+    assert_same(resumed, expected)
+    assert deterministic(read_metrics(killed)) == deterministic(read_metrics(whole))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"replay__share": 0.001}, "replay.share must lie between 0.01 and 0.9"),
+        ({"replay__budget": 4}, "set one of the two"),
+        ({"replay__weight": 0.5}, "leave replay.weight at 1"),
+        ({"replay__selection": "content"}, "replay.selection=content needs them"),
+        ({"train_end_of_turn": "new"}, "train_end_of_turn=new tells replayed pairs"),
+        (
+            {"replay__draw_from": "old"},
+            "replay.draw_from must be one of all, inherited",
+        ),
+    ],
+)
+def test_what_a_share_cannot_go_with(base, data, tmp_path, overrides, message):
+    with pytest.raises(ValueError, match=message):
+        complete(config(base, data, tmp_path, **overrides))
