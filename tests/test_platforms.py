@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from erjepa.datasets import build_dataset
 from erjepa.experiment.__main__ import main
-from erjepa.training.data import pair_collators, training_pairs
+from erjepa.training.data import RunViews, pair_collators, training_pairs
 from tests.recipes.harness import make_config, overrides_for
 
 IMPORT_ALL = """
@@ -55,9 +55,7 @@ def test_processes_that_pack_may_be_spawned(base, data, tokenizer, monkeypatch):
     collator, _ = pair_collators(
         cfg,
         tokenizer,
-        views=cfg.views,
-        replay_views=cfg.views,
-        num_predictor_tokens=1,
+        views=RunViews(new=cfg.views, replayed=cfg.views, num_predictor_tokens=1),
         vocab_size=10**6,
         trim=True,
     )
