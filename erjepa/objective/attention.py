@@ -82,6 +82,7 @@ def _attend_in_blocks(
 
 @functools.cache
 def _compiled() -> Callable[[Tensor, Tensor, Tensor, BlockMask], Tensor]:
+    # dynamic=True compiles three times a mode, whatever the shapes; its kernels are untimed.
     return torch.compile(_flex_attention, dynamic=False)
 
 

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention.flex_attention import BlockMask
+from torchtune import training
 
 from erjepa.objective import attention
 from erjepa.objective.decoder import PackedDecoder
@@ -27,6 +29,13 @@ def model(attention):
     return model
 
 
+def assert_same(output, expected, tolerance):
+    for name, value in expected._asdict().items():
+        torch.testing.assert_close(
+            getattr(output, name), value, rtol=tolerance, atol=tolerance, msg=name
+        )
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("views", ["shared", "standalone"])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -36,10 +45,20 @@ def test_flex_attention_computes_what_the_dense_mask_does(views, device, monkeyp
     batch = packed(views).to(torch.device(device))
     with torch.no_grad():
         dense, output = (model(kind).to(device)(batch) for kind in ("dense", "flex"))
-    for name, expected in dense._asdict().items():
-        torch.testing.assert_close(
-            getattr(output, name), expected, rtol=1e-5, atol=1e-5, msg=name
-        )
+    assert_same(output, dense, 1e-5 if device == "cpu" else 1e-4)
+
+
+@pytest.mark.slow
+def test_compiled_layers_compile_flex_attention_on_its_own(monkeypatch):
+    monkeypatch.setenv("TORCH_COMPILE_BACKEND", "eager")
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(attention._flex_attention, dynamic=False, backend=counter)
+    monkeypatch.setattr(attention, "_compiled", lambda: compiled)
+    batch, with_layers = packed("shared"), model("flex")
+    training.compile_model(with_layers.decoder)
+    with torch.no_grad():
+        assert_same(with_layers(batch), model("dense")(batch), 1e-5)
+    assert counter.frame_count == 1
 
 
 def test_nothing_leaves_the_device_and_nothing_is_read_from_it():
