@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from omegaconf import DictConfig, OmegaConf
 from torchtune import config, utils
 from torchtune.modules.peft import get_adapter_params
@@ -33,7 +32,7 @@ from erjepa.tasks.score import (
 )
 from erjepa.tasks.summary import verbatim_overlap
 from erjepa.training.device import attention_of, run_device
-from erjepa.training.distributed import process_group
+from erjepa.training.distributed import gather_objects, on_rank_zero, process_group
 from erjepa.training.signals import end_with_launcher
 
 log = utils.get_logger("INFO")
@@ -221,9 +220,7 @@ class EvaluationRecipeERJEPA:
         pairs = settings[key]
         results_dir = folder_of(self._output_dir / "evaluation" / name, pairs, key)
         store = PredictionStore(results_dir, settings, rank=self._rank)
-        found = [store.open() if self._rank == 0 else {}]
-        dist.broadcast_object_list(found)
-        done = found[0]
+        done = on_rank_zero(store.open)
         # Batches do not depend on ranks or interruptions, and a batch is generated whole:
         # the same numbers.
         prompts = [self._dataset.prompt(i) for i in self._ids]
@@ -251,8 +248,7 @@ class EvaluationRecipeERJEPA:
                 mine_done.extend(predictions)
                 progress.update(len(batch))
         seconds = time.perf_counter() - start
-        by_rank: list[Any] = [None] * self._world_size
-        dist.all_gather_object(by_rank, mine_done)
+        by_rank = gather_objects(mine_done)
         new = {p["id"]: p for predictions in by_rank for p in predictions}
         if self._rank != 0:
             return {}
@@ -309,7 +305,7 @@ def recipe_main(cfg: DictConfig) -> None:
         - Overwritten by arguments from the command-line
     """
     end_with_launcher()
-    with process_group(run_device(cfg)):
+    with process_group(run_device(cfg), cfg.step_timeout):
         recipe = EvaluationRecipeERJEPA(cfg)
         recipe.setup(cfg)
         recipe.evaluate()

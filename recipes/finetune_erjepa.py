@@ -3,7 +3,6 @@ import time
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from omegaconf import DictConfig
 from torch.distributed.tensor import DTensor
 from torchtune import config, training, utils
@@ -20,7 +19,7 @@ from erjepa.training.data import (
     training_pairs,
 )
 from erjepa.training.device import attention_of, run_device
-from erjepa.training.distributed import process_group
+from erjepa.training.distributed import process_group, wait_for_all
 from erjepa.training.finite import require_finite
 from erjepa.training.metrics import MetricsLog, StepMetrics
 from erjepa.training.model import activation_offloading, build_model, set_up_model
@@ -206,6 +205,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         else:
             self._state.load_state_dict(state)
             self._memory.go_on(state["checkpoint"], self._run.steps)
+        wait_for_all()  # each read at its own pace; within a step the wait is limited
 
     # --------------------------------------------------------------- the step
 
@@ -390,7 +390,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         if self.exit_code:
             self._checkpoints.say_way_on(self._run)
         self._checkpoints.close()
-        dist.destroy_process_group()
 
 
 @erjepa.configs.parse
@@ -403,7 +402,7 @@ def recipe_main(cfg: DictConfig) -> int:
         - Overwritten by arguments from the command-line
     """
     end_with_launcher()
-    with process_group(run_device(cfg)):
+    with process_group(run_device(cfg), cfg.step_timeout):
         if cfg.fsdp_cpu_offload:
             training.set_torch_num_threads()
         recipe = FinetuneRecipeERJEPA(cfg=cfg)

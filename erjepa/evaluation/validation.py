@@ -25,7 +25,12 @@ from erjepa.tasks.score import (
     score_predictions,
 )
 from erjepa.tasks.task import Task
-from erjepa.training.distributed import all_reduce_sum, gather_interleaved
+from erjepa.training.distributed import (
+    all_reduce_sum,
+    gather_interleaved,
+    gather_objects,
+    on_rank_zero,
+)
 from erjepa.training.gathered import gathered
 from erjepa.training.passes import stack_views, unstack_views
 
@@ -162,17 +167,16 @@ class HeldOutAccuracy:
                 batch,
                 max_new_tokens=self._max_new_tokens,
             )
-        by_rank: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(by_rank, mine)
-        metrics: list[dict[str, float]] = [{}]
-        if dist.get_rank() == 0:
-            predictions = [p for answers in by_rank for p in answers]
-            _, summary = score_predictions(self._task, predictions)
-            metrics[0]["val_accuracy"] = summary["accuracy"]
-            for part in summary.get("by_origin", []):
-                metrics[0][f"val_accuracy_{part['origin']}"] = part["share"]
-        dist.broadcast_object_list(metrics)
-        return metrics[0]
+        predictions = [p for answers in gather_objects(mine) for p in answers]
+        return on_rank_zero(lambda: self._score(predictions))
+
+    def _score(self, predictions: list[dict[str, Any]]) -> dict[str, float]:
+        _, summary = score_predictions(self._task, predictions)
+        by_origin = {
+            f"val_accuracy_{part['origin']}": part["share"]
+            for part in summary.get("by_origin", [])
+        }
+        return {"val_accuracy": summary["accuracy"], **by_origin}
 
 
 class Validation:

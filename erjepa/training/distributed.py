@@ -4,6 +4,7 @@ import contextlib
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -13,37 +14,49 @@ from torchtune import training
 
 T = TypeVar("T")
 
+_LONG = timedelta(days=1)
+_waits: dist.ProcessGroup | None = None
 
-def init_process_group(device: torch.device) -> None:
+
+def init_process_group(device: torch.device, timeout: float) -> None:
     """Join the process group that the launcher describes, or form one of a single process.
 
-    Tensors on the CPU can be reduced beside those of any device.
+    Tensors on the CPU can be reduced beside those of any device. A second group, over Gloo, is
+    for waits that may take long: for rank 0, and for ranks with different amounts of work.
 
     Args:
-        device (torch.device): device of the run; chooses nccl or gloo.
+        device: device of the run; chooses nccl or gloo.
+        timeout: seconds that a collective of a step may wait for a rank.
     """
+    global _waits
+    limit = timedelta(seconds=timeout)
     backend = training.get_distributed_backend(
         device.type, offload_ops_to_cpu=device.type != "cpu"
     )
     if "RANK" in os.environ:
-        dist.init_process_group(backend)
+        dist.init_process_group(backend, timeout=limit)
     else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(
+            backend, timeout=limit, store=dist.HashStore(), rank=0, world_size=1
+        )
+    _waits = dist.new_group(backend="gloo", timeout=_LONG)
 
 
 @contextlib.contextmanager
-def process_group(device: torch.device) -> Iterator[None]:
-    """Join the process group within, and leave it.
+def process_group(device: torch.device, timeout: float) -> Iterator[None]:
+    """Join the process group within, and leave it when all ranks do.
 
     A rank that fails does not wait for the others, which the launcher ends.
 
     Args:
-        device (torch.device): device of the run.
+        device: device of the run.
+        timeout: see :func:`init_process_group`.
     """
-    init_process_group(device)
+    init_process_group(device, timeout)
     failed = True
     try:
         yield
+        wait_for_all()
         failed = False
     finally:
         if dist.is_initialized() and (not failed or dist.get_world_size() == 1):
@@ -94,8 +107,20 @@ def gather_interleaved(mine: Tensor, total: int) -> Tensor:
     return torch.stack(gathered, dim=1).flatten(0, 1)[:total]
 
 
+def wait_for_all() -> None:
+    """Return when every rank has called it, however long that takes."""
+    dist.barrier(group=_waits)
+
+
+def gather_objects(mine: T) -> list[T]:
+    """What each rank has, by rank, on all of them, however long they take to get there."""
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, mine, group=_waits)
+    return by_rank
+
+
 def on_rank_zero(function: Callable[[], T]) -> T:
-    """Call ``function`` on rank 0 alone, while the others wait for its outcome.
+    """Call ``function`` on rank 0 alone, while the others wait for its outcome, however long.
 
     Args:
         function (Callable[[], T]): what one rank is to do for all.
@@ -111,9 +136,9 @@ def on_rank_zero(function: Callable[[], T]) -> T:
         try:
             outcome[0] = function()
         except Exception as error:
-            dist.broadcast_object_list([None, _as_sent(error)])
+            dist.broadcast_object_list([None, _as_sent(error)], group=_waits)
             raise
-    dist.broadcast_object_list(outcome)
+    dist.broadcast_object_list(outcome, group=_waits)
     result, failure = outcome
     if failure is not None:
         raise failure

@@ -141,7 +141,6 @@ def set_up_model(
     training.validate_no_params_on_meta_device(model)
     seconds = time.perf_counter() - start
     utils.log_rank_zero(log, f"Sharding and loading the model took {seconds:.1f} s.")
-    dist.barrier()
 
 
 def _call(model: PackedDecoder, method: str) -> None:

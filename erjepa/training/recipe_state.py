@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torchtune import training
 
 from erjepa.objective import PackedDecoder
+from erjepa.training.distributed import gather_objects
 from erjepa.training.progress import RunProgress
 from erjepa.training.random_state import random_state, set_random_state
 
@@ -41,8 +42,7 @@ class RecipeState:
 
     def state_dict(self) -> dict[str, Any]:
         """Called on all ranks; whole on rank 0."""
-        random_states: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(random_states, random_state(self._device))
+        random_states = gather_objects(random_state(self._device))
         return {
             **self._run.state_dict(),
             "optimizer": training.get_full_optimizer_state_dict(

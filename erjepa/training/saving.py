@@ -26,7 +26,7 @@ from erjepa.checkpoints.space import (
 )
 from erjepa.objective import PackedDecoder
 from erjepa.training.averaged import AveragedWeights
-from erjepa.training.distributed import on_rank_zero
+from erjepa.training.distributed import on_rank_zero, wait_for_all
 from erjepa.training.finite import require_finite_weights
 from erjepa.training.progress import RunProgress
 from erjepa.training.signals import resuming_command
@@ -124,7 +124,7 @@ class RunCheckpoints:
             cfg.checkpointer, output_dir=str(scratch)
         )
         # The checkpointer makes it; a rank may fail if another removes it just then.
-        dist.barrier()
+        wait_for_all()
         with contextlib.suppress(OSError):
             scratch.rmdir()
         self._adapter_only = cfg.save_adapter_weights_only
@@ -219,7 +219,6 @@ class RunCheckpoints:
             said = f"Stopped after step {run.steps}. To go on:\n  {resuming_command()}"
         if self._is_rank_zero:
             print(said, flush=True)
-        dist.barrier()  # the launcher ends the others once one has left
 
     def how_to_resume(self, run: RunProgress) -> str:
         """Name the newest good checkpoint, and the commands that resume from it.

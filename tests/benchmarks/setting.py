@@ -129,7 +129,7 @@ def build_recipe(
         FinetuneRecipeERJEPA: ready to take steps.
     """
     if not dist.is_initialized():
-        init_process_group(DEVICE)
+        init_process_group(DEVICE, 600)
     rank = shape["embed_dim"] // 4
     settings = {
         "device": DEVICE.type,

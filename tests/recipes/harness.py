@@ -79,9 +79,11 @@ def train(cfg, world_size: int = 1, inspect: Callable | None = None) -> list[Any
     return on_ranks(lambda: _train(cfg, inspect), world_size)
 
 
-def on_ranks(function: Callable[[], Any], world_size: int) -> list[Any]:
+def on_ranks(
+    function: Callable[[], Any], world_size: int, timeout: float = 600
+) -> list[Any]:
     """Call ``function`` on forked ranks of one process group; their results, by rank."""
-    ranks, results = start_ranks(function, world_size)
+    ranks, results = start_ranks(function, world_size, timeout)
     # Plain pickles: tensors sent as such would share memory with ranks that are gone.
     by_rank = dict(pickle.loads(results.get()) for _ in ranks)
     for process in ranks:
@@ -92,13 +94,16 @@ def on_ranks(function: Callable[[], Any], world_size: int) -> list[Any]:
     return [by_rank[rank] for rank in range(world_size)]
 
 
-def start_ranks(function: Callable[[], Any], world_size: int) -> tuple[list, Any]:
+def start_ranks(
+    function: Callable[[], Any], world_size: int, timeout: float = 600
+) -> tuple[list, Any]:
     """Forked ranks of one process group, and the queue of what each comes to, pickled."""
     context = multiprocessing.get_context("fork")
     port, results = free_port(), context.SimpleQueue()
     ranks = [
         context.Process(
-            target=_run_rank, args=(function, rank, world_size, port, results)
+            target=_run_rank,
+            args=(function, rank, world_size, port, results, timeout),
         )
         for rank in range(world_size)
     ]
@@ -159,7 +164,7 @@ def _train(cfg, inspect: Callable | None) -> Any:
     return inspect(recipe) if inspect else None
 
 
-def _run_rank(function, rank, world_size, port, results) -> None:
+def _run_rank(function, rank, world_size, port, results, timeout) -> None:
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
@@ -169,7 +174,7 @@ def _run_rank(function, rank, world_size, port, results) -> None:
     )
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
-        init_process_group(utils.get_device("cpu"))
+        init_process_group(utils.get_device("cpu"), timeout)
         outcome = function()
         dist.destroy_process_group()
     except Exception as error:  # noqa: BLE001

@@ -1,10 +1,20 @@
-"""Which backends the ranks talk through."""
+"""Which backends the ranks talk through, and how long they wait for each other."""
+
+import time
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from erjepa.training.distributed import init_process_group
+from erjepa.training.distributed import (
+    all_reduce_sum,
+    gather_objects,
+    init_process_group,
+    on_rank_zero,
+    wait_for_all,
+)
+from tests.recipes.harness import on_ranks
 
 
 @pytest.mark.parametrize(
@@ -14,7 +24,24 @@ def test_the_host_can_reduce_beside_any_device(monkeypatch, device, backend):
     asked = []
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(
-        dist, "init_process_group", lambda name, **_: asked.append(name)
+        *(dist, "init_process_group"),
+        lambda name, timeout, **_: asked.append((name, timeout)),
     )
-    init_process_group(torch.device(device))
-    assert asked == [backend]
+    monkeypatch.setattr(dist, "new_group", lambda backend, **_: asked.append(backend))
+    init_process_group(torch.device(device), 5)
+    assert asked == [(backend, timedelta(seconds=5)), "gloo"]
+
+
+def test_only_a_step_has_a_short_timeout():
+    def waited():
+        for wait in (lambda: gather_objects(0), wait_for_all):
+            if dist.get_rank() == 0:
+                time.sleep(1.2)
+            wait()
+        on_rank_zero(lambda: time.sleep(1.2))
+        if dist.get_rank() == 0:
+            return time.sleep(1.5)
+        with pytest.raises(RuntimeError, match="(?i)timed out"):
+            all_reduce_sum(torch.ones(1))
+
+    on_ranks(waited, 2, timeout=1)
