@@ -15,7 +15,7 @@ from erjepa.replay.addresses import (
     require_finite,
 )
 from erjepa.replay.placement import Placement, place_writes
-from erjepa.replay.retention import ORIGIN_BITS, Retention, score
+from erjepa.replay.retention import ORIGIN_BITS, RETENTIONS, Retention, score
 
 # The tokens of a pair, in the segments that its layout tells apart.
 Segments = tuple[array, ...]
@@ -108,8 +108,9 @@ class EpisodicMemory:
         """Stores B pairs; the same as storing them one by one.
 
         A full memory evicts the slot of the lowest sigma / (1 + r) in float32 (appendix
-        "Shared Episodic Memory"), ties to the lowest slot, at O(M + B log B); another
-        retention rule, or a reserve, at O(M B). What the batch itself wrote can be evicted by
+        "Shared Episodic Memory"), ties to the lowest slot; the other retention rules choose
+        otherwise. All take O(M + B log B), a rule of a user's and a reserve of reservoir
+        O(M B). What the batch itself wrote can be evicted by
         what follows in it. A new entry starts with a replay count of 0.
 
         Args:
@@ -134,7 +135,7 @@ class EpisodicMemory:
         if not pairs:
             return
         example_ids = example_ids.to(self.device)
-        if self._retain is score and not self._reserved:
+        if self._retain in RETENTIONS.values():
             placed = place_writes(
                 example_ids,
                 scores,
@@ -143,6 +144,11 @@ class EpisodicMemory:
                 stored_counts=self.replay_counts,
                 capacity=self.capacity,
                 on_revisit=self.on_revisit,
+                retain=self._retain,
+                reserved=self._reserved,
+                seen=self._seen,
+                seen_before=self._seen_before,
+                generator=generator,
             )
             self._put(placed, example_ids, segments, addresses, scores)
             return
@@ -153,29 +159,30 @@ class EpisodicMemory:
     def _place(
         self, row: int, example: int, generator: torch.Generator | None
     ) -> Placement:
-        """Where one pair goes, by any retention rule."""
+        """Where one pair goes, by a rule that reads the memory itself."""
+        size, seen = self._size, self._seen
         if self.on_revisit != "append":
             held = (self.example_ids == example).nonzero().flatten().tolist()
             if held:
                 kept = self.on_revisit == "keep"
-                return Placement({} if kept else {held[0]: row}, [], self._size)
-        self._seen += 1
-        if self._size < self.capacity:
-            return Placement({self._size: row}, [self._size], self._size + 1)
-        own, seen = self.example_ids >= 0, self._seen
+                return Placement({} if kept else {held[0]: row}, [], size, seen)
+        seen += 1
+        if size < self.capacity:
+            return Placement({size: row}, [size], size + 1, seen)
+        own, offered = self.example_ids >= 0, seen
         if int((~own).sum()) > self._reserved:
             own = torch.ones_like(own)
         else:
-            seen -= self._seen_before
-        slot = self._retain(self, example, own, seen=seen, generator=generator)
+            offered -= self._seen_before
+        slot = self._retain(self, example, own, seen=offered, generator=generator)
         if slot is None:
-            return Placement({}, [], self._size)
-        if not (0 <= slot < self._size and bool(own[slot])):
+            return Placement({}, [], size, seen)
+        if not (0 <= slot < size and bool(own[slot])):
             raise ValueError(
                 f"replay.retention must return None or a slot that may be given up; it "
                 f"returned {slot}"
             )
-        return Placement({slot: row}, [slot], self._size)
+        return Placement({slot: row}, [slot], size, seen)
 
     def _put(
         self,
@@ -186,14 +193,16 @@ class EpisodicMemory:
         scores: Tensor,
     ) -> None:
         slots, rows = list(placed.writer), list(placed.writer.values())
-        self._size = placed.size
+        self._size, self._seen = placed.size, placed.seen
         self.history = crc32(array("q", slots + rows), self.history)
         self._segments.write(slots, [segments[row] for row in rows])
-        at = torch.tensor(slots, dtype=torch.int64, device=self.device)
-        taken = torch.tensor(rows, dtype=torch.int64, device=self.device)
+        revisited = [slot not in placed.replaced for slot in slots]
+        at, taken, keeps_count = torch.tensor(
+            [slots, rows, revisited], dtype=torch.int64, device=self.device
+        )
         self._example_ids[at] = example_ids[taken]
         self._scores[at] = scores[taken]
-        self._replay_counts[placed.replaced] = 0
+        self._replay_counts[at] *= keeps_count.to(torch.int32)
         if self.address_table is not None and addresses is not None:
             self.address_table.put(at, addresses.rows(taken))
 

@@ -145,13 +145,17 @@ class EpisodicReplay:
                 fill=settings.fill,
                 generator=self._generator,
             )
-        in_use = all(0 <= slot < len(self) for slot in slots)
-        if len(slots) > budget or not (in_use and bool(eligible[slots].all())):
+        at = torch.tensor(slots, dtype=torch.int64, device=self.memory.device)
+        are_eligible = all(0 <= slot < len(self) for slot in slots)
+        if are_eligible:
+            found = torch.stack([self.memory.example_ids[at], eligible[at].long()])
+            drawn, flags = found.tolist()  # one wait for the device
+            are_eligible = all(flags)
+        if len(slots) > budget or not are_eligible:
             raise ValueError(
                 f"replay.selection must return at most {budget} slots, all of them "
                 f"eligible; it returned {slots}"
             )
-        drawn = self.memory.example_ids[slots].tolist()
         return ReplayBatch(drawn, self.memory.segments(slots), slots)
 
     def checksum(self, batch: ReplayBatch) -> int:

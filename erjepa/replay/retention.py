@@ -1,22 +1,28 @@
 """Which slot of a full memory makes room for a new pair: the paper's rule (appendix "Shared
 Episodic Memory"), and two others.
 
-All rules have one signature, so a function of the same shape can take their place by its
-dotted path:
+Pairs are written one after the other, so a rule sees those of its own step that came before.
+The rules of this file are asked for a batch of writes at a time, see ``placement.py``:
+
+    rule(slots, group, candidates, *, seen, generator) -> int | None
+
+    slots       SlotGroups: the slots of the full memory, in groups
+    group       of the pair that is to be written, which has no slot
+    candidates  the groups whose slots may be evicted
+    seen        how many pairs have been offered a place among the candidates, this one included
+    generator   CPU generator; the only source of randomness
+
+They return the slot to evict, or None to leave the new pair out. A function of another module
+takes their place by its dotted path. It is asked for each pair, and reads the memory itself:
 
     retain(memory, example_id, candidates, *, seen, generator) -> int | None
 
     memory      EpisodicMemory, full: M slots in use
     example_id  of the pair that is to be written, which has no slot
-    candidates  bool mask [M]: the slots that may be given up
-    seen        how many pairs have been offered a place among the candidates, this one included
-    generator   CPU generator; the only source of randomness
-
-They return the slot to give up, or None to leave the new pair out. Pairs are written one after
-the other, so a rule sees those of its own step that came before.
+    candidates  bool mask [M]: the slots that may be evicted
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,7 +31,7 @@ from torch import Tensor
 from erjepa.replay.dotted import function_at
 
 if TYPE_CHECKING:
-    from erjepa.replay.memory import EpisodicMemory
+    from erjepa.replay.placement import SlotGroups
 
 Retention = Callable[..., int | None]
 
@@ -40,57 +46,45 @@ def origins(example_ids: Tensor) -> Tensor:
 
 
 def score(
-    memory: "EpisodicMemory",
-    example_id: int,
-    candidates: Tensor,
+    slots: "SlotGroups",
+    group: int,
+    candidates: Collection[int],
     *,
     seen: int,
-    generator: torch.Generator,
+    generator: torch.Generator | None,
 ) -> int | None:
     """The candidate of the lowest sigma / (1 + r), ties to the lowest slot: the paper's."""
-    return _weakest(memory, candidates)
+    return slots.weakest(candidates)
 
 
 def reservoir(
-    memory: "EpisodicMemory",
-    example_id: int,
-    candidates: Tensor,
+    slots: "SlotGroups",
+    group: int,
+    candidates: Collection[int],
     *,
     seen: int,
-    generator: torch.Generator,
+    generator: torch.Generator | None,
 ) -> int | None:
     """Any candidate with equal probability, or none: every pair offered so far is kept with
     the same probability (Vitter 1985, algorithm R).
     """
     pick = int(torch.randint(seen, (), generator=generator, device="cpu"))
-    slots = candidates.nonzero().flatten()
-    return int(slots[pick]) if pick < len(slots) else None
+    return slots.at(pick, candidates)
 
 
 def balanced(
-    memory: "EpisodicMemory",
-    example_id: int,
-    candidates: Tensor,
+    slots: "SlotGroups",
+    group: int,
+    candidates: Collection[int],
     *,
     seen: int,
-    generator: torch.Generator,
+    generator: torch.Generator | None,
 ) -> int | None:
     """The weakest candidate of the origin with the most slots, the new pair counted; of
     equally large origins the one of the lowest number. Within an origin as ``score``.
     """
-    origin = origins(memory.example_ids)
-    found, sizes = origin.unique(return_counts=True)  # ascending
-    sizes[found == example_id >> ORIGIN_BITS] += 1
-    sizes[~torch.isin(found, origin[candidates])] = 0
-    return _weakest(memory, candidates & (origin == found[sizes.argmax()]))
-
-
-def _weakest(memory: "EpisodicMemory", candidates: Tensor) -> int:
-    return int(
-        priorities(memory.scores, memory.replay_counts)
-        .masked_fill(~candidates, torch.inf)
-        .argmin()
-    )
+    largest = max(candidates, key=lambda g: (slots.sizes[g] + (g == group), -g))
+    return slots.weakest([largest])
 
 
 def priorities(scores: Tensor, replay_counts: Tensor) -> Tensor:
