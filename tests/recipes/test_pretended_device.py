@@ -1,0 +1,158 @@
+"""The recipes on CUDA, on a pretended device: nothing mixes devices, and steps hardly wait."""
+
+import pytest
+import torch
+
+from erjepa_recipe.evaluate_erjepa import EvaluationRecipeERJEPA
+from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA
+from tests.pretended_device import pretended_device
+from tests.recipes.harness import make_config, on_ranks
+
+MOST_WAITS = 40  # of a step
+
+# Options that have nothing to do with each other share a run.
+RUNS = {
+    "content": [
+        "loss.distance=infonce",
+        "gradient_accumulation_steps=2",
+        "optimizer.fused=True",
+        "validation.size=8",
+        "validation.generate=4",
+    ],
+    "uniform, reservoir": [
+        "replay.selection=uniform",
+        "replay.retention=reservoir",
+        "replay.address=none",
+        "replay.score=lm",
+        "replay.views=False",
+        "replay.weight=auto",
+        "model.lora_dropout=0.1",
+    ],
+    "hard, balanced": [
+        "replay.selection=hard",
+        "replay.retention=balanced",
+        "replay.address=dense",
+        "views=spans",
+        "loss.variance_weight=1",
+        "loss.sigreg_weight=1",
+    ],
+    "mixed": [
+        "replay.selection=mixed",
+        "replay.neighbor_order=round_robin",
+        "views=standalone",
+        "loss.direction=both",
+        "num_predictor_tokens=2",
+        "log_collapse=True",
+    ],
+    "prioritized": [
+        "replay.selection=prioritized",
+        "replay.on_revisit=append",
+        "loss.distance=l2",
+        "log_example_errors=True",
+        "enable_activation_checkpointing=True",
+    ],
+    "SFT": ["replay.weight=0", "loss.jepa_weight=0", "dtype=bf16"],
+}
+
+
+def on_cuda(output_dir, *overrides):
+    """A config whose memory is full in the second step."""
+    settings = [
+        "device=cuda",
+        "batch_size=8",
+        "row_length=256",
+        "dataset.size=48",
+        "eval_dataset.size=4",
+        "max_new_tokens=8",
+        "stop.steps=2",
+        "replay.capacity=12",
+        f"output_dir={output_dir}",
+    ]
+    return make_config([*settings, *overrides], "tiny_synth")
+
+
+def train(cfg, world_size=1, saves=False):
+    """Train on pretended devices: of each rank how often the last step waited, by line and
+    cause, and the collectives of the run.
+    """
+
+    def run():
+        with pretended_device() as records:
+            recipe = FinetuneRecipeERJEPA(cfg)
+            recipe.setup(cfg)
+            if not saves:
+                recipe.save_checkpoint = lambda: None
+            waits = []
+            owners = [(recipe, "_train_step"), (recipe._metrics_log, "step")]
+            for owner, name in owners:
+                setattr(owner, name, counted(getattr(owner, name), records, waits))
+            recipe.train()
+            recipe._checkpoints.close()
+        return dict(waits[-2] + waits[-1]), records.collectives
+
+    return on_ranks(run, world_size)
+
+
+def counted(function, records, waits):
+    """A function whose calls append to ``waits`` what they wait for."""
+
+    def call(*args, **kwargs):
+        before = records.waits.copy()
+        result = function(*args, **kwargs)
+        waits.append(records.waits - before)
+        return result
+
+    return call
+
+
+def test_what_a_gpu_would_refuse():
+    with pretended_device() as records:
+        there, here = torch.ones(2, device="cuda"), torch.ones(2)
+        assert there.device.type == (there + 1).device.type == "cuda"
+        for fault in (
+            lambda: there + here,
+            lambda: here[there.long()],
+            lambda: torch.stack([there, here]),
+            lambda: here.copy_(there) @ there,
+        ):
+            with pytest.raises(RuntimeError, match="mixes devices"):
+                fault()
+        with pytest.raises(TypeError, match="of a tensor on CUDA"):
+            there.numpy()
+        records.waits.clear()
+        assert there.sum().item() == 2 and there.tolist() == here.to("cuda").tolist()
+        assert len(there[there > 0]) == 2
+        here.pin_memory().to("cuda", non_blocking=True)
+        assert records.waits.total() == 5
+    assert here.device.type == "cpu"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_training(name, tmp_path):
+    ((waits, _),) = train(on_cuda(tmp_path, *RUNS[name]))
+    assert sum(waits.values()) <= MOST_WAITS, waits
+
+
+def test_ranks_call_the_same_collectives(tmp_path):
+    """In one order, and each with tensors of one device, dtype and shape."""
+    (waits, first), (_, second) = train(on_cuda(tmp_path, "batch_size=4"), 2)
+    assert sum(waits.values()) <= MOST_WAITS, waits
+    # What comes after belongs to the rank that scatters.
+    assert [call[:2] for call in first] == [call[:2] for call in second]
+    assert ("c10d::_allgather_base_", "cuda") in {(n, d) for n, (d, *_), *_ in first}
+
+
+def test_saving_resuming_and_evaluating(tmp_path):
+    keys = ["ema_decay=0.9", "model.use_dora=True", "alignment=True", "checkpoint=both"]
+    train(on_cuda(tmp_path, *keys, "stop.steps=1"), saves=True)
+    keys += ["log_replay_gradients_every_n_steps=1", "resume_from_checkpoint=True"]
+    train(on_cuda(tmp_path, *keys), saves=True)
+    cfg = on_cuda(tmp_path, *keys)
+
+    def evaluate():
+        with pretended_device():
+            recipe = EvaluationRecipeERJEPA(cfg)
+            recipe.setup(cfg)
+            return [summary["weights"] for summary in recipe.evaluate()]
+
+    assert on_ranks(evaluate, 1) == [["adapter", "averaged adapter"]]
