@@ -111,18 +111,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             attention=attention,
         )
         forward_context = activation_offloading(cfg, self._model, self._device)
-        embeddings = self._model.decoder.tok_embeddings
-        self._replay = self._memory.build(
-            self._dataset,
-            embed_dim=embeddings.embedding_dim,
-            has_views=self._has_views,
-            device=self._device,
-        )
         self._collator, self._replay_collator = pair_collators(
             cfg,
             tokenizer,
             views=views,
-            vocab_size=embeddings.num_embeddings,
+            vocab_size=self._model.decoder.tok_embeddings.num_embeddings,
             trim=attention == "dense",
         )
         self._share = self._memory.share
@@ -136,6 +129,13 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             share=self._share,
         )
         self._sampler, self._held_out = self._pairs.sampler, self._pairs.held_out
+        self._replay = self._memory.build(
+            self._dataset,
+            self._model,
+            self._collator,
+            has_views=self._has_views,
+            device=self._device,
+        )
         self._validation = None
         if self._held_out:
             self._validation = Validation(
@@ -201,7 +201,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
         self._averaged.start(self._model, state and state.get("averaged"))
         if state is None:
-            self._memory.start(self._model, self._collator)
+            self._memory.start()
         else:
             self._state.load_state_dict(state)
             self._memory.go_on(state["checkpoint"], self._run.steps)

@@ -29,8 +29,8 @@ MAY_IMPORT = {
         "utils",
     },
     "memory": {
-        *("checkpoints", "configs", "evaluation", "objective", "packing", "replay"),
-        *("training", "utils"),
+        *("checkpoints", "configs", "datasets", "evaluation", "objective", "packing"),
+        *("replay", "training", "utils"),
     },
     "report": {"statistics", "tasks", "utils"},
     "experiment": {

@@ -3,16 +3,34 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
 
-from erjepa.utils.files import sha256_of
+from erjepa.utils.checked import checked
+from erjepa.utils.files import open_regular, sha256_of_open
 
 MANIFEST = "manifest.json"
 _THREADS = 4  # hashing leaves the interpreter to others
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file as it was written: its size and its SHA-256."""
+
+    bytes: int
+    sha256: str
+
+    def difference(self, file: BufferedReader) -> str | None:
+        """How an open file differs from it, ``None`` if it does not."""
+        if (size := os.fstat(file.fileno()).st_size) != self.bytes:
+            return f"has {size} bytes, not the {self.bytes} that were written"
+        if sha256_of_open(file) != self.sha256:
+            return "is damaged: its SHA-256 is not that of what was written"
+        return None
 
 
 def write_manifest(folder: Path, leave_out: Iterable[str] = ()) -> None:
@@ -29,14 +47,33 @@ def write_manifest(folder: Path, leave_out: Iterable[str] = ()) -> None:
     )
     with ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(lambda name: _written(folder / name), names))
-    files = {
-        name: {"bytes": size, "sha256": digest}
-        for name, (size, digest) in zip(names, found, strict=True)
-    }
+    files = dict(zip(names, found, strict=True))
     with (folder / MANIFEST).open("w") as file:
         file.write(_text(files))
         file.flush()
         os.fsync(file.fileno())
+
+
+def read_manifest(folder: Path) -> dict[str, Listed]:
+    """The files of a checkpoint as they were written, by their paths in it.
+
+    Raises:
+        ValueError: if its manifest is missing or damaged.
+    """
+    path = folder / MANIFEST
+    try:
+        with open_regular(path) as file:
+            text = file.read().decode()
+        files = checked(dict[str, Listed], json.loads(text)["files"], str(path))
+        if text == _text(files):
+            return files
+    except FileNotFoundError:
+        raise ValueError(
+            f"{path} is missing, so the files beside it cannot be checked"
+        ) from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise ValueError(f"{path} is damaged")
 
 
 def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
@@ -50,16 +87,10 @@ def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
     Returns:
         str | None: the first file that is not the one written, and why; ``None`` if all are.
     """
-    path = folder / MANIFEST
     try:
-        text = path.read_text()
-        files = json.loads(text)["files"]
-        if text != _text(files):
-            return f"{path} is damaged"
-    except FileNotFoundError:
-        return f"{path} is missing, so the files beside it cannot be checked"
-    except (ValueError, TypeError, KeyError):
-        return f"{path} is damaged"
+        files = read_manifest(folder)
+    except ValueError as error:
+        return str(error)
     names = list(files)
     if patterns is not None:
         present = {path.name for path in folder.iterdir()}
@@ -69,36 +100,33 @@ def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
             if any(fnmatchcase(name, pattern) for pattern in patterns)
         ]
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(lambda name: _difference(folder, name, files), names)
+        found = pool.map(
+            lambda name: _difference(folder / name, files.get(name)), names
+        )
         differences = dict(zip(names, found, strict=True))
     return next((f"{folder / n} {d}" for n, d in differences.items() if d), None)
 
 
-def _text(files: dict[str, dict[str, Any]]) -> str:
+def _text(files: Mapping[str, Listed]) -> str:
     """The manifest, with a digest of its own, which a change anywhere in it belies."""
-    digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
-    return json.dumps({"files": files, "sha256": digest}, indent=2) + "\n"
+    plain = {name: asdict(listed) for name, listed in files.items()}
+    digest = hashlib.sha256(json.dumps(plain).encode()).hexdigest()
+    return json.dumps({"files": plain, "sha256": digest}, indent=2) + "\n"
 
 
-def _difference(
-    folder: Path, name: str, files: dict[str, dict[str, Any]]
-) -> str | None:
-    if name not in files:
+def _difference(path: Path, listed: Listed | None) -> str | None:
+    if listed is None:
         return f"is not listed in {MANIFEST}"
-    size, digest = files[name]["bytes"], files[name]["sha256"]
     try:
-        if (actual := (folder / name).stat().st_size) != size:
-            return f"has {actual} bytes, not the {size} that were written"
-        if sha256_of(folder / name) != digest:
-            return "is damaged: its SHA-256 is not that of what was written"
+        with open_regular(path) as file:
+            return listed.difference(file)
     except FileNotFoundError:
         return "is missing"
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return f"cannot be read: {error}"
-    return None
 
 
-def _written(path: Path) -> tuple[int, str]:
+def _written(path: Path) -> Listed:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-    return path.stat().st_size, sha256_of(path)
+        return Listed(os.fstat(file.fileno()).st_size, sha256_of_open(file))

@@ -23,6 +23,7 @@ from erjepa.datasets.predictor_tokens import predictor_token_ids
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sampler import StepSampler
 from erjepa.datasets.split import Split, hold_out
+from erjepa.datasets.tokenized import TokenizedPairs
 
 # Builder to its task. Tasks import this package, so they are imported when asked for.
 _TASK_OF = {
@@ -43,6 +44,7 @@ __all__ = [
     "Record",
     "Split",
     "StepSampler",
+    "TokenizedPairs",
     "build_dataset",
     "components",
     "hold_out",

@@ -62,6 +62,12 @@ class TokenizedPairs(Sequence[Pair]):
         """The pairs of both, which share their memory; ids go on."""
         return TokenizedPairs([*self._blocks, *other._blocks])
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of the segments of each pair, int32 [N, 5]."""
+        parts = [block[1 : 1 + int(block[0]) * _SEGMENTS] for block in self._blocks]
+        return np.concatenate(parts).reshape(-1, _SEGMENTS)
+
     def __len__(self) -> int:
         return self._starts[-1]
 

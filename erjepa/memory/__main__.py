@@ -69,7 +69,7 @@ def summary(reading: Reading, top: int) -> list[str]:
         top (int): lines of each list.
     """
     slots, stored = reading.slots, reading.stored
-    capacity = stored.about["state"]["memory"]["capacity"]
+    capacity = stored.about.state.memory.capacity
     lines = [f"{stored.folder}: {len(slots)} of {capacity} slots", ""]
     for origin in dict.fromkeys(slot.origin for slot in slots):
         own = [slot for slot in slots if slot.origin == origin]

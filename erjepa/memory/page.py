@@ -33,7 +33,7 @@ def page(reading: Reading) -> str:
         rows.append([row[name] for name in _COLUMNS])
     about = reading.stored.about
     data = {
-        "about": f"{len(reading.slots)} pairs of {', '.join(dict.fromkeys(about['origins']))}.",
+        "about": f"{len(reading.slots)} pairs of {', '.join(dict.fromkeys(about.origins))}.",
         "columns": _COLUMNS,
         "rows": rows,
         "charts": _charts(reading),

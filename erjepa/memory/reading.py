@@ -1,9 +1,7 @@
 """The slots of a stored memory as rows to read, and their neighbours."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,10 +9,13 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from torchtune import config
 
-from erjepa.checkpoints.memory_file import TEXTS, StoredMemory
+from erjepa.checkpoints.memory_file import TEXTS
 from erjepa.checkpoints.pair_texts import PairTexts
+from erjepa.checkpoints.stored_memory import SparseAddresses, StoredMemory
+from erjepa.datasets import Pair
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
-from erjepa.replay.retention import ORIGIN_BITS
+from erjepa.utils.checked import checked
+from erjepa.utils.jsonl import jsonl_of
 
 CONFIG = "torchtune_config.yaml"  # that a run leaves in its folder
 _AT_A_TIME = 256  # addresses compared with all slots
@@ -51,53 +52,91 @@ class Slot:
         return {**asdict(self), "flags": "; ".join(self.flags)}
 
 
+@dataclass(frozen=True)
+class _Texts:
+    """What a line of ``texts.jsonl`` says of its slot."""
+
+    source: str
+    target: str
+    where: str
+
+
 def read_slots(stored: StoredMemory) -> list[Slot]:
-    """All slots of a memory, in order."""
-    ids, scores, counts = (
-        tensor.tolist()
-        for tensor in stored.read("example_ids", "scores", "replay_counts")
-    )
-    origins, own = stored.about["origins"], stored.about["inherited"]
-    slots = []
-    texts = _read_texts(stored)
-    for slot, (example, score, count) in enumerate(
-        zip(ids, scores, counts, strict=True)
-    ):
-        text = texts[slot]
-        origin = origins[own + (example >> ORIGIN_BITS)]
-        number = example & ((1 << ORIGIN_BITS) - 1)
-        where = text.get("where", f"{origin}[{number}]")
-        source, target = text["source"], text["target"]
-        slots.append(Slot(slot, example, origin, where, source, target, score, count))
-    return slots
+    """All slots of a memory, in order.
 
-
-def _read_texts(stored: StoredMemory) -> list[dict[str, Any]]:
-    """Source and target of each slot: as written beside it, or decoded."""
-    path = stored.folder / TEXTS
-    if path.is_file():
-        with path.open() as lines:
-            texts = [json.loads(line) for line in lines]
-        if len(texts) == len(stored):
-            return texts
-    decode = _decoder(stored.folder)
-    tokens, lengths = stored.read("tokens", "lengths")
-    ends = lengths.flatten().cumsum(0).tolist()
-    cuts = [tokens[a:b].tolist() for a, b in zip([0, *ends], ends, strict=False)]
-    segments = lengths.shape[1]
+    Raises:
+        ValueError: if the texts beside it are not those of its slots, naming the line.
+    """
+    columns = stored.read("example_ids", "scores", "replay_counts")
+    rows = zip(*(column.tolist() for column in columns), _texts(stored), strict=True)
     return [
-        dict(zip(("source", "target"), decode(cuts[i : i + segments]), strict=True))
-        for i in range(0, len(cuts), segments or 1)
+        Slot(
+            *(slot, example, stored.origin(example)),
+            *(texts.where, texts.source, texts.target, score, count),
+        )
+        for slot, (example, score, count, texts) in enumerate(rows)
     ]
 
 
-def _decoder(folder: Path):
-    """Texts of tokens by the tokenizer of the run, or the tokens themselves without one."""
-    for parent in folder.resolve().parents[:2]:
+def _texts(stored: StoredMemory) -> list[_Texts]:
+    """The texts of each slot: as they were written beside it, or decoded."""
+    decode = None
+    if stored.texts is None or not stored.has_manifest:
+        decode = _decoder(stored)
+    if stored.texts is None:
+        (ids,) = stored.read("example_ids")
+        return [
+            _Texts(*(decode or _tokens)(pair), stored.example(example_id))
+            for example_id, pair in zip(ids.tolist(), stored.pairs, strict=True)
+        ]
+    path = str(stored.folder / TEXTS)
+    lines = [
+        (where, checked(_Texts, line, where))
+        for where, line in jsonl_of(stored.texts, path)
+    ]
+    if len(lines) != len(stored):
+        raise ValueError(
+            f"{path} has {len(lines)} lines for {len(stored)} slots; delete it to see the "
+            "tokens decoded"
+        )
+    if decode is not None:
+        for (where, texts), pair in zip(lines, stored.pairs, strict=True):
+            if decode(pair) != (texts.source, texts.target):
+                raise ValueError(
+                    f"{where}: not the texts of slot {pair.example_id}; delete the file to "
+                    "see the tokens decoded"
+                )
+    return [texts for _, texts in lines]
+
+
+def _tokens(pair: Pair) -> tuple[str, str]:
+    return str(pair.source.tolist()), str(pair.target.tolist())
+
+
+def _decoder(stored: StoredMemory) -> Callable[[Pair], tuple[str, str]] | None:
+    """Texts of tokens by the tokenizer of the run; ``None`` where its config is missing."""
+    for parent in stored.folder.resolve().parents[:2]:
         if (parent / CONFIG).is_file():
-            cfg = OmegaConf.load(parent / CONFIG)
-            return PairTexts(config.instantiate(cfg.tokenizer))
-    return lambda segments: (str(segments[0]), str(segments[2]))
+            break
+    else:
+        return None
+    texts = PairTexts(config.instantiate(OmegaConf.load(parent / CONFIG).tokenizer))
+    if texts.fingerprint != stored.about.tokenizer:
+        raise ValueError(
+            f"{stored.folder} holds tokens of another tokenizer than that of "
+            f"{parent / CONFIG}"
+        )
+
+    def decode(pair: Pair) -> tuple[str, str]:
+        try:
+            return texts(pair.segments)
+        except Exception as error:  # noqa: BLE001 - whatever a tokenizer raises
+            raise ValueError(
+                f"{stored.where(pair.example_id)} has tokens that the tokenizer of "
+                f"{parent / CONFIG} cannot decode ({error})"
+            ) from None
+
+    return decode
 
 
 class Neighbors:
@@ -111,14 +150,14 @@ class Neighbors:
         values, *indices = stored.read("address_values", "address_indices")
         self._addresses = Addresses(values, indices[0].long() if indices else None)
         self._size = len(stored)
-        self._state = stored.about["state"]["memory"]["addresses"]
+        self._made = stored.about.state.memory.addresses
         table: SparseAddressTable | DenseAddressTable
-        if indices:
+        if isinstance(self._made, SparseAddresses):
             table = SparseAddressTable(
                 self._size,
                 1,  # nothing is encoded
-                address_dim=self._state["address_dim"],
-                top_k=self._state["address_top_k"],
+                address_dim=self._made.address_dim,
+                top_k=self._made.address_top_k,
                 seed=0,
                 device="cpu",
             )
@@ -151,14 +190,14 @@ class Neighbors:
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
     def _encode(self, embedding: Tensor) -> Addresses:
-        if self._addresses.indices is None:
+        if not isinstance(self._made, SparseAddresses):
             return self._table.encode(embedding)
         return SparseAddressTable(
             0,  # nothing is put in
-            self._state["embed_dim"],
-            address_dim=self._state["address_dim"],
-            top_k=self._state["address_top_k"],
-            seed=self._state["seed"],
+            self._made.embed_dim,
+            address_dim=self._made.address_dim,
+            top_k=self._made.address_top_k,
+            seed=self._made.seed,
             device="cpu",
         ).encode(embedding)
 

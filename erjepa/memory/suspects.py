@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, Visit, read_visits
-from erjepa.checkpoints.memory_file import StoredMemory, find_memory
+from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.memory.reading import Neighbors, Slot, read_slots
 from erjepa.memory.trajectories import Trajectory, flag, trajectories
 
@@ -39,7 +39,7 @@ def read_suspects(path: Path) -> Reading:
         FileNotFoundError: if there is none.
         ValueError: if it is not whole.
     """
-    stored = find_memory(path, str(path))
+    stored = open_memory(path)
     slots = read_slots(stored)
     run = stored.folder.resolve().parents[1]
     visits = list(read_visits(run / EXAMPLE_ERRORS))

@@ -1,8 +1,10 @@
 """The pairs a run trains on, those it holds out, and their order."""
 
+from array import array
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple, cast
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import NamedTuple, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -17,6 +19,7 @@ from erjepa.datasets import (
     Pair,
     Pairs,
     StepSampler,
+    TokenizedPairs,
     hold_out,
     predictor_token_ids,
     weights_of,
@@ -28,9 +31,19 @@ from erjepa.training.signals import leave_signals_to_parent
 
 log = utils.get_logger("INFO")
 
+_COARSE = 16  # tokens to which lengths are rounded up
+
+
+class LocatedPairs(Protocol):
+    """Pairs, and where each is from: a dataset, or a stored memory."""
+
+    @property
+    def pairs(self) -> TokenizedPairs: ...
+    def where(self, index: int, /) -> str: ...
+
 
 def fitting_pairs(
-    dataset: Pairs,
+    located: LocatedPairs,
     collator: PairCollator,
     *,
     max_seq_len: int,
@@ -40,45 +53,65 @@ def fitting_pairs(
     """The pairs that fit ``max_seq_len`` with their views.
 
     Args:
-        dataset (Pairs): all pairs.
+        located (LocatedPairs): all pairs.
         collator (PairCollator): what lays them out.
         max_seq_len (int): most tokens of a pair.
         num_positions (int): of the model, most tokens of a path of a pair.
         skip_too_long (bool): leave out those that do not fit, and say how many.
 
     Returns:
-        list[int]: their places in the dataset.
+        list[int]: their places.
 
     Raises:
         ValueError: naming the longest, if one does not fit and is not to be skipped, or fits
             and has a path beyond the model's positions; or if none fits.
     """
-    lengths = [collator.length(pair) for pair in dataset.pairs]
-    fitting = [i for i, length in enumerate(lengths) if length <= max_seq_len]
-    if skipped := len(lengths) - len(fitting):
-        longest = max(range(len(lengths)), key=lengths.__getitem__)
+    pairs = located.pairs
+    too_long = _above(max_seq_len, collator.length, pairs)
+    fitting = [i for i in range(len(pairs)) if i not in too_long]
+    if too_long:
+        longest = max(too_long, key=too_long.__getitem__)
         message = (
-            f"{skipped} of {len(lengths)} pairs do not fit max_seq_len={max_seq_len}; the "
-            f"longest, {dataset.where(longest)}, takes {lengths[longest]} tokens with its "
-            "views"
+            f"{len(too_long)} of {len(pairs)} pairs do not fit max_seq_len={max_seq_len}; "
+            f"the longest, {located.where(longest)}, takes {too_long[longest]} tokens with "
+            "its views"
         )
-        if not skip_too_long:
+        if not (skip_too_long and fitting):
             raise ValueError(
                 f"{message}. Raise max_seq_len, or set skip_too_long=True."
             )
         utils.log_rank_zero(log, f"Skipping pairs: {message}.")
-    if not fitting:
-        raise ValueError(f"no pair fits max_seq_len={max_seq_len}")
-    if max_seq_len > num_positions:
-        depths = {i: collator.depth(dataset.pairs[i]) for i in fitting}
-        deepest = max(depths, key=depths.__getitem__)
-        if depths[deepest] > num_positions:
-            raise ValueError(
-                f"max_seq_len={max_seq_len}: {dataset.where(deepest)} has "
-                f"{depths[deepest]} tokens on end, and the model positions for "
-                f"{num_positions}. Set it to {num_positions} and skip_too_long=True."
-            )
+    too_deep = _above(num_positions, collator.depth, pairs)
+    if deep := too_deep.keys() - too_long:
+        deepest = max(sorted(deep), key=too_deep.__getitem__)
+        raise ValueError(
+            f"max_seq_len={max_seq_len}: {located.where(deepest)} has {too_deep[deepest]} "
+            f"tokens on end, and the model positions for {num_positions}. Set it to "
+            f"{num_positions} and skip_too_long=True."
+        )
     return fitting
+
+
+def _above(
+    limit: int, measure: Callable[[Pair], int], pairs: TokenizedPairs
+) -> dict[int, int]:
+    """What the pairs measure that measure more than ``limit``, by their places.
+
+    Laying out each of many pairs takes long. So it is done once for all whose segments are of
+    about the same lengths: for one that is no shorter and shares nothing between its views,
+    hence measures most.
+    """
+
+    @cache
+    def most(lengths: tuple[int, ...]) -> int:
+        segments = (array("i", [n]) * size for n, size in enumerate(lengths))
+        return measure(Pair(0, *segments))
+
+    rounded = map(tuple, (-(-pairs.lengths // _COARSE) * _COARSE).tolist())
+    exact = {
+        i: measure(pairs[i]) for i, shape in enumerate(rounded) if most(shape) > limit
+    }
+    return {i: value for i, value in exact.items() if value > limit}
 
 
 def split_pairs(

@@ -145,6 +145,27 @@ def on_rank_zero(function: Callable[[], T]) -> T:
     return result
 
 
+def on_each_rank(function: Callable[[], T]) -> T:
+    """Call ``function`` on every rank, and wait until all have done so.
+
+    Returns:
+        T: what it returned, on each rank its own.
+
+    Raises:
+        Exception: what it raised on the first rank where it failed, on every rank.
+    """
+    result: Any = None
+    failure = None
+    try:
+        result = function()
+    except Exception as error:  # noqa: BLE001 - raised below
+        failure = _as_sent(error)
+    for failed in gather_objects(failure):
+        if failed is not None:
+            raise failed
+    return result
+
+
 def _as_sent(error: Exception) -> Exception:
     """The error, or one of its text where it does not survive being sent."""
     try:

@@ -2,9 +2,8 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,9 @@ from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.example_errors import ExampleErrors, Visit
-from erjepa.checkpoints.manifest import MANIFEST, damage
-from erjepa.checkpoints.memory_file import (
-    ABOUT,
-    SLOTS,
-    TEXTS,
-    StoredMemory,
-    find_memory,
-    write_memory,
-)
+from erjepa.checkpoints.memory_file import TEXTS, write_memory
 from erjepa.checkpoints.pair_texts import PairTexts
+from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.datasets import ConcatenatedPairs, Pair, Pairs, origin_labels
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
@@ -38,8 +30,13 @@ from erjepa.replay import (
     require_memory,
 )
 from erjepa.replay.retention import ORIGIN_BITS, kept_by_score
+from erjepa.training.data import fitting_pairs
 from erjepa.training.device import memory_of
-from erjepa.training.distributed import gather_interleaved, on_rank_zero
+from erjepa.training.distributed import (
+    gather_interleaved,
+    on_each_rank,
+    on_rank_zero,
+)
 from erjepa.training.origins import losses_by_origin, replayed_by_origin
 from erjepa.training.passes import PassResult
 from erjepa.utils.jsonl import to_jsonl
@@ -73,6 +70,8 @@ class RunMemory:
         self._names = [_name(cfg.dataset)]
         self._batch_size = cfg.batch_size
         self._seed = cfg.seed
+        self._max_seq_len = cfg.max_seq_len
+        self._skip_too_long = cfg.skip_too_long
         self.replay: EpisodicReplay | None = None
         self._errors = None
         if cfg.log_example_errors:
@@ -89,8 +88,8 @@ class RunMemory:
         self._texts = PairTexts(tokenizer)
         source = self.settings.init_from
         if source is not None and not cfg.resume_from_checkpoint:
-            on_rank_zero(partial(self._require_whole, source))
-            self._earlier = find_memory(Path(source), "replay.init_from")
+            self._earlier = _open(Path(source), "replay.init_from")
+            self._require_alike(self._earlier)
 
     @property
     def is_on(self) -> bool:
@@ -105,41 +104,46 @@ class RunMemory:
         has_any = self.settings.draw_from == "all" or self.settings.init_from
         return (self.settings.share or 0.0) if self.is_on and has_any else 0.0
 
-    def _require_whole(self, source: str) -> None:
-        stored = find_memory(Path(source), "replay.init_from")
-        if (stored.folder.parent / MANIFEST).is_file():
-            names = [f"{stored.folder.name}/{name}" for name in (ABOUT, SLOTS)]
-            if found := damage(stored.folder.parent, names):
-                raise ValueError(f"replay.init_from: {found}")
-        if stored.about["tokenizer"] != self._texts.fingerprint:
+    def _require_alike(self, stored: StoredMemory) -> None:
+        if stored.about.tokenizer != self._texts.fingerprint:
             raise ValueError(
                 f"replay.init_from: the memory in {stored.folder} holds tokens of another "
                 "tokenizer, or of another chat template; start from a run of the same model "
                 "family, or without replay.init_from"
             )
-        wanted = self.settings.score
-        if (score := stored.about["replay"].get("score", "jepa")) != wanted:
+        wanted, score = self.settings.score, stored.about.replay.score
+        if score != wanted:
             raise ValueError(
                 f"replay.init_from: the memory in {stored.folder} has scores by "
                 f"replay.score={score}, this run by {wanted}; set replay.score={score}"
             )
 
     def build(
-        self, dataset: Pairs, *, embed_dim: int, has_views: bool, device: torch.device
+        self,
+        dataset: Pairs,
+        model: PackedDecoder,
+        collator: PairCollator,
+        *,
+        has_views: bool,
+        device: torch.device,
     ) -> EpisodicReplay | None:
         """An empty memory for the pairs of ``dataset``; ``None`` if nothing is replayed.
 
         Args:
             dataset (Pairs): all pairs of the run.
-            embed_dim (int): of the model, H.
+            model (PackedDecoder): the model, which may be on the meta device.
+            collator (PairCollator): what packs new pairs.
             has_views (bool): whether new pairs have embeddings; without them slots have no
                 addresses.
             device (torch.device): device of the run.
 
         Raises:
-            ValueError: if there is no room for it.
+            ValueError: if there is no room for it, or a pair of ``replay.init_from`` does not
+                fit the run's rows.
         """
         self._dataset = dataset
+        self._model = model
+        self._collator = collator
         self._device = device
         self._origin_of: Tensor | None = None
         if isinstance(dataset, ConcatenatedPairs):
@@ -151,11 +155,37 @@ class RunMemory:
             settings = self.settings
             if not has_views:
                 settings = replace(settings, address="none")
+            embed_dim = model.decoder.tok_embeddings.embedding_dim
             require_memory(settings, embed_dim, memory_of(device))
             self.replay = EpisodicReplay(
                 settings, embed_dim=embed_dim, seed=self._seed, device=device
             )
+        if self._earlier is not None:
+            self._fitting = self._fitting_slots(
+                self._earlier, skip_too_long=self._skip_too_long
+            )
         return self.replay
+
+    def _fitting_slots(self, stored: StoredMemory, *, skip_too_long: bool) -> Tensor:
+        """The slots whose pairs this run can train on, ascending, int64.
+
+        Raises:
+            ValueError: naming the slot, if one does not fit and is not to be skipped.
+        """
+        decoder = self._model.decoder
+
+        def find() -> Tensor:
+            stored.require_vocabulary(decoder.tok_embeddings.num_embeddings)
+            fitting = fitting_pairs(
+                stored,
+                self._collator,
+                max_seq_len=self._max_seq_len,
+                num_positions=decoder.max_seq_len,
+                skip_too_long=skip_too_long,
+            )
+            return torch.tensor(fitting, dtype=torch.int64)
+
+        return on_rank_zero(find)
 
     def ids(self, example_ids: Tensor) -> Tensor:
         """The ids under which the memory holds examples of the run's dataset.
@@ -228,11 +258,12 @@ class RunMemory:
 
     # ------------------------------------------------------------------ from a file
 
-    def start(self, model: PackedDecoder, collator: PairCollator) -> None:
+    def start(self) -> None:
         """Begin a run: with the memory of ``replay.init_from``, if there is one."""
         if self._errors is not None:
             self._errors.go_on_after(0)
-        self._inherit(model, collator)
+        if self._earlier is not None and self.replay is not None:
+            self._inherit(self._earlier, self.replay)
 
     def go_on(self, checkpoint: Path, step: int) -> None:
         """Go on with the memory of the run's own checkpoint, if that holds one.
@@ -243,13 +274,14 @@ class RunMemory:
         """
         if self._errors is not None:
             self._errors.go_on_after(step)
-        if self.replay is None or not (checkpoint / MEMORY / ABOUT).is_file():
+        if self.replay is None or not (checkpoint / MEMORY).is_dir():
             return
-        stored = StoredMemory(checkpoint / MEMORY)
+        stored = _open(checkpoint, "resume_from_checkpoint")
+        self._fitting_slots(stored, skip_too_long=False)
         stored.load_into(self.replay)
-        self._inherited = stored.about["origins"][: stored.about["inherited"]]
+        self._inherited = stored.about.origins[: stored.about.inherited]
 
-    def _inherit(self, model: PackedDecoder, collator: PairCollator) -> None:
+    def _inherit(self, stored: StoredMemory, replay: EpisodicReplay) -> None:
         """Start with the memory of ``replay.init_from``.
 
         What it holds becomes inherited: scores, counts and random state stay, and no example
@@ -257,37 +289,35 @@ class RunMemory:
         smaller.
 
         Args:
-            model (PackedDecoder): the model, for new addresses.
-            collator (PairCollator): what packs replayed pairs.
+            stored (StoredMemory): the memory.
+            replay (EpisodicReplay): this run's, empty.
 
         Raises:
             ValueError: if addresses are to be kept that this run cannot read.
         """
-        if self._earlier is None or self.replay is None:
-            return
-        stored, memory = self._earlier, self.replay.memory
-        scores, counts = stored.read("scores", "replay_counts")
-        kept = kept_by_score(scores, counts, memory.capacity)
+        memory, fitting = replay.memory, self._fitting
+        scores, counts = (
+            column[fitting] for column in stored.read("scores", "replay_counts")
+        )
+        kept = fitting[kept_by_score(scores, counts, memory.capacity)]
         own = {"capacity": memory.capacity, "on_revisit": memory.on_revisit}
         are_kept = self.settings.init_addresses == "kept"
-        for start, state in stored.blocks():
+        for start, state in stored.blocks(kept):
             state.pop("weight", None)  # of other losses
-            block = state["memory"] | own
+            state["memory"] |= own
             if not are_kept:
-                block["addresses"] = None
-            of_block = kept[(kept >= start) & (kept < start + len(block["scores"]))]
-            state["memory"] = _rows(block, of_block - start)
+                state["memory"]["addresses"] = None
             try:
-                self.replay.load_state_dict(state, len(memory) if start else 0)
+                replay.load_state_dict(state, start)
             except ValueError as error:
                 raise ValueError(
                     f"replay.init_from: {stored.folder}: {error}, or set "
                     "replay.init_addresses=recomputed"
                 ) from None
-        memory.disown(len(stored.about["origins"]) - stored.about["inherited"])
-        self._inherited = stored.about["origins"]
+        memory.disown(len(stored.about.origins) - stored.about.inherited)
+        self._inherited = stored.about.origins
         if not are_kept and memory.address_table is not None:
-            self._recompute_addresses(memory, model, collator)
+            self._recompute_addresses(memory)
         utils.log_rank_zero(
             log,
             f"{len(memory)} of the {len(stored)} pairs in {stored.folder} are carried on.",
@@ -302,9 +332,8 @@ class RunMemory:
             )
 
     @torch.no_grad()
-    def _recompute_addresses(
-        self, memory: EpisodicMemory, model: PackedDecoder, collator: PairCollator
-    ) -> None:
+    def _recompute_addresses(self, memory: EpisodicMemory) -> None:
+        model = self._model
         was_training = model.training
         model.eval()
         world_size, rank = dist.get_world_size(), dist.get_rank()
@@ -315,7 +344,7 @@ class RunMemory:
                 Pair(slot, *cut)
                 for slot, cut in zip(slots, memory.segments(slots), strict=True)
             ]
-            batches = collator.split(
+            batches = self._collator.split(
                 pairs[rank::world_size],
                 max(-(-len(pairs) // (self._batch_size * world_size)), 1),
             )
@@ -368,24 +397,9 @@ class RunMemory:
             }
 
 
-def _rows(block: dict[str, Any], rows: Tensor) -> dict[str, Any]:
-    """Some slots of a memory's state."""
-    lengths = block["records"]["lengths"]
-    is_kept = torch.zeros(len(lengths), dtype=torch.bool)
-    is_kept[rows] = True
-    of_kept = is_kept.repeat_interleave(lengths.sum(dim=1))
-    take: Callable[[Any], Any] = lambda value: (  # noqa: E731
-        value[rows] if isinstance(value, Tensor) else value
-    )
-    addresses = block["addresses"]
-    return {
-        **{key: take(value) for key, value in block.items()},
-        "records": {
-            "tokens": block["records"]["tokens"][of_kept],
-            "lengths": lengths[rows],
-        },
-        "addresses": addresses and {k: take(v) for k, v in addresses.items()},
-    }
+def _open(path: Path, key: str) -> StoredMemory:
+    """The same memory on every rank, which rank 0 checks for all."""
+    return open_memory(path, key, once=on_rank_zero, on_each=on_each_rank)
 
 
 def _name(dataset: Any) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from io import BufferedReader
 from pathlib import Path
 
 # Of an evaluation.
@@ -55,10 +56,29 @@ def write_whole(path: Path, text: str, writer: str = "") -> None:
     os.replace(aside, path)
 
 
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file to read its bytes.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if it is a FIFO, a device or a folder, which opening might wait for.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a regular file")
+    return path.open("rb")
+
+
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal, read a part at a time."""
+    with path.open("rb") as file:
+        return sha256_of_open(file)
+
+
+def sha256_of_open(file: BufferedReader) -> str:
+    """SHA-256 of a whole open file, in hexadecimal; reading goes on at its start."""
     digest, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK))
-    with path.open("rb", buffering=0) as file:
-        while size := file.readinto(chunk):
-            digest.update(chunk[:size])
+    file.seek(0)
+    while size := file.readinto(chunk):
+        digest.update(chunk[:size])
+    file.seek(0)
     return digest.hexdigest()

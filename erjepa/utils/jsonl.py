@@ -24,28 +24,40 @@ def read_jsonl(
     Raises:
         ValueError: naming the place, if a line is not a JSON object.
     """
-    # As bytes, so that a line that is no UTF-8 is found out where its number is known.
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{name or path}:{number}"
-            if growing and not line.endswith(b"\n") and not _is_json(line):
-                return
-            require_utf8(line, name or str(path), number)
-            try:
-                fields = json.loads(line.decode("utf-8-sig").rstrip())
-            except json.JSONDecodeError as error:
-                raise ValueError(
-                    f"{where}: not JSON ({error.msg}, column {error.colno})"
-                ) from None
-            except RecursionError:
-                raise ValueError(f"{where}: JSON that is nested too deeply") from None
-            if not isinstance(fields, dict):
-                raise ValueError(
-                    f"{where}: expected a JSON object, got {type(fields).__name__}"
-                )
-            yield where, fields
+        yield from jsonl_of(lines, name or str(path), growing=growing)
+
+
+def jsonl_of(
+    lines: Iterable[bytes], name: str, *, growing: bool = False
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of an open JSONL file, as :func:`read_jsonl` yields them.
+
+    Args:
+        lines: of bytes, so that the number of a line that is not UTF-8 is known.
+        name: what the places call the file.
+        growing: whether a last line that is cut off is left out.
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{name}:{number}"
+        if growing and not line.endswith(b"\n") and not _is_json(line):
+            return
+        require_utf8(line, name, number)
+        try:
+            fields = json.loads(line.decode("utf-8-sig").rstrip())
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"{where}: not JSON ({error.msg}, column {error.colno})"
+            ) from None
+        except RecursionError:
+            raise ValueError(f"{where}: JSON that is nested too deeply") from None
+        if not isinstance(fields, dict):
+            raise ValueError(
+                f"{where}: expected a JSON object, got {type(fields).__name__}"
+            )
+        yield where, fields
 
 
 def _is_json(line: bytes) -> bool:

@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from erjepa.checkpoints.memory_file import StoredMemory, write_memory
+from erjepa.checkpoints.memory_file import write_memory
+from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.replay import EpisodicMemory, EpisodicReplay, ReplaySettings
 from erjepa.replay.addresses import Addresses
 from tests.benchmarks.device import DEVICE, ON_GPU, where
@@ -146,12 +147,12 @@ def checkpoint_rows(memory: EpisodicMemory) -> list[Row]:
     name = f"replay, {memory.capacity} slots in a checkpoint"
     replay = make_replay(1, "content")
     replay.memory = memory
-    about = {"tokenizer": "", "origins": [""], "inherited": 0}
+    about = {"tokenizer": "", "origins": [""], "inherited": 0, "replay": {}}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         saving = seconds(lambda: write_memory(path, replay, about))
         size = sum(file.stat().st_size for file in path.iterdir()) / GIB
-        loading = seconds(lambda: StoredMemory(path).load_into(replay))
+        loading = seconds(lambda: open_memory(path).load_into(replay))
     return [
         Row(name, size, "GiB"),
         Row(f"{name}, saved in", saving, "s"),

@@ -1,8 +1,12 @@
 """A prompt finds the pairs whose sources the run's model embeds like it."""
 
+import json
+import re
+import shutil
+
 import pytest
 
-from erjepa.checkpoints.memory_file import find_memory
+from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.memory.__main__ import main
 from erjepa.memory.prompt import prompt_embedding
 from erjepa.memory.reading import Neighbors, read_slots
@@ -47,7 +51,7 @@ def test_a_stored_source_finds_its_own_slot(
     )
     overrides = [o for o in overrides if not o.startswith("dataset")]
     train(make_config([*overrides, f"dataset=[{parts}]"]))
-    stored = find_memory(tmp_path / "run", "run")
+    stored = open_memory(tmp_path / "run")
     slots, neighbors = read_slots(stored), Neighbors(stored)
     assert len(slots) > 50
     for slot in (slots[0], slots[-1]):
@@ -81,3 +85,35 @@ def test_a_prompt_needs_whole_blocks_on_cuda(earlier, monkeypatch):
     monkeypatch.setattr(device, "flex_obstacle", lambda device: None)
     with pytest.raises(ValueError, match="row_length=None: FlexAttention"):
         prompt_embedding(earlier, "a prompt")
+
+
+def test_texts_are_those_of_the_manifest_or_of_the_tokens(earlier, tmp_path):
+    run = shutil.copytree(earlier, tmp_path / "run")
+    texts = run / "epoch_0" / "memory" / "texts.jsonl"
+    written = texts.read_text()
+    lines = written.splitlines(keepends=True)
+    target = json.dumps(json.loads(lines[3])["target"])
+    lines[3] = lines[3].replace(target, '"another"')
+    texts.write_text("".join(lines))
+    with pytest.raises(SystemExit, match="texts.jsonl (has .* bytes|is damaged)"):
+        main([str(run)])
+    (run / "epoch_0" / "manifest.json").unlink()
+    with pytest.raises(SystemExit, match="texts.jsonl:4: not the texts of slot 3; del"):
+        main([str(run)])
+    texts.write_text("".join(lines[1:]))
+    with pytest.raises(SystemExit, match=r"has \d+ lines for \d+ slots; delete it"):
+        main([str(run)])
+    texts.write_text('{"source": 1}\n' + "".join(lines[1:]))
+    with pytest.raises(SystemExit, match="texts.jsonl:1: source: input should be a"):
+        main([str(run)])
+    texts.write_text(written)
+    shown = read_slots(open_memory(run))
+    texts.unlink()
+    decoded = read_slots(open_memory(run))
+    assert [(s.source, s.target) for s in shown] == [
+        (s.source, s.target) for s in decoded
+    ]
+    about = run / "epoch_0" / "memory" / "memory.json"
+    about.write_text(re.sub('"tokenizer": "..', '"tokenizer": "xx', about.read_text()))
+    with pytest.raises(SystemExit, match="holds tokens of another tokenizer than"):
+        main([str(run)])

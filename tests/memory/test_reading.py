@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, Visit
-from erjepa.checkpoints.memory_file import find_memory, write_memory
+from erjepa.checkpoints.memory_file import write_memory
+from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.memory.__main__ import main
 from erjepa.memory.page import page
 from erjepa.memory.reading import Neighbors, read_slots
@@ -45,7 +46,7 @@ def write_run(folder, address="dense"):
 
 
 def test_slots_are_read(tmp_path):
-    slots = read_slots(find_memory(write_run(tmp_path), "run"))
+    slots = read_slots(open_memory(write_run(tmp_path)))
     assert [slot.origin for slot in slots] == ["old", "new", "new", "new", "new"]
     assert [slot.replay_count for slot in slots] == [0, 0, 2, 1, 0]
     assert [slot.score for slot in slots] == pytest.approx(SCORES)
@@ -54,7 +55,7 @@ def test_slots_are_read(tmp_path):
 
 def test_without_texts_tokens_are_shown(tmp_path):
     (write_run(tmp_path) / "epoch_0" / "memory" / "texts.jsonl").unlink()
-    slots = read_slots(find_memory(tmp_path, "run"))
+    slots = read_slots(open_memory(tmp_path))
     assert [slot.source for slot in slots] == [f"[{i}]" for i in range(5)]
     assert [slot.where for slot in slots] == [
         "old[3]",
@@ -64,7 +65,7 @@ def test_without_texts_tokens_are_shown(tmp_path):
 
 @pytest.mark.parametrize("address", ["dense", "sparse"])
 def test_neighbors(tmp_path, address):
-    neighbors = Neighbors(find_memory(write_run(tmp_path, address), "run"))
+    neighbors = Neighbors(open_memory(write_run(tmp_path, address)))
     ((first, cosine),) = neighbors.of(3, 1)
     if address == "dense":  # sparse ones of four numbers keep a single one
         assert first == 4 and cosine == pytest.approx(1.25**-0.5)
@@ -101,7 +102,7 @@ def test_what_stays_hard_is_suspect():
 
 
 def test_flags(tmp_path):
-    slots = read_slots(find_memory(write_run(tmp_path), "run"))
+    slots = read_slots(open_memory(write_run(tmp_path)))
     found = {i: Trajectory([1, 2], [1.0, 0.1]) for i in range(3)}
     found[3] = Trajectory([1, 2], [4.0, 4.0])
     nearest, distances = [1, 0, 4, 4, 2], [0.0, 0.01, 0.01, 0.2, 0.05]

@@ -7,9 +7,10 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
-from erjepa.checkpoints.memory_file import find_memory
+from erjepa.checkpoints.stored_memory import open_memory
 from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
 from tests.conftest import write_records
 from tests.recipes.harness import (
@@ -92,7 +93,7 @@ def test_the_memory_is_carried_on_whole(base, earlier, other_data, tmp_path):
 
         patch.setattr(Recipe, "_train_step", first)
         ((start, end),) = train(cfg, 1, lambda recipe: (seen["start"], read(recipe)))
-    stored = find_memory(earlier, "")
+    stored = open_memory(earlier)
     ids, scores, counts, tokens = stored.read(
         "example_ids", "scores", "replay_counts", "tokens"
     )
@@ -104,8 +105,8 @@ def test_the_memory_is_carried_on_whole(base, earlier, other_data, tmp_path):
     assert bool((start["example_ids"] < 0).all())
     inherited = [i for i in end["example_ids"].tolist() if i < 0]
     assert len(inherited) == 24 and len(end["example_ids"]) == 40
-    about = find_memory(tmp_path, "").about
-    assert about["inherited"] == 1 and len(about["origins"]) == 2
+    about = open_memory(tmp_path).about
+    assert about.inherited == 1 and len(about.origins) == 2
     texts = [
         json.loads(line)
         for line in (tmp_path / "epoch_0" / "memory" / "texts.jsonl").open()
@@ -289,3 +290,80 @@ def test_addresses_are_computed_where_replayed_pairs_have_no_views(
     tables = [v for v in memory["addresses"].values() if isinstance(v, torch.Tensor)]
     assert tables and {len(table) for table in tables} == {len(memory["scores"])}
     assert any((table != 0).any(1).all() for table in tables)
+
+
+@pytest.fixture(scope="module")
+def with_a_long_pair(base, other_data, tmp_path_factory):
+    """A run whose memory has one pair that other runs' rows do not hold."""
+    folder = tmp_path_factory.mktemp("long")
+    lines = other_data.read_text().splitlines()
+    record = json.loads(lines[5])
+    record["messages"][1]["content"] = "the dog " * 40
+    lines[5] = json.dumps(record)
+    source = folder / "long.jsonl"
+    source.write_text("\n".join(lines) + "\n")
+    settings = {"epochs": 1, "batch_size": 8}
+    train(make_config(overrides_for(base, source, folder / "run", **settings)))
+    return folder / "run"
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        (
+            {"max_seq_len": 200},
+            r"1 of 24 pairs do not fit max_seq_len=200; the longest, slot \d+ of "
+            r".*memory \(.*long.jsonl\[5\]\), takes \d+ tokens with its views. Raise",
+        ),
+        (
+            {"model__max_seq_len": 200},
+            r"slot \d+ of .*memory \(.*long.jsonl\[5\]\) has \d+ tokens on end, and the "
+            "model positions for 200. Set it to 200 and skip_too_long=True",
+        ),
+    ],
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_pair_longer_than_the_rows_stops_before_the_first_step(
+    base, with_a_long_pair, other_data, tmp_path, settings, message, ranks
+):
+    settings = {"replay__init_from": with_a_long_pair, "batch_size": 2, **settings}
+    with pytest.raises(ValueError, match=message):
+        train(carry_on(base, other_data, tmp_path, **settings), ranks)
+    assert not (tmp_path / "logs" / "metrics.txt").exists()
+
+
+def test_longer_pairs_are_skipped_where_new_ones_are(
+    base, with_a_long_pair, other_data, tmp_path
+):
+    settings = {
+        "replay__init_from": with_a_long_pair,
+        "max_seq_len": 200,
+        "skip_too_long": True,
+        "replay__retention": "score",
+        "replay__reserve": 0.0,
+        "stop__steps": 1,
+    }
+    out = tmp_path / "out"
+    (memory,) = train(carry_on(base, other_data, out, **settings), 1, at_start)
+    inherited = [i & 0xFFFFFFFF for i in memory["example_ids"].tolist() if i < 0]
+    assert sorted(inherited) == [i for i in range(24) if i != 5]
+    # Kept, it stops the run that resumes with shorter rows.
+    whole = carry_on(
+        base, other_data, tmp_path / "whole", **settings | {"max_seq_len": 512}
+    )
+    train(whole)
+    shorter = settings | {"resume_from_checkpoint": True, "stop__steps": 3}
+    with pytest.raises(ValueError, match="1 of .* pairs do not fit max_seq_len=200"):
+        train(carry_on(base, other_data, tmp_path / "whole", **shorter))
+
+
+def test_a_token_outside_the_vocabulary_stops_before_the_first_step(
+    base, earlier, other_data, tmp_path
+):
+    copy = shutil.copytree(earlier / "epoch_0" / "memory", tmp_path / "copy")
+    tensors = load_file(copy / "slots.safetensors")
+    tensors["tokens"][-1] = 10**6
+    save_file(tensors, copy / "slots.safetensors")
+    cfg = carry_on(base, other_data, tmp_path / "out", replay__init_from=copy)
+    with pytest.raises(ValueError, match="slot 35 has the token 1000000; the vocab"):
+        train(cfg)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
-from erjepa.checkpoints.memory_file import find_memory
+from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.datasets import Pair
 from erjepa.memory.__main__ import main as read_memory
 from erjepa.objective.decoder import PackedDecoder
@@ -82,7 +82,7 @@ def test_scores_are_those_of_the_pairs_and_no_view_is_computed(
     assert metrics[-1]["replayed"] == 6 and "jepa_loss" not in metrics[-1]
     assert metrics[-1]["replay_lm_loss"] > 0 == metrics[-1]["replay_jepa_loss"]
     # No addresses: what reads the memory does without them.
-    assert not find_memory(tmp_path, "run").has_addresses
+    assert not open_memory(tmp_path).has_addresses
     read_memory([str(tmp_path)])
     with pytest.raises(SystemExit):
         read_memory([str(tmp_path), "--neighbors", "0"])
@@ -125,7 +125,7 @@ def test_views_where_something_reads_them(
         *((8, new), (0, 0), (8, new), (6, replayed)),
     ]
     assert math.isfinite(read_metrics(tmp_path)[-1]["replay_jepa_loss"])
-    assert find_memory(tmp_path, "run").has_addresses
+    assert open_memory(tmp_path).has_addresses
 
 
 def test_content_rests_on_steps_without_views(base, data, tmp_path, monkeypatch):
