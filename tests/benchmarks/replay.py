@@ -28,7 +28,7 @@ from tests.benchmarks.setting import fresh_recipe, stepper
 from tests.benchmarks.timing import Row, Times, interleave, ratio
 
 PAIRS, WIDTH, ADDRESS, KEPT = 64, 2048, 8192, 256
-SEGMENTS = (list(range(50)), list(range(50)))
+SEGMENTS = (list(range(20)),) * 5
 SHARES = {4: "<= 1", 6: "<= 3"}  # percent of a step that replay may take at 10^n slots
 CASES = ("content", "content, sources alike", "uniform", "hard")
 ADDRESSES = "replay, of which addresses of the sources, at any capacity"
