@@ -5,6 +5,7 @@ Scores the base model, trains it with ``tune run --nproc_per_node 2``, scores th
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ def tune_run(
     """Run a recipe with the config ``tiny_synth`` as a user would, showing the command."""
     command = ["tune", "run", "--nproc_per_node", str(ranks), recipe]
     command += ["--config", "tiny_synth", f"output_dir={output_dir}", *overrides]
-    print(f"\n$ {' '.join(command)}", flush=True)
+    print(f"\n$ {shlex.join(command)}", flush=True)
     threads = max(1, (os.cpu_count() or 1) // ranks)
     command[0] = str(Path(sys.executable).parent / "tune")
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}

@@ -24,6 +24,7 @@ from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.run import find_run, first_pair
 from erjepa.training.device import run_device
 from erjepa.utils.command_line import CommandLine
+from erjepa.utils.escape import printable
 from erjepa.utils.files import require_utf8, write_whole
 from erjepa.utils.jsonl import read_jsonl, to_jsonl
 
@@ -152,7 +153,7 @@ def _answer(chosen: argparse.Namespace, parser: CommandLine) -> None:
     for answer in found:
         cut = "" if answer["finished"] else f"  [cut at {cfg.max_new_tokens} tokens]"
         head = f"{answer['prompt']}\n" if len(found) > 1 else ""
-        print(f"{head}{answer['output']}{cut}")
+        print(printable(f"{head}{answer['output']}{cut}"))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from erjepa.tasks.summary import verbatim_overlap
 from erjepa.training.device import attention_of, run_device
 from erjepa.training.distributed import gather_objects, on_rank_zero, process_group
 from erjepa.training.signals import end_with_launcher
+from erjepa.utils.escape import one_line
 
 log = utils.get_logger("INFO")
 
@@ -268,7 +269,7 @@ class EvaluationRecipeERJEPA:
         folder = store.finish(scored, summary)
         write_model_card(self._output_dir)
         parts = "".join(
-            f", {part['share']:.1%} of the {part['examples']} of {part['origin']}"
+            f", {part['share']:.1%} of the {part['examples']} of {one_line(part['origin'])}"
             for part in summary.get("by_origin", [])
         )
         log.info(

@@ -1,12 +1,13 @@
 """The errors of each example over training, in one file that a run can go on with."""
 
-import csv
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import torch.distributed as dist
+
+from erjepa.utils.escape import one_line
 
 EXAMPLE_ERRORS = "example_errors.csv"  # in the output folder
 _COLUMNS = ("step", "example", "replayed", "lm_loss", "jepa_loss")
@@ -73,19 +74,28 @@ def read_visits(path: Path) -> Iterator[Visit]:
     """The visits in a file of :class:`ExampleErrors`, in order; none without the file.
 
     A last line that a killed run left unfinished is passed over.
+
+    Raises:
+        ValueError: naming file and line, if one is not a visit.
     """
     if not path.is_file():
         return
-    with path.open(newline="") as file:
-        for line in file:
+    with path.open(errors="replace") as file:
+        for number, line in enumerate(file, start=1):
             if not line.endswith("\n") or line.startswith(_COLUMNS[0]):
                 continue
-            (row,) = csv.reader([line])
-            step, example, replayed, lm_loss, jepa_loss = row
-            yield Visit(
-                int(step),
-                int(example),
-                replayed == "1",
-                float(lm_loss),
-                float(jepa_loss),
-            )
+            try:
+                step, example, replayed, lm_loss, jepa_loss = line.split(",")
+                visit = Visit(
+                    int(step),
+                    int(example),
+                    replayed == "1",
+                    float(lm_loss),
+                    float(jepa_loss),
+                )
+            except ValueError:
+                raise ValueError(
+                    f"{path}:{number}: expected {', '.join(_COLUMNS)}, got "
+                    f"{one_line(line, 80)!r}"
+                ) from None
+            yield visit

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 
+from erjepa.utils.escape import backticks, markdown, markdown_code
 from erjepa.utils.files import EMA, SUMMARY, write_whole
 
 CARD = "README.md"
@@ -17,21 +19,13 @@ CONFIG = "torchtune_config.yaml"  # torchtune's metric loggers write it
 
 _TEXT = """\
 ---
-base_model: {base}
-library_name: transformers
-pipeline_tag: text-generation
-tags: [{tags}]
----
+{front_matter}---
 
 # {base}, fine-tuned on {data} with {method}
 
 | | |
 | --- | --- |
-| base | `{base}` |
-| data | {dataset} |
-| method | {method}: {objective} |
-{trained}
-| seed | {seed} |
+{table}
 
 Trained with ER-JEPA for torchtune. At inference nothing is added: this is the base model's
 architecture, tokenizer and chat template.
@@ -46,8 +40,8 @@ architecture, tokenizer and chat template.
 
 ## Keys
 
-```yaml
-{keys}```
+{fence}yaml
+{keys}{fence}
 """
 
 _USE_ADAPTER = """\
@@ -58,7 +52,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 model = AutoModelForCausalLM.from_pretrained("FOLDER")  # merged
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("{base}"), "FOLDER/adapter")
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), "FOLDER/adapter")
 ```"""
 
 _USE_MODEL = """\
@@ -107,25 +101,36 @@ def model_card(
     datasets = datasets_of(config)
     base = config.get("base_model", config["checkpointer"]["checkpoint_dir"])
     model = config["model"]
+    rows = {
+        "base": markdown_code(base),
+        "data": ", ".join(markdown_code(call) for _, call in datasets),
+        "method": markdown(f"{method}: {objective}"),
+    }
     if "lora_rank" in model:
-        tags, use = "torchtune, lora, er-jepa", _USE_ADAPTER.format(base=base)
+        tags, use = ["torchtune", "lora", "er-jepa"], _USE_ADAPTER
         rank, alpha = model["lora_rank"], model["lora_alpha"]
-        trained = f"| adapter | LoRA, rank {rank}, alpha {alpha} |"
+        rows["adapter"] = markdown(f"LoRA, rank {rank}, alpha {alpha}")
     else:
-        tags, use = "torchtune, er-jepa", _USE_MODEL
-        trained = "| trained | every weight (full fine-tuning) |"
+        tags, use = ["torchtune", "er-jepa"], _USE_MODEL
+        rows["trained"] = "every weight (full fine-tuning)"
+    rows["seed"] = str(config["seed"])
+    about = {
+        "base_model": base,
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": tags,
+    }
+    keys = OmegaConf.to_yaml(config)
     return _TEXT.format(
-        base=base,
-        tags=tags,
-        trained=trained,
-        use=use,
-        data=" and ".join(name for name, _ in datasets),
-        dataset=", ".join(f"`{call}`" for _, call in datasets),
+        front_matter=yaml.safe_dump(about, allow_unicode=True, sort_keys=False),
+        base=markdown(base),
+        data=markdown(" and ".join(name for name, _ in datasets)),
         method=method,
-        objective=objective,
-        seed=config["seed"],
+        table="\n".join(f"| {name} | {cell} |" for name, cell in rows.items()),
+        use=use.format(base=json.dumps(base)),
         scores=_scores(summaries),
-        keys=OmegaConf.to_yaml(config),
+        fence=backticks(keys),
+        keys=keys,
     )
 
 
@@ -168,10 +173,14 @@ def _scores(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     for name, summary in summaries.items():
         reading = summary[summary["primary"]]
         low, high = reading["interval"]
-        lines.append(
-            f"| {name.partition('_on_')[0].removesuffix('_merged')} | "
-            f"{summary.get('weights', 'adapter')} | `{summary.get('pairs', '')}` | "
-            f"{summary['primary']} | {summary['accuracy']:.2%} | "
-            f"{low:.2%} to {high:.2%} | {reading['examples']} |"
-        )
+        cells = [
+            markdown(name.partition("_on_")[0].removesuffix("_merged")),
+            markdown(summary.get("weights", "adapter")),
+            markdown_code(summary.get("pairs", "")),
+            markdown(summary["primary"]),
+            f"{summary['accuracy']:.2%}",
+            f"{low:.2%} to {high:.2%}",
+            str(reading["examples"]),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -1,14 +1,18 @@
 """Reads the memory of a run or a checkpoint: python -m erjepa.memory RUN."""
 
-import argparse
 import csv
-import sys
+import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from erjepa.checkpoints.checkpoint import PROGRESS
+from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS
+from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.memory.page import page
 from erjepa.memory.reading import Neighbors, Slot
 from erjepa.memory.suspects import Reading, read_suspects
+from erjepa.utils.command_line import CommandLine
+from erjepa.utils.escape import csv_cell, one_line, printable
 from erjepa.utils.files import write_whole
 
 _WIDTH = 60  # characters of a source or target
@@ -16,9 +20,7 @@ _WIDTH = 60  # characters of a source or target
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m erjepa.memory", description=__doc__.partition(":")[0] + "."
-    )
+    parser = CommandLine(prog="python -m erjepa.memory", description=__doc__)
     parser.add_argument(
         "run", type=Path, help="output folder, or one of its checkpoints"
     )
@@ -44,7 +46,12 @@ def main(arguments: list[str] | None = None) -> None:
         "--html", type=Path, metavar="FILE", help="write a page to look at"
     )
     asked = parser.parse_args(arguments)
-    try:
+    if asked.top < 1:
+        parser.error(f"--top {asked.top}: must be at least 1")
+    with parser.errors(asked):
+        for option, path in (("--csv", asked.csv), ("--html", asked.html)):
+            if path is not None:
+                _require_free(option, path)
         reading = read_suspects(asked.run)
         if asked.neighbors is not None:
             lines = neighbors(reading, asked.neighbors, asked.top)
@@ -52,13 +59,21 @@ def main(arguments: list[str] | None = None) -> None:
             lines = like_prompt(reading, asked.prompt, asked.top, asked.set)
         else:
             lines = summary(reading, asked.top)
-    except (OSError, ValueError) as error:
-        sys.exit(str(error))
-    print("\n".join(lines))
-    if asked.csv is not None:
-        write_csv(reading.slots, asked.csv)
-    if asked.html is not None:
-        write_whole(asked.html, page(reading))
+        print(printable("\n".join(lines)))
+        if asked.csv is not None:
+            write_whole(asked.csv, to_csv(reading.slots))
+        if asked.html is not None:
+            write_whole(asked.html, page(reading))
+
+
+def _require_free(option: str, path: Path) -> None:
+    """Fail where a file would lie in a checkpoint or a memory, or replace a run's log."""
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{option} {path}: {path.parent} is not a folder")
+    file = path.resolve()
+    marks = [folder / mark for folder in file.parents for mark in (PROGRESS, ABOUT)]
+    if file.name == EXAMPLE_ERRORS or any(mark.exists() for mark in marks):
+        raise ValueError(f"{option} {path} is a run's own; choose a file elsewhere")
 
 
 def summary(reading: Reading, top: int) -> list[str]:
@@ -76,7 +91,7 @@ def summary(reading: Reading, top: int) -> list[str]:
         mean = sum(slot.score for slot in own) / len(own)
         replays = sum(slot.replay_count for slot in own) / len(own)
         lines.append(
-            f"{len(own):>8} from {origin}: mean score {mean:.4f}, {replays:.2f} replays each"
+            f"{len(own):>8} from {one_line(origin)}: mean score {mean:.4f}, {replays:.2f} replays each"
         )
     never = [slot for slot in slots if not slot.replay_count]
     lists = {
@@ -164,23 +179,19 @@ def _with_cosines(reading: Reading, found: Iterable[tuple[int, float]]) -> list[
 def _line(slot: Slot) -> str:
     flags = f" [{'; '.join(slot.flags)}]" if slot.flags else ""
     return (
-        f"{slot.slot:>8} {slot.score:.4f} {slot.replay_count:>4}x {slot.where}: "
-        f"{_short(slot.source)} -> {_short(slot.target)}{flags}"
+        f"{slot.slot:>8} {slot.score:.4f} {slot.replay_count:>4}x {one_line(slot.where)}: "
+        f"{one_line(slot.source, _WIDTH)} -> {one_line(slot.target, _WIDTH)}{flags}"
     )
 
 
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
-
-
-def write_csv(slots: Iterable[Slot], path: Path) -> None:
-    """One line for each slot."""
+def to_csv(slots: Iterable[Slot]) -> str:
+    """A line of names, and one for each slot."""
     rows = [slot.row() for slot in slots]
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0] if rows else ["slot"])
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0] if rows else ["slot"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: csv_cell(v) for k, v in row.items()} for row in rows)
+    return text.getvalue()
 
 
 if __name__ == "__main__":

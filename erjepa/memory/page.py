@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from importlib import resources
+from math import isfinite
 from typing import Any
 
 from erjepa.memory.suspects import Reading
@@ -30,7 +31,7 @@ def page(reading: Reading) -> str:
             "error": found.errors[-1] if found else "",
             "forgotten": found.forgetting_events if found else "",
         }
-        rows.append([row[name] for name in _COLUMNS])
+        rows.append([_shown(row[name]) for name in _COLUMNS])
     about = reading.stored.about
     data = {
         "about": f"{len(reading.slots)} pairs of {', '.join(dict.fromkeys(about.origins))}.",
@@ -40,7 +41,14 @@ def page(reading: Reading) -> str:
     }
     template = resources.files(__package__).joinpath("page.html").read_text("utf-8")
     # A text that holds </script> must not end the element that carries it.
-    return template.replace("DATA", json.dumps(data).replace("<", "\\u003c"), 1)
+    return template.replace(
+        "DATA", json.dumps(data, allow_nan=False).replace("<", "\\u003c"), 1
+    )
+
+
+def _shown(value: Any) -> Any:
+    """A cell; JSON has no NaN, and no infinity."""
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def _charts(reading: Reading) -> list[dict[str, Any]]:
@@ -66,6 +74,7 @@ def _histogram(
     low: float | None = None,
     high: float | None = None,
 ) -> dict[str, Any]:
+    values = [value for value in values if isfinite(value)]
     low = min(values, default=0) if low is None else low
     high = max(values, default=0) if high is None else high
     is_whole = all(isinstance(value, int) for value in values)

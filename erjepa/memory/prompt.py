@@ -32,7 +32,8 @@ def prompt_embedding(
 
     Raises:
         FileNotFoundError: if the run's config or its model is not there.
-        ValueError: if the prompt is empty, or the weights are damaged or of another model.
+        ValueError: if the prompt is empty or too long, or the weights are damaged or of another
+            model.
     """
     cfg_file, path = find_run(checkpoint)
     cfg = complete(load(str(cfg_file), overrides))
@@ -52,5 +53,11 @@ def prompt_embedding(
         row_length=cfg.row_length,
         trim=attention == "dense",
     )
+    batch = collator([pair])
+    if (tokens := int(batch.input_pos.max()) + 1) > model.max_seq_len:
+        raise ValueError(
+            f"the prompt has {tokens} tokens, and the model positions for "
+            f"{model.max_seq_len}; shorten it"
+        )
     embedder = PackedDecoder(model, attention=attention)
-    return embedder(collator([pair]).to(device)).source.float().cpu()
+    return embedder(batch.to(device)).source.float().cpu()

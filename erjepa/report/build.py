@@ -26,8 +26,8 @@ from erjepa.report.paired import CLAIMS
 from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import SECTIONS, Part, Section
 from erjepa.report.table import FORMATS, HTML, Table
+from erjepa.utils.escape import printable
 from erjepa.utils.folders import make_folder, remove
-from erjepa.utils.printable import printable
 
 
 def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pandas as pd
 
+from erjepa.utils.escape import printable
 from erjepa.utils.files import EXPERIMENT
 from erjepa.utils.jsonl import read_jsonl
-from erjepa.utils.printable import printable
 from erjepa.utils.results import Result, read_results
 
 ROLES = ("SFT", "LLM-JEPA", "ER-JEPA")

@@ -1,6 +1,5 @@
 """Tables: a frame in the units that are shown, and how each format writes it."""
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -9,6 +8,8 @@ from numbers import Integral, Real
 from typing import Any
 
 import pandas as pd
+
+from erjepa.utils.escape import csv_cell, latex, markdown
 
 ABSENT, SD = "—", " sd"
 # Parts of a text, and what is the matter with each.
@@ -111,9 +112,9 @@ def spread(
 def to_markdown(table: Table) -> str:
     """A table of GitHub's Markdown under its caption."""
     rule = [{"number": "---:", "text": ":---"}[kind] for kind in table.kinds]
-    lines = [list(map(_markdown, table.columns)), rule, *table.rows(MARKDOWN)]
+    lines = [list(map(markdown, table.columns)), rule, *table.rows(MARKDOWN)]
     body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return f"{_markdown(table.caption)}\n\n{body}"
+    return f"{markdown(table.caption)}\n\n{body}"
 
 
 def to_csv(table: Table) -> str:
@@ -122,21 +123,19 @@ def to_csv(table: Table) -> str:
     def full(cell: Any) -> Any:
         if isinstance(cell, list):
             cell = "".join(CSV.write(*part) for part in cell)
-        # A spreadsheet would compute what looks like a formula; an interval does not.
-        is_formula = isinstance(cell, str) and cell.startswith(tuple("=+-@\t\r"))
-        is_formula &= not re.fullmatch(r"[-\d.]+ to [-\d.]+", str(cell))
-        return f"'{cell}" if is_formula else cell
+        return csv_cell(cell)
 
     frame = table.frame.astype(object).map(full).infer_objects()
+    frame = frame.rename(columns=csv_cell)
     return frame.to_csv(index=False, float_format="%.12g", lineterminator="\n")
 
 
 def to_latex(table: Table) -> str:
     """A floating table of LaTeX with the rules of booktabs."""
-    texts = pd.DataFrame(table.rows(LATEX), columns=map(_latex, table.columns))
+    texts = pd.DataFrame(table.rows(LATEX), columns=map(latex, table.columns))
     has_marks = table.frame.map(lambda cell: isinstance(cell, list)).to_numpy().any()
     return (_LATEX_MARKS if has_marks else "") + texts.style.hide(axis=0).to_latex(
-        caption=_latex(table.caption),
+        caption=latex(table.caption),
         label=f"tab:{table.name}",
         position="t",
         position_float="centering",
@@ -162,37 +161,15 @@ def _text(cell: Any, sd: float | None, digits: int) -> str:
     return text if pd.isna(sd) else f"{text} ± {sd:.{digits}f}"
 
 
-def _markdown(text: str) -> str:
-    text = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", text)
-    return escape(text, quote=False).replace("\n", " ")
-
-
-def _latex(text: str) -> str:
-    return text.translate(_IN_LATEX)
-
-
-_IN_LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-        **{"[": "{[}", "\n": " "},  # a bracket would be an argument of a row's end
-        **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-        **{"|": r"\textbar{}", '"': r"\textquotedbl{}"},
-        **{"<": r"\textless{}", ">": r"\textgreater{}"},
-        **{"≤": r"$\le$", "±": r"$\pm$", "×": r"$\times$", "–": "--", "—": "---"},
-        **{"β": r"$\beta$", "η": r"$\eta$", "κ": r"$\kappa$", "λ": r"$\lambda$"},
-        "…": r"\dots{}",
-    }
-)
 _LATEX_MARKS = r"""% marks; define these to have them in color
 \providecommand{\wrong}[1]{\underline{#1}}
 \providecommand{\extra}[1]{\fbox{#1}}
 \providecommand{\miss}[1]{$\langle$#1$\rangle$}
 """
 CSV = Format(str, "{{~{}~}}", "{{+{}+}}", "[-{}-]")
-MARKDOWN = Format(_markdown, "<u>{}</u>", "<ins>{}</ins>", "<del>{}</del>", "**{}**")
+MARKDOWN = Format(markdown, "<u>{}</u>", "<ins>{}</ins>", "<del>{}</del>", "**{}**")
 LATEX = Format(
-    _latex,
+    latex,
     *(r"\wrong{{{}}}", r"\extra{{{}}}", r"\miss{{{}}}", r"\textbf{{{}}}"),
     r"\texttt{{{}}}",
 )

@@ -10,6 +10,7 @@ from torchtune import utils
 
 from erjepa.checkpoints.model_card import CONFIG, datasets_of, method_of
 from erjepa.training.progress import RunProgress
+from erjepa.utils.escape import one_line
 
 log = utils.get_logger("INFO")
 
@@ -74,7 +75,7 @@ def log_summary(
         + (torch.cuda.get_device_name(device) if is_cuda else device.type),
         "output": f"{cfg.output_dir}, with every key in {CONFIG}",
     }
-    text = [f"  {name:<10}{line}" for name, line in lines.items()]
+    text = [f"  {name:<10}{one_line(line)}" for name, line in lines.items()]
     utils.log_rank_zero(log, "\n".join(["This run:", *text]))
 
 

@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from dis import opmap
 from typing import Any, NoReturn
 
+from erjepa.utils.escape import printable
+
 _FOR_USERS = ("erjepa", "erjepa_recipe", "erjepa_eval", "torchtune", "torch.optim")
 _KINDS = (ValueError, OSError, RuntimeError)
 # Packages that not every install has.
@@ -107,6 +109,7 @@ def is_users(error: BaseException) -> bool:
 
 def _leave(text: str) -> NoReturn:
     """Say a text once for all ranks, and end this process."""
+    text = printable(text)
     if os.environ.get("RANK", "0") != "0":
         # Ended by the launcher, this rank is none of those that failed.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))

@@ -1,8 +1,11 @@
 """The model card says what was trained on what, how, and how well it does."""
 
+import ast
 import json
+import re
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 import erjepa.configs
@@ -50,7 +53,7 @@ def test_method(changes, method, terms):
     card = model_card(config(**changes), {})
     assert f"| method | {method}: {terms} |" in card
     assert (
-        f"# HuggingFaceTB/SmolLM2-135M-Instruct, fine-tuned on nl_rx with {method}\n"
+        f"# HuggingFaceTB/SmolLM2-135M-Instruct, fine-tuned on nl\\_rx with {method}\n"
         in card
     )
 
@@ -66,13 +69,14 @@ def test_base_data_keys_and_scores():
     assert "| data | `nl_rx_dataset(subset=turk, split=train)` |" in rest
     assert "| adapter | LoRA, rank 32, alpha 64 |" in rest and "| seed | 37 |" in rest
     assert (
-        "| epoch_1 | adapter | `nl_rx_dataset(split=test)` | exact_match | 50.00% | "
+        "| epoch\\_1 | adapter | `nl_rx_dataset(split=test)` | exact\\_match | 50.00% | "
         "36.60% to 63.40% | 50 |\n"
-        "| epoch_1 | merged | `nl_rx_dataset(split=test)` | exact_match | 49.00% |"
+        "| epoch\\_1 | merged | `nl_rx_dataset(split=test)` | exact\\_match | 49.00% |"
         in rest
     )
     assert (
-        "| epoch_1 | adapter | `paired_dataset(source=x.jsonl)` | exact_match |" in rest
+        "| epoch\\_1 | adapter | `paired_dataset(source=x.jsonl)` | exact\\_match |"
+        in rest
     )
     assert (
         'from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct"), "FOLDER/adapter")'
@@ -82,12 +86,38 @@ def test_base_data_keys_and_scores():
     assert OmegaConf.to_container(OmegaConf.create(keys)) == config(seed=37)
 
 
+def test_texts_of_the_config_stay_in_their_places():
+    hostile = "x\n---\ntags: [evil]\n```\n| <script> |\n\n# `Title`"
+    cfg = config(base_model=hostile)
+    cfg["dataset"] = {"_component_": "a.b|c_dataset", "new_system_prompt": hostile}
+    cfg["replay"]["selection"] = "x|y\nz"
+    card = model_card(cfg, {"epoch_0": {**SUMMARY, "pairs": hostile}})
+    header, _, rest = card.removeprefix("---\n").partition("---\n\n# ")
+    assert yaml.safe_load(header) == {
+        "base_model": hostile,
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["torchtune", "lora", "er-jepa"],
+    }
+    before, _, keys = rest.partition("````yaml\n")
+    assert yaml.safe_load(keys.removesuffix("````\n")) == cfg
+    lines = before.splitlines()
+    assert not {"---", "# `Title`", "| <script> |"} & {*lines}
+    assert sum(line.startswith("```") for line in lines) == 2  # one block of Python
+    (code,) = (line for line in lines if "PeftModel.from_pretrained(" in line)
+    assert repr(
+        ast.literal_eval(code.split("from_pretrained(")[2].partition("),")[0])
+    ) == (repr(hostile))
+    table = [re.split(r"(?<!\\)\|", line) for line in lines if line.startswith("| ")]
+    assert [len(cells) for cells in table] == [4] * 7 + [9] * 3
+
+
 def test_full_finetuning():
     cfg = config()
     cfg["model"] = {"_component_": "erjepa.models.smollm2.smollm2_135m"}
     card = model_card(cfg, {})
     assert "| trained | every weight (full fine-tuning) |" in card
-    assert "tags: [torchtune, er-jepa]" in card
+    assert "tags:\n- torchtune\n- er-jepa\n---" in card
     assert "LoRA" not in card and "peft" not in card
 
 
@@ -108,6 +138,6 @@ def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):
     write_model_card(tmp_path)
     after = (checkpoint / "README.md").read_text()
     assert (
-        "| epoch_0 | adapter | `nl_rx_dataset(split=test)` | exact_match |" in after
+        "| epoch\\_0 | adapter | `nl_rx_dataset(split=test)` | exact\\_match |" in after
         and "Not scored" not in after
     )

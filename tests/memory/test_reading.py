@@ -11,7 +11,7 @@ import torch
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, Visit
 from erjepa.checkpoints.memory_file import write_memory
 from erjepa.checkpoints.stored_memory import open_memory
-from erjepa.memory.__main__ import main
+from erjepa.memory.__main__ import main, summary
 from erjepa.memory.page import page
 from erjepa.memory.reading import Neighbors, read_slots
 from erjepa.memory.suspects import read_suspects
@@ -26,7 +26,7 @@ TARGETS = ["a", "b", "c", "</script><b>", "e"]
 SCORES = [0.1, 0.5, 0.2, 0.4, 0.3]
 
 
-def write_run(folder, address="dense"):
+def write_run(folder, address="dense", targets=TARGETS):
     """The memory of a run with five slots, the first from an earlier run."""
     settings = ReplaySettings(capacity=9, address=address, selection="uniform")
     replay = EpisodicReplay(settings, embed_dim=4, seed=0)
@@ -39,7 +39,7 @@ def write_run(folder, address="dense"):
     about = {"tokenizer": "x", "origins": ["old", "new"], "inherited": 1, "replay": {}}
     write_memory(memory, replay, about)
     with (memory / "texts.jsonl").open("w") as file:
-        for i, target in enumerate(TARGETS):
+        for i, target in enumerate(targets):
             row = {"where": f"f:{i}", "source": f"ask {i}", "target": target}
             file.write(json.dumps(row) + "\n")
     return folder
@@ -147,13 +147,79 @@ def test_the_command(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "arguments, message",
-    [(["nowhere"], "holds no memory"), (["run", "--neighbors", "5"], "slots 0 to 4")],
+    [
+        (["nowhere"], "holds no memory"),
+        (["run", "--neighbors", "5"], "slots 0 to 4"),
+        (["run", "--top", "-1"], "--top -1: must be at least 1"),
+        (["run", "--csv", "no/m.csv"], "--csv no/m.csv: no is not a folder"),
+        *(
+            (["run", option, file], f"{option} {file} is a run's own; choose a file")
+            for option, file in (
+                ("--csv", "run/epoch_0/memory/texts.jsonl"),
+                ("--csv", "run/epoch_0/memory/new.csv"),
+                ("--html", "run/epoch_0/model.safetensors"),
+                ("--csv", "run/example_errors.csv"),
+                ("--csv", "link.csv"),
+            )
+        ),
+        (
+            ["broken"],
+            "example_errors.csv:2: expected step, example, replayed, lm_loss, ",
+        ),
+    ],
 )
-def test_errors_are_one_line(tmp_path, monkeypatch, arguments, message):
+def test_errors_are_one_line(tmp_path, monkeypatch, arguments, message, capsys):
     monkeypatch.chdir(tmp_path)
-    write_run(tmp_path / "run")
-    with pytest.raises(SystemExit, match=message):
+    run = write_run(tmp_path / "run")
+    (run / "epoch_0" / "progress.json").touch()
+    (tmp_path / "link.csv").symlink_to(run / "epoch_0" / "memory" / "texts.jsonl")
+    log = write_run(tmp_path / "broken") / EXAMPLE_ERRORS
+    log.write_text("step,example,replayed,lm_loss,jepa_loss\n1,2,\xff\n")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(SystemExit):
         main(arguments)
+    *_, said = capsys.readouterr().err.splitlines()
+    assert message in said
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_texts_are_escaped_for_a_spreadsheet_and_a_terminal(tmp_path, capsys):
+    targets = [
+        "=cmd|'/C calc'!A0",
+        "@SUM(1)",
+        "+1+1",
+        "\x1b]0;x\x07\x00\u202e",
+        "-0.5 kg",
+    ]
+    write_run(tmp_path, targets=targets)
+    main([str(tmp_path), "--csv", str(tmp_path / "m.csv")])
+    assert not {"\x1b", "\x07", "\x00", "\u202e"} & set(capsys.readouterr().out)
+    rows = list(csv.DictReader((tmp_path / "m.csv").open()))
+    assert [row["target"] for row in rows] == [
+        *("'=cmd|'/C calc'!A0", "'@SUM(1)", "'+1+1", "?]0;x???", "'-0.5 kg")
+    ]
+    assert rows[0]["example"] == str(3 - (1 << 32))  # a number below 0 stays one
+
+
+def test_what_is_not_finite_is_shown(tmp_path):
+    log_visits(write_run(tmp_path))
+    log = (tmp_path / EXAMPLE_ERRORS).read_text().replace("0.45", "nan")
+    (tmp_path / EXAMPLE_ERRORS).write_text(log)
+    reading = read_suspects(tmp_path)
+    reading.slots[0].score, reading.slots[1].score = math.nan, math.inf
+    assert "mean score nan" in "\n".join(summary(reading, 5))
+    text = re.search(r'id="data">(.*?)</script>', page(reading), re.S).group(1)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    data = json.loads(text, parse_constant=refuse)
+    shown = {row[0]: row[data["columns"].index("score")] for row in data["rows"]}
+    assert (shown[0], shown[1]) == ("nan", "inf")
+    assert [row[data["columns"].index("error")] for row in data["rows"]].count(
+        "nan"
+    ) == 4
+    assert sum(data["charts"][0]["heights"]) == 3
 
 
 def test_the_page_holds_its_data_and_nothing_else(tmp_path):

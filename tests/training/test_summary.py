@@ -39,6 +39,11 @@ def said(monkeypatch, caplog):
     return said
 
 
+def test_a_text_of_many_lines_takes_one(said):
+    lines = said("tiny_synth", 'base_model="a\\n  seed b\\e[31m"')
+    assert "seed" not in lines and " of a seed b?[31m, " in lines["model"]
+
+
 def test_of_the_paper_s_setting(said):
     model = small_decoder()
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
