@@ -150,7 +150,7 @@ def test_answers_that_cannot_be_scored(run, tmp_path, capsys):
         (good, [], "is the output of a batch and has no targets"),
         (good[:-2], asked, "2 of 40 prompts have no answer, first custom_id '38'"),
         ([*good[:2], failed], asked, "answers.jsonl:3: the request failed (too long)"),
-        ([*good, good[5]], asked, "answers.jsonl:41: custom_id '5' is answered twice"),
+        ([*good, good[5]], asked, "answers.jsonl:41: custom_id '5' already occurs"),
         ([*good[:2], strange], asked, "answers.jsonl:3: custom_id '900' is not in"),
     ):
         with pytest.raises(SystemExit):

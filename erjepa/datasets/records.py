@@ -15,15 +15,16 @@ Lines count from 1, indices from 0. Text files are read here, not by ``datasets`
 error can name its line, and ``007`` or ``NA`` in a table stays the text that it is.
 """
 
+import codecs
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from erjepa.utils.escape import one_line
 from erjepa.utils.files import require_utf8
-from erjepa.utils.jsonl import read_jsonl
+from erjepa.utils.jsonl import parse_json, read_jsonl
 
 
 class Record(NamedTuple):
@@ -83,17 +84,10 @@ def _read_file(path: Path, name: str) -> list[Record]:
 def _read_json(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """An array of objects; or lines, which go by this ending, too."""
     content = path.read_bytes()
-    require_utf8(content, name)
-    text = content.decode("utf-8-sig")
-    if not text.lstrip().startswith("["):
+    if not content.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         yield from read_jsonl(path, name)
         return
-    try:
-        rows = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{name}:{error.lineno}: not JSON, column {error.colno}: {error.msg}"
-        ) from None
+    rows = parse_json(content, name)
     for i, row in enumerate(rows):
         if not isinstance(row, dict):
             raise ValueError(
@@ -140,9 +134,15 @@ def _read_parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]
     from pyarrow import ArrowException, parquet  # of datasets, which is heavy
 
     try:
-        rows = parquet.read_table(path).to_pylist()
-    except (ArrowException, OSError) as error:
-        raise ValueError(f"{name}: not a parquet file ({error})") from None
+        table = parquet.ParquetFile(path).read()
+        if len(set(table.column_names)) < table.num_columns:
+            raise ValueError(f"columns {table.column_names}, not each once")
+        table.validate(full=True)  # to_pylist does not say where a text is not UTF-8
+        rows = table.to_pylist()
+    except (ArrowException, OSError, ValueError) as error:
+        raise ValueError(
+            f"{name}: not a parquet file of records ({one_line(str(error))})"
+        ) from None
     return ((f"{name}[{i}]", row) for i, row in enumerate(rows))
 
 
@@ -172,14 +172,14 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
                 rows = rows[split]
         else:
             rows = load_dataset(str(folder), split=split)
+        return [Record(f"{folder}[{i}]", row) for i, row in enumerate(rows)]
     except KeyError:
         raise ValueError(f"{folder}: no split {split!r}; it has {list(rows)}") from None
     except Exception as error:  # of whichever library reads it
         raise ValueError(
-            f"{folder} could not be read ({type(error).__name__}: {error}). Expected what "
-            f"save_to_disk wrote, or {split}.jsonl, .json, .csv, .tsv or .parquet."
+            f"{folder} could not be read ({type(error).__name__}: {one_line(str(error))}). "
+            f"Expected what save_to_disk wrote, or {split}.jsonl, .json, .csv, .tsv or .parquet."
         ) from None
-    return [Record(f"{folder}[{i}]", row) for i, row in enumerate(rows)]
 
 
 def _read_hub(name: str, split: str, kwargs: dict[str, Any]) -> list[Record]:
@@ -187,9 +187,9 @@ def _read_hub(name: str, split: str, kwargs: dict[str, Any]) -> list[Record]:
 
     try:
         rows = load_dataset(name, split=split, **kwargs)
+        return [Record(f"{name}[{i}]", row) for i, row in enumerate(rows)]
     except Exception as error:  # of whichever library reads it
         raise _unreadable(name, error) from error
-    return [Record(f"{name}[{i}]", row) for i, row in enumerate(rows)]
 
 
 def _download(url: str) -> Path:
@@ -203,6 +203,6 @@ def _download(url: str) -> Path:
 
 def _unreadable(source: str, error: Exception) -> ConnectionError:
     return ConnectionError(
-        f"{source} could not be read ({type(error).__name__}: {error}). With a copy at "
-        "hand, set the dataset's source to its file or folder."
+        f"{source} could not be read ({type(error).__name__}: {one_line(str(error))}). "
+        "With a copy at hand, set the dataset's source to its file or folder."
     )

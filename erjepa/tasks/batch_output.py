@@ -1,10 +1,58 @@
 """Answers of a serving engine, in OpenAI's batch format, as predictions to score."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+from pydantic import Field
+
+from erjepa.utils.checked import checked
+from erjepa.utils.escape import one_line
 from erjepa.utils.jsonl import read_jsonl
+
+# What counts here of OpenAI's batch output, chat completion and completion objects.
+
+
+@dataclass
+class _Response:
+    body: Any = None
+    status_code: int = 200
+
+
+@dataclass
+class _Line:
+    custom_id: str
+    response: _Response | None
+    error: Any = None
+
+
+@dataclass
+class _Message:
+    content: str | None
+    refusal: str | None = None
+
+
+@dataclass
+class _Choice:
+    message: _Message | None = None  # of a chat
+    text: str | None = None  # of a completion
+    finish_reason: str | None = None
+
+
+@dataclass
+class _Body:
+    choices: Annotated[Sequence[_Choice], Field(min_length=1)]
+
+
+@dataclass
+class _Target:
+    custom_id: str
+    target: str
+
+
+T = TypeVar("T", _Line, _Target)
 
 
 def is_batch_output(path: Path) -> bool:
@@ -13,62 +61,75 @@ def is_batch_output(path: Path) -> bool:
     return {"custom_id", "response"} <= first.keys()
 
 
-def read_batch_output(path: Path, targets: Path) -> list[dict[str, Any]]:
+def read_batch_output(path: Path, targets: Path) -> list[tuple[str, dict[str, Any]]]:
     """Predictions of the answers in a file, in the order of the targets.
 
     Args:
-        path (Path): output of a batch, of chats or of completions. Lines may come in any
-            order.
-        targets (Path): what ``python -m erjepa.prompts`` wrote beside the prompts.
+        path: output of a batch, of chats or of completions. Lines may come in any order.
+        targets: what ``python -m erjepa.prompts`` wrote beside the prompts.
 
     Returns:
-        list[dict[str, Any]]: for each target ``id``, ``prompt``, ``target``, ``output``,
-        whether it ``finished`` by itself, and the task's fields.
+        For each target its place, and ``id``, ``prompt``, ``target``, ``output``, whether it
+        ``finished`` by itself, and the task's fields. Where the model refused to answer, or
+        answered without a text, ``output`` is empty and ``unanswered`` says why.
 
     Raises:
-        ValueError: naming file and line, if a request failed, is answered twice or was
-            never asked, or naming the file, if an answer is missing.
+        ValueError: naming file and line, if a line is not of the format, a request failed, is
+            answered twice or was never asked, or naming the file, if an answer is missing.
     """
-    asked = {}
-    for where, fields in read_jsonl(targets):
-        if not {"custom_id", "target"} <= fields.keys():
-            raise ValueError(
-                f"{where}: expected custom_id and target, as python -m erjepa.prompts "
-                f"writes them; the line has {sorted(fields)}"
-            )
-        asked[fields["custom_id"]] = fields
-    answers: dict[str, dict[str, Any]] = {}
-    for where, line in read_jsonl(path):
-        name = str(line.get("custom_id"))
+    asked = _by_id(targets, _Target)
+    answers = {}
+    for name, (where, _, line) in _by_id(path, _Line).items():
         if name not in asked:
             raise ValueError(f"{where}: custom_id {name!r} is not in {targets}")
-        if name in answers:
-            raise ValueError(f"{where}: custom_id {name!r} is answered twice")
         answers[name] = _answer(line, where)
     if missing := [name for name in asked if name not in answers]:
         raise ValueError(
             f"{path}: {len(missing)} of {len(asked)} prompts have no answer, first "
             f"custom_id {missing[0]!r}; ask them again"
         )
-    return [_prediction(fields, answers[name]) for name, fields in asked.items()]
+    return [
+        (where, _prediction(name, fields) | answers[name])
+        for name, (where, fields, _) in asked.items()
+    ]
 
 
-def _answer(line: Mapping[str, Any], where: str) -> dict[str, Any]:
-    response = line.get("response") or {}
-    status, body = response.get("status_code", 200), response.get("body") or {}
-    choices = body.get("choices")
-    if line.get("error") or status != 200 or not choices:
-        why = line.get("error") or body.get("error") or f"status {status}"
+def _by_id(path: Path, kind: type[T]) -> dict[str, tuple[str, dict[str, Any], T]]:
+    """The lines of a file by their ``custom_id``: place, fields, and what they say typed."""
+    found: dict[str, tuple[str, dict[str, Any], T]] = {}
+    for where, fields in read_jsonl(path):
+        line = checked(kind, fields, where)
+        if line.custom_id in found:
+            first, *_ = found[line.custom_id]
+            raise ValueError(
+                f"{where}: custom_id {line.custom_id!r} already occurs at {first}"
+            )
+        found[line.custom_id] = where, fields, line
+    return found
+
+
+def _answer(line: _Line, where: str) -> dict[str, Any]:
+    response = line.response or _Response()
+    body = response.body if isinstance(response.body, dict) else {}
+    why = line.error or body.get("error")
+    if why or response.status_code != 200:
+        why = one_line(str(why or f"status {response.status_code}"))
         raise ValueError(f"{where}: the request failed ({why}); ask it again")
-    choice = choices[0]
-    text = choice["message"]["content"] if "message" in choice else choice.get("text")
-    finished = choice.get("finish_reason") != "length"
-    return {"output": text or "", "finished": finished}
+    choice = checked(_Body, response.body, f"{where}: response.body").choices[0]
+    text, refusal = choice.text, None
+    if choice.message is not None:
+        text, refusal = choice.message.content, choice.message.refusal
+    elif text is None:
+        raise ValueError(f"{where}: response.body: choices[0] has no message or text")
+    answer: dict[str, Any] = {"finished": choice.finish_reason != "length"}
+    if refusal or text is None:
+        why = f"refused: {refusal}" if refusal else "no content"
+        return {"output": "", **answer, "unanswered": why}
+    return {"output": text, **answer}
 
 
-def _prediction(asked: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
-    name = asked["custom_id"]
-    fields = {
-        k: v for k, v in asked.items() if k not in ("custom_id", "prompt_token_ids")
-    }
-    return {"id": int(name) if name.isdecimal() else name, **fields, **answer}
+def _prediction(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    is_number = re.fullmatch("0|[1-9][0-9]{0,17}", name)
+    left_out = ("custom_id", "prompt_token_ids")
+    scored = {k: v for k, v in fields.items() if k not in left_out}
+    return {"id": int(name) if is_number else name, **scored}

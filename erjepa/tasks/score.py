@@ -33,8 +33,7 @@ def load_task(name: str, databases: str | Path | None = None) -> Task:
     """A task by name, or by its path.
 
     Args:
-        name (str): such as ``gsm8k``; or the dotted path of a :class:`Task`, or of a function
-            that makes one of ``databases``.
+        name (str): such as ``gsm8k``; or the dotted path of a :class:`Task`.
         databases (str | Path | None): folder of databases, for a task that has them, as
             ``spider`` does.
 
@@ -45,16 +44,15 @@ def load_task(name: str, databases: str | Path | None = None) -> Task:
         ValueError: if there is no such task, or it has no databases.
     """
     task = _find(name)
-    if callable(task):
-        task = task(None if databases is None else Path(databases))
-    elif databases is not None:
-        raise ValueError(f"databases={databases}: {name} has none; leave the key out")
     if not isinstance(task, Task):
         raise ValueError(
-            f"task={name} is a {type(task).__name__}; expected an erjepa.tasks.Task, or a "
-            "function that makes one of the folder of databases"
+            f"task={name} is a {type(task).__name__}; expected an erjepa.tasks.Task"
         )
-    return task
+    if databases is None:
+        return task
+    if task.with_databases is None:
+        raise ValueError(f"databases={databases}: {name} has none; leave the key out")
+    return task.with_databases(Path(databases))
 
 
 def _find(name: str) -> Any:
@@ -122,13 +120,15 @@ def score_predictions(
 
     Returns:
         tuple[list[dict[str, Any]], dict[str, Any]]: the predictions with ``extracted`` and
-        their verdicts; and the summary, with ``task`` and ``accuracy``, and ``by_origin`` where
-        predictions have an ``origin``.
+        their verdicts; and the summary, with ``task`` and ``accuracy``, ``by_origin`` where
+        predictions have an ``origin``, and the number of those ``unanswered``, if there are any.
     """
     verdicts = task.score(predictions)
     summary = {"task": task.name, **summarize(predictions, verdicts, task.primary)}
     if parts := by_origin(predictions, verdicts, task.primary):
         summary["by_origin"] = parts
+    if unanswered := sum("unanswered" in prediction for prediction in predictions):
+        summary["unanswered"] = unanswered
     scored = [
         {**prediction, "extracted": task.extract(prediction["output"]), **verdict}
         for prediction, verdict in zip(predictions, verdicts, strict=True)
@@ -173,8 +173,7 @@ def _lines(path: Path, targets: Path | None) -> Iterable[tuple[str, dict[str, An
         )
     if targets is None:
         return read_jsonl(path)
-    found = read_batch_output(path, targets)
-    return [(f"{targets}: pair {prediction['id']}", prediction) for prediction in found]
+    return read_batch_output(path, targets)
 
 
 def _require_texts(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 # One prediction: "target" and "output" texts, and what the task needs besides ("db_id").
@@ -28,6 +29,7 @@ class Task:
             those besides target and output.
         problem (Callable[[str], str | None]): why a target is none that answers can be
             scored by; ``None`` where it is one.
+        with_databases: the same task on a folder of databases; ``None``: it has none.
     """
 
     name: str
@@ -36,3 +38,4 @@ class Task:
     score: Callable[[Sequence[Prediction]], list[Verdicts]]
     fields: tuple[str, ...] = ("target", "output")
     problem: Callable[[str], str | None] = _no_problem
+    with_databases: "Callable[[Path], Task] | None" = None

@@ -15,6 +15,8 @@ _adapter: Callable[[Any], TypeAdapter] = cache(TypeAdapter)
 def checked(kind: type[T], value: Any, where: str) -> T:
     """A value of JSON or YAML as a typed one; the text ``"5"`` is not a number.
 
+    Halves of surrogate pairs, which UTF-8 does not have, become ``?``.
+
     Args:
         kind: a dataclass, or any other type that pydantic checks. Unknown fields of a
             dataclass are ignored.
@@ -26,7 +28,8 @@ def checked(kind: type[T], value: Any, where: str) -> T:
     """
     try:
         # As JSON, since only there does strict validation make dataclasses of mappings.
-        return _adapter(kind).validate_json(json.dumps(value), strict=True)
+        text = json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
+        return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         field = "".join(

@@ -1,6 +1,7 @@
 """JSON lines."""
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,18 +42,13 @@ def jsonl_of(
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        where = f"{name}:{number}"
-        if growing and not line.endswith(b"\n") and not _is_json(line):
-            return
-        require_utf8(line, name, number)
         try:
-            fields = json.loads(line.decode("utf-8-sig").rstrip())
-        except json.JSONDecodeError as error:
-            raise ValueError(
-                f"{where}: not JSON ({error.msg}, column {error.colno})"
-            ) from None
-        except RecursionError:
-            raise ValueError(f"{where}: JSON that is nested too deeply") from None
+            fields = parse_json(line, name, number)
+        except ValueError:
+            if growing and not line.endswith(b"\n"):
+                return
+            raise
+        where = f"{name}:{number}"
         if not isinstance(fields, dict):
             raise ValueError(
                 f"{where}: expected a JSON object, got {type(fields).__name__}"
@@ -60,12 +56,33 @@ def jsonl_of(
         yield where, fields
 
 
-def _is_json(line: bytes) -> bool:
+def parse_json(content: bytes, name: str, line: int | None = None) -> Any:
+    """What the JSON of a file, or of a line of it, holds.
+
+    Args:
+        content: in UTF-8.
+        name: of the file.
+        line: number of the line; ``None``: ``content`` is the whole file.
+
+    Raises:
+        ValueError: naming the place, if it is not JSON, or is more than Python reads.
+    """
+    where, first = (name, 1) if line is None else (f"{name}:{line}", line)
+    require_utf8(content, name, first)
     try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
+        return json.loads(content.decode("utf-8-sig").rstrip())
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{name}:{first + error.lineno - 1}: not JSON ({error.msg}, "
+            f"column {error.colno})"
+        ) from None
+    except RecursionError:
+        raise ValueError(f"{where}: JSON that is nested too deeply") from None
+    except ValueError:  # the only other one
+        raise ValueError(
+            f"{where}: a number of more than {sys.get_int_max_str_digits()} digits; "
+            "write it as a text"
+        ) from None
 
 
 def to_jsonl(rows: Iterable[Mapping[str, Any]]) -> str:

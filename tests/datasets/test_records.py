@@ -89,6 +89,17 @@ def test_folders(tmp_path):
         load_records(str(tmp_path / "empty"))
 
 
+TEXTS = pyarrow.array(["x", "y"])
+NOT_UTF8 = pyarrow.Array.from_buffers(
+    *(pyarrow.string(), 2),
+    [
+        None,
+        pyarrow.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0])),
+        pyarrow.py_buffer(b"a\xff"),
+    ],
+)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "error"),
     [
@@ -100,7 +111,7 @@ def test_folders(tmp_path):
         ),
         ("a.jsonl", b'{}\n{"a": "caf\xe9"}\n', "a.jsonl:2: not UTF-8 .* column 11"),
         ("a.jsonl", b"\n", "a.jsonl: no records"),
-        ("a.json", b'[{"a": "1"},\n {"b" 1}]', "a.json:2: not JSON, column 7"),
+        ("a.json", b'[{"a": "1"},\n {"b" 1}]', r"a.json:2: not JSON .* column 7"),
         ("a.json", b'[{"a": "1"},\n {"\xe9"}]', r"a.json:2: not UTF-8 .* column 4"),
         ("a.json", b'[{"a": "1"}, 7]', r"a.json\[1\]: expected a JSON object, got int"),
         ("a.json", b'{"data":\n[]}', "a.json:1: not JSON"),
@@ -110,6 +121,17 @@ def test_folders(tmp_path):
         ("a.csv", b"a,b\n1,caf\xe9\n", "a.csv:2: not UTF-8 .* column 6.*iconv"),
         ("a.csv", b"a,a\n1,2\n", "a.csv:1: the first line names the columns"),
         ("a.csv", b"a,b\n", "a.csv: no records"),
+        *(
+            (name, before + value + b"}" * (name == "a.jsonl"), error)
+            for name, before, place in (
+                ("a.jsonl", b'{"a": 1}\n{"a": ', "a.jsonl:2: "),
+                ("a.json", b'[{"a": "1"}, ', "a.json: "),
+            )
+            for value, error in (
+                (b"9" * 5000, f"{place}a number of more than 4300 digits"),
+                (b"[" * 10**5, f"{place}JSON that is nested too deeply"),
+            )
+        ),
         ("a.parquet", b"PAR1", "a.parquet: not a parquet file"),
         ("a.xlsx", b"PK", "a.xlsx: expected a file .jsonl, .ndjson, .json, .csv"),
     ],
@@ -119,6 +141,26 @@ def test_bad_files(tmp_path, name, content, error):
     with pytest.raises(ValueError, match=error) as raised:
         load_records(str(tmp_path / name))
     assert str(raised.value).startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "error"),
+    [
+        ({"a": NOT_UTF8}, "Column 0: .* Invalid UTF8 sequence at string index 1"),
+        ({"a": TEXTS, " a": TEXTS}, "columns .'a', 'a'., not each once"),
+        (
+            {"s": pyarrow.StructArray.from_arrays([TEXTS, TEXTS], ["a", "a"])},
+            "duplicate field names",
+        ),
+    ],
+)
+def test_bad_columns_of_parquet(tmp_path, arrays, error):
+    names = [name.strip() for name in arrays]
+    table = pyarrow.Table.from_arrays(list(arrays.values()), names)
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=f"a.parquet: not a .*{error}") as raised:
+        load_records(str(tmp_path / "a.parquet"))
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["absent.csv", "absent.parquet", "absent.json"])

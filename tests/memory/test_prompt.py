@@ -95,7 +95,12 @@ def test_a_prompt_needs_whole_blocks_on_cuda(earlier, monkeypatch):
         prompt_embedding(earlier, "a prompt")
 
 
-def test_texts_are_those_of_the_manifest_or_of_the_tokens(earlier, tmp_path):
+def test_texts_are_those_of_the_manifest_or_of_the_tokens(earlier, tmp_path, capsys):
+    def refused(run):
+        with pytest.raises(SystemExit):
+            main([str(run)])
+        return capsys.readouterr().err
+
     run = shutil.copytree(earlier, tmp_path / "run")
     texts = run / "epoch_0" / "memory" / "texts.jsonl"
     written = texts.read_text()
@@ -103,17 +108,13 @@ def test_texts_are_those_of_the_manifest_or_of_the_tokens(earlier, tmp_path):
     target = json.dumps(json.loads(lines[3])["target"])
     lines[3] = lines[3].replace(target, '"another"')
     texts.write_text("".join(lines))
-    with pytest.raises(SystemExit, match="texts.jsonl (has .* bytes|is damaged)"):
-        main([str(run)])
+    assert re.search("texts.jsonl (has .* bytes|is damaged)", refused(run))
     (run / "epoch_0" / "manifest.json").unlink()
-    with pytest.raises(SystemExit, match="texts.jsonl:4: not the texts of slot 3; del"):
-        main([str(run)])
+    assert re.search("texts.jsonl:4: not the texts of slot 3; del", refused(run))
     texts.write_text("".join(lines[1:]))
-    with pytest.raises(SystemExit, match=r"has \d+ lines for \d+ slots; delete it"):
-        main([str(run)])
+    assert re.search(r"has \d+ lines for \d+ slots; delete it", refused(run))
     texts.write_text('{"source": 1}\n' + "".join(lines[1:]))
-    with pytest.raises(SystemExit, match="texts.jsonl:1: source: input should be a"):
-        main([str(run)])
+    assert re.search("texts.jsonl:1: source: input should be a", refused(run))
     texts.write_text(written)
     shown = read_slots(open_memory(run))
     texts.unlink()
@@ -123,5 +124,4 @@ def test_texts_are_those_of_the_manifest_or_of_the_tokens(earlier, tmp_path):
     ]
     about = run / "epoch_0" / "memory" / "memory.json"
     about.write_text(re.sub('"tokenizer": "..', '"tokenizer": "xx', about.read_text()))
-    with pytest.raises(SystemExit, match="holds tokens of another tokenizer than"):
-        main([str(run)])
+    assert re.search("holds tokens of another tokenizer than", refused(run))

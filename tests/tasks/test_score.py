@@ -118,10 +118,12 @@ def test_spider_gets_its_databases_and_needs_their_names(tmp_path, monkeypatch, 
             return [{"right": True}] * len(predictions)
 
         fields = ("target", "output", "db_id")
-        return Task("spider", "right", str.upper, score, fields)
+        return Task(
+            *("spider", "right", str.upper, score, fields), with_databases=spider_task
+        )
 
     module = types.ModuleType("erjepa.tasks.spider.scorer")
-    module.TASK = spider_task
+    module.TASK = spider_task(None)
     monkeypatch.setitem(sys.modules, "erjepa.tasks.spider.scorer", module)
     file = write(tmp_path / "out.jsonl", GOOD)
     fails(["spider", file], "out.jsonl:1: no field 'db_id'", capsys)
@@ -137,16 +139,20 @@ def score_shouting(predictions):
 
 
 SHOUTING = Task("shouting", "loud", str.strip, score_shouting)
+OF_A_FOLDER = dataclasses.replace(
+    SHOUTING, with_databases=lambda d: dataclasses.replace(SHOUTING, name=f"of {d}")
+)
+CALLED = []
 
 
-def shouting_of(databases):
-    return dataclasses.replace(SHOUTING, name=f"shouting of {databases}")
+def call(databases):
+    CALLED.append(databases)
 
 
 def test_a_task_of_the_users_own(tmp_path, capsys):
     assert load_task(f"{__name__}.SHOUTING") is SHOUTING
-    assert load_task(f"{__name__}.shouting_of", "d").name == "shouting of d"
-    assert load_task(f"{__name__}.shouting_of").name == "shouting of None"
+    assert load_task(f"{__name__}.OF_A_FOLDER", "d").name == "of d"
+    assert load_task(f"{__name__}.OF_A_FOLDER") is OF_A_FOLDER
     file = write(tmp_path / "out.jsonl", {"target": "ab", "output": "AB"}, GOOD)
     main([f"{__name__}.SHOUTING", file])
     summary = json.loads(capsys.readouterr().out)
@@ -155,6 +161,7 @@ def test_a_task_of_the_users_own(tmp_path, capsys):
         ("no_such_module.TASK", "cannot be imported .No module named"),
         (f"{__name__}.WHISPERING", "cannot be imported .*no attribute"),
         (f"{__name__}.GOOD", "is a dict; expected an erjepa.tasks.Task"),
+        (f"{__name__}.call", "is a function; expected an erjepa.tasks.Task"),
         (".TASK", "expected one of exact_match, .* or the dotted path"),
         ("", "expected one of exact_match"),
     ):
@@ -162,6 +169,7 @@ def test_a_task_of_the_users_own(tmp_path, capsys):
     fails(
         [f"{__name__}.SHOUTING", file, "--databases", "d"], "SHOUTING has none", capsys
     )
+    assert not CALLED
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ def test_values_become_typed():
     )
     assert read == Score("a", 1.0, [2])
     assert isinstance(read.share, float)
+    assert checked(str, "half \ud83d of one", "f:1") == "half ? of one"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ Faults of LLM-JEPA's scorer, which hands the output to the ``sqlite3`` program:
 """
 
 import logging
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -47,6 +48,7 @@ from pathlib import Path
 
 from erjepa.tasks.spider.sql_sandbox import Limits, Result, SqlSandbox
 from erjepa.tasks.task import Prediction, Task, Verdicts
+from erjepa.utils.escape import one_line
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +134,7 @@ def spider_task(
         extract=extract,
         score=score,
         fields=("target", "output", "db_id"),
+        with_databases=spider_task,
     )
 
 
@@ -171,7 +174,9 @@ def _score(
             verdict["execution"] = same_rows(result, gold, ordered=is_ordered(target))
             verdict["llm_jepa"] = _llm_jepa(prediction["output"], result, gold)
     for why, count in without.items():
-        log.warning(f"{why}: {count} of {len(predictions)} predictions are undecided")
+        log.warning(
+            f"{one_line(why, 500)}: {count} of {len(predictions)} predictions are undecided"
+        )
     return verdicts
 
 
@@ -183,7 +188,8 @@ def _find(databases: Path | None, db_id: str) -> Path | str:
     if Path(db_id).name != db_id or db_id in ("", ".."):
         return f"db_id={db_id!r} is no name of a database"
     path = databases / db_id / f"{db_id}.sqlite"
-    return path if path.is_file() else f"{path} is absent"
+    # Unlike Path.is_file, it takes a name that is too long for one that is absent.
+    return path if os.path.isfile(path) else f"{path} is absent"
 
 
 def _canonical(sql: str) -> str:
@@ -227,4 +233,4 @@ def _printed_float(value: float) -> str:
     return (mantissa if "." in mantissa else f"{mantissa}.0") + exponent + power
 
 
-TASK = spider_task
+TASK = spider_task(None)
