@@ -1,7 +1,6 @@
 """The one place that reads a memory file: who starts from one, resumes, or looks at it."""
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -30,6 +29,7 @@ from erjepa.replay import EpisodicReplay
 from erjepa.replay.retention import ORIGIN_BITS
 from erjepa.utils.checked import checked
 from erjepa.utils.files import open_regular
+from erjepa.utils.jsonl import parse_json
 
 T = TypeVar("T")
 _SEGMENTS = len(Pair._fields) - 1
@@ -422,10 +422,7 @@ def _other(path: Path) -> str:
 
 
 def _read_about(file: BufferedReader, path: Path) -> About:
-    try:
-        about = json.loads(file.read())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read ({error})") from None
+    about = parse_json(file.read(), str(path))
     file.seek(0)
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise ValueError(

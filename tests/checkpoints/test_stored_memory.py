@@ -79,8 +79,8 @@ HARMS = {
     "fifo of about": (fifo("memory.json"), "memory.json is not a regular file"),
     "fifo of texts": (fifo("texts.jsonl"), "texts.jsonl is not a regular file"),
     # memory.json.
-    "cut json": (bytes_of("memory.json", lambda b: b[:-9]), "memory.json cannot be"),
-    "deep json": (bytes_of("memory.json", lambda b: b"[" * 10**5), "cannot be read"),
+    "cut json": (bytes_of("memory.json", lambda b: b[:-9]), "memory.json:.* not JSON"),
+    "deep json": (bytes_of("memory.json", lambda b: b"[" * 10**5), "nested too deeply"),
     "list": (bytes_of("memory.json", lambda b: b"[]"), "does not describe a memory"),
     "format": (about(format="zip"), "does not describe a memory"),
     "version": (about(version=2), "has version 2 of the format, and version 1 is"),
