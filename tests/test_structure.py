@@ -39,6 +39,10 @@ MAY_IMPORT = {
     "bundle": {"configs", "datasets", "utils"},
     # Run as commands.
     "demo": {"training_curve", "utils"},
+    "doctor": {
+        *("checkpoints", "configs", "datasets", "objective", "packing", "replay"),
+        *("training", "utils"),
+    },
     "generate": {"checkpoints", "configs", "evaluation", "training", "utils"},
     "prompts": {"configs", "datasets", "utils"},
     "stats": {"datasets", "packing", "configs", "utils"},

@@ -50,7 +50,8 @@ class CheckpointSizes(NamedTuple):
         """
         inference = self.weights + self.adapter
         kept = (epochs + (2 if keep_best else 0)) * inference
-        return kept + self.state * ((keep_last_n or 0) + 1) + num_budgets * self.adapter
+        states = self.state * ((keep_last_n or 0) + 1)
+        return kept + states + num_budgets * self.adapter + _BESIDE
 
 
 def checkpoint_sizes(

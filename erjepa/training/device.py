@@ -108,12 +108,17 @@ def attention_of(cfg: DictConfig, device: torch.device) -> Attention:
         if device.type == "cuda":
             utils.log_rank_zero(log, f"attention=auto takes a dense mask: {obstacle}.")
         return "dense"
-    if cfg.row_length is None or cfg.row_length % BLOCK:
+    require_whole_blocks(cfg.row_length)
+    return "flex"
+
+
+def require_whole_blocks(row_length: int | None) -> None:
+    """Raise a ValueError unless rows are whole blocks of FlexAttention."""
+    if row_length is None or row_length % BLOCK:
         raise ValueError(
-            f"row_length={cfg.row_length}: FlexAttention needs a multiple of {BLOCK}, its "
+            f"row_length={row_length}: FlexAttention needs a multiple of {BLOCK}, its "
             "block. Or set attention=dense"
         )
-    return "flex"
 
 
 def flex_obstacle(device: torch.device) -> str | None:

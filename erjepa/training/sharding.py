@@ -23,6 +23,31 @@ from torchao.dtypes.nf4tensor import NF4Tensor, to_nf4
 from torchtune import training
 
 
+def is_sharded(model: nn.Module, dtype: torch.dtype, *, cpu_offload: bool) -> bool:
+    """Whether :func:`shard` shards ``model``: on several ranks, or where FSDP2 is to cast all
+    of its parameters or to keep them on the CPU.
+    """
+    held = {p.dtype for p in model.parameters()}
+    return dist.get_world_size() > 1 or cpu_offload or dtype not in held
+
+
+def modules_to_shard(
+    model: nn.Module, layer_names: Sequence[str] = ()
+) -> list[nn.Module]:
+    """Modules whose parameters FSDP2 gathers together: each transformer layer, the named
+    modules, and last the root, which takes what is left.
+
+    Args:
+        model: whole or sharded.
+        layer_names: further modules to shard on their own.
+    """
+    return [
+        module
+        for name, module in reversed(list(model.named_modules()))
+        if not name or training.get_shard_conditions(name, module, layer_names)
+    ]
+
+
 def shard(
     model: nn.Module,
     device: torch.device,
@@ -52,7 +77,7 @@ def shard(
     """
     held = {p.dtype for p in model.parameters()}
     trained = {p.dtype for p in model.parameters() if p.requires_grad}
-    if dist.get_world_size() == 1 and not cpu_offload and dtype in held:
+    if not is_sharded(model, dtype, cpu_offload=cpu_offload):
         return
     precision = MixedPrecisionPolicy()
     if trained != {dtype}:
@@ -65,16 +90,14 @@ def shard(
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=trained.pop())
     # Without a mesh, FSDP2 takes the GPUs of a machine that has any, whatever the run's device.
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for name, module in reversed(list(model.named_modules())):
-        # The root, whose name is empty, comes last and takes what is left.
-        if not name or training.get_shard_conditions(name, module, layer_names):
-            fully_shard(
-                module,
-                mesh=mesh,
-                reshard_after_forward=reshard_after_forward,
-                mp_policy=precision,
-                offload_policy=CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),
-            )
+    for module in modules_to_shard(model, layer_names):
+        fully_shard(
+            module,
+            mesh=mesh,
+            reshard_after_forward=reshard_after_forward,
+            mp_policy=precision,
+            offload_policy=CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),
+        )
 
 
 def load_weights(

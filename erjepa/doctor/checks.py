@@ -1,0 +1,490 @@
+"""The checks of a run, in the order in which it would find out, by the run's own functions."""
+
+import os
+import shutil
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from itertools import count, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from omegaconf import DictConfig, OmegaConf
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torchtune import config, training
+
+from erjepa.checkpoints.space import checkpoint_sizes, readable, require_space
+from erjepa.configs import require_files
+from erjepa.datasets import Pair, build_dataset
+from erjepa.doctor.memory import memory_parts
+from erjepa.objective import JEPALoss, PackedDecoder, StepFlops
+from erjepa.packing import Attention, PackedBatch, PairCollator
+from erjepa.replay import ReplaySettings
+from erjepa.training.data import (
+    RunViews,
+    pair_collators,
+    run_views,
+    training_pairs,
+)
+from erjepa.training.device import (
+    attention_of,
+    flex_obstacle,
+    memory_of,
+    require_whole_blocks,
+    run_device,
+)
+from erjepa.training.model import build_model
+from erjepa.training.saving import require_fresh_output
+from erjepa.training.trained import Trained
+
+GIB = 2**30
+USED = 0.9  # of a GPU's memory; the rest is for its context, NCCL and the allocator
+# Operations a second in a step of bfloat16, by device: "utilisation" of the benchmarks.
+MEASURED = {"cpu": 169.5e9}
+_STEPS = 8  # of which rows and operations are shown
+_NCCL, _WORKER = 1 << 30, 64 << 20  # bytes of shared memory; about
+_REMEDIES = {
+    "weights": "set model.quantize_base=True or fsdp_cpu_offload=True, or start more ranks",
+    "gathered weights": "set fsdp_reshard_after_forward=True or model.quantize_base=True",
+    "gradients": "train adapters, or fewer of them by a smaller model.lora_rank",
+    "optimizer": "set a smaller model.lora_rank or fsdp_cpu_offload=True, or start more ranks",
+    "averaged weights": "set ema_decay=null",
+    "activations": "set enable_activation_checkpointing=True, or a smaller batch_size and more "
+    "gradient_accumulation_steps",
+    "logits": "set a smaller batch_size and more gradient_accumulation_steps",
+    "replay memory": "set a smaller replay.capacity",
+}
+
+T = TypeVar("T")
+
+
+class Report:
+    """Prints a line for each check.
+
+    Attributes:
+        has_faults: whether there is something to fix.
+    """
+
+    has_faults = False
+
+    def check(
+        self, name: str, function: Callable[[], T], say: Callable[[T], str] = str
+    ) -> T | None:
+        """Print what a check finds, or what it raises.
+
+        Args:
+            name: of the check.
+            function: what the run would call, with errors that a user is to read.
+            say: makes a line of what it returns.
+
+        Returns:
+            What ``function`` returned; ``None`` if it raised.
+        """
+        try:
+            value = function()
+            self._print("ok", name, say(value))
+        except Exception as error:  # noqa: BLE001  there the run would end
+            self.has_faults = True
+            self._print("fix", name, str(error) or type(error).__name__)
+            return None
+        return value
+
+    @staticmethod
+    def _print(verdict: str, name: str, text: str) -> None:
+        print(f"{verdict:<4} {name}: {' '.join(text.split())}", flush=True)
+
+
+def examine(
+    cfg: DictConfig, report: Report, *, ranks: int, gpu_memory: int | None = None
+) -> None:
+    """Check a run, from the versions of torch to the memory of a step.
+
+    Args:
+        cfg: config of the run.
+        report: prints what is found.
+        ranks: of the run.
+        gpu_memory: bytes of each GPU, if they are not this machine's.
+    """
+    check = report.check
+    with rank_of(ranks):
+        check("versions", _versions)
+        found = check("device", lambda: _device(cfg, gpu_memory), Device.line)
+        device = found or Device(torch.device("cuda"), "GPU", None, False)
+        attention, _ = check(
+            "attention",
+            lambda: _attention(cfg, device),
+            lambda found: f"{found[0]}: {found[1]}",
+        ) or ("dense", "")
+        check("ranks", lambda: _ranks(cfg, device, ranks))
+        check("shared memory", lambda: _shared_memory(cfg, device, ranks))
+        has_files = check("files", lambda: _files(cfg))
+        tokenizer = None
+        if has_files:
+            tokenizer = check(
+                "tokenizer",
+                lambda: config.instantiate(cfg.tokenizer),
+                lambda made: type(made).__name__,
+            )
+        run = check(
+            "model",
+            lambda: ModelOfRun.of(cfg, device.device, attention),
+            ModelOfRun.line,
+        )
+        if run is None:
+            return
+        rows = None
+        if tokenizer is not None:
+            rows = check("pairs", lambda: rows_of_data(cfg, run, tokenizer), Rows.line)
+        if rows is None:
+            rows = check("rows", lambda: longest_rows(cfg, run), Rows.line)
+        check("disk", lambda: _disk(cfg, run))
+        if rows is not None:
+            check("step", lambda: _step(cfg, run, rows, device, ranks))
+            check("memory", lambda: _memory(cfg, run, rows, device))
+
+
+@contextmanager
+def rank_of(ranks: int) -> Iterator[None]:
+    """Be one rank of so many, whose collectives do nothing, on the last of their devices."""
+    last = {"LOCAL_RANK": str(ranks - 1), "LOCAL_WORLD_SIZE": str(ranks)}
+    with patch.dict(os.environ, last):
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+
+# -------------------------------------------------------------------- the machine
+
+
+class Device(NamedTuple):
+    """What a rank trains on.
+
+    Args:
+        device: of the run.
+        name: of the GPU, or ``cpu``.
+        memory: bytes for a rank; ``None`` if the device is not there.
+        is_here: whether it is this machine's.
+    """
+
+    device: torch.device
+    name: str
+    memory: int | None
+    is_here: bool = True
+
+    def line(self) -> str:
+        """Name and memory."""
+        return f"{self.name}, {(self.memory or 0) / GIB:.1f} GiB for each rank"
+
+
+def _versions() -> str:
+    names = ("torch", "torchtune", "torchao")
+    cuda = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+    return f"{', '.join(f'{name} {version(name)}' for name in names)}; built for {cuda}"
+
+
+def _device(cfg: DictConfig, gpu_memory: int | None) -> Device:
+    if gpu_memory is not None:
+        device = Device(torch.device("cuda"), "pretended GPU", gpu_memory, False)
+    else:
+        found = run_device(cfg)
+        is_gpu = found.type == "cuda"
+        name = torch.cuda.get_device_name(found) if is_gpu else found.type
+        device = Device(found, name, memory_of(found))
+    return device
+
+
+def _attention(cfg: DictConfig, device: Device) -> tuple[Attention, str]:
+    """How the run attends, and why."""
+    if device.is_here:
+        attention = attention_of(cfg, device.device)
+        if attention == "dense" and cfg.attention != "dense":
+            return attention, f"{flex_obstacle(device.device)}"
+        return attention, f"attention={cfg.attention}"
+    if cfg.attention == "dense":
+        return "dense", "attention=dense"
+    require_whole_blocks(cfg.row_length)
+    return "flex", "where a GPU and a C compiler are"
+
+
+def _ranks(cfg: DictConfig, device: Device, ranks: int) -> str:
+    needs_nccl = device.device.type == "cuda" and ranks > 1 and device.is_here
+    if needs_nccl and not dist.is_nccl_available():
+        raise RuntimeError(
+            "several GPUs need NCCL, which this build of torch lacks: install one for CUDA"
+        )
+    batch_size, accumulated = cfg.batch_size, cfg.gradient_accumulation_steps
+    return (
+        f"{ranks}; a step has {batch_size * accumulated * ranks} pairs, {batch_size} x "
+        f"{accumulated} accumulated x {ranks}"
+    )
+
+
+def _shared_memory(cfg: DictConfig, device: Device, ranks: int) -> str:
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        return "this system has no /dev/shm"
+    needed = ranks * _WORKER if cfg.num_workers else 0
+    if device.device.type == "cuda" and ranks > 1:
+        needed += _NCCL
+    free = shutil.disk_usage(folder).free
+    if free < needed and device.is_here:
+        raise RuntimeError(
+            f"/dev/shm has {readable(free)} free, {ranks} ranks need about "
+            f"{readable(needed)}: start the container with --shm-size=2g or --ipc=host"
+        )
+    return f"{readable(free)} free, about {readable(needed)} needed"
+
+
+# ----------------------------------------------------------- files, model, pairs
+
+
+def _files(cfg: DictConfig) -> str:
+    require_files(cfg)
+    with TemporaryDirectory() as scratch:
+        config.instantiate(cfg.checkpointer, output_dir=f"{scratch}/unused")
+    return f"base model in {cfg.checkpointer.checkpoint_dir}"
+
+
+class ModelOfRun(NamedTuple):
+    """The model of a run, on the meta device, with what decides the rows that it reads.
+
+    Args:
+        decoder: with what is trained set.
+        trained: what of it is trained.
+        loss_fn: the objective.
+        replay: what is replayed.
+        views: layouts of the pairs.
+        device: of the run.
+        attention: ``flex`` or ``dense``.
+    """
+
+    decoder: PackedDecoder
+    trained: Trained
+    loss_fn: JEPALoss
+    replay: ReplaySettings
+    views: RunViews
+    device: torch.device
+    attention: Attention
+
+    @classmethod
+    def of(
+        cls, cfg: DictConfig, device: torch.device, attention: Attention
+    ) -> "ModelOfRun":
+        """The model of a config.
+
+        Args:
+            cfg: config of the run.
+            device: of the run.
+            attention: ``flex`` or ``dense``.
+        """
+        loss_fn = config.instantiate(cfg.loss)
+        replay = ReplaySettings(**OmegaConf.to_container(cfg.replay, resolve=True))
+        views = run_views(cfg, loss_fn.jepa_weight, replay)
+        if views.new == "none":
+            replay = replace(replay, address="none")
+        decoder, trained = build_model(
+            cfg,
+            dtype=_dtype(cfg.dtype),
+            trainable_dtype=_dtype(cfg.trainable_dtype or cfg.dtype),
+            device=device,
+            num_predictor_tokens=views.num_predictor_tokens,
+            attention=attention,
+        )
+        return cls(decoder, trained, loss_fn, replay, views, device, attention)
+
+    def line(self) -> str:
+        """Numbers of parameters."""
+        sizes = [(p.numel(), p.requires_grad) for p in self.decoder.parameters()]
+        trained = sum(size for size, is_trained in sizes if is_trained)
+        return f"{sum(size for size, _ in sizes):,} parameters, {trained:,} trained"
+
+    def collator(self, cfg: DictConfig, tokenizer: Any) -> PairCollator:
+        """What packs new pairs."""
+        new, _ = pair_collators(
+            cfg,
+            tokenizer,
+            views=self.views,
+            vocab_size=self.decoder.decoder.tok_embeddings.num_embeddings,
+            trim=self.attention == "dense",
+        )
+        return new
+
+
+def _dtype(name: str) -> torch.dtype:
+    return training.get_dtype(name, device=torch.device("cpu"))
+
+
+class Rows(NamedTuple):
+    """Micro-batches of a rank.
+
+    Args:
+        pairs: what they are of.
+        largest: micro-batch of the longest pairs.
+        steps: micro-batches of the first steps.
+    """
+
+    pairs: str
+    largest: PackedBatch
+    steps: list[list[PackedBatch]]
+
+    def line(self) -> str:
+        """Pairs, and shapes of rows, the most frequent first."""
+        shapes = Counter(tuple(b.tokens.shape) for step in self.steps for b in step)
+        shown = ", ".join(f"{n} x {length}" for (n, length), _ in shapes.most_common())
+        most = " x ".join(map(str, self.largest.tokens.shape))
+        return f"{self.pairs}; rows x tokens of a micro-batch: {shown}, at most {most}"
+
+
+def rows_of_data(cfg: DictConfig, run: ModelOfRun, tokenizer: Any) -> Rows:
+    """Rows of the pairs that a run trains on.
+
+    Args:
+        cfg: config of the run.
+        run: its model.
+        tokenizer: of the model.
+    """
+    cfg = OmegaConf.merge(cfg, {"num_workers": 0, "seed": cfg.seed or 0})
+    collator = run.collator(cfg, tokenizer)
+    found = training_pairs(
+        cfg,
+        build_dataset(cfg.dataset, tokenizer),
+        collator,
+        num_positions=run.decoder.decoder.max_seq_len,
+        jepa_every=run.loss_fn.jepa_every,
+        pin_memory=False,
+    )
+    pairs: Any = found.loader.dataset
+    lengths = [collator.length(pairs[i]) for i in range(len(pairs))]
+    longest = sorted(range(len(pairs)), key=lengths.__getitem__)[-_per_rank(cfg) :]
+    said = (
+        f"{len(pairs):,} to train on, {len(found.held_out):,} to validate on, of at most "
+        f"{max(lengths)} tokens (max_seq_len={cfg.max_seq_len})"
+    )
+    largest = _largest(cfg, collator, [pairs[i] for i in longest])
+    return Rows(said, largest, list(islice(found.loader, _STEPS)))
+
+
+def longest_rows(cfg: DictConfig, run: ModelOfRun) -> Rows:
+    """Rows of pairs that are not there: of ``max_seq_len`` tokens, which they do not share,
+    and with as many in the target as in the source.
+
+    Args:
+        cfg: config of the run.
+        run: its model.
+    """
+    k = run.views.num_predictor_tokens
+    names = cfg.predictor_tokens or [f"reserved {i}" for i in range(k)]
+    special_tokens = {name: i for i, name in enumerate(names)}
+    collator = run.collator(
+        cfg, SimpleNamespace(pad_id=0, special_tokens=special_tokens)
+    )
+    tokens = count()
+
+    def pair(length: int) -> Pair:
+        source, target = (array("i", islice(tokens, length)) for _ in range(2))
+        return Pair(0, source, array("i"), target, source, target)
+
+    # Spans need a few tokens.
+    half = 7 + bisect_right(
+        range(8, cfg.max_seq_len),
+        cfg.max_seq_len,
+        key=lambda length: collator.length(pair(length)),
+    )
+    pairs = [pair(half)._replace(example_id=i) for i in range(_per_rank(cfg))]
+    largest = _largest(cfg, collator, pairs)
+    said = f"counted for pairs of max_seq_len={cfg.max_seq_len} tokens, half of them target"
+    return Rows(said, largest, [collator.split(pairs, cfg.gradient_accumulation_steps)])
+
+
+def _per_rank(cfg: DictConfig) -> int:
+    return cfg.batch_size * cfg.gradient_accumulation_steps
+
+
+def _largest(cfg: DictConfig, collator: PairCollator, pairs: list[Pair]) -> PackedBatch:
+    batches = collator.split(pairs, cfg.gradient_accumulation_steps)
+    return max(batches, key=lambda b: (b.tokens.numel(), b.num_projected))
+
+
+# --------------------------------------------------------------- disk, time, memory
+
+
+def _disk(cfg: DictConfig, run: ModelOfRun) -> str:
+    folder = Path(cfg.output_dir)
+    budgets = cfg.checkpoint_at_flops or []
+    require_fresh_output(
+        folder, resume=bool(cfg.resume_from_checkpoint), flops_budgets=budgets
+    )
+    has_adapters, decoder = run.trained.has_adapters, run.decoder.decoder
+    base = [
+        weight.detach().to(_dtype(cfg.dtype)) if not has_adapters else weight
+        for name, weight in decoder.named_parameters()
+        if not (has_adapters and name in run.trained.names)
+    ]
+    sizes = checkpoint_sizes(
+        base,
+        [p for p in run.decoder.parameters() if p.requires_grad],
+        has_adapters=has_adapters,
+        adapter_only=cfg.save_adapter_weights_only,
+        averaged=cfg.ema_decay is not None,
+    )
+    whole_run = sizes.run(
+        epochs=cfg.epochs,
+        keep_last_n=cfg.keep_last_n,
+        keep_best=cfg.keep_best,
+        num_budgets=len(budgets),
+    )
+    existing = next(
+        path for path in (folder, *folder.absolute().parents) if path.exists()
+    )
+    if warning := require_space(existing, sizes, whole_run):
+        raise OSError(warning)
+    return (
+        f"a checkpoint takes about {readable(sizes.whole)}, those of the run "
+        f"{readable(whole_run)}; {readable(shutil.disk_usage(existing).free)} are free"
+    )
+
+
+def _step(
+    cfg: DictConfig, run: ModelOfRun, rows: Rows, device: Device, ranks: int
+) -> str:
+    count_flops = StepFlops(run.decoder.decoder)
+    counted = sum(map(count_flops, (b for step in rows.steps for b in step)))
+    flops = ranks * counted / len(rows.steps)
+    pairs = "new pairs"
+    if run.replay.weight and run.replay.share is None:
+        flops, pairs = 2 * flops, "as many new and replayed pairs"
+    rate = MEASURED.get(device.name) if cfg.dtype == "bf16" else None
+    time = "time not measured on this device"
+    if rate:
+        time = f"about {flops / rate / ranks:.2g} s at {rate / 1e9:.0f} GFLOP/s a rank"
+    return f"{flops:.2g} FLOPs, of {pairs}; {time}"
+
+
+def _memory(cfg: DictConfig, run: ModelOfRun, rows: Rows, device: Device) -> str:
+    parts = memory_parts(
+        cfg, run.decoder, run.loss_fn, rows.largest, run.replay, run.device
+    )
+    total = sum(parts.values())
+    shown = ", ".join(f"{name} {n / GIB:.1f}" for name, n in parts.items() if n)
+    text = f"{total / GIB:.1f} GiB for each rank ({shown})"
+    if device.memory is None:
+        return text
+    usable = USED * device.memory
+    if total > usable:
+        largest = max(parts, key=parts.__getitem__)
+        raise MemoryError(
+            f"a step takes {text}, and {usable / GIB:.1f} of {device.memory / GIB:.1f} GiB "
+            f"can be used: {_REMEDIES[largest]}; see docs/several_gpus.md"
+        )
+    return f"{text} of {usable / GIB:.1f} that can be used"

@@ -1,0 +1,320 @@
+"""Memory of a training step by part, counted without a GPU and without weights.
+
+Weights, gradients and what the optimizer keeps are those of the run's own model on the meta
+device, sharded as the run shards it. A forward and a backward pass then run there too, on
+tensors without data, while the bytes that are alive are added up.
+
+Not counted: the CUDA context, buffers of NCCL, what the allocator cannot use, and workspaces
+inside of kernels. ``compile=True`` counts as without, which is more.
+"""
+
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass,
+)
+from torch.utils._pytree import tree_leaves
+from torchtune import config, modules, training
+
+from erjepa.objective import JEPALoss, PackedDecoder
+from erjepa.packing import PackedBatch
+from erjepa.replay import ReplaySettings, memory_bytes
+from erjepa.training.sharding import is_sharded, modules_to_shard
+
+_FEW = 3  # layers that are run; the others are like them
+
+
+def memory_parts(
+    cfg: DictConfig,
+    model: PackedDecoder,
+    loss_fn: JEPALoss,
+    batch: PackedBatch,
+    replay: ReplaySettings,
+    device: torch.device,
+) -> dict[str, int]:
+    """Bytes that a step takes on the device of a rank, by part.
+
+    Args:
+        cfg: config of the run.
+        model: from ``build_model``; it is used up.
+        loss_fn: the objective.
+        batch: the largest micro-batch.
+        replay: of the run.
+        device: of the run; a GPU need not be there.
+
+    Returns:
+        Name to bytes, the sum of which is the most that is allocated at a time:
+        ``weights`` of this rank; ``gathered weights`` of all ranks, while layers run;
+        ``gradients``; ``optimizer``; ``averaged weights``; ``activations``, and ``logits``:
+        what more is alive where they are, at the positions of labels; ``replay memory``.
+    """
+    replays = replay.weight != 0 and replay.share is None  # in a pass of its own
+    activations, logits = activation_bytes(cfg, model, loss_fn, batch, device)
+    weights, groups = list(model.parameters()), _groups(cfg, model)
+    trained = [p for p in weights if p.requires_grad]
+    rotary = sum(buffer.nbytes for buffer in model.buffers())
+    averages = 0 if cfg.ema_decay is None else sum(_rows(p).numel() for p in trained)
+    parts = {
+        "weights": sum(map(_own_bytes, weights)) + rotary,
+        "gathered weights": _gathered(cfg, groups),
+        "gradients": _gradients(cfg, trained, groups, replays=replays),
+        "optimizer": optimizer_bytes(cfg.optimizer, [_rows(p) for p in trained]),
+        "averaged weights": 4 * averages,
+        "activations": activations,
+        "logits": logits,
+        "replay memory": 0,
+    }
+    if cfg.fsdp_cpu_offload:
+        parts |= dict.fromkeys(("weights", "optimizer", "averaged weights"), 0)
+    if replay.weight:
+        embed_dim = model.decoder.tok_embeddings.embedding_dim
+        slot, projection = memory_bytes(replay, embed_dim)
+        parts["replay memory"] = replay.capacity * slot + projection
+    return parts
+
+
+def optimizer_bytes(optimizer: DictConfig, trained: Iterable[Tensor]) -> int:
+    """What an optimizer keeps of parameters after a step.
+
+    Args:
+        optimizer: section of the config.
+        trained: what a rank has of them, on the meta device.
+    """
+    settings = OmegaConf.to_container(optimizer, resolve=True)
+    if "fused" in settings:
+        settings["fused"] = False  # which is for a device
+    parameters = [nn.Parameter(tensor) for tensor in trained]
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    made = config.instantiate(OmegaConf.create(settings), parameters)
+    made.step()
+    states = [state.values() for state in made.state.values()]
+    kept = [value for values in states for value in values]
+    return sum(value.nbytes for value in kept if isinstance(value, Tensor))
+
+
+# ---------------------------------------------------------------------- weights
+
+
+def _rows(parameter: Tensor) -> Tensor:
+    """What the first rank holds of a parameter: FSDP2 deals out its rows."""
+    rows = -(-len(parameter) // dist.get_world_size())
+    return torch.empty_like(parameter[:rows], device="meta")
+
+
+def _own_bytes(parameter: Tensor) -> int:
+    if is_traceable_wrapper_subclass(parameter):
+        return -(-_bytes(parameter) // dist.get_world_size())
+    return _rows(parameter).nbytes
+
+
+def _bytes(tensor: Tensor) -> int:
+    """Of a tensor that may be quantized."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return tensor.nbytes
+    names, _ = tensor.__tensor_flatten__()
+    return sum(getattr(tensor, name).nbytes for name in names)
+
+
+def _groups(cfg: DictConfig, model: nn.Module) -> list[list[nn.Parameter]]:
+    """Parameters that FSDP2 gathers together, the root's last; none without FSDP2."""
+    if not is_sharded(model, _dtype(cfg), cpu_offload=cfg.fsdp_cpu_offload):
+        return []
+    names = [f"decoder.{name}" for name in cfg.custom_sharded_layers or []]
+    groups, taken = [], set[nn.Parameter]()
+    for module in modules_to_shard(model, names):
+        groups.append([p for p in module.parameters() if p not in taken])
+        taken.update(groups[-1])
+    return groups
+
+
+def _gathered(cfg: DictConfig, groups: list[list[nn.Parameter]]) -> int:
+    """Whole parameters: all of them, or the root's and two layers'; and the buffer of one."""
+
+    def whole(parameter: nn.Parameter) -> int:
+        if is_traceable_wrapper_subclass(parameter):
+            return _bytes(parameter)
+        return parameter.numel() * _dtype(cfg).itemsize
+
+    if not groups:
+        return 0
+    *layers, root = [sum(map(whole, group)) for group in groups]
+    largest = max(layers, default=0)
+    if cfg.fsdp_reshard_after_forward:
+        return root + 3 * largest
+    return root + sum(layers) + largest
+
+
+def _gradients(
+    cfg: DictConfig,
+    trained: list[nn.Parameter],
+    groups: list[list[nn.Parameter]],
+    *,
+    replays: bool,
+) -> int:
+    """A rank's own; with FSDP2 whole ones, where several backward passes add to them."""
+    if not groups:
+        return sum(p.nbytes for p in trained)
+    whole = [sum(p.nbytes for p in group if p.requires_grad) for group in groups]
+    if replays or cfg.gradient_accumulation_steps > 1:
+        return sum(whole)
+    return sum(map(_own_bytes, trained)) + 2 * max(whole)  # and the buffer of a sum
+
+
+def _dtype(cfg: DictConfig) -> torch.dtype:
+    return training.get_dtype(cfg.dtype, device=torch.device("cpu"))
+
+
+# ------------------------------------------------------------------ activations
+
+
+def activation_bytes(
+    cfg: DictConfig,
+    model: PackedDecoder,
+    loss_fn: JEPALoss,
+    batch: PackedBatch,
+    device: torch.device,
+) -> tuple[int, int]:
+    """Most bytes alive in a pass, weights and their gradients left out: without logits, and
+    what these add.
+    """
+    _build_caches(model)
+    if device.type == "cuda":
+        _as_on_cuda(model)
+    if cfg.enable_activation_checkpointing:
+        training.set_activation_checkpointing(
+            model, auto_wrap_policy={modules.TransformerSelfAttentionLayer}
+        )
+    without_labels = replace(
+        batch,
+        label_pos=batch.label_pos[:1],
+        labels=batch.labels[:1],
+        label_logit=batch.label_logit[:1],
+        label_pair=batch.label_pair[:1],
+    )
+    as_gathered = _dtype(cfg) if _groups(cfg, model) else None
+    with _computing(model, as_gathered):
+        peaks = [
+            _peak(model, loss_fn, part, offloads=cfg.enable_activation_offloading)
+            for part in (without_labels, batch)
+        ]
+    return peaks[0], peaks[1] - peaks[0]
+
+
+def _peak(
+    model: PackedDecoder, loss_fn: JEPALoss, batch: PackedBatch, *, offloads: bool
+) -> int:
+    """Most bytes alive in a forward and backward pass, from those of a few layers."""
+    layers = model.decoder.layers
+    batch = batch.to(torch.device("meta"))
+
+    def run(count: int) -> int:
+        model.decoder.layers = layers[:count]
+        known = [*model.parameters(), *model.buffers()]
+        with warnings.catch_warnings(), LiveBytes(known) as live:
+            warnings.simplefilter("ignore")  # of kernels that are not fused
+            output = model(batch)
+            loss, _ = loss_fn(output, batch, batch.num_labels, batch.num_pairs)
+            loss.backward()
+        return live.peak
+
+    try:
+        most = run(min(len(layers), _FEW))
+        if len(layers) > _FEW and not offloads:
+            most += (len(layers) - _FEW) * (most - run(_FEW - 1))
+    finally:
+        model.decoder.layers = layers
+    return most
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of the tensors that are made within and still alive, each storage once.
+
+    Args:
+        known: tensors whose storages do not count.
+
+    Attributes:
+        peak: the most at a time.
+    """
+
+    def __init__(self, known: Iterable[Tensor]) -> None:
+        super().__init__()
+        self._alive = {t.untyped_storage()._cdata for t in known}
+        self._now = self.peak = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operation and count what it makes."""
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor) and not is_traceable_wrapper_subclass(tensor):
+                self._count(tensor.untyped_storage())
+        return made
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage._cdata in self._alive:
+            return
+        size = storage.nbytes()
+        self._alive.add(storage._cdata)
+        self._now += size
+        self.peak = max(self.peak, self._now)
+        weakref.finalize(storage, self._free, storage._cdata, size)
+
+    def _free(self, key: int, size: int) -> None:
+        self._alive.discard(key)
+        self._now -= size
+
+
+@contextmanager
+def _computing(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
+    """Hold what is trained in ``dtype``, and drop gradients as they come."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    held = [p.data for p in trained]
+    hooks = [p.register_post_accumulate_grad_hook(_drop) for p in trained]
+    for p in trained if dtype is not None else []:
+        p.data = p.data.to(dtype)
+    yield
+    for p, data, hook in zip(trained, held, hooks, strict=True):
+        p.data = data
+        hook.remove()
+
+
+def _drop(parameter: Tensor) -> None:
+    parameter.grad = None
+
+
+def _build_caches(model: nn.Module) -> None:
+    """Rotary embeddings, which are computed from numbers, then have none."""
+    for module in model.modules():
+        if build := getattr(module, "rope_init", None):
+            build()
+    model.to("meta")
+
+
+def _as_on_cuda(model: PackedDecoder) -> None:
+    """Keep what fused kernels of a GPU keep: no scores of attention, masks as booleans."""
+    for layer in model.decoder.layers:
+        layer.attn._attention_call = _fused_attention
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.forward = partial(_fused_dropout, module.p)  # type: ignore[method-assign]
+
+
+def _fused_attention(query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tensor:
+    return torch.ops.aten._scaled_dot_product_flash_attention(query, key, value)[0]
+
+
+def _fused_dropout(probability: float, x: Tensor) -> Tensor:
+    return torch.native_dropout(x, probability, True)[0]

@@ -1,0 +1,66 @@
+"""The table of docs/several_gpus.md: ``python -m tests.doctor.table``."""
+
+import torch
+
+from erjepa.doctor.checks import GIB, USED, ModelOfRun, longest_rows, rank_of
+from erjepa.doctor.memory import memory_parts
+from tests.recipes.harness import make_config
+
+MODELS = {
+    "1B": ("llama3_2_1b_synth", "torchtune.models.llama3_2.llama3_2_1b"),
+    "3B": ("llama3_2_3b_synth", "torchtune.models.llama3_2.llama3_2_3b"),
+    "8B": ("llama3_1_8b_synth", "torchtune.models.llama3_1.llama3_1_8b"),
+}
+MACHINES = [(1, 24), (1, 80), (4, 24), (4, 80)]
+KINDS = ("LoRA", "QLoRA", "full")
+
+
+def overrides(model: str, kind: str) -> list[str]:
+    """Of the config of a model, for a kind of training."""
+    return {
+        "LoRA": [],
+        "QLoRA": ["model.quantize_base=True"],
+        "full": [f"model={MODELS[model][1]}"],
+    }[kind]
+
+
+def needed(model: str, kind: str, ranks: int, *, checkpointing: bool) -> float:
+    """GiB of each GPU in a step of 16 pairs."""
+    settings = [
+        *overrides(model, kind),
+        f"gradient_accumulation_steps={4 // ranks}",
+        f"enable_activation_checkpointing={checkpointing}",
+    ]
+    with rank_of(ranks):
+        cfg = make_config(settings, MODELS[model][0])
+        run = ModelOfRun.of(cfg, torch.device("cuda"), "flex")
+        batch = longest_rows(cfg, run).largest
+        parts = memory_parts(
+            cfg, run.decoder, run.loss_fn, batch, run.replay, run.device
+        )
+    return sum(parts.values()) / GIB
+
+
+def row(model: str, kind: str) -> str:
+    """A line of the table."""
+    cells = []
+    for ranks in dict.fromkeys(ranks for ranks, _ in MACHINES):
+        plain = needed(model, kind, ranks, checkpointing=False)
+        less = needed(model, kind, ranks, checkpointing=True)
+        for _, size in (machine for machine in MACHINES if machine[0] == ranks):
+            if plain <= USED * size:
+                cells.append(f"{plain:.1f}")
+            elif less <= USED * size:
+                cells.append(f"{less:.1f} *")
+            else:
+                cells.append(f"no: {less:.1f}")
+    return f"| {model} | {kind} | {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    heads = [f"{ranks} × {size} GiB" for ranks, size in MACHINES]
+    print(f"| model | training | {' | '.join(heads)} |")
+    print("| --- | --- |" + " ---: |" * len(heads))
+    for model in MODELS:
+        for kind in KINDS:
+            print(row(model, kind), flush=True)

@@ -1,0 +1,169 @@
+"""Each thing that is wrong has its line, and the other checks go on."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from erjepa.doctor import checks
+from erjepa.doctor.__main__ import main
+from tests.recipes.harness import overrides_for
+
+ROOT = Path(__file__).parents[2]
+NAMES = (
+    "versions device attention ranks shared-memory files model tokenizer pairs disk step memory"
+).split()
+
+
+@pytest.fixture
+def doctor(capsys):
+    """Runs it, and returns the exit code and the lines by name of their check."""
+
+    def run(*arguments):
+        code = main([*map(str, arguments)])
+        lines = capsys.readouterr().out.splitlines()
+        found = {}
+        for line in lines:
+            verdict, _, rest = line.partition(" ")
+            name, _, text = rest.strip().partition(": ")
+            found[name.replace(" ", "-")] = (verdict, text)
+        assert len(found) == len(lines)
+        return code, found
+
+    return run
+
+
+@pytest.fixture
+def small(base, data, tmp_path):
+    """Arguments of a small run on the CPU that works."""
+
+    def arguments(**overrides):
+        return [
+            "--config",
+            "llama3_2_1b_synth",
+            *overrides_for(base, data, tmp_path / "out", **overrides),
+        ]
+
+    return arguments
+
+
+def faults(found):
+    return [name for name, (verdict, _) in found.items() if verdict == "fix"]
+
+
+def test_a_run_that_works(doctor, small):
+    code, found = doctor(*small(), "--nproc_per_node", 2)
+    assert (code, faults(found)) == (0, [])
+    assert set(found) == set(NAMES)
+    assert found["ranks"][1] == "2; a step has 8 pairs, 4 x 1 accumulated x 2"
+    assert "time not measured" in found["step"][1]
+
+
+def too_little_disk(monkeypatch):
+    usage = SimpleNamespace(free=100 << 10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+
+
+def no_gpu_memory(monkeypatch):
+    monkeypatch.setattr(checks, "memory_of", lambda device: 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "patch", "check", "said"),
+    [
+        (
+            {"tokenizer__path": "/nowhere/tokenizer.model"},
+            None,
+            "files",
+            "tune download meta-",
+        ),
+        (
+            {"checkpointer__checkpoint_files": "[other.safetensors]"},
+            None,
+            "files",
+            "other",
+        ),
+        ({"max_seq_len": 16}, None, "pairs", "do not fit max_seq_len=16; the longest"),
+        ({"dataset__source": "/nowhere.jsonl"}, None, "pairs", "/nowhere.jsonl"),
+        ({"attention": "flex"}, None, "attention", "FlexAttention needs CUDA"),
+        (
+            {"device": "cuda", "row_length": 2048},
+            None,
+            "device",
+            "finds no CUDA device",
+        ),
+        ({}, too_little_disk, "disk", "a checkpoint takes about"),
+        ({}, no_gpu_memory, "memory", "a step takes"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_wrong_has_one_line(
+    doctor, small, monkeypatch, overrides, patch, check, said
+):
+    if patch is not None:
+        patch(monkeypatch)
+    code, found = doctor(*small(**overrides))
+    assert code == 2
+    assert faults(found) == [check]
+    assert said in found[check][1]
+    assert found["memory"][0] == "ok" or check == "memory"
+
+
+def test_an_earlier_run_in_the_folder(doctor, small, tmp_path):
+    (tmp_path / "out" / "epoch_0").mkdir(parents=True)
+    (tmp_path / "out" / "epoch_0" / "progress.json").write_text("{}")
+    code, found = doctor(*small())
+    assert (code, faults(found)) == (2, ["disk"])
+    assert "of an earlier run" in found["disk"][1]
+
+
+def test_a_gpu_without_a_compiler_takes_a_dense_mask(monkeypatch):
+    said = "Triton needs a C compiler; install gcc, or name one in CC"
+    monkeypatch.setattr("erjepa.training.device.flex_obstacle", lambda device: said)
+    monkeypatch.setattr(checks, "flex_obstacle", lambda device: said)
+    device = checks.Device(torch.device("cuda"), "GPU", 80 << 30)
+    cfg = SimpleNamespace(attention="auto")
+    assert checks._attention(cfg, device) == ("dense", said)
+    with pytest.raises(ValueError, match="attention=flex: Triton needs"):
+        checks._attention(SimpleNamespace(attention="flex"), device)
+
+
+def test_shared_memory_and_nccl(monkeypatch):
+    cfg = SimpleNamespace(num_workers=1, batch_size=4, gradient_accumulation_steps=1)
+    gpu = checks.Device(torch.device("cuda"), "GPU", 80 << 30)
+    usage = SimpleNamespace(free=64 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    with pytest.raises(RuntimeError, match="--shm-size=2g"):
+        checks._shared_memory(cfg, gpu, 4)
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: False)
+    with pytest.raises(RuntimeError, match="several GPUs need NCCL"):
+        checks._ranks(cfg, gpu, 4)
+    checks._ranks(cfg, gpu, 1)
+
+
+def test_a_packaged_config_without_its_files(doctor, tmp_path):
+    """One line says how to get them; memory is counted for pairs as long as may be."""
+    code, found = doctor(
+        *("--config", "llama3_2_1b_synth", f"output_dir={tmp_path}"),
+        *("--gpu_memory", 10, "save_adapter_weights_only=True"),
+    )
+    assert code == 2
+    assert faults(found) == ["files", "memory"]
+    assert (
+        "tune download meta-llama/Llama-3.2-1B-Instruct --output" in found["files"][1]
+    )
+    assert found["rows"][1].endswith("1 x 2048, at most 1 x 2048")
+    assert "set enable_activation_checkpointing=True" in found["memory"][1]
+
+
+def test_times_are_those_of_the_benchmarks():
+    results = json.loads((ROOT / "tests/benchmarks/results.json").read_text())[
+        "results"
+    ]
+    rows = {row["name"]: row["value"] for row in results["utilisation"]}
+    for device, rate in checks.MEASURED.items():
+        measured = rows[f"model operations, ER-JEPA, {device}"]
+        assert rate == pytest.approx(1e9 * measured, rel=1e-3)

@@ -1,0 +1,139 @@
+"""Counted bytes of a step = those that a run holds, and what the allocator gives out for a pass."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch.distributed.tensor import DTensor
+from torch.profiler import ProfilerActivity, profile
+from torchtune import modules, training
+
+from erjepa.doctor.checks import ModelOfRun, longest_rows, rank_of
+from erjepa.doctor.memory import activation_bytes, memory_parts
+from erjepa.objective import JEPALoss, PackedDecoder
+from erjepa.packing import PairCollator
+from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
+from tests.recipes.harness import FULL, FULL_BUILDER, make_config, overrides_for, train
+
+LORA = {}
+EVERY_WEIGHT = {"model": FULL_BUILDER, "dtype": "bf16"}
+
+
+def counted(cfg, ranks):
+    with rank_of(ranks):
+        run = ModelOfRun.of(cfg, torch.device("cpu"), "dense")
+        batch = longest_rows(cfg, run).largest
+        return memory_parts(
+            cfg, run.decoder, run.loss_fn, batch, run.replay, run.device
+        )
+
+
+def held(recipe):
+    """Bytes on this rank after a step, and of its gradients before the ranks add them up."""
+
+    def local(tensor):
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+    model, memory = recipe._model, recipe._memory.replay.memory
+    weights = [*model.parameters(), *model.buffers()]
+    kept = [t for state in recipe._optimizer.state.values() for t in state.values()]
+    table = memory.address_table
+    slots = [memory._example_ids, memory._scores, memory._replay_counts]
+    slots += [t for t in vars(table).values() if isinstance(t, torch.Tensor)]
+    batches = next(iter(recipe._pairs.loader))
+    totals = recipe._passes.totals(batches)
+    recipe._passes.forward_backward(batches, totals, last=False)
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    for module in model.modules():
+        if state := getattr(module, "_get_fsdp_state", None):
+            group = state()._fsdp_param_group
+            for parameter in group.fsdp_params if group else []:
+                unsharded = parameter.unsharded_accumulated_grad
+                if unsharded is None and parameter._unsharded_param.grad is not None:
+                    unsharded = parameter._unsharded_param.grad
+                gradients += [] if unsharded is None else [unsharded]
+    return {
+        "weights": sum(local(t).nbytes for t in weights),
+        "gradients": sum(local(t).nbytes for t in gradients),
+        "optimizer": sum(local(t).nbytes for t in kept),
+        "replay memory": sum(t.nbytes for t in slots) + 8 * memory.capacity,
+    }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "ranks"), [(LORA, 1), (LORA, 2), (EVERY_WEIGHT, 2)], ids=str
+)
+def test_a_run_holds_what_is_counted(base, data, tmp_path, overrides, ranks):
+    name = FULL if "model" in overrides else "llama3_2_1b_synth"
+    settings = overrides_for(
+        base,
+        data,
+        tmp_path,
+        batch_size=2,
+        stop__steps=1,
+        replay__capacity=50,
+        **overrides,
+    )
+    cfg = make_config(settings, name)
+    measured = train(cfg, ranks, held)[0]
+    parts = counted(cfg, ranks)
+    assert {name: parts[name] for name in measured} == measured
+
+
+@contextmanager
+def allocations():
+    """Changes of the allocated bytes, in order, after the context."""
+    changes = []
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        yield changes
+    for event in profiler.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            changes.append((event.start_ns(), event.nbytes()))
+
+
+def peak(changes):
+    now = most = 0
+    for _, change in sorted(changes):
+        now += change
+        most = max(most, now)
+    return most
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("views", ["shared", "none"])
+def test_a_pass_allocates_what_is_counted(views, checkpointing):
+    """Five layers of which three are counted; the profiler's bytes are the allocator's."""
+    collator = PairCollator(views=views, predictor_ids=PREDICTOR_IDS, trim=True)
+    batch = collator(random_pairs(40))
+
+    def model():
+        decoder = small_decoder(num_layers=5, embed_dim=64, lora_dropout=0.1)
+        return PackedDecoder(decoder, num_predictor_tokens=2)
+
+    cfg = OmegaConf.create(
+        {
+            "dtype": "fp32",
+            "enable_activation_checkpointing": checkpointing,
+            "enable_activation_offloading": False,
+            "fsdp_cpu_offload": False,
+        }
+    )
+    real = model()
+    torch.nn.init.normal_(real.predictor)
+    if checkpointing:
+        training.set_activation_checkpointing(
+            real, auto_wrap_policy={modules.TransformerSelfAttentionLayer}
+        )
+    for parameter in real.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(
+                lambda p: setattr(p, "grad", None)
+            )
+    with allocations() as changes:
+        loss, _ = JEPALoss()(real(batch), batch, batch.num_labels, batch.num_pairs)
+        loss.backward()
+    with rank_of(1):
+        found = activation_bytes(cfg, model(), JEPALoss(), batch, torch.device("cpu"))
+    assert sum(found) == pytest.approx(peak(changes), rel=0.05)
+    assert all(size >= 0 for size in found)
