@@ -10,11 +10,12 @@ from torch import Tensor
 
 from erjepa.replay.addresses import top_k_descending
 from erjepa.replay.retention import (
+    BY_ORIGIN,
     ORIGIN_BITS,
     Retention,
-    balanced,
     origins,
     priorities,
+    surprise,
 )
 
 
@@ -77,6 +78,12 @@ class SlotGroups:
     def weakest(self, groups: Collection[int]) -> int:
         """The slot of the lowest priority in ``groups``, ties to the lowest slot."""
         return min(self._weakest_entry(group) for group in groups)[1]
+
+    def priority(self, slot: int) -> float:
+        """Of a slot."""
+        if slot in self._written:
+            return self._written[slot][1]
+        return self._priorities[slot].item()
 
     def at(self, place: int, groups: Collection[int]) -> int | None:
         """The slot at that place among all of ``groups`` in ascending order, if there is one."""
@@ -164,11 +171,13 @@ def place_writes(
     """
     ids, size = example_ids.tolist(), len(stored_ids)
     groups = None
-    if retain is balanced:
+    if retain in BY_ORIGIN:
         groups = origins(stored_ids)
     elif seen_before:  # some may be inherited
         groups = origins(stored_ids).clamp(-1, 0)
-    slots = SlotGroups(priorities(stored_scores, stored_counts), groups, len(ids))
+    is_counted = retain is not surprise
+    strength = priorities(stored_scores, stored_counts) if is_counted else stored_scores
+    slots = SlotGroups(strength, groups, len(ids))
     slot_of: dict[int, int] = {}
     count_of: dict[int, int] = {}  # of slots that had an example of the batch before it
     if on_revisit != "append":
@@ -181,7 +190,7 @@ def place_writes(
     writer: dict[int, int] = {}
     replaced: dict[int, None] = {}
     for row, example in enumerate(ids):
-        group = example >> ORIGIN_BITS if retain is balanced else 0
+        group = example >> ORIGIN_BITS if retain in BY_ORIGIN else 0
         slot = slot_of.get(example)
         if slot is not None and on_revisit == "keep":
             continue
@@ -195,7 +204,12 @@ def place_writes(
                     candidates = [g for g in candidates if g >= 0]
                     offered -= seen_before
                 slot = retain(
-                    slots, group, candidates, seen=offered, generator=generator
+                    slots,
+                    group,
+                    new_scores[row].item(),
+                    candidates,
+                    seen=offered,
+                    generator=generator,
                 )
                 if slot is None:
                     continue
@@ -206,6 +220,8 @@ def place_writes(
             if on_revisit != "append":
                 slot_of[example], example_in[slot] = slot, example
         writer[slot] = row
-        priority = priorities(new_scores[row], torch.tensor(count_of[slot]))
+        priority = new_scores[row]
+        if is_counted:
+            priority = priorities(priority, torch.tensor(count_of[slot]))
         slots.put(slot, group, priority.item())
     return Placement(writer, list(replaced), size, seen)

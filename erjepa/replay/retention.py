@@ -1,13 +1,14 @@
 """Which slot of a full memory makes room for a new pair: the paper's rule (appendix "Shared
-Episodic Memory"), and two others.
+Episodic Memory"), and three others.
 
 Pairs are written one after the other, so a rule sees those of its own step that came before.
 The rules of this file are asked for a batch of writes at a time, see ``placement.py``:
 
-    rule(slots, group, candidates, *, seen, generator) -> int | None
+    rule(slots, group, priority, candidates, *, seen, generator) -> int | None
 
     slots       SlotGroups: the slots of the full memory, in groups
     group       of the pair that is to be written, which has no slot
+    priority    of that pair
     candidates  the groups whose slots may be evicted
     seen        how many pairs have been offered a place among the candidates, this one included
     generator   CPU generator; the only source of randomness
@@ -48,6 +49,7 @@ def origins(example_ids: Tensor) -> Tensor:
 def score(
     slots: "SlotGroups",
     group: int,
+    priority: float,
     candidates: Collection[int],
     *,
     seen: int,
@@ -60,6 +62,7 @@ def score(
 def reservoir(
     slots: "SlotGroups",
     group: int,
+    priority: float,
     candidates: Collection[int],
     *,
     seen: int,
@@ -75,6 +78,7 @@ def reservoir(
 def balanced(
     slots: "SlotGroups",
     group: int,
+    priority: float,
     candidates: Collection[int],
     *,
     seen: int,
@@ -83,8 +87,30 @@ def balanced(
     """The weakest candidate of the origin with the most slots, the new pair counted; of
     equally large origins the one of the lowest number. Within an origin as ``score``.
     """
-    largest = max(candidates, key=lambda g: (slots.sizes[g] + (g == group), -g))
-    return slots.weakest([largest])
+    return slots.weakest([_largest(slots, group, candidates)])
+
+
+def surprise(
+    slots: "SlotGroups",
+    group: int,
+    priority: float,
+    candidates: Collection[int],
+    *,
+    seen: int,
+    generator: torch.Generator | None,
+) -> int | None:
+    """As ``balanced``, but within an origin the slot of the lowest score, however often it was
+    replayed, is evicted; a new pair that scores no higher is left out. So each origin keeps an
+    equal number of its most surprising pairs (SuRe, arXiv:2511.22367).
+    """
+    largest = _largest(slots, group, candidates)
+    slot = slots.weakest([largest])
+    is_outdone = largest == group and priority <= slots.priority(slot)
+    return None if is_outdone else slot
+
+
+def _largest(slots: "SlotGroups", group: int, candidates: Collection[int]) -> int:
+    return max(candidates, key=lambda g: (slots.sizes[g] + (g == group), -g))
 
 
 def priorities(scores: Tensor, replay_counts: Tensor) -> Tensor:
@@ -112,7 +138,10 @@ RETENTIONS: dict[str, Retention] = {
     "score": score,
     "reservoir": reservoir,
     "balanced": balanced,
+    "surprise": surprise,
 }
+# Rules that tell slots apart by their origin.
+BY_ORIGIN = (balanced, surprise)
 
 
 def resolve_retention(name: str) -> Retention:

@@ -40,7 +40,7 @@ class ReplaySettings:
         capacity (int): slots in the memory, M.
         on_revisit (str): keep, refresh or append, see ``EpisodicMemory``.
         retention (str): which slot of a full memory makes room: score (the paper's rule),
-            reservoir, balanced (over origins), or the dotted path of a function like those
+            reservoir, balanced or surprise (both over origins), or the dotted path of a function like those
             in ``retention.py``.
         reserve (float): share of the slots that inherited pairs keep.
         score (str): what the errors are, for the caller, who computes them: jepa, or lm, the

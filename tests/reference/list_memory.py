@@ -73,10 +73,10 @@ class ListMemory:
                 self.offered += 1
                 if len(self.slots) < self.capacity:
                     self.slots.append(new)
-                elif (slot := self.gives_way(example)) is not None:
+                elif (slot := self.gives_way(example, new["score"])) is not None:
                     self.slots[slot] = new
 
-    def gives_way(self, example):
+    def gives_way(self, example, score):
         everyone = range(len(self.slots))
         inherited = [n for n in everyone if self.slots[n]["example"] < 0]
         offered, candidates = self.offered, list(everyone)
@@ -93,9 +93,14 @@ class ListMemory:
             sizes[owner // 2**32] = sizes.get(owner // 2**32, 0) + 1
         present = sorted({self.slots[n]["example"] // 2**32 for n in candidates})
         largest = max(present, key=lambda origin: (sizes[origin], -origin))
-        return self.weakest(
-            [n for n in candidates if self.slots[n]["example"] // 2**32 == largest]
-        )
+        of_largest = [
+            n for n in candidates if self.slots[n]["example"] // 2**32 == largest
+        ]
+        if self.retention == "balanced":
+            return self.weakest(of_largest)
+        slot = min(of_largest, key=lambda n: (self.slots[n]["score"], n))
+        is_outdone = example // 2**32 == largest and score <= self.slots[slot]["score"]
+        return None if is_outdone else slot
 
     def disown(self, origins):
         for slot in self.slots:

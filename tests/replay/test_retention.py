@@ -63,7 +63,7 @@ def spread(history):
     after=histories,
     capacity=st.integers(1, 6),
     on_revisit=st.sampled_from(["keep", "refresh", "append"]),
-    name=st.sampled_from(["score", "reservoir", "balanced"]),
+    name=st.sampled_from(["score", "reservoir", "balanced", "surprise"]),
     reserve=st.sampled_from([0.0, 0.4, 0.9]),
 )
 def test_retention_equals_brute_force(
