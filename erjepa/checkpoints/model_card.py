@@ -174,10 +174,10 @@ def _scores(summaries: Mapping[str, Mapping[str, Any]]) -> str:
         reading = summary[summary["primary"]]
         low, high = reading["interval"]
         cells = [
-            markdown(name.partition("_on_")[0].removesuffix("_merged")),
+            markdown_code(name.partition("_on_")[0].removesuffix("_merged")),
             markdown(summary.get("weights", "adapter")),
             markdown_code(summary.get("pairs", "")),
-            markdown(summary["primary"]),
+            markdown_code(summary["primary"]),
             f"{summary['accuracy']:.2%}",
             f"{low:.2%} to {high:.2%}",
             str(reading["examples"]),

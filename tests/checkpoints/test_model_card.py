@@ -69,13 +69,13 @@ def test_base_data_keys_and_scores():
     assert "| data | `nl_rx_dataset(subset=turk, split=train)` |" in rest
     assert "| adapter | LoRA, rank 32, alpha 64 |" in rest and "| seed | 37 |" in rest
     assert (
-        "| epoch\\_1 | adapter | `nl_rx_dataset(split=test)` | exact\\_match | 50.00% | "
+        "| `epoch_1` | adapter | `nl_rx_dataset(split=test)` | `exact_match` | 50.00% | "
         "36.60% to 63.40% | 50 |\n"
-        "| epoch\\_1 | merged | `nl_rx_dataset(split=test)` | exact\\_match | 49.00% |"
+        "| `epoch_1` | merged | `nl_rx_dataset(split=test)` | `exact_match` | 49.00% |"
         in rest
     )
     assert (
-        "| epoch\\_1 | adapter | `paired_dataset(source=x.jsonl)` | exact\\_match |"
+        "| `epoch_1` | adapter | `paired_dataset(source=x.jsonl)` | `exact_match` |"
         in rest
     )
     assert (
@@ -138,6 +138,6 @@ def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):
     write_model_card(tmp_path)
     after = (checkpoint / "README.md").read_text()
     assert (
-        "| epoch\\_0 | adapter | `nl_rx_dataset(split=test)` | exact\\_match |" in after
+        "| `epoch_0` | adapter | `nl_rx_dataset(split=test)` | `exact_match` |" in after
         and "Not scored" not in after
     )

@@ -210,7 +210,7 @@ def test_they_are_scored_beside_the_last(tmp_path):
     assert evaluate(given)["weights"] == "averaged adapter"
     assert predictions(alone, "epoch_0_step_3_ema") == averaged
     card = (path / "README.md").read_text()
-    assert "| epoch_0_step_3_ema | averaged adapter |" in card
+    assert "| `epoch_0_step_3_ema` | averaged adapter |" in card
 
     (tmp_path / "other").mkdir()
     absent = ["checkpoint=ema", f"checkpoint_dir={tmp_path / 'other'}"]

@@ -340,7 +340,7 @@ def test_scores_on_several_datasets_stay(trained, tmp_path):
     assert len(predictions(tmp_path, names[1])) == 5
     rows = (tmp_path / "README.md").read_text().splitlines()
     rows = [
-        row.split(" | ")[2] for row in rows if row.startswith("| epoch_0 | adapter")
+        row.split(" | ")[2] for row in rows if row.startswith("| `epoch_0` | adapter")
     ]
     arguments = "split=test, grammar_seed=0"
     assert rows == [
