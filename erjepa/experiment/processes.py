@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from erjepa.training.signals import set_parent_death_signal
+from erjepa.utils.escape import printable
 
 _PATIENCE = 30.0  # seconds for the processes of a killed grid to end
 
@@ -40,7 +42,7 @@ def start(
 
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as output:
-        output.write(f"$ {' '.join(command)}\n")
+        output.write(f"$ {shlex.join(command)}\n")
         output.flush()
         return subprocess.Popen(
             [*tune(), *command[1:]],
@@ -77,4 +79,4 @@ def tail(log: Path, lines: int = 15) -> str:
     text = log.read_text(errors="replace")
     kept = [line.rpartition("\r")[2] for line in text.splitlines() if line.strip()]
     kept = [line for line in kept if not re.match(r"\s*\d*\|?.*\d+%\|", line)]
-    return "\n".join(f"    {line}" for line in kept[-lines:])
+    return printable("\n".join(f"    {line}" for line in kept[-lines:]))
