@@ -98,7 +98,7 @@ def no_gpu_memory(monkeypatch):
         ({}, too_little_disk, "disk", "a checkpoint takes about"),
         ({}, no_gpu_memory, "memory", "a step takes"),
     ],
-    ids=lambda value: str(value)[:40],
+    ids=lambda value: getattr(value, "__name__", None),
 )
 def test_what_is_wrong_has_one_line(
     doctor, small, monkeypatch, overrides, patch, check, said
