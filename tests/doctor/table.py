@@ -1,5 +1,7 @@
 """The table of docs/several_gpus.md: ``python -m tests.doctor.table``."""
 
+import functools
+
 import torch
 
 from erjepa.doctor.checks import GIB, USED, ModelOfRun, longest_rows, rank_of
@@ -24,6 +26,7 @@ def overrides(model: str, kind: str) -> list[str]:
     }[kind]
 
 
+@functools.cache
 def needed(model: str, kind: str, ranks: int, *, checkpointing: bool) -> float:
     """GiB of each GPU in a step of 16 pairs."""
     settings = [
@@ -43,18 +46,17 @@ def needed(model: str, kind: str, ranks: int, *, checkpointing: bool) -> float:
 
 def row(model: str, kind: str) -> str:
     """A line of the table."""
-    cells = []
-    for ranks in dict.fromkeys(ranks for ranks, _ in MACHINES):
-        plain = needed(model, kind, ranks, checkpointing=False)
-        less = needed(model, kind, ranks, checkpointing=True)
-        for _, size in (machine for machine in MACHINES if machine[0] == ranks):
-            if plain <= USED * size:
-                cells.append(f"{plain:.1f}")
-            elif less <= USED * size:
-                cells.append(f"{less:.1f} *")
-            else:
-                cells.append(f"no: {less:.1f}")
+    cells = [cell(model, kind, ranks, USED * size) for ranks, size in MACHINES]
     return f"| {model} | {kind} | {' | '.join(cells)} |"
+
+
+def cell(model: str, kind: str, ranks: int, usable: float) -> str:
+    """What a step takes, with activation checkpointing only where it is needed."""
+    plain = needed(model, kind, ranks, checkpointing=False)
+    if plain <= usable:
+        return f"{plain:.1f}"
+    less = needed(model, kind, ranks, checkpointing=True)
+    return f"{less:.1f} *" if less <= usable else f"no: {less:.1f}"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "several_gpus.md").read_text("utf-8
 
 
 def test_a_line_is_what_is_counted():
-    assert f"\n{row('1B', 'full')}\n" in PAGE
+    assert f"\n{row('1B', 'LoRA')}\n" in PAGE
 
 
 @pytest.mark.slow
