@@ -338,9 +338,9 @@ def load_trained(path: Path, key: str) -> tuple[dict[str, Tensor], Tensor | None
             require_intact(folder, [ADAPTER, f"{PREDICTOR}*"])
             return torch.load(folder / ADAPTER, **_MAPPED), load_predictor(folder)
     raise FileNotFoundError(
-        f"{key}={path} holds no {ADAPTER}. Give the output_dir of a run that trained adapters, "
-        "or one of its checkpoints; to start from whole weights, set "
-        "checkpointer.checkpoint_dir."
+        f"{key}={path} holds no {ADAPTER} and no adapter of PEFT. Give the output_dir of a "
+        "run that trained adapters, one of its checkpoints, or the folder of a PEFT adapter; "
+        "to start from whole weights, set checkpointer.checkpoint_dir."
     )
 
 

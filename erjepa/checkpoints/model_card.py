@@ -4,6 +4,7 @@ torchtune copies the base model's own card into every checkpoint; this one takes
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
+from erjepa.checkpoints.peft_adapter import FOLDER as ADAPTER
 from erjepa.utils.escape import backticks, markdown, markdown_code
 from erjepa.utils.files import EMA, SUMMARY, write_whole
 
@@ -48,11 +50,11 @@ _USE_ADAPTER = """\
 Each folder `epoch_*` holds the merged model, unless only the adapter was saved, and in `adapter/` the adapter:
 
 ```python
-from peft import PeftModel
+from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM
 
 model = AutoModelForCausalLM.from_pretrained("FOLDER")  # merged
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), "FOLDER/adapter")
+model = AutoPeftModelForCausalLM.from_pretrained("FOLDER/adapter")  # on top of the base
 ```"""
 
 _USE_MODEL = """\
@@ -75,9 +77,12 @@ def write_model_card(output_dir: Path) -> None:
     if not config_file.is_file():
         return  # a metric logger of the user's own that keeps no config
     summaries = sorted(output_dir.glob(f"evaluation/*/{SUMMARY}"))
+    cfg = OmegaConf.load(config_file)
     card = model_card(
-        OmegaConf.to_container(OmegaConf.load(config_file)),
+        OmegaConf.to_container(cfg),
         {path.parent.name: json.loads(path.read_text()) for path in summaries},
+        base=base_of(cfg),
+        has_peft=any(output_dir.glob(f"*/{ADAPTER}/")),
     )
     found = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
     checkpoints = {path.parent for path in found}
@@ -86,20 +91,25 @@ def write_model_card(output_dir: Path) -> None:
 
 
 def model_card(
-    config: Mapping[str, Any], summaries: Mapping[str, Mapping[str, Any]]
+    config: Mapping[str, Any],
+    summaries: Mapping[str, Mapping[str, Any]],
+    *,
+    base: str,
+    has_peft: bool,
 ) -> str:
     """The text of the card.
 
     Args:
         config (Mapping[str, Any]): of the training run.
         summaries (Mapping[str, Mapping[str, Any]]): what evaluation wrote, by checkpoint.
+        base: name or folder of the base model.
+        has_peft: whether adapters were also written for PEFT; torchtune does not for Phi-3.
 
     Returns:
         str: Markdown.
     """
     method, objective = method_of(config)
     datasets = datasets_of(config)
-    base = config.get("base_model", config["checkpointer"]["checkpoint_dir"])
     model = config["model"]
     rows = {
         "base": markdown_code(base),
@@ -107,7 +117,8 @@ def model_card(
         "method": markdown(f"{method}: {objective}"),
     }
     if "lora_rank" in model:
-        tags, use = ["torchtune", "lora", "er-jepa"], _USE_ADAPTER
+        tags = ["torchtune", "lora", "er-jepa"]
+        use = _USE_ADAPTER if has_peft else _USE_MODEL
         rank, alpha = model["lora_rank"], model["lora_alpha"]
         rows["adapter"] = markdown(f"LoRA, rank {rank}, alpha {alpha}")
     else:
@@ -127,11 +138,18 @@ def model_card(
         data=markdown(" and ".join(name for name, _ in datasets)),
         method=method,
         table="\n".join(f"| {name} | {cell} |" for name, cell in rows.items()),
-        use=use.format(base=json.dumps(base)),
+        use=use,
         scores=_scores(summaries),
         fence=backticks(keys),
         keys=keys,
     )
+
+
+def base_of(config: Mapping[str, Any]) -> str:
+    """What a run trains from: ``base_model``, if its folder is named so, else the folder."""
+    folder = os.path.abspath(config["checkpointer"]["checkpoint_dir"])
+    name = config["base_model"]
+    return name if Path(name).name == Path(folder).name else folder
 
 
 def datasets_of(config: Mapping[str, Any]) -> list[tuple[str, str]]:

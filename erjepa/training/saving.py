@@ -16,7 +16,8 @@ from torchtune import config, training, utils
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.fingerprint import changed_keys, digest_of_weights
 from erjepa.checkpoints.lock import FolderLock
-from erjepa.checkpoints.model_card import write_model_card
+from erjepa.checkpoints.model_card import base_of, write_model_card
+from erjepa.checkpoints.peft_adapter import is_peft_adapter, load_peft_adapter
 from erjepa.checkpoints.space import (
     checkpoint_sizes,
     free_bytes,
@@ -31,6 +32,7 @@ from erjepa.training.finite import require_finite_weights
 from erjepa.training.progress import RunProgress
 from erjepa.training.signals import resuming_command
 from erjepa.training.trained import Trained
+from erjepa.training.weights import require_same_model
 
 log = utils.get_logger("INFO")
 
@@ -115,7 +117,7 @@ class RunCheckpoints:
         self._averaged = averaged
         self._output_dir = Path(cfg.output_dir)
         self._resume = cfg.resume_from_checkpoint
-        self._init_from = cfg.init_from
+        self._cfg = cfg
         self._flops_budgets = list(cfg.checkpoint_at_flops or [])
         self._lock: FolderLock | None = None
         on_rank_zero(self._claim)
@@ -170,6 +172,11 @@ class RunCheckpoints:
         path = None
         if self._resume:
             path = on_rank_zero(lambda: checkpoint.latest(self._output_dir))
+        start = None if self._resume else self._cfg.init_from
+        resumed, predictor = None, None
+        if start is not None:
+            resumed, predictor = self._load_start(Path(start), model, trained)
+            utils.log_rank_zero(log, f"Starting from the trained weights of {start}.")
         base = self._checkpointer.load_checkpoint()[training.MODEL_KEY]
         self._trained = trained
         self._fingerprint = {**fingerprint, "base model": digest_of_weights(base)}
@@ -180,7 +187,7 @@ class RunCheckpoints:
             adapter_only=self._adapter_only,
             averaged=self._averaged.is_on,
         )
-        resumed, predictor, state, epochs = None, None, None, self._epochs
+        state, epochs = None, self._epochs
         if path is not None:
             resumed, state = checkpoint.load_resumable(path)
             predictor = state["predictor"]
@@ -191,12 +198,31 @@ class RunCheckpoints:
             self._saved_at = state["totals"]["steps"]
             epochs -= state["epoch"]
             utils.log_rank_zero(log, f"Resuming from {path}.")
-        elif self._init_from is not None:
-            start = Path(self._init_from)
-            resumed, predictor = checkpoint.load_trained(start, "init_from")
-            utils.log_rank_zero(log, f"Starting from the trained weights of {start}.")
         on_rank_zero(lambda: self._require_space(epochs))
         return Loaded(base, resumed, predictor, state)
+
+    def _load_start(
+        self, start: Path, model: PackedDecoder, trained: Trained
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Trained weights of ``init_from``, and embeddings of its predictor tokens."""
+        if not trained.has_adapters:
+            raise ValueError(
+                f"init_from={start} starts from an adapter, and the model has none; to start "
+                "from whole weights, set checkpointer.checkpoint_dir"
+            )
+        like = {n: p for n, p in model.decoder.named_parameters() if n in trained.names}
+        predictor = None
+        if is_peft_adapter(start) and not (start / checkpoint.ADAPTER).is_file():
+            weights = load_peft_adapter(
+                start,
+                like,
+                Path(self._cfg.checkpointer.checkpoint_dir),
+                alpha=self._cfg.model.lora_alpha,
+            )
+        else:
+            weights, predictor = checkpoint.load_trained(start, "init_from")
+        require_same_model(like, weights, f"init_from={start}")
+        return weights, predictor
 
     def _require_space(self, epochs: int) -> None:
         run = self._sizes.run(
@@ -422,6 +448,7 @@ class RunCheckpoints:
     def _write_weights(
         self, weights: dict[str, Tensor], epoch: str, adapter_only: bool
     ) -> None:
+        self._checkpointer.repo_id = base_of(self._cfg)  # for PEFT's config
         self._checkpointer.save_checkpoint(
             self._trained.export(weights, adapter_only=adapter_only),
             epoch=epoch,

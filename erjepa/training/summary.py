@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 from torchtune import utils
 
-from erjepa.checkpoints.model_card import CONFIG, datasets_of, method_of
+from erjepa.checkpoints.model_card import CONFIG, base_of, datasets_of, method_of
 from erjepa.training.progress import RunProgress
 from erjepa.utils.escape import one_line
 
@@ -53,7 +53,7 @@ def log_summary(
     is_cuda = device.type == "cuda"
     optimizer = values["optimizer"]
     lines = {
-        "model": f"{builder} of {cfg.base_model}, "
+        "model": f"{builder} of {base_of(values)}, "
         f"{_count(sum(size for size, _ in sizes))} parameters, {cfg.dtype}",
         "trained": f"{kind}: {_count(trained)} parameters, "
         f"{cfg.trainable_dtype or cfg.dtype}",

@@ -67,7 +67,11 @@ class TrainedAdapters:
                     self._cfg.get("apply_lora_to_mlp", False),
                     self._cfg.get("apply_lora_to_output", False),
                 ),
+                "lora_dropout": self._cfg.get("lora_dropout", 0.0),
+                "use_dora": self._cfg.get("use_dora", False),
                 "peft_type": "LORA",
+                "task_type": "CAUSAL_LM",
+                "inference_mode": True,
             },
         }
         if not adapter_only:

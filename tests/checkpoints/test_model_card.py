@@ -1,6 +1,5 @@
 """The model card says what was trained on what, how, and how well it does."""
 
-import ast
 import json
 import re
 
@@ -9,7 +8,8 @@ import yaml
 from omegaconf import OmegaConf
 
 import erjepa.configs
-from erjepa.checkpoints.model_card import model_card, write_model_card
+from erjepa.checkpoints import model_card as module
+from erjepa.checkpoints.model_card import base_of, write_model_card
 
 READING = {"share": 0.5, "right": 25, "examples": 50, "interval": [0.366, 0.634]}
 SUMMARY = {
@@ -19,6 +19,10 @@ SUMMARY = {
     "primary": "exact_match",
     "exact_match": READING,
 }
+
+
+def model_card(cfg, summaries, has_peft=True):
+    return module.model_card(cfg, summaries, base=base_of(cfg), has_peft=has_peft)
 
 
 def config(**changes):
@@ -78,17 +82,14 @@ def test_base_data_keys_and_scores():
         "| `epoch_1` | adapter | `paired_dataset(source=x.jsonl)` | `exact_match` |"
         in rest
     )
-    assert (
-        'from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct"), "FOLDER/adapter")'
-        in rest
-    )
+    assert 'AutoPeftModelForCausalLM.from_pretrained("FOLDER/adapter")' in rest
     keys = rest.partition("```yaml\n")[2].partition("```")[0]
     assert OmegaConf.to_container(OmegaConf.create(keys)) == config(seed=37)
 
 
 def test_texts_of_the_config_stay_in_their_places():
     hostile = "x\n---\ntags: [evil]\n```\n| <script> |\n\n# `Title`"
-    cfg = config(base_model=hostile)
+    cfg = config(base_model=hostile, checkpointer__checkpoint_dir=f"/{hostile}")
     cfg["dataset"] = {"_component_": "a.b|c_dataset", "new_system_prompt": hostile}
     cfg["replay"]["selection"] = "x|y\nz"
     card = model_card(cfg, {"epoch_0": {**SUMMARY, "pairs": hostile}})
@@ -104,12 +105,32 @@ def test_texts_of_the_config_stay_in_their_places():
     lines = before.splitlines()
     assert not {"---", "# `Title`", "| <script> |"} & {*lines}
     assert sum(line.startswith("```") for line in lines) == 2  # one block of Python
-    (code,) = (line for line in lines if "PeftModel.from_pretrained(" in line)
-    assert repr(
-        ast.literal_eval(code.split("from_pretrained(")[2].partition("),")[0])
-    ) == (repr(hostile))
     table = [re.split(r"(?<!\\)\|", line) for line in lines if line.startswith("| ")]
     assert [len(cells) for cells in table] == [4] * 7 + [9] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "base"),
+    [
+        ({}, "HuggingFaceTB/SmolLM2-135M-Instruct"),
+        (
+            {"checkpointer__checkpoint_dir": "/models/SmolLM2-135M-Instruct/"},
+            "HuggingFaceTB/SmolLM2-135M-Instruct",
+        ),
+        ({"checkpointer__checkpoint_dir": "/runs/my: merged"}, "/runs/my: merged"),
+        ({"base_model": "org/another"}, "/tmp/SmolLM2-135M-Instruct"),
+    ],
+)
+def test_the_base_is_the_one_whose_weights_were_loaded(changes, base):
+    card = model_card(config(**changes), {})
+    header = card.removeprefix("---\n").partition("---\n")[0]
+    assert OmegaConf.create(header).base_model == base
+    assert f"| base | `{base}` |" in card
+
+
+def test_no_peft_adapter_is_promised_where_there_is_none():
+    card = model_card(config(), {}, has_peft=False)
+    assert "| adapter | LoRA" in card and "peft" not in card and "adapter/" not in card
 
 
 def test_full_finetuning():

@@ -1,7 +1,11 @@
-"""A run starts from the trained weights of another one."""
+"""A run starts from the trained weights of another one, or from an adapter of PEFT."""
+
+import json
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from erjepa.checkpoints import checkpoint
 from tests.recipes.harness import make_config, overrides_for, train
@@ -56,7 +60,10 @@ def test_a_resumed_run_does_not_start_over(base, data, tmp_path, earlier):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"init_from": "nowhere"}, "init_from=nowhere holds no adapter_model.pt"),
+        (
+            {"init_from": "nowhere"},
+            "init_from=nowhere holds no adapter_model.pt and no adapter of",
+        ),
         ({"model__lora_rank": 8}, "of another shape"),
         ({"num_predictor_tokens": 2}, "has 1 predictor tokens"),
     ],
@@ -77,3 +84,82 @@ def test_a_damaged_adapter_is_refused(base, data, tmp_path, earlier):
     (path / checkpoint.ADAPTER).write_bytes(content)
     with pytest.raises(ValueError, match="adapter_model.pt is damaged"):
         train(config(base, data, tmp_path / "run", init_from=path))
+
+
+def peft_copy(earlier, folder, weights=lambda w: w, **changes):
+    """The adapter that ``earlier`` exported for PEFT, changed."""
+    shutil.copytree(earlier / "epoch_0" / "adapter", folder)
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    path = folder / "adapter_model.safetensors"
+    save_file(weights(load_file(path)), path, metadata={"format": "pt"})
+    return folder
+
+
+def test_a_run_from_a_peft_adapter_is_that_from_the_checkpoint(
+    base, data, tmp_path, earlier
+):
+    """Of the same weights: without views, since PEFT has no predictor tokens."""
+    settings = {"loss__jepa_weight": 0, "replay__weight": 0, "save_every_n_steps": 3}
+    found = []
+    for name, place in (("ours", "epoch_0"), ("peft", "epoch_0/adapter")):
+        cfg = config(base, data, tmp_path / name, init_from=earlier / place, **settings)
+        found += train(cfg, 1, trained_weights)
+    ours, peft = found
+    assert ours.keys() == peft.keys() and len(ours) > 20
+    assert all(torch.equal(ours[name], peft[name]) for name in ours)
+
+
+# Scale of the model: 8 / 4.
+@pytest.mark.parametrize(
+    ("changes", "ratio"),
+    [({"lora_alpha": 2}, 0.25), ({"lora_alpha": 16, "use_rslora": True}, 4.0)],
+)
+def test_another_scale_is_in_b(base, data, tmp_path, earlier, changes, ratio):
+    folder = peft_copy(earlier, tmp_path / "peft", **changes)
+    settings = {"optimizer__lr": 0.0, "stop__steps": 1}
+    (found,) = train(
+        config(base, data, tmp_path / "run", init_from=folder, **settings),
+        1,
+        trained_weights,
+    )
+    expected = torch.load(earlier / "epoch_0" / checkpoint.ADAPTER, weights_only=True)
+    for name, weight in expected.items():
+        assert torch.equal(found[name], weight * (ratio if "lora_b" in name else 1))
+
+
+def without_mlp(weights):
+    return {name: weight for name, weight in weights.items() if "mlp" not in name}
+
+
+def with_bias(weights):
+    return {**weights, "base_model.model.lm_head.bias": torch.zeros(1)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "overrides", "message"),
+    [
+        ({"peft_type": "IA3"}, {}, "adapter_config.json: peft_type: .*'LORA'"),
+        ({"r": None}, {}, "adapter_config.json: r: .*got null"),
+        ({"init_lora_weights": "pissa"}, {}, 'init_lora_weights: .*got "pissa"'),
+        ({"alpha_pattern": {"q_proj": 4}}, {}, "alpha_pattern={'q_proj': 4}: adapters"),
+        (
+            {"weights": without_mlp},
+            {},
+            r"init_from=.*it lacks layers.0.mlp.w1.*12 such",
+        ),
+        ({"weights": with_bias}, {}, "it has base_model.model.lm_head.bias"),
+        ({}, {"model__lora_rank": 8}, r"lora_a.weight is \[4, 32\], not \[8, 32\]"),
+        ({}, {"model__use_dora": True}, "it lacks layers.0.attn.q_proj.magnitude"),
+    ],
+)
+def test_peft_adapters_that_do_not_fit(
+    base, data, tmp_path, earlier, monkeypatch, changes, overrides, message
+):
+    """Said in one line, before the base model's weights are loaded."""
+    folder = peft_copy(earlier, tmp_path / "peft", **changes)
+    load = "torchtune.training.FullModelHFCheckpointer.load_checkpoint"
+    monkeypatch.setattr(load, None)
+    with pytest.raises(ValueError, match=message) as error:
+        train(config(base, data, tmp_path / "run", init_from=folder, **overrides))
+    assert "\n" not in str(error.value)

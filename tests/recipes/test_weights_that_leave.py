@@ -1,12 +1,13 @@
-"""transformers and peft read what a run writes, and compute what it computed.
+"""transformers and peft read what a run writes, and compute what it computed; and back.
 
 Chain: live model = merged checkpoint in transformers = base in transformers + adapter in peft;
+adapter trained on and saved by peft = live model of a run that starts from it;
 greedy text of the merged checkpoint in transformers = greedy text of ours.
 """
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import AutoPeftModelForCausalLM, PeftModel
 from torchtune import config
 from transformers import (
     AutoModelForCausalLM,
@@ -83,24 +84,40 @@ def run(request, base, qwen, data, tmp_path_factory):
     (logits,) = train(
         make_config(overrides), 1, lambda recipe: logits_of(recipe._model.decoder)
     )
-    return folder, output_dir / "epoch_0_step_4", logits
+    return folder, output_dir / "epoch_0_step_4", logits, overrides
 
 
 def test_the_run_moved_the_model(run):
-    base, _, logits = run
+    base, _, logits, _ = run
     assert (logits_of(from_pretrained(base)) - logits).abs().max() > 0.1
 
 
 def test_merged_checkpoint_in_transformers(run):
-    _, checkpoint, logits = run
+    _, checkpoint, logits, _ = run
     loaded = logits_of(from_pretrained(checkpoint))
     torch.testing.assert_close(loaded, logits, rtol=0, atol=1e-4)
 
 
-def test_adapter_in_peft(run):
-    base, checkpoint, logits = run
-    model = PeftModel.from_pretrained(from_pretrained(base), checkpoint / "adapter")
+def test_adapter_in_peft_and_back(run, tmp_path):
+    """The adapter names its base; PEFT changes it, and a run starts from what PEFT saved."""
+    base, checkpoint, logits, overrides = run
+    model = AutoPeftModelForCausalLM.from_pretrained(
+        checkpoint / "adapter", is_trainable=True, dtype=torch.float32
+    )
+    assert model.peft_config["default"].base_model_name_or_path == str(base)
     torch.testing.assert_close(logits_of(model), logits, rtol=0, atol=1e-4)
+
+    model.train()(TOKENS, labels=TOKENS).loss.backward()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    torch.optim.AdamW(parameters, lr=3e-2).step()
+    model.save_pretrained(tmp_path / "peft")
+    theirs = logits_of(model)
+    assert (theirs - logits).abs().max() > 0.1
+    keys = {"output_dir": tmp_path / "run", "init_from": tmp_path / "peft"}
+    keys |= {"optimizer.lr": 0, "stop.steps": 1}
+    cfg = make_config(overrides + [f"{key}={value}" for key, value in keys.items()])
+    (ours,) = train(cfg, 1, lambda recipe: logits_of(recipe._model.decoder))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
 
 
 def greedy_in_transformers(folder, prompts, max_new_tokens, stop_tokens):
