@@ -6,6 +6,7 @@ its type, default and bounds; ``reading`` holds a config against it; ``text`` wr
 
 from erjepa.configs.command_line import parse
 from erjepa.configs.files import (
+    chain,
     config_names,
     config_path,
     load,
@@ -17,6 +18,7 @@ from erjepa.configs.reading import reject_unknown
 from erjepa.configs.schema import complete
 
 __all__ = [
+    "chain",
     "complete",
     "config_names",
     "config_path",

@@ -81,9 +81,14 @@ def load(name: str, overrides: Sequence[str] = ()) -> DictConfig:
     return OmegaConf.create(_with_overrides(values, overrides))
 
 
-def chain(name: str) -> list[tuple[str, dict[str, Any]]]:
-    """Path and values of a config file, then of the one it starts from, and so on."""
-    path = config_path(name)
+def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
+    """Path and values of a config file, then of the one it starts from, and so on.
+
+    Args:
+        name: as in :func:`config_path`.
+        folder: as there.
+    """
+    path = config_path(name, folder)
     found: list[tuple[str, dict[str, Any]]] = []
     while path is not None:
         if path in [earlier for earlier, _ in found]:
@@ -95,7 +100,8 @@ def chain(name: str) -> list[tuple[str, dict[str, Any]]]:
             break
         beside = Path(path).parent / f"{defaults}.yaml"
         try:
-            path = str(beside) if beside.is_file() else config_path(str(defaults))
+            known = str(beside) if beside.is_file() else str(defaults)
+            path = config_path(known, folder)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{path}: defaults: {error}") from None
     return found
@@ -144,8 +150,14 @@ def require_files(cfg: DictConfig) -> None:
 def _read(path: str) -> dict[str, Any]:
     try:
         cfg = OmegaConf.load(path)
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not YAML: {error}") from None
+    except (
+        yaml.YAMLError,
+        OmegaConfBaseException,
+        UnicodeDecodeError,
+        OSError,
+    ) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"{path}: not YAML: {said}") from None
     if not OmegaConf.is_dict(cfg):
         raise ValueError(f"{path}: expected keys and values, not a list")
     return OmegaConf.to_container(cfg, resolve=False)

@@ -16,12 +16,13 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from erjepa.experiment.cells import cells, evaluation_command, training_command
-from erjepa.experiment.config import Experiment, load_experiment
+from erjepa.experiment.config import load_experiment
 from erjepa.experiment.results import CELLS
 from erjepa.experiment.running import run_experiment
 from erjepa.experiment.slurm import submit
 from erjepa.experiment.status import cancel_jobs, status
 from erjepa.utils.command_line import CommandLine
+from erjepa.utils.experiment import Experiment
 
 
 def run(experiment: Experiment) -> int:

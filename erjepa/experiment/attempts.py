@@ -15,8 +15,10 @@ from datetime import datetime
 from pathlib import Path
 
 from erjepa.checkpoints.lock import is_locked
-from erjepa.experiment.slurm_queue import Job, queue
+from erjepa.experiment.slurm_queue import Job, JobId, queue
+from erjepa.utils.checked import checked
 from erjepa.utils.files import write_whole
+from erjepa.utils.jsonl import parse_json
 
 ATTEMPTS = "attempts"
 
@@ -36,7 +38,7 @@ class Attempt:
 
     host: str
     pid: int
-    job: str | None
+    job: JobId | None
     since: str
     ended: str | None = None
     failure: str | None = None
@@ -120,11 +122,13 @@ class Claim:
 
 def _newest(folder: Path) -> int:
     """Number of the newest attempt; 0: none."""
-    return max((int(path.stem) for path in folder.glob("[0-9]*.json")), default=0)
+    numbers = (path.stem for path in folder.glob("*.json"))
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
 
 def _read(folder: Path, number: int) -> Attempt:
-    return Attempt(**json.loads((folder / f"{number}.json").read_text()))
+    path = folder / f"{number}.json"
+    return checked(Attempt, parse_json(path.read_bytes(), str(path)), str(path))
 
 
 def _text(attempt: Attempt) -> str:

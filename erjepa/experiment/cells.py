@@ -9,19 +9,8 @@ from omegaconf import OmegaConf
 
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
-from erjepa.experiment.config import (
-    ALL,
-    BATCH_SIZE_TIMES,
-    GRID_ONLY,
-    NOTHING,
-    SO_FAR,
-    TOKENS_OF,
-    TRAINS_ON,
-    WEIGHTS,
-    Experiment,
-    as_arguments,
-    config_of,
-)
+from erjepa.experiment.config import as_arguments, config_of
+from erjepa.utils.experiment import CONTROLS, WEIGHTS, Experiment
 from erjepa.utils.names import slug
 
 
@@ -82,8 +71,9 @@ def cells(experiment: Experiment) -> list[Cell]:
         for dataset in experiment.datasets:
             group = [
                 _cell(experiment, dataset, method, seed)
-                for method, own in experiment.methods.items()
-                if own.get(TRAINS_ON) in (None, SO_FAR) or dataset == last
+                for method in experiment.methods
+                if experiment.controls(method).trains_on in (None, "so_far")
+                or dataset == last
             ]
             found += sorted(group, key=lambda cell: cell.tokens_of is not None)
     return found
@@ -101,13 +91,14 @@ def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
 
 def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
     config, overrides = _overrides(experiment, dataset, method)
-    own = experiment.methods[method]
-    if times := own.get(BATCH_SIZE_TIMES):
-        overrides["batch_size"] = times * _batch_size(config, overrides)
-    source, trains_on = own.get(TOKENS_OF), own.get(TRAINS_ON)
+    own = experiment.controls(method)
+    if own.batch_size_times:
+        batch_size = _batch_size(config, overrides)
+        overrides["batch_size"] = own.batch_size_times * batch_size
+    source, trains_on = own.tokens_of, own.trains_on
     names = list(experiment.datasets)
     before = names[: names.index(dataset)]
-    if trains_on in (SO_FAR, ALL) and before:
+    if trains_on in ("so_far", "all") and before:
         parts = [
             part
             for name in (*before, dataset)
@@ -119,7 +110,7 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
             if key.lstrip("~").partition(".")[0] != "dataset"
         }
         overrides["dataset"] = parts
-    follows = experiment.continual and trains_on in (None, SO_FAR) and before
+    follows = experiment.continual and trains_on in (None, "so_far") and before
     return Cell(
         dataset,
         config,
@@ -128,7 +119,7 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
         overrides,
         tokens_of=source and cell_name(dataset, source, seed),
         after=cell_name(before[-1], method, seed) if follows else None,
-        datasets=len(names) if trains_on == ALL else int(trains_on != NOTHING),
+        datasets=len(names) if trains_on == "all" else int(trains_on != "nothing"),
     )
 
 
@@ -138,7 +129,7 @@ def _overrides(
     """The config of a run, and what is said of it that the recipe knows."""
     config, of_dataset = config_of(experiment.datasets[dataset])
     said = {**experiment.overrides, **of_dataset, **experiment.methods[method]}
-    return config, {key: said[key] for key in said if key not in GRID_ONLY}
+    return config, {key: said[key] for key in said if key not in CONTROLS}
 
 
 def _dataset(config: str, overrides: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
@@ -18,9 +18,9 @@ import torch
 
 from erjepa.checkpoints import checkpoint
 from erjepa.experiment.cells import Cell
-from erjepa.experiment.config import Experiment
+from erjepa.utils.experiment import Experiment, Hardware, Record, read_record
 from erjepa.utils.files import EXPERIMENT, PREDICTIONS, SUMMARY, write_whole
-from erjepa.utils.results import Result
+from erjepa.utils.results import Result, Split, Weights
 from erjepa.utils.training_log import read_training_log
 
 CELLS = "cells"
@@ -42,8 +42,8 @@ def result_of(
     cell: Cell,
     overrides: Mapping[str, Any],
     path: Path,
-    split: str = "test",
-    weights: str = "last",
+    split: Split = "test",
+    weights: Weights = "last",
     scored: Cell | None = None,
 ) -> Result:
     """What an experiment keeps of a checkpoint that was scored.
@@ -134,10 +134,10 @@ def begin(output_dir: Path, experiment: Experiment) -> None:
         ValueError: naming the key, if the experiment that was begun is another one.
     """
     path = output_dir / EXPERIMENT
-    config = json.loads(json.dumps(experiment.as_dict()))
     if path.exists():
         # Keys that it was begun without have their defaults.
         before = json.loads(json.dumps(begun(output_dir).as_dict()))
+        config = json.loads(json.dumps(experiment.as_dict()))
         if config["continual"] and list(before["datasets"]) != list(config["datasets"]):
             raise ValueError(
                 f"{path} was begun with the sequence of datasets "
@@ -154,31 +154,13 @@ def begin(output_dir: Path, experiment: Experiment) -> None:
                 )
         if before == config:
             return
-    write_whole(
-        path, json.dumps({**_surroundings(), "config": config}, indent=2) + "\n"
-    )
+    record = Record(**_surroundings(), config=experiment)
+    write_whole(path, json.dumps(asdict(record), indent=2) + "\n")
 
 
 def begun(output_dir: Path) -> Experiment:
-    """The experiment that a folder has the results of.
-
-    Args:
-        output_dir (Path): folder of the experiment.
-
-    Returns:
-        Experiment: as it was run last.
-
-    Raises:
-        FileNotFoundError: if there is none.
-    """
-    path = output_dir / EXPERIMENT
-    if not path.exists():
-        raise FileNotFoundError(
-            f"{output_dir} has no {EXPERIMENT}: no experiment ran there"
-        )
-    known = {field.name for field in fields(Experiment)}
-    config = json.loads(path.read_text())["config"]
-    return Experiment(**{key: config[key] for key in config.keys() & known})
+    """The experiment that a folder has the results of, as it was run last."""
+    return read_record(output_dir).config
 
 
 def _goes_on(key: str, begun: Any, given: Any) -> bool:
@@ -198,11 +180,9 @@ def _surroundings() -> dict[str, Any]:
             **{name: version(name) for name in packages},
         },
         "revision": _revision(),
-        "hardware": {
-            "cpu": _cpu(),
-            "cores": os.cpu_count(),
-            "gpus": [torch.cuda.get_device_name(i) for i in gpus],
-        },
+        "hardware": Hardware(
+            _cpu(), os.cpu_count(), [torch.cuda.get_device_name(i) for i in gpus]
+        ),
     }
 
 

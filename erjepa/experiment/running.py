@@ -21,9 +21,9 @@ from erjepa.checkpoints.lock import FolderLock
 from erjepa.experiment import processes
 from erjepa.experiment.attempts import Claim
 from erjepa.experiment.cells import Cell, cells
-from erjepa.experiment.config import Experiment
 from erjepa.experiment.results import CELLS, begin
 from erjepa.experiment.stages import Stage, stages, tidy, tokens_of
+from erjepa.utils.experiment import Experiment
 from erjepa.utils.results import add_results, read_results, whole_cells
 
 _POLL = 0.2  # seconds

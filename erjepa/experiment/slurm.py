@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -26,13 +26,15 @@ from erjepa.checkpoints.lock import FolderLock, is_locked
 from erjepa.experiment import processes
 from erjepa.experiment.attempts import ATTEMPTS, Claim
 from erjepa.experiment.cells import Cell, cells
-from erjepa.experiment.config import Experiment
 from erjepa.experiment.results import CELLS, begin, begun
-from erjepa.experiment.slurm_queue import cancel, queue
+from erjepa.experiment.slurm_queue import JobId, cancel, queue
 from erjepa.experiment.stages import stages, tidy, tokens_of
+from erjepa.utils.checked import checked
+from erjepa.utils.experiment import Count, Experiment
 from erjepa.utils.files import RESULTS, write_whole
 from erjepa.utils.jsonl import read_jsonl, to_jsonl
-from erjepa.utils.results import Result, read_results, whole_cells
+from erjepa.utils.names import slug
+from erjepa.utils.results import Result, read_results, read_rows, whole_cells
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 SLURM = "slurm"
 _JOBS = "jobs.jsonl"
 _STOPS = (signal.SIGTERM, signal.SIGUSR2)  # of scancel and preemption; of submitit
-_DEFAULTS = {"time": 240, "signal_delay_s": 120}
 _TIMEOUTS = 1000  # each saves, and the next goes on from there
 _TO_QUEUE_AGAIN = 20  # seconds of signal_delay_s that are not left to saving
 _POLL = 0.2  # seconds
@@ -96,7 +97,9 @@ def jobs_of(output_dir: Path) -> dict[str, str]:
     path = output_dir / SLURM / _JOBS
     if not path.exists():
         return {}
-    return {row["cell"]: row["job"] for _, row in read_jsonl(path, growing=True)}
+    rows = read_jsonl(path, growing=True)
+    found = [checked(_Submitted, row, where) for where, row in rows]
+    return {row.cell: row.job for row in found}
 
 
 def gather_results(output_dir: Path, experiment: Experiment) -> None:
@@ -111,13 +114,13 @@ def gather_results(output_dir: Path, experiment: Experiment) -> None:
     """
     path, names = output_dir / RESULTS, [cell.name for cell in cells(experiment)]
     while True:
-        by_cell: dict[str, list[Mapping[str, Any]]] = {}
-        for result in read_results(output_dir):
-            by_cell.setdefault(result.cell, []).append(asdict(result))
+        by_cell: dict[str, list[dict[str, Any]]] = {}
+        for row in read_rows(path):
+            by_cell.setdefault(row["cell"], []).append(row)
         for name in names:
             own = output_dir / CELLS / name / RESULTS
             if own.exists():
-                by_cell[name] = [row for _, row in read_jsonl(own)]
+                by_cell[name] = read_rows(own)
         order = [*names, *(name for name in by_cell if name not in names)]
         text = to_jsonl(row for name in order for row in by_cell.get(name, ()))
         if text == (path.read_text() if path.exists() else ""):
@@ -193,7 +196,7 @@ class CellTask:
         """Run the processes of a cell, one after the other."""
         log = self._output_dir / CELLS / cell.name / "run.log"
         to_do = stages(experiment, self._output_dir, cell, tokens)
-        patience = {**_DEFAULTS, **experiment.slurm}["signal_delay_s"] - _TO_QUEUE_AGAIN
+        patience = _limits(experiment).signal_delay_s - _TO_QUEUE_AGAIN
         with _own_caches() as caches:
             environment = {**caches, "OMP_NUM_THREADS": _threads(experiment)}
             while True:
@@ -215,22 +218,36 @@ class CellTask:
                     )
 
 
+@dataclass(frozen=True)
+class _Limits:
+    """Minutes that a task has, and seconds before their end at which it is told to save."""
+
+    time: Count = 240
+    signal_delay_s: Count = 120
+
+
+def _limits(experiment: Experiment) -> _Limits:
+    return checked(_Limits, experiment.slurm, "slurm")
+
+
+@dataclass(frozen=True)
+class _Submitted:
+    """A line of ``jobs.jsonl``: a cell, and the job that is to run it."""
+
+    cell: str
+    job: JobId
+
+
 def _executor(experiment: Experiment, output_dir: Path) -> "SlurmExecutor":
     from submitit import SlurmExecutor
 
     settings = {
-        **_DEFAULTS,
-        "job_name": f"erjepa-{experiment.name}",
+        "job_name": f"erjepa-{slug(experiment.name)}",
         **experiment.slurm,
+        **asdict(_limits(experiment)),
     }
     known = SlurmExecutor._valid_parameters()
     erjepa.configs.reject_unknown("slurm.", settings, known)
-    for key in ("time", "signal_delay_s"):
-        if not isinstance(settings[key], int) or settings[key] < 1:
-            unit = "minutes" if key == "time" else "seconds"
-            raise ValueError(
-                f"slurm.{key}={settings[key]}: expected a number of {unit}"
-            )
     more = {"requeue": True, **(settings.get("additional_parameters") or {})}
     (output_dir / SLURM).mkdir(parents=True, exist_ok=True)
     executor = SlurmExecutor(output_dir / SLURM, max_num_timeout=_TIMEOUTS)

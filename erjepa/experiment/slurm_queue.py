@@ -2,7 +2,12 @@
 
 import subprocess
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+# Of a task of an array ``ARRAY_TASK``.
+JobId = Annotated[str, Field(pattern=r"^\d+(_\d+)?$")]
 
 
 class Job(NamedTuple):

@@ -14,8 +14,8 @@ from erjepa.experiment.cells import (
     scored_as,
     training_command,
 )
-from erjepa.experiment.config import Experiment
 from erjepa.experiment.results import CELLS, result_of, scores_dir
+from erjepa.utils.experiment import Experiment
 from erjepa.utils.folders import make_folder, remove
 from erjepa.utils.results import Result
 

@@ -47,7 +47,7 @@ def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
     """
     results = Results(output, config)
     default = [name for name, one in SECTIONS.items() if one.by_default]
-    entries = [_asked(one) for one in results.config.get("report") or default]
+    entries = [_asked(one) for one in results.config.report or default]
     folder = output / "report"
     make_folder(output, folder)
     for kind in ("tables", "figures"):

@@ -22,7 +22,7 @@ _MEASURES = {
 @section("One dataset after the other", by_default=False)
 def continual(results: Results, methods: list[str]) -> Parts:
     """Accuracy on every dataset after each stage, and what it says of forgetting."""
-    if not results.config.get("continual"):
+    if not results.config.continual:
         raise Unavailable("the datasets are no sequence (key `continual`)")
     names, last = results.datasets, results.datasets[-1]
     rows = results.of(None, methods).drop_duplicates(["cell", "dataset"], keep="last")

@@ -1,6 +1,5 @@
 """What an experiment left on disk: a frame of scored checkpoints, and of predictions."""
 
-import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import fields
@@ -10,8 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from erjepa.utils.checked import checked
 from erjepa.utils.escape import printable
-from erjepa.utils.files import EXPERIMENT
+from erjepa.utils.experiment import Experiment, read_record
 from erjepa.utils.jsonl import read_jsonl
 from erjepa.utils.results import Result, read_results
 
@@ -60,21 +60,15 @@ class Results:
 
     def __init__(self, output: Path, config: Mapping[str, Any] | None = None) -> None:
         self.output = output
-        path = output / EXPERIMENT
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{path} is absent: {output} is not the output of an experiment"
-            )
-        self.ran = json.loads(path.read_text())
-        self.config = dict(self.ran["config"] if config is None else config)
-        for key in ("name", "datasets", "methods", "seeds"):
-            if key not in self.config:
-                raise ValueError(f"{path}: the config has no key {key!r}")
-        self.datasets: list[str] = list(self.config["datasets"])
-        self.methods: list[str] = list(self.config["methods"])
-        self.seeds: list[int] = list(self.config["seeds"])
-        self.budgets: list[float] = sorted(self.config.get("budgets") or [])
-        kinds = self.config.get("score_weights") or ["last"]
+        self.ran = read_record(output)
+        self.config = (
+            self.ran.config if config is None else checked(Experiment, config, "config")
+        )
+        self.datasets: list[str] = list(self.config.datasets)
+        self.methods: list[str] = list(self.config.methods)
+        self.seeds: list[int] = list(self.config.seeds)
+        self.budgets: list[float] = list(self.config.budgets or [])
+        kinds: list[str] = list(self.config.score_weights)
         scored = {result.weights for result in read_results(output)}
         # Kinds of weights that there are results of.
         self.weights: list[str] = [w for w in kinds if w in scored] or kinds[:1]
@@ -91,11 +85,11 @@ class Results:
 
     def own(self, method: str) -> dict[str, Any]:
         """Config keys that a method sets."""
-        return dict(self.config["methods"][method] or {})
+        return dict(self.config.methods[method])
 
     def overrides(self, method: str) -> dict[str, Any]:
         """Config keys that a method sets, and those that all methods set."""
-        return {**(self.config.get("overrides") or {}), **self.own(method)}
+        return {**self.config.overrides, **self.own(method)}
 
     def task(self, dataset: str) -> str | None:
         """The task of a dataset; None before any of it is scored."""
@@ -261,12 +255,12 @@ class Results:
         return rows.assign(ends=pd.Series(list(ends), rows.index, dtype=bool))
 
     def _ends(self, row: Any, is_last: bool, most: float) -> bool:
-        if self.config.get("continual") and row.stage != self.datasets[-1]:
+        if self.config.continual and row.stage != self.datasets[-1]:
             return False  # the sequence goes on
         if {"stop.tokens_of", "trains_on"} & self.own(row.method).keys():
             # All checkpoints of a run are recorded at once; its end may be at a budget.
             return is_last
-        if self.budgets and self.config.get("match", "flops") != "epochs":
+        if self.budgets and self.config.match == "flops":
             return row.point == self.budgets[-1]
         # Epochs that the run is to have: as set, or the most of any; stopped, it may end at any.
         overrides = self.overrides(row.method)

@@ -21,7 +21,7 @@ def checked(kind: type[T], value: Any, where: str) -> T:
         kind: a dataclass, or any other type that pydantic checks. Unknown fields of a
             dataclass are ignored.
         value: numbers, texts, lists and mappings, as ``json.loads`` returns them.
-        where: the place it was read, such as ``results.jsonl:3``.
+        where: the place it was read, such as ``results.jsonl:3``, or ``""``.
 
     Raises:
         ValueError: in one line, naming the place, the field, the value and what is expected.
@@ -37,10 +37,12 @@ def checked(kind: type[T], value: Any, where: str) -> T:
             for part in first["loc"]
         ).lstrip(".")
         message = first["msg"][0].lower() + first["msg"][1:]
-        parts = [where, field, message] if field else [where, message]
-        if first["type"] != "missing":
+        if first["type"] == "value_error":  # of a check of ours, which says all
+            message = str(first["ctx"]["error"])
+        elif first["type"] != "missing":
             shown = json.dumps(first["input"])
             cut = f"{shown[:_MAX_SHOWN]}..." if len(shown) > _MAX_SHOWN else shown
-            parts[-1] += f", got {cut}"
+            message += f", got {cut}"
+        parts = filter(None, (where, field, message))
         more = f" (and {len(others)} more errors)" if others else ""
         raise ValueError(": ".join(parts) + more) from None

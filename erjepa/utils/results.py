@@ -1,12 +1,20 @@
 """The results of an experiment, a line for each scored checkpoint."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from erjepa.utils.checked import checked
 from erjepa.utils.files import RESULTS, write_whole
 from erjepa.utils.jsonl import read_jsonl, to_jsonl
+
+Split = Literal["test", "validation"]
+Weights = Literal["last", "ema"]
+Whole = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,22 +61,22 @@ class Result:
     overrides: Mapping[str, Any]
     checkpoint: str
     budget: float | None
-    steps: int
+    steps: Whole
     total_flops: float
-    total_tokens: int
+    total_tokens: Whole
     epoch: float
-    split: str
+    split: Split
     task: str
-    accuracy: float
+    accuracy: Share
     primary: str
-    readings: Mapping[str, float]
-    examples: int
+    readings: Mapping[str, Share]
+    examples: Whole
     predictions: str
     log: str
     train_seconds: float
     eval_seconds: float | None
-    weights: str = "last"
-    of: int | None = None
+    weights: Weights = "last"
+    of: Annotated[int, Field(ge=1)] | None = None
     stage: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
@@ -77,28 +85,23 @@ def read_results(output_dir: Path) -> list[Result]:
     """The scored checkpoints of an experiment, in order of completion.
 
     Args:
-        output_dir (Path): its folder. A last line that is being written is left out.
-
-    Returns:
-        list[Result]: one for each line; fields that are not known are left out.
+        output_dir: its folder. A last line that is being written is left out.
 
     Raises:
-        ValueError: naming file and line, if a line is no result.
+        ValueError: naming file, line and field, if a line is not a result.
     """
-    path, names = output_dir / RESULTS, [field.name for field in fields(Result)]
-    needed = [
-        field.name
-        for field in fields(Result)
-        if field.default is MISSING and field.default_factory is MISSING
-    ]
-    if not path.exists():
-        return []
-    results = []
-    for where, row in read_jsonl(path, growing=True):
-        if missing := [name for name in needed if name not in row]:
-            raise ValueError(f"{where}: no field {', '.join(missing)}")
-        results.append(Result(**{name: row[name] for name in names if name in row}))
-    return results
+    return [result for result, _ in _read(output_dir / RESULTS)]
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of results as they are written, each checked to be a result."""
+    return [row for _, row in _read(path)]
+
+
+def _read(path: Path) -> Iterator[tuple[Result, dict[str, Any]]]:
+    if path.exists():
+        for where, row in read_jsonl(path, growing=True):
+            yield checked(Result, row, where), row
 
 
 def whole_cells(results: Iterable[Result]) -> set[str]:

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -12,6 +13,7 @@ import time
 import pytest
 import yaml
 
+from erjepa.experiment import processes
 from erjepa.experiment.__main__ import main
 from erjepa.experiment.running import environments
 from erjepa.utils.folders import MARK
@@ -19,6 +21,7 @@ from tests.experiment.harness import (
     Grid,
     calls,
     results,
+    use_fake_tune,
     write_experiment,
 )
 from tests.experiment.test_cells import experiment
@@ -50,6 +53,22 @@ EXPECTED = sorted(
         ("Matched", "flops_1", 80, 8),
     )
 )
+
+
+FEW = "methods={SFT: {}, ER-JEPA: {}}", "seeds=[1]", "match=epochs", "budgets=null"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Folder of an experiment of two cells that were run."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "tune", processes.tune)
+        use_fake_tune()
+        patch.setenv("FAKE_CALLS", str(folder / "calls.txt"))
+        write_experiment(folder)
+        assert run(folder, *FEW) == 0
+        yield folder
 
 
 def test_every_cell_once(fake, capsys):
@@ -264,6 +283,52 @@ def test_a_cell_of_an_earlier_version_goes_on_once_it_is_marked(fake, capsys):
     assert run(fake, *arguments) == 0
 
 
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        (
+            "results.jsonl",
+            {"accuracy": "high"},
+            r"results.jsonl:1: accuracy: .* \"high\"",
+        ),
+        ("results.jsonl", {"steps": None}, "results.jsonl:1: steps: .*, got null"),
+        (
+            "results.jsonl",
+            {"readings": [1]},
+            r"results.jsonl:1: readings: .*, got \[1\]",
+        ),
+        ("results.jsonl", {"of": 0}, "results.jsonl:1: of: "),
+        ("experiment.json", {"config": {}}, "experiment.json: config.name: field req"),
+        ("experiment.json", {"config": 3}, "experiment.json: config: "),
+        (
+            "experiment.json",
+            {"hardware": {"gpus": 1}},
+            "experiment.json: hardware.gpus: ",
+        ),
+        ("attempts/synth/sft/seed_1/1.json", {"since": 3}, "1.json: since: .*, got 3"),
+        ("attempts/synth/sft/seed_1/1.json", {"job": "--all"}, "1.json: job: "),
+    ],
+)
+def test_a_damaged_file_is_named_in_one_line(finished, capsys, file, change, message):
+    """By every command that reads it."""
+    path = finished / "out" / file
+    before = path.read_text()
+    first, _ = json.JSONDecoder().raw_decode(before)
+    path.write_text(json.dumps(first | change) + "\n")
+    commands = ["run", "status", "report"]
+    if file.startswith("attempts"):
+        commands = ["status"]  # the cell is finished
+    for command in commands:
+        name = finished / ("fake.yaml" if command == "run" else "out")
+        arguments = FEW if command == "run" else ()
+        with pytest.raises(SystemExit) as left:
+            main([command, str(name), *arguments])
+        said = capsys.readouterr().err
+        assert left.value.code == 2 and re.search(message, said), said
+        assert said.count("\n") == 1
+    path.write_text(before)
+
+
 def test_epochs_that_end_before_the_last_budget_are_a_failure(fake, capsys):
     assert run(fake, "overrides.epochs=3", "seeds=[1]") == 1
     printed = capsys.readouterr().out
@@ -383,6 +448,6 @@ def test_show_prints_every_key_and_runs_nothing(tmp_path, capsys):
     )
     assert matched[:3] == ["tune", "run", "erjepa_recipe"]
     assert matched[-1] == "stop.tokens=TOKENS_OF_synth/er-jepa/seed_1"
-    assert "stop.flops=80" in llm_jepa and "stop.flops=80" in er_jepa
+    assert "stop.flops=80.0" in llm_jepa and "stop.flops=80.0" in er_jepa
     assert not any(word.startswith("stop.flops") for word in matched)
     assert not (tmp_path / "out").exists()

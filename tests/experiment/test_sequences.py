@@ -96,9 +96,9 @@ def test_what_it_trains_on(sequence):
 def test_joint_training_has_the_compute_of_all(sequence, tmp_path):
     found = by_name(sequence)
     joint = training_command(sequence, found["third/joint/seed_1"], tmp_path)
-    assert joint[-2:] == ["checkpoint_at_flops=[120, 240]", "stop.flops=240"]
+    assert joint[-2:] == ["checkpoint_at_flops=[120.0, 240.0]", "stop.flops=240.0"]
     last = training_command(sequence, found["third/replay/seed_1"], tmp_path / "a/b/c")
-    assert last[-2:] == ["checkpoint_at_flops=[40, 80]", "stop.flops=80"]
+    assert last[-2:] == ["checkpoint_at_flops=[40.0, 80.0]", "stop.flops=80.0"]
 
 
 def test_every_dataset_is_scored_as_its_own_config_says(sequence):
@@ -219,7 +219,7 @@ def test_another_sequence_is_another_experiment(fake_sequence, capsys):
     [
         (["datasets={a: tiny_synth}"], "continual=True needs a sequence of datasets"),
         (["score_on=validation"], "score_on must be test"),
-        (["methods={a: {trains_on: some}}"], "expected so_far, all or nothing"),
+        (["methods={a: {trains_on: some}}"], "should be 'so_far', 'all' or 'nothing'"),
         (["continual=False"], "methods: Mixed: trains_on=so_far needs a sequence"),
     ],
 )

@@ -98,6 +98,20 @@ def test_an_array_and_jobs_that_wait(fake, fake_slurm, capsys):
     assert (fake_slurm / "cancelled").read_text() == "--quiet 41_1 41_3\n"
 
 
+def test_devices_are_those_of_a_grid_of_one_machine(fake, fake_slurm):
+    """A packaged experiment that shares devices out is submitted as it is."""
+    assert submit(fake, "devices=[0,1]", "nproc_per_node=3") == 0
+    assert len(jobs(fake)) == 6
+
+
+def test_a_damaged_list_of_jobs_is_named(fake, fake_slurm, capsys):
+    submit(fake)
+    (fake / "out" / "slurm" / "jobs.jsonl").write_text('{"cell": "a", "job": "--me"}\n')
+    with pytest.raises(SystemExit):
+        main(["cancel", str(fake / "out")])
+    assert "jobs.jsonl:1: job: " in capsys.readouterr().err
+
+
 def refused(folder, capsys, *arguments):
     with pytest.raises(SystemExit) as left:
         submit(folder, *arguments)
@@ -133,9 +147,8 @@ def test_a_disk_that_is_full_leaves_nothing_submitted(
 def test_what_makes_no_sense(fake, fake_slurm, capsys, monkeypatch):
     for argument, expected in {
         "slurm.partiton=main": "unknown config key slurm.partiton. Did you mean slurm.partition?",
-        "slurm.time=soon": "slurm.time=soon: expected a number of minutes",
-        "devices=[0]": "slurm.gpus_per_node",
-        "launcher=pbs": "launcher=pbs: expected local or slurm",
+        "slurm.time=soon": 'slurm: time: input should be a valid integer, got "soon"',
+        "launcher=pbs": "launcher: input should be 'local' or 'slurm'",
     }.items():
         assert expected in refused(fake, capsys, argument)
     (fake / "file").touch()
@@ -252,4 +265,4 @@ def test_where_the_cells_of_a_local_grid_are(fake, fake_slurm, capsys, monkeypat
     assert status(fake, capsys)[matched].startswith("stopped; run again to go on; ")
     with pytest.raises(SystemExit):
         main(["status", str(fake / "nowhere")])
-    assert "no experiment ran there" in capsys.readouterr().err
+    assert "is not the output of an experiment" in capsys.readouterr().err

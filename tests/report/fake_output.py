@@ -87,6 +87,7 @@ def write_output(
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "name": "fake",
+        "output_dir": str(folder),
         "seeds": list(seeds),
         "datasets": datasets,
         "methods": methods,

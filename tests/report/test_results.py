@@ -152,7 +152,7 @@ def test_no_results_yet(output):
 @pytest.mark.parametrize(
     ("tail", "message"),
     [
-        ("{}\n", r"results.jsonl:21: no field cell, dataset"),
+        ("{}\n", r"results.jsonl:21: cell: field required"),
         ("{\n", r"results.jsonl:21: "),
         ("[]\n", r"results.jsonl:21: "),
         ("{\n" + "{}\n", r"results.jsonl:21: "),
@@ -195,7 +195,9 @@ def test_a_config_without_a_key(output):
     ran = json.loads((output / "experiment.json").read_text())
     del ran["config"]["seeds"]
     (output / "experiment.json").write_text(json.dumps(ran))
-    with pytest.raises(ValueError, match=r"experiment.json: .*'seeds'"):
+    with pytest.raises(
+        ValueError, match=r"experiment.json: config.seeds: field required"
+    ):
         Results(output)
 
 
