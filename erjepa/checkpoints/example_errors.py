@@ -1,13 +1,13 @@
 """The errors of each example over training, in one file that a run can go on with."""
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import torch.distributed as dist
 
 from erjepa.utils.escape import one_line
+from erjepa.utils.files import write_whole
 
 EXAMPLE_ERRORS = "example_errors.csv"  # in the output folder
 _COLUMNS = ("step", "example", "replayed", "lm_loss", "jepa_loss")
@@ -46,12 +46,9 @@ class ExampleErrors:
         """Keep what was logged up to ``step``; what a killed run did later comes again."""
         if dist.get_rank() != 0:
             return
-        kept = [v for v in read_visits(self._path) if v.step <= step] if step else []
-        aside = self._path.with_name(f".{self._path.name}")
-        with aside.open("w") as file:
-            file.write(",".join(_COLUMNS) + "\n")
-            file.writelines(map(_line, kept))
-        os.replace(aside, self._path)
+        if not step:
+            self._path.unlink(missing_ok=True)
+        keep_visits(self._path, lambda visit: visit.step <= step)
         self._file = self._path.open("a")
 
     def log(self, visits: Sequence[Visit]) -> None:
@@ -63,6 +60,12 @@ class ExampleErrors:
         """Let the file hold all of them, before a checkpoint does."""
         if self._file is not None:
             self._file.flush()
+
+
+def keep_visits(path: Path, is_kept: Callable[[Visit], bool]) -> None:
+    """Rewrite a file of :class:`ExampleErrors`, whole, with some of its visits."""
+    header = ",".join(_COLUMNS) + "\n"
+    write_whole(path, header + "".join(map(_line, filter(is_kept, read_visits(path)))))
 
 
 def _line(visit: Visit) -> str:

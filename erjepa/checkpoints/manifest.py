@@ -76,6 +76,20 @@ def read_manifest(folder: Path) -> dict[str, Listed]:
     raise ValueError(f"{path} is damaged")
 
 
+def relisted(folder: Path, new: Mapping[str, Path]) -> str:
+    """The manifest of a checkpoint, some of whose files are going to be replaced.
+
+    Args:
+        folder (Path): of the checkpoint.
+        new (Mapping[str, Path]): the files that will be in place, by their paths in it; they
+            are written through to the disk.
+
+    Raises:
+        ValueError: if its manifest is missing or damaged.
+    """
+    return _text(read_manifest(folder) | {k: _written(path) for k, path in new.items()})
+
+
 def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
     """What is wrong with the files of a checkpoint.
 

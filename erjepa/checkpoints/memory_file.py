@@ -27,7 +27,7 @@ Slots are written and read some thousands at a time, so that a memory is never h
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,21 +72,64 @@ def write_memory(
         about (Mapping[str, Any]): tokenizer, origins, inherited and replay, see above.
     """
     folder.mkdir(exist_ok=True)
-    tensors, plain = _split(replay.state_dict(0, 0))
     about = {
         "format": FORMAT,
         "version": VERSION,
         "slots": len(replay),
         **about,
-        "state": plain,
+        "state": _without_tensors(replay.state_dict(0, 0)),
     }
+    write_about(folder, about)
+    states = (
+        replay.state_dict(start, start + BLOCK)
+        for start in range(0, max(len(replay), 1), BLOCK)
+    )
+    write_slots(folder, states, len(replay), replay.memory.num_tokens)
+
+
+def write_about(folder: Path, about: Mapping[str, Any]) -> None:
+    """Write ``memory.json``."""
     (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
 
-    counts = dict.fromkeys(tensors, len(replay))
-    counts |= {
-        "tokens": replay.memory.num_tokens,
-        "generator": len(tensors["generator"]),
-    }
+
+def write_slots(
+    folder: Path, states: Iterable[Mapping[str, Any]], slots: int, tokens: int
+) -> None:
+    """Write ``slots.safetensors``.
+
+    Args:
+        folder (Path): where to.
+        states (Iterable[Mapping[str, Any]]): at least one state of an ``EpisodicReplay``, each
+            of the range of slots that follows the one before.
+        slots (int): how many slots these have in all.
+        tokens (int): and how many tokens.
+    """
+    begin, at = 0, dict[str, int]()
+    with (folder / SLOTS).open("wb") as file:
+        for state in states:
+            tensors = _tensors_of(state)
+            if at:
+                del tensors["generator"]  # each state has the whole of it
+            else:
+                counts = dict.fromkeys(tensors, slots)
+                counts |= {"tokens": tokens, "generator": len(tensors["generator"])}
+                header, at = _header(tensors, counts)
+                file.write(header)
+                begin = file.tell()
+            for name, rows in tensors.items():
+                file.seek(begin + at[name])
+                at[name] += file.write(rows.numpy().tobytes())
+
+
+def _header(
+    tensors: Mapping[str, Tensor], counts: Mapping[str, int]
+) -> tuple[bytes, dict[str, int]]:
+    """The start of a file of safetensors, and where each tensor begins after it.
+
+    Args:
+        tensors (Mapping[str, Tensor]): some rows of each tensor.
+        counts (Mapping[str, int]): how many rows each will have.
+    """
     header, at, end = {}, {}, 0
     for name, tensor in tensors.items():
         shape = [counts[name], *tensor.shape[1:]]
@@ -98,30 +141,19 @@ def write_memory(
         }
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)
-    with (folder / SLOTS).open("wb") as file:
-        file.write(len(encoded).to_bytes(8, "little"))
-        file.write(encoded)
-        begin = file.tell()
-        for start in range(0, max(len(replay), 1), BLOCK):
-            for name, rows in _split(replay.state_dict(start, start + BLOCK))[
-                0
-            ].items():
-                if name == "generator" and start:
-                    continue
-                file.seek(begin + at[name])
-                at[name] += file.write(rows.numpy().tobytes())
+    return len(encoded).to_bytes(8, "little") + encoded, at
 
 
-def _split(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors of a state by their names in the file, and the rest of it."""
-    tensors, plain = {}, _without_tensors(state)
+def _tensors_of(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Tensors of a state by their names in the file."""
+    tensors = {}
     for name, (*sections, key) in PLACES.items():
         section = state
         for part in sections:
             section = section[part]
         if key in section:
             tensors[name] = section[key]
-    return tensors, plain
+    return tensors
 
 
 def _without_tensors(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,13 +23,15 @@ from erjepa.checkpoints.memory_file import (
     SLOTS,
     TEXTS,
     VERSION,
+    write_about,
+    write_slots,
 )
 from erjepa.datasets import Pair, TokenizedPairs
 from erjepa.replay import EpisodicReplay
 from erjepa.replay.retention import ORIGIN_BITS
 from erjepa.utils.checked import checked
 from erjepa.utils.files import open_regular
-from erjepa.utils.jsonl import parse_json
+from erjepa.utils.jsonl import jsonl_of, parse_json, to_jsonl
 
 T = TypeVar("T")
 _SEGMENTS = len(Pair._fields) - 1
@@ -159,8 +161,10 @@ class StoredMemory:
 
     @property
     def texts(self) -> BufferedReader | None:
-        """The lines of ``texts.jsonl``, if there are any."""
-        return self._files.get(TEXTS)
+        """The lines of ``texts.jsonl``, from the first, if there are any."""
+        if (file := self._files.get(TEXTS)) is not None:
+            file.seek(0)
+        return file
 
     @property
     def pairs(self) -> TokenizedPairs:
@@ -236,6 +240,26 @@ class StoredMemory:
         """
         for start, state in self.blocks():
             replay.load_state_dict(state, start)
+
+    def write_part(self, folder: Path, kept: Tensor) -> None:
+        """Write a memory of some of the slots: all that is in its files of the others goes.
+
+        Args:
+            folder: where to, another one.
+            kept: slots, ascending, int64.
+        """
+        about = parse_json(self._files[ABOUT].read(), str(self.folder / ABOUT))
+        self._files[ABOUT].seek(0)
+        write_about(folder, about | {"slots": len(kept)})
+        (lengths,) = self.read("lengths")
+        states = [state for _, state in self.blocks(kept)]
+        if not len(kept):  # as in a memory that never held a pair
+            states[0]["memory"]["records"]["lengths"] = lengths.new_empty(0, 0)
+        write_slots(folder, states, len(kept), int(lengths[kept].sum()))
+        if (texts := self.texts) is not None:
+            lines = [row for _, row in jsonl_of(texts, str(self.folder / TEXTS))]
+            rows = [lines[i] | {"slot": n} for n, i in enumerate(kept.tolist())]
+            (folder / TEXTS).write_text(to_jsonl(rows))
 
     # ----------------------------------------------------------------- what is wrong
 

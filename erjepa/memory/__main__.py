@@ -1,13 +1,20 @@
-"""Reads the memory of a run or a checkpoint: python -m erjepa.memory RUN."""
+"""Reads the memory of a run or a checkpoint: python -m erjepa.memory [show] RUN.
+
+    python -m erjepa.memory forget RUN   deletes pairs from the memories of a run
+
+Each has a --help of its own. A folder that is called like a command is ./forget.
+"""
 
 import csv
 import io
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from erjepa.checkpoints.checkpoint import PROGRESS
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS
 from erjepa.checkpoints.memory_file import ABOUT
+from erjepa.memory import forget
 from erjepa.memory.page import page
 from erjepa.memory.reading import Neighbors, Slot
 from erjepa.memory.suspects import Reading, read_suspects
@@ -20,9 +27,19 @@ _WIDTH = 60  # characters of a source or target
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
+    words = sys.argv[1:] if arguments is None else arguments
+    commands = {"show": show, "forget": forget.main}
+    if words and words[0] in commands:
+        commands[words[0]](words[1:])
+    else:
+        show(words)
+
+
+def show(arguments: list[str]) -> None:
+    """The command that reads."""
     parser = CommandLine(prog="python -m erjepa.memory", description=__doc__)
     parser.add_argument(
-        "run", type=Path, help="output folder, or one of its checkpoints"
+        "run", type=Path, metavar="RUN", help="output folder, or one of its checkpoints"
     )
     parser.add_argument("--top", type=int, default=5, help="lines of each list (5)")
     asks = parser.add_mutually_exclusive_group()

@@ -82,7 +82,7 @@ def _texts(stored: StoredMemory) -> list[_Texts]:
     """The texts of each slot: as they were written beside it, or decoded."""
     decode = None
     if stored.texts is None or not stored.has_manifest:
-        decode = _decoder(stored)
+        decode = decoder_of(stored)
     if stored.texts is None:
         (ids,) = stored.read("example_ids")
         return [
@@ -113,7 +113,7 @@ def _tokens(pair: Pair) -> tuple[str, str]:
     return str(pair.source.tolist()), str(pair.target.tolist())
 
 
-def _decoder(stored: StoredMemory) -> Callable[[Pair], tuple[str, str]] | None:
+def decoder_of(stored: StoredMemory) -> Callable[[Pair], tuple[str, str]] | None:
     """Texts of tokens by the tokenizer of the run; ``None`` where its config is missing."""
     for parent in stored.folder.resolve().parents[:2]:
         if (parent / CONFIG).is_file():

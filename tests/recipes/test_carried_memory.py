@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.checkpoints.stored_memory import open_memory
+from erjepa.memory.__main__ import main as forget
 from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
 from tests.conftest import write_records
 from tests.recipes.harness import (
@@ -208,6 +209,21 @@ def test_a_run_that_carries_on_resumes_bit_for_bit(base, earlier, other_data, tm
             assert mean == pytest.approx(logged[name], rel=1e-3)
     assert {v.example for v in visits if not v.replayed} == set(range(24))
     assert any(v.example < 0 for v in visits)
+
+
+def test_a_run_resumes_without_the_pairs_that_were_deleted(
+    base, earlier, other_data, tmp_path
+):
+    settings = {"replay__init_from": earlier, "log_example_errors": True}
+    arm = functools.partial(kill_at_call, Recipe, "_train_step", 3)
+    train_and_kill(carry_on(base, other_data, tmp_path, **settings), 1, arm)
+    about = open_memory(tmp_path).about
+    forget(["forget", str(tmp_path), "--source", about.origins[0]])
+    cfg = carry_on(base, other_data, tmp_path, resume_from_checkpoint=True, **settings)
+    (memory,) = train(cfg, 1, at_start)
+    assert sorted(memory["example_ids"].tolist()) == list(range(24))
+    assert [metrics["replayed"] for metrics in read_metrics(tmp_path)] == [6, 6, 6]
+    assert all(v.example >= 0 for v in read_visits(tmp_path / EXAMPLE_ERRORS))
 
 
 def test_a_run_from_another_s_checkpoint_keeps_none_of_its_files(

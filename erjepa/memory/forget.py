@@ -1,0 +1,212 @@
+"""Deletes pairs from every memory of a run: python -m erjepa.memory forget RUN.
+
+A pair goes from the slots and the texts of all checkpoints, and its visits from
+``example_errors.csv``; manifests are rewritten, so that the run can be resumed. What was deleted,
+and by which option, is added to ``forgotten.jsonl`` in RUN, without any text. The weights, the
+data file, and other runs that were given the memory stay as they are: see docs/memory.md.
+
+If the command is killed, give it again: it goes on where it was.
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from erjepa.checkpoints.checkpoint import MEMORY, PROGRESS, SCRATCH
+from erjepa.checkpoints.example_errors import (
+    EXAMPLE_ERRORS,
+    keep_visits,
+    read_visits,
+)
+from erjepa.checkpoints.lock import FolderLock
+from erjepa.checkpoints.manifest import MANIFEST, relisted
+from erjepa.checkpoints.memory_file import ABOUT
+from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
+from erjepa.memory.reading import Slot, decoder_of, read_slots
+from erjepa.utils.command_line import CommandLine
+from erjepa.utils.escape import one_line, printable
+from erjepa.utils.files import write_whole
+from erjepa.utils.jsonl import to_jsonl
+
+FORGOTTEN = "forgotten.jsonl"  # in the output folder
+# In a checkpoint: new files that are being written, and those that are only to be moved.
+_ASIDE, _READY = ".forgetting", ".forgotten"
+
+
+def main(arguments: list[str]) -> None:
+    """The command line."""
+    parser = CommandLine(prog="python -m erjepa.memory forget", description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="output folder")
+    by = parser.add_mutually_exclusive_group(required=True)
+    by.add_argument(
+        "--match", metavar="TEXT", help="pairs whose source or target contains it"
+    )
+    by.add_argument(
+        "--ids", type=int, nargs="+", metavar="N", help="examples, as --csv shows them"
+    )
+    by.add_argument("--source", metavar="NAME", help="all pairs of a dataset")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show the pairs, and delete nothing"
+    )
+    asked = parser.parse_args(arguments)
+    if asked.match == "":
+        parser.error("--match '': give the text that the pairs contain")
+    with parser.errors(asked):
+        print(printable("\n".join(_forget(asked))))
+
+
+def _forget(asked: argparse.Namespace) -> list[str]:
+    """Do what was asked for, and say so in lines of text."""
+    run = asked.run
+    if (run / PROGRESS).exists():
+        raise ValueError(
+            f"{run} is one checkpoint; give the folder of its run, all of whose "
+            "checkpoints lose a pair"
+        )
+    if not _folders(run):
+        raise FileNotFoundError(
+            f"{run} holds no memory; give the output_dir of a run with replay"
+        )
+    if asked.dry_run:
+        found = _Found(run, asked)
+        return [
+            f"{len(found.examples)} pairs would go from {run}:",
+            *(
+                f"{example:>8} {one_line(slot.where)}: {one_line(slot.source, 60)} -> "
+                f"{one_line(slot.target, 60)}"
+                for example, slot in sorted(found.slots.items())
+            ),
+        ]
+    lock = FolderLock(run, "run")
+    try:
+        shutil.rmtree(run / SCRATCH, ignore_errors=True)  # of a run that was killed
+        for folder in _folders(run):
+            _put_in_place(folder)
+        found = _Found(run, asked)
+        if found.examples:
+            _log(run / FORGOTTEN, found.examples, asked)
+            found.delete()
+    finally:
+        lock.release()
+    return [f"{len(found.examples)} pairs are gone from {run}."]
+
+
+def _folders(run: Path) -> list[Path]:
+    """The checkpoints of a run that have a memory; ``run`` itself where it is one's copy."""
+    found = {*run.glob(f"{MEMORY}/{ABOUT}"), *run.glob(f"[!.]*/{MEMORY}/{ABOUT}")}
+    folders = sorted(path.parents[1] for path in found)
+    return [folder for folder in folders if folder == run or not folder.is_symlink()]
+
+
+class _Found:
+    """The pairs that are to be deleted.
+
+    Args:
+        run (Path): output folder.
+        asked (argparse.Namespace): which ones: ``match``, ``ids`` or ``source``.
+
+    Attributes:
+        slots (dict[int, Slot]): by example, one of each that a memory holds.
+        examples (set[int]): these, and those that have only visits.
+
+    Raises:
+        ValueError: if a memory is damaged, its texts are not known, or no dataset has the name.
+    """
+
+    def __init__(self, run: Path, asked: argparse.Namespace) -> None:
+        self._errors = run / EXAMPLE_ERRORS
+        self._memories = [open_memory(folder / MEMORY) for folder in _folders(run)]
+        is_chosen = _chosen(asked, self._memories)
+        self._slots = [read_slots(stored) for stored in self._memories]
+        self.slots = {
+            slot.example: slot
+            for slots in self._slots
+            for slot in slots
+            if is_chosen(slot.example, slot)
+        }
+        visited = {visit.example for visit in read_visits(self._errors)}
+        self.examples = {*self.slots, *(i for i in visited if is_chosen(i, None))}
+
+    def delete(self) -> None:
+        """Delete them. Memories come last: until then all that is to go can be found."""
+        if self._errors.is_file():
+            keep_visits(self._errors, lambda visit: visit.example not in self.examples)
+        for stored, slots in zip(self._memories, self._slots, strict=True):
+            kept = [slot.slot for slot in slots if slot.example not in self.examples]
+            if len(kept) < len(slots):
+                _rewrite(stored, kept)
+
+
+def _chosen(
+    asked: argparse.Namespace, memories: list[StoredMemory]
+) -> Callable[[int, Slot | None], bool]:
+    """Whether an example, in a slot or with visits alone, is asked for."""
+    if asked.match is not None:
+        for stored in memories:
+            if stored.texts is None and decoder_of(stored) is None:
+                raise ValueError(
+                    f"--match: {stored.folder} has no texts, and there is no config "
+                    "whose tokenizer could decode its tokens; use --ids or --source"
+                )
+        return lambda _, slot: (
+            slot is not None
+            and (asked.match in slot.source or asked.match in slot.target)
+        )
+    if asked.source is not None:
+        names = dict.fromkeys(name for m in memories for name in m.about.origins)
+        if asked.source not in names:
+            raise ValueError(
+                f"--source {asked.source}: the datasets are {', '.join(names)}"
+            )
+        return lambda example, _: memories[-1].origin(example) == asked.source
+    return lambda example, _: example in asked.ids
+
+
+def _log(path: Path, examples: Iterable[int], asked: argparse.Namespace) -> None:
+    by: dict[str, Any] = {"ids": asked.ids}
+    if asked.match is not None:
+        by = {"match_sha256": hashlib.sha256(asked.match.encode()).hexdigest()}
+    elif asked.source is not None:
+        by = {"source": asked.source}
+    ids = sorted(examples)
+    when = datetime.now().astimezone().isoformat(" ", "seconds")
+    before = path.read_text() if path.exists() else ""
+    row = {"when": when, "pairs": len(ids), "ids": ids, "by": by}
+    write_whole(path, before + to_jsonl([row]))
+
+
+def _rewrite(stored: StoredMemory, kept: list[int]) -> None:
+    """Leave a memory the slots ``kept``: write its files aside, then put them in place."""
+    checkpoint = stored.folder.parent
+    aside = checkpoint / _ASIDE
+    shutil.rmtree(aside, ignore_errors=True)
+    (aside / MEMORY).mkdir(parents=True)
+    stored.write_part(aside / MEMORY, torch.tensor(kept, dtype=torch.int64))
+    if stored.has_manifest:
+        new = {f"{MEMORY}/{path.name}": path for path in (aside / MEMORY).iterdir()}
+        (aside / MANIFEST).write_text(relisted(checkpoint, new))
+    for path in _files(aside):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    os.rename(aside, checkpoint / _READY)
+    _put_in_place(checkpoint)
+
+
+def _put_in_place(checkpoint: Path) -> None:
+    """Move the files that are ready; a killed process may have left some of them."""
+    ready = checkpoint / _READY
+    for path in _files(ready):
+        os.replace(path, checkpoint / path.relative_to(ready))
+    for left in (ready, checkpoint / _ASIDE):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,227 @@
+"""What is deleted from the memories of a run is in none of its files, wherever it was killed."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from array import array
+
+import pytest
+import torch
+
+from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS
+from erjepa.checkpoints.lock import FolderLock
+from erjepa.checkpoints.manifest import damage, write_manifest
+from erjepa.checkpoints.memory_file import write_memory
+from erjepa.checkpoints.stored_memory import open_memory
+from erjepa.memory.__main__ import main
+from erjepa.memory.reading import read_slots
+from erjepa.replay import EpisodicReplay, ReplaySettings
+
+OLD = -1 << 32  # the origin of an earlier run
+EXAMPLES = [OLD + 3, 0, 1, 2, 3]
+CHECKPOINTS = ["best_step_2", "epoch_0", "epoch_1"]
+ABOUT = {"tokenizer": "x", "origins": ["old", "new"], "inherited": 1, "replay": {}}
+
+
+def text(example):
+    return f"ask {example % (1 << 32)} {'of Ann' if example in (OLD + 3, 2) else ''}"
+
+
+def tokens(example):
+    return [70_000 + example % 97, 80_000 + example % 97]
+
+
+def new_replay(address="sparse"):
+    settings = ReplaySettings(capacity=9, address=address, selection="uniform")
+    return EpisodicReplay(settings, embed_dim=4, seed=0)
+
+
+def write_checkpoint(folder, examples, address="sparse"):
+    replay = new_replay(address)
+    addresses = replay.encode(torch.eye(5, 4)[: len(examples)])
+    scores = torch.arange(1.0, len(examples) + 1)
+    segments = [(tokens(example),) * 5 for example in examples]
+    replay.write(torch.tensor(examples), segments, addresses, scores)
+    (folder / "memory").mkdir(parents=True)
+    write_memory(folder / "memory", replay, ABOUT)
+    rows = [
+        {"slot": i, "where": f"f:{i}", "source": text(example), "target": "a"}
+        for i, example in enumerate(examples)
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "memory" / "texts.jsonl").write_text(lines)
+    (folder / "weights").write_text("w")
+    write_manifest(folder)
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    for name in CHECKPOINTS:
+        # The first was written before the last pair came.
+        write_checkpoint(folder / name, EXAMPLES[: 4 if name < "c" else 5])
+    (folder / "best").symlink_to("best_step_2")
+    visits = [f"1,{example},0,0.5,0.1\n" for example in [*EXAMPLES, 4]]
+    (folder / EXAMPLE_ERRORS).write_text(
+        "step,example,replayed,lm_loss,jepa_loss\n" + "".join(visits)
+    )
+    shutil.copytree(folder / "epoch_1", folder / ".partial" / "epoch_1")
+    return folder
+
+
+def contents(run):
+    files = [path for path in run.rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(run)): path.read_bytes()
+        for path in files
+        if path.name not in (".lock", "forgotten.jsonl")
+    }
+
+
+def forget(run, *options):
+    main(["forget", str(run), *map(str, options)])
+
+
+@pytest.mark.parametrize("address", ["none", "dense", "sparse"])
+@pytest.mark.parametrize(
+    "options, gone",
+    [
+        (["--match", "of Ann"], [OLD + 3, 2]),
+        (["--ids", 1, OLD + 3, 4], [1, OLD + 3, 4]),
+        (["--source", "old"], [OLD + 3]),
+        (["--match", "ask"], EXAMPLES),
+    ],
+)
+def test_nothing_of_a_pair_is_left(run, options, gone, address):
+    for name in CHECKPOINTS:
+        shutil.rmtree(run / name)
+        write_checkpoint(run / name, EXAMPLES, address)
+    forget(run, *options)
+    kept = [example for example in EXAMPLES if example not in gone]
+    for content in contents(run).values():
+        for example in set(gone) & set(EXAMPLES):
+            assert text(example).encode() not in content
+            assert array("i", tokens(example)).tobytes() not in content
+    for name in CHECKPOINTS:
+        assert damage(run / name) is None
+        stored, replay = open_memory(run / name), new_replay(address)
+        stored.load_into(replay)
+        assert replay.memory.example_ids.tolist() == kept
+        assert replay.memory.scores.tolist() == [EXAMPLES.index(i) + 1 for i in kept]
+        pairs = [list(pair[0]) for pair in replay.memory.segments(range(len(kept)))]
+        assert pairs == [tokens(example) for example in kept]
+        slots = read_slots(stored)
+        assert [slot.source for slot in slots] == [text(example) for example in kept]
+    texts = (run / "epoch_1" / "memory" / "texts.jsonl").read_text().splitlines()
+    assert [json.loads(line)["slot"] for line in texts] == list(range(len(kept)))
+    visits = (run / EXAMPLE_ERRORS).read_text().splitlines()[1:]
+    left = [int(line.split(",")[1]) for line in visits]
+    assert left == [example for example in [*EXAMPLES, 4] if example not in gone]
+
+
+def test_the_log_has_no_text(run, capsys):
+    forget(run, "--match", "of Ann")
+    forget(run, "--match", "of Ann")  # nothing is left to log
+    forget(run, "--source", "new")
+    assert "2 pairs are gone" in capsys.readouterr().out
+    first, second = map(json.loads, (run / "forgotten.jsonl").open())
+    assert first["ids"] == [OLD + 3, 2] and first["pairs"] == 2 and first["when"]
+    assert first["by"] == {"match_sha256": hashlib.sha256(b"of Ann").hexdigest()}
+    assert second["ids"] == [0, 1, 3, 4] and second["by"] == {"source": "new"}
+
+
+def test_a_dry_run_shows_the_pairs_and_changes_nothing(run, capsys):
+    before = contents(run)
+    forget(run, "--match", "of Ann", "--dry-run")
+    out = capsys.readouterr().out
+    assert "2 pairs would go" in out and out.count("of Ann") == 2
+    assert contents(run) == before and not (run / "forgotten.jsonl").exists()
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_killed_deletion_is_finished_by_the_next(run, tmp_path, monkeypatch):
+    """Wherever it was killed: at any renaming, the command does the rest when repeated."""
+    whole = tmp_path / "whole"
+    shutil.copytree(run, whole, symlinks=True)
+    forget(whole, "--match", "of Ann")
+    calls, last = 0, 10**9
+
+    def counted(function):
+        def call(*args):
+            nonlocal calls
+            calls += 1
+            if calls > last:
+                raise Killed
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr(os, "replace", counted(os.replace))
+    monkeypatch.setattr(os, "rename", counted(os.rename))
+    for number in range(100):
+        killed = tmp_path / f"killed_{number}"
+        shutil.copytree(run, killed, symlinks=True)
+        calls, last = 0, number
+        try:
+            forget(killed, "--match", "of Ann")
+        except Killed:
+            last = 10**9
+            forget(killed, "--match", "of Ann")
+            assert contents(killed) == contents(whole), number
+        else:
+            break
+    assert number == 2 + 3 * (1 + 4)  # log, visits; each memory: ready, and its files
+
+
+def test_a_copied_memory_loses_them_too(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run / "epoch_1" / "memory", copy / "memory")
+    (copy / "memory" / "texts.jsonl").unlink()
+    forget(copy, "--ids", 0)
+    assert [slot.example for slot in read_slots(open_memory(copy))] == [
+        OLD + 3,
+        1,
+        2,
+        3,
+    ]
+
+
+@pytest.mark.parametrize(
+    "harm, options, message",
+    [
+        (None, ["--match", ""], "--match '': give the text"),
+        (None, ["--source", "x"], "--source x: the datasets are old, new"),
+        ("epoch_0/memory/texts.jsonl", ["--ids", 0], "texts.jsonl has 9 bytes, not"),
+        ("epoch_0/progress.json", ["--ids", 0], "epoch_0 is one checkpoint; give the"),
+        ("none", ["--ids", 0], "none holds no memory"),
+        ("textless", ["--match", "x"], "--match: .* has no texts"),
+        ("held", ["--ids", 0], "another run is running on .*: process"),
+    ],
+)
+def test_errors_are_one_line_and_change_nothing(run, harm, options, message, capsys):
+    folder, lock = run, None
+    if harm == "none":
+        folder = run / "none"
+    elif harm == "textless":
+        (run / "epoch_0" / "memory" / "texts.jsonl").unlink()
+        write_manifest(run / "epoch_0")
+    elif harm == "held":
+        lock = FolderLock(run, "run")
+    elif harm is not None:
+        (run / harm).write_text("harmed...")
+        if "progress" in harm:
+            folder = run / "epoch_0"
+    shutil.rmtree(run / ".partial")
+    before = contents(run)
+    with pytest.raises(SystemExit):
+        forget(folder, *options)
+    *_, said = capsys.readouterr().err.splitlines()
+    assert re.search(message, said)
+    assert contents(run) == before
+    if lock is not None:
+        lock.release()
