@@ -27,18 +27,21 @@ Slots are written and read some thousands at a time, so that a memory is never h
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from erjepa.replay import EpisodicReplay
+from erjepa.checkpoints.pair_texts import PairTexts
+from erjepa.replay import EpisodicMemory, EpisodicReplay
+from erjepa.utils.jsonl import to_jsonl
 
 ABOUT, SLOTS, TEXTS = "memory.json", "slots.safetensors", "texts.jsonl"
 FORMAT, VERSION = "erjepa episodic memory", 1
 BLOCK = 8192  # slots at a time
+_MOST_TEXTS = 100_000  # slots; decoding more would take longer than saving them
 
 # Name in the file -> place in the state of EpisodicReplay. Wide numbers first: every tensor then
 # starts at a multiple of the size of its numbers.
@@ -85,6 +88,39 @@ def write_memory(
         for start in range(0, max(len(replay), 1), BLOCK)
     )
     write_slots(folder, states, len(replay), replay.memory.num_tokens)
+
+
+def write_texts(
+    folder: Path,
+    memory: EpisodicMemory,
+    texts: PairTexts,
+    where: Callable[[int], str],
+) -> None:
+    """Write ``texts.jsonl``, if the memory is not too large for it.
+
+    Args:
+        folder (Path): where to.
+        memory (EpisodicMemory): what is described.
+        texts (PairTexts): texts of its pairs.
+        where (Callable[[int], str]): file and line of an example, by its id.
+    """
+    if len(memory) > _MOST_TEXTS:
+        return
+    columns = (memory.example_ids, memory.scores, memory.replay_counts)
+    with (folder / TEXTS).open("w") as file:
+        for slot, (example_id, score, count) in enumerate(
+            zip(*(column.tolist() for column in columns), strict=True)
+        ):
+            source, target = texts(memory.segments([slot])[0])
+            row = {
+                "slot": slot,
+                "where": where(example_id),
+                "score": score,
+                "replay_count": count,
+                "source": source,
+                "target": target,
+            }
+            file.write(to_jsonl([row]))
 
 
 def write_about(folder: Path, about: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Reads the memory of a run or a checkpoint: python -m erjepa.memory [show] RUN.
 
+    python -m erjepa.memory create OUT   makes a memory from a dataset
     python -m erjepa.memory forget RUN   deletes pairs from the memories of a run
 
 Each has a --help of its own. A folder that is called like a command is ./forget.
@@ -14,7 +15,7 @@ from pathlib import Path
 from erjepa.checkpoints.checkpoint import PROGRESS
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS
 from erjepa.checkpoints.memory_file import ABOUT
-from erjepa.memory import forget
+from erjepa.memory import create, forget
 from erjepa.memory.page import page
 from erjepa.memory.reading import Neighbors, Slot
 from erjepa.memory.suspects import Reading, read_suspects
@@ -28,7 +29,7 @@ _WIDTH = 60  # characters of a source or target
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     words = sys.argv[1:] if arguments is None else arguments
-    commands = {"show": show, "forget": forget.main}
+    commands = {"show": show, "create": create.main, "forget": forget.main}
     if words and words[0] in commands:
         commands[words[0]](words[1:])
     else:

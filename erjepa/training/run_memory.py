@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.example_errors import ExampleErrors, Visit
-from erjepa.checkpoints.memory_file import TEXTS, write_memory
+from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.datasets import ConcatenatedPairs, Pair, Pairs, origin_labels
@@ -39,11 +38,9 @@ from erjepa.training.distributed import (
 )
 from erjepa.training.origins import losses_by_origin, replayed_by_origin
 from erjepa.training.passes import PassResult
-from erjepa.utils.jsonl import to_jsonl
 
 log = utils.get_logger("INFO")
 
-_MOST_TEXTS = 100_000  # slots; decoding more would take longer than saving them
 _AT_A_TIME = 32  # micro-batches between two gatherings of addresses
 _EXAMPLE = (1 << ORIGIN_BITS) - 1
 
@@ -67,7 +64,7 @@ class RunMemory:
     def __init__(self, cfg: DictConfig, tokenizer: Transform) -> None:
         keys = OmegaConf.to_container(cfg.replay or {"weight": 0}, resolve=True)
         self.settings = ReplaySettings(**keys)
-        self._names = [_name(cfg.dataset)]
+        self._names = [name_of(cfg.dataset)]
         self._batch_size = cfg.batch_size
         self._seed = cfg.seed
         self._max_seq_len = cfg.max_seq_len
@@ -145,12 +142,9 @@ class RunMemory:
         self._model = model
         self._collator = collator
         self._device = device
-        self._origin_of: Tensor | None = None
+        self._origin_of = origin_of(dataset)
         if isinstance(dataset, ConcatenatedPairs):
             self._names = dataset.names
-            self._origin_of = torch.tensor(
-                [dataset.origin(i).part for i in range(len(dataset))]
-            )
         if self.is_on:
             settings = self.settings
             if not has_views:
@@ -376,25 +370,7 @@ class RunMemory:
                 "replay": asdict(self.settings),
             },
         )
-        if len(self.replay) <= _MOST_TEXTS:
-            with (folder / TEXTS).open("w") as file:
-                rows = self._rows(self.replay.memory)
-                file.writelines(to_jsonl([row]) for row in rows)
-
-    def _rows(self, memory: EpisodicMemory) -> Iterator[dict[str, Any]]:
-        columns = (memory.example_ids, memory.scores, memory.replay_counts)
-        for slot, (example_id, score, count) in enumerate(
-            zip(*(column.tolist() for column in columns), strict=True)
-        ):
-            source, target = self._texts(memory.segments([slot])[0])
-            yield {
-                "slot": slot,
-                "where": self.where(example_id),
-                "score": score,
-                "replay_count": count,
-                "source": source,
-                "target": target,
-            }
+        write_texts(folder, self.replay.memory, self._texts, self.where)
 
 
 def _open(path: Path, key: str) -> StoredMemory:
@@ -402,8 +378,15 @@ def _open(path: Path, key: str) -> StoredMemory:
     return open_memory(path, key, once=on_rank_zero, on_each=on_each_rank)
 
 
-def _name(dataset: Any) -> str:
-    """What a dataset goes by: its file, or its builder with what tells it from others."""
+def origin_of(dataset: Pairs) -> Tensor | None:
+    """Of several datasets the number of the one that each example is from, int64, [N]."""
+    if not isinstance(dataset, ConcatenatedPairs):
+        return None
+    return torch.tensor([dataset.origin(i).part for i in range(len(dataset))])
+
+
+def name_of(dataset: Any) -> str:
+    """What a dataset of a config goes by: its file, or its builder with what tells it from others."""
     if not isinstance(dataset, (dict, DictConfig)):
         return "several datasets"
     if dataset.get("source"):

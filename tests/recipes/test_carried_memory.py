@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.memory.__main__ import main as forget
+from erjepa.memory.create import create
 from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
 from tests.conftest import write_records
 from tests.recipes.harness import (
@@ -209,6 +210,18 @@ def test_a_run_that_carries_on_resumes_bit_for_bit(base, earlier, other_data, tm
             assert mean == pytest.approx(logged[name], rel=1e-3)
     assert {v.example for v in visits if not v.replayed} == set(range(24))
     assert any(v.example < 0 for v in visits)
+
+
+def test_a_run_starts_with_a_memory_that_was_made(base, data, other_data, tmp_path):
+    made = tmp_path / "made"
+    create(made, make_config(overrides_for(base, data, "none")), number=10)
+    settings = {"replay__init_from": made, "replay__init_addresses": "recomputed"}
+    cfg = carry_on(base, other_data, tmp_path / "run", **settings)
+    (memory,) = train(cfg, 1, at_start)
+    assert int((memory["example_ids"] < 0).sum()) == 10
+    assert [m["replayed"] for m in read_metrics(tmp_path / "run")] == [6, 6, 6]
+    stored = open_memory(tmp_path / "run")
+    assert stored.about.origins == [str(data), str(other_data)]
 
 
 def test_a_run_resumes_without_the_pairs_that_were_deleted(
