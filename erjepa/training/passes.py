@@ -234,7 +234,9 @@ class Passes:
         model (PackedDecoder): the model, sharded or not.
         loss_fn (JEPALoss): the objective of a pass.
         device (torch.device): device of the run.
-        forward_context (AbstractContextManager[Any]): entered for every forward pass.
+        forward_context (AbstractContextManager[Any]): entered for every forward pass of the
+                model. The loss is outside of it: log-probabilities, the largest tensors, are
+                used at once and not worth offloading.
         stop_signals (StopSignals): which :meth:`totals` gathers.
         keep_gathered (bool): keep sharded weights gathered over the micro-batches of a step.
     """
@@ -333,8 +335,8 @@ class Passes:
             batch = batch.to(self._device)
             with self._forward_context:
                 output = self._model(batch)
-                loss, pair_losses = self._loss_of(output, batch, totals)
-                views = stack_views(output)
+            loss, pair_losses = self._loss_of(output, batch, totals)
+            views = stack_views(output)
             if looks_at_all:
                 if whole is None:  # this micro-batch is all that the rank has
                     whole = self._whole([views], [batch.order], totals)

@@ -18,6 +18,12 @@ from tests.training.test_whole_pass import (
     passes_of,
 )
 
+
+def saved_tensor_hooks():
+    """The innermost hooks of tensors that autograd saves, if there are any."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False)
+
+
 LAYOUTS = {
     **OBJECTIVES,
     "cosine": ({}, {"views": "shared"}),
@@ -36,11 +42,14 @@ def after_two_passes(offload, objective, num_batches, **layout):
     loss_fn = JEPALoss(**WEIGHTS, direction=direction, **objective)
     passes = passes_of(model, loss_fn)
     passes._forward_context = context
+    hooks = []
+    loss_fn.register_forward_pre_hook(lambda *_: hooks.append(saved_tensor_hooks()))
     collator = PairCollator(predictor_ids=PREDICTOR_IDS, **layout)
     batches = collator.split(random_pairs(7), num_batches)
     totals = passes.totals(batches)
     for last in (False, True):
         passes.forward_backward(batches, totals, last=last)
+    assert hooks == [None] * len(batches) * 2  # what the loss saves stays on the device
     return gradients(model), len(context.tracker) if offload else 0
 
 
