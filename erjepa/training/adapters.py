@@ -43,19 +43,34 @@ def initial_adapter_state(model: nn.Module, seed: int) -> dict[str, Tensor]:
 
 
 def merge_adapters(
-    weights: dict[str, Tensor], *, rank: int, alpha: float
+    weights: dict[str, Tensor], device: torch.device, *, rank: int, alpha: float
 ) -> dict[str, Tensor]:
-    """Put the adapters' effect into the base's weights, in place.
+    """Put the adapters' effect into the base's weights, in place, a layer at a time on ``device``.
+
+    On CUDA the products of the adapters' matrices may differ from a CPU's in their last bit.
 
     Args:
-        weights (dict[str, Tensor]): base and adapter, by their names in the model.
-        rank (int): of the adapters.
-        alpha (float): of the adapters.
+        weights: base and adapter, by their names in the model, on the CPU.
+        device: device of the run; launchers leave a rank one thread of a CPU.
+        rank: of the adapters.
+        alpha: of the adapters.
 
     Returns:
-        dict[str, Tensor]: the weights without adapters, each in the dtype that it had.
+        The weights without adapters, each on the CPU in the dtype that it had.
     """
-    dtypes = {name: weight.dtype for name, weight in weights.items()}
-    merged = get_merged_lora_ckpt(weights, rank=rank, alpha=alpha)
-    # DoRA's come in the adapters' precision.
-    return {name: weight.to(dtypes[name]) for name, weight in merged.items()}
+    adapted = [
+        name.removesuffix(".lora_a.weight")
+        for name in weights
+        if name.endswith(".lora_a.weight")
+    ]
+    for layer in adapted:
+        parts = ("weight", "lora_a.weight", "lora_b.weight", "magnitude")
+        names = [f"{layer}.{part}" for part in parts if f"{layer}.{part}" in weights]
+        base = weights[f"{layer}.weight"]
+        own = {name: weights[name].to(device) for name in names}
+        merged = get_merged_lora_ckpt(own, rank=rank, alpha=alpha)
+        # DoRA's come in the adapters' precision.
+        weights[f"{layer}.weight"] = merged[f"{layer}.weight"].to("cpu", base.dtype)
+        for name in names[1:]:
+            del weights[name]
+    return weights

@@ -450,7 +450,7 @@ class RunCheckpoints:
     ) -> None:
         self._checkpointer.repo_id = base_of(self._cfg)  # for PEFT's config
         self._checkpointer.save_checkpoint(
-            self._trained.export(weights, adapter_only=adapter_only),
+            self._trained.export(weights, self._device, adapter_only=adapter_only),
             epoch=epoch,
             adapter_only=adapter_only,
         )

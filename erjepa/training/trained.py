@@ -55,8 +55,12 @@ class TrainedAdapters:
         """Full weights to start from, by name; the base's tensors are not copied."""
         return {**base, **initial_adapter_state(decoder, seed)}
 
-    def export(self, weights: dict[str, Tensor], *, adapter_only: bool) -> dict:
-        """What to hand to a torchtune checkpointer; ``weights`` are merged in place."""
+    def export(
+        self, weights: dict[str, Tensor], device: torch.device, *, adapter_only: bool
+    ) -> dict:
+        """What to hand to a torchtune checkpointer; ``weights`` are merged in place, on
+        ``device``.
+        """
         content = {
             training.ADAPTER_KEY: get_adapter_state_dict(weights),
             training.ADAPTER_CONFIG: {
@@ -76,7 +80,10 @@ class TrainedAdapters:
         }
         if not adapter_only:
             content[training.MODEL_KEY] = merge_adapters(
-                weights, rank=self._cfg["lora_rank"], alpha=self._cfg["lora_alpha"]
+                weights,
+                device,
+                rank=self._cfg["lora_rank"],
+                alpha=self._cfg["lora_alpha"],
             )
         return content
 
@@ -116,7 +123,9 @@ class TrainedModel:
         """Full weights to start from, by name: the base's."""
         return dict(base)
 
-    def export(self, weights: dict[str, Tensor], *, adapter_only: bool) -> dict:
+    def export(
+        self, weights: dict[str, Tensor], device: torch.device, *, adapter_only: bool
+    ) -> dict:
         """What to hand to a torchtune checkpointer; there is no adapter apart."""
         rounded = {name: weight.to(self._dtype) for name, weight in weights.items()}
         return {training.MODEL_KEY: rounded}
