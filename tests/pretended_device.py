@@ -122,6 +122,8 @@ class PretendedOperations(TorchDispatchMode):
             on_cuda = False
         elif not inputs and in_backward:
             on_cuda = True
+        if kwargs.get("pin_memory"):
+            return mark(func(*args, **{**kwargs, "pin_memory": False}), "pinned")
         out = func(*args, **kwargs)
         if on_cuda:
             before = {storage(t) for t in inputs}
@@ -259,6 +261,7 @@ def pretended_device() -> Iterator[Records]:
         "to": lambda *args, **kwargs: moves.to(*args, **kwargs),
         "cpu": lambda t: moves.move(t, "cpu"),
         "cuda": lambda t: moves.move(t, "cuda"),
+        "record_stream": lambda t, stream: None,
         "tolist": lambda t: moves.tolist(t),
         "numpy": lambda t, **kwargs: moves.numpy(t, **kwargs),
         "new_tensor": moves.new(Tensor.new_tensor),
@@ -286,6 +289,7 @@ def pretended_device() -> Iterator[Records]:
         "Event": torch.cpu.Event,
         "stream": torch.cpu.stream,
         "current_stream": torch.cpu.current_stream,
+        "default_stream": torch.cpu.current_stream,
         "synchronize": lambda device=None: records.wait("synchronize"),
         "empty_cache": nothing,
         "memory_stats": lambda device=None: {},

@@ -50,6 +50,7 @@ RUNS = {
         "loss.distance=l2",
         "log_example_errors=True",
         "enable_activation_checkpointing=True",
+        "enable_activation_offloading=True",
     ],
     "SFT": ["replay.weight=0", "loss.jepa_weight=0", "dtype=bf16"],
 }
