@@ -18,8 +18,8 @@ from erjepa.training.data import (
     run_views,
     training_pairs,
 )
-from erjepa.training.device import attention_of, run_device
-from erjepa.training.distributed import process_group, wait_for_all
+from erjepa.training.device import attention_of, memory_of, run_device
+from erjepa.training.distributed import on_rank_zero, process_group, wait_for_all
 from erjepa.training.finite import require_finite
 from erjepa.training.metrics import MetricsLog, StepMetrics
 from erjepa.training.model import activation_offloading, build_model, set_up_model
@@ -29,6 +29,7 @@ from erjepa.training.recipe_state import RecipeState
 from erjepa.training.replay_probe import ReplayProbe
 from erjepa.training.run_memory import RunMemory
 from erjepa.training.saving import Loaded, RunCheckpoints, is_to_resume
+from erjepa.training.sharding import reshards_after_forward
 from erjepa.training.signals import StopSignals, end_with_launcher
 from erjepa.training.steps import Step, share_of_replay, steps_of
 from erjepa.training.summary import log_summary
@@ -109,6 +110,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             device=self._device,
             num_predictor_tokens=views.num_predictor_tokens,
             attention=attention,
+        )
+        memory = memory_of(self._device)
+        # Ranks that decided otherwise would wait for each other.
+        cfg.fsdp_reshard_after_forward = on_rank_zero(
+            lambda: reshards_after_forward(cfg, self._model, memory)
         )
         forward_context = activation_offloading(cfg, self._model, self._device)
         self._collator, self._replay_collator = pair_collators(

@@ -148,7 +148,7 @@ class Run:
     enable_activation_offloading: bool = False
     custom_sharded_layers: list[str] | None = None
     fsdp_cpu_offload: bool = False
-    fsdp_reshard_after_forward: bool = True
+    fsdp_reshard_after_forward: bool | None = None
     step_timeout: Positive = 600.0
     cudnn_deterministic_mode: Literal["default", "warn", "error", 0, 1, 2] | None = None
 

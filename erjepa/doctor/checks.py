@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from array import array
 from bisect import bisect_right
 from collections import Counter
@@ -44,6 +45,7 @@ from erjepa.training.device import (
 )
 from erjepa.training.model import build_model
 from erjepa.training.saving import require_fresh_output
+from erjepa.training.sharding import reshards_after_forward
 from erjepa.training.trained import Trained
 
 GIB = 2**30
@@ -472,6 +474,9 @@ def _step(
 
 
 def _memory(cfg: DictConfig, run: ModelOfRun, rows: Rows, device: Device) -> str:
+    memory = sys.maxsize if device.memory is None else device.memory
+    reshards = reshards_after_forward(cfg, run.decoder, memory)
+    cfg = OmegaConf.merge(cfg, {"fsdp_reshard_after_forward": reshards})
     parts = memory_parts(
         cfg, run.decoder, run.loss_fn, rows.largest, run.replay, run.device
     )

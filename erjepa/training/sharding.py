@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
@@ -98,6 +99,24 @@ def shard(
             mp_policy=precision,
             offload_policy=CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),
         )
+
+
+def reshards_after_forward(cfg: DictConfig, model: nn.Module, memory: int) -> bool:
+    """Whether ranks free gathered weights between the forward and the backward pass.
+
+    Args:
+        cfg: config of the run; with ``fsdp_reshard_after_forward: null`` they do so if all
+            parameters in ``dtype`` take more than an eighth of ``memory``, shards live on the
+            CPU, or there is one rank, which gathers nothing from others.
+        model: on the meta device.
+        memory: bytes that a rank has.
+    """
+    if cfg.fsdp_reshard_after_forward is not None:
+        return cfg.fsdp_reshard_after_forward
+    dtype = training.get_dtype(cfg.dtype, device=torch.device("cpu"))
+    gathered = dtype.itemsize * sum(p.numel() for p in model.parameters())
+    is_large = 8 * gathered > memory
+    return is_large or cfg.fsdp_cpu_offload or dist.get_world_size() == 1
 
 
 def load_weights(

@@ -1,11 +1,10 @@
 """The table of docs/several_gpus.md: ``python -m tests.doctor.table``."""
 
-import functools
-
 import torch
 
 from erjepa.doctor.checks import GIB, USED, ModelOfRun, longest_rows, rank_of
 from erjepa.doctor.memory import memory_parts
+from erjepa.training.sharding import reshards_after_forward
 from tests.recipes.harness import make_config
 
 MODELS = {
@@ -26,8 +25,9 @@ def overrides(model: str, kind: str) -> list[str]:
     }[kind]
 
 
-@functools.cache
-def needed(model: str, kind: str, ranks: int, *, checkpointing: bool) -> float:
+def needed(
+    model: str, kind: str, ranks: int, size: int, *, checkpointing: bool
+) -> float:
     """GiB of each GPU in a step of 16 pairs."""
     settings = [
         *overrides(model, kind),
@@ -37,6 +37,9 @@ def needed(model: str, kind: str, ranks: int, *, checkpointing: bool) -> float:
     with rank_of(ranks):
         cfg = make_config(settings, MODELS[model][0])
         run = ModelOfRun.of(cfg, torch.device("cuda"), "flex")
+        cfg.fsdp_reshard_after_forward = reshards_after_forward(
+            cfg, run.decoder, size * GIB
+        )
         batch = longest_rows(cfg, run).largest
         parts = memory_parts(
             cfg, run.decoder, run.loss_fn, batch, run.replay, run.device
@@ -46,17 +49,17 @@ def needed(model: str, kind: str, ranks: int, *, checkpointing: bool) -> float:
 
 def row(model: str, kind: str) -> str:
     """A line of the table."""
-    cells = [cell(model, kind, ranks, USED * size) for ranks, size in MACHINES]
+    cells = [cell(model, kind, ranks, size) for ranks, size in MACHINES]
     return f"| {model} | {kind} | {' | '.join(cells)} |"
 
 
-def cell(model: str, kind: str, ranks: int, usable: float) -> str:
+def cell(model: str, kind: str, ranks: int, size: int) -> str:
     """What a step takes, with activation checkpointing only where it is needed."""
-    plain = needed(model, kind, ranks, checkpointing=False)
-    if plain <= usable:
+    plain = needed(model, kind, ranks, size, checkpointing=False)
+    if plain <= USED * size:
         return f"{plain:.1f}"
-    less = needed(model, kind, ranks, checkpointing=True)
-    return f"{less:.1f} *" if less <= usable else f"no: {less:.1f}"
+    less = needed(model, kind, ranks, size, checkpointing=True)
+    return f"{less:.1f} *" if less <= USED * size else f"no: {less:.1f}"
 
 
 if __name__ == "__main__":

@@ -55,7 +55,10 @@ def held(recipe):
                 gradients += [] if unsharded is None else [unsharded]
     return {
         "weights": sum(local(t).nbytes for t in weights),
-        "gradients": sum(local(t).nbytes for t in gradients),
+        # Where weights are kept gathered, these are the parameters of the model too.
+        "gradients": sum(
+            {t.data_ptr(): t.nbytes for t in map(local, gradients)}.values()
+        ),
         "optimizer": sum(local(t).nbytes for t in kept),
         "replay memory": sum(t.nbytes for t in slots) + 8 * memory.capacity,
     }

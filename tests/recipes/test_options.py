@@ -39,7 +39,7 @@ def plain(base, data, tmp_path_factory):
     [
         {"enable_activation_checkpointing": True},
         {"custom_sharded_layers": "[]"},
-        {"fsdp_reshard_after_forward": False},
+        {"fsdp_reshard_after_forward": True},
         {"num_workers": 1},
         {"log_every_n_steps": 1, "profiler__enabled": False},
     ],

@@ -118,7 +118,7 @@ def test_a_logger_that_skips_steps_keeps_validations(base, data, tmp_path):
     assert steps == [2, 3, 4, 5, 6, 8, 9, 10]
 
 
-@pytest.mark.parametrize("reshard", some_of([True, False], [True]))
+@pytest.mark.parametrize("reshard", some_of([True, False], [False]))
 def test_training_does_not_notice(base, data, tmp_path, monkeypatch, reshard):
     """Dropout, replay and weights of two sharded ranks, bit for bit."""
     overrides = {

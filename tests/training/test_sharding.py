@@ -3,7 +3,11 @@
 import pytest
 import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp
+from torchtune import config
+from torchtune.training import set_default_dtype
 
+from erjepa.doctor.checks import rank_of
+from erjepa.training.sharding import reshards_after_forward
 from tests.recipes.harness import make_config, overrides_for, read_metrics, train
 
 STEPS = 4
@@ -45,14 +49,14 @@ def run(base, data, output_dir, monkeypatch, **overrides):
 def test_a_step_reduces_once_and_gathers_once_where_parameters_are_kept(
     base, data, tmp_path, monkeypatch
 ):
-    settings = {"fsdp_reshard_after_forward": False}
-    kept, gathers, reductions = run(
-        base, data, tmp_path / "kept", monkeypatch, **settings
-    )
+    kept, gathers, reductions = run(base, data, tmp_path / "kept", monkeypatch)
     assert reductions == STEPS * GROUPS
     assert gathers == STEPS * GROUPS
     monkeypatch.undo()
-    freed, gathers, reductions = run(base, data, tmp_path / "freed", monkeypatch)
+    settings = {"fsdp_reshard_after_forward": True}
+    freed, gathers, reductions = run(
+        base, data, tmp_path / "freed", monkeypatch, **settings
+    )
     assert reductions == STEPS * GROUPS
     # In the forward and the backward pass of two micro-batches of new pairs and, from the
     # second step on, two of replayed ones; of an empty one in the first. Some releases
@@ -62,3 +66,28 @@ def test_a_step_reduces_once_and_gathers_once_where_parameters_are_kept(
     for mine, expected in zip(kept, freed, strict=True):
         assert mine["loss"] == pytest.approx(expected["loss"], rel=1e-6)
         assert mine["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "kept"),
+    [
+        ("llama3_2_1b_synth", 24, True),
+        ("llama3_2_3b_synth", 24, False),
+        ("llama3_2_3b_synth", 80, True),
+        ("llama3_1_8b_synth", 80, False),
+    ],
+)
+def test_what_fits_is_kept_gathered(name, gib, kept):
+    """The table in docs/several_gpus.md."""
+    cfg = make_config([], name)
+    with torch.device("meta"), set_default_dtype(torch.bfloat16):
+        model = config.instantiate(cfg.model)
+    assert cfg.fsdp_reshard_after_forward is None
+    with rank_of(1):
+        assert reshards_after_forward(cfg, model, gib << 30)
+    with rank_of(4):
+        assert reshards_after_forward(cfg, model, gib << 30) != kept
+        cfg.fsdp_cpu_offload = True
+        assert reshards_after_forward(cfg, model, gib << 30)
+    cfg.fsdp_reshard_after_forward = False
+    assert not reshards_after_forward(cfg, model, gib << 30)
