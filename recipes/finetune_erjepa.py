@@ -19,7 +19,12 @@ from erjepa.training.data import (
     training_pairs,
 )
 from erjepa.training.device import attention_of, memory_of, run_device
-from erjepa.training.distributed import on_rank_zero, process_group, wait_for_all
+from erjepa.training.distributed import (
+    lose_patience,
+    on_rank_zero,
+    process_group,
+    wait_for_all,
+)
 from erjepa.training.finite import require_finite
 from erjepa.training.metrics import MetricsLog, StepMetrics
 from erjepa.training.model import activation_offloading, build_model, set_up_model
@@ -85,7 +90,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._clip_grad_norm = float(
             "inf" if clip_grad_norm is None else clip_grad_norm
         )
-        self._stop_signals = StopSignals()
+        self._stop_signals = StopSignals(lose_patience)
 
     # ------------------------------------------------------------------ set-up
 

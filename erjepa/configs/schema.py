@@ -149,7 +149,7 @@ class Run:
     custom_sharded_layers: list[str] | None = None
     fsdp_cpu_offload: bool = False
     fsdp_reshard_after_forward: bool | None = None
-    step_timeout: Positive = 600.0
+    step_timeout: Annotated[float, AtLeast(10)] = 600.0
     cudnn_deterministic_mode: Literal["default", "warn", "error", 0, 1, 2] | None = None
 
     task: str | None = None

@@ -12,10 +12,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torchtune import training
 
+from erjepa.training.heartbeats import Heartbeats
+
 T = TypeVar("T")
 
 _LONG = timedelta(days=1)
+_MARGIN = 30.0  # seconds in which heartbeats name a rank before collectives fail
 _waits: dist.ProcessGroup | None = None
+_heartbeats: Heartbeats | None = None
 
 
 def init_process_group(device: torch.device, timeout: float) -> None:
@@ -26,10 +30,10 @@ def init_process_group(device: torch.device, timeout: float) -> None:
 
     Args:
         device: device of the run; chooses nccl or gloo.
-        timeout: seconds that a collective of a step may wait for a rank.
+        timeout: seconds that a step may wait for a rank.
     """
     global _waits
-    limit = timedelta(seconds=timeout)
+    limit = timedelta(seconds=timeout + _MARGIN)
     backend = training.get_distributed_backend(
         device.type, offload_ops_to_cpu=device.type != "cpu"
     )
@@ -46,21 +50,33 @@ def init_process_group(device: torch.device, timeout: float) -> None:
 def process_group(device: torch.device, timeout: float) -> Iterator[None]:
     """Join the process group within, and leave it when all ranks do.
 
-    A rank that fails does not wait for the others, which the launcher ends.
+    A rank that fails does not wait for the others, which the launcher ends. A rank that is silent
+    for ``timeout`` seconds ends the others, see :class:`Heartbeats`.
 
     Args:
         device: device of the run.
         timeout: see :func:`init_process_group`.
     """
+    global _heartbeats
     init_process_group(device, timeout)
+    if (num_ranks := dist.get_world_size()) > 1:
+        _heartbeats = Heartbeats(dist.get_rank(), num_ranks, timeout)
     failed = True
     try:
         yield
         wait_for_all()
         failed = False
     finally:
+        if _heartbeats is not None:
+            _heartbeats.close()
         if dist.is_initialized() and (not failed or dist.get_world_size() == 1):
             dist.destroy_process_group()
+
+
+def lose_patience() -> None:
+    """Wait only seconds for a silent rank from now on: the run has been told to stop."""
+    if _heartbeats is not None:
+        _heartbeats.lose_patience()
 
 
 def gradient_scale(device: torch.device) -> float:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,27 +24,38 @@ _POLL = 1.0  # seconds
 class StopSignals:
     """SIGINT and SIGTERM, within a ``with`` block: the first asks to stop, a second ends at once.
 
+    A thread acts on them, since the main thread handles no signal while it waits for another
+    rank or for a device.
+
     Ranks stop at the same step: each adds its :meth:`vote` to a sum that they take anyway,
     and what comes out is handed to :meth:`agree`. A signal often arrives twice, from the
     system and from the launcher, so those of the first two seconds count as one.
+
+    Args:
+        on_first: called at the first signal.
 
     Attributes:
         exit_code (int): 0; from :meth:`agree` on, 130 after SIGINT, 143 after SIGTERM.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
         self.exit_code = 0
-        self._received: signal.Signals | None = None
-        self._at = 0.0
+        self._on_first = on_first
+        self._received: int | None = None
         self._before: dict[signal.Signals, Any] = {}
+        self._pipe, self._pipe_before = -1, -1
 
     def __enter__(self) -> "StopSignals":
         # Python lets the main thread alone handle signals. A shell makes its jobs in the
         # background ignore SIGINT, which they are to go on doing; a launcher does not.
         if threading.current_thread() is threading.main_thread():
+            received, self._pipe = os.pipe()
+            os.set_blocking(self._pipe, False)
+            self._pipe_before = signal.set_wakeup_fd(self._pipe)
+            threading.Thread(target=self._act, args=(received,), daemon=True).start()
             for number in _STOPS:
                 if signal.getsignal(number) != signal.SIG_IGN or _has_launcher():
-                    self._before[number] = signal.signal(number, self._receive)
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -52,6 +63,9 @@ class StopSignals:
             return  # the process is ending, and the signal may come once more
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if self._pipe != -1:
+            signal.set_wakeup_fd(self._pipe_before)
+            os.close(self._pipe)
 
     def vote(self) -> int:
         """What this rank adds to the sum over ranks."""
@@ -65,16 +79,28 @@ class StopSignals:
             number = signal.SIGTERM if votes >= _VOTES else signal.SIGINT
             self.exit_code = 128 + number
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
+    def _note(self, number: int, frame: FrameType | None = None) -> None:
         if self._received is None:
-            self._received, self._at = signal.Signals(number), time.monotonic()
-            # Unbuffered: the signal may have come in the middle of a print.
-            if os.environ.get("RANK", "0") == "0":
-                text = f"\n{name}: saving after this step; once more ends at once\n"
-                os.write(2, text.encode())
-        elif time.monotonic() - self._at > _SAME:
-            os._exit(128 + number)
+            self._received = number
+
+    def _act(self, pipe: int) -> None:
+        """Read what Python writes for each signal as it comes, until the block ends."""
+        first = None
+        with open(pipe, "rb", buffering=0) as received:
+            while number := received.read(1):
+                if number[0] not in _STOPS:
+                    continue
+                if first is None:
+                    first = time.monotonic()
+                    self._note(number[0])
+                    self._on_first()
+                    # Unbuffered: the signal may have come in the middle of a print.
+                    if os.environ.get("RANK", "0") == "0":
+                        name = signal.Signals(number[0]).name
+                        text = f"\n{name}: saving after this step; once more ends at once\n"
+                        os.write(2, text.encode())
+                elif time.monotonic() - first > _SAME:
+                    os._exit(128 + number[0])
 
 
 def leave_signals_to_parent(worker: int) -> None:
@@ -86,6 +112,7 @@ def leave_signals_to_parent(worker: int) -> None:
     Args:
         worker (int): number of the worker; not used.
     """
+    signal.set_wakeup_fd(-1)  # what it was forked with is its rank's
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -139,10 +166,14 @@ def _has_launcher() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def resuming_command() -> str:
-    """The command that this process was started by, to go on from its newest checkpoint."""
+def resuming_command(resume: str = "True") -> str:
+    """The command that this process was started by, to go on from its newest checkpoint.
+
+    Args:
+        resume: value of ``resume_from_checkpoint``; ``auto`` where there may be none.
+    """
     words = [w for w in _command() if not w.startswith("resume_from_checkpoint=")]
-    return shlex.join([*words, "resume_from_checkpoint=True"])
+    return shlex.join([*words, f"resume_from_checkpoint={resume}"])
 
 
 def _command() -> Sequence[str]:

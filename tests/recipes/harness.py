@@ -12,12 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from omegaconf import DictConfig
 from torchtune import utils
 
 import erjepa.configs
-from erjepa.training.distributed import init_process_group
+from erjepa.training.distributed import process_group
 from erjepa.utils.training_log import read_training_log
 from erjepa_recipe.finetune_erjepa import (
     FinetuneRecipeERJEPA,
@@ -174,9 +173,8 @@ def _run_rank(function, rank, world_size, port, results, timeout) -> None:
     )
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     try:
-        init_process_group(utils.get_device("cpu"), timeout)
-        outcome = function()
-        dist.destroy_process_group()
+        with process_group(utils.get_device("cpu"), timeout):
+            outcome = function()
     except Exception as error:  # noqa: BLE001
         if hasattr(error, "add_note"):
             error.add_note(traceback.format_exc())

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from erjepa.training import distributed, heartbeats
 from erjepa.training.distributed import (
     all_reduce_sum,
     gather_objects,
@@ -29,10 +30,13 @@ def test_the_host_can_reduce_beside_any_device(monkeypatch, device, backend):
     )
     monkeypatch.setattr(dist, "new_group", lambda backend, **_: asked.append(backend))
     init_process_group(torch.device(device), 5)
-    assert asked == [(backend, timedelta(seconds=5)), "gloo"]
+    assert asked == [(backend, timedelta(seconds=5 + distributed._MARGIN)), "gloo"]
 
 
-def test_only_a_step_has_a_short_timeout():
+def test_only_a_step_has_a_short_timeout(monkeypatch):
+    monkeypatch.setattr(distributed, "_MARGIN", 0)
+    monkeypatch.setattr(heartbeats, "_BEAT", 60)  # none are missed
+
     def waited():
         for wait in (lambda: gather_objects(0), wait_for_all):
             if dist.get_rank() == 0:
