@@ -133,7 +133,7 @@ def model_card(
     }
     keys = OmegaConf.to_yaml(config)
     return _TEXT.format(
-        front_matter=yaml.safe_dump(about, allow_unicode=True, sort_keys=False),
+        front_matter=yaml.safe_dump(about, sort_keys=False),
         base=markdown(base),
         data=markdown(" and ".join(name for name, _ in datasets)),
         method=method,

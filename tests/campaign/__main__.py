@@ -14,7 +14,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # processes are forked
 
 import torch
 
-from tests.campaign import files, grids, inputs, queries, runs
+from tests.campaign import (
+    batches,
+    cards,
+    files,
+    grids,
+    inputs,
+    memories,
+    queries,
+    runs,
+)
 from tests.campaign.attack import Attack, Lost, Tally, rng_of
 
 ATTACKS = (
@@ -23,6 +32,9 @@ ATTACKS = (
     *files.ATTACKS,
     *inputs.ATTACKS,
     *queries.ATTACKS,
+    *memories.ATTACKS,
+    *batches.ATTACKS,
+    *cards.ATTACKS,
 )
 
 

@@ -1,9 +1,16 @@
 """What an attack is, and the count of what came of it."""
 
+import contextlib
+import io
 import random
-from collections.abc import Callable
+import signal
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from erjepa.utils.command_line import is_users
 
 UNHARMED = "unharmed"  # the result is that of an unharmed run
 REFUSED = "refused"  # one clear message
@@ -47,3 +54,59 @@ class Tally:
 def rng_of(seed: int, attack: Attack, number: int) -> random.Random:
     """The random choices of one try."""
     return random.Random(f"{seed}/{attack.name}/{number}")
+
+
+def refused(error: Exception, *places: Any) -> str:
+    """REFUSED, if users read the error in one line that names one of the places.
+
+    Raises:
+        Lost: if they read a traceback, more lines, or no place.
+    """
+    if not is_users(error):
+        trace = "".join(traceback.format_exception(error))
+        raise Lost(f"a traceback: {trace}") from None
+    return _in_one_line(str(error), places)
+
+
+def called(
+    main: Callable[[list[str]], Any], arguments: list[str], *places: Any
+) -> tuple[str, str]:
+    """Call a command: UNHARMED or REFUSED, and what it printed.
+
+    Raises:
+        Lost: if it fails, but not in one line that names one of the places.
+    """
+    printed, said = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+        try:
+            code = main(arguments)
+        except SystemExit as end:
+            code = end.code
+    if not code:
+        return UNHARMED, printed.getvalue()
+    text = said.getvalue().strip() or printed.getvalue().strip()
+    return _in_one_line(text, places), text
+
+
+def _in_one_line(text: str, places: tuple[Any, ...]) -> str:
+    if len(text.splitlines()) != 1:
+        raise Lost(f"not one line: {text[:2000]}")
+    if not any(str(place) in text for place in places):
+        raise Lost(f"said without the place: {text[:2000]}")
+    return REFUSED
+
+
+@contextlib.contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """Lost, if it takes longer."""
+
+    def lose(number: int, frame: Any) -> None:
+        raise Lost(f"not done in {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, lose)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

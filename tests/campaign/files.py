@@ -6,7 +6,7 @@ from pathlib import Path
 
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.manifest import MANIFEST
-from tests.campaign.attack import REFUSED, UNHARMED, Attack, Lost, Try
+from tests.campaign.attack import UNHARMED, Attack, Lost, Try, refused
 from tests.campaign.runs import Runs, same
 from tests.recipes.harness import train
 
@@ -53,12 +53,9 @@ def checkpoints(folder: Path) -> Try:
         done = harm(rng, path, older / name if (older / name).is_file() else None)
         try:
             found = checkpoint.load_resumable(checkpoint.latest(scratch))
-        except (ValueError, FileNotFoundError) as error:
+        except Exception as error:  # noqa: BLE001
             # A damaged manifest may tell of another file of the checkpoint.
-            place = newest.name if name.name == MANIFEST else name.name
-            if place not in str(error):
-                raise Lost(f"{done}: refused without the file: {error}") from None
-            return REFUSED
+            return refused(error, newest.name if name.name == MANIFEST else name.name)
         if path.is_file() and path.read_bytes() == before:
             return UNHARMED
         if not same(found, expected):

@@ -29,22 +29,23 @@ _SQL = [
     "INSERT INTO clerk VALUES (1000, 'x', 1)",
     "VACUUM INTO 'x.db'",
 ]
-_TEXTS = [
+TEXTS = [
     "The answer is #### 42",
     "#### 1,000",
     "Paris",
     "the  Eiffel-Tower!",
     "[1, 2]",
 ]
-_HOSTILE = "(){}[]|*+?\\&~^$.,;'\"-%\n\t\0\ud800\u202eÿ9aB" + "("
+HOSTILE = "(){}[]|*+?\\&~^$.,;'\"-%\n\t\0\ud800\u202eÿ9aB" + "("
 
 
-def _mutate(rng: random.Random, text: str, others: list[str]) -> str:
+def mutate(rng: random.Random, text: str, others: list[str]) -> str:
+    """A text with some hostile changes, and parts of others."""
     for _ in range(rng.randint(1, 6)):
         at, to = sorted(rng.randint(0, len(text)) for _ in range(2))
         way = rng.randrange(6)
         if way == 0:
-            text = text[:at] + rng.choice(_HOSTILE) + text[at:]
+            text = text[:at] + rng.choice(HOSTILE) + text[at:]
         elif way == 1:
             text = text[:at] + text[to:]
         elif way == 2:
@@ -65,7 +66,7 @@ def _answers(name: str, texts: list[str], folder: Path, **more: Any) -> Try:
     def attempt(rng: random.Random, scratch: Path) -> str:
         targets = [rng.choice(texts) for _ in range(_AT_ONCE)]
         predictions = [
-            {"target": t, "output": _mutate(rng, rng.choice(texts), texts), **more}
+            {"target": t, "output": mutate(rng, rng.choice(texts), texts), **more}
             for t in targets
         ]
         before = snapshot(watched) if watched else None
@@ -100,12 +101,12 @@ def statements(folder: Path) -> Try:
 
 
 def numbers(folder: Path) -> Try:
-    texts = [text for text in _TEXTS if "####" in text]
+    texts = [text for text in TEXTS if "####" in text]
     return _answers("gsm8k", texts, folder)
 
 
 def names(folder: Path) -> Try:
-    return _answers("nq_open", _TEXTS, folder)
+    return _answers("nq_open", TEXTS, folder)
 
 
 ATTACKS = [

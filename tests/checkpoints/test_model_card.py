@@ -88,7 +88,7 @@ def test_base_data_keys_and_scores():
 
 
 def test_texts_of_the_config_stay_in_their_places():
-    hostile = "x\n---\ntags: [evil]\n```\n| <script> |\n\n# `Title`"
+    hostile = "x\x85\n---\ntags: [evil]\n```\n| <script> |\n\n# `Title`"
     cfg = config(base_model=hostile, checkpointer__checkpoint_dir=f"/{hostile}")
     cfg["dataset"] = {"_component_": "a.b|c_dataset", "new_system_prompt": hostile}
     cfg["replay"]["selection"] = "x|y\nz"
