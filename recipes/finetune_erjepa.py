@@ -212,7 +212,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
         self._averaged.start(self._model, state and state.get("averaged"))
         if state is None:
-            self._memory.start()
+            self._memory.start(self._passes)
         else:
             self._state.load_state_dict(state)
             self._memory.go_on(state["checkpoint"], self._run.steps)
@@ -234,7 +234,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             new_totals.views > 0 or not self._has_views
         )
         draw, replayed = step.draw, None
-        runs_twice = replays and draw is None
+        runs_twice = replays and draw is None and self._memory.can_draw
         new = self._passes.forward_backward(
             step.batches, new_totals, last=not runs_twice or is_probed
         )
@@ -275,14 +275,15 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._averaged.update()
         self._lr_scheduler.step()
         if probe is not None:
-            probe.after_update(partial(self._passes.loss, batches, replay_totals))
+            probe.after_update(partial(self._passes.measure, batches, replay_totals))
 
         # Update of the memory: refresh what was replayed, then store what is new.
-        if self._replay is not None and draw is not None and replayed is not None:
+        if self._replay is not None and replays:
             score = self._replay.settings.score
-            self._replay.refresh(draw, replayed.scores(score))
+            if draw is not None and replayed is not None:
+                self._replay.refresh(draw, replayed.scores(score))
+                self._replay.adapt_weight(draw, new.token_loss, replayed.token_loss)
             self._replay.write(ids, segments, addresses, new.scores(score))
-            self._replay.adapt_weight(draw, new.token_loss, replayed.token_loss)
             self._memory.log_errors(self._run.steps + 1, new, draw, replayed)
 
         metrics = self._step_metrics(
@@ -386,6 +387,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def log_summary(self, cfg: DictConfig) -> None:
         """Say in some lines what is about to run; every key is in ``output_dir``."""
+        start, pairs = self._checkpoints.start, self._sampler.examples_per_step
         log_summary(
             cfg,
             self._model,
@@ -393,6 +395,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             num_train=self._sampler.num_examples,
             num_held_out=len(self._held_out),
             device=self._device,
+            replay=self._memory.summary(pairs),
+            carried=[f"weights of {start}"] * (start is not None)
+            + self._memory.carried(pairs),
         )
 
     def cleanup(self) -> None:

@@ -80,7 +80,9 @@ def is_quick(words):
     if words[:2] == ["tune", "run"]:
         recipe, config, overrides = tune_run(words)
         bound = "stop.steps=" if recipe == "erjepa_recipe" else "output_dir="
-        is_small = config == "tiny_synth" or config.endswith(".yaml")
+        is_small = config in ("tiny_synth", "tiny_continual") or config.endswith(
+            ".yaml"
+        )
         is_bounded = any(override.startswith(bound) for override in overrides)
         is_own = recipe == "erjepa_eval" and config.endswith(".yaml")
         return is_own or (is_small and is_bounded)

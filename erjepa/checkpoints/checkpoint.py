@@ -318,7 +318,7 @@ def load_resumable(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return trained, {**state, "predictor": load_predictor(path)}
 
 
-def load_trained(path: Path, key: str) -> tuple[dict[str, Tensor], Tensor | None]:
+def load_trained(path: Path, key: str) -> tuple[Path, dict[str, Tensor], Tensor | None]:
     """Trained weights that another run starts from.
 
     Args:
@@ -326,8 +326,9 @@ def load_trained(path: Path, key: str) -> tuple[dict[str, Tensor], Tensor | None
         key (str): that names it, for the message.
 
     Returns:
-        tuple[dict[str, Tensor], Tensor | None]: the adapter in torchtune's format, and the
-        embeddings of the predictor tokens, [k, H], if they were trained.
+        tuple[Path, dict[str, Tensor], Tensor | None]: the checkpoint, its adapter in
+        torchtune's format, and the embeddings of the predictor tokens, [k, H], if they were
+        trained.
 
     Raises:
         FileNotFoundError: if there is no adapter.
@@ -336,7 +337,8 @@ def load_trained(path: Path, key: str) -> tuple[dict[str, Tensor], Tensor | None
     for folder in (path, *reversed(checkpoints(path))):
         if (folder / ADAPTER).is_file():
             require_intact(folder, [ADAPTER, f"{PREDICTOR}*"])
-            return torch.load(folder / ADAPTER, **_MAPPED), load_predictor(folder)
+            adapter = torch.load(folder / ADAPTER, **_MAPPED)
+            return folder, adapter, load_predictor(folder)
     raise FileNotFoundError(
         f"{key}={path} holds no {ADAPTER} and no adapter of PEFT. Give the output_dir of a "
         "run that trained adapters, one of its checkpoints, or the folder of a PEFT adapter; "

@@ -422,17 +422,23 @@ def open_memory(
         return stored
 
 
-def _find(path: Path, said: str) -> Path:
-    """The folder of the memory."""
+def memory_folder(path: Path) -> Path | None:
+    """The folder of the memory that :func:`open_memory` opens, if there is one."""
     for folder in (path, path / MEMORY):
         if any((folder / name).exists() for name in (ABOUT, SLOTS)):
             return folder
     memories = [checkpoint / MEMORY for checkpoint in checkpoints(path)]
-    if any(folder.exists() for folder in memories):
-        return memories[-1]
+    return memories[-1] if any(folder.exists() for folder in memories) else None
+
+
+def _find(path: Path, said: str) -> Path:
+    if folder := memory_folder(path):
+        return folder
     raise FileNotFoundError(
         f"{said}{path} holds no memory. Give the output_dir of a run with replay, or one of "
-        f"its checkpoints; their folder {MEMORY} has a {ABOUT}."
+        f"its checkpoints; their folder {MEMORY} has a {ABOUT}. After a run without replay, "
+        "set init_from, its weights, and make a memory of its data for replay.init_from: "
+        "python -m erjepa.memory create"
     )
 
 

@@ -99,6 +99,7 @@ class Run:
     model: Model
     tokenizer: AnyComponent
     checkpointer: Checkpointer
+    continue_from: str | None = None
     init_from: str | None = None
     resume_from_checkpoint: bool | Literal["auto"] = False
     resume_changes: list[str] | None = None
@@ -319,7 +320,8 @@ def complete(cfg: DictConfig) -> DictConfig:
 
     Returns:
         DictConfig: the same, keys that it lacks filled with their defaults and whole floats
-        as whole numbers; interpolations stay as they are written.
+        as whole numbers, and what ``continue_from`` stands for; interpolations stay as they
+        are written.
 
     Raises:
         ValueError: for the first key that is unknown, missing or has a value that makes no
@@ -330,8 +332,24 @@ def complete(cfg: DictConfig) -> DictConfig:
     except (OmegaConfBaseException, ImportError) as error:
         raise ValueError(" ".join(str(error).split())) from None
     read = read_section("", Run, resolved, SYNONYMS)
+    if read["continue_from"] is not None:
+        _continue(read)
     written = OmegaConf.to_container(cfg, resolve=False)
     return OmegaConf.create(_as_written(written, resolved, read))
+
+
+def _continue(cfg: dict[str, Any]) -> None:
+    """Set the keys that ``continue_from`` stands for: nothing else reads it."""
+    start, replay = cfg["continue_from"], cfg["replay"]
+    sections = [("", cfg)] + [("replay.", replay)] * bool(replay["weight"])
+    for prefix, section in sections:
+        if section["init_from"] not in (None, start):
+            raise ValueError(
+                f"continue_from={start} sets {prefix}init_from, which is "
+                f"{section['init_from']}; leave one of the two out"
+            )
+        section["init_from"] = start
+    ReplaySettings(**replay)
 
 
 def _as_written(written: Any, resolved: Any, read: Any) -> Any:

@@ -159,7 +159,7 @@ def _require_texts(record: Record) -> None:
 def paired_dataset(
     tokenizer: Transform,
     *,
-    source: str,
+    source: str | None,
     split: str = "train",
     column_map: dict[str, str] | None = None,
     new_system_prompt: str | None = None,
@@ -188,8 +188,13 @@ def paired_dataset(
 
     Raises:
         ValueError: naming the place, if something is no pair; if the columns do not tell
-            which of them are read; or if an argument is unknown.
+            which of them are read; if an argument is unknown; or if there is no source.
     """
+    if source is None:
+        raise ValueError(
+            "dataset.source=null names no pairs; give dataset.source=FILE, or a folder, a URL "
+            "or a dataset of the hub"
+        )
     if load_dataset_kwargs and ("://" in source or Path(source).exists()):
         arguments = [*inspect.signature(paired_dataset).parameters][1:-1]
         raise ValueError(

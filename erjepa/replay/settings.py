@@ -53,7 +53,9 @@ class ReplaySettings:
         address_top_k (int | None): entries kept of it, K; None is S / 32, at least 1.
         init_from (str | None): the run or checkpoint whose memory this run starts with; for
             the caller, and so is
-        init_addresses (str): kept, or recomputed under the model that the run starts from.
+        init_addresses (str): kept, or recomputed under the model that the run starts from; and
+        init_scores (str | None): likewise; None recomputes them where they are of another
+            error.
 
     Raises:
         ValueError: for a setting that is wrong; it names the key as the configuration does,
@@ -85,6 +87,7 @@ class ReplaySettings:
     address_top_k: int | None = None
     init_from: str | None = None
     init_addresses: str = "kept"
+    init_scores: str | None = None
 
     def __post_init__(self) -> None:
         self._check_weight()
@@ -180,6 +183,8 @@ class ReplaySettings:
                 f"the share of the slots that inherited pairs keep"
             )
         self._one_of("init_addresses", ("kept", "recomputed"))
+        if self.init_scores is not None:
+            self._one_of("init_scores", ("kept", "recomputed"))
 
     def _check_scores(self) -> None:
         self._one_of("score", ("jepa", "lm"))

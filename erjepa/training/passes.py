@@ -342,39 +342,32 @@ class Passes:
                     whole = self._whole([views], [batch.order], totals)
                 loss = loss + whole.share(views, _places(batch))
             (loss * weight * self._gradient_scale).backward()
-            outputs.append(
-                PassOutput(
-                    batch.order,
-                    batch.example_ids,
-                    loss.detach(),
-                    pair_losses.lm,
-                    batch.labels_of_pairs,
-                    views.detach(),
-                )
-            )
-        result = gather_pass(
+            outputs.append(_output(batch, loss, pair_losses, views))
+        return self._gather(outputs, totals)._replace(weight=weight)
+
+    @torch.no_grad()
+    def measure(self, batches: list[PackedBatch], totals: StepTotals) -> PassResult:
+        """A pass without its gradient; arguments as in :meth:`forward_backward`."""
+        outputs = []
+        for batch in batches:
+            batch = batch.to(self._device)
+            output = self._model(batch)
+            loss, pair_losses = self._loss_of(output, batch, totals)
+            outputs.append(_output(batch, loss, pair_losses, stack_views(output)))
+        result = self._gather(outputs, totals)
+        if self._loss_fn.looks_at_all and totals.views:
+            views, orders = [o.views for o in outputs], [o.order for o in outputs]
+            whole = self._whole(views, orders, totals)
+            result = result._replace(loss=result.loss + whole.value)
+        return result
+
+    def _gather(self, outputs: list[PassOutput], totals: StepTotals) -> PassResult:
+        return gather_pass(
             outputs,
             totals.pairs,
             has_views=totals.views > 0,
             errors=self._loss_fn.errors,
         )
-        return result._replace(weight=weight)
-
-    @torch.no_grad()
-    def loss(self, batches: list[PackedBatch], totals: StepTotals) -> Tensor:
-        """Loss of a pass without its gradient, scalar, the same on every rank."""
-        loss = torch.zeros((), device=self._device)
-        views, orders = [], []
-        for batch in batches:
-            batch = batch.to(self._device)
-            output = self._model(batch)
-            loss += self._loss_of(output, batch, totals)[0]
-            views.append(stack_views(output))
-            orders.append(batch.order)
-        loss = all_reduce_sum(loss)
-        if self._loss_fn.looks_at_all and totals.views:
-            loss += self._whole(views, orders, totals).value
-        return loss
 
     @torch.no_grad()
     def _embed(
@@ -410,6 +403,19 @@ class Passes:
         self, output: PackedOutput, batch: PackedBatch, totals: StepTotals
     ) -> tuple[Tensor, PairLosses]:
         return self._loss_fn(output, batch, max(totals.labels, 1), max(totals.pairs, 1))
+
+
+def _output(
+    batch: PackedBatch, loss: Tensor, pair_losses: PairLosses, views: Tensor
+) -> PassOutput:
+    return PassOutput(
+        batch.order,
+        batch.example_ids,
+        loss.detach(),
+        pair_losses.lm,
+        batch.labels_of_pairs,
+        views.detach(),
+    )
 
 
 def stack_views(output: PackedOutput) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from erjepa.training.distributed import all_reduce_sum
+from erjepa.training.passes import PassResult
 from erjepa.training.random_state import random_state, set_random_state
 from erjepa.training.sharding import local_part
 
@@ -57,15 +58,15 @@ class ReplayProbe:
         self.metrics["replay_gradient_norm"] = replay_norm.item()
         self.metrics["replay_loss_before"] = loss.item()
 
-    def after_update(self, replay_loss: Callable[[], Tensor]) -> None:
+    def after_update(self, replay: Callable[[], PassResult]) -> None:
         """Measure what the update did to the replayed pairs.
 
         Args:
-            replay_loss (Callable[[], Tensor]): runs them again and returns their loss.
+            replay (Callable[[], PassResult]): runs them again.
         """
         set_random_state(self._before_replay, self._device)
         with torch.no_grad():
-            self.metrics["replay_loss_after"] = replay_loss().item()
+            self.metrics["replay_loss_after"] = replay().loss.item()
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 import logging
 import math
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,31 +19,32 @@ from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.example_errors import ExampleErrors, Visit
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.pair_texts import PairTexts
-from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
+from erjepa.checkpoints.stored_memory import (
+    StoredMemory,
+    memory_folder,
+    open_memory,
+)
 from erjepa.datasets import ConcatenatedPairs, Pair, Pairs, origin_labels
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.replay import (
-    EpisodicMemory,
     EpisodicReplay,
     ReplayBatch,
     ReplaySettings,
     require_memory,
 )
-from erjepa.replay.retention import ORIGIN_BITS, kept_by_score
+from erjepa.replay.retention import ORIGIN_BITS, kept_by_score, origins
 from erjepa.training.data import fitting_pairs
 from erjepa.training.device import memory_of
 from erjepa.training.distributed import (
-    gather_interleaved,
     on_each_rank,
     on_rank_zero,
 )
 from erjepa.training.origins import losses_by_origin, replayed_by_origin
-from erjepa.training.passes import PassResult
+from erjepa.training.passes import Passes, PassResult
 
 log = utils.get_logger("INFO")
 
-_AT_A_TIME = 32  # micro-batches between two gatherings of addresses
 _EXAMPLE = (1 << ORIGIN_BITS) - 1
 
 
@@ -65,7 +68,9 @@ class RunMemory:
         keys = OmegaConf.to_container(cfg.replay or {"weight": 0}, resolve=True)
         self.settings = ReplaySettings(**keys)
         self._names = [name_of(cfg.dataset)]
+        self._init_from = cfg.init_from
         self._batch_size = cfg.batch_size
+        self._num_batches = cfg.gradient_accumulation_steps
         self._seed = cfg.seed
         self._max_seq_len = cfg.max_seq_len
         self._skip_too_long = cfg.skip_too_long
@@ -109,10 +114,11 @@ class RunMemory:
                 "family, or without replay.init_from"
             )
         wanted, score = self.settings.score, stored.about.replay.score
-        if score != wanted:
+        if score != wanted and self.settings.init_scores == "kept":
             raise ValueError(
-                f"replay.init_from: the memory in {stored.folder} has scores by "
-                f"replay.score={score}, this run by {wanted}; set replay.score={score}"
+                f"replay.init_scores=kept: the memory in {stored.folder} has scores by "
+                f"replay.score={score}, this run by {wanted}; set "
+                "replay.init_scores=recomputed"
             )
 
     def build(
@@ -225,20 +231,26 @@ class RunMemory:
         return metrics
 
     def log_errors(
-        self, step: int, new: PassResult, draw: ReplayBatch, replayed: PassResult
+        self,
+        step: int,
+        new: PassResult,
+        draw: ReplayBatch | None,
+        replayed: PassResult | None,
     ) -> None:
         """Log the errors of a step's examples, if the config asks for it.
 
         Args:
             step (int): of the run, 1-based.
             new (PassResult): of the new pairs.
-            draw (ReplayBatch): what was replayed.
-            replayed (PassResult): of these.
+            draw (ReplayBatch | None): what was replayed, if anything.
+            replayed (PassResult | None): of these.
         """
         if self._errors is None:
             return
         ids = self.ids(new.example_ids).tolist()
-        parts = [(ids, new), (draw.example_ids, replayed)]
+        parts = [(ids, new)]
+        if draw is not None and replayed is not None:
+            parts.append((draw.example_ids, replayed))
         for was_replayed, (examples, result) in enumerate(parts):
             jepa = result.jepa.tolist() or [math.nan] * len(examples)
             self._errors.log(
@@ -252,12 +264,18 @@ class RunMemory:
 
     # ------------------------------------------------------------------ from a file
 
-    def start(self) -> None:
-        """Begin a run: with the memory of ``replay.init_from``, if there is one."""
+    def start(self, passes: Passes) -> None:
+        """Begin a run: with the memory of ``replay.init_from``, if there is one.
+
+        Args:
+            passes: what measures its pairs, under the model that the run starts from.
+        """
         if self._errors is not None:
             self._errors.go_on_after(0)
         if self._earlier is not None and self.replay is not None:
-            self._inherit(self._earlier, self.replay)
+            self._inherit(self._earlier, self.replay, passes)
+        for text in self._forgets():
+            utils.log_rank_zero(log, text, logging.WARNING)
 
     def go_on(self, checkpoint: Path, step: int) -> None:
         """Go on with the memory of the run's own checkpoint, if that holds one.
@@ -275,16 +293,19 @@ class RunMemory:
         stored.load_into(self.replay)
         self._inherited = stored.about.origins[: stored.about.inherited]
 
-    def _inherit(self, stored: StoredMemory, replay: EpisodicReplay) -> None:
+    def _inherit(
+        self, stored: StoredMemory, replay: EpisodicReplay, passes: Passes
+    ) -> None:
         """Start with the memory of ``replay.init_from``.
 
-        What it holds becomes inherited: scores, counts and random state stay, and no example
-        of this run is one of it. The paper's eviction decides what stays where the capacity is
+        What it holds becomes inherited: counts and random state stay, and no example of this
+        run is one of it. The paper's eviction decides what stays where the capacity is
         smaller.
 
         Args:
             stored (StoredMemory): the memory.
             replay (EpisodicReplay): this run's, empty.
+            passes (Passes): for addresses and scores that are computed anew.
 
         Raises:
             ValueError: if addresses are to be kept that this run cannot read.
@@ -310,46 +331,108 @@ class RunMemory:
                 ) from None
         memory.disown(len(stored.about.origins) - stored.about.inherited)
         self._inherited = stored.about.origins
-        if not are_kept and memory.address_table is not None:
-            self._recompute_addresses(memory)
-        utils.log_rank_zero(
-            log,
-            f"{len(memory)} of the {len(stored)} pairs in {stored.folder} are carried on.",
-        )
-        if self.settings.selection == "content":
-            utils.log_rank_zero(
-                log,
-                "replay.selection=content recalls hardly any of them where the new pairs are "
-                "unlike them; uniform keeps what they taught "
-                "(docs/choosing_the_weights.md).",
-                logging.WARNING,
-            )
+        rescores = self.settings.init_scores == "recomputed"
+        rescores |= self.settings.score != stored.about.replay.score
+        if rescores or not are_kept:
+            self._recompute(replay, passes, scores=rescores, addresses=not are_kept)
 
-    @torch.no_grad()
-    def _recompute_addresses(self, memory: EpisodicMemory) -> None:
-        model = self._model
+    def _recompute(
+        self, replay: EpisodicReplay, passes: Passes, *, scores: bool, addresses: bool
+    ) -> None:
+        """Scores and addresses of all slots under the model as it is, a step's pairs at a
+        time, as new pairs have them.
+        """
+        memory, model = replay.memory, self._model
+        table = memory.address_table if addresses else None
         was_training = model.training
         model.eval()
         world_size, rank = dist.get_world_size(), dist.get_rank()
-        step = self._batch_size * world_size * _AT_A_TIME
+        step = self._batch_size * self._num_batches * world_size
         for start in range(0, len(memory), step):
             slots = range(start, min(start + step, len(memory)))
             pairs = [
                 Pair(slot, *cut)
                 for slot, cut in zip(slots, memory.segments(slots), strict=True)
             ]
-            batches = self._collator.split(
-                pairs[rank::world_size],
-                max(-(-len(pairs) // (self._batch_size * world_size)), 1),
-            )
-            source = [model(batch.to(self._device)).source.float() for batch in batches]
-            order = torch.cat([batch.order for batch in batches]).argsort()
-            mine = torch.cat(source)[order.to(self._device)]
-            embeddings = gather_interleaved(mine, len(pairs))
-            assert memory.address_table is not None  # who calls has looked
+            batches = self._collator.split(pairs[rank::world_size], self._num_batches)
+            found = passes.measure(batches, passes.totals(batches))
             at = torch.arange(slots.start, slots.stop, device=memory.device)
-            memory.address_table.put(at, memory.address_table.encode(embeddings))
+            if scores:
+                memory.scores[at] = found.scores(self.settings.score)
+            if table is not None:
+                table.put(at, table.encode(found.source))
         model.train(was_training)
+
+    def _forgets(self) -> Iterator[str]:
+        """Warnings of settings by which a run forgets what earlier ones taught."""
+        settings = self.settings
+        if self._earlier is None:
+            start = self._init_from or settings.init_from
+            if start and on_rank_zero(lambda: memory_folder(Path(start)) is not None):
+                yield f"{start} has a memory, and this run replays none of it: " + (
+                    f"continue_from={start} carries it on with the weights."
+                    if self.is_on
+                    else "replay.weight=0."
+                )
+            return
+        replay = self.replay
+        assert replay is not None  # who has a memory replays
+        if settings.selection == "content" and self._draws_from_all:
+            yield (
+                "replay.selection=content recalls hardly any of the inherited pairs where the "
+                "new ones are unlike them; uniform keeps what they taught "
+                "(docs/choosing_the_weights.md)."
+            )
+        both = len(replay) + len(self._dataset)
+        is_evicting = settings.retention == "score" and not settings.reserve
+        if is_evicting and both > settings.capacity:
+            yield (
+                f"replay.capacity={settings.capacity} is less than the {len(replay)} inherited "
+                f"and {len(self._dataset)} new pairs, and replay.retention=score evicts those "
+                "with the smallest errors, inherited ones first; replay.retention=balanced "
+                "keeps as many of each."
+            )
+
+    # ------------------------------------------------------------------ in words
+
+    def summary(self, pairs: int) -> str:
+        """What a step of so many pairs replays."""
+        settings = self.settings
+        if not self.is_on:
+            return "none"
+        stored = f"up to {settings.capacity:,} pairs are stored"
+        if not self.can_draw:
+            return f"none, without pairs of an earlier run; {stored}"
+        return f"{self._drawn(pairs)} pairs a step, by {settings.selection}; {stored}"
+
+    def carried(self, pairs: int) -> list[str]:
+        """The inherited pairs, by the dataset they are from, and how many of them a step of
+        so many pairs replays; empty without any.
+        """
+        if self.replay is None or not self._inherited:
+            return []
+        ids = origins(self.replay.memory.example_ids)
+        counts = Counter(ids[ids < 0].tolist())
+        of_each = (f"{n:,} of {self._inherited[at]}" for at, n in counts.items())
+        later = ", fewer as new ones are stored" * self._draws_from_all
+        return [
+            f"{', '.join(of_each)} in memory",
+            f"{self._drawn(pairs)} of them replayed a step{later}",
+        ]
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether there can be pairs to replay; without, the run is SFT with a memory."""
+        return self._draws_from_all or bool(self._inherited)
+
+    @property
+    def _draws_from_all(self) -> bool:
+        return self.settings.draw_from == "all"
+
+    def _drawn(self, pairs: int) -> str:
+        if self.share:
+            return f"{self.share * pairs:g}"
+        return f"up to {self.settings.budget or pairs}"
 
     # -------------------------------------------------------------------- to a file
 

@@ -100,6 +100,9 @@ class RunCheckpoints:
         write_memory (Callable[[Path], None]): puts the memory into a checkpoint.
         averaged (AveragedWeights): which each checkpoint holds as well.
 
+    Attributes:
+        start: the checkpoint of ``init_from``, once its weights are loaded.
+
     Raises:
         BlockingIOError: if another run holds the folder.
         FileExistsError: if it has checkpoints of a run that is not to be gone on with.
@@ -118,6 +121,7 @@ class RunCheckpoints:
         self._output_dir = Path(cfg.output_dir)
         self._resume = cfg.resume_from_checkpoint
         self._cfg = cfg
+        self.start: Path | None = None
         self._flops_budgets = list(cfg.checkpoint_at_flops or [])
         self._lock: FolderLock | None = None
         on_rank_zero(self._claim)
@@ -176,7 +180,6 @@ class RunCheckpoints:
         resumed, predictor = None, None
         if start is not None:
             resumed, predictor = self._load_start(Path(start), model, trained)
-            utils.log_rank_zero(log, f"Starting from the trained weights of {start}.")
         base = self._checkpointer.load_checkpoint()[training.MODEL_KEY]
         self._trained = trained
         self._fingerprint = {**fingerprint, "base model": digest_of_weights(base)}
@@ -211,7 +214,7 @@ class RunCheckpoints:
                 "from whole weights, set checkpointer.checkpoint_dir"
             )
         like = {n: p for n, p in model.decoder.named_parameters() if n in trained.names}
-        predictor = None
+        self.start, predictor = start, None
         if is_peft_adapter(start) and not (start / checkpoint.ADAPTER).is_file():
             weights = load_peft_adapter(
                 start,
@@ -220,7 +223,7 @@ class RunCheckpoints:
                 alpha=self._cfg.model.lora_alpha,
             )
         else:
-            weights, predictor = checkpoint.load_trained(start, "init_from")
+            self.start, weights, predictor = checkpoint.load_trained(start, "init_from")
         require_same_model(like, weights, f"init_from={start}")
         return weights, predictor
 

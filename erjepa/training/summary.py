@@ -1,5 +1,6 @@
 """What a run is about to do, in some lines."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ def log_summary(
     num_train: int,
     num_held_out: int,
     device: torch.device,
+    replay: str,
+    carried: Sequence[str],
 ) -> None:
     """Say on rank 0 what the keys of a run come to: a line each for model, what is trained,
     data, steps, stop, objective, replay, optimizer, devices and output.
@@ -34,6 +37,8 @@ def log_summary(
         num_train (int): pairs to train on.
         num_held_out (int): pairs to validate on.
         device (torch.device): device of the run.
+        replay: what is replayed.
+        carried: what is carried on from earlier runs: weights, pairs.
     """
     values: Any = OmegaConf.to_container(cfg, resolve=True)
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
@@ -49,7 +54,6 @@ def log_summary(
     pairs = cfg.batch_size * cfg.gradient_accumulation_steps * ranks
     stop = [f"{name} {n:g}" for name, n in (cfg.stop or {}).items() if n is not None]
     method, objective = method_of(values)
-    replay = cfg.replay
     is_cuda = device.type == "cuda"
     optimizer = values["optimizer"]
     lines = {
@@ -65,10 +69,8 @@ def log_summary(
         + (f"; goes on after step {run.steps:,}" if run.steps else ""),
         "stop": ", ".join(stop) or "after the last epoch",
         "objective": f"{method}: {objective}",
-        "replay": f"up to {replay.budget or pairs} pairs a step, of the last "
-        f"{replay.capacity:,} in memory"
-        if replay.weight
-        else "none",
+        **({"carried": "; ".join(carried)} if carried else {}),
+        "replay": replay,
         "optimizer": f"{optimizer['_component_'].rpartition('.')[2]}, "
         f"lr {optimizer.get('lr', 'by default')}",
         "devices": f"{ranks} x "

@@ -246,3 +246,31 @@ def test_synonyms_are_no_keys_and_mean_one():
         elif key:
             assert key in load("tiny_synth")[section]
     assert not SYNONYMS.keys() & inspect.signature(Run).parameters.keys()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], ("first", "first")),
+        (["init_from=first"], ("first", "first")),
+        (["replay.weight=0"], ("first", None)),
+        (["~replay"], ("first", None)),
+    ],
+)
+def test_continue_from_is_two_keys(overrides, expected):
+    cfg = tiny("continue_from=first", *overrides)
+    assert (cfg.init_from, cfg.replay.init_from) == expected
+    assert complete(cfg) == cfg
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("init_from=b", "continue_from=a sets init_from, which is b; leave one"),
+        ("replay.init_from=b", "continue_from=a sets replay.init_from, which is b"),
+        ("replay.selection=current_batch", "current_batch never replays"),
+    ],
+)
+def test_continue_from_what_cannot_be(override, message):
+    with pytest.raises(ValueError, match=message):
+        tiny("continue_from=a", override)

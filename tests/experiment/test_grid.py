@@ -158,7 +158,7 @@ def test_a_sequence_carries_weights_and_memory_on(base, data, tmp_path, capsys):
     end = cells / "first" / "uniform" / "seed_1" / "flops_0"
     started = cells / "second" / "uniform" / "seed_1"
     log = (started / "run.log").read_text()
-    assert f"Starting from the trained weights of {end}." in log
+    assert f"carried   weights of {end}; 24 of " in log
     inherited = [
         json.loads((folder / "memory" / "memory.json").read_text())["inherited"]
         for folder in (end, started / "flops_0")

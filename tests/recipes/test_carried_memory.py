@@ -2,7 +2,6 @@
 
 import functools
 import json
-import logging
 import shutil
 
 import pytest
@@ -64,23 +63,6 @@ def read(recipe):
     state = at_start(recipe)
     where = [recipe._memory.where(i) for i in state["example_ids"].tolist()]
     return {**state, "where": where}
-
-
-@pytest.mark.parametrize("selection", ["content", "uniform"])
-def test_what_forgets_is_warned_of(
-    selection, base, earlier, other_data, tmp_path, monkeypatch
-):
-    said = []
-
-    def log(logger, text, level=logging.INFO):
-        said.extend([text] * (level == logging.WARNING))
-
-    monkeypatch.setattr("torchtune.utils.log_rank_zero", log)
-    settings = {"replay__init_from": earlier, "replay__selection": selection}
-    cfg = carry_on(base, other_data, tmp_path, stop__steps=1, **settings)
-    (warnings,) = train(cfg, inspect=lambda _: said)
-    assert len(warnings) == (selection == "content")
-    assert all("content recalls hardly any of them" in text for text in warnings)
 
 
 def test_the_memory_is_carried_on_whole(base, earlier, other_data, tmp_path):

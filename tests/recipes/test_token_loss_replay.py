@@ -187,10 +187,3 @@ def test_ranks_and_kills_change_nothing(base, data, tmp_path, weight):
     assert_same(mine, whole)
     ours, theirs = (deterministic(read_metrics(p)) for p in (part, tmp_path / "whole"))
     assert ours == theirs
-
-
-def test_a_memory_of_other_scores_is_not_carried_on(base, data, tmp_path):
-    run(base, data, tmp_path / "jepa", replay__score="jepa", stop__steps=2)
-    first = {"replay__init_from": tmp_path / "jepa"}
-    with pytest.raises(ValueError, match="scores by replay.score=jepa, this run by lm"):
-        run(base, data, tmp_path / "lm", **first)

@@ -32,6 +32,8 @@ def said(monkeypatch, caplog):
                 num_train=7900,
                 num_held_out=100,
                 device=torch.device("cpu"),
+                replay="some pairs",
+                carried=["weights of a/epoch_0", "3 of b"] * bool(steps),
             )
         _, *lines = caplog.records[-1].getMessage().splitlines()
         return {line.split()[0]: line[12:] for line in lines}
@@ -58,7 +60,7 @@ def test_of_the_paper_s_setting(said):
         "stop": "after the last epoch",
         "objective": "ER-JEPA: next-token loss (weight 1.0), JEPA loss (weight 1.0, 1 "
         "predictor tokens), content replay (weight 1.0, capacity 10000)",
-        "replay": "up to 16 pairs a step, of the last 10,000 in memory",
+        "replay": "some pairs",
         "optimizer": "AdamW, lr 1e-05",
         "devices": "4 x cpu",
         "output": "/tmp/erjepa/llama3_2_1b_synth, with every key in "
@@ -80,4 +82,4 @@ def test_of_other_settings(said):
     assert lines["steps"].endswith("; goes on after step 20")
     assert lines["stop"] == "flops 100, steps 90"
     assert lines["objective"] == "SFT: next-token loss (weight 1.0)"
-    assert lines["replay"] == "none"
+    assert lines["carried"] == "weights of a/epoch_0; 3 of b"

@@ -77,7 +77,7 @@ def one_pass(pairs, objective, num_batches, **layout):
     batches = collator.split(pairs[rank::world_size], num_batches, STEP)
     totals = passes.totals(batches)
     result = passes.forward_backward(batches, totals, last=True)
-    again = passes.loss(batches, totals)
+    again = passes.measure(batches, totals).loss
     # What makes FSDP2's reduction over ranks a sum; here the test adds ranks up.
     mine = {n: g / passes._gradient_scale for n, g in gradients(model).items()}
     return result.loss, result.jepa, mine, again, totals

@@ -1,0 +1,231 @@
+"""A run goes on from another one on new data: its weights and its memory, by one key.
+
+Chain: scores that are recomputed = losses of three forward passes of each pair alone, for any
+number of ranks; a continued run is the same however its steps are cut, and resumes bit for bit;
+whatever lets it forget is said.
+"""
+
+import functools
+import logging
+
+import pytest
+import torch
+
+from erjepa.datasets import Pair
+from erjepa.training.passes import Passes
+from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
+from tests.conftest import write_records
+from tests.recipes.harness import (
+    kill_at_call,
+    make_config,
+    overrides_for,
+    read_metrics,
+    train,
+    train_and_kill,
+)
+from tests.recipes.test_invariance import INVARIANT
+from tests.recipes.test_resume import assert_same, deterministic, state
+from tests.reference.three_forwards import reference_loss
+
+LM = {"loss__jepa_weight": 0, "replay__score": "lm", "replay__selection": "uniform"}
+CONTINUAL = {
+    **{**LM, "replay__share": 0.5, "replay__draw_from": "inherited"},
+    **{"replay__draw_by": "origin", "replay__retention": "balanced"},
+}
+
+
+@pytest.fixture(scope="module")
+def other_data(tmp_path_factory):
+    return write_records(tmp_path_factory.mktemp("other") / "new.jsonl", 24, seed=9)
+
+
+@pytest.fixture(scope="module")
+def first(base, data, tmp_path_factory):
+    """Runs on the first data, by what they were trained with, three steps of 8 pairs each."""
+    folder = tmp_path_factory.mktemp("first")
+    for name, settings in (
+        ("paper", {}),
+        ("lm", LM),
+        ("sft", {"loss__jepa_weight": 0, "replay__weight": 0}),
+    ):
+        train(config(base, data, folder / name, **settings))
+    return folder
+
+
+def config(base, data, output_dir, **overrides):
+    settings = {"batch_size": 8, "stop__steps": 3, "epochs": 1, **overrides}
+    return make_config(overrides_for(base, data, output_dir, **settings))
+
+
+def at_start(cfg, ranks, inspect):
+    """What ``inspect`` finds in a recipe before its first step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recipe, "train", lambda self: None)
+        return train(cfg, ranks, inspect)[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "settings"),
+    [
+        ("paper", CONTINUAL),
+        ("lm", {"replay__init_addresses": "recomputed"}),
+        ("paper", {"replay__init_scores": "recomputed"}),
+    ],
+    ids=["JEPA to token loss", "token loss to JEPA", "JEPA to JEPA"],
+)
+def test_scores_are_recomputed_under_the_model_that_the_run_starts_from(
+    base, first, other_data, tmp_path, before, settings
+):
+    def memory_of(recipe):
+        return recipe._replay.memory.state_dict()
+
+    def expected(recipe):
+        recipe._model.eval()
+        has_views = recipe._has_views
+        views = {
+            "views": "shared" if has_views else "none",
+            "predictor_ids": recipe._collator.predictor_ids,
+            "predictor_rows": recipe._model.predictor if has_views else None,
+        }
+        memory = recipe._replay.memory
+        for cut in memory.segments(range(len(memory))):
+            pair = [Pair(0, *cut)]
+            yield reference_loss(recipe._model.decoder, pair, **views)[1 + has_views]
+
+    def start(ranks, inspect):
+        own = {"batch_size": 10 // ranks, "continue_from": first / before, **settings}
+        return at_start(
+            config(base, other_data, tmp_path / str(ranks), **own), ranks, inspect
+        )
+
+    one, errors = start(
+        1, lambda recipe: (memory_of(recipe), [e.item() for e in expected(recipe)])
+    )
+    assert one["scores"].tolist() == pytest.approx(errors, rel=1e-4)
+    assert len(set(errors)) == 24
+    two = start(2, memory_of)
+    for name in ("scores", "addresses"):
+        torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-5)
+    if "replay__init_addresses" in settings:
+        assert (one["addresses"]["values"] != 0).any(dim=1).all()
+
+
+def test_scores_of_another_kind_cannot_be_kept(base, first, other_data, tmp_path):
+    settings = {"continue_from": first / "paper", "replay__init_scores": "kept"}
+    cfg = config(base, other_data, tmp_path, **CONTINUAL, **settings)
+    with pytest.raises(
+        ValueError, match="init_scores=kept.*=jepa, this run by lm; set"
+    ):
+        train(cfg)
+
+
+def test_a_run_without_a_memory_is_continued_by_its_weights_and_files(
+    base, first, other_data, tmp_path
+):
+    settings = {"continue_from": first / "sft", **CONTINUAL}
+    with pytest.raises(
+        FileNotFoundError, match="no memory.* set init_from.*memory create"
+    ):
+        train(config(base, other_data, tmp_path, **settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "warning"),
+    [
+        ({"continue_from": "lm", **CONTINUAL}, None),
+        ({"continue_from": "lm", **LM, "replay__capacity": 40}, "capacity=40 is less"),
+        ({"continue_from": "paper"}, "replay.selection=content recalls hardly any"),
+        ({"init_from": "lm", **LM}, "this run replays none of it: continue_from="),
+        ({"init_from": "paper", "replay__weight": 0}, "none of it: replay.weight=0"),
+        (
+            {"replay__init_from": "lm", "replay__weight": 0},
+            "none of it: replay.weight=0",
+        ),
+        ({"init_from": "sft", **LM}, None),
+    ],
+)
+def test_what_forgets_is_warned_of(
+    base, first, other_data, tmp_path, monkeypatch, settings, warning
+):
+    said = []
+
+    def log(logger, text, level=logging.INFO):
+        said.extend([text] * (level == logging.WARNING))
+
+    monkeypatch.setattr("torchtune.utils.log_rank_zero", log)
+    carried = ("continue_from", "init_from", "replay__init_from")
+    settings = {k: first / v if k in carried else v for k, v in settings.items()}
+    cfg = config(base, other_data, tmp_path, **settings)
+    warnings = at_start(cfg, 1, lambda _: said)
+    assert len(warnings) == (warning is not None)
+    assert all(warning in text for text in warnings)
+
+
+def test_what_is_carried_on_is_said(base, data, first, other_data, tmp_path):
+    def said(recipe):
+        return [
+            recipe._checkpoints.start,
+            *recipe._memory.carried(8),
+            recipe._memory.summary(8),
+        ]
+
+    cfg = config(
+        base, other_data, tmp_path / "a", continue_from=first / "paper", **CONTINUAL
+    )
+    stored = "up to 10,000 pairs are stored"
+    assert at_start(cfg, 1, said) == [
+        first / "paper" / "epoch_0_step_3",
+        f"24 of {data} in memory",
+        "4 of them replayed a step",
+        f"4 pairs a step, by uniform; {stored}",
+    ]
+    cfg = config(base, other_data, tmp_path / "b", continue_from=first / "lm", **LM)
+    assert at_start(cfg, 1, said)[2:] == [
+        "up to 8 of them replayed a step, fewer as new ones are stored",
+        f"up to 8 pairs a step, by uniform; {stored}",
+    ]
+    cfg = config(base, other_data, tmp_path / "c", **CONTINUAL)
+    assert at_start(cfg, 1, said) == [
+        None,
+        f"none, without pairs of an earlier run; {stored}",
+    ]
+
+
+def test_ranks_and_kills_change_nothing(base, first, other_data, tmp_path):
+    settings = {"continue_from": first / "paper", **CONTINUAL, "save_every_n_steps": 2}
+
+    def run(name, ranks, **more):
+        size = {"batch_size": 8 // ranks}
+        return config(base, other_data, tmp_path / name, **settings, **size, **more)
+
+    (whole,) = train(run("whole", 1), 1, state)
+    train(run("two", 2), 2)
+    metrics = {name: read_metrics(tmp_path / name) for name in ("whole", "two")}
+    assert [m["replayed"] for m in metrics["whole"]] == [4, 4, 4]
+    for one, two in zip(*metrics.values(), strict=True):
+        for name in {*INVARIANT} & one.keys():
+            assert one[name] == pytest.approx(two[name], rel=1e-4, abs=1e-6), name
+    arm = functools.partial(kill_at_call, Recipe, "_train_step", 3)
+    train_and_kill(run("part", 1), 1, arm)
+    (mine,) = train(run("part", 1, resume_from_checkpoint=True), 1, state)
+    assert_same(mine, whole)
+    part = read_metrics(tmp_path / "part")
+    assert deterministic(part) == deterministic(metrics["whole"])
+    slots = "epoch_0_step_3/memory/slots.safetensors"
+    ours, theirs = (
+        (tmp_path / name / slots).read_bytes() for name in ("part", "whole")
+    )
+    assert ours == theirs
+
+
+def test_a_first_run_takes_the_passes_of_sft(base, data, tmp_path, monkeypatch):
+    passes, forward_backward = [], Passes.forward_backward
+
+    def noted(self, batches, totals, **options):
+        passes.append(totals.pairs)
+        return forward_backward(self, batches, totals, **options)
+
+    monkeypatch.setattr(Passes, "forward_backward", noted)
+    cfg = config(base, data, tmp_path, **CONTINUAL, log_example_errors=True)
+    ((seen, slots),) = train(cfg, 1, lambda recipe: (passes, len(recipe._replay)))
+    assert seen == [8, 8, 8] and slots == 24
