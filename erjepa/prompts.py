@@ -11,7 +11,7 @@ of the prompt and what scoring needs::
 
 An engine makes a chat's tokens by the template of its model's folder, which may differ from
 that of training: Llama 3.2's adds a line with the date. ``--check FOLDER`` compares them pair by
-pair (it needs transformers). With ``--url /v1/completions`` a prompt is its token ids.
+pair. With ``--url /v1/completions`` a prompt is its token ids.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 from torchtune import config
 
+from erjepa.checkpoints.served_chat import ServedChat, as_json
 from erjepa.configs import complete, load, prepare, require_files
 from erjepa.datasets import Pairs, build_dataset, hold_out
 from erjepa.utils.command_line import CommandLine
@@ -63,14 +64,12 @@ def read_prompts(cfg: DictConfig, tokenizer: Any) -> Iterator[Prompt]:
         split = hold_out(dataset.pairs, cfg.validation.size, cfg.validation.seed)
         ids = sorted(split.held_out)
     for i in ids:
-        *context, _ = dataset.messages(i)
-        messages = [{"role": m.role, "content": m.text_content} for m in context]
         target = {
             "prompt": dataset.source_text(i),
             "target": dataset.target_text(i),
             **dataset.scoring_fields(i),
         }
-        yield Prompt(i, messages, dataset.prompt(i), target)
+        yield Prompt(i, as_json(dataset, i), dataset.prompt(i), target)
 
 
 def request(
@@ -104,21 +103,18 @@ def require_same_tokens(folder: Path, prompts: Sequence[Prompt]) -> None:
     Raises:
         ValueError: if the template there makes other tokens, showing the first prompt.
     """
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    if tokenizer.chat_template is None:
-        raise ValueError(f"{folder} has no chat template; use --url {COMPLETIONS}")
+    try:
+        served = ServedChat(folder)
+    except ValueError as error:
+        raise ValueError(f"{error}; use --url {COMPLETIONS}") from None
     for prompt in prompts:
-        text = tokenizer.apply_chat_template(
-            prompt.messages, add_generation_prompt=True, tokenize=False
-        )
-        theirs = tokenizer(text, add_special_tokens=False)["input_ids"]
+        theirs = served.tokens(prompt.messages)
         if theirs != prompt.tokens:
             raise ValueError(
                 f"the chat template of {folder} asks otherwise than training did, first in "
-                f"pair {prompt.id}: {text!r}, not {tokenizer.decode(prompt.tokens)!r}; use "
-                f"--url {COMPLETIONS}, which takes token ids"
+                f"pair {prompt.id}: {served.text(theirs)!r}, not "
+                f"{served.text(prompt.tokens)!r}; use --url {COMPLETIONS}, which takes token "
+                "ids"
             )
 
 

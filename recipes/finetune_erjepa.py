@@ -106,6 +106,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             cfg, self._device, self._memory.write, self._averaged
         )
         self._dataset = build_dataset(cfg.dataset, tokenizer)
+        self._checkpoints.serve(self._dataset, tokenizer)
         views = run_views(cfg, self._loss_fn.jepa_weight, self._memory.settings)
         self._has_views = views.new != "none"
         self._model, self._trained = build_model(

@@ -44,7 +44,7 @@ MAY_IMPORT = {
         *("training", "utils"),
     },
     "generate": {"checkpoints", "configs", "evaluation", "training", "utils"},
-    "prompts": {"configs", "datasets", "utils"},
+    "prompts": {"checkpoints", "configs", "datasets", "utils"},
     "stats": {"datasets", "packing", "configs", "utils"},
     "training_curve": {"utils"},
 }

@@ -17,6 +17,7 @@ from erjepa.utils.escape import backticks, markdown, markdown_code
 from erjepa.utils.files import EMA, SUMMARY, write_whole
 
 CARD = "README.md"
+PROMPT = "prompt.txt"  # of training, where no chat template makes it
 CONFIG = "torchtune_config.yaml"  # torchtune's metric loggers write it
 
 _TEXT = """\
@@ -30,7 +31,7 @@ _TEXT = """\
 {table}
 
 Trained with ER-JEPA for torchtune. At inference nothing is added: this is the base model's
-architecture, tokenizer and chat template.
+architecture and tokenizer. {prompt}
 
 ## Use
 
@@ -45,6 +46,12 @@ architecture, tokenizer and chat template.
 {fence}yaml
 {keys}{fence}
 """
+
+_PROMPT = """\
+The chat template of the folders gives other prompts than
+training had, so send a server the tokens of such a text:
+
+{prompt}"""
 
 _USE_ADAPTER = """\
 Each folder `epoch_*` holds the merged model, unless only the adapter was saved, and in `adapter/` the adapter:
@@ -78,11 +85,13 @@ def write_model_card(output_dir: Path) -> None:
         return  # a metric logger of the user's own that keeps no config
     summaries = sorted(output_dir.glob(f"evaluation/*/{SUMMARY}"))
     cfg = OmegaConf.load(config_file)
+    prompt = output_dir / PROMPT
     card = model_card(
         OmegaConf.to_container(cfg),
         {path.parent.name: json.loads(path.read_text()) for path in summaries},
         base=base_of(cfg),
         has_peft=any(output_dir.glob(f"*/{ADAPTER}/")),
+        prompt=prompt.read_text() if prompt.is_file() else None,
     )
     found = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
     checkpoints = {path.parent for path in found}
@@ -96,6 +105,7 @@ def model_card(
     *,
     base: str,
     has_peft: bool,
+    prompt: str | None = None,
 ) -> str:
     """The text of the card.
 
@@ -104,6 +114,8 @@ def model_card(
         summaries (Mapping[str, Mapping[str, Any]]): what evaluation wrote, by checkpoint.
         base: name or folder of the base model.
         has_peft: whether adapters were also written for PEFT; torchtune does not for Phi-3.
+        prompt: of training, where the folders' chat template gives another one.
+        prompt: of training, where the folders' chat template gives another one.
 
     Returns:
         str: Markdown.
@@ -132,6 +144,10 @@ def model_card(
         "tags": tags,
     }
     keys = OmegaConf.to_yaml(config)
+    asked = "The folders' chat template gives the prompts of training."
+    if prompt is not None:
+        fence = backticks(prompt)
+        asked = _PROMPT.format(prompt=f"{fence}text\n{prompt}\n{fence}")
     return _TEXT.format(
         front_matter=yaml.safe_dump(about, sort_keys=False),
         base=markdown(base),
@@ -139,6 +155,7 @@ def model_card(
         method=method,
         table="\n".join(f"| {name} | {cell} |" for name, cell in rows.items()),
         use=use,
+        prompt=asked,
         scores=_scores(summaries),
         fence=backticks(keys),
         keys=keys,

@@ -16,8 +16,9 @@ from torchtune import config, training, utils
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.fingerprint import changed_keys, digest_of_weights
 from erjepa.checkpoints.lock import FolderLock
-from erjepa.checkpoints.model_card import base_of, write_model_card
+from erjepa.checkpoints.model_card import PROMPT, base_of, write_model_card
 from erjepa.checkpoints.peft_adapter import is_peft_adapter, load_peft_adapter
+from erjepa.checkpoints.served_chat import Serving, serving_of, write_chat_template
 from erjepa.checkpoints.space import (
     checkpoint_sizes,
     free_bytes,
@@ -25,6 +26,7 @@ from erjepa.checkpoints.space import (
     readable,
     require_space,
 )
+from erjepa.datasets import Pairs
 from erjepa.objective import PackedDecoder
 from erjepa.training.averaged import AveragedWeights
 from erjepa.training.distributed import on_rank_zero, wait_for_all
@@ -33,6 +35,7 @@ from erjepa.training.progress import RunProgress
 from erjepa.training.signals import resuming_command
 from erjepa.training.trained import Trained
 from erjepa.training.weights import require_same_model
+from erjepa.utils.files import write_whole
 
 log = utils.get_logger("INFO")
 
@@ -135,6 +138,7 @@ class RunCheckpoints:
             scratch.rmdir()
         self._adapter_only = cfg.save_adapter_weights_only
         self._keep_best = cfg.keep_best
+        self._serving = Serving()
         # The newest is not known to be good: no step has followed it yet.
         self._keep_last_n = cfg.keep_last_n and max(cfg.keep_last_n, 2)
         self._resume_changes = list(cfg.resume_changes or [])
@@ -203,6 +207,23 @@ class RunCheckpoints:
             utils.log_rank_zero(log, f"Resuming from {path}.")
         on_rank_zero(lambda: self._require_space(epochs))
         return Loaded(base, resumed, predictor, state)
+
+    def serve(self, pairs: Pairs, tokenizer: Any) -> None:
+        """Find out how a server will ask what these pairs ask, and warn where it will not."""
+        on_rank_zero(lambda: self._serve(pairs, tokenizer))
+
+    def _serve(self, pairs: Pairs, tokenizer: Any) -> None:
+        folder = Path(self._cfg.checkpointer.checkpoint_dir)
+        self._serving = serving_of(folder, pairs, tokenizer)
+        if self._serving.warning is not None:
+            log.warning(self._serving.warning)
+        if self._serving.template is not None:
+            log.info(
+                f"The chat template of {folder} asks otherwise than training does; "
+                "checkpoints get one that asks the same."
+            )
+        if self._serving.prompt is not None:
+            write_whole(self._output_dir / PROMPT, self._serving.prompt)
 
     def _load_start(
         self, start: Path, model: PackedDecoder, trained: Trained
@@ -457,6 +478,9 @@ class RunCheckpoints:
             epoch=epoch,
             adapter_only=adapter_only,
         )
+        if self._serving.template is not None:
+            folder = self._output_dir / checkpoint.SCRATCH / f"epoch_{epoch}"
+            write_chat_template(folder, self._serving.template)
 
 
 def _parts(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:

@@ -1,0 +1,220 @@
+"""The chat template of a model's folder, as serving engines apply it, and training's beside it.
+
+Training makes tokens of a chat by torchtune's tokenizers, an engine by the Jinja template of
+the folder. The two may differ: SmolLM2's and Qwen2.5's templates add a default system message,
+Llama 3.2's the date.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+from torchtune.data import Message
+
+from erjepa.datasets import ChatTemplate, Pairs
+
+TEMPLATE = "chat_template.jinja"
+_CONFIG = "tokenizer_config.json"
+_TOKENIZER = "tokenizer.json"
+_PAIRS = 64  # that are compared, evenly spaced
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+_ANSWER = Message(role="assistant", content="a")
+
+# What stands before each message, by its role and that of the message before it.
+_PLAIN = """\
+{{%- set joints = {joints} -%}}
+{{%- set chat = namespace(joint="") -%}}
+{{%- for message in messages -%}}
+{{%- set chat.joint = (chat.joint.split(" ")[-1] ~ " " ~ message["role"]) | trim -%}}
+{{%- if chat.joint not in joints -%}}
+{{{{- raise_exception("trained on turns of user and assistant, after at most one system message") -}}}}
+{{%- endif -%}}
+{{{{- joints[chat.joint] ~ message["content"]{trim} -}}}}
+{{%- endfor -%}}
+{{%- if add_generation_prompt -%}}
+{{{{- joints[chat.joint.split(" ")[-1] ~ " assistant"] -}}}}
+{{%- elif chat.joint == "user assistant" -%}}
+{{{{- {end} -}}}}
+{{%- endif -%}}"""
+
+
+class ServedChat:
+    """What an engine makes of a chat.
+
+    Args:
+        folder: of a model, with its tokenizer.
+
+    Attributes:
+        template: the Jinja template.
+
+    Raises:
+        ValueError: if the folder has no chat template, or no ``tokenizer.json`` to be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        file = folder / _CONFIG
+        config = json.loads(file.read_text()) if file.is_file() else {}
+        template = config.get("chat_template")
+        if (folder / TEMPLATE).is_file():
+            template = (folder / TEMPLATE).read_text()
+        if not isinstance(template, str):
+            raise ValueError(f"{folder} has no chat template")
+        if not (folder / _TOKENIZER).is_file():
+            raise ValueError(f"{folder} has no {_TOKENIZER} to compare its chats by")
+        self.template = template
+        try:
+            self._tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
+        except Exception as error:  # noqa: BLE001, of no narrower type
+            raise ValueError(f"{folder / _TOKENIZER}: {error}") from None
+        special = {name: config.get(name) for name in _SPECIAL}
+        self._special = {
+            name: token["content"] if isinstance(token, dict) else token
+            for name, token in special.items()
+            if token is not None
+        }
+
+    def tokens(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Tokens from which a model is to answer.
+
+        Raises:
+            ValueError: if the template refuses the chat.
+        """
+        # As transformers renders them.
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols"],
+        )
+        environment.filters["tojson"] = lambda value, **options: json.dumps(
+            value, ensure_ascii=False, **options
+        )
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = datetime.now().strftime
+        try:
+            text = environment.from_string(self.template).render(
+                messages=messages,
+                add_generation_prompt=True,
+                **self._special,
+            )
+        except TemplateError as error:
+            raise ValueError(f"the chat template refuses a chat: {error}") from None
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Text of tokens, special ones included."""
+        return self._tokenizer.decode(tokens, skip_special_tokens=False)
+
+    def asks(self, pairs: Pairs, ids: Iterable[int]) -> bool:
+        """Whether the template makes the prompts of these pairs."""
+        try:
+            return all(self.tokens(as_json(pairs, i)) == pairs.prompt(i) for i in ids)
+        except ValueError:
+            return False
+
+    def plain(self, template: ChatTemplate) -> str:
+        """A template of training's prompts; with tools, which training has none of, the one before.
+
+        Args:
+            template: that training goes by.
+        """
+
+        def between(*roles: Any) -> list[str]:
+            """The text around the contents of a chat that is to be answered."""
+            marks = [f"<{i}>" for i in range(len(roles))]
+            turns = zip(roles, marks, strict=True)
+            chat = [Message(role=role, content=mark) for role, mark in turns]
+            rest, found = self.text(template.prompt([*chat, _ANSWER])), []
+            for mark in marks:
+                part, _, rest = rest.partition(mark)
+                found.append(part)
+            return [*found, rest]
+
+        user, answer, again, _ = between("user", "assistant", "user")
+        system, asked, _ = between("system", "user")
+        joints = {
+            **{"user": user, "system": system, "system user": asked},
+            **{"user assistant": answer, "assistant user": again},
+        }
+        padded, bare = (
+            template.prompt([Message(role="user", content=text), _ANSWER])
+            for text in (" a ", "a")
+        )
+        plain = _PLAIN.format(
+            joints=json.dumps(joints),
+            trim=" | trim" if padded == bare else "",
+            end=json.dumps(self.text([template.end_of_turn])),
+        )
+        return f"{{%- if tools -%}}{self.template}{{%- else -%}}{plain}{{%- endif -%}}"
+
+
+class Serving(NamedTuple):
+    """How training's prompts are served.
+
+    Args:
+        template: the chat template to export; ``None``: the base's.
+        warning: what differs all the same.
+        prompt: a prompt of training, of which ``warning`` is true.
+    """
+
+    template: str | None = None
+    warning: str | None = None
+    prompt: str | None = None
+
+
+def serving_of(folder: Path, pairs: Pairs, tokenizer: Any) -> Serving:
+    """Find a chat template that makes the prompts of training.
+
+    Args:
+        folder: of the base model.
+        pairs: that a run trains on; up to 64 of them are compared.
+        tokenizer: torchtune model tokenizer of the run.
+    """
+    if not any((folder / name).is_file() for name in (TEMPLATE, _CONFIG)):
+        return Serving()
+    try:
+        served = ServedChat(folder)
+    except ValueError as error:
+        return Serving(
+            warning=f"{error}: a server may ask otherwise than training does."
+        )
+    ids = range(0, len(pairs), -(-len(pairs) // _PAIRS))
+    if served.asks(pairs, ids):
+        return Serving()
+    template = ChatTemplate(tokenizer)
+    before, served.template = served.template, served.plain(template)
+    if served.asks(pairs, ids):
+        return Serving(template=served.template)
+    served.template = before
+    shown = [
+        m if m.role == "system" else Message(role=m.role, content="...")
+        for m in pairs.messages(0)[:-1]
+    ]
+    return Serving(
+        warning=f"The chat template of {folder} asks otherwise than training does. Send token "
+        "ids to a server (python -m erjepa.prompts --url /v1/completions); the model card "
+        "shows the prompt of training.",
+        prompt=served.text(template.prompt([*shown, _ANSWER])),
+    )
+
+
+def as_json(pairs: Pairs, example_id: int) -> list[dict[str, str]]:
+    """The chat of a pair up to its target, as servers take it."""
+    *context, _ = pairs.messages(example_id)
+    return [{"role": m.role, "content": m.text_content} for m in context]
+
+
+def write_chat_template(folder: Path, template: str) -> None:
+    """Make ``template`` the one of a model's folder."""
+    (folder / TEMPLATE).write_text(template)
+    if (file := folder / _CONFIG).is_file():
+        config = {**json.loads(file.read_text()), "chat_template": template}
+        file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)
