@@ -28,9 +28,7 @@ _FOR_USERS = ("erjepa", "erjepa_recipe", "erjepa_eval", "torchtune", "torch.opti
 _KINDS = (ValueError, OSError, RuntimeError)
 # Packages that not every install has.
 _EXTRAS = {
-    **dict.fromkeys(
-        ("jinja2", "matplotlib", "pandas", "scipy", "seaborn"), "experiments"
-    ),
+    **dict.fromkeys(("matplotlib", "pandas", "scipy", "seaborn"), "experiments"),
     "gguf": "smollm2",
     "submitit": "slurm",
 }
