@@ -13,6 +13,7 @@ from erjepa.objective import PackedDecoder
 from erjepa.training.distributed import gather_objects
 from erjepa.training.progress import RunProgress
 from erjepa.training.random_state import random_state, set_random_state
+from erjepa.training.sharding import free_gathered
 
 
 class RecipeState:
@@ -42,6 +43,7 @@ class RecipeState:
 
     def state_dict(self) -> dict[str, Any]:
         """Called on all ranks; whole on rank 0."""
+        free_gathered(self._model)
         random_states = gather_objects(random_state(self._device))
         return {
             **self._run.state_dict(),

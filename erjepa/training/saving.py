@@ -32,6 +32,7 @@ from erjepa.training.averaged import AveragedWeights
 from erjepa.training.distributed import on_rank_zero, wait_for_all
 from erjepa.training.finite import require_finite_weights
 from erjepa.training.progress import RunProgress
+from erjepa.training.sharding import free_gathered
 from erjepa.training.signals import resuming_command
 from erjepa.training.trained import Trained
 from erjepa.training.weights import require_same_model
@@ -398,6 +399,7 @@ class RunCheckpoints:
 
     def _gather(self, model: PackedDecoder, run: RunProgress) -> _Gathered:
         how_to_resume = partial(self.how_to_resume, run)
+        free_gathered(model)
         require_finite_weights(model, step=run.steps, how_to_resume=how_to_resume)
         weights = training.gather_cpu_state_dict(
             model, self._is_rank_zero, device=self._device

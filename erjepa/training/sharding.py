@@ -173,6 +173,16 @@ def set_last_backward(model: nn.Module, last: bool, *, keep_gathered: bool) -> N
         model.set_reshard_after_backward(last or not keep_gathered)
 
 
+def free_gathered(model: nn.Module) -> None:
+    """Free gathered weights before the state of a model is read.
+
+    A backward pass frees them; a forward pass alone keeps them where they are not resharded.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 def local_part(tensor: Tensor) -> Tensor:
     """This rank's part of a weight or a gradient, sharded or not."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

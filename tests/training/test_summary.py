@@ -42,8 +42,8 @@ def said(monkeypatch, caplog):
 
 
 def test_a_text_of_many_lines_takes_one(said):
-    lines = said("tiny_synth", 'base_model="a\\n  seed b\\e[31m"')
-    assert "seed" not in lines and " of a seed b?[31m, " in lines["model"]
+    lines = said("tiny_synth", 'checkpointer.checkpoint_dir="a\\n  seed b\\e[31m"')
+    assert "seed" not in lines and "a seed b?[31m, " in lines["model"]
 
 
 def test_of_the_paper_s_setting(said):
