@@ -85,7 +85,7 @@ def test_learning_curves(tmp_path):
     by_epoch = [[], []]
     for row in results.runs.itertuples():
         if row.method == "M = 10":
-            by_epoch[row.epoch - 1].append(row.accuracy)
+            by_epoch[int(row.epoch) - 1].append(row.accuracy)
     lines = curves(figure.canvas.axes[0])
     assert methods.keys() == lines.keys()
     line = lines["M = 10"]
