@@ -81,6 +81,8 @@ def called(
         try:
             code = main(arguments)
         except SystemExit as end:
+            if isinstance(end.code, int) and end.code > 128:
+                raise  # a signal: the campaign itself is to end
             code = end.code
     if not code:
         return UNHARMED, printed.getvalue()

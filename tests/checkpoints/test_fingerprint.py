@@ -21,6 +21,7 @@ FREE = {
     *("output_dir", "base_model", "checkpointer", "metric_logger", "profiler"),
     *(
         "init_from",
+        "continue_from",
         "resume_from_checkpoint",
         "resume_changes",
         "keep_best",
