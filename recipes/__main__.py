@@ -1,6 +1,6 @@
 import sys
 
-from erjepa_recipe.finetune_erjepa import recipe_main
+from erjepa_recipe.lora_finetune_distributed_erjepa import recipe_main
 
 if __name__ == "__main__":
     sys.exit(recipe_main())

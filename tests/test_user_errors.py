@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from erjepa_recipe import evaluate_erjepa, finetune_erjepa
+from erjepa_recipe import evaluate_erjepa
+from erjepa_recipe import lora_finetune_distributed_erjepa as finetune_erjepa
 
 TUNE = Path(sys.executable).parent / "tune"
 ON_A_CPU = "device=cpu dtype=fp32 row_length=null"

@@ -22,7 +22,7 @@ import erjepa.models
 from erjepa.tasks.nl_rx.grammar import generate_records
 from erjepa.training.distributed import init_process_group
 from erjepa.training.steps import Step
-from erjepa_recipe.finetune_erjepa import (
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA,
 )
 from tests.benchmarks.device import DEVICE, ON_GPU

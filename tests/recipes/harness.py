@@ -18,7 +18,7 @@ from torchtune import utils
 import erjepa.configs
 from erjepa.training.distributed import process_group
 from erjepa.utils.training_log import read_training_log
-from erjepa_recipe.finetune_erjepa import (
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA,
 )
 from tests.models_for_tests import BASE_SHAPE

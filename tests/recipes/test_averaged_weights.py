@@ -14,7 +14,9 @@ from peft import PeftModel
 from erjepa.checkpoints import checkpoint, space
 from erjepa.checkpoints.manifest import damage
 from erjepa.training.averaged import AveragedWeights
-from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
+    FinetuneRecipeERJEPA as Recipe,
+)
 from tests.recipes.harness import (
     FULL,
     FULL_BUILDER,

@@ -12,7 +12,9 @@ from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.memory.__main__ import main as forget
 from erjepa.memory.create import create
-from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
+    FinetuneRecipeERJEPA as Recipe,
+)
 from tests.conftest import write_records
 from tests.recipes.harness import (
     kill_at_call,

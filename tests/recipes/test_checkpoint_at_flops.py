@@ -9,7 +9,7 @@ import torch
 
 from erjepa.checkpoints import checkpoint
 from erjepa.training.saving import RunCheckpoints
-from erjepa_recipe.finetune_erjepa import (
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
 from tests.recipes.harness import (

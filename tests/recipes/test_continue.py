@@ -13,7 +13,9 @@ import torch
 
 from erjepa.datasets import Pair
 from erjepa.training.passes import Passes
-from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
+    FinetuneRecipeERJEPA as Recipe,
+)
 from tests.conftest import write_records
 from tests.recipes.harness import (
     kill_at_call,

@@ -16,7 +16,7 @@ from torchtune.training import FullModelHFCheckpointer
 
 from erjepa.checkpoints import checkpoint
 from erjepa.datasets import StepSampler, paired_dataset
-from erjepa_recipe import finetune_erjepa as recipe
+from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
 from tests.models_for_tests import BASE_SHAPE
 from tests.recipes.harness import (
     FULL,

@@ -13,7 +13,9 @@ import pytest
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.datasets import build_dataset, hold_out
 from erjepa.replay.retention import ORIGIN_BITS
-from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
+    FinetuneRecipeERJEPA as Recipe,
+)
 from tests.conftest import write_records
 from tests.recipes.harness import (
     kill_at_call,

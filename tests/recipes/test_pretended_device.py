@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from erjepa_recipe.evaluate_erjepa import EvaluationRecipeERJEPA
-from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA
+from erjepa_recipe.lora_finetune_distributed_erjepa import FinetuneRecipeERJEPA
 from tests.pretended_device import pretended_device
 from tests.recipes.harness import make_config, on_ranks
 

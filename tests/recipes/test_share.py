@@ -10,7 +10,9 @@ import torch
 
 from erjepa.configs import complete
 from erjepa.datasets import Pair
-from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
+    FinetuneRecipeERJEPA as Recipe,
+)
 from tests.recipes.harness import (
     kill_at_call,
     make_config,

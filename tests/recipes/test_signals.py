@@ -14,7 +14,7 @@ import pytest
 
 from erjepa.checkpoints import checkpoint
 from erjepa.training.signals import StopSignals, end_with_launcher
-from erjepa_recipe.finetune_erjepa import (
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
 from tests.recipes.harness import (

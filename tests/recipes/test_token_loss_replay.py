@@ -15,7 +15,9 @@ from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.datasets import Pair
 from erjepa.memory.__main__ import main as read_memory
 from erjepa.objective.decoder import PackedDecoder
-from erjepa_recipe.finetune_erjepa import FinetuneRecipeERJEPA as Recipe
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
+    FinetuneRecipeERJEPA as Recipe,
+)
 from tests.recipes.harness import (
     kill_at_call,
     make_config,

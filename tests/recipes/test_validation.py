@@ -13,7 +13,7 @@ import torch
 from erjepa.checkpoints import checkpoint
 from erjepa.datasets import hold_out, paired_dataset
 from erjepa_recipe import evaluate_erjepa
-from erjepa_recipe.finetune_erjepa import (
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
 from tests.recipes.harness import (

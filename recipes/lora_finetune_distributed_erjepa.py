@@ -51,8 +51,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     micro-batches.
 
     The ``model`` decides what is trained: the adapters of a builder with LoRA, DoRA or QLoRA,
-    or every weight of one without. As in torchtune's distributed recipes: FSDP2, activation
-    checkpointing and offloading, compile, gradient clipping, metric loggers, profiler.
+    or every weight of one without, which is full fine-tuning. As in torchtune's distributed
+    recipes: FSDP2, activation checkpointing and offloading, compile, gradient clipping, metric
+    loggers, profiler.
 
     Checkpoints are complete or absent, at the end of each epoch, every ``save_every_n_steps``
     and at SIGINT or SIGTERM; ``resume_from_checkpoint=True`` goes on from the newest one as if
