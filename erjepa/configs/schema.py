@@ -343,10 +343,13 @@ def _continue(cfg: dict[str, Any]) -> None:
     start, replay = cfg["continue_from"], cfg["replay"]
     sections = [("", cfg)] + [("replay.", replay)] * bool(replay["weight"])
     for prefix, section in sections:
-        if section["init_from"] not in (None, start):
+        given = section["init_from"]
+        if isinstance(given, list) and start in given:
+            continue  # other memories merge with its own
+        if given not in (None, start):
             raise ValueError(
                 f"continue_from={start} sets {prefix}init_from, which is "
-                f"{section['init_from']}; leave one of the two out"
+                f"{given}; leave one of the two out"
             )
         section["init_from"] = start
     ReplaySettings(**replay)

@@ -15,7 +15,7 @@ from erjepa.replay.addresses import (
     require_finite,
 )
 from erjepa.replay.placement import Placement, place_writes
-from erjepa.replay.retention import ORIGIN_BITS, RETENTIONS, Retention, score
+from erjepa.replay.retention import RETENTIONS, Retention, score
 
 # The tokens of a pair, in the segments that its layout tells apart.
 Segments = tuple[array, ...]
@@ -38,6 +38,7 @@ class EpisodicMemory:
         retain (Retention): which slot of a full memory makes room, see ``retention.py``.
         reserve (float): share of the slots that inherited examples keep: they make no room
             while they have no more than that.
+        set_apart (int): the same as a number of slots.
         score_update_rate (float): weight of a new error in the running one, eta.
         device (torch.device | str): where ids, scores and counts live; the device of
             ``address_table``. Tokens stay on the CPU.
@@ -54,6 +55,7 @@ class EpisodicMemory:
         on_revisit: str = "refresh",
         retain: Retention = score,
         reserve: float = 0.0,
+        set_apart: int = 0,
         score_update_rate: float = 0.1,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -63,7 +65,7 @@ class EpisodicMemory:
         self.score_update_rate = score_update_rate
         self.device = torch.device(device)
         self._retain = retain
-        self._reserved = int(reserve * capacity)
+        self._reserved = max(int(reserve * capacity), set_apart)
         self.history = 0
         self._size = 0
         self._seen = self._seen_before = (
@@ -244,12 +246,16 @@ class EpisodicMemory:
         assert self.address_table is not None
         return self.address_table.similarity(addresses, self._size)
 
-    def disown(self, num_origins: int) -> None:
-        """Makes what the memory holds inherited: the run that goes on from here numbers its
-        own ``num_origins`` origins from 0 again, and no example of it is one of these.
+    def inherit(self, example_ids: Tensor, seen: int) -> None:
+        """Makes what the memory holds inherited.
+
+        Args:
+            example_ids (Tensor): by which the run that goes on from here knows the examples,
+                all of origins below 0, int64, shape [N].
+            seen (int): how many pairs have been offered a place so far.
         """
-        self.example_ids.sub_(num_origins << ORIGIN_BITS)
-        self._seen = self._seen_before = max(self._seen, self._size)
+        self.example_ids.copy_(example_ids)
+        self._seen = self._seen_before = max(seen, self._size)
 
     def state_dict(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
         """A copy of the slots in use, on the CPU: plain tensors, ints and a string.

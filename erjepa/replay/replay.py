@@ -70,12 +70,20 @@ class EpisodicReplay:
                 settings.priority_exponent,
             )
         self._generator = torch.Generator("cpu").manual_seed(seed)
-        self.memory = EpisodicMemory(
-            settings.capacity,
-            _address_table(settings, embed_dim, seed, device),
+        self.embed_dim = embed_dim
+        self._device = device
+        self.memory = self._empty_memory()
+
+    def _empty_memory(self, set_apart: int = 0) -> EpisodicMemory:
+        settings, device = self.settings, self._device
+        capacity = settings.capacity + set_apart
+        return EpisodicMemory(
+            capacity,
+            _address_table(settings, capacity, self.embed_dim, self.seed, device),
             on_revisit=settings.on_revisit,
             retain=resolve_retention(settings.retention),
             reserve=settings.reserve,
+            set_apart=set_apart,
             score_update_rate=settings.score_update_rate,
             device=device,
         )
@@ -83,6 +91,13 @@ class EpisodicReplay:
     def __len__(self) -> int:
         """Number of slots in use."""
         return len(self.memory)
+
+    def set_apart(self, slots: int) -> None:
+        """Add that many slots to a memory that is still empty, for inherited pairs, which then
+        never make room for new ones.
+        """
+        assert not len(self)
+        self.memory = self._empty_memory(slots)
 
     @property
     def weight(self) -> float:
@@ -265,15 +280,19 @@ def require_memory(settings: ReplaySettings, embed_dim: int, available: int) -> 
 
 
 def _address_table(
-    settings: ReplaySettings, embed_dim: int, seed: int, device: torch.device | str
+    settings: ReplaySettings,
+    capacity: int,
+    embed_dim: int,
+    seed: int,
+    device: torch.device | str,
 ) -> SparseAddressTable | DenseAddressTable | None:
     if settings.address == "none":
         return None
     if settings.address == "dense":
-        return DenseAddressTable(settings.capacity, embed_dim, device=device)
+        return DenseAddressTable(capacity, embed_dim, device=device)
     dim, top_k = settings.sparse_shape(embed_dim)
     return SparseAddressTable(
-        settings.capacity,
+        capacity,
         embed_dim,
         address_dim=dim,
         top_k=top_k,

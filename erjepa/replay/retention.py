@@ -23,6 +23,7 @@ takes their place by its dotted path. It is asked for each pair, and reads the m
     candidates  bool mask [M]: the slots that may be evicted
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
@@ -118,22 +119,6 @@ def priorities(scores: Tensor, replay_counts: Tensor) -> Tensor:
     return scores / (1 + replay_counts)
 
 
-def kept_by_score(scores: Tensor, replay_counts: Tensor, capacity: int) -> Tensor:
-    """The slots that are left when those of the lowest sigma / (1 + r), ties to the lowest
-    slot, have been given up one by one until ``capacity`` are left.
-
-    Args:
-        scores (Tensor): sigma, float32, shape [N].
-        replay_counts (Tensor): r, shape [N].
-        capacity (int): how many may stay.
-
-    Returns:
-        Tensor: ascending slots, int64, at most ``capacity``.
-    """
-    weakest_first = priorities(scores, replay_counts).sort(stable=True).indices
-    return weakest_first[max(0, len(scores) - capacity) :].sort().values
-
-
 RETENTIONS: dict[str, Retention] = {
     "score": score,
     "reservoir": reservoir,
@@ -142,6 +127,61 @@ RETENTIONS: dict[str, Retention] = {
 }
 # Rules that tell slots apart by their origin.
 BY_ORIGIN = (balanced, surprise)
+
+
+def retained(
+    rule: Retention,
+    example_ids: Tensor,
+    scores: Tensor,
+    replay_counts: Tensor,
+    weights: Tensor,
+    capacity: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """The slots that a memory of another capacity takes over.
+
+    Those are left that the rule would leave if slots were given up one by one; a rule of
+    another module has no say in this, and ``score`` stands in for it.
+
+    Args:
+        rule (Retention): of the memory that takes over.
+        example_ids (Tensor): of the slots, int64, shape [N].
+        scores (Tensor): sigma, float32, shape [N].
+        replay_counts (Tensor): r, shape [N].
+        weights (Tensor): how many pairs that were offered each slot stands for, float32, shape
+            [N]; ``reservoir`` draws in proportion.
+        capacity (int): how many may stay.
+        generator (torch.Generator): of the CPU, for ``reservoir``.
+
+    Returns:
+        Tensor: ascending slots, int64, at most ``capacity``.
+    """
+    if len(scores) <= capacity:
+        return torch.arange(len(scores))
+    if rule is reservoir:
+        return torch.multinomial(weights, capacity, generator=generator).sort().values
+    if rule is surprise:
+        replay_counts = torch.zeros_like(replay_counts)
+    if rule not in BY_ORIGIN:
+        return _strongest(scores, replay_counts, capacity)
+    of_slot = origins(example_ids)
+    names, sizes = of_slot.unique(return_counts=True)
+    level = bisect_right(
+        range(capacity + 1), capacity, key=lambda n: int(sizes.clamp(max=n).sum())
+    )
+    quotas = sizes.clamp(max=level - 1)
+    left = capacity - int(quotas.sum())
+    quotas[(sizes >= level).nonzero().flatten().flip(0)[:left]] += 1
+    kept = []
+    for name, quota in zip(names, quotas.tolist(), strict=True):
+        own = (of_slot == name).nonzero().flatten()
+        kept.append(own[_strongest(scores[own], replay_counts[own], quota)])
+    return torch.cat(kept).sort().values
+
+
+def _strongest(scores: Tensor, replay_counts: Tensor, capacity: int) -> Tensor:
+    weakest_first = priorities(scores, replay_counts).sort(stable=True).indices
+    return weakest_first[max(0, len(scores) - capacity) :].sort().values
 
 
 def resolve_retention(name: str) -> Retention:

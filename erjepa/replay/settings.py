@@ -25,7 +25,8 @@ class ReplaySettings:
         budget (int | None): most pairs replayed in a step, R; None is the step's pairs.
         share (float | None): fraction of a step's pairs that are replayed ones, which take
             the place of new ones, for the caller; None adds the budget to the new pairs.
-        draw_from (str): which slots are drawn: all, or inherited, those of earlier runs.
+        draw_from (str): which slots are drawn: all, or inherited, those of earlier runs, which
+            then keep their slots beside the capacity.
         draw_by (str): size draws from all slots alike; origin draws equally often from each
             dataset, however many slots it has.
         selection (str): content, uniform, hard, mixed, prioritized, current_batch (the step's
@@ -51,8 +52,8 @@ class ReplaySettings:
             nothing reads it.
         address_dim (int | None): size of a sparse address, S; None is 4 H.
         address_top_k (int | None): entries kept of it, K; None is S / 32, at least 1.
-        init_from (str | None): the run or checkpoint whose memory this run starts with; for
-            the caller, and so is
+        init_from (str | list[str] | None): the run or checkpoint whose memory this run starts
+            with, or several, whose memories merge; for the caller, and so is
         init_addresses (str): kept, or recomputed under the model that the run starts from; and
         init_scores (str | None): likewise; None recomputes them where they are of another
             error.
@@ -85,7 +86,7 @@ class ReplaySettings:
     address: str = "sparse"
     address_dim: int | None = None
     address_top_k: int | None = None
-    init_from: str | None = None
+    init_from: str | list[str] | None = None
     init_addresses: str = "kept"
     init_scores: str | None = None
 
@@ -96,6 +97,12 @@ class ReplaySettings:
         self._check_memory()
         self._check_scores()
         self._check_addresses()
+
+    @property
+    def start_from(self) -> list[str]:
+        """The runs or checkpoints of ``init_from``."""
+        paths = self.init_from
+        return paths if isinstance(paths, list) else [] if paths is None else [paths]
 
     def sparse_shape(self, embed_dim: int) -> tuple[int, int]:
         """Length S of a sparse address of embeddings of size ``embed_dim``, and its entries K."""

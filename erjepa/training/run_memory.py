@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,7 @@ from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.example_errors import ExampleErrors, Visit
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.pair_texts import PairTexts
-from erjepa.checkpoints.stored_memory import (
-    StoredMemory,
-    memory_folder,
-    open_memory,
-)
+from erjepa.checkpoints.stored_memory import StoredMemory, memory_folder
 from erjepa.datasets import ConcatenatedPairs, Pair, Pairs, origin_labels
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
@@ -33,13 +30,11 @@ from erjepa.replay import (
     ReplaySettings,
     require_memory,
 )
-from erjepa.replay.retention import ORIGIN_BITS, kept_by_score, origins
+from erjepa.replay.retention import ORIGIN_BITS, origins
 from erjepa.training.data import fitting_pairs
 from erjepa.training.device import memory_of
-from erjepa.training.distributed import (
-    on_each_rank,
-    on_rank_zero,
-)
+from erjepa.training.distributed import on_rank_zero
+from erjepa.training.inherited import InheritedMemories, open_on_all
 from erjepa.training.origins import losses_by_origin, replayed_by_origin
 from erjepa.training.passes import Passes, PassResult
 
@@ -79,7 +74,7 @@ class RunMemory:
         if cfg.log_example_errors:
             self._errors = ExampleErrors(Path(cfg.output_dir))
         self._inherited: list[str] = []
-        self._earlier: StoredMemory | None = None
+        self._earlier: InheritedMemories | None = None
         if not self.is_on:
             if self._errors is not None:
                 raise ValueError(
@@ -88,10 +83,8 @@ class RunMemory:
                 )
             return
         self._texts = PairTexts(tokenizer)
-        source = self.settings.init_from
-        if source is not None and not cfg.resume_from_checkpoint:
-            self._earlier = _open(Path(source), "replay.init_from")
-            self._require_alike(self._earlier)
+        if self.settings.start_from and not cfg.resume_from_checkpoint:
+            self._earlier = InheritedMemories(self.settings, self._texts.fingerprint)
 
     @property
     def is_on(self) -> bool:
@@ -105,21 +98,6 @@ class RunMemory:
         """
         has_any = self.settings.draw_from == "all" or self.settings.init_from
         return (self.settings.share or 0.0) if self.is_on and has_any else 0.0
-
-    def _require_alike(self, stored: StoredMemory) -> None:
-        if stored.about.tokenizer != self._texts.fingerprint:
-            raise ValueError(
-                f"replay.init_from: the memory in {stored.folder} holds tokens of another "
-                "tokenizer, or of another chat template; start from a run of the same model "
-                "family, or without replay.init_from"
-            )
-        wanted, score = self.settings.score, stored.about.replay.score
-        if score != wanted and self.settings.init_scores == "kept":
-            raise ValueError(
-                f"replay.init_scores=kept: the memory in {stored.folder} has scores by "
-                f"replay.score={score}, this run by {wanted}; set "
-                "replay.init_scores=recomputed"
-            )
 
     def build(
         self,
@@ -161,9 +139,8 @@ class RunMemory:
                 settings, embed_dim=embed_dim, seed=self._seed, device=device
             )
         if self._earlier is not None:
-            self._fitting = self._fitting_slots(
-                self._earlier, skip_too_long=self._skip_too_long
-            )
+            fitting = partial(self._fitting_slots, skip_too_long=self._skip_too_long)
+            self._earlier.choose(fitting, self._seed)
         return self.replay
 
     def _fitting_slots(self, stored: StoredMemory, *, skip_too_long: bool) -> Tensor:
@@ -288,53 +265,39 @@ class RunMemory:
             self._errors.go_on_after(step)
         if self.replay is None or not (checkpoint / MEMORY).is_dir():
             return
-        stored = _open(checkpoint, "resume_from_checkpoint")
+        stored = open_on_all(checkpoint, "resume_from_checkpoint")
         self._fitting_slots(stored, skip_too_long=False)
+        (ids,) = stored.read("example_ids")
+        self._set_apart(self.replay, int((ids < 0).sum()))
         stored.load_into(self.replay)
         self._inherited = stored.about.origins[: stored.about.inherited]
 
     def _inherit(
-        self, stored: StoredMemory, replay: EpisodicReplay, passes: Passes
+        self, earlier: InheritedMemories, replay: EpisodicReplay, passes: Passes
     ) -> None:
-        """Start with the memory of ``replay.init_from``.
+        """Start with the memories of ``replay.init_from``.
 
-        What it holds becomes inherited: counts and random state stay, and no example of this
-        run is one of it. The paper's eviction decides what stays where the capacity is
-        smaller.
-
-        Args:
-            stored (StoredMemory): the memory.
-            replay (EpisodicReplay): this run's, empty.
-            passes (Passes): for addresses and scores that are computed anew.
-
-        Raises:
-            ValueError: if addresses are to be kept that this run cannot read.
+        What they hold becomes inherited: counts and random state stay, and no example of this
+        run is one of it.
         """
-        memory, fitting = replay.memory, self._fitting
-        scores, counts = (
-            column[fitting] for column in stored.read("scores", "replay_counts")
-        )
-        kept = fitting[kept_by_score(scores, counts, memory.capacity)]
-        own = {"capacity": memory.capacity, "on_revisit": memory.on_revisit}
+        self._set_apart(replay, len(earlier))
+        earlier.load_into(replay)
+        self._inherited = earlier.origins
+        rescores = self.settings.init_scores == "recomputed" or earlier.has_other_scores
         are_kept = self.settings.init_addresses == "kept"
-        for start, state in stored.blocks(kept):
-            state.pop("weight", None)  # of other losses
-            state["memory"] |= own
-            if not are_kept:
-                state["memory"]["addresses"] = None
-            try:
-                replay.load_state_dict(state, start)
-            except ValueError as error:
-                raise ValueError(
-                    f"replay.init_from: {stored.folder}: {error}, or set "
-                    "replay.init_addresses=recomputed"
-                ) from None
-        memory.disown(len(stored.about.origins) - stored.about.inherited)
-        self._inherited = stored.about.origins
-        rescores = self.settings.init_scores == "recomputed"
-        rescores |= self.settings.score != stored.about.replay.score
         if rescores or not are_kept:
             self._recompute(replay, passes, scores=rescores, addresses=not are_kept)
+
+    def _set_apart(self, replay: EpisodicReplay, slots: int) -> None:
+        """Where inherited pairs alone are drawn, new ones never take their place: the next run
+        chooses among both.
+        """
+        if self._draws_from_all or not slots:
+            return
+        settings = replay.settings
+        both = replace(settings, capacity=settings.capacity + slots)
+        require_memory(both, replay.embed_dim, memory_of(self._device))
+        replay.set_apart(slots)
 
     def _recompute(
         self, replay: EpisodicReplay, passes: Passes, *, scores: bool, addresses: bool
@@ -367,7 +330,7 @@ class RunMemory:
         """Warnings of settings by which a run forgets what earlier ones taught."""
         settings = self.settings
         if self._earlier is None:
-            start = self._init_from or settings.init_from
+            start = self._init_from or next(iter(settings.start_from), None)
             if start and on_rank_zero(lambda: memory_folder(Path(start)) is not None):
                 yield f"{start} has a memory, and this run replays none of it: " + (
                     f"continue_from={start} carries it on with the weights."
@@ -384,7 +347,11 @@ class RunMemory:
                 "(docs/choosing_the_weights.md)."
             )
         both = len(replay) + len(self._dataset)
-        is_evicting = settings.retention == "score" and not settings.reserve
+        is_evicting = (
+            settings.retention == "score"
+            and not settings.reserve
+            and self._draws_from_all
+        )
         if is_evicting and both > settings.capacity:
             yield (
                 f"replay.capacity={settings.capacity} is less than the {len(replay)} inherited "
@@ -454,11 +421,6 @@ class RunMemory:
             },
         )
         write_texts(folder, self.replay.memory, self._texts, self.where)
-
-
-def _open(path: Path, key: str) -> StoredMemory:
-    """The same memory on every rank, which rank 0 checks for all."""
-    return open_memory(path, key, once=on_rank_zero, on_each=on_each_rank)
 
 
 def origin_of(dataset: Pairs) -> Tensor | None:

@@ -195,6 +195,7 @@ def test_what_is_carried_on_is_said(base, data, first, other_data, tmp_path):
 
 def test_ranks_and_kills_change_nothing(base, first, other_data, tmp_path):
     settings = {"continue_from": first / "paper", **CONTINUAL, "save_every_n_steps": 2}
+    settings |= {"replay__capacity": 10, "replay__retention": "reservoir"}
 
     def run(name, ranks, **more):
         size = {"batch_size": 8 // ranks}
@@ -218,6 +219,39 @@ def test_ranks_and_kills_change_nothing(base, first, other_data, tmp_path):
         (tmp_path / name / slots).read_bytes() for name in ("part", "whole")
     )
     assert ours == theirs
+    # Ten of the inherited pairs, drawn from alone, have made no room for ten new ones.
+    ids = whole["memory"]["example_ids"]
+    assert int((ids < 0).sum()) == int((ids >= 0).sum()) == 10
+
+
+def test_memories_of_two_branches_merge(base, data, first, other_data, tmp_path):
+    third = write_records(tmp_path / "third.jsonl", 16, seed=7)
+    branches = {}
+    for name, source in (("left", other_data), ("right", third)):
+        branches[name] = tmp_path / name
+        settings = {**CONTINUAL, "continue_from": first / "lm"}
+        train(config(base, source, branches[name], **settings, stop__steps=2))
+
+    def read(recipe):
+        replay, memory = recipe._replay, recipe._memory
+        slots = range(len(replay))
+        return (
+            sorted(memory.where(int(i)) for i in replay.memory.example_ids),
+            sorted(map(repr, replay.memory.segments(slots))),
+            memory.carried(8)[0],
+        )
+
+    both = {
+        "replay__init_from": [str(branches["left"]), str(branches["right"])],
+        "continue_from": branches["left"],
+    }
+    cfg = config(base, other_data, tmp_path / "merged", **CONTINUAL, **both)
+    one, two = (at_start(cfg, ranks, read) for ranks in (1, 2))
+    assert one == two
+    where, pairs, said = one
+    # The 24 pairs that both started from, and what two steps of each branch had of its own.
+    assert len({*where}) == len({*pairs}) == len(where) == 24 + 8 + 8
+    assert said == f"24 of {data}, 8 of {other_data}, 8 of {third} in memory"
 
 
 def test_a_first_run_takes_the_passes_of_sft(base, data, tmp_path, monkeypatch):

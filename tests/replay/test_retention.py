@@ -1,12 +1,19 @@
 """Retention rules and the reserve equal brute force on any history, one by one as in batches."""
 
+from collections import Counter
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from erjepa.replay import EpisodicMemory, retention
-from erjepa.replay.retention import kept_by_score, resolve_retention
+from erjepa.replay import (
+    EpisodicMemory,
+    EpisodicReplay,
+    ReplaySettings,
+    retention,
+)
+from erjepa.replay.retention import resolve_retention, retained
 from tests.reference.list_memory import ListMemory
 from tests.replay.histories import (
     RATE,
@@ -47,6 +54,10 @@ def retaining(capacity, name, *, reserve=0.0, on_revisit="refresh"):
     return memory, reference
 
 
+def seen_of(memory):
+    return memory.state_dict()["seen"][0]
+
+
 def spread(history):
     """The same history with examples of three origins."""
     return [
@@ -74,7 +85,7 @@ def test_retention_equals_brute_force(
     )
     for operation in spread(before):
         play(operation, memory, reference)
-    memory.disown(3)
+    memory.inherit(memory.example_ids - (3 << 32), seen_of(memory))
     reference.disown(3)
     assert bool((memory.example_ids < 0).all())
     for operation in spread(after):
@@ -92,7 +103,7 @@ def write(memory, *entries):
 def test_inherited_pairs_keep_their_reserve():
     memory, _ = retaining(4, "score", reserve=0.5)
     write(memory, (0, 0.1), (1, 0.2), (2, 0.3), (3, 0.4))
-    memory.disown(1)
+    memory.inherit(memory.example_ids - (1 << 32), seen_of(memory))
     # Two of four may be evicted; then the new pairs make room for each other.
     write(memory, (10, 0.5), (11, 0.6))
     assert memory.example_ids.tolist() == [10, 11, 2 - (1 << 32), 3 - (1 << 32)]
@@ -100,7 +111,7 @@ def test_inherited_pairs_keep_their_reserve():
     assert memory.example_ids.tolist() == [12, 11, 2 - (1 << 32), 3 - (1 << 32)]
     free, _ = retaining(4, "score")
     write(free, (0, 0.1), (1, 0.2), (2, 0.3), (3, 0.4))
-    free.disown(1)
+    free.inherit(free.example_ids - (1 << 32), seen_of(free))
     write(free, (10, 0.5), (11, 0.6), (12, 0.01))
     assert free.example_ids.tolist() == [10, 11, 12, 3 - (1 << 32)]
 
@@ -131,18 +142,66 @@ def test_reservoir_keeps_every_pair_with_the_same_probability():
 
 @quick
 @given(
-    st.lists(st.tuples(scores, st.integers(0, 3)), min_size=1, max_size=9),
+    st.lists(
+        st.tuples(scores, st.integers(0, 3), st.integers(-2, 1)), min_size=1, max_size=9
+    ),
     st.integers(1, 9),
+    st.sampled_from(["score", "balanced", "surprise"]),
 )
-def test_a_smaller_memory_keeps_what_evictions_would_leave(slots, capacity):
-    left = [
-        ((torch.tensor(score) / (1 + count)).item(), n)
-        for n, (score, count) in enumerate(slots)
-    ]
+def test_a_smaller_memory_keeps_what_evictions_would_leave(slots, capacity, name):
+    left = []
+    for n, (score, count, origin) in enumerate(slots):
+        divisor = 1 if name == "surprise" else 1 + count
+        left.append(((torch.tensor(score) / divisor).item(), n, origin))
     while len(left) > capacity:
-        left.remove(min(left))
-    values, counts = map(torch.tensor, zip(*slots, strict=True))
-    assert kept_by_score(values, counts, capacity).tolist() == [n for _, n in left]
+        sizes = Counter(origin for *_, origin in left)
+        largest = max(sizes, key=lambda origin: (sizes[origin], -origin))
+        left.remove(min(s for s in left if name == "score" or s[2] == largest))
+    values, counts, of_slot = map(torch.tensor, zip(*slots, strict=True))
+    kept = retained(
+        resolve_retention(name),
+        of_slot << 32 | torch.arange(len(slots)),
+        values,
+        counts,
+        torch.ones(len(slots)),
+        capacity,
+        torch.Generator(),
+    )
+    assert kept.tolist() == [n for _, n, _ in left]
+
+
+def test_a_smaller_reservoir_draws_by_what_each_slot_stands_for():
+    generator, counts = torch.Generator().manual_seed(0), torch.zeros(8)
+    ids, ones = torch.arange(8), torch.ones(8)
+    weights = torch.tensor([3.0] * 4 + [1.0] * 4)
+    for _ in range(400):
+        rule = retention.reservoir
+        kept = retained(rule, ids, ones, ones, weights, 1, generator)
+        counts[kept] += 1
+    assert counts[:4].sum() / 400 == pytest.approx(0.75, abs=0.07)
+    assert len(retained(rule, ids, ones, ones, weights, 7, generator).unique()) == 7
+    assert retained(rule, ids, ones, ones, weights, 8, generator).tolist() == [
+        *range(8)
+    ]
+
+
+def test_slots_set_apart_are_beside_the_capacity():
+    settings = ReplaySettings(
+        capacity=4, retention="reservoir", address="none", selection="uniform"
+    )
+    replay = EpisodicReplay(settings, embed_dim=4, seed=0)
+    replay.set_apart(2)
+
+    def write(*examples):
+        ids = torch.tensor(examples)
+        replay.write(ids, [([1], [2])] * len(ids), None, torch.ones(len(ids)))
+
+    write(0, 1)
+    replay.memory.inherit(replay.memory.example_ids - (1 << 32), 2)
+    write(*range(50))
+    ids = replay.memory.example_ids
+    assert ids[:2].tolist() == [-(1 << 32), 1 - (1 << 32)]
+    assert len(ids) == 6 and bool((ids[2:] >= 0).all()) and ids.max() > 3
 
 
 def test_a_rule_is_told_what_has_been_offered(monkeypatch):
@@ -155,7 +214,7 @@ def test_a_rule_is_told_what_has_been_offered(monkeypatch):
     monkeypatch.setattr(retention, "spy", spy, raising=False)
     memory, _ = retaining(2, "erjepa.replay.retention.spy", reserve=0.5)
     write(memory, (1, 0.1), (2, 0.2), (3, 0.3))
-    memory.disown(1)
+    memory.inherit(memory.example_ids - (1 << 32), seen_of(memory))
     write(memory, (1, 0.1), (2, 0.2))
     # Three in all, then four; then only the second since the reserve binds counts.
     assert told == [(3, [True, True]), (4, [True, True]), (2, [True, False])]
