@@ -155,7 +155,7 @@ class ReplaySettings:
     def _check_share(self) -> None:
         self._one_of("draw_from", ("all", "inherited"))
         self._one_of("draw_by", ("size", "origin"))
-        if self.share is None:
+        if self.share is None or not self.weight:
             return
         if not (_is_finite(self.share) and 0.01 <= self.share <= 0.9):
             raise ValueError(

@@ -5,7 +5,13 @@ from typing import Any
 
 import pandas as pd
 
-from erjepa.report.figures import PERCENT, Figure, canvas, draw_curves
+from erjepa.report.figures import (
+    PERCENT,
+    Figure,
+    canvas,
+    draw_bars,
+    draw_curves,
+)
 from erjepa.report.results import Results, Unavailable, pivot
 from erjepa.report.sections import Parts, section
 from erjepa.report.table import Table, spread
@@ -52,6 +58,20 @@ def continual(results: Results, methods: list[str]) -> Parts:
         f"sample standard deviation{dotted}. {note}",
         picture,
         columns=min(3, len(names)),
+    )
+
+    at_end = rows[rows.stage == last]
+    picture, panels = canvas(len(names))
+    for name, panel in zip(names, panels, strict=True):
+        draw_bars(panel, at_end[at_end.dataset == name], "accuracy", "method", methods)
+        panel.set(title=f"on {name}", xlim=(0, None))
+    yield Figure(
+        "Accuracy on each dataset at the end of the sequence: means, one sample standard "
+        f"deviation, and single runs. {note}",
+        picture,
+        height=0.5 + 0.22 * at_end.method.nunique(),
+        columns=min(2, len(names)),
+        name="kept",
     )
 
     after = rows.stage.mask(~rows.method.isin(sequences), rows.method.map(controls))

@@ -138,7 +138,10 @@ def test_a_run_without_a_memory_is_continued_by_its_weights_and_files(
         ({"continue_from": "lm", **LM, "replay__capacity": 40}, "capacity=40 is less"),
         ({"continue_from": "paper"}, "replay.selection=content recalls hardly any"),
         ({"init_from": "lm", **LM}, "this run replays none of it: continue_from="),
-        ({"init_from": "paper", "replay__weight": 0}, "none of it: replay.weight=0"),
+        (
+            {"init_from": "paper", **CONTINUAL, "replay__weight": 0},
+            "none of it: replay.weight=0",
+        ),
         (
             {"replay__init_from": "lm", "replay__weight": 0},
             "none of it: replay.weight=0",
