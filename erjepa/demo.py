@@ -50,7 +50,7 @@ def run(output_dir: Path) -> None:
     """Score, train, score again, and draw the curve."""
     import matplotlib  # noqa: F401  missing, it is not to be found out in the end
 
-    from erjepa.training_curve import draw_training_curve
+    from erjepa.studies.training_curve import draw_training_curve
 
     start = time.monotonic()
     tune_run("erjepa_eval", output_dir, "base_only=True")

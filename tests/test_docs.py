@@ -27,8 +27,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from erjepa.configs import complete, load
-from erjepa.experiment.config import load_experiment
-from erjepa.report.build import SECTIONS
+from erjepa.studies.grid.config import load_experiment
+from erjepa.studies.report.build import SECTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]

@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[1]
 # Part of the package -> parts of the project that it may import.
 MAY_IMPORT = {
     "utils": set(),
-    "statistics": set(),
     "replay": set(),
     "configs": {"replay", "utils"},
     "datasets": {"utils"},
@@ -32,21 +31,23 @@ MAY_IMPORT = {
         *("checkpoints", "configs", "datasets", "evaluation", "objective", "packing"),
         *("replay", "training", "utils"),
     },
-    "report": {"statistics", "tasks", "utils"},
-    "experiment": {
-        *("checkpoints", "configs", "evaluation", "training", "report", "utils"),
-    },
-    "bundle": {"configs", "datasets", "utils"},
-    # Run as commands.
-    "demo": {"training_curve", "utils"},
     "doctor": {
         *("checkpoints", "configs", "datasets", "objective", "packing", "replay"),
         *("training", "utils"),
     },
+    # Studies of the method.
+    "studies": {"utils"},
+    "studies.statistics": set(),
+    "studies.report": {"studies", "studies.statistics", "tasks", "utils"},
+    "studies.grid": {"checkpoints", "configs", "studies", "training", "utils"},
+    # Run as commands.
+    "bundle": {"configs", "datasets", "utils"},
+    "demo": {"studies", "utils"},
+    "experiment": {"studies", "studies.grid", "studies.report", "utils"},
     "generate": {"checkpoints", "configs", "evaluation", "training", "utils"},
     "prompts": {"checkpoints", "configs", "datasets", "utils"},
+    "report": {"studies.report", "utils"},
     "stats": {"datasets", "packing", "configs", "utils"},
-    "training_curve": {"utils"},
 }
 
 
@@ -59,19 +60,28 @@ def imports(path):
             yield node.module
 
 
+def part_of(module):
+    """The part of the project that a module belongs to; studies are in parts themselves."""
+    top, *names = module.split(".")
+    assert top == "erjepa" and names, module
+    inside = ".".join(names[:2])
+    return inside if inside in MAY_IMPORT else names[0]
+
+
 def test_every_part_imports_only_earlier_ones():
     parts = set()
     for path in (ROOT / "erjepa").rglob("*.py"):
-        part = path.relative_to(ROOT / "erjepa").with_suffix("").parts[0]
-        if part == "__init__":
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if module == "erjepa.__init__":
             continue
+        part = part_of(module)
         parts.add(part)
-        for module in imports(path):
-            top, *rest = module.split(".")
+        for imported in imports(path):
+            top = imported.partition(".")[0]
             assert top not in ("erjepa_recipe", "erjepa_eval", "tests"), path
             if top == "erjepa":
-                assert rest and rest[0] in MAY_IMPORT[part] | {part}, (
-                    f"{path} imports {module}"
+                assert part_of(imported) in MAY_IMPORT[part] | {part}, (
+                    f"{path} imports {imported}"
                 )
     assert parts == set(MAY_IMPORT)
 

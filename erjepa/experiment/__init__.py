@@ -1,1 +1,1 @@
-"""Grids of runs: methods x seeds x datasets of one recipe, trained, scored and collected."""
+"""The command for grids of runs."""

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from erjepa.experiment.cells import cells, evaluation_command, training_command
-from erjepa.experiment.config import load_experiment
-from erjepa.experiment.results import CELLS
-from erjepa.experiment.running import run_experiment
-from erjepa.experiment.slurm import submit
-from erjepa.experiment.status import cancel_jobs, status
+from erjepa.studies.experiment import Experiment
+from erjepa.studies.grid.cells import cells, evaluation_command, training_command
+from erjepa.studies.grid.config import load_experiment
+from erjepa.studies.grid.output import CELLS
+from erjepa.studies.grid.running import run_experiment
+from erjepa.studies.grid.slurm import submit
+from erjepa.studies.grid.status import cancel_jobs, status
 from erjepa.utils.command_line import CommandLine
-from erjepa.utils.experiment import Experiment
 
 
 def run(experiment: Experiment) -> int:
@@ -67,7 +67,7 @@ def show(experiment: Experiment) -> int:
 
 def report(output_dir: str) -> int:
     """Make the report of an experiment."""
-    from erjepa.report.build import build_report
+    from erjepa.studies.report.build import build_report
 
     build_report(Path(output_dir))
     return 0

@@ -16,7 +16,7 @@ def main() -> None:
     if arguments.output is None and not arguments.sections:
         parser.error("name the output of an experiment")
     with parser.errors(arguments):
-        from erjepa.report.build import SECTIONS, build_report
+        from erjepa.studies.report.build import SECTIONS, build_report
 
         if not arguments.sections:
             print(build_report(arguments.output))

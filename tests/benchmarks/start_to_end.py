@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from erjepa.demo import tune_run
+from erjepa.studies.training_log import read_training_log
 from erjepa.utils.files import SUMMARY
-from erjepa.utils.training_log import read_training_log
 from tests.benchmarks.device import DEVICE, ON_GPU
 from tests.benchmarks.timing import Row
 

@@ -19,11 +19,11 @@ import yaml
 
 import erjepa.configs
 from erjepa.datasets import origin_labels
-from erjepa.experiment import processes
 from erjepa.experiment.__main__ import main
-from erjepa.experiment.cells import cells
-from erjepa.experiment.config import load_experiment
-from erjepa.report.results import Results
+from erjepa.studies.grid import processes
+from erjepa.studies.grid.cells import cells
+from erjepa.studies.grid.config import load_experiment
+from erjepa.studies.report.results import Results
 from erjepa.utils.files import EXPERIMENT, RESULTS
 from tests.campaign.attack import (
     REFUSED,
@@ -37,7 +37,7 @@ from tests.campaign.attack import (
 )
 from tests.campaign.files import harm
 from tests.campaign.inputs import ODD, alter
-from tests.experiment.harness import (
+from tests.studies.grid.harness import (
     Grid,
     results,
     use_fake_tune,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from erjepa.experiment import processes
+from erjepa.studies.grid import processes
 from tests.campaign.attack import REFUSED, UNHARMED, Attack, Lost, Try
 from tests.conftest import write_records
 from tests.models_for_tests import write_base

@@ -16,8 +16,8 @@ from omegaconf import DictConfig
 from torchtune import utils
 
 import erjepa.configs
+from erjepa.studies.training_log import read_training_log
 from erjepa.training.distributed import process_group
-from erjepa.utils.training_log import read_training_log
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA,
 )

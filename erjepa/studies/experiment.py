@@ -1,0 +1,234 @@
+"""What an experiment compares, as its YAML file and ``experiment.json`` have it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
+
+from erjepa.studies.names import require_path_components, slug
+from erjepa.studies.results import Split, Weights
+from erjepa.utils.checked import checked
+from erjepa.utils.files import EXPERIMENT
+from erjepa.utils.jsonl import parse_json
+
+# Of score_weights, what the evaluation's key `checkpoint` has to be.
+WEIGHTS = {("last",): "last", ("ema",): "ema", ("last", "ema"): "both"}
+
+
+def _section(keys: Any) -> Any:
+    return {} if keys is None else keys  # as YAML has an empty section
+
+
+def _dataset(entry: Any) -> Any:
+    config = entry.get("config") if isinstance(entry, Mapping) else entry
+    if not isinstance(config, str):
+        raise ValueError(f"expected a config, or {{config: NAME, ...}}, got {entry!r}")
+    return entry
+
+
+def _distinct(values: Sequence[Any]) -> Sequence[Any]:
+    if len(set(values)) < len(values):
+        raise ValueError(f"{list(values)} has one twice")
+    return values
+
+
+def _ascending(values: Sequence[float]) -> Sequence[float]:
+    if list(values) != sorted(set(values)):
+        raise ValueError(f"expected ascending numbers, got {list(values)}")
+    return values
+
+
+Text = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Device = Annotated[int, Field(ge=0)]
+Flops = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Keys = Annotated[Mapping[str, Any], BeforeValidator(_section)]
+Dataset = Annotated[str | Mapping[str, Any], PlainValidator(_dataset)]
+AtLeastOne = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Controls:
+    """Keys of a method that the grid reads; the recipe does not know them.
+
+    Args:
+        tokens_of: the method at whose tokens a run ends.
+        batch_size_times: multiplies the pairs of a step.
+        trains_on: which datasets of a sequence, see :class:`Experiment`.
+    """
+
+    tokens_of: Annotated[str | None, Field(alias="stop.tokens_of")] = None
+    batch_size_times: Count | None = None
+    trains_on: Literal["so_far", "all", "nothing"] | None = None
+
+
+CONTROLS = ("stop.tokens_of", "batch_size_times", "trains_on")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment; the fields are the keys of its YAML file.
+
+    Args:
+        name: what it is called.
+        output_dir: folder of its results.
+        seeds: seeds of every method on every dataset.
+        datasets: short name to a config of the recipe, by name or path, or to
+            ``{config: NAME}`` and overrides for this dataset.
+        methods: name, as tables show it, to overrides, in the order of tables.
+            ``stop.tokens_of: METHOD`` ends a run at the tokens that METHOD's run took on the
+            same dataset with the same seed; ``batch_size_times: N`` has N times the pairs in a
+            step; ``trains_on`` see ``continual``.
+        overrides: for every run; those of the dataset and then those of the method win.
+        budgets: FLOPs at which each run is scored, ascending; ``None``: at the end of every
+            epoch.
+        continual: whether the datasets are a sequence. A method's run on one of them starts
+            from the weights of its run on the one before, with the same seed, and where it
+            replays from that one's memory, and is scored on every dataset. A method with
+            ``trains_on: so_far`` trains on all datasets up to that one; with ``trains_on: all``
+            it has a single run, on all of them together, with the budgets of all; with
+            ``trains_on: nothing`` it is the base model.
+        match: ``flops``: each run stops at the last budget; ``epochs``: after its epochs.
+        score_on: ``test``, or ``validation``: pairs held out of the training pairs, to choose
+            settings by.
+        score_weights: which weights of each checkpoint: ``last``, ``ema`` (the averaged ones,
+            which need ``ema_decay``), or both.
+        alignment: whether predictions have the cosine of their pair.
+        evaluation: further overrides for the evaluation.
+        report: sections of the report; ``None``: those that it has by default.
+        nproc_per_node: ranks of each run.
+        devices: devices to share out under ``launcher: local``, ``nproc_per_node`` for each of
+            the runs side by side; without CUDA it only sets how many. ``None``: one by one.
+        model: to name configs by, ``${model}_synth``.
+        budgets_of: to choose budgets from, ``${budgets_of.${model}}``.
+        launcher: ``local``: runs on this machine; ``slurm``: tasks of a cluster.
+        slurm: what a task asks of Slurm, by the names of submitit's ``SlurmExecutor``:
+            partition, time in minutes, gpus_per_node and so on.
+
+    Raises:
+        ValueError: naming the key, if values contradict each other.
+    """
+
+    name: Text
+    output_dir: Text
+    seeds: Annotated[Sequence[Seed], AtLeastOne, AfterValidator(_distinct)]
+    datasets: Annotated[Mapping[str, Dataset], AtLeastOne]
+    methods: Annotated[Mapping[str, Keys], AtLeastOne]
+    overrides: Keys = field(default_factory=dict)
+    budgets: Annotated[Sequence[Flops], AfterValidator(_ascending)] | None = None
+    continual: bool = False
+    match: Literal["flops", "epochs"] = "epochs"
+    score_on: Split = "test"
+    score_weights: Sequence[Weights] = field(default_factory=lambda: ["last"])
+    alignment: bool = False
+    evaluation: Keys = field(default_factory=dict)
+    report: Sequence[str | Mapping[str, Any]] | None = None
+    nproc_per_node: Count = 1
+    devices: (
+        Annotated[Sequence[Device], AtLeastOne, AfterValidator(_distinct)] | None
+    ) = None
+    model: str | None = None
+    budgets_of: Keys = field(default_factory=dict)
+    launcher: Literal["local", "slurm"] = "local"
+    slurm: Keys = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_path_components("datasets", {name: name for name in self.datasets})
+        require_path_components("methods", {name: slug(name) for name in self.methods})
+        if self.match == "flops" and not self.budgets:
+            raise ValueError("match=flops needs budgets")
+        if tuple(self.score_weights) not in WEIGHTS:
+            raise ValueError(
+                f"score_weights={self.score_weights}: expected [last], [ema] or [last, ema]"
+            )
+        if self.continual:
+            if len(self.datasets) < 2:
+                raise ValueError(
+                    "continual=True needs a sequence of datasets, two or more"
+                )
+            if list(self.score_weights) != ["last"]:
+                raise ValueError(
+                    f"score_weights={list(self.score_weights)}: continual=True scores the "
+                    "last weights, which the next dataset starts from; set it to [last]"
+                )
+            if self.score_on != "test":
+                raise ValueError(
+                    "score_on=validation: with continual=True every dataset is scored, and "
+                    "only the newest holds pairs out; score_on must be test"
+                )
+        n = self.nproc_per_node
+        if self.launcher == "local" and len(self.devices or ()) % n:
+            raise ValueError(
+                f"devices={self.devices} cannot be shared out {n} by {n} (nproc_per_node)"
+            )
+        for method in self.methods:
+            self._check_controls(method)
+
+    def _check_controls(self, method: str) -> None:
+        own = self.controls(method)
+        if own.trains_on is not None and not self.continual:
+            raise ValueError(
+                f"methods: {method}: trains_on={own.trains_on} needs a sequence of datasets, "
+                "continual=True"
+            )
+        if own.tokens_of is None:
+            return
+        source = f"methods: {method}: stop.tokens_of={own.tokens_of} must be a method"
+        if own.tokens_of not in self.methods or self.controls(own.tokens_of).tokens_of:
+            raise ValueError(f"{source} that does not use stop.tokens_of itself")
+        if self.controls(own.tokens_of).trains_on in ("all", "nothing"):
+            raise ValueError(
+                f"{source} that runs on every dataset, not one with trains_on=all or nothing"
+            )
+
+    def controls(self, method: str) -> Controls:
+        """Keys of a method that the grid reads."""
+        return checked(Controls, self.methods[method], f"methods: {method}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The experiment as its YAML would have it, all keys given."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """The machine that a grid was started on: its processor, cores and GPUs."""
+
+    cpu: str = "unknown"
+    cores: int | None = None
+    gpus: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What ``experiment.json`` holds: the experiment, and what ran it.
+
+    Args:
+        versions: of Python and of packages.
+        revision: of this project's source tree in Git; ``None``: it was installed.
+        hardware: of the machine.
+        config: the experiment, as it was run last.
+    """
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    revision: str | None = None
+    hardware: Hardware = field(default_factory=Hardware)
+    config: Experiment
+
+
+def read_record(output_dir: Path) -> Record:
+    """What was run in the folder of an experiment.
+
+    Raises:
+        FileNotFoundError: if no experiment ran there.
+        ValueError: naming the file and the key, if it is damaged.
+    """
+    path = output_dir / EXPERIMENT
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{output_dir} is not the output of an experiment: it has no {EXPERIMENT}"
+        )
+    return checked(Record, parse_json(path.read_bytes(), str(path)), str(path))

@@ -1,0 +1,1 @@
+"""Grids of runs: methods x seeds x datasets of one recipe, trained, scored and collected."""

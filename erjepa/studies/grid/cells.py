@@ -1,0 +1,243 @@
+"""The runs of an experiment, and the commands that train and score them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+import erjepa.configs
+from erjepa.checkpoints import checkpoint
+from erjepa.studies.experiment import CONTROLS, WEIGHTS, Experiment
+from erjepa.studies.grid.config import as_arguments, config_of
+from erjepa.studies.names import slug
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a method on a dataset with a seed.
+
+    Args:
+        dataset (str): short name of the dataset.
+        config (str): config of the recipe.
+        method (str): name of the method.
+        seed (int): seed of the run.
+        overrides (Mapping[str, Any]): of the experiment, the dataset and the method.
+        tokens_of (str | None): name of the cell whose tokens end this run.
+        after (str | None): name of the cell whose weights and memory this run starts from.
+        datasets (int): how many datasets' budgets it has; 0: it is not trained.
+    """
+
+    dataset: str
+    config: str
+    method: str
+    seed: int
+    overrides: Mapping[str, Any]
+    tokens_of: str | None = None
+    after: str | None = None
+    datasets: int = 1
+
+    @property
+    def needs(self) -> set[str]:
+        """Names of the cells that must be finished before it."""
+        return {name for name in (self.tokens_of, self.after) if name is not None}
+
+    def lacks(self, cell: str) -> str:
+        """What is missing to it where a cell that it needs has failed."""
+        return f"it needs the {'tokens' if cell == self.tokens_of else 'weights'} of {cell}"
+
+    @property
+    def name(self) -> str:
+        """Where the run is within the results, such as ``synth/llm-jepa/seed_82``."""
+        return cell_name(self.dataset, self.method, self.seed)
+
+
+def cell_name(dataset: str, method: str, seed: int) -> str:
+    """Name of a cell, which is its folder as well."""
+    return f"{dataset}/{slug(method)}/seed_{seed}"
+
+
+def cells(experiment: Experiment) -> list[Cell]:
+    """All runs: seed by seed, so that what is there early can be compared.
+
+    Runs that depend on another's tokens come after all others of their seed and dataset. A
+    method that trains on all datasets of a sequence together, or on nothing, has a cell on
+    the last alone.
+    """
+    found = []
+    *_, last = experiment.datasets
+    for seed in experiment.seeds:
+        for dataset in experiment.datasets:
+            group = [
+                _cell(experiment, dataset, method, seed)
+                for method in experiment.methods
+                if experiment.controls(method).trains_on in (None, "so_far")
+                or dataset == last
+            ]
+            found += sorted(group, key=lambda cell: cell.tokens_of is not None)
+    return found
+
+
+def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
+    """The cells whose configs say on what a cell is scored: itself, or one a dataset."""
+    if not experiment.continual:
+        return [cell]
+    return [
+        _cell(experiment, dataset, cell.method, cell.seed)
+        for dataset in experiment.datasets
+    ]
+
+
+def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
+    config, overrides = _overrides(experiment, dataset, method)
+    own = experiment.controls(method)
+    if own.batch_size_times:
+        batch_size = _batch_size(config, overrides)
+        overrides["batch_size"] = own.batch_size_times * batch_size
+    source, trains_on = own.tokens_of, own.trains_on
+    names = list(experiment.datasets)
+    before = names[: names.index(dataset)]
+    if trains_on in ("so_far", "all") and before:
+        parts = [
+            part
+            for name in (*before, dataset)
+            for part in _dataset(*_overrides(experiment, name, method))
+        ]
+        overrides = {
+            key: value
+            for key, value in overrides.items()
+            if key.lstrip("~").partition(".")[0] != "dataset"
+        }
+        overrides["dataset"] = parts
+    follows = experiment.continual and trains_on in (None, "so_far") and before
+    return Cell(
+        dataset,
+        config,
+        method,
+        seed,
+        overrides,
+        tokens_of=source and cell_name(dataset, source, seed),
+        after=cell_name(before[-1], method, seed) if follows else None,
+        datasets=len(names) if trains_on == "all" else int(trains_on != "nothing"),
+    )
+
+
+def _overrides(
+    experiment: Experiment, dataset: str, method: str
+) -> tuple[str, dict[str, Any]]:
+    """The config of a run, and what is said of it that the recipe knows."""
+    config, of_dataset = config_of(experiment.datasets[dataset])
+    said = {**experiment.overrides, **of_dataset, **experiment.methods[method]}
+    return config, {key: said[key] for key in said if key not in CONTROLS}
+
+
+def _dataset(config: str, overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a run trains on, as components."""
+    cfg = erjepa.configs.load(config, as_arguments(overrides))
+    found = OmegaConf.to_container(cfg.dataset, resolve=True)
+    return found if isinstance(found, list) else [found]
+
+
+def _batch_size(config: str, overrides: Mapping[str, Any]) -> int:
+    if "batch_size" in overrides:
+        return overrides["batch_size"]
+    return erjepa.configs.load(config).batch_size
+
+
+def training_command(
+    experiment: Experiment, cell: Cell, folder: Path, tokens: int | str | None = None
+) -> list[str]:
+    """The command that trains a cell, or goes on with it.
+
+    Args:
+        experiment (Experiment): what it belongs to.
+        cell (Cell): the run.
+        folder (Path): its output_dir.
+        tokens (int | str | None): tokens at which it ends, or what is to stand for them.
+
+    Returns:
+        list[str]: arguments of ``tune``.
+    """
+    own: dict[str, Any] = {"seed": cell.seed, "output_dir": str(folder)}
+    if cell.after is not None:
+        start = _end_of(experiment, folder.parents[2] / cell.after)
+        # Whoever sets them carries something else on, or nothing.
+        carried = {"init_from": start, "replay.init_from": start}
+        if cell.overrides.get("replay.selection") == "current_batch":
+            del carried["replay.init_from"]  # it has no memory
+        own |= {k: v for k, v in carried.items() if k not in cell.overrides}
+    if budgets := budgets_of(experiment, cell):
+        own["checkpoint_at_flops"] = budgets
+    if tokens is not None:
+        own["stop.tokens"] = tokens
+    elif experiment.match == "flops" and budgets:
+        own["stop.flops"] = budgets[-1]
+    if checkpoint.resumable_checkpoints(folder):
+        own["resume_from_checkpoint"] = True
+    return _tune(experiment, "erjepa_recipe", cell, own)
+
+
+def budgets_of(experiment: Experiment, cell: Cell) -> list[float]:
+    """FLOPs at which a run is scored, ascending; none: at the end of every epoch."""
+    return [cell.datasets * budget for budget in experiment.budgets or []]
+
+
+def _end_of(experiment: Experiment, folder: Path) -> str:
+    """Where the run in ``folder`` leaves its weights and its memory."""
+    if experiment.match == "flops" and experiment.budgets:
+        folder /= checkpoint.flops_name(len(experiment.budgets) - 1)
+    return str(folder)
+
+
+def evaluation_command(
+    experiment: Experiment, cell: Cell, folder: Path, paths: Iterable[Path]
+) -> list[str]:
+    """The command that scores checkpoints of a cell; arguments as above, and ``paths``.
+
+    No paths: the base model.
+    """
+    checkpoints = [str(path) for path in paths]
+    weights = WEIGHTS[tuple(experiment.score_weights)]
+    own = {
+        "seed": cell.seed,
+        "output_dir": str(folder),
+        "alignment": experiment.alignment,
+        **({} if experiment.score_on == "test" else {"eval_split": "validation"}),
+        **({} if weights == "last" else {"checkpoint": weights}),
+        **experiment.evaluation,
+        **({"checkpoint_dir": checkpoints} if checkpoints else {"base_only": True}),
+    }
+    return _tune(experiment, "erjepa_eval", cell, own)
+
+
+def checkpoints_to_score(experiment: Experiment, folder: Path) -> list[Path]:
+    """The checkpoints of a finished run that its experiment asks for, oldest first.
+
+    Those at budgets, or else at the ends of epochs; and the run's end, unless that is a
+    budget.
+
+    Args:
+        experiment (Experiment): what the run belongs to.
+        folder (Path): output_dir of the run.
+
+    Returns:
+        list[Path]: folders of the checkpoints.
+    """
+    *before, end = checkpoint.checkpoints(folder)
+    if experiment.budgets is None:
+        return [path for path in before if "step" not in path.name] + [end]
+    at_flops = checkpoint.flops_checkpoints(folder)
+    steps = [checkpoint.load_progress(path)["steps"] for path in (*at_flops, end)]
+    return at_flops if steps[-1] in steps[:-1] else [*at_flops, end]
+
+
+def _tune(
+    experiment: Experiment, recipe: str, cell: Cell, own: Mapping[str, Any]
+) -> list[str]:
+    launcher = []
+    if experiment.nproc_per_node > 1:
+        # A port of its own, so that runs can go on side by side.
+        launcher = ["--standalone", "--nproc_per_node", str(experiment.nproc_per_node)]
+    arguments = as_arguments({**cell.overrides, **own})
+    return ["tune", "run", *launcher, recipe, "--config", cell.config, *arguments]

@@ -1,0 +1,163 @@
+"""Reads the YAML file of an experiment, and checks it and its runs before any of them starts."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import erjepa.configs
+from erjepa.configs.schema import Run
+from erjepa.studies.experiment import CONTROLS, Experiment
+from erjepa.utils.checked import checked
+
+# Sections whose keys a file and the command line add to.
+_ADDED = ("overrides", "evaluation", "budgets_of", "slurm")
+# What the grid itself sets for each run.
+_OWN = (
+    "seed output_dir resume_from_checkpoint checkpoint_at_flops checkpoint_dir alignment "
+    "eval_split checkpoint"
+).split()
+
+
+def config_of(dataset: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The config that an entry of ``datasets`` names, and its overrides."""
+    if isinstance(dataset, str):
+        return dataset, {}
+    return dataset["config"], {k: v for k, v in dataset.items() if k != "config"}
+
+
+def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
+    """Read an experiment and check it against the configs of its runs.
+
+    A file may start from another one, ``defaults: NAME``. Its ``overrides``, ``evaluation``,
+    ``budgets_of`` and ``slurm`` add to those there, key by key; any other key replaces the
+    whole key.
+
+    Args:
+        name (str): path, or name of a packaged experiment.
+        arguments (Sequence[str]): ``key=value``, replacing a key; ``overrides.key=value``
+            adds to a section.
+
+    Returns:
+        Experiment: with interpolations resolved.
+
+    Raises:
+        ValueError: naming the file and the key, if a key is unknown or a value makes no
+            sense, in the experiment or in any of its runs.
+        FileNotFoundError: if there is no such experiment, or a config it names.
+    """
+    erjepa.configs.prepare()
+    path = erjepa.configs.config_path(name, "experiments")
+    values: dict[str, Any] = {}
+    for _, own in reversed(erjepa.configs.chain(name, "experiments")):
+        for key, value in own.items():
+            _set(values, key, value)
+    try:
+        for argument in arguments:
+            _override(values, argument)
+        known = [field.name for field in fields(Experiment)]
+        erjepa.configs.reject_unknown("", values, known)
+        try:
+            values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+        except OmegaConfBaseException as error:
+            raise ValueError(" ".join(str(error).split())) from None
+        experiment = checked(Experiment, values, "")
+        for name in experiment.datasets:
+            _check_runs(experiment, name)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    return experiment
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
+    """Replace a key; a section of ``_ADDED`` takes the keys of ``value`` besides its own."""
+    before = values.get(key) if key in _ADDED else None
+    if isinstance(before, Mapping) and isinstance(value, Mapping):
+        value = {**before, **value}
+    values[key] = value
+
+
+def _override(values: dict[str, Any], argument: str) -> None:
+    """Set a key as an argument of the command line says."""
+    key, separator, text = argument.partition("=")
+    section, _, rest = key.partition(".")
+    if not separator or not section:
+        raise ValueError(f"argument {argument!r}: expected key=value")
+    names = [field.name for field in fields(Experiment)]
+    of_runs = {field.name for field in fields(Run)} - {*names, *_OWN}
+    if section in of_runs:
+        raise ValueError(
+            f"argument {argument!r}: {section} is a key of runs; say overrides.{argument}"
+        )
+    try:
+        parsed = OmegaConf.from_dotlist([f"value={text}"])
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        said = " ".join(str(error).split())
+        raise ValueError(f"argument {argument!r}: not YAML: {said}") from None
+    value = OmegaConf.to_container(parsed, resolve=False)["value"]
+    if not rest:
+        values[section] = value
+    elif section in (*_ADDED, "datasets"):
+        before = values.get(section)
+        values[section] = {
+            **(before if isinstance(before, Mapping) else {}),
+            rest: value,
+        }
+    else:
+        erjepa.configs.reject_unknown("", [section], names)
+        raise ValueError(
+            f"argument {argument!r}: {section} is replaced as a whole, {section}=..."
+        )
+
+
+def as_arguments(overrides: Mapping[str, Any]) -> list[str]:
+    """Overrides as the command line of the recipe takes them."""
+    return [
+        key
+        if key.startswith("~")
+        else f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in overrides.items()
+    ]
+
+
+def _check_runs(experiment: Experiment, dataset: str) -> None:
+    """Reject what the recipe would reject in a run of any method on a dataset."""
+    config, own = config_of(experiment.datasets[dataset])
+    shared = {f"datasets: {dataset}": own, "overrides": experiment.overrides}
+    for method, keys in experiment.methods.items():
+        places = {f"methods: {method}": keys, **shared}
+        cfg = _check_run(config, places)
+        if "ema" in experiment.score_weights and cfg.ema_decay is None:
+            raise ValueError(
+                f"score_weights={list(experiment.score_weights)}: runs of {method} average "
+                "no weights; set overrides.ema_decay"
+            )
+        if experiment.evaluation:
+            _check_run(config, {"evaluation": experiment.evaluation, **places})
+
+
+def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> DictConfig:
+    """The config of a run with overrides of several places, of which earlier ones win."""
+    overrides: dict[str, Any] = {}
+    for place, keys in reversed(list(places.items())):
+        overrides |= keys
+        for key in keys:
+            first = key.lstrip("~").partition(".")[0]
+            if first in _OWN:
+                raise ValueError(f"{place}: {first} is set by the grid")
+    for key in CONTROLS:
+        overrides.pop(key, None)
+    try:
+        cfg = erjepa.configs.load(config, as_arguments(overrides))
+        return erjepa.configs.complete(cfg)
+    except ValueError as error:
+        said = [place for place, keys in places.items() if _names_any(error, keys)]
+        raise ValueError(f"{(said or list(places))[0]}: {error}") from None
+
+
+def _names_any(error: ValueError, keys: Iterable[str]) -> bool:
+    return any(key.lstrip("~") in str(error) for key in keys)

@@ -1,0 +1,204 @@
+"""Results on disk: ``experiment.json``, what was run; ``results.jsonl``, a line a checkpoint.
+
+The lines of a cell are put in place together, so a cell has all of its lines or none.
+"""
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from erjepa.checkpoints import checkpoint
+from erjepa.studies.experiment import Experiment, Hardware, Record, read_record
+from erjepa.studies.grid.cells import Cell
+from erjepa.studies.results import Result, Split, Weights
+from erjepa.studies.training_log import read_training_log
+from erjepa.utils.files import EXPERIMENT, PREDICTIONS, SUMMARY, write_whole
+
+CELLS = "cells"
+_PROGRESS = "steps", "total_flops", "total_tokens", "epoch"
+# What is kept of a log, none of which depends on the machine's speed, over how many steps.
+_LOGGED = (
+    *("loss", "lm_loss", "jepa_loss", "replay_lm_loss", "replay_jepa_loss"),
+    *("grad_norm", "replay_weight"),
+    *("cosine_paired", "cosine_shuffled", "rankme", "retrieval_at_1"),
+)
+_LAST_STEPS = 50
+# Where and how to run, and what to print, may change between runs of one experiment.
+_FREE = ("output_dir", "devices", "report", "budgets_of", "launcher", "slurm")
+_MAY_GROW = ("seeds", "datasets", "methods")
+
+
+def result_of(
+    output_dir: Path,
+    cell: Cell,
+    overrides: Mapping[str, Any],
+    path: Path,
+    split: Split = "test",
+    weights: Weights = "last",
+    scored: Cell | None = None,
+) -> Result:
+    """What an experiment keeps of a checkpoint that was scored.
+
+    Args:
+        output_dir (Path): folder of the experiment.
+        cell (Cell): the run.
+        overrides (Mapping[str, Any]): what set the method apart on the command line.
+        path (Path): folder of the checkpoint; there is none of the base model.
+        split (str): what was scored, ``test`` or ``validation``.
+        weights (str): which weights were, ``last`` or ``ema``.
+        scored (Cell | None): of a sequence, the cell on whose dataset it was scored.
+
+    Returns:
+        Result: what ``results.jsonl`` has a line of.
+    """
+    untrained = dict.fromkeys((*_PROGRESS, "train_seconds"), 0)
+    progress = checkpoint.load_progress(path) if cell.datasets else untrained
+    (folder,) = checkpoint.of_weights(path, weights)
+    name = checkpoint.score_name(folder)
+    name = name if split == "test" else f"{name}_{split}"
+    dataset = (scored or cell).dataset
+    scores = scores_dir(path.parent, cell, dataset) / "evaluation" / name
+    summary = json.loads((scores / SUMMARY).read_text())
+    readings = {k: v for k, v in summary.items() if isinstance(v, dict)}
+    examples = readings[summary["primary"]]["examples"]
+    rate = summary["examples_per_second"]
+    log = path.parent / "logs" / "metrics.txt"
+    return Result(
+        cell=cell.name,
+        dataset=dataset,
+        stage=cell.dataset if scored else None,
+        method=cell.method,
+        seed=cell.seed,
+        overrides=dict(overrides),
+        checkpoint=path.name,
+        weights=weights,
+        budget=progress.get("budget"),
+        **{key: progress[key] for key in _PROGRESS},
+        split=split,
+        task=summary["task"],
+        accuracy=summary["accuracy"],
+        primary=summary["primary"],
+        readings={name: reading["share"] for name, reading in readings.items()},
+        examples=examples,
+        predictions=str((scores / PREDICTIONS).relative_to(output_dir)),
+        log=str(log.relative_to(output_dir)),
+        train_seconds=progress["train_seconds"],
+        eval_seconds=examples / rate if rate else None,
+        metrics=last_metrics(log, progress["steps"]),
+    )
+
+
+def last_metrics(log: Path, steps: int) -> dict[str, float]:
+    """Means of the last steps that a run logged, up to step ``steps``.
+
+    Args:
+        log (Path): file of the log; without it there are none.
+        steps (int): the last step that counts.
+
+    Returns:
+        dict[str, float]: of each metric over those of the last 50 steps that logged it, of
+        replay over those that replayed a pair.
+    """
+    logged = read_training_log(log) if log.is_file() else {}
+    rows = [row for step, row in logged.items() if 0 <= steps - step < _LAST_STEPS]
+    replayed = [row for row in rows if row.get("replayed")] or rows
+    values = {}
+    for name in _LOGGED:
+        count = replayed if name.startswith("replay_") else rows
+        values[name] = [row[name] for row in count if name in row]
+    return {name: fmean(found) for name, found in values.items() if found}
+
+
+def scores_dir(folder: Path, cell: Cell, dataset: str) -> Path:
+    """Where scores of a run in ``folder`` on a dataset go, its own or another."""
+    return folder if dataset == cell.dataset else folder / f"on_{dataset}"
+
+
+def begin(output_dir: Path, experiment: Experiment) -> None:
+    """Record what is run, or check that it is what was begun.
+
+    Args:
+        output_dir (Path): folder of the experiment.
+        experiment (Experiment): what is run; may add seeds, datasets and methods.
+
+    Raises:
+        ValueError: naming the key, if the experiment that was begun is another one.
+    """
+    path = output_dir / EXPERIMENT
+    if path.exists():
+        # Keys that it was begun without have their defaults.
+        before = json.loads(json.dumps(begun(output_dir).as_dict()))
+        config = json.loads(json.dumps(experiment.as_dict()))
+        if config["continual"] and list(before["datasets"]) != list(config["datasets"]):
+            raise ValueError(
+                f"{path} was begun with the sequence of datasets "
+                f"{', '.join(before['datasets'])}, not {', '.join(config['datasets'])}. "
+                "What a run starts from, and is scored on, depends on it; choose another "
+                "output_dir."
+            )
+        for key in config:
+            if key not in _FREE and not _goes_on(key, before[key], config[key]):
+                raise ValueError(
+                    f"{path} was begun with {key}={json.dumps(before[key])}, not "
+                    f"{json.dumps(config[key])}. An experiment may gain seeds, datasets "
+                    "and methods; for anything else choose another output_dir."
+                )
+        if before == config:
+            return
+    record = Record(**_surroundings(), config=experiment)
+    write_whole(path, json.dumps(asdict(record), indent=2) + "\n")
+
+
+def begun(output_dir: Path) -> Experiment:
+    """The experiment that a folder has the results of, as it was run last."""
+    return read_record(output_dir).config
+
+
+def _goes_on(key: str, begun: Any, given: Any) -> bool:
+    if key not in _MAY_GROW or begun is None:
+        return begun == given
+    if isinstance(given, list):
+        return set(begun) <= set(given)
+    return all(name in given and given[name] == begun[name] for name in begun)
+
+
+def _surroundings() -> dict[str, Any]:
+    packages = ("torch", "torchtune", "torchao", "erjepa")
+    gpus = range(torch.cuda.device_count())
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in packages},
+        },
+        "revision": _revision(),
+        "hardware": Hardware(
+            _cpu(), os.cpu_count(), [torch.cuda.get_device_name(i) for i in gpus]
+        ),
+    }
+
+
+def _revision() -> str | None:
+    """Git revision of the source tree, where the package is run from one."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,215 @@
+"""Runs the cells of an experiment: one by one, or side by side on several devices.
+
+A cell is trained by ``tune run erjepa_recipe``, then scored by ``tune run erjepa_eval``, and
+counts as finished once its lines are in ``results.jsonl``. A grid that was killed goes on:
+finished cells are skipped, the others resume from their checkpoints, and predictions that are
+there are not made again. A cell that fails leaves the others alone; the grid says so, and
+tries it again only when it is started again.
+
+Of a finished cell, what only resuming needs is removed: recipe state, and checkpoints that are
+not scored.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from subprocess import Popen
+
+from erjepa.checkpoints.lock import FolderLock
+from erjepa.studies.experiment import Experiment
+from erjepa.studies.grid import processes
+from erjepa.studies.grid.attempts import Claim
+from erjepa.studies.grid.cells import Cell, cells
+from erjepa.studies.grid.output import CELLS, begin
+from erjepa.studies.grid.stages import Stage, stages, tidy, tokens_of
+from erjepa.studies.results import add_results, read_results, whole_cells
+
+_POLL = 0.2  # seconds
+
+
+def run_experiment(experiment: Experiment) -> list[str]:
+    """Run every cell that is not finished.
+
+    Args:
+        experiment (Experiment): what to run.
+
+    Returns:
+        list[str]: names of the cells that failed.
+
+    Raises:
+        BlockingIOError: if another grid is running on the same output_dir.
+        ValueError: if the output_dir holds another experiment.
+    """
+    if sys.platform != "linux":
+        raise RuntimeError(
+            "grids of runs need Linux, whose kernel ends the runs of a grid that is killed. "
+            "`python -m erjepa.experiment show NAME` prints the commands, to run one by one"
+        )
+    output_dir = Path(experiment.output_dir).absolute()
+    # The processes of a grid hold the lock too: one that is started over waits for them.
+    lock = FolderLock(output_dir, "grid", inherited=True)
+    try:
+        begin(output_dir, experiment)
+        return _Grid(experiment, output_dir, lock.fileno()).run()
+    finally:
+        lock.release()
+
+
+class _Grid:
+    """Cells that wait, run and have ended, and the devices that are free."""
+
+    def __init__(self, experiment: Experiment, output_dir: Path, held: int) -> None:
+        self._experiment = experiment
+        self._output_dir = output_dir
+        self._held = held
+        self._free = environments(experiment)
+        self._slots = len(self._free)
+        self._all = cells(experiment)
+        self._finished = whole_cells(read_results(output_dir))
+        self._waiting = [c for c in self._all if c.name not in self._finished]
+        self._running: list[_Run] = []
+        self._failed: list[str] = []
+        self._seconds: list[float] = []
+
+    def run(self) -> list[str]:
+        """Run what waits; names of the cells that failed."""
+        skipped = len(self._all) - len(self._waiting)
+        print(f"{len(self._all)} cells, {skipped} of them finished", flush=True)
+        try:
+            while self._waiting or self._running:
+                self._start_what_can()
+                time.sleep(_POLL)
+                for run in list(self._running):
+                    code = run.process.poll() if run.process else None
+                    if code is not None:
+                        self._go_on(run, code)
+        finally:
+            processes.stop([run.process for run in self._running if run.process])
+            for run in self._running:
+                run.claim.end()
+        return self._failed
+
+    def _start_what_can(self) -> None:
+        for cell in list(self._waiting):
+            if not self._free:
+                return
+            if lacking := sorted(cell.needs.intersection(self._failed)):
+                self._waiting.remove(cell)
+                self._failed.append(cell.name)
+                self._say(cell, f"failed: {cell.lacks(lacking[0])}")
+            elif cell.needs <= self._finished:
+                self._waiting.remove(cell)
+                tokens = tokens_of(cell, read_results(self._output_dir))
+                to_do = stages(self._experiment, self._output_dir, cell, tokens)
+                try:
+                    claim = Claim(self._output_dir, cell.name, job=None)
+                except OSError as error:
+                    self._failed.append(cell.name)
+                    self._say(cell, f"failed: {error}")
+                    continue
+                run = _Run(cell, to_do, self._free.pop(0), claim)
+                self._running.append(run)
+                self._next_stage(run)
+
+    def _go_on(self, run: "_Run", code: int) -> None:
+        if code != 0:
+            log = self._folder(run.cell) / "run.log"
+            last = processes.tail(log)
+            self._end(run, f"failed with exit code {code}; {log} ends with\n{last}")
+        else:
+            self._next_stage(run)
+
+    def _next_stage(self, run: "_Run") -> None:
+        try:
+            started = self._start_stage(run)
+        except (OSError, RuntimeError, ValueError) as error:
+            self._end(run, f"failed: {error}")
+        else:
+            if not started:
+                self._end(run, None)
+
+    def _start_stage(self, run: "_Run") -> bool:
+        """Start the next process of a cell; False: there is none, and its results are kept."""
+        try:
+            stage = next(run.stages)
+        except StopIteration as end:
+            add_results(self._output_dir, end.value)
+            tidy(self._output_dir, run.cell, end.value)
+            return False
+        self._say(run.cell, stage.what)
+        log = self._folder(run.cell) / "run.log"
+        run.process = processes.start(stage.command, log, run.environment, self._held)
+        return True
+
+    def _end(self, run: "_Run", failure: str | None) -> None:
+        self._running.remove(run)
+        self._free.append(run.environment)
+        run.claim.end(failure)
+        if failure is None:
+            self._finished.add(run.cell.name)
+            self._seconds.append(time.monotonic() - run.start)
+            self._say(run.cell, self._outcome(run))
+        else:
+            self._failed.append(run.cell.name)
+            self._say(run.cell, failure)
+
+    def _folder(self, cell: Cell) -> Path:
+        return self._output_dir / CELLS / cell.name
+
+    def _say(self, cell: Cell, what: str) -> None:
+        number, width = self._all.index(cell) + 1, len(str(len(self._all)))
+        print(f"[{number:{width}}/{len(self._all)}] {cell.name}: {what}", flush=True)
+
+    def _outcome(self, run: "_Run") -> str:
+        results = read_results(self._output_dir)
+        own = run.cell.name, run.cell.dataset
+        accuracy = [x.accuracy for x in results if (x.cell, x.dataset) == own][-1]
+        left = len(self._waiting) + len(self._running)
+        ended = f"accuracy {accuracy:.1%} at the end, after {self._seconds[-1]:.0f} s"
+        mean = sum(self._seconds) / len(self._seconds)
+        minutes = mean * left / self._slots / 60
+        return f"{ended}; {left} cells left, about {minutes:.0f} min" if left else ended
+
+
+class _Run:
+    """A cell that is running."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        to_do: Iterator[Stage],
+        environment: dict[str, str],
+        claim: Claim,
+    ) -> None:
+        self.cell = cell
+        self.stages = to_do
+        self.claim = claim
+        self.environment = environment
+        self.process: Popen | None = None
+        self.start = time.monotonic()
+
+
+def environments(experiment: Experiment) -> list[dict[str, str]]:
+    """Variables for each of the runs that go on side by side: its devices and threads."""
+    n, devices = experiment.nproc_per_node, experiment.devices
+    groups: list[Sequence[int] | None] = [None]
+    if devices is not None:
+        groups = [devices[i : i + n] for i in range(0, len(devices), n)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else None
+    if names and devices and max(devices) >= len(names):
+        raise ValueError(
+            f"devices={list(devices)}: CUDA_VISIBLE_DEVICES={visible} shows {len(names)}; "
+            "they are counted from 0"
+        )
+    threads = max(1, (os.cpu_count() or 1) // (n * len(groups)))
+    found = []
+    for group in groups:
+        variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
+        if group is not None:
+            shown = [names[i] if names else str(i) for i in group]
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(shown)
+        found.append(variables)
+    return found

@@ -1,0 +1,344 @@
+"""Runs the cells of an experiment as tasks of Slurm, by submitit.
+
+Cells that depend on none are an array of jobs; each other one is a job that starts when the one
+it depends on has ended. A task that Slurm preempts, or whose time is up, saves and is queued
+again; a grid that is submitted again goes on where it was, and leaves out what is queued.
+
+Tasks share no file that two of them write. A cell has the lines of its results beside its run,
+and ``results.jsonl`` is put together from those, in the order of cells.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import erjepa.configs
+from erjepa.checkpoints.lock import FolderLock, is_locked
+from erjepa.studies.experiment import Count, Experiment
+from erjepa.studies.grid import processes
+from erjepa.studies.grid.attempts import ATTEMPTS, Claim
+from erjepa.studies.grid.cells import Cell, cells
+from erjepa.studies.grid.output import CELLS, begin, begun
+from erjepa.studies.grid.slurm_queue import JobId, cancel, queue
+from erjepa.studies.grid.stages import stages, tidy, tokens_of
+from erjepa.studies.names import slug
+from erjepa.studies.results import Result, read_results, read_rows, whole_cells
+from erjepa.utils.checked import checked
+from erjepa.utils.files import RESULTS, write_whole
+from erjepa.utils.jsonl import read_jsonl, to_jsonl
+
+if TYPE_CHECKING:
+    from submitit import SlurmExecutor
+    from submitit.helpers import DelayedSubmission
+
+SLURM = "slurm"
+_JOBS = "jobs.jsonl"
+_STOPS = (signal.SIGTERM, signal.SIGUSR2)  # of scancel and preemption; of submitit
+_TIMEOUTS = 1000  # each saves, and the next goes on from there
+_TO_QUEUE_AGAIN = 20  # seconds of signal_delay_s that are not left to saving
+_POLL = 0.2  # seconds
+
+
+def submit(experiment: Experiment) -> list[str]:
+    """Submit every cell that is neither finished nor queued: all of them, or none.
+
+    Args:
+        experiment (Experiment): what to run.
+
+    Returns:
+        list[str]: names of the cells that were submitted.
+
+    Raises:
+        BlockingIOError: if a grid of this machine is running on the output_dir.
+        RuntimeError: with what Slurm says, if it refuses a job.
+        ValueError: if a key of ``slurm`` is unknown, or the output_dir holds another
+            experiment.
+    """
+    output_dir = Path(experiment.output_dir).absolute()
+    if shutil.which("sbatch") is None:
+        raise RuntimeError(
+            "launcher=slurm: there is no sbatch here; use a machine that submits to Slurm"
+        )
+    executor = _executor(experiment, output_dir)
+    lock = FolderLock(output_dir / SLURM, "submission")
+    try:
+        if is_locked(output_dir):
+            raise BlockingIOError(
+                f"a grid of launcher=local is running on {output_dir}; end it first"
+            )
+        begin(output_dir, experiment)
+        gather_results(output_dir, experiment)
+        finished = whole_cells(read_results(output_dir))
+        submitted = jobs_of(output_dir)
+        alive = queue(submitted.values())
+        queued = {cell: job for cell, job in submitted.items() if job in alive}
+        left_out = finished | queued.keys()
+        waiting = [cell for cell in cells(experiment) if cell.name not in left_out]
+        count = f"{len(cells(experiment))} cells, {len(finished)} of them finished"
+        print(f"{count}, {len(left_out - finished)} queued before", flush=True)
+        if waiting:
+            _submit(executor, experiment, output_dir, waiting, submitted, queued)
+        return [cell.name for cell in waiting]
+    finally:
+        lock.release()
+
+
+def jobs_of(output_dir: Path) -> dict[str, str]:
+    """The newest job of each cell that was submitted, ``ARRAY_TASK`` or a number."""
+    path = output_dir / SLURM / _JOBS
+    if not path.exists():
+        return {}
+    rows = read_jsonl(path, growing=True)
+    found = [checked(_Submitted, row, where) for where, row in rows]
+    return {row.cell: row.job for row in found}
+
+
+def gather_results(output_dir: Path, experiment: Experiment) -> None:
+    """Put ``results.jsonl`` together from the lines that each cell has.
+
+    Tasks that end at once do so at once. Each looks again after it has written, so the last
+    one to write has seen the lines of all.
+
+    Args:
+        output_dir (Path): folder of the experiment.
+        experiment (Experiment): gives the order of cells.
+    """
+    path, names = output_dir / RESULTS, [cell.name for cell in cells(experiment)]
+    while True:
+        by_cell: dict[str, list[dict[str, Any]]] = {}
+        for row in read_rows(path):
+            by_cell.setdefault(row["cell"], []).append(row)
+        for name in names:
+            own = output_dir / CELLS / name / RESULTS
+            if own.exists():
+                by_cell[name] = read_rows(own)
+        order = [*names, *(name for name in by_cell if name not in names)]
+        text = to_jsonl(row for name in order for row in by_cell.get(name, ()))
+        if text == (path.read_text() if path.exists() else ""):
+            return
+        write_whole(path, text, f".{socket.gethostname()}.{os.getpid()}")
+
+
+class CellTask:
+    """What a task of Slurm does: it runs one cell, as submitit calls it.
+
+    Args:
+        output_dir (Path): folder of the experiment, which all nodes see.
+        cell (str): name of the cell.
+    """
+
+    def __init__(self, output_dir: Path, cell: str) -> None:
+        self._output_dir = output_dir
+        self._cell = cell
+
+    def __call__(self) -> None:
+        """Train and score the cell, or go on with it.
+
+        Raises:
+            RuntimeError: if that failed; Slurm takes the job for failed.
+        """
+        to_queue_again = signal.getsignal(signal.SIGUSR2)  # of submitit
+        try:
+            with _stopped_by_signals() as received:
+                self._run()
+        except _Stop:
+            if signal.SIGUSR2 in received and callable(to_queue_again):
+                to_queue_again(signal.SIGUSR2, None)
+            # Slurm ends a job that it has sent SIGTERM, and queues a preempted one again,
+            # but not one that left before.
+            while True:
+                signal.pause()
+
+    def checkpoint(self) -> "DelayedSubmission":
+        """What the job is to do when it is started again; submitit asks."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(CellTask(self._output_dir, self._cell))
+
+    def _run(self) -> None:
+        output_dir, experiment = self._output_dir, begun(self._output_dir)
+        (cell,) = (c for c in cells(experiment) if c.name == self._cell)
+        gather_results(output_dir, experiment)
+        results = read_results(output_dir)
+        if cell.name in whole_cells(results):
+            return
+        claim = Claim(output_dir, cell.name, _own_job())
+        failure = None
+        try:
+            # Held by the cell's processes too: what a killed task has left ends first.
+            lock = FolderLock(output_dir / ATTEMPTS / cell.name, "cell", inherited=True)
+            if lacking := sorted(cell.needs - whole_cells(results)):
+                raise RuntimeError(cell.lacks(lacking[0]))
+            tokens = tokens_of(cell, results)
+            results = self._results(experiment, cell, tokens, lock.fileno())
+            folder = output_dir / CELLS / cell.name
+            write_whole(folder / RESULTS, to_jsonl(map(asdict, results)))
+            gather_results(output_dir, experiment)
+            tidy(output_dir, cell, results)
+        except Exception as error:
+            failure = str(error)
+            raise
+        finally:
+            claim.end(failure)
+
+    def _results(
+        self, experiment: Experiment, cell: Cell, tokens: int | None, held: int
+    ) -> list[Result]:
+        """Run the processes of a cell, one after the other."""
+        log = self._output_dir / CELLS / cell.name / "run.log"
+        to_do = stages(experiment, self._output_dir, cell, tokens)
+        patience = _limits(experiment).signal_delay_s - _TO_QUEUE_AGAIN
+        with _own_caches() as caches:
+            environment = {**caches, "OMP_NUM_THREADS": _threads(experiment)}
+            while True:
+                try:
+                    stage = next(to_do)
+                except StopIteration as end:
+                    return end.value
+                print(f"{cell.name}: {stage.what}", flush=True)
+                process = processes.start(stage.command, log, environment, held)
+                try:
+                    while process.poll() is None:
+                        time.sleep(_POLL)
+                finally:
+                    processes.stop([process], max(patience, 1))
+                if process.returncode != 0:
+                    raise RuntimeError(
+                        f"failed with exit code {process.returncode}; {log} ends with\n"
+                        f"{processes.tail(log)}"
+                    )
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """Minutes that a task has, and seconds before their end at which it is told to save."""
+
+    time: Count = 240
+    signal_delay_s: Count = 120
+
+
+def _limits(experiment: Experiment) -> _Limits:
+    return checked(_Limits, experiment.slurm, "slurm")
+
+
+@dataclass(frozen=True)
+class _Submitted:
+    """A line of ``jobs.jsonl``: a cell, and the job that is to run it."""
+
+    cell: str
+    job: JobId
+
+
+def _executor(experiment: Experiment, output_dir: Path) -> "SlurmExecutor":
+    from submitit import SlurmExecutor
+
+    settings = {
+        "job_name": f"erjepa-{slug(experiment.name)}",
+        **experiment.slurm,
+        **asdict(_limits(experiment)),
+    }
+    known = SlurmExecutor._valid_parameters()
+    erjepa.configs.reject_unknown("slurm.", settings, known)
+    more = {"requeue": True, **(settings.get("additional_parameters") or {})}
+    (output_dir / SLURM).mkdir(parents=True, exist_ok=True)
+    executor = SlurmExecutor(output_dir / SLURM, max_num_timeout=_TIMEOUTS)
+    executor.update_parameters(**{**settings, "additional_parameters": more})
+    return executor
+
+
+def _submit(
+    executor: "SlurmExecutor",
+    experiment: Experiment,
+    output_dir: Path,
+    waiting: Sequence[Cell],
+    submitted: Mapping[str, str],
+    queued: Mapping[str, str],
+) -> None:
+    """Submit the cells that wait, and record the jobs of all by the cell's name."""
+    from submitit.core.utils import FailedJobError
+
+    jobs: dict[str, str] = {}
+    own = experiment.slurm.get("dependency")
+    try:
+        first = [cell for cell in waiting if not cell.needs]
+        tasks = [CellTask(output_dir, cell.name) for cell in first]
+        array = executor.submit_array(tasks) if tasks else []
+        jobs |= {cell.name: job.job_id for cell, job in zip(first, array, strict=True)}
+        for cell in waiting:
+            if cell.needs:
+                there = {**queued, **jobs}
+                sources = sorted(there[name] for name in cell.needs & there.keys())
+                # However those end: where one failed, this one fails and says so.
+                after = ":".join(["afterany", *sources]) if sources else None
+                dependency = ",".join(filter(None, (own, after))) or None
+                executor.update_parameters(dependency=dependency)
+                job = executor.submit(CellTask(output_dir, cell.name))
+                jobs[cell.name] = job.job_id
+        rows = [
+            {"cell": cell, "job": job} for cell, job in {**submitted, **jobs}.items()
+        ]
+        write_whole(output_dir / SLURM / _JOBS, to_jsonl(rows))
+    except BaseException as error:
+        cancel(set(jobs.values()))
+        if isinstance(error, FailedJobError):
+            said = (str(error).strip() or "sbatch failed").splitlines()[-1]
+            raise RuntimeError(f"{said}. Nothing was submitted.") from None
+        raise
+
+
+class _Stop(BaseException):
+    """The task is to save and leave."""
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[list[int]]:
+    """Within, the first signal to stop raises ``_Stop``; gives those that were received."""
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) == 1:
+            raise _Stop
+
+    before = {number: signal.signal(number, stop) for number in _STOPS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _own_caches() -> Iterator[dict[str, str]]:
+    """Variables that give a task compilers' caches of its own, on its node."""
+    with tempfile.TemporaryDirectory(
+        prefix="erjepa_", ignore_cleanup_errors=True
+    ) as path:
+        yield {
+            "TORCHINDUCTOR_CACHE_DIR": f"{path}/inductor",
+            "TRITON_CACHE_DIR": f"{path}/triton",
+        }
+
+
+def _threads(experiment: Experiment) -> str:
+    """Threads of each rank: those asked for, as on one machine, or of the task's cores."""
+    cores = len(os.sched_getaffinity(0))
+    cores = int(os.environ.get("SLURM_CPUS_PER_TASK", cores))
+    threads = max(1, cores // experiment.nproc_per_node)
+    return os.environ.get("OMP_NUM_THREADS", str(threads))
+
+
+def _own_job() -> str:
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    if array is None:
+        return os.environ["SLURM_JOB_ID"]
+    return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"

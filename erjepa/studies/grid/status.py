@@ -1,0 +1,70 @@
+"""Where each cell of an experiment is, whoever runs it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from erjepa.studies.grid.attempts import is_going, last_attempt
+from erjepa.studies.grid.cells import cells
+from erjepa.studies.grid.output import CELLS, begun
+from erjepa.studies.grid.slurm import gather_results, jobs_of
+from erjepa.studies.grid.slurm_queue import cancel, queue
+from erjepa.studies.results import read_results, whole_cells
+
+
+def status(output_dir: Path) -> Iterator[str]:
+    """A line for each cell: waiting, running and where, done, or failed and why.
+
+    Args:
+        output_dir (Path): folder of the experiment.
+
+    Yields:
+        str: ``CELL: STATE``, in the order of cells.
+
+    Raises:
+        FileNotFoundError: if there is no experiment.
+    """
+    experiment = begun(output_dir)
+    jobs = jobs_of(output_dir)
+    if jobs:
+        gather_results(output_dir, experiment)
+    waiting = queue(jobs.values())
+    results = read_results(output_dir)
+    finished = whole_cells(results)
+    accuracy = {result.cell: result.accuracy for result in results}
+    for cell in cells(experiment):
+        name, job = cell.name, jobs.get(cell.name)
+        log = output_dir / CELLS / name / "run.log"
+        attempt = last_attempt(output_dir, name)
+        if name in finished:
+            state = f"done, accuracy {accuracy[name]:.1%} at the end"
+        elif attempt is not None and is_going(output_dir, attempt, waiting):
+            who = f"job {attempt.job}" if attempt.job else f"process {attempt.pid}"
+            state = f"running on {attempt.host}, {who}, since {attempt.since}; {log}"
+        elif job in waiting:
+            now = waiting[job]
+            state = f"waiting, job {job}: {now.reason if now.waits else 'starting'}"
+        elif attempt is None:
+            state = "waiting" if job is None else f"stopped, job {job} never began"
+        elif attempt.failure is not None:
+            state = f"failed: {attempt.failure.partition(chr(10))[0]}"
+        else:
+            state = f"stopped; run again to go on; {log}"
+        yield f"{name}: {state}"
+
+
+def cancel_jobs(output_dir: Path) -> int:
+    """End what was submitted to Slurm and has not ended.
+
+    Args:
+        output_dir (Path): folder of the experiment.
+
+    Returns:
+        int: how many jobs that were.
+
+    Raises:
+        FileNotFoundError: if there is no experiment.
+    """
+    begun(output_dir)
+    alive = queue(jobs_of(output_dir).values())
+    cancel(alive)
+    return len(alive)

@@ -1,0 +1,132 @@
+"""From an experiment's output to its report: the files of its parts, and the page."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import matplotlib
+import pandas as pd
+
+# They enter their sections.
+from erjepa.studies.report import (  # noqa: F401
+    accuracy,
+    compute,
+    continual,
+    examples,
+    last_steps,
+    regexes,
+    trajectories,
+)
+from erjepa.studies.report.figures import STYLE
+from erjepa.studies.report.paired import CLAIMS
+from erjepa.studies.report.results import Results, Unavailable, pivot
+from erjepa.studies.report.sections import SECTIONS, Part, Section
+from erjepa.studies.report.table import FORMATS, HTML, Table
+from erjepa.utils.escape import printable
+from erjepa.utils.folders import make_folder, remove
+
+
+def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
+    """Write the report of an experiment, finished or not.
+
+    Args:
+        output (Path): the experiment's output folder.
+        config (Mapping[str, Any] | None): its config; None: as ``experiment.json`` has it.
+
+    Returns:
+        Path: the page.
+
+    Raises:
+        FileNotFoundError: if ``output`` is no experiment's.
+        ValueError: if a result cannot be read, or the config asks for a section, a method
+            or an argument that there is not.
+    """
+    results = Results(output, config)
+    default = [name for name, one in SECTIONS.items() if one.by_default]
+    entries = [_asked(one) for one in results.config.report or default]
+    folder = output / "report"
+    make_folder(output, folder)
+    for kind in ("tables", "figures"):
+        remove(output, folder / kind)
+        (folder / kind).mkdir()
+    names: Counter[str] = Counter()
+    chapters: list[tuple[str, list[Part]]] = []
+    left_out: dict[tuple[str, str], list[str]] = {}
+    with matplotlib.rc_context(fname=STYLE):
+        for section, title, arguments in entries:
+            parts: list[Part] = []
+            for dataset in section.datasets(results, arguments.get("datasets")):
+                try:
+                    parts += section.parts(results, dataset, **arguments)
+                except Unavailable as reason:
+                    where = left_out.setdefault((title, str(reason)), [])
+                    where += [dataset] if dataset else []
+            if parts:
+                chapters.append((title, [_write(one, folder, names) for one in parts]))
+        page = jinja2.Template(
+            Path(__file__).with_name("page.html").read_text(encoding="utf-8"),
+            autoescape=True,
+        ).render(
+            results=results,
+            came_out=_came_out(results),
+            chapters=chapters,
+            left_out=left_out,
+            settings=accuracy.settings,
+            html_format=HTML,
+        )
+    path = folder / "index.html"
+    path.write_text(printable(page), encoding="utf-8")
+    return path
+
+
+def _asked(entry: str | Mapping[str, Any]) -> tuple[Section, str, dict[str, Any]]:
+    """A section, its heading and its arguments, as an entry of a config asks for them."""
+    arguments = {"section": entry} if isinstance(entry, str) else dict(entry)
+    name = arguments.pop("section", None)
+    if name not in SECTIONS:
+        raise ValueError(f"report: section {name!r} is none of {', '.join(SECTIONS)}")
+    one = SECTIONS[name]
+    if unknown := sorted(arguments.keys() - set(one.arguments)):
+        raise ValueError(
+            f"report: section {name} takes no {', '.join(unknown)}; it takes "
+            f"{', '.join(one.arguments)}"
+        )
+    return one, arguments.pop("title", one.title), arguments
+
+
+def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
+    """Write a part under a name that is one of a file, and that none of its kind has yet."""
+    name = re.sub(r"[^\w.-]+", "_", part.name)
+    kind = f"{type(part).__name__} {name}"
+    names[kind] += 1
+    part = replace(part, name=name if names[kind] == 1 else f"{name}_{names[kind]}")
+    if isinstance(part, Table):
+        for suffix, write in FORMATS.items():
+            file = folder / "tables" / f"{part.name}.{suffix}"
+            file.write_text(printable(write(part)), encoding="utf-8")
+    else:
+        for suffix in ("png", "svg"):
+            file = folder / "figures" / f"{part.name}.{suffix}"
+            file.write_bytes(part.saved(suffix))
+    return part
+
+
+def _came_out(results: Results) -> Iterator[tuple[str, pd.DataFrame, dict]]:
+    """Of each dataset means, best first, and differences: claimed ones, or of the only two."""
+    ends = results.runs[results.runs.ends].drop_duplicates(
+        ["cell", "dataset"], keep="last"
+    )
+    main = {results.role(method): method for method in results.main_methods()}
+    pairs = [(main.get(better), main.get(other)) for better, other in CLAIMS]
+    for dataset, rows in ends.groupby("dataset", sort=False):
+        means = rows.groupby("method", sort=False).accuracy.agg(["mean", "std"])
+        means = means.sort_values("mean", ascending=False, kind="stable")
+        wide = pivot(rows, ["seed"], "method", "accuracy")
+        there = [pair for pair in pairs if {*pair} <= {*wide}]
+        if not there and len(wide.columns) == 2:
+            there = [(wide.columns[1], wide.columns[0])]
+        yield dataset, means, {(a, b): (wide[a] - wide[b]).dropna() for a, b in there}

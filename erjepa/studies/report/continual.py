@@ -1,0 +1,135 @@
+"""The section on sequences of datasets: what is kept, and what is carried over."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+
+from erjepa.studies.report.figures import (
+    PERCENT,
+    Figure,
+    canvas,
+    draw_bars,
+    draw_curves,
+)
+from erjepa.studies.report.results import Results, Unavailable, pivot
+from erjepa.studies.report.sections import Parts, section
+from erjepa.studies.report.table import Table, spread
+from erjepa.studies.statistics.forgetting import Continual, continual_measures
+
+_RUN = ["method", "seed"]
+_MEASURES = {
+    "Forgetting": "forgetting",
+    "Backward transfer": "backward_transfer",
+    "Forward transfer": "forward_transfer",
+}
+
+
+@section("One dataset after the other", by_default=False)
+def continual(results: Results, methods: list[str]) -> Parts:
+    """Accuracy on every dataset after each stage, and what it says of forgetting."""
+    if not results.config.continual:
+        raise Unavailable("the datasets are no sequence (key `continual`)")
+    names, last = results.datasets, results.datasets[-1]
+    rows = results.of(None, methods).drop_duplicates(["cell", "dataset"], keep="last")
+    for column, order in (("stage", names), ("method", methods)):
+        rows = rows.sort_values(column, key=_places(order), kind="stable")
+    wide = pivot(rows, [*_RUN, "stage"], "dataset", "accuracy").reindex(columns=names)
+    ends = wide.xs(last, level="stage")
+    note = results.note(ends.reset_index(), methods)
+    controls = {results.trained_on(what): what for what in ("all", "nothing")}
+    sequences = [method for method in methods if method not in controls]
+    joint, ceiling = results.trained_on("all"), _mean(ends, results.trained_on("all"))
+
+    picture, panels = canvas(len(names))
+    curves = rows[rows.method.isin(sequences)]
+    curves = curves.assign(stage=curves.stage.map(names.index) + 1)
+    for name, panel in zip(names, panels, strict=True):
+        own = curves[curves.dataset == name]
+        how = {"err_style": "bars"}
+        draw_curves(panel, own, "stage", "accuracy", sequences, **how)
+        if ceiling is not None:
+            panel.axhline(ceiling[name], color="#808080", linewidth=1, linestyle=":")
+        panel.set(title=f"on {name}", xlabel="after", ylabel=PERCENT)
+        panel.set_xticks(range(1, len(names) + 1), names)
+    dotted = "" if ceiling is None else f"; dotted: {joint}, on all datasets at once"
+    yield Figure(
+        "Accuracy on each dataset after each stage of the sequence: means, and one "
+        f"sample standard deviation{dotted}. {note}",
+        picture,
+        columns=min(3, len(names)),
+    )
+
+    at_end = rows[rows.stage == last]
+    picture, panels = canvas(len(names))
+    for name, panel in zip(names, panels, strict=True):
+        draw_bars(panel, at_end[at_end.dataset == name], "accuracy", "method", methods)
+        panel.set(title=f"on {name}", xlim=(0, None))
+    yield Figure(
+        "Accuracy on each dataset at the end of the sequence: means, one sample standard "
+        f"deviation, and single runs. {note}",
+        picture,
+        height=0.5 + 0.22 * at_end.method.nunique(),
+        columns=min(2, len(names)),
+        name="kept",
+    )
+
+    after = rows.stage.mask(~rows.method.isin(sequences), rows.method.map(controls))
+    cells = pivot(rows.assign(after=after), [*_RUN, "after"], "dataset", "accuracy")
+    yield Table(
+        "Accuracy (%) on each dataset after training on another, mean ± one sample standard "
+        f"deviation. {note}",
+        spread(cells[names], {"Method": "method", "After": "after"}),
+        name="matrix",
+    )
+
+    columns = {"Average accuracy (%)": ends.mean(axis=1, skipna=False)}
+    found = _measures(wide, names, _mean(ends, results.trained_on("nothing")))
+    for heading, measure in _MEASURES.items():
+        values = {run: getattr(measures, measure) for run, measures in found.items()}
+        columns[heading] = pd.Series(values, dtype=float).reindex(ends.index)
+    kept = ""
+    if ceiling is not None:
+        for name in names[:-1]:
+            columns[f"Kept on {name} (%)"] = 100 * ends[name] / ceiling[name]
+        columns[f"Over {joint} on {last}"] = ends[last] - ceiling[last]
+        kept = (
+            f" Kept: share of {joint}'s mean accuracy there, which has the compute of all "
+            f"stages; over {joint}: accuracy less that mean."
+        )
+    yield Table(
+        "At the end of the sequence: average accuracy over datasets; and in points, "
+        "forgetting, the best accuracy at an earlier stage less the last (Chaudhry et al. "
+        "2018); backward transfer, the last less that after the dataset's own stage; forward "
+        "transfer, that before it less the untrained model's (Lopez-Paz & Ranzato 2017)."
+        f"{kept} {note}",
+        spread(columns, {"Method": "method"}),
+        name="measures",
+    )
+
+
+def _places(order: list[str]) -> Callable[[pd.Series], pd.Series]:
+    """Key that sorts names as a list has them."""
+    return lambda names: names.map(order.index)
+
+
+def _mean(ends: pd.DataFrame, method: str | None) -> pd.Series | None:
+    """Mean accuracy of a method on each dataset, if it was run."""
+    of_method = ends[ends.index.get_level_values("method") == method]
+    return None if of_method.empty else of_method.mean()
+
+
+def _measures(
+    wide: pd.DataFrame, names: list[str], untrained: pd.Series | None
+) -> dict[Any, Continual]:
+    """Measures of each run that is through all stages."""
+    matrices = {
+        run: matrix.droplevel(_RUN).reindex(names)
+        for run, matrix in wide.groupby(level=_RUN, sort=False)
+    }
+    base = None if untrained is None else untrained.tolist()
+    return {
+        run: continual_measures(matrix.to_numpy(), base)
+        for run, matrix in matrices.items()
+        if matrix.notna().to_numpy().all()
+    }

@@ -1,0 +1,110 @@
+"""The section of examples: errors of a baseline that another method corrects."""
+
+from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
+from textwrap import shorten
+
+import pandas as pd
+
+from erjepa.studies.report.regexes import categories
+from erjepa.studies.report.results import Results, Unavailable, pivot
+from erjepa.studies.report.sections import Parts, section
+from erjepa.studies.report.table import EXTRA, MISSING, SAME, WRONG, Marked, Table
+from erjepa.studies.statistics.examples import choose_examples
+from erjepa.tasks.nl_rx.regex_kinds import CORRECT, ERROR_CATEGORIES, regex_tokens
+
+_RIGHT, _WRONG, _CHARACTERS = 2, 7, 300  # the first two are the paper's
+_MARKS = {"equal": SAME, "replace": WRONG, "insert": EXTRA, "delete": MISSING}
+_HOW = {
+    "nl_rx": "Against the target, parts are marked as wrong, extra or missing. ",
+    "nq_open": "Of each prediction the first answer is shown, up to the first semicolon; an "
+    "ellipsis stands for what follows it. ",
+}
+_COLUMNS = ["Error", "Seed", "Input", "Method", "Prediction", "Right"]
+
+
+@section("Examples", main=True)
+def examples(
+    results: Results,
+    dataset: str,
+    methods: list[str],
+    baseline: str | None = None,
+    between: str | None = None,
+    improved: str | None = None,
+) -> Parts:
+    """Errors of ``baseline`` that ``improved`` corrects, with the paper's quota.
+
+    Two that ``between``, by default LLM-JEPA, has right as well, and seven that it has
+    wrong. For regexes there is a group for each category of errors, and what differs from
+    the target is marked; other tasks have one group and show the answers that are scored.
+    """
+    baseline = results.first("SFT", baseline)
+    improved = results.first("ER-JEPA", improved)
+    if between is None and "LLM-JEPA" not in map(results.role, results.methods):
+        between, quota = baseline, f"at most {_WRONG}"  # it has none of them right
+    else:
+        between = results.first("LLM-JEPA", between)
+        quota = (
+            f"at most {_RIGHT} that {between} has right and {_WRONG} that it has wrong"
+        )
+    shown = list(dict.fromkeys([*methods, baseline, between, improved]))
+    task = results.task(dataset) or ""
+    groups: Sequence[str] = ERROR_CATEGORIES
+    if task == "nl_rx":
+        found = categories(results, dataset, shown)
+    else:
+        groups, found = [WRONG], results.final_predictions(dataset, shown)
+        found["category"] = found.correct.map({True: CORRECT, False: WRONG})
+    wide = pivot(found, ["seed", "id"], "method", "category")
+    targets = pivot(found, ["seed", "id"], "method", "target")[baseline].str.strip()
+    candidates = pd.DataFrame(
+        {"group": wide[baseline], "right": wide[between] == CORRECT, "target": targets}
+    )[wide[baseline].ne(CORRECT) & wide[improved].eq(CORRECT)]
+    chosen = choose_examples(candidates, groups, {True: _RIGHT, False: _WRONG})
+    if chosen.empty:
+        raise Unavailable(f"{improved} corrects no error of {baseline} on {dataset}")
+    predictions = found.set_index(["seed", "id", "method"])
+    rows: list[list[str | Marked | None]] = []
+    for example, choice in chosen.iterrows():
+        prompt = predictions.prompt[(*example, baseline)]
+        gold: str | Marked = shorten(choice.target, _CHARACTERS)
+        if task == "nl_rx":
+            gold = [(choice.target, SAME)]
+        start = [choice.group, str(example[0]), shorten(prompt, _CHARACTERS)]
+        rows.append([*start, "target", gold, None])
+        for method in shown:
+            one = predictions.loc[(*example, method)]
+            text: str | Marked = shorten(_scored(task, one.extracted), _CHARACTERS)
+            if task == "nl_rx":
+                text = mark_differences(choice.target, one.output.strip(), regex_tokens)
+            rows.append(["", "", "", method, text, "yes" if one.correct else "no"])
+    yield Table(
+        f"Errors of {baseline} on {dataset} that {improved} corrects, same input and seed: "
+        f"{quota}. {_HOW.get(task, '')}Kinds of error take turns; of each come seeds in the "
+        "order of the experiment, then examples in the order of the data, with different "
+        "targets.",
+        pd.DataFrame(rows, columns=_COLUMNS),
+    )
+
+
+def _scored(task: str, answer: str) -> str:
+    """Of NQ-Open's answers what stands before the first semicolon, of others all."""
+    first, semicolon, _ = answer.partition(";")
+    is_cut = task == "nq_open" and semicolon
+    return f"{first.strip()} …" if is_cut else answer.strip()
+
+
+def mark_differences(
+    target: str, output: str, tokens: Callable[[str], Sequence[str]]
+) -> Marked:
+    """An output with what differs from the target: wrong, extra and missing parts.
+
+    ``tokens`` splits either into parts that join to it. Parts are in the order of the output;
+    where something is missing, it is that of the target.
+    """
+    gold, answer = list(tokens(target)), list(tokens(output))
+    changes = SequenceMatcher(None, gold, answer, autojunk=False).get_opcodes()
+    return [
+        ("".join(gold[a:b] if change == "delete" else answer[c:d]), _MARKS[change])
+        for change, a, b, c, d in changes
+    ]

@@ -1,0 +1,62 @@
+"""Sections on the last steps that runs logged: losses, and whether embeddings tell pairs apart."""
+
+import pandas as pd
+
+from erjepa.studies.report.results import Results, Unavailable
+from erjepa.studies.report.sections import Parts, section
+from erjepa.studies.report.table import Table, spread
+
+_LOSSES = {
+    "lm_loss": "Next token",
+    "jepa_loss": "JEPA",
+    "replay_lm_loss": "Next token, replayed",
+    "replay_jepa_loss": "JEPA, replayed",
+}
+_EMBEDDINGS = {
+    "cosine_paired": "Cosine of a pair",
+    "cosine_shuffled": "of strangers",
+    "rankme": "RankMe",
+    "retrieval_at_1": "Retrieval@1",
+}
+
+
+@section("Losses", by_default=False)
+def losses(results: Results, dataset: str, methods: list[str]) -> Parts:
+    """Training losses at the end of runs."""
+    ends = results.final(dataset, methods)
+    logged = _logged(ends, _LOSSES)
+    on = logged != 0  # a path that is off logs 0
+    logged = logged.where(on).dropna(axis=1, how="all")
+    title = f"Training losses of the last 50 steps on {dataset}, before their weights"
+    yield _table(results, title, ends, logged, "losses")
+
+
+@section("Embeddings", by_default=False)
+def embeddings(results: Results, dataset: str, methods: list[str]) -> Parts:
+    """Cosines of pairs and of strangers, rank of the targets, predictions that find theirs."""
+    ends = results.final(dataset, methods)
+    title = (
+        f"Embeddings of the last 50 steps on {dataset}: cosine of a prediction and its target; "
+        "of a prediction and another pair's target; RankMe, the effective number of dimensions "
+        "of a step's targets; share of predictions whose nearest target in the step is their own"
+    )
+    wanted = "cosines (overrides.log_collapse=True)"
+    yield _table(results, title, ends, _logged(ends, _EMBEDDINGS), wanted)
+
+
+def _logged(ends: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
+    """Of each run the means of the metrics in ``columns`` over its last steps."""
+    logged = pd.DataFrame(ends.metrics.tolist(), index=ends.index)
+    return logged.reindex(columns=list(columns)).rename(columns=columns)
+
+
+def _table(
+    results: Results, title: str, ends: pd.DataFrame, logged: pd.DataFrame, wanted: str
+) -> Table:
+    logged = logged.dropna(how="all")
+    if logged.empty:
+        raise Unavailable(f"no log of a run has {wanted}")
+    ends = ends.loc[logged.index]
+    note = results.note(ends, list(ends.method.unique()))
+    frame = spread(logged, {"Method": ends.method})
+    return Table(f"{title}. {note}", frame, digits=dict.fromkeys(logged, 3))

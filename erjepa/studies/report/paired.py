@@ -1,0 +1,93 @@
+"""The section of paired tests, and the table that other sections make of theirs."""
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from erjepa.studies.report.results import Results, Unavailable
+from erjepa.studies.report.sections import Parts, section
+from erjepa.studies.report.table import SD, Table
+from erjepa.studies.statistics.paired import paired_test
+
+# What the paper claims of accuracy: the first is better. All else is tested two-sided.
+CLAIMS = (("ER-JEPA", "LLM-JEPA"), ("LLM-JEPA", "SFT"))
+_CAPTION = (
+    "Differences in percentage points over the seeds that both have; seeds won: those in which "
+    "the difference is above zero. P-values of a paired t-test over seeds and of a paired "
+    "bootstrap of the seeds, with its 95% interval: one-tailed where the paper claims the "
+    "direction ({}), else two-sided. Of few seeds the bootstrap is too sure: where all "
+    "differences have one sign, its p-value is the least that it can be. No correction for the "
+    "number of tests; a dash: all differences are equal."
+)
+
+
+@section("Paired tests")
+def significance(
+    results: Results, methods: list[str], reference: str | None = None
+) -> Parts:
+    """Paired tests of methods against ``reference``, by default LLM-JEPA."""
+    role = results.role
+    if reference is None and "LLM-JEPA" not in map(role, results.methods):
+        raise Unavailable("no method of the experiment is LLM-JEPA; name a `reference`")
+    against = results.first("LLM-JEPA", reference)
+    pairs = [
+        # What is claimed is tested, not its reverse.
+        (against, m) if (role(against), role(m)) in CLAIMS else (m, against)
+        for m in methods
+        if m != against
+    ]
+    ends = results.final(None, results.methods).set_index(["method", "seed"])
+    values = dict(iter(ends.groupby("dataset", sort=False).accuracy))
+    yield paired_table(
+        results, "Accuracy of a method less that of another.", values, pairs
+    )
+
+
+def paired_table(
+    results: Results,
+    caption: str,
+    values: Mapping[str, pd.Series],
+    pairs: Sequence[tuple[str, str]],
+    claims: Sequence[tuple[str, str]] = CLAIMS,
+    name: str = "",
+) -> Table:
+    """Paired tests over seeds.
+
+    Args:
+        results (Results): of the experiment.
+        caption (str): what is compared.
+        values (Mapping[str, pd.Series]): dataset to what is compared, in percent, the greater
+            the better, by method and seed.
+        pairs (Sequence[tuple[str, str]]): methods, and what each is compared with.
+        claims (Sequence[tuple[str, str]]): roles of pairs that are tested one-tailed.
+        name (str): of the table within its section.
+
+    Returns:
+        Table: a row a dataset and pair; Unavailable if no pair shares two seeds.
+    """
+    rows = []
+    for dataset, series in values.items():
+        by_method = series.unstack(level=0).reindex(columns=results.methods)
+        for method, other in pairs:
+            if len(by_method[[method, other]].dropna()) < 2:
+                continue
+            is_claimed = (results.role(method), results.role(other)) in claims
+            test = paired_test(by_method[method], by_method[other], not is_claimed)
+            rows.append(
+                {
+                    **{"Dataset": dataset, "Method": method, "Against": other},
+                    "Difference (pp)": test.difference,
+                    f"Difference (pp){SD}": test.sd,
+                    **{"Seeds won": test.won, "Seeds": test.seeds},
+                    "Test": "one-tailed" if is_claimed else "two-sided",
+                    **{"t": test.t, "p (t-test)": test.p_t},
+                    "p (bootstrap)": test.p_bootstrap,
+                    "Interval (pp)": "{:.2f} to {:.2f}".format(*test.interval),
+                }
+            )
+    if not rows:
+        raise Unavailable("no two of these methods share two finished seeds")
+    directions = ", ".join(f"{one} over {other}" for one, other in claims)
+    digits = {"p (t-test)": 4, "p (bootstrap)": 4}
+    caption = f"{caption} {_CAPTION.format(directions)}"
+    return Table(caption, pd.DataFrame(rows), digits, name=name)

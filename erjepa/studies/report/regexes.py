@@ -1,0 +1,172 @@
+"""Sections on regexes at the end of runs: how they err, who corrects it, and which are hard."""
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+
+from erjepa.studies.report.figures import (
+    Figure,
+    canvas,
+    draw_bars,
+    draw_curves,
+    draw_grid,
+)
+from erjepa.studies.report.results import Results, pivot
+from erjepa.studies.report.sections import Parts, section
+from erjepa.studies.report.table import Table, spread
+from erjepa.tasks.nl_rx import regex_kinds as regexes
+from erjepa.tasks.nl_rx.regex_kinds import CORRECT, ERROR_CATEGORIES
+
+_BEGINNING, _IF_STOPPED = "right beginning", "right if it had stopped"
+# Names that fit under a column of a figure.
+_SHORT = {"over-generation": "over", "under-generation": "under"}
+_SHORT |= {"same-length mismatch": "same\nlength", "syntax error": "syntax\nerror"}
+
+
+def categories(results: Results, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
+    """Predictions at the ends of runs, each with its ``category``."""
+    found = results.final_predictions(dataset, methods)
+    pairs = map(regexes.prediction_category, found.target, found.output)
+    return found.assign(category=list(pairs))
+
+
+@section("Corrected errors", task="nl_rx", main=True)
+def corrections(
+    results: Results, dataset: str, methods: list[str], baseline: str | None = None
+) -> Parts:
+    """Errors of a baseline, by default SFT, that other methods have right."""
+    baseline = results.first("SFT", baseline)
+    others = [method for method in methods if method != baseline]
+    found = categories(results, dataset, [baseline, *others])
+    wide = pivot(found, ["seed", "id"], "method", "category")
+    error = wide[baseline].rename(f"{baseline} error")
+    right = wide[others].eq(CORRECT).set_index(error, append=True).stack()
+    cells = [ERROR_CATEGORIES, found.seed.unique(), others]
+    cells = pd.MultiIndex.from_product(cells, names=[error.name, "seed", "method"])
+    counts = right.groupby(cells.names).agg(["size", "sum"])
+    counts = counts.reindex(cells, fill_value=0).reset_index()
+    columns = {"Errors": counts["size"], "Corrected": counts["sum"]}
+    columns["Rate (%)"] = 100 * counts["sum"] / counts["size"]
+    summary = spread(columns, {error.name: counts[error.name], "Method": counts.method})
+    summary.insert(3, "Method", summary.pop("Method"))
+    yield Table(
+        f"Errors of {baseline} on {dataset} that are predicted exactly by other methods, on "
+        "the same inputs and seed. Rates are taken within each seed before averaging. "
+        "Outputs that are no regex are apart from the categories by length. "
+        f"{results.note(found, [baseline, *others])}",
+        summary,
+        digits={"Errors": 1, "Corrected": 1},
+    )
+    by_seed = counts[[error.name, "seed", "size"]].drop_duplicates()
+    by_seed.columns = pd.Index([error.name, "Seed", "Errors"])
+    for method, own in pd.DataFrame(columns).groupby(counts.method, sort=False):
+        by_seed[f"{method} corrected"] = own["Corrected"].array
+        by_seed[f"{method} rate (%)"] = own["Rate (%)"].array
+    caption = f"Corrected errors of {baseline} on {dataset} by seed."
+    yield Table(caption, by_seed.astype({"Seed": str}), name="by_seed")
+
+
+@section("Where answers end", task="nl_rx")
+def stops(results: Results, dataset: str, methods: list[str]) -> Parts:
+    """Where answers end: right ones, right beginnings that run on, and kinds of errors."""
+    found = categories(results, dataset, methods)
+    shares = pd.get_dummies(found.category).reindex(
+        columns=[CORRECT, *ERROR_CATEGORIES], fill_value=False
+    )
+    begun = list(map(regexes.is_right_beginning, found.target, found.output))
+    shares.insert(1, _BEGINNING, begun)
+    shares.insert(2, _IF_STOPPED, shares[CORRECT] | shares[_BEGINNING])
+    by_seed = (100.0 * shares).groupby([found.method, found.seed], sort=False).mean()
+    yield Table(
+        f"Predictions on {dataset} in percent of all: {_BEGINNING}: the output starts with the "
+        f"whole target and runs on; {_IF_STOPPED}: these and the correct ones. Right "
+        f"beginnings are counted among the errors as well. {results.note(found, methods)}",
+        spread(by_seed, {"Method": "method"}),
+    )
+
+
+@section("Outcomes of errors", task="nl_rx", main=True)
+def outcomes(
+    results: Results,
+    dataset: str,
+    methods: list[str],
+    errors_of: str | None = None,
+    outcomes_of: str | None = None,
+) -> Parts:
+    """What one method predicts where another errs, by default ER-JEPA and LLM-JEPA."""
+    first = results.first("LLM-JEPA", errors_of)
+    second = results.first("ER-JEPA", outcomes_of)
+    found = categories(results, dataset, [first, second])
+    wide = pivot(found, ["seed", "id"], "method", "category")
+    counts = pd.crosstab(wide[first], wide[second]).reindex(
+        index=ERROR_CATEGORIES, columns=[CORRECT, *ERROR_CATEGORIES], fill_value=0
+    )
+    totals = counts.sum(axis=1)
+    shares = 100 * counts.div(totals, axis=0)
+    rows = [f"{x.replace(' mismatch', '')}\nn = {totals[x]}" for x in counts.index]
+    picture, (axes,) = canvas()
+    draw_grid(axes, shares.set_axis(rows).rename(columns=_SHORT), digits=1)
+    axes.set(xlabel=f"{second} prediction", ylabel=f"{first} error")
+    caption = (
+        f"Predictions of {second} on {dataset} where {first} errs, on the same input and "
+        f"seed, as percentages of the errors n in a row, pooled over seeds. "
+        f"{results.note(found, [first, second])}"
+    )
+    yield Figure(caption, picture, 2.1)
+    frame = shares.add_suffix(" (%)")
+    digits = dict.fromkeys(frame, 1)
+    frame.insert(0, "n", totals)
+    yield Table(caption, frame.rename_axis(f"{first} error").reset_index(), digits)
+
+
+@section("Structure of the target", task="nl_rx", main=True)
+def structures(results: Results, dataset: str, methods: list[str]) -> Parts:
+    """Accuracy by what the target regex contains."""
+    kind = "Structure", regexes.STRUCTURES, regexes.structures
+    rates, frame, note = _by_target(results, dataset, methods, *kind)
+    picture, (axes,) = canvas()
+    draw_bars(axes, rates, "accuracy", "Structure", results.methods)
+    caption = (
+        f"Accuracy on {dataset} by structure of the target; subsets overlap. {note}"
+    )
+    yield Figure(caption, picture, 3.2)
+    yield Table(f"{caption} Accuracy in percent.", frame)
+
+
+@section("Length of the target", task="nl_rx", main=True)
+def lengths(results: Results, dataset: str, methods: list[str]) -> Parts:
+    """Accuracy by the length of the target regex."""
+    kind = "Regex tokens", regexes.LENGTH_GROUPS, regexes.length_group
+    rates, frame, note = _by_target(results, dataset, methods, *kind)
+    picture, (axes,) = canvas()
+    draw_curves(axes, rates, "Regex tokens", "accuracy", results.methods)
+    axes.set_xlabel("length of the target (regex tokens)")
+    caption = f"Accuracy on {dataset} by regex tokens of the target. {note}"
+    yield Figure(f"{caption} Bands are one sample standard deviation.", picture)
+    yield Table(f"{caption} Accuracy in percent.", frame)
+
+
+def _by_target(
+    results: Results,
+    dataset: str,
+    methods: list[str],
+    kind: str,
+    names: Sequence[str],
+    kinds_of: Callable[[str], str | set[str]],
+) -> tuple[pd.DataFrame, pd.DataFrame, str]:
+    """Accuracy of each seed on each kind of targets, its table, and the note on seeds."""
+    found = results.final_predictions(dataset, methods)
+    parts = found.assign(accuracy=100.0 * found.correct)
+    parts[kind] = parts.target.map(kinds_of)  # one, or a set of them
+    groups = parts.explode(kind).groupby([kind, "method", "seed"]).accuracy
+    index = pd.MultiIndex.from_product([names, methods, found.seed.unique()])
+    index = index.set_names([kind, "method", "seed"])
+    rates = groups.mean().reindex(index).reset_index()
+    columns = {name: rates.accuracy.where(rates.method == name) for name in methods}
+    frame = spread(columns, {kind: rates[kind]})
+    frame.insert(
+        1,
+        "Examples",
+        groups.size().groupby(kind).first().reindex(names, fill_value=0).array,
+    )
+    return rates.dropna(), frame, results.note(found, methods)

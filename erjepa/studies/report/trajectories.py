@@ -1,0 +1,171 @@
+"""Sections on runs over their checkpoints: accuracy that falls, predictions, alignment."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+
+from erjepa.studies.report.compute import flops_unit
+from erjepa.studies.report.figures import Figure, canvas, draw_curves
+from erjepa.studies.report.paired import paired_table
+from erjepa.studies.report.results import Results, Unavailable, pivot
+from erjepa.studies.report.sections import Parts, section
+from erjepa.studies.report.table import Table, spread
+from erjepa.studies.statistics.transitions import (
+    history_order,
+    transition_rates,
+    transitions,
+)
+from erjepa.studies.training_log import read_training_log
+
+
+@section("Drops of accuracy")
+def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
+    """Accuracy that runs lose between successive checkpoints."""
+    accuracy = results.over_points(dataset, methods)
+    losses = -accuracy.diff(axis=1).iloc[:, 1:]
+    declines, largest = (losses > 0).sum(axis=1), losses.max(axis=1).clip(lower=0)
+    columns = {
+        "Declines of a run": declines,
+        "Largest drop (pp)": largest,
+        "Best less last (pp)": accuracy.max(axis=1) - accuracy.iloc[:, -1],
+    }
+    frame = spread(columns, {"Method": "method"})
+    by = {"level": "method", "sort": False}
+    frame.insert(1, "Seeds that decline", (declines > 0).groupby(**by).sum().array)
+    frame.insert(2, "Seeds", declines.groupby(**by).size().array)
+    frame.insert(7, "Largest of all (pp)", largest.groupby(**by).max().array)
+    yield Table(
+        f"Accuracy that runs on {dataset} lose between successive checkpoints, in percentage "
+        "points: seeds that lose any, the largest loss within a run, and the best checkpoint "
+        "less the last; mean ± one sample standard deviation. "
+        f"{results.note(accuracy.reset_index(), methods)}",
+        frame,
+    )
+    against = [m for m in frame.Method if results.role(m) == "LLM-JEPA"][:1]
+    pairs = [(m, one) for one in against for m in frame.Method if m != one]
+    if pairs and frame.Seeds.max() > 1:
+        yield paired_table(
+            results,
+            f"Largest drops on {dataset}: by how much the method's is smaller than the other's.",
+            {dataset: -largest},
+            pairs,
+            claims=[("ER-JEPA", "LLM-JEPA")],
+            name="paired",
+        )
+
+
+@section("Prediction dynamics", main=True)
+def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
+    """Accuracy, corrected errors and lost answers from checkpoint to checkpoint."""
+    accuracy = results.over_points(dataset, methods)
+    counts = transitions(_histories(results, dataset, accuracy)[0])
+    rates = transition_rates(counts)
+    size, unit = flops_unit(results.budgets[-1]) if results.budgets else (1, "epoch")
+    drawn = {
+        "(a) accuracy": accuracy.stack().rename("accuracy (%)"),
+        "(b) wrong to correct": rates["Corrected (%)"].rename("correction rate (%)"),
+        "(c) correct to wrong": rates["Lost (%)"].rename("loss rate (%)"),
+    }
+    picture, panels = canvas(3)
+    for axes, (title, values) in zip(panels, drawn.items(), strict=True):
+        rows = values.dropna().reset_index()
+        rows["point"] /= size
+        draw_curves(axes, rows, "point", values.name, results.methods)
+        label = f"training compute ({unit})" if results.budgets else unit
+        axes.set(title=title, xlabel=label, ylabel=values.name)
+        if not results.budgets:
+            axes.locator_params("x", integer=True)
+    note = results.note(accuracy.reset_index(), methods)
+    yield Figure(
+        f"(a) Accuracy on {dataset}; (b) share of wrong predictions that are correct at the "
+        "next checkpoint; (c) share of correct predictions that are wrong at the next one; "
+        f"each drawn at the later checkpoint. Bands are one sample standard deviation. {note}",
+        picture,
+        columns=3,
+    )
+    totals = transition_rates(counts.groupby(["method", "seed"], sort=False).sum())
+    yield Table(
+        f"Corrected and lost predictions on {dataset}, in percent of wrong and of correct "
+        f"ones, all steps between checkpoints together within each seed. {note}",
+        spread(totals, {"Method": "method"}),
+    )
+
+
+@section("Alignment and correctness", main=True)
+def alignment(
+    results: Results, dataset: str, methods: list[str], seed: int | None = None
+) -> Parts:
+    """Cosine of prompt and target, and correctness, of the same examples over checkpoints."""
+    seed = results.seeds[0] if seed is None else seed
+    whole = results.over_points(dataset, methods)
+    for method in methods:
+        if (method, seed) not in whole.index:
+            raise Unavailable(f"{method} on {dataset} with seed {seed} is not finished")
+    whole = whole.loc[[(method, seed) for method in methods]]
+    correct, cosine = _histories(results, dataset, whole)
+    if cosine.isna().any(axis=None):
+        raise Unavailable("the evaluations computed no cosines (key `alignment`)")
+    runs = results.of(dataset, methods)
+    runs = runs[(runs.seed == seed) & runs.point.notna()]
+    picture, panels = canvas(3 * len(methods))
+    style: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "vmax": 1}
+    least, two = cosine.min(axis=None), ListedColormap(["#d9d9d9", "#0f5f94"])
+    rows = []
+    for i, method in enumerate(methods):
+        own, right = runs[runs.method == method], correct.loc[method]
+        cosines, (loss, *heat) = cosine.loc[method], panels[3 * i : 3 * i + 3]
+        _draw_loss(loss, results, own.log.iloc[-1])
+        loss.set(title=f"{method}: JEPA loss", xlabel="step")
+        order = history_order(right)
+        shades = heat[0].imshow(cosines.iloc[order], "cividis", vmin=least, **style)
+        picture.colorbar(shades, ax=heat[0], fraction=0.08)
+        heat[1].imshow(right.iloc[order], two, vmin=0, **style)
+        for axes, title in zip(heat, ("cosine", "correct (dark)"), strict=True):
+            axes.set_xticks(range(len(own)), map(str, range(1, len(own) + 1)))
+            axes.set(title=title, xlabel="checkpoint", ylabel="examples", yticks=[])
+        for number, run in enumerate(own.itertuples(), start=1):
+            means = cosines[run.point].groupby(right[run.point]).mean()
+            cells = [method, number, run.checkpoint, run.accuracy]
+            rows.append([*cells, means.get(True), means.get(False)])
+    yield Figure(
+        f"JEPA loss in training, and for each test example of {dataset} the cosine of its "
+        "embeddings of prompt and target, and whether its prediction is right (dark), at each "
+        "checkpoint. Rows are sorted within each method by correctness at the last "
+        f"checkpoint, then at the ones before. Seed {seed}.",
+        picture,
+        columns=3,
+    )
+    names = ["Method", "Number", "Checkpoint", "Accuracy (%)"]
+    split = ["Cosine, right", "Cosine, wrong"]
+    yield Table(
+        f"Accuracy on {dataset} and mean cosine of prompt and target, of examples that are "
+        f"right and wrong at each checkpoint. Seed {seed}.",
+        pd.DataFrame(rows, columns=names + split),
+        digits=dict.fromkeys(split, 4),
+    )
+
+
+def _histories(
+    results: Results, dataset: str, runs: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Correctness and cosine: a row an example of a run of ``runs``, a column a point."""
+    rows = results.of(dataset, list(runs.index.unique("method")))
+    is_whole = pd.MultiIndex.from_frame(rows[["method", "seed"]]).isin(runs.index)
+    found = results.predictions(rows[is_whole & rows.point.notna()])
+    found["cosine"] = found.get("cosine", float("nan"))
+    example = ["method", "seed", "id"]
+    correct = pivot(found, example, "point", "correct").astype(bool)
+    return correct, pivot(found, example, "point", "cosine")
+
+
+def _draw_loss(axes: Axes, results: Results, name: str) -> None:
+    log = results.output / name
+    steps = pd.DataFrame(read_training_log(log) if log.is_file() else {}).T
+    if "jepa_loss" in steps:
+        steps.jepa_loss.dropna().plot(ax=axes, color="#0f7fc0", linewidth=0.8)
+        axes.set_ylim(bottom=0)
+        axes.grid()
+    else:
+        axes.text(0.5, 0.5, "not logged", ha="center", transform=axes.transAxes)

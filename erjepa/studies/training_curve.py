@@ -1,0 +1,68 @@
+"""A picture of a run: ``python -m erjepa.studies.training_curve LOG PICTURE``."""
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+from erjepa.studies.training_log import read_training_log
+
+# Start of a key of the log -> label and style of its curve.
+_PAIRS = {"": ("new", "-"), "replay_": ("replayed", "--"), "val_": ("held out", ".-")}
+PANELS = {
+    "next-token loss (nats)": {f"{of}lm_loss": _PAIRS[of] for of in _PAIRS},
+    "JEPA loss": {f"{of}jepa_loss": _PAIRS[of] for of in _PAIRS},
+    "cosine": {
+        "cosine_paired": ("own target", "-"),
+        "cosine_shuffled": ("another's target", "--"),
+    },
+    "accuracy": {"val_accuracy": _PAIRS["val_"]},
+}
+
+
+def draw_training_curve(log: Path, picture: Path) -> None:
+    """Draw losses, cosines and accuracy over steps, as far as they are logged.
+
+    Args:
+        log (Path): log of the run.
+        picture (Path): file to write; its suffix chooses the format.
+
+    Raises:
+        ValueError: if the log holds no step.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    steps = pd.DataFrame(read_training_log(log)).T
+    if steps.empty:
+        raise ValueError(f"{log}: no step is logged here")
+    # Nothing is replayed in the first step, so its replay losses are none.
+    replays = [name for name in steps if name.startswith("replay_")]
+    if replays:
+        steps[replays] = steps[replays].where(steps["replayed"] > 0, axis=0)
+    steps = steps.dropna(axis="columns", how="all")
+    panels = [title for title, lines in PANELS.items() if lines.keys() & {*steps}]
+    size = 2.6 * len(panels), 2.3  # legible at the width of a README
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=size, layout="constrained", squeeze=False
+    )
+    for axis, title in zip(axes[0], panels, strict=True):
+        for name, (label, style) in PANELS[title].items():
+            if name in steps:
+                points = steps[name].dropna()
+                axis.plot(points.index, points, style, label=label, linewidth=1.2)
+        axis.set(title=title, xlabel="step")
+        axis.grid(alpha=0.3)
+        axis.legend(frameon=False)
+    figure.savefig(picture, dpi=150)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("log", type=Path)
+    parser.add_argument("picture", type=Path)
+    arguments = parser.parse_args()
+    draw_training_curve(arguments.log, arguments.picture)

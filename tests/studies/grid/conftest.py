@@ -1,0 +1,18 @@
+"""An experiment whose runs cost nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from erjepa.studies.grid import processes
+from tests.studies.grid.harness import use_fake_tune, write_experiment
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch) -> Path:
+    """Folder of an experiment whose grid runs the stand-in for ``tune``."""
+    monkeypatch.setattr(processes, "tune", processes.tune)
+    use_fake_tune()
+    monkeypatch.setenv("FAKE_CALLS", str(tmp_path / "calls.txt"))
+    write_experiment(tmp_path)
+    return tmp_path

@@ -1,0 +1,283 @@
+"""Experiments are read whole, and what is wrong in one is said before anything runs."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+import erjepa.configs
+from erjepa.studies.grid.config import load_experiment
+from erjepa.studies.grid.output import begin
+from erjepa.studies.report.build import build_report
+
+PACKAGED = erjepa.configs.config_names("experiments")
+
+VALID = """
+name: small
+output_dir: /tmp/small
+seeds: [1, 2]
+datasets: {synth: tiny_synth}
+methods:
+  LLM-JEPA: {replay.weight: 0}
+  ER-JEPA content:
+  Matched: {replay.weight: 0, stop.tokens_of: ER-JEPA content}
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(text=VALID, *arguments):
+        path = tmp_path / "small.yaml"
+        path.write_text(text)
+        return load_experiment(str(path), arguments)
+
+    return load
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_packaged_experiments(name):
+    experiment = load_experiment(name)
+    assert experiment.name == name
+    seeds = list(experiment.seeds)
+    assert seeds == [82, 23, 37, 84, 4][: len(seeds)] and len(seeds) >= 3
+    assert experiment.overrides["save_adapter_weights_only"] is True
+    constant = experiment.overrides.get("lr_scheduler.final_factor") == 1
+    assert constant == (experiment.match == "flops"), "see matched_compute.yaml"
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_their_reports_are_made_before_there_are_results(name, tmp_path):
+    """Every section that they ask for exists, takes what it is given, and says what it lacks."""
+    experiment = load_experiment(name)
+    begin(tmp_path, experiment)
+    page = build_report(tmp_path).read_text()
+    assert experiment.report and "is scored" in page
+
+
+def test_the_papers_experiments():
+    assert {"main", "matched_compute", "controls", "addressing", "capacity"} <= set(
+        PACKAGED
+    )
+    main, compute = load_experiment("main"), load_experiment("matched_compute")
+    assert list(main.datasets) == ["synth", "turk", "gsm8k", "spider", "nq_open"]
+    assert main.nproc_per_node == 4 and main.budgets is None
+    equal_steps = [i * compute.budgets[0] for i in range(1, 7)]
+    assert list(compute.budgets) == pytest.approx(equal_steps)
+    # In the paper's count 240.31 PFLOPs, of which four epochs take 219.667.
+    assert compute.budgets[-1] == pytest.approx(240.31 / 219.667 * 21.1e15, rel=0.01)
+    assert load_experiment("capacity").overrides["epochs"] == 4
+    assert len(load_experiment("lambda_k").methods) == 20
+
+
+def test_the_end_of_turn_and_the_methods():
+    """Every method by every path that may train it; without replay two of them are doubles."""
+    methods = load_experiment("stop_token").methods
+    found = {
+        (
+            m.get("replay.weight"),
+            m.get("loss.jepa_weight"),
+            m.get("replay.selection"),
+        ): []
+        for m in methods.values()
+    }
+    for m in methods.values():
+        key = (
+            m.get("replay.weight"),
+            m.get("loss.jepa_weight"),
+            m.get("replay.selection"),
+        )
+        found[key].append(m["train_end_of_turn"])
+    every = ["all", "new", "replay", "none"]
+    assert found == {
+        (0, 0, None): ["all", "none"],
+        (0, None, None): ["all", "none"],
+        (None, None, "uniform"): every,
+        (None, None, "content"): every,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "trials"), [("tune_weights", 12), ("tune_objectives", 6)]
+)
+def test_settings_are_tuned_on_validation_pairs_and_as_many_of_each_method(
+    name, trials
+):
+    experiment = load_experiment(name)
+    assert experiment.score_on == "validation"
+    assert experiment.overrides["validation.size"] > 0
+    tried = [name.partition(",")[0] for name in experiment.methods]
+    assert "SFT" in tried
+    assert {tried.count(name) for name in tried} == {trials}
+    settings = [str(keys) for keys in experiment.methods.values()]
+    assert len(set(settings)) == len(settings)
+
+
+def test_another_model_by_one_key():
+    experiment = load_experiment("matched_compute", ["model=tiny", "budgets=[1e12]"])
+    assert experiment.datasets == {"synth": "tiny_synth"}
+    assert experiment.output_dir.endswith("matched_compute/tiny")
+    assert experiment.budgets == [1e12]
+    smollm2 = ["model=smollm2_135m", "nproc_per_node=1"]
+    assert len(load_experiment("matched_compute", smollm2).budgets) == 6
+    assert load_experiment("main", smollm2).datasets["turk"] == "smollm2_135m_turk"
+
+
+def test_a_child_replaces_keys_and_adds_to_overrides(tmp_path, load):
+    child = tmp_path / "child.yaml"
+    load(VALID + "overrides: {epochs: 3, batch_size: 8}\nevaluation: {merged: True}\n")
+    child.write_text(
+        "defaults: small\nname: child\nmethods: {SFT: {replay.weight: 0}}\n"
+        "datasets: {other: tiny_synth}\noverrides: {epochs: 2, replay.budget: 4}\n"
+    )
+    experiment = load_experiment(str(child))
+    assert experiment.name == "child" and experiment.seeds == [1, 2]
+    assert experiment.methods == {"SFT": {"replay.weight": 0}}
+    assert experiment.datasets == {"other": "tiny_synth"}
+    expected = {"epochs": 2, "batch_size": 8, "replay.budget": 4}
+    assert experiment.overrides == expected
+    assert experiment.evaluation == {"merged": True}
+
+
+def test_arguments(load):
+    experiment = load(
+        VALID,
+        "seeds=[3]",
+        "overrides.replay.weight=0.5",
+        "overrides.epochs=2",
+        "datasets={turk: tiny_synth}",
+        "budgets=[1e12,2e12]",
+        "match=flops",
+    )
+    assert experiment.seeds == [3]
+    assert experiment.overrides == {"replay.weight": 0.5, "epochs": 2}
+    assert experiment.datasets == {"turk": "tiny_synth"}
+    assert experiment.budgets == [1e12, 2e12]
+
+
+def test_all_keys_survive_a_round_trip(load, tmp_path):
+    experiment = load()
+    again = OmegaConf.to_yaml(OmegaConf.create(experiment.as_dict()))
+    assert load(again) == experiment
+    assert experiment.methods["ER-JEPA content"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["seed=[1]"], r"small.yaml: unknown config key seed. Did you mean seeds\?"),
+        (["seeds=[]"], "seeds: value should have at least 1 item"),
+        (["seeds=[1,1]"], r"seeds: \[1, 1\] has one twice"),
+        (["methods={}"], "methods: .* should have at least 1 item"),
+        (
+            ["methods={a b: {}, a_b: {}}"],
+            "methods: 'a b' and 'a_b' have the same folder",
+        ),
+        (["datasets={a: tiny_synth, A: tiny_synth}"], "datasets: 'a' and 'A' have the"),
+        *(
+            ([f"datasets={{{name}: tiny_synth}}"], "datasets: .* cannot name a folder")
+            for name in (
+                *("/tmp/x", "../x", "..", ".", "a/b", "a\\b", "''", "' '"),
+                *('"a\\nb"', '"\\e[2J"', "$a", "a=b", "x" * 101, "é" * 51),
+            )
+        ),
+        *(
+            ([f"methods={{{name}: {{}}}}"], "methods: .* cannot name a folder")
+            for name in ("..", ".", "''", "x" * 101)
+        ),
+        *(
+            ([argument], f"small.yaml: .*{argument.partition('=')[0]}")
+            for argument in (
+                *("nproc_per_node=0", "nproc_per_node=x", "nproc_per_node=null"),
+                *("budgets=7", "budgets=[-1]", "budgets=[x]", "budgets=[2,1]"),
+                *("output_dir=", "output_dir=3", "name=", "model=3", "alignment=x"),
+                *("devices=[0,0]", "devices=[-1]", "devices=x", "devices=[]"),
+                *(
+                    "seeds=[../x]",
+                    "seeds=[1.5]",
+                    "seeds=[null]",
+                    "seeds=1",
+                    "seeds=[-1]",
+                ),
+                *("datasets=[a]", "datasets={a: 3}", "datasets={a: {databases: x}}"),
+                *("methods=x", "methods={a: x}", "overrides=[a]", "evaluation=x"),
+                *(
+                    "report=[3]",
+                    "slurm=x",
+                    "continual=1",
+                    "report=x",
+                    "seeds=${x}",
+                    "name=${name}",
+                ),
+            )
+        ),
+        (["seeds=[1"], r"argument 'seeds=\[1': not YAML: "),
+        (["=1"], "expected key=value"),
+        (["match=tokens"], "match: input should be 'flops' or 'epochs', got"),
+        (["match=flops"], "match=flops needs budgets"),
+        (["score_on=train"], "score_on: input should be 'test' or 'validation'"),
+        (
+            ["methods={a: {batch_size_times: 0.5}}"],
+            "methods: a: batch_size_times: input should be",
+        ),
+        (
+            ["methods={a: {batch_size_times: 0}}"],
+            "methods: a: batch_size_times: input should be",
+        ),
+        (["evaluation.eval_split=validation"], "eval_split is set by the grid"),
+        (["evaluation.checkpoint=ema"], "checkpoint is set by the grid"),
+        (["score_weights=[best]"], r"score_weights\[0\]: input should be 'last' or "),
+        (["score_weights=[ema]"], "runs of .* average no weights; set overrides.ema_d"),
+        (["devices=[0,1,2]", "nproc_per_node=2"], "cannot be shared out 2 by 2"),
+        (["methods={a: {stop.tokens_of: b}}"], "stop.tokens_of=b must be a method"),
+        (["methods={a: {stop.tokens_of: a}}"], "stop.tokens_of=a must be a method"),
+        (
+            [
+                "continual=True",
+                "datasets={x: tiny_synth, y: tiny_synth}",
+                "methods={a: {trains_on: all}, b: {stop.tokens_of: a}}",
+            ],
+            "stop.tokens_of=a must be a method that runs on every dataset",
+        ),
+        (["overrides.epoch=2"], r"overrides: .*epoch. Did you mean epochs\?"),
+        (["overrides.replay.wait=2"], r"replay.wait. Did you mean replay.weight\?"),
+        (["methods={a: {replai.weight: 0}}"], r"methods: a: .*replai. Did you mean"),
+        (["evaluation.max_tokens=2"], r"evaluation: unknown config key max_tokens"),
+        (
+            ["datasets={a: {config: tiny_synth, databass: x}}"],
+            r"datasets: a: .*databass",
+        ),
+        (["overrides.seed=2"], "overrides: seed is set by the grid"),
+        (["methods.LLM-JEPA=2"], "methods is replaced as a whole"),
+        (["dataset.size=2"], "say overrides.dataset.size=2"),
+        (["epochs=2"], "epochs is a key of runs; say overrides.epochs=2"),
+        (["metods.x=2"], r"unknown config key metods. Did you mean methods\?"),
+        (["overrides.replay.weight=-1"], "overrides: replay.weight .*-1"),
+        (["methods={a: {}, b: {epochs: 0}}"], "methods: b: epochs .*0"),
+        (["methods={a: {optimizer.lr: fast}}"], "methods: a: optimizer.lr .*fast"),
+        (["evaluation.max_new_tokens=0"], "evaluation: max_new_tokens .*0"),
+        (
+            ["datasets={a: {config: tiny_synth, batch_size: few}}"],
+            "datasets: a: batch_size .*few",
+        ),
+        (["methods={a: {~nothing: null}}"], "methods: a: ~nothing: the config has no"),
+        (["epochs"], "expected key=value"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_errors(load, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        load(VALID, *arguments)
+
+
+def test_what_is_absent_is_listed(load):
+    with pytest.raises(FileNotFoundError, match="no packaged config .*matched_compute"):
+        load_experiment("mached_compute")
+    with pytest.raises(FileNotFoundError, match="no packaged config .*tiny_synth"):
+        load(VALID, "datasets={a: tiny_sinth}")
+    with pytest.raises(ValueError, match="output_dir: field required"):
+        load(VALID.replace("output_dir", "# "))
+
+
+def test_every_file_is_packaged():
+    folder = Path(__file__).parents[3] / "configs" / "experiments"
+    assert PACKAGED == sorted(path.stem for path in folder.glob("*"))

@@ -1,0 +1,171 @@
+"""The grid with the recipe itself: what it writes, and that kills leave no trace in it."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import yaml
+
+from erjepa.checkpoints import checkpoint
+from erjepa.experiment.__main__ import main
+from tests.recipes.harness import overrides_for, read_metrics
+
+# Of a line, all but these are the same however often a grid was killed.
+TIMED = {"train_seconds", "eval_seconds"}
+
+
+def write_experiment(folder, base, data, methods, **keys):
+    """A small experiment on the small base model, scored on its own training pairs."""
+    overrides = overrides_for(base, data, folder)
+    settings = dict(o.partition("=")[::2] for o in overrides if "=" in o)
+    del settings["output_dir"]
+    settings["eval_dataset"] = "erjepa.datasets.paired_dataset"
+    settings["eval_dataset.source"] = str(data)
+    settings |= {"max_new_tokens": 4, "eval_batch_size": 11, "epochs": 4}
+    settings |= {"save_adapter_weights_only": True, "save_every_n_steps": 3}
+    experiment = {
+        **{"name": "small", "output_dir": str(folder / "out"), "seeds": [1]},
+        **{"datasets": {"pairs": "llama3_2_1b_synth"}, "methods": methods},
+        **{"overrides": settings, "alignment": True, **keys},
+    }
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(experiment, sort_keys=False))
+    return path
+
+
+def results(folder):
+    lines = (folder / "out" / "results.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_one_cell(base, data, tmp_path, capsys):
+    """Trained and scored by ``tune run`` at a budget and at its end."""
+    budget, steps = 2.5e8, 5
+    methods = {"ER-JEPA content": {"stop.steps": steps, "ema_decay": 0.5}}
+    keys = {"budgets": [budget], "score_weights": ["last", "ema"]}
+    path = write_experiment(tmp_path, base, data, methods, **keys)
+    assert main(["run", str(path)]) == 0, capsys.readouterr().out
+    at_budget, averaged_at_budget, end, averaged = results(tmp_path)
+    assert [line["weights"] for line in results(tmp_path)] == 2 * ["last", "ema"]
+    assert all(line["of"] == 4 for line in results(tmp_path))
+    for last, other in ((at_budget, averaged_at_budget), (end, averaged)):
+        own = {"weights", "predictions", "accuracy", "readings", "eval_seconds"}
+        assert last["predictions"] != other["predictions"]
+        assert all(last[key] == other[key] for key in last.keys() - own)
+    folder = tmp_path / "out" / "cells" / "pairs" / "er-jepa_content" / "seed_1"
+    metrics = read_metrics(folder)
+    assert (end["steps"], end["budget"], len(metrics)) == (steps, None, steps)
+    assert (at_budget["checkpoint"], at_budget["budget"]) == ("flops_0", budget)
+    assert end["checkpoint"] == "epoch_0_step_5" and end["epoch"] == 5 / 11
+    for line in (at_budget, averaged_at_budget, end, averaged):
+        at = metrics[line["steps"] - 1]
+        assert line["total_flops"] == at["total_flops"]
+        assert line["total_tokens"] == at["total_tokens"]
+        losses = [step["lm_loss"] for step in metrics[: line["steps"]]]
+        assert line["metrics"]["lm_loss"] == pytest.approx(fmean(losses), rel=1e-9)
+        assert 0 < line["metrics"]["cosine_shuffled"] < 1
+        text = (tmp_path / "out" / line["predictions"]).read_text()
+        predictions = [json.loads(line) for line in text.splitlines()]
+        right = sum(p["exact_match"] for p in predictions)
+        assert line["accuracy"] == right / line["examples"] and len(predictions) == 44
+        assert all(-1 <= p["cosine"] <= 1 for p in predictions)
+        assert line["train_seconds"] > 0 and line["eval_seconds"] > 0
+    assert metrics[at_budget["steps"] - 2]["total_flops"] < budget
+    assert at_budget["total_flops"] >= budget
+    # What only resuming needs is gone.
+    assert [p.name for p in checkpoint.checkpoints(folder)] == ["epoch_0_step_5"]
+    assert not checkpoint.resumable_checkpoints(folder)
+
+
+def start(path):
+    command = [sys.executable, "-m", "erjepa.experiment", "run", str(path)]
+    return subprocess.Popen(
+        command,
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_killed_ten_times(base, data, tmp_path):
+    """The results and predictions of an unbroken run, but for times and order."""
+    methods = {
+        "Token-matched": {"replay.weight": 0, "stop.tokens_of": "ER-JEPA"},
+        "LLM-JEPA": {"replay.weight": 0},
+        "ER-JEPA": {"replay.selection": "uniform"},
+    }
+    (whole, killed) = (tmp_path / "whole", tmp_path / "killed")
+    paths = {}
+    for folder in (whole, killed):
+        folder.mkdir()
+        keys = {"budgets": [0.5e9, 1.2e9, 2.0e9], "match": "flops", "devices": [0, 1]}
+        paths[folder] = write_experiment(folder, base, data, methods, **keys)
+    unbroken = start(paths[whole])
+    began = time.monotonic()
+    assert unbroken.wait(timeout=900) == 0, unbroken.stdout.read()
+    seconds = time.monotonic() - began
+
+    rng, kills = random.Random(0), 0
+    while kills < 10:
+        grid = start(paths[killed])
+        try:
+            grid.wait(timeout=rng.uniform(0.1, 0.4) * seconds)
+        except subprocess.TimeoutExpired:
+            kills += 1
+            grid.send_signal(signal.SIGKILL)
+        assert grid.wait() in (0, -signal.SIGKILL), grid.stdout.read()
+        if grid.returncode == 0:
+            break
+    last = start(paths[killed])
+    assert last.wait(timeout=900) == 0, last.stdout.read()
+    print(f"{kills} kills; an unbroken run takes {seconds:.0f} s")
+
+    def lines(folder):
+        found = [
+            {key: value for key, value in line.items() if key not in TIMED}
+            for line in results(folder)
+        ]
+        return sorted(found, key=str)
+
+    assert lines(killed) == lines(whole)
+    assert len(lines(whole)) == 3 * 3 + 1  # token-matched also at its end
+    for line in lines(whole):
+        mine, expected = (f / "out" / line["predictions"] for f in (killed, whole))
+        assert mine.read_bytes() == expected.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_sequence_carries_weights_and_memory_on(base, data, tmp_path, capsys):
+    """Each run but the first starts from the weights and the memory of the one before."""
+    methods = {"Uniform": {"replay.selection": "uniform"}}
+    datasets = dict.fromkeys(["first", "second"], "llama3_2_1b_synth")
+    keys = {"datasets": datasets, "continual": True, "budgets": [0.5e9]}
+    path = write_experiment(tmp_path, base, data, methods, match="flops", **keys)
+    assert main(["run", str(path)]) == 0, capsys.readouterr().out
+    places = [(line["stage"], line["dataset"]) for line in results(tmp_path)]
+    assert places == [(stage, on) for stage in datasets for on in datasets]
+    cells = tmp_path / "out" / "cells"
+    end = cells / "first" / "uniform" / "seed_1" / "flops_0"
+    started = cells / "second" / "uniform" / "seed_1"
+    log = (started / "run.log").read_text()
+    assert f"carried   weights of {end}; 24 of " in log
+    inherited = [
+        json.loads((folder / "memory" / "memory.json").read_text())["inherited"]
+        for folder in (end, started / "flops_0")
+    ]
+    assert inherited == [0, 1]
+    # Both are scored on the same pairs, so on either dataset alike.
+    accuracy = [line["accuracy"] for line in results(tmp_path)]
+    assert accuracy[0] == accuracy[1] and accuracy[2] == accuracy[3]
+    first_step = read_metrics(started)[0]
+    assert first_step["replayed"] > 0, "the memory is not empty at the start"

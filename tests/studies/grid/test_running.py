@@ -1,0 +1,453 @@
+"""The grid with a stand-in for ``tune``: what runs, in which order, and what is left."""
+
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+import yaml
+
+from erjepa.experiment.__main__ import main
+from erjepa.studies.grid import processes
+from erjepa.studies.grid.running import environments
+from erjepa.utils.folders import MARK
+from tests.studies.grid.harness import (
+    Grid,
+    calls,
+    results,
+    use_fake_tune,
+    write_experiment,
+)
+from tests.studies.grid.test_cells import experiment
+
+SLUGS = {"ER-JEPA": "er-jepa", "LLM-JEPA": "llm-jepa", "Matched": "matched"}
+
+
+def run(folder, *arguments):
+    return main(["run", str(folder / "fake.yaml"), *arguments])
+
+
+def summary(folder):
+    """Method, seed, checkpoint, budget and steps of each line, sorted."""
+    keys = ("method", "seed", "checkpoint", "budget", "steps")
+    return sorted(tuple(line[key] for key in keys) for line in results(folder))
+
+
+# LLM-JEPA takes 10 operations a step, ER-JEPA 20; budgets are 45 and 80. A step has one token
+# more than operations; token-matched ends at the 84 tokens of ER-JEPA's four steps.
+EXPECTED = sorted(
+    (method, seed, checkpoint, budget, steps)
+    for seed in (1, 2)
+    for method, checkpoint, budget, steps in (
+        ("LLM-JEPA", "flops_0", 45, 5),
+        ("LLM-JEPA", "flops_1", 80, 8),
+        ("ER-JEPA", "flops_0", 45, 3),
+        ("ER-JEPA", "flops_1", 80, 4),
+        ("Matched", "flops_0", 45, 5),
+        ("Matched", "flops_1", 80, 8),
+    )
+)
+
+
+FEW = "methods={SFT: {}, ER-JEPA: {}}", "seeds=[1]", "match=epochs", "budgets=null"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Folder of an experiment of two cells that were run."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "tune", processes.tune)
+        use_fake_tune()
+        patch.setenv("FAKE_CALLS", str(folder / "calls.txt"))
+        write_experiment(folder)
+        assert run(folder, *FEW) == 0
+        yield folder
+
+
+def test_every_cell_once(fake, capsys):
+    assert run(fake) == 0
+    assert summary(fake) == EXPECTED
+    order = [c.split() for c in calls(fake) if not c.startswith("step")]
+    assert [(recipe, name) for recipe, name, *_ in order] == [
+        (recipe, f"{method}/seed_{seed}")
+        for seed in (1, 2)
+        for method in ("llm-jepa", "er-jepa", "matched")
+        for recipe in ("erjepa_recipe", "erjepa_eval")
+    ]
+    printed = capsys.readouterr().out
+    assert "6 cells, 0 of them finished" in printed
+    assert "[1/6] synth/llm-jepa/seed_1: training" in printed
+    assert "[1/6] synth/llm-jepa/seed_1: scoring flops_0, flops_1" in printed
+    assert "accuracy 8.1% at the end" in printed and "5 cells left, about" in printed
+
+    before, told = (fake / "out" / "results.jsonl").read_text(), len(calls(fake))
+    assert run(fake) == 0
+    assert (fake / "out" / "results.jsonl").read_text() == before
+    assert len(calls(fake)) == told, "finished cells run nothing"
+
+
+def test_a_cell_that_lost_a_line_is_run_again(fake, capsys):
+    run(fake)
+    path = fake / "out" / "results.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    (lost,) = [line for line in lines if "matched/seed_2" in line and "flops_0" in line]
+    path.write_text("".join(line for line in lines if line != lost))
+    capsys.readouterr()
+    assert run(fake) == 0
+    assert "6 cells, 5 of them finished" in capsys.readouterr().out
+    assert lost in path.read_text()
+
+
+def test_a_line_of_results(fake):
+    run(fake)
+    matched = next(line for line in results(fake) if line["method"] == "Matched")
+    folder = "cells/synth/matched/seed_1"
+    assert matched == {
+        **{"cell": "synth/matched/seed_1", "dataset": "synth", "method": "Matched"},
+        "seed": 1,
+        "overrides": {"epochs": 12, "replay.weight": 0, "stop.tokens": 84},
+        **{"checkpoint": "flops_0", "budget": 45, "steps": 5, "total_flops": 50},
+        **{"total_tokens": 55, "epoch": 0.5, "task": "nl_rx", "accuracy": 0.051},
+        "split": "test",
+        "primary": "exact_match",
+        "readings": {"exact_match": 0.051, "dfa_equal": 1.0},
+        "examples": 50,
+        "predictions": f"{folder}/evaluation/flops_0/predictions.jsonl",
+        "log": f"{folder}/logs/metrics.txt",
+        **{
+            "train_seconds": 1.5,
+            "eval_seconds": 2.0,
+            "weights": "last",
+            "of": 2,
+            "stage": None,
+            "metrics": {},
+        },
+    }
+    for name in (matched["predictions"], matched["log"]):
+        assert (fake / "out" / name).is_file()
+    left = sorted(p.name for p in (fake / "out" / folder).iterdir() if p.is_dir())
+    assert left == ["evaluation", "flops_0", "flops_1", "logs"]
+
+
+def test_lines_say_what_was_scored(fake):
+    run(fake, "score_on=validation", "seeds=[1]")
+    assert {line["split"] for line in results(fake)} == {"validation"}
+    for line in results(fake):
+        assert line["predictions"].endswith("_validation/predictions.jsonl")
+        assert (fake / "out" / line["predictions"]).is_file()
+
+
+def test_what_was_run_is_recorded(fake):
+    run(fake)
+    record = json.loads((fake / "out" / "experiment.json").read_text())
+    assert record["config"]["methods"]["LLM-JEPA"] == {"replay.weight": 0}
+    assert record["config"]["devices"] is None  # every key, given or not
+    assert record["versions"].keys() == {
+        *("python", "torch", "torchtune", "torchao", "erjepa"),
+    }
+    assert record["hardware"]["cores"] == os.cpu_count()
+    assert record["hardware"]["cpu"] and record["hardware"]["gpus"] == []
+    assert record["revision"] is None or len(record["revision"]) == 40
+
+
+def test_an_experiment_may_grow_and_not_change(fake, capsys):
+    run(fake, "seeds=[1]")
+    told = len(calls(fake))
+    assert run(fake, "report=[x]", "devices=[0]") == 0  # adds seed 2
+    assert summary(fake) == EXPECTED
+    assert not [call for call in calls(fake)[told:] if "seed_1" in call]
+    record = json.loads((fake / "out" / "experiment.json").read_text())
+    assert record["config"]["seeds"] == [1, 2]
+    for change in (
+        "seeds=[1]",
+        "overrides.epochs=13",
+        "budgets=[40,80]",
+        "methods={LLM-JEPA: {replay.weight: 0}}",
+        "methods={Matched: {}, LLM-JEPA: {}, ER-JEPA: {}}",
+    ):
+        with pytest.raises(SystemExit):
+            run(fake, change)
+        key = change.partition("=")[0].partition(".")[0]
+        assert f"was begun with {key}=" in capsys.readouterr().err
+    assert summary(fake) == EXPECTED
+
+
+def test_an_experiment_that_was_begun_before_there_was_a_key_goes_on(fake, capsys):
+    run(fake, "seeds=[1]")
+    path = fake / "out" / "experiment.json"
+    record = json.loads(path.read_text())
+    for key in ("launcher", "alignment", "nproc_per_node"):
+        del record["config"][key]
+    path.write_text(json.dumps(record))
+    assert run(fake) == 0
+    assert summary(fake) == EXPECTED
+    with pytest.raises(SystemExit):
+        run(fake, "alignment=True")
+    assert "was begun with alignment=false" in capsys.readouterr().err
+
+
+def test_a_failed_cell_is_reported_and_tried_again(fake, capsys, monkeypatch):
+    monkeypatch.setenv("FAKE_FAILURE", "erjepa_recipe er-jepa/seed_1")
+    assert run(fake) == 1
+    printed = capsys.readouterr().out
+    assert "synth/er-jepa/seed_1: failed with exit code 3; " in printed
+    assert (
+        "run.log ends with\n" in printed and "    loss is not?[31m finite?\n" in printed
+    )
+    needs = "synth/matched/seed_1: failed: it needs the tokens of synth/er-jepa/seed_1"
+    assert needs in printed and "2 cells failed" in printed
+    failed = ("er-jepa/seed_1", "matched/seed_1")
+    others = [x for x in EXPECTED if f"{SLUGS[x[0]]}/seed_{x[1]}" not in failed]
+    assert summary(fake) == others
+    assert sum("er-jepa/seed_1" in call for call in calls(fake)) == 1, "not retried"
+
+    monkeypatch.delenv("FAKE_FAILURE")
+    assert run(fake) == 0
+    assert summary(fake) == EXPECTED
+
+
+def test_a_failed_evaluation_resumes(fake, monkeypatch):
+    monkeypatch.setenv("FAKE_FAILURE", "erjepa_eval er-jepa/seed_1")
+    assert run(fake) == 1
+    monkeypatch.delenv("FAKE_FAILURE")
+    assert run(fake) == 0
+    assert summary(fake) == EXPECTED
+    steps = [call for call in calls(fake) if call == "step 4 of er-jepa"]
+    assert len(steps) == 2, "one for each seed: training is not repeated"
+
+
+def test_a_run_killed_before_there_was_anything_to_resume_starts_anew(fake):
+    left = fake / "out" / "cells" / "synth" / "llm-jepa" / "seed_1" / "flops_0"
+    left.mkdir(parents=True)
+    (left.parent / MARK).touch()
+    assert run(fake) == 0
+    assert summary(fake) == EXPECTED
+
+
+def cell_without_mark(cells, outside):
+    (cells / "synth" / "er-jepa").mkdir(parents=True)
+    outside.rename(cells / "synth" / "er-jepa" / "seed_1")
+    return "was not made by this program", cells / "synth" / "er-jepa" / "seed_1"
+
+
+def linked_method(cells, outside):
+    (cells / "synth").mkdir(parents=True)
+    (cells / "synth" / "er-jepa").symlink_to(outside.parent)
+    return "a symbolic link leads out of", outside
+
+
+def linked_cell(cells, outside):
+    (cells / "synth" / "er-jepa").mkdir(parents=True)
+    (cells / "synth" / "er-jepa" / "seed_1").symlink_to(outside)
+    return "a symbolic link leads out of", outside
+
+
+def file_for_a_cell(cells, outside):
+    (cells / "synth" / "er-jepa").mkdir(parents=True)
+    (cells / "synth" / "er-jepa" / "seed_1").write_text("mine")
+    return "File exists", outside
+
+
+@pytest.mark.parametrize(
+    "made", [cell_without_mark, linked_method, linked_cell, file_for_a_cell]
+)
+def test_what_the_grid_did_not_make_is_kept(fake, capsys, made):
+    """The cell fails in one line; the others run."""
+    outside = fake / "precious" / "seed_1"
+    outside.mkdir(parents=True)
+    (outside / "thesis.txt").write_text("mine")
+    message, kept = made(fake / "out" / "cells", outside)
+    assert run(fake, "methods={ER-JEPA: {}, SFT: {}}", "match=epochs") == 1
+    printed = capsys.readouterr().out
+    assert message in printed
+    assert [path.name for path in kept.iterdir()] == ["thesis.txt"]
+    finished = {line["cell"] for line in results(fake)}
+    assert {"synth/sft/seed_1", "synth/sft/seed_2"} <= finished
+    assert "synth/er-jepa/seed_1" not in finished
+
+
+def test_a_cell_of_an_earlier_version_goes_on_once_it_is_marked(fake, capsys):
+    cell = fake / "out" / "cells" / "synth" / "er-jepa" / "seed_1"
+    (cell / "flops_0").mkdir(parents=True)
+    arguments = "methods={ER-JEPA: {}}", "match=epochs", "seeds=[1]"
+    assert run(fake, *arguments) == 1
+    command = capsys.readouterr().out.partition("may be deleted: ")[2].splitlines()[0]
+    subprocess.run(command, shell=True, check=True)
+    assert run(fake, *arguments) == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        (
+            "results.jsonl",
+            {"accuracy": "high"},
+            r"results.jsonl:1: accuracy: .* \"high\"",
+        ),
+        ("results.jsonl", {"steps": None}, "results.jsonl:1: steps: .*, got null"),
+        (
+            "results.jsonl",
+            {"readings": [1]},
+            r"results.jsonl:1: readings: .*, got \[1\]",
+        ),
+        ("results.jsonl", {"of": 0}, "results.jsonl:1: of: "),
+        ("experiment.json", {"config": {}}, "experiment.json: config.name: field req"),
+        ("experiment.json", {"config": 3}, "experiment.json: config: "),
+        (
+            "experiment.json",
+            {"hardware": {"gpus": 1}},
+            "experiment.json: hardware.gpus: ",
+        ),
+        ("attempts/synth/sft/seed_1/1.json", {"since": 3}, "1.json: since: .*, got 3"),
+        ("attempts/synth/sft/seed_1/1.json", {"job": "--all"}, "1.json: job: "),
+    ],
+)
+def test_a_damaged_file_is_named_in_one_line(finished, capsys, file, change, message):
+    """By every command that reads it."""
+    path = finished / "out" / file
+    before = path.read_text()
+    first, _ = json.JSONDecoder().raw_decode(before)
+    path.write_text(json.dumps(first | change) + "\n")
+    commands = ["run", "status", "report"]
+    if file.startswith("attempts"):
+        commands = ["status"]  # the cell is finished
+    for command in commands:
+        name = finished / ("fake.yaml" if command == "run" else "out")
+        arguments = FEW if command == "run" else ()
+        with pytest.raises(SystemExit) as left:
+            main([command, str(name), *arguments])
+        said = capsys.readouterr().err
+        assert left.value.code == 2 and re.search(message, said), said
+        assert said.count("\n") == 1
+    path.write_text(before)
+
+
+def test_epochs_that_end_before_the_last_budget_are_a_failure(fake, capsys):
+    assert run(fake, "overrides.epochs=3", "seeds=[1]") == 1
+    printed = capsys.readouterr().out
+    assert "its epochs ended at 30 FLOPs, before the last budget of 80" in printed
+    assert not (fake / "out" / "results.jsonl").exists()
+
+
+def test_side_by_side(fake):
+    assert run(fake, "devices=[4,5,6,7,8,9]", "nproc_per_node=2") == 0
+    assert summary(fake) == EXPECTED
+    started = [call for call in calls(fake) if "seed" in call]
+    assert {call.split()[-1] for call in started} == {"4,5", "6,7", "8,9"}
+    trained = next(i for i, c in enumerate(started) if "eval er-jepa/seed_1" in c)
+    matched = next(i for i, c in enumerate(started) if "recipe matched/seed_1" in c)
+    assert trained < matched, "it waits for the tokens of the other"
+
+
+def test_environments():
+    cores = os.cpu_count()
+    (alone,) = environments(experiment())
+    assert "CUDA_VISIBLE_DEVICES" not in alone
+    shared = environments(experiment(devices=[3, 5, 6, 7], nproc_per_node=2))
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in shared] == ["3,5", "6,7"]
+    if "OMP_NUM_THREADS" not in os.environ:
+        assert alone["OMP_NUM_THREADS"] == str(cores)
+        assert shared[0]["OMP_NUM_THREADS"] == str(max(1, cores // 4))
+
+
+def test_devices_are_places_in_the_visible_ones(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-a7")
+    shared = environments(experiment(devices=[0, 2]))
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in shared] == ["4", "GPU-a7"]
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES=4,5,GPU-a7 shows 3"):
+        environments(experiment(devices=[3]))
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def descendants(folder):
+    """Processes of runs whose output is below ``folder``."""
+    found = subprocess.run(
+        ["pgrep", "-f", f"output_dir={folder}/"], capture_output=True, text=True
+    )
+    return found.stdout.split()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_processes_of_a_killed_grid_end(tmp_path, number):
+    write_experiment(tmp_path)
+    grid = Grid(tmp_path, "devices=[0,1]", FAKE_STEP_SECONDS="20")
+    wait_for(lambda: len(descendants(tmp_path)) == 2 and len(calls(tmp_path)) == 2)
+    grid.signal(number)
+    assert grid.wait() != 0
+    if number != signal.SIGKILL:  # it saw to it itself
+        assert not descendants(tmp_path)
+    wait_for(lambda: not descendants(tmp_path), seconds=5)
+
+
+def test_two_grids_on_one_output_are_refused(tmp_path, capsys):
+    write_experiment(tmp_path)
+    grid = Grid(tmp_path, FAKE_STEP_SECONDS="0.2")
+    wait_for(lambda: calls(tmp_path))
+    with pytest.raises(SystemExit):
+        run(tmp_path)
+    assert "another grid is running on" in capsys.readouterr().err
+    grid.signal(signal.SIGKILL)
+    grid.wait()
+
+
+def test_a_grid_waits_for_what_a_killed_one_has_left(tmp_path):
+    """A process that does not heed SIGTERM still writes; nothing may run beside it."""
+    write_experiment(tmp_path)
+    grid = Grid(tmp_path, FAKE_STUBBORN="1", FAKE_STEP_SECONDS="0.2")
+    wait_for(lambda: len(calls(tmp_path)) > 1)
+    grid.signal(signal.SIGKILL)
+    grid.wait()
+    assert len(descendants(tmp_path)) == 1
+    again = Grid(tmp_path)
+    assert again.wait() == 0, again.printed()
+    assert summary(tmp_path) == EXPECTED
+    steps = [call for call in calls(tmp_path) if call.startswith("step")]
+    assert len(steps) == 2 * (8 + 4 + 8), "no step was taken twice"
+
+
+def test_killed_ten_times(fake, tmp_path):
+    """Every field of every line is that of an unbroken run; their order may differ."""
+    assert run(fake) == 0
+    expected = sorted(results(fake), key=str)
+    shutil.rmtree(fake / "out")
+    (fake / "calls.txt").unlink()
+    rng = random.Random(0)
+    for _ in range(10):
+        grid, told = Grid(tmp_path, FAKE_STEP_SECONDS="0.02"), len(calls(tmp_path))
+        wait_for(lambda t=told, g=grid: len(calls(tmp_path)) > t or g.ended())
+        time.sleep(rng.uniform(0, 0.5))
+        assert not grid.ended(), "there was nothing left to kill"
+        grid.signal(signal.SIGKILL)
+        grid.wait()
+    last = Grid(tmp_path)
+    assert last.wait() == 0, last.printed()
+    assert sorted(results(tmp_path), key=str) == expected
+
+
+def test_show_prints_every_key_and_runs_nothing(tmp_path, capsys):
+    path = write_experiment(tmp_path)
+    assert main(["show", str(path)]) == 0
+    printed = capsys.readouterr().out
+    shown, _, commands = printed.partition("# 6 cells; the first of each method:\n")
+    assert yaml.safe_load(shown)["budgets"] == [45, 80]
+    matched, llm_jepa, er_jepa = (
+        shlex.split(line.removeprefix("# ")) for line in commands.splitlines()
+    )
+    assert matched[:3] == ["tune", "run", "erjepa_recipe"]
+    assert matched[-1] == "stop.tokens=TOKENS_OF_synth/er-jepa/seed_1"
+    assert "stop.flops=80.0" in llm_jepa and "stop.flops=80.0" in er_jepa
+    assert not any(word.startswith("stop.flops") for word in matched)
+    assert not (tmp_path / "out").exists()

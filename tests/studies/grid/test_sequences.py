@@ -1,0 +1,241 @@
+"""Datasets as a sequence: what a run starts from, trains on, and is scored on."""
+
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from erjepa.experiment.__main__ import main
+from erjepa.studies.grid.cells import cells, scored_as, training_command
+from erjepa.studies.grid.config import load_experiment
+from tests.studies.grid.harness import Grid, calls, results, write_experiment
+
+SEQUENCE = """
+name: sequence
+seeds: [1]
+continual: True
+datasets:
+  first: {config: tiny_synth, dataset.size: 11}
+  second: {config: tiny_synth, dataset.size: 12, epochs: 13}
+  third: {config: tiny_synth, dataset.size: 13}
+methods:
+  Replay: {}
+  Mixed: {replay.weight: 0, trains_on: so_far}
+  Joint: {replay.weight: 0, trains_on: all}
+  Base: {trains_on: nothing}
+overrides: {epochs: 30}
+budgets: [40, 80]
+match: flops
+"""
+PARTS = ["first", "second", "third"]
+
+
+@pytest.fixture
+def sequence(tmp_path):
+    return load_experiment(str(write_experiment(tmp_path, SEQUENCE)))
+
+
+def by_name(experiment):
+    return {cell.name: cell for cell in cells(experiment)}
+
+
+def test_what_a_run_starts_from(sequence, tmp_path):
+    found = by_name(sequence)
+    assert list(found) == [
+        *("first/replay/seed_1", "first/mixed/seed_1"),
+        *("second/replay/seed_1", "second/mixed/seed_1"),
+        *("third/replay/seed_1", "third/mixed/seed_1"),
+        *("third/joint/seed_1", "third/base/seed_1"),
+    ]
+    after = {name: cell.after for name, cell in found.items() if cell.after}
+    assert after == {
+        f"{later}/{method}/seed_1": f"{earlier}/{method}/seed_1"
+        for method in ("replay", "mixed")
+        for earlier, later in (("first", "second"), ("second", "third"))
+    }
+
+    def carried(cell, experiment=sequence):
+        command = training_command(experiment, cell, tmp_path / cell.name)
+        return [argument for argument in command if "init_from" in argument]
+
+    start = tmp_path / "first/replay/seed_1"
+    second = found["second/replay/seed_1"]
+    expected = [f"init_from={start}/flops_1", f"replay.init_from={start}/flops_1"]
+    assert carried(second) == expected
+    assert not carried(found["first/replay/seed_1"])
+    assert not carried(found["third/joint/seed_1"])
+    by_epochs = replace(sequence, match="epochs", budgets=None)
+    assert carried(second, by_epochs)[0] == f"init_from={start}"
+    # A method may carry on the weights alone.
+    own = {**second.overrides, "replay.init_from": None}
+    weights_alone = carried(replace(second, overrides=own))
+    assert weights_alone == ["replay.init_from=null", expected[0]]
+    # One that replays the step's own pairs has no memory to carry on.
+    own = {**second.overrides, "replay.selection": "current_batch"}
+    assert carried(replace(second, overrides=own)) == expected[:1]
+
+
+def test_what_it_trains_on(sequence):
+    found = by_name(sequence)
+
+    def sizes(name):
+        overrides = found[name].overrides
+        parts = overrides.get("dataset", [])
+        assert not parts or "dataset.size" not in overrides
+        return [part["size"] for part in parts] or [overrides["dataset.size"]]
+
+    assert sizes("second/replay/seed_1") == [12]
+    assert sizes("first/mixed/seed_1") == [11]
+    assert sizes("second/mixed/seed_1") == [11, 12]
+    assert sizes("third/mixed/seed_1") == sizes("third/joint/seed_1") == [11, 12, 13]
+    assert found["second/mixed/seed_1"].overrides["epochs"] == 13  # of its dataset
+
+
+def test_joint_training_has_the_compute_of_all(sequence, tmp_path):
+    found = by_name(sequence)
+    joint = training_command(sequence, found["third/joint/seed_1"], tmp_path)
+    assert joint[-2:] == ["checkpoint_at_flops=[120.0, 240.0]", "stop.flops=240.0"]
+    last = training_command(sequence, found["third/replay/seed_1"], tmp_path / "a/b/c")
+    assert last[-2:] == ["checkpoint_at_flops=[40.0, 80.0]", "stop.flops=80.0"]
+
+
+def test_every_dataset_is_scored_as_its_own_config_says(sequence):
+    for cell in cells(sequence):
+        scored = scored_as(sequence, cell)
+        assert [one.dataset for one in scored] == PARTS
+        assert {(one.method, one.seed) for one in scored} == {(cell.method, 1)}
+        epochs = [one.overrides["epochs"] for one in scored]
+        assert epochs == [30, 13, 30]
+
+
+# Methods without replay take 10 operations a step, the other 20.
+STEPS = {"Replay": [2, 4], "Mixed": [4, 8], "Joint": [12, 24], "Base": [0]}
+
+
+def lines(folder):
+    keys = ("method", "stage", "dataset", "steps", "of")
+    return sorted(tuple(line[key] for key in keys) for line in results(folder))
+
+
+EXPECTED = sorted(
+    (method, stage, dataset, steps, 3 * len(STEPS[method]))
+    for method, stages in (
+        *(("Replay", PARTS), ("Mixed", PARTS)),
+        *(("Joint", PARTS[-1:]), ("Base", PARTS[-1:])),
+    )
+    for stage in stages
+    for dataset in PARTS
+    for steps in STEPS[method]
+)
+
+
+@pytest.fixture
+def fake_sequence(fake):
+    """Folder of a sequence whose grid runs the stand-in for ``tune``."""
+    write_experiment(fake, SEQUENCE)
+    return fake
+
+
+def run(folder, *arguments):
+    return main(["run", str(folder / "fake.yaml"), *arguments])
+
+
+def test_every_dataset_after_every_stage(fake_sequence, capsys):
+    assert run(fake_sequence) == 0
+    assert lines(fake_sequence) == EXPECTED
+    printed = capsys.readouterr().out
+    assert "third/replay/seed_1: scoring flops_0, flops_1 on first" in printed
+    assert "third/base/seed_1: scoring the base model on second" in printed
+    out = fake_sequence / "out"
+    for line in results(fake_sequence):
+        assert (out / line["predictions"]).is_file()
+        assert line["cell"].startswith(f"{line['stage']}/")
+    predictions = {line["predictions"] for line in results(fake_sequence)}
+    assert len(predictions) == len(EXPECTED)
+    told = len(calls(fake_sequence))
+    assert run(fake_sequence) == 0 and len(calls(fake_sequence)) == told
+
+
+@pytest.mark.slow
+def test_a_stage_waits_for_the_one_before(fake_sequence, monkeypatch):
+    """Runs take a while, and the stand-in needs what it is to start from."""
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.1")
+    assert run(fake_sequence, "devices=[0,1,2,3]") == 0
+    assert lines(fake_sequence) == EXPECTED
+
+
+@pytest.mark.slow
+def test_what_follows_a_failed_run_fails(fake_sequence, capsys, monkeypatch):
+    monkeypatch.setenv("FAKE_FAILURE", "erjepa_recipe replay/seed_1")
+    assert run(fake_sequence) == 1
+    needs = "failed: it needs the weights of"
+    printed = capsys.readouterr().out
+    assert f"second/replay/seed_1: {needs} first/replay/seed_1" in printed
+    assert f"third/replay/seed_1: {needs} second/replay/seed_1" in printed
+    assert lines(fake_sequence) == [line for line in EXPECTED if line[0] != "Replay"]
+    monkeypatch.delenv("FAKE_FAILURE")
+    assert run(fake_sequence) == 0
+    assert lines(fake_sequence) == EXPECTED
+
+
+@pytest.mark.slow
+def test_a_killed_sequence_goes_on(fake_sequence):
+    assert run(fake_sequence) == 0
+    expected = sorted(results(fake_sequence), key=str)
+    again = fake_sequence / "again"
+    again.mkdir()
+    write_experiment(again, SEQUENCE)
+    for seconds in (0.4, 0.9, 1.4):
+        grid = Grid(again, FAKE_STEP_SECONDS="0.02")
+        time.sleep(seconds)
+        assert not grid.ended()
+        grid.signal(signal.SIGKILL)
+        grid.wait()
+    last = Grid(again)
+    assert last.wait() == 0, last.printed()
+    assert sorted(results(again), key=str) == expected
+
+
+@pytest.mark.slow
+def test_another_sequence_is_another_experiment(fake_sequence, capsys):
+    assert run(fake_sequence) == 0
+    path = fake_sequence / "fake.yaml"
+    whole = path.read_text()
+    fourth = "  fourth: tiny_synth\nmethods:"
+    for changed in (
+        whole.replace("methods:", fourth),
+        whole.replace("first:", "1st:").replace("third:", "first:"),
+    ):
+        path.write_text(changed)
+        with pytest.raises(SystemExit):
+            run(fake_sequence)
+        assert "was begun with the sequence of datasets" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["datasets={a: tiny_synth}"], "continual=True needs a sequence of datasets"),
+        (["score_on=validation"], "score_on must be test"),
+        (["methods={a: {trains_on: some}}"], "should be 'so_far', 'all' or 'nothing'"),
+        (["continual=False"], "methods: Mixed: trains_on=so_far needs a sequence"),
+    ],
+)
+def test_errors(tmp_path, arguments, message):
+    path = write_experiment(tmp_path, SEQUENCE)
+    with pytest.raises(ValueError, match=message):
+        load_experiment(str(path), arguments)
+
+
+def test_show_prints_every_stage(tmp_path, capsys):
+    path = write_experiment(tmp_path, SEQUENCE)
+    assert main(["show", str(path)]) == 0
+    shown = capsys.readouterr().out.partition("first of each sequence:\n")[2]
+    commands = shown.splitlines()
+    assert len(commands) == 3 + 3 + 1 + 1
+    second = commands[1]
+    start = Path(tmp_path / "out" / "cells" / "first" / "replay" / "seed_1" / "flops_1")
+    assert f"replay.init_from={start} " in second
+    assert "erjepa_eval" in commands[-1] and "base_only=true" in commands[-1]

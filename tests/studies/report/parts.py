@@ -1,0 +1,91 @@
+"""What tests of sections read tables and figures with."""
+
+import statistics
+from typing import NamedTuple
+
+import pytest
+
+import erjepa.studies.report.build  # noqa: F401  it enters the sections
+from erjepa.studies.report.figures import Figure
+from erjepa.studies.report.sections import SECTIONS
+from erjepa.studies.report.table import SD, Table
+
+SEEDS = (82, 23, 37)
+BUDGETS = [1e15, 2e15, 4e15]
+MAIN = ("SFT", "LLM-JEPA", "ER-JEPA content")
+
+
+def accuracies(rows, method, budget):
+    found = {
+        row["seed"]: row
+        for row in rows
+        if (row["method"], row["budget"]) == (method, budget)
+    }
+    return [found[seed]["accuracy"] for seed in SEEDS]
+
+
+class Cell(NamedTuple):
+    mean: float
+    sd: float
+
+
+class View(NamedTuple):
+    """A table, values with a standard deviation as one cell."""
+
+    columns: list[str]
+    rows: list[list]
+    caption: str
+
+    def column(self, name):
+        index = name if isinstance(name, int) else self.columns.index(name)
+        return [row[index] for row in self.rows]
+
+
+def view(table):
+    names = table.columns
+    columns = [
+        [Cell(*pair) for pair in zip(*both, strict=True)]
+        if len(
+            both := [
+                table.frame[n].tolist() for n in (name, name + SD) if n in table.frame
+            ]
+        )
+        > 1
+        else both[0]
+        for name in names
+    ]
+    return View(names, list(map(list, zip(*columns, strict=True))), table.caption)
+
+
+def make(name, *arguments, **others):
+    return SECTIONS[name].parts(*arguments, **others)
+
+
+def parts_of(made):
+    return (
+        next((part for part in made if isinstance(part, Figure)), None),
+        [view(part) for part in made if isinstance(part, Table)],
+    )
+
+
+def curves(axes):
+    """What is drawn as curves: label to line; the legend's own samples have no points."""
+    samples = {
+        line.get_color(): line for line in axes.lines if not len(line.get_xdata())
+    }
+    drawn = [
+        line
+        for line in axes.lines
+        if len(line.get_xdata()) and line.get_linestyle() != "None"
+    ]
+    return {samples[line.get_color()].get_label(): line for line in drawn}
+
+
+def bars(axes):
+    """The bars that are drawn, method by method."""
+    return [patch for patch in axes.patches if patch.get_label() == "_nolegend_"]
+
+
+def assert_spread(cell, values, scale=100):
+    assert cell.mean == pytest.approx(scale * statistics.mean(values))
+    assert cell.sd == pytest.approx(scale * statistics.stdev(values))

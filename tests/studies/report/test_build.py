@@ -1,0 +1,334 @@
+"""Reports as a whole: what is asked for, what is there, and nothing else."""
+
+import base64
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from erjepa.studies.report.build import build_report
+from erjepa.studies.report.sections import SECTIONS
+from tests.studies.report.fake_output import METHODS, write_output
+
+FEW = {name: METHODS[name] for name in ("SFT", "LLM-JEPA", "ER-JEPA content")}
+
+
+class Page(HTMLParser):
+    """Tags of a page, links within it, its pictures and what is said of them."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.targets, self.ids, self.sources, self.alts = [], [], [], [], []
+        self.srcsets = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.tags.append(tag)
+        self.ids += [attrs["id"]] if "id" in attrs else []
+        self.targets += [attrs["href"]] if "href" in attrs else []
+        self.sources += [attrs["src"]] if "src" in attrs else []
+        self.srcsets += [attrs["srcset"]] if "srcset" in attrs else []
+        self.alts += [attrs["alt"]] if "alt" in attrs else []
+
+
+def small(folder, **config):
+    return write_output(
+        folder,
+        seeds=(82, 23),
+        budgets=[1e15, 2e15],
+        examples=12,
+        **{"methods": FEW, **config},
+    )
+
+
+def headings(page):
+    """Of its sections; those that every page has are checked here."""
+    summary, *found = re.findall(r"<h2>(.*?)</h2>", page.read_text())
+    always = ["What was run", "What is missing", "Terms"]
+    assert summary == "Summary" and found[-3:] == always
+    return found[:-3]
+
+
+def test_a_report_has_all_that_the_results_allow(tmp_path):
+    page = build_report(small(tmp_path / "out"))
+    text = page.read_text()
+    left_out = ("learning_curves", "lambda_k")
+    assert headings(page) == [
+        section.title
+        for name, section in SECTIONS.items()
+        if section.by_default and name not in left_out
+    ]
+    for name in left_out:
+        assert f"<li>{SECTIONS[name].title} (synth): " in text
+    parsed = Page(text)
+    assert set(parsed.targets) == {f"#{one}" for one in parsed.ids}
+    assert parsed.sources and all(
+        one.startswith("data:image/") for one in parsed.sources
+    )
+    assert "http" not in re.sub(r'src(set)?="[^"]*"', "", text)
+    for value in (
+        "82, 23",
+        "torch 2.13.0",
+        "0123abc",
+        "a processor",
+        "replay.weight=0",
+    ):
+        assert value in text
+    assert "No run: all have ended" in text
+    for figure in (page.parent / "figures").glob("*.png"):
+        assert figure.read_bytes().startswith(b"\x89PNG")
+        assert figure.with_suffix(".svg").read_text().rstrip().endswith("</svg>")
+    names = {path.stem for path in (page.parent / "tables").iterdir()}
+    for name in names:
+        kinds = {path.suffix for path in (page.parent / "tables").glob(f"{name}.*")}
+        assert kinds == {".md", ".csv", ".tex"}
+    assert {"accuracy", "significance", "matched_compute_synth"} <= names
+
+
+def test_sections_are_as_asked(tmp_path):
+    report = [
+        {"section": "accuracy", "methods": ["SFT"], "title": "One <b>bar</b>"},
+        {"section": "accuracy", "methods": ["LLM-JEPA"]},
+        "significance",
+    ]
+    page = build_report(small(tmp_path / "out", report=report))
+    assert headings(page) == [
+        "One &lt;b&gt;bar&lt;/b&gt;",
+        "Accuracy",
+        "Paired tests",
+    ]
+    tables = page.parent / "tables"
+    assert (tables / "accuracy.csv").read_text().splitlines()[1].startswith("SFT,")
+    assert "LLM-JEPA," in (tables / "accuracy_2.csv").read_text()
+    # The config that is handed over goes before the one on disk, and old files go.
+    config = json.loads((page.parents[1] / "experiment.json").read_text())["config"]
+    page = build_report(page.parents[1], {**config, "report": ["accuracy"]})
+    assert headings(page) == ["Accuracy"]
+    assert [path.name for path in sorted(tables.iterdir())] == [
+        *("accuracy.csv", "accuracy.md", "accuracy.tex")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("bar", "section 'bar' is none of accuracy, readings, "),
+        ({"methods": ["SFT"]}, "section None is none of"),
+        (
+            {"section": "accuracy", "method": "SFT"},
+            "accuracy takes no method; it takes datasets, methods, remark, title, weights",
+        ),
+        (
+            {"section": "significance", "datasets": ["x"]},
+            "significance takes no datasets",
+        ),
+        ({"section": "accuracy", "methods": ["sft"]}, "method 'sft' is none of SFT, "),
+        ({"section": "accuracy", "datasets": ["s"]}, "dataset 's' is none of synth"),
+        ({"section": "significance", "reference": "x"}, "method 'x' is none of"),
+    ],
+)
+def test_what_is_not_there_cannot_be_asked_for(tmp_path, entry, message):
+    with pytest.raises(ValueError, match=message):
+        build_report(small(tmp_path / "out", report=[entry]))
+
+
+def test_an_unfinished_experiment(tmp_path):
+    output = small(
+        tmp_path / "out", report=["accuracy", "matched_compute", "corrections"]
+    )
+    path = output / "results.jsonl"
+
+    def is_done(row):
+        if row["method"] == "SFT":
+            return row["seed"] == 82 and row["budget"] == 1e15
+        return row["method"] == "LLM-JEPA" or row["seed"] == 82
+
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if is_done(json.loads(line))))
+    page = build_report(output)
+    text = page.read_text()
+    for line in (
+        "SFT on synth: nothing of seed 23.",
+        "SFT on synth: seed 82 is unfinished, 1 checkpoint scored.",
+        "ER-JEPA content on synth: nothing of seed 23.",
+        "Corrected errors (synth): no seed is finished of all of SFT, LLM-JEPA, "
+        "ER-JEPA content.",
+        "Over 2 seeds; fewer are finished of SFT 0, ER-JEPA content 1.",
+    ):
+        assert f"{line}<" in text, line
+    assert headings(page) == ["Accuracy", "Matched compute"]
+    main = (page.parent / "tables" / "accuracy.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in main[1:]] == ["LLM-JEPA", "ER-JEPA content"]
+
+
+def test_the_summary_says_what_came_out(tmp_path):
+    """Means, order and differences against the lines of results.jsonl."""
+    output = small(tmp_path / "out", report=["accuracy"])
+    path = output / "results.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    ends = {"SFT": (0.5, 0.3), "LLM-JEPA": (0.25, 0.35), "ER-JEPA content": (0.75, 0.5)}
+    for row in rows:
+        row["accuracy"] = ends[row["method"]][(82, 23).index(row["seed"])]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = build_report(output).read_text().replace("\u00a0", " ")
+    for said in (
+        "SFT, LLM-JEPA and ER-JEPA content on synth at equal training compute, with 2 "
+        "seeds each: 6 of 6 runs have ended",
+        "ER-JEPA content 62.50% ± 17.68, SFT 40.00% ± 14.14, LLM-JEPA 30.00% ± 7.07.",
+        "ER-JEPA content is 32.50 points above LLM-JEPA on average, and above it in 2 of 2.",
+        "LLM-JEPA is 10.00 points below SFT on average, and above it in 1 of 2.",
+    ):
+        assert said in text, said
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
+    text = build_report(output).read_text().replace("\u00a0", " ")
+    assert "5 of 6 runs have ended" in text and "ER-JEPA content 75.00%, SFT" in text
+
+
+def test_figures_follow_the_page(tmp_path):
+    """On a narrow screen panels are in a column; in the dark, texts and axes are light."""
+    page = build_report(small(tmp_path / "out", report=["single_seeds", "accuracy"]))
+    parsed = Page(page.read_text())
+    assert parsed.tags.count("img") == 2 and parsed.tags.count("source") == 1
+    for path in (page.parent / "figures").glob("*.svg"):
+        svg = path.read_text()
+        assert "prefers-color-scheme:dark" in svg and "fill: currentColor" in svg
+        assert "#1b1b1b" not in svg.replace(":root{color:#1b1b1b}", "")
+        assert "fill: #ffffff; stroke: none" not in svg.replace("opacity: 0", "")
+    (wide,) = re.findall(
+        'viewBox="0 0 ([0-9.]+)', (path.parent / "single_seeds_synth.svg").read_text()
+    )
+    narrow = base64.b64decode(parsed.srcsets[0].partition(",")[2]).decode()
+    (width, height) = re.findall('viewBox="0 0 ([0-9.]+) ([0-9.]+)', narrow)[0]
+    assert float(width) < float(wide) and float(height) > float(width)
+
+
+def test_a_figure_and_its_table_share_a_caption(tmp_path):
+    page = build_report(small(tmp_path / "out", report=["outcomes", "lengths"]))
+    captions = re.findall("<figcaption>(.*?)</figcaption>", page.read_text())
+    start = "Predictions of ER-JEPA content on synth where LLM-JEPA errs"
+    assert sum(one.startswith(start) for one in captions) == 1
+    # A table that says more than its figure has its own words; facts are two more.
+    assert len(captions) == 1 + 2 + 2
+    table = page.parent / "tables" / "outcomes_synth.md"
+    assert table.read_text().startswith(start)
+
+
+def test_an_experiment_that_has_not_begun(tmp_path):
+    output = small(tmp_path / "out")
+    (output / "results.jsonl").unlink()
+    page = build_report(output)
+    assert headings(page) == []
+    assert "0 of 6 runs have ended" in page.read_text()
+    assert "Accuracy (all datasets): nothing is scored yet." in page.read_text()
+
+
+def test_missing_predictions_cost_only_the_sections_that_need_them(tmp_path):
+    output = small(tmp_path / "out", report=["accuracy", "structures"])
+    next(
+        output.glob("cells/*/sft/seed_23/evaluation/flops_2/predictions.jsonl")
+    ).unlink()
+    page = build_report(output)
+    assert headings(page) == ["Accuracy"]
+    assert "predictions cannot be read" in page.read_text()
+
+
+def test_predictions_on_other_examples_are_not_compared(tmp_path):
+    output = small(tmp_path / "out", report=["outcomes"])
+    path = next(output.glob("cells/*/llm-jepa/seed_23/evaluation/flops_2/*.jsonl"))
+    path.write_text(path.read_text().replace('"target": "', '"target": "x', 1))
+    assert "scored on different examples" in build_report(output).read_text()
+
+
+def test_sections_on_regexes_are_left_out_of_other_tasks(tmp_path):
+    output = small(tmp_path / "out", datasets={"qa": "x"}, report=["lengths"])
+    text = build_report(output).read_text()
+    assert "Length of the target (qa): qa is nq_open; this needs nl_rx." in text
+
+
+def test_hostile_text_is_text(tmp_path):
+    hostile = '<script>alert("x")</script>&$a_$$\\frac{$|%'
+    methods = {"SFT": FEW["SFT"], hostile: {"replay.selection": hostile}}
+    output = small(tmp_path / "out", methods=methods, name=hostile)
+    for path in output.rglob("predictions.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        changed = [
+            {
+                **one,
+                "prompt": hostile + "\x1b[2J\ud83d",
+                "target": hostile + one["target"],
+                "output": hostile + one["output"],
+            }
+            for one in lines
+        ]
+        path.write_text("".join(json.dumps(one) + "\n" for one in changed))
+    results = output / "results.jsonl"
+    results.write_text("".join(results.read_text().splitlines(keepends=True)[:-1]))
+    page = build_report(output)
+    assert "Examples" in headings(page) and "seed 23 is unfinished" in page.read_text()
+    assert all("\x1b" not in f.read_text() for f in page.parent.glob("tables/*"))
+    parsed = Page(page.read_text())
+    assert any(hostile in alt for alt in parsed.alts)
+    assert "script" not in parsed.tags and "&lt;script&gt;" in page.read_text()
+    assert set(parsed.tags) <= {
+        *(
+            "html",
+            "head",
+            "meta",
+            "title",
+            "style",
+            "body",
+            "h1",
+            "h2",
+            "nav",
+            "ul",
+            "li",
+        ),
+        *(
+            "a",
+            "section",
+            "div",
+            "table",
+            "picture",
+            "source",
+            "dl",
+            "dt",
+            "dd",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+        ),
+        *("figure", "img", "figcaption", "p", "code", "mark", "strong", "footer"),
+    }
+
+
+def test_the_same_results_give_the_same_files(tmp_path):
+    output = small(tmp_path / "out", report=["matched_compute", "significance"])
+
+    def files():
+        folder = build_report(output).parent
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    assert files() == files()
+
+
+def test_the_command(tmp_path):
+    output = small(tmp_path / "out", report=["readings"])
+    command = [sys.executable, "-m", "erjepa.report"]
+    done = subprocess.run(
+        [*command, output], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(output / "report" / "index.html")
+    listed = subprocess.run(
+        [*command, "--sections"], capture_output=True, text=True, check=True
+    )
+    assert "significance: Paired tests of methods against" in listed.stdout
+    assert "    methods, reference, title, weights\n" in listed.stdout
+    failed = subprocess.run([*command, tmp_path], capture_output=True, text=True)
+    assert failed.returncode == 2
+    assert "is not the output of an experiment" in failed.stderr

@@ -1,0 +1,114 @@
+"""The section on sequences of datasets, on accuracies whose measures are worked by hand."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from erjepa.studies.report.build import build_report
+from erjepa.studies.report.results import Results
+from erjepa.studies.report.sections import SECTIONS
+from tests.studies.report.fake_output import write_output
+
+METHODS = {
+    "SFT": {"replay.weight": 0},
+    "Joint": {"trains_on": "all"},
+    "Untrained": {"trains_on": "nothing"},
+}
+SETTINGS = {
+    **{"methods": METHODS, "datasets": {"b": "tiny_synth", "a": "tiny_synth"}},
+    **{"continual": True, "seeds": (1, 2), "budgets": [1.0], "examples": 2},
+    **{"tasks": {"b": "nl_rx", "a": "nl_rx"}, "report": ["continual"]},
+}
+# Method, stage, dataset -> accuracy of seed 1, and of seed 2.
+ACCURACY = {
+    ("SFT", "b", "b"): (0.8, 0.6),
+    ("SFT", "b", "a"): (0.3, 0.2),
+    ("SFT", "a", "b"): (0.2, 0.1),
+    ("SFT", "a", "a"): (0.7, 0.9),
+    ("Joint", "a", "b"): (0.7, 0.9),
+    ("Joint", "a", "a"): (0.6, 0.8),
+    ("Untrained", "a", "b"): (0.0, 0.0),
+    ("Untrained", "a", "a"): (0.1, 0.1),
+}
+
+
+@pytest.fixture
+def output(tmp_path):
+    """Results with these accuracies; Joint's budget is that of both datasets."""
+    folder = write_output(tmp_path / "out", **SETTINGS)
+    path = folder / "results.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        key = row["method"], row["stage"], row["dataset"]
+        row["accuracy"] = ACCURACY[key][row["seed"] - 1]
+        row["steps"] -= row["stage"] == "a"  # a later stage may take fewer
+        if row["method"] != "SFT":
+            row["budget"] = {"Joint": 2.0, "Untrained": None}[row["method"]]
+    assert len(rows) == 2 * len(ACCURACY)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def table(output, name):
+    build_report(output)
+    return pd.read_csv(output / "report" / "tables" / f"{name}.csv")
+
+
+def test_accuracy_by_stage(output):
+    found = table(output, "continual_matrix")
+    assert found[["Method", "After", "b", "a"]].to_numpy().tolist() == [
+        ["SFT", "b", 70.0, 25.0],
+        ["SFT", "a", 15.0, 80.0],
+        ["Joint", "all", 80.0, 70.0],
+        ["Untrained", "nothing", 0.0, 10.0],
+    ]
+
+
+def test_measures(output):
+    found = table(output, "continual_measures").set_index("Method").round(6)
+    sft, joint = found.loc["SFT"], found.loc["Joint"]
+    assert sft["Average accuracy (%)"] == (45 + 50) / 2
+    assert sft["Forgetting"] == (60 + 50) / 2 and sft["Backward transfer"] == -55
+    assert sft["Forward transfer"] == ((30 - 10) + (20 - 10)) / 2
+    assert sft["Kept on b (%)"] == round(100 * 15 / 80, 6)
+    assert sft["Over Joint on a"] == 80 - 70
+    # Of each seed first: 20 and 10 of a mean of 80.
+    assert sft["Kept on b (%) sd"] == pytest.approx((25 - 12.5) / 2**0.5)
+    assert joint["Average accuracy (%)"] == 75 and joint.isna()["Forgetting"]
+    assert joint["Kept on b (%)"] == 100 and joint["Over Joint on a"] == 0
+
+
+def test_other_sections_speak_of_the_end_of_the_sequence(output):
+    ends = Results(output).final(None, ["SFT", "Joint"])
+    assert set(ends.stage) == {"a"}
+    by = ends.set_index(["method", "dataset", "seed"]).accuracy
+    assert by["SFT", "b", 2] == 10 and by["Joint", "b", 1] == 70
+    assert not Results(output).missing()
+
+
+def test_an_unfinished_sequence_has_no_measures(output):
+    path = output / "results.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    rest = [x for x in lines if '"stage": "b"' not in x or '"seed": 1' not in x]
+    path.write_text("".join(rest))
+    sft = table(output, "continual_measures").set_index("Method").loc["SFT"]
+    assert sft["Forgetting"] == 50  # of the other seed alone
+    assert sft["Average accuracy (%)"] == pytest.approx(47.5)
+
+
+def test_without_controls_there_are_no_columns_of_theirs(output):
+    config = json.loads((output / "experiment.json").read_text())["config"]
+    (figure, _, measures) = SECTIONS["continual"].parts(
+        Results(output, {**config, "methods": {"SFT": METHODS["SFT"]}})
+    )
+    assert measures.columns[1:4] == [
+        *("Average accuracy (%)", "Forgetting", "Backward transfer"),
+    ]
+    assert not [name for name in measures.columns if "Joint" in name or "Kept" in name]
+    assert "dotted" not in figure.caption
+
+
+def test_it_needs_a_sequence(tmp_path):
+    output = write_output(tmp_path / "out", report=["continual"], examples=2)
+    assert "the datasets are no sequence" in build_report(output).read_text()

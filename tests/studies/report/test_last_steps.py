@@ -1,0 +1,51 @@
+"""Sections on the last steps of runs."""
+
+import math
+import statistics
+from copy import copy
+
+import pytest
+
+from erjepa.studies.report.results import Unavailable
+from tests.studies.report.parts import BUDGETS, make, parts_of
+
+
+def test_embeddings(results, rows):
+    _, (table,) = parts_of(make("embeddings", results, "synth"))
+    assert table.columns == [
+        *("Method", "Cosine of a pair", "of strangers", "RankMe", "Retrieval@1")
+    ]
+    for method, paired, strangers, *unlogged in table.rows:
+        last = BUDGETS[-1], None
+        own = [row for row in rows if row["method"] == method]
+        ends = [row for row in own if row["budget"] in last]
+        logged = [row["metrics"]["cosine_shuffled"] for row in ends]
+        assert paired == pytest.approx((0.9, 0))
+        assert strangers == pytest.approx(
+            (statistics.fmean(logged), statistics.stdev(logged))
+        )
+        assert all(math.isnan(cell.mean) for cell in unlogged)
+    silent = copy(results)
+    silent.runs = results.runs.assign(metrics=[{}] * len(results.runs))
+    with pytest.raises(Unavailable, match="overrides.log_collapse=True"):
+        make("embeddings", silent, "synth")
+
+
+def test_losses(results):
+    """Those of paths that are off are left out."""
+    some = copy(results)
+    trained = {"lm_loss": 0.5, "jepa_loss": 0.0, "replay_lm_loss": 0.25}
+    kinds = {"SFT": {"lm_loss": 2.0, "jepa_loss": 0.0, "replay_lm_loss": 0.0}}
+    metrics = [kinds.get(method, trained) for method in results.runs.method]
+    some.runs = results.runs.assign(metrics=metrics)
+    _, (table,) = parts_of(make("losses", some, "synth"))
+    assert table.columns == ["Method", "Next token", "Next token, replayed"]
+    for method, new, replayed in table.rows:
+        assert new == pytest.approx((2.0 if method == "SFT" else 0.5, 0))
+        off = method == "SFT"
+        assert (
+            math.isnan(replayed.mean) if off else replayed == pytest.approx((0.25, 0))
+        )
+    some.runs = results.runs.assign(metrics=[{}] * len(results.runs))
+    with pytest.raises(Unavailable, match="losses"):
+        make("losses", some, "synth")

@@ -1,0 +1,102 @@
+"""Every packaged experiment's report has every section that it asks for."""
+
+import csv
+import json
+import re
+import shutil
+from html import escape
+from pathlib import Path
+
+import pytest
+
+import erjepa.configs
+from erjepa.studies.grid.config import config_of, load_experiment
+from erjepa.studies.report.accuracy import settings
+from erjepa.studies.report.build import build_report
+from erjepa.studies.report.sections import SECTIONS
+from tests.slow import some_of
+from tests.studies.report.fake_output import write_output
+
+PACKAGED = erjepa.configs.config_names("experiments")
+DOCS = Path(__file__).parents[3] / "docs"
+# Committed study -> the sections of its report; where predictions are not committed, those
+# that need none.
+STUDIES = {
+    "tiny_matched_compute": ["matched_compute", "significance", "drops", "cost"],
+    "tiny_continual": ["continual"],
+    "objectives": None,
+    "long_training": None,
+    "smollm2_stop_token": None,
+    "smollm2_matched_compute": None,
+    "smollm2_continual": None,
+    "smollm2_precision": None,
+    "tune_objectives": None,
+    "tuned_objectives": None,
+    "tiny_schedule": None,
+    "smollm2_objectives": None,
+}
+# What else its command said, as its page has it.
+ARGUMENTS = {
+    "tune_objectives": ["seeds=[82]"],
+    "tiny_schedule": ["seeds=[82,23,37]"],
+}
+
+
+def task_of(dataset):
+    """The task of a packaged dataset, whose builder is named for it."""
+    builder = dataset._component_.rpartition(".")[2]
+    return builder.removesuffix("_dataset").removeprefix("synthetic_")
+
+
+QUICK = "main", "stop_token", "tune_weights", "continual"
+
+
+@pytest.mark.parametrize("name", some_of(PACKAGED, QUICK))
+def test_every_section_is_made(name, tmp_path):
+    """On made-up results of the experiment's own methods and datasets, of two seeds."""
+    config = load_experiment(name).as_dict()
+    tasks = {
+        dataset: task_of(erjepa.configs.load(config_of(entry)[0]).dataset)
+        for dataset, entry in config["datasets"].items()
+    }
+    settings = {**config, "seeds": (82, 23)}
+    output = write_output(tmp_path / "out", examples=24, tasks=tasks, **settings)
+    text = build_report(output).read_text()
+    left_out = text.partition("Sections that these results do not allow")[2]
+    assert not left_out, left_out[:2000]
+    asked = [
+        {"section": one} if isinstance(one, str) else one for one in config["report"]
+    ]
+    titles = [one.get("title", SECTIONS[one["section"]].title) for one in asked]
+    assert re.findall("<h2>(.*?)</h2>", text)[1:-3] == list(map(escape, titles))
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_committed_studies(name, tmp_path):
+    """Their tables are those of their results."""
+    study = DOCS / "results" / name
+    config = load_experiment(name, ARGUMENTS.get(name, [])).as_dict()
+    config["report"] = STUDIES[name] or config["report"]
+    (tmp_path / "experiment.json").write_text(json.dumps({"config": config}))
+    shutil.copy(study / "results.jsonl", tmp_path)
+    if (study / "predictions.tar.gz").exists():
+        shutil.unpack_archive(study / "predictions.tar.gz", tmp_path)
+    page = build_report(tmp_path)
+    assert "Sections that these results do not allow" not in page.read_text()
+    tables = page.parent / "tables"
+    made = {path.name: path for path in tables.iterdir() if path.suffix != ".tex"}
+    committed = {path.name: path for path in (study / "tables").iterdir()}
+    assert made and made.keys() <= committed.keys()
+    if STUDIES[name] is None:
+        assert made.keys() == committed.keys()
+    for file, path in made.items():
+        assert path.read_text() == committed[file].read_text(), file
+
+
+def test_the_tuned_objectives_are_those_that_were_chosen():
+    """Test pairs are met with the settings of the averaged weights that validation chose."""
+    table = DOCS / "results" / "tune_objectives" / "tables" / "chosen_synth.csv"
+    with table.open() as lines:
+        chosen = {row["Method"]: row["Overrides"] for row in csv.DictReader(lines)}
+    tuned = load_experiment("tuned_objectives").as_dict()["methods"]
+    assert {name: settings(tuned[name]) for name in chosen} == chosen

@@ -1,0 +1,252 @@
+"""What of an experiment is there, what ends a run, and what is missing."""
+
+import json
+
+import pytest
+
+from erjepa.studies.report.results import Results, Unavailable
+from erjepa.studies.report.sections import SECTIONS
+from tests.studies.report.fake_output import METHODS, write_output
+
+
+def rewrite(output, keep=lambda row: True, tail=""):
+    path = output / "results.jsonl"
+    lines = [line for line in path.read_text().splitlines() if keep(json.loads(line))]
+    path.write_text("".join(line + "\n" for line in lines) + tail)
+
+
+@pytest.fixture
+def output(tmp_path):
+    return write_output(
+        tmp_path / "out", seeds=(82, 23), budgets=[1e15, 2e15], examples=3
+    )
+
+
+def test_a_finished_experiment(output):
+    results = Results(output)
+    assert results.missing() == {}
+    assert results.budgets == [1e15, 2e15]
+    runs = results.of("synth", ["SFT"])
+    assert list(runs.seed) == [82, 82, 23, 23]  # in the order of the experiment
+    assert list(runs.budget) == list(runs.point) == 2 * [1e15, 2e15]
+    final = results.final("synth", ["LLM-JEPA", "SFT"])
+    assert list(final.method) == 2 * ["LLM-JEPA"] + 2 * ["SFT"]
+    assert set(final.budget) == {2e15}
+    found = results.predictions(runs)
+    assert list(found.id) == 4 * [0, 1, 2]
+    assert list(found.seed) == 6 * [82] + 6 * [23]
+    assert results.overrides("LLM-JEPA") == {"replay.weight": 0}
+    assert results.task("synth") == "nl_rx" and results.task("other") is None
+
+
+def test_a_run_ends_at_the_last_budget(output):
+    rewrite(
+        output,
+        lambda row: (row["method"], row["seed"], row["budget"]) != ("SFT", 23, 2e15),
+    )
+    results = Results(output)
+    assert list(results.final("synth", ["SFT"]).seed) == [82]
+    assert results.missing() == {("synth", "SFT"): {23: 1}}
+
+
+def write_token_matched(folder):
+    matched = {"replay.weight": 0, "stop.tokens_of": "ER-JEPA content"}
+    return write_output(
+        folder, {**METHODS, "LLM-JEPA": matched}, seeds=(1,), examples=3
+    )
+
+
+def test_a_token_matched_run_ends_where_it_ends(tmp_path):
+    output = write_token_matched(tmp_path / "out")
+    results = Results(output)
+    assert results.final("synth", ["LLM-JEPA"]).budget.isna().all()
+    assert list(results.final("synth", ["SFT"]).budget) == [results.budgets[-1]]
+    assert results.missing() == {}
+
+
+def test_a_token_matched_run_may_end_at_a_budget(tmp_path):
+    output = write_token_matched(tmp_path / "out")
+    lines = [json.loads(x) for x in (output / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["method"] == "LLM-JEPA":
+            line["budget"] = 0.5 * Results(output).budgets[-1]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (output / "results.jsonl").write_text(text)
+    assert Results(output).missing() == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "missing"),
+    [
+        ({}, {("synth", "SFT"): {23: 3}}),  # others have four epochs
+        ({"epochs": 3}, {}),
+        ({"epochs": 5}, None),  # nothing has five
+        ({"epochs": 5, "stop.tokens": 10}, {}),
+    ],
+)
+def test_a_run_without_budgets_ends_with_its_epochs(tmp_path, overrides, missing):
+    output = write_output(
+        tmp_path / "out", seeds=(82, 23), budgets=None, examples=3, overrides=overrides
+    )
+    rewrite(
+        output, lambda row: (row["method"], row["seed"], row["epoch"]) != ("SFT", 23, 4)
+    )
+    results = Results(output)
+    if missing is None:
+        missing = {("synth", method): {82: 4, 23: 4} for method in results.methods}
+        missing["synth", "SFT"][23] = 3
+        assert results.missing() == missing
+        with pytest.raises(Unavailable, match="has reached its end"):
+            results.final("synth", ["LLM-JEPA"])
+        return
+    assert results.missing() == missing
+    assert list(results.final("synth", ["LLM-JEPA"]).epoch) == [4, 4]
+
+
+def test_a_run_of_epochs_may_end_at_a_budget(tmp_path):
+    """Where the last step reached one, there is no checkpoint besides."""
+    output = write_output(tmp_path / "out", budgets=None, examples=3)
+    lines = [json.loads(x) for x in (output / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["budget"] = 1e12 if line["epoch"] == 4 else None
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (output / "results.jsonl").write_text(text)
+    ran = json.loads((output / "experiment.json").read_text())
+    ran["config"] |= {"budgets": [1e12], "match": "epochs"}
+    (output / "experiment.json").write_text(json.dumps(ran))
+    assert Results(output).missing() == {}
+
+
+def test_a_checkpoint_scored_twice_counts_once(output):
+    row = json.loads((output / "results.jsonl").read_text().splitlines()[0])
+    rewrite(output, tail=json.dumps({**row, "accuracy": 0.125}) + "\n")
+    runs = Results(output).of(row["dataset"], [row["method"]])
+    first = runs[runs.seed == row["seed"]]
+    assert list(first.accuracy).count(12.5) == 1 and len(first) == 2
+
+
+def test_what_the_config_does_not_name_is_left_out(output):
+    row = json.loads((output / "results.jsonl").read_text().splitlines()[0])
+    before = Results(output).runs
+    others = {"dataset": "other", "method": "other", "seed": 999}
+    tail = [{**row, "cell": key, key: other} for key, other in others.items()]
+    rewrite(output, tail="".join(json.dumps(one) + "\n" for one in tail))
+    assert Results(output).runs.equals(before)
+
+
+def test_a_line_being_written_is_left_out(output):
+    before = Results(output).runs
+    rewrite(output, tail='{"cell": "sy')
+    assert Results(output).runs.equals(before)
+
+
+def test_no_results_yet(output):
+    (output / "results.jsonl").unlink()
+    results = Results(output)
+    assert results.runs.empty
+    assert results.missing() == {
+        ("synth", method): {82: 0, 23: 0} for method in results.methods
+    }
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        ("{}\n", r"results.jsonl:21: cell: field required"),
+        ("{\n", r"results.jsonl:21: "),
+        ("[]\n", r"results.jsonl:21: "),
+        ("{\n" + "{}\n", r"results.jsonl:21: "),
+    ],
+)
+def test_a_line_that_is_none_is_named(output, tail, message):
+    rewrite(output, tail=tail)
+    with pytest.raises(ValueError, match=message):
+        Results(output)
+
+
+def test_predictions_are_in_order_of_ids(output):
+    results = Results(output)
+    before = results.predictions(results.runs)
+    path = output / results.runs.predictions.iloc[0]
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[::-1]))
+    assert results.predictions(results.runs).equals(before)
+
+
+def test_predictions_are_of_the_seeds_that_all_have(output):
+    rewrite(output, lambda row: (row["method"], row["seed"]) != ("SFT", 82))
+    results = Results(output)
+    found = results.final_predictions("synth", ["LLM-JEPA", "SFT"])
+    assert list(found.seed.unique()) == [23]
+    assert list(found.method.unique()) == ["LLM-JEPA", "SFT"]
+    assert set(found.point) == {2e15}
+    rewrite(output, lambda row: row["method"] != "SFT")
+    with pytest.raises(
+        Unavailable, match="no seed is finished of all of LLM-JEPA, SFT"
+    ):
+        Results(output).final_predictions("synth", ["LLM-JEPA", "SFT"])
+
+
+def test_a_folder_that_is_no_output(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is not the output of an experiment"):
+        Results(tmp_path)
+
+
+def test_a_config_without_a_key(output):
+    ran = json.loads((output / "experiment.json").read_text())
+    del ran["config"]["seeds"]
+    (output / "experiment.json").write_text(json.dumps(ran))
+    with pytest.raises(
+        ValueError, match=r"experiment.json: config.seeds: field required"
+    ):
+        Results(output)
+
+
+def test_predictions_that_are_absent_or_broken(output):
+    results = Results(output)
+    row = results.runs.iloc[:1]
+    path = output / row.predictions.iloc[0]
+    no_target = '{"id": 0, "exact_match": true, "prompt": "", "output": ""}\n'
+    for broken in ('{"id": 0}\n{"id"', '{"id": 0}\n', no_target, ""):
+        path.write_text(broken)
+        with pytest.raises(Unavailable, match="predictions cannot be read"):
+            results.predictions(row)
+    path.unlink()
+    with pytest.raises(Unavailable, match="predictions cannot be read"):
+        results.predictions(row)
+
+
+def test_kinds_of_weights_are_kept_apart(tmp_path):
+    output = write_output(tmp_path / "out", score_weights=["last", "ema"])
+    path = output / "results.jsonl"
+    written = list(map(json.loads, path.read_text().splitlines()))
+    rows = [row for row in written if row["weights"] == "last"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert Results(output).weights == ["last"]
+    averaged = [{**row, "weights": "ema", "accuracy": 1.0} for row in rows]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows + averaged))
+    results = Results(output)
+    assert len(results.runs) == len(rows) and results.runs.accuracy.max() < 100
+    assert set(results.of_weights("ema").runs.accuracy) == {100}
+    assert sum(results.runs.ends) == sum(results.of_weights("ema").runs.ends) > 0
+    parts = SECTIONS["matched_compute"].parts(results, "synth")
+    assert [part.caption.startswith("Accuracy") for part in parts] == 4 * [True]
+    assert ["averaged" in part.caption for part in parts] == 2 * [False] + 2 * [True]
+    table = SECTIONS["accuracy"].parts(results, None, weights="ema")[1]
+    assert table.caption.endswith(" Of averaged weights.")
+    assert set(table.frame["Accuracy (%)"]) == {100}
+    with pytest.raises(Unavailable, match="no ema weights are scored"):
+        results.of_weights("last").of_weights("ema")
+
+
+def test_the_note_counts_seeds(tmp_path):
+    methods = {"a": {}, "b": {}}
+    output = write_output(
+        tmp_path / "out", methods=methods, seeds=(1, 2, 3), examples=3
+    )
+    results = Results(output)
+    runs = results.runs
+    assert results.note(runs, ["a", "b"]) == "Over 3 seeds."
+    assert results.note(runs[runs.seed < 3], ["a", "b"]) == "Over 2 of 3 seeds."
+    some = runs[(runs.method == "a") | (runs.seed < 3)]
+    short = "Over 3 seeds; fewer are finished of b 2."
+    assert results.note(some, ["a", "b"]) == short

@@ -1,0 +1,161 @@
+"""Sections on what runs gain and lose, against the slow obvious way through the JSONL files."""
+
+import json
+import statistics
+from collections import Counter
+
+import pytest
+
+from erjepa.studies.report.results import Results, Unavailable
+from tests.studies.report.fake_output import METHODS, write_output
+from tests.studies.report.parts import (
+    BUDGETS,
+    MAIN,
+    SEEDS,
+    accuracies,
+    assert_spread,
+    curves,
+    make,
+    parts_of,
+)
+
+
+def test_drops(tmp_path):
+    curves = {
+        "SFT": [(0.25, 0.5, 0.375), (0.25, 0.5, 0.25), (0.25, 0.375, 0.5)],
+        "LLM-JEPA": [(0.5, 0.25, 0.125), (0.5, 0.25, 0.75), (0.5, 0.375, 0.5)],
+        "ER-JEPA content": [(0.5, 0.5, 0.5), (0.5, 0.375, 0.5), (0.25, 0.5, 0.75)],
+    }
+    methods = {name: METHODS[name] for name in MAIN}
+    output = write_output(
+        tmp_path / "out", methods, seeds=SEEDS, budgets=BUDGETS, examples=3
+    )
+    path = output / "results.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        at = SEEDS.index(row["seed"]), BUDGETS.index(row["budget"])
+        row["accuracy"] = curves[row["method"]][at[0]][at[1]]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = make("drops", Results(output), "synth")
+    _, (table, paired) = parts_of(made)
+    # Seeds that decline, of how many, largest of all; declines, largest, best less last.
+    # Worked by hand, as shares.
+    expected = [
+        (2, 3, 0.25, [1, 1, 0], [0.125, 0.25, 0], [0.125, 0.25, 0]),
+        (3, 3, 0.25, [2, 1, 1], [0.25, 0.25, 0.125], [0.375, 0, 0]),
+        (1, 3, 0.125, [0, 1, 0], [0, 0.125, 0], [0, 0, 0]),
+    ]
+    for method, row, one in zip(MAIN, table.rows, expected, strict=True):
+        assert (row[0], row[1], row[2], row[5]) == (method, *one[:2], 100 * one[2])
+        for cell, values, scale in zip(
+            (row[3], row[4], row[6]), one[3:], (1, 100, 100), strict=True
+        ):
+            assert_spread(cell, values, scale)
+    tests = [
+        ("SFT", "two-sided", [0.125, 0, 0.125], 2),
+        ("ER-JEPA content", "one-tailed", [0.25, 0.125, 0.125], 3),
+    ]
+    assert "direction (ER-JEPA over LLM-JEPA), else" in paired.caption
+    for row, (method, test, differences, won) in zip(paired.rows, tests, strict=True):
+        assert (row[1], row[2], row[4], row[6]) == (method, "LLM-JEPA", won, test)
+        assert_spread(row[3], differences)
+
+
+def test_dynamics(results, rows, predictions):
+    figure, (table,) = parts_of(make("dynamics", results, "synth"))
+    left, middle, right = figure.canvas.axes
+    assert list(curves(left)["LLM-JEPA"].get_ydata()) == pytest.approx(
+        [100 * statistics.mean(accuracies(rows, "LLM-JEPA", b)) for b in BUDGETS]
+    )
+    for index, method in enumerate(MAIN):
+        pooled = {"corrected": [], "lost": []}
+        by_step = []
+        for seed in SEEDS:
+            verdicts = [
+                [one["exact_match"] for one in predictions[method, seed, budget]]
+                for budget in BUDGETS
+            ]
+            counts = Counter()
+            for step, (before, after) in enumerate(
+                zip(verdicts[:-1], verdicts[1:], strict=True)
+            ):
+                for was, is_right in zip(before, after, strict=True):
+                    counts[was] += 1
+                    counts[step, was] += 1
+                    if was != is_right:
+                        counts["change", was] += 1
+                        counts["change", step, was] += 1
+            pooled["corrected"].append(counts["change", False] / counts[False])
+            pooled["lost"].append(counts["change", True] / counts[True])
+            by_step.append(counts)
+        assert_spread(table.rows[index][1], pooled["corrected"])
+        assert_spread(table.rows[index][2], pooled["lost"])
+        for panel, was in ((middle, False), (right, True)):
+            line = curves(panel)[method]
+            assert list(line.get_xdata()) == [2, 4]
+            assert list(line.get_ydata()) == pytest.approx(
+                [
+                    100
+                    * statistics.mean(
+                        c["change", step, was] / c[step, was] for c in by_step
+                    )
+                    for step in (0, 1)
+                ]
+            )
+
+
+def test_dynamics_are_those_of_whole_runs(tmp_path):
+    output = write_output(
+        tmp_path / "out", seeds=SEEDS, budgets=BUDGETS, examples=12, methods={"a": {}}
+    )
+    path = output / "results.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:4], *lines[5:]]))  # 23 lacks its second budget
+    results = Results(output)
+    figure, _ = parts_of(make("dynamics", results, "synth"))
+    assert "Over 2 of 3 seeds." in figure.caption
+    expected = [
+        statistics.mean(
+            row.accuracy
+            for row in results.runs.itertuples()
+            if row.seed != 23 and row.budget == budget
+        )
+        for budget in BUDGETS
+    ]
+    (line,) = curves(figure.canvas.axes[0]).values()
+    assert list(line.get_ydata()) == pytest.approx(expected)
+
+
+def test_alignment(results, predictions):
+    figure, (table,) = parts_of(make("alignment", results, "synth", MAIN[1:], seed=23))
+    for index, method in enumerate(MAIN[1:]):
+        runs = [predictions[method, 23, budget] for budget in BUDGETS]
+        histories = sorted(
+            range(60),
+            key=lambda i: [not run[i]["exact_match"] for run in runs[::-1]],  # noqa: B023
+        )
+        panels = [axes for axes in figure.canvas.axes if axes.images]
+        cosine, correct = (
+            next(iter(axes.images)).get_array()
+            for axes in panels[2 * index : 2 * index + 2]
+        )
+        assert cosine.tolist() == [
+            [run[i]["cosine"] for run in runs] for i in histories
+        ]
+        assert correct.astype(bool).tolist() == [
+            [run[i]["exact_match"] for run in runs] for i in histories
+        ]
+        last = table.rows[3 * index + 2]
+        wrong = [one["cosine"] for one in runs[-1] if not one["exact_match"]]
+        assert last[0] == method and last[1] == 3
+        assert last[5] == pytest.approx(statistics.mean(wrong))
+
+
+def test_alignment_needs_cosines(tmp_path):
+    results = Results(
+        write_output(
+            tmp_path / "out", seeds=(1,), budgets=[1e12, 2e12], examples=3, cosine=False
+        )
+    )
+    with pytest.raises(Unavailable, match="alignment"):
+        make("alignment", results, "synth")

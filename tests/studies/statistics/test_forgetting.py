@@ -1,0 +1,45 @@
+"""Forgetting and transfer against numbers worked by hand."""
+
+import pytest
+
+from erjepa.studies.statistics.forgetting import continual_measures
+
+# Three tasks. The first is best after the second stage, not after its own.
+ACCURACY = [
+    [60.0, 12.0, 3.0],
+    [70.0, 80.0, 9.0],
+    [40.0, 50.0, 90.0],
+]
+
+
+def test_by_hand():
+    found = continual_measures(ACCURACY, untrained=[1.0, 2.0, 4.0])
+    assert found.average_accuracy == (40 + 50 + 90) / 3
+    assert found.forgetting == ((70 - 40) + (80 - 50)) / 2
+    assert found.backward_transfer == ((40 - 60) + (50 - 80)) / 2
+    assert found.forward_transfer == ((12 - 2) + (9 - 4)) / 2
+
+
+def test_without_an_untrained_model_nothing_is_said_of_forward_transfer():
+    assert continual_measures(ACCURACY).forward_transfer is None
+
+
+def test_what_is_gained_back_is_no_forgetting():
+    """Forgetting below zero, backward transfer above."""
+    found = continual_measures([[50, 0], [62, 80]])
+    assert (found.forgetting, found.backward_transfer) == (-12, 12)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "untrained", "message"),
+    [
+        ([[1.0]], None, "two tasks or more"),
+        ([[1.0, 2.0]], None, "as many stages"),
+        ([[1.0, float("nan")], [1.0, 2.0]], None, "as many stages"),
+        ([1.0, 2.0], None, "as many stages"),
+        ([[1.0, 2.0], [3.0, 4.0]], [1.0], "1 accuracies of 2 tasks"),
+    ],
+)
+def test_errors(accuracy, untrained, message):
+    with pytest.raises(ValueError, match=message):
+        continual_measures(accuracy, untrained)

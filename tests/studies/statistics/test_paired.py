@@ -1,0 +1,72 @@
+"""Paired tests, against published or hand-worked values."""
+
+import pytest
+
+from erjepa.studies.statistics.paired import paired_test
+
+# Student 1908, "The probable error of a mean": extra hours of sleep under two drugs.
+FIRST = (0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0)
+SECOND = (1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4)
+
+
+def test_paired_t_test_on_students_data():
+    test = paired_test(dict(enumerate(SECOND)), dict(enumerate(FIRST)))
+    assert test.difference == pytest.approx(1.58)
+    assert test.t == pytest.approx(4.0621, abs=5e-5)
+    assert test.p_t == pytest.approx(0.002833 / 2, abs=5e-7)
+    swapped = paired_test(dict(enumerate(FIRST)), dict(enumerate(SECOND)))
+    assert swapped.p_t == pytest.approx(1 - test.p_t)
+
+
+def test_two_sided_p_values():
+    both = dict(enumerate(SECOND)), dict(enumerate(FIRST))
+    test = paired_test(*both, two_sided=True)
+    assert test.p_t == pytest.approx(0.002833, abs=1e-6)
+    swapped = paired_test(*both[::-1], two_sided=True)
+    assert (swapped.p_t, swapped.p_bootstrap) == (test.p_t, test.p_bootstrap)
+    assert test.p_bootstrap == 2 * paired_test(*both).p_bootstrap
+    none = paired_test({1: 1, 2: 0}, {1: 0, 2: 1}, two_sided=True)
+    assert none.p_t == 1 and none.p_bootstrap == 1  # no more than certain
+
+
+def test_seeds_won():
+    assert paired_test({1: 3, 2: 2, 3: 1, 4: 9}, {1: 2, 2: 2, 3: 2, 5: 0}).won == 1
+
+
+def test_bootstrap_tends_to_the_share_of_all_draws():
+    # Differences -1, 2, 2: the mean of three draws is not above zero when at least two of
+    # them are -1 (3 * 1/9 * 2/3 + 1/27 = 7/27).
+    arguments = ({1: 0, 2: 2, 3: 3}, {1: 1, 2: 0, 3: 1})
+    test = paired_test(*arguments, resamples=200_000)
+    assert test.p_bootstrap == pytest.approx(7 / 27, abs=0.005)
+    assert paired_test(*arguments, resamples=200_000) == test
+    assert paired_test(*arguments, resamples=200_000, seed=1) != test
+
+
+def test_draws_that_cancel_are_not_above_zero():
+    values = {1: 0.3, 2: 0.4, 3: 0.2, 4: 0.5}
+    reference = {1: 0.4, 2: 0.3, 3: 0.3, 4: 0.4}
+    test = paired_test(values, reference, resamples=100_000)
+    # Of four draws of either sign: 1 + 4 + 6 of 16.
+    assert test.p_bootstrap == pytest.approx(11 / 16, abs=0.005)
+
+
+def test_bootstrap_interval_is_of_95_percent():
+    # Differences of 0 and 1, four of each: means of draws are binomial, B(8, 1/2) / 8, of
+    # which 3.5% are at most 1/8, 0.4% are 0, and as many at the other end.
+    better = {seed: seed % 2 for seed in range(8)}
+    test = paired_test(better, dict.fromkeys(range(8), 0), resamples=20_000)
+    assert test.interval == (1 / 8, 7 / 8)
+
+
+def test_only_seeds_of_both_are_paired():
+    test = paired_test({1: 5, 2: 7, 9: 100}, {2: 1, 1: 2, 8: -100})
+    assert test.seeds == 2 and test.difference == pytest.approx(4.5)
+    with pytest.raises(ValueError, match="two seeds, these share 1"):
+        paired_test({1: 5, 2: 7}, {1: 2, 3: 4})
+
+
+def test_equal_differences_leave_the_t_test_undefined():
+    test = paired_test({1: 0.3, 2: 0.4}, {1: 0.2, 2: 0.3}, resamples=99)
+    assert test.t is None and test.p_t is None
+    assert test.p_bootstrap == 1 / 100  # never less than the draws can tell
