@@ -99,7 +99,7 @@ def test_an_unfinished_sequence_has_no_measures(output):
 
 def test_without_controls_there_are_no_columns_of_theirs(output):
     config = json.loads((output / "experiment.json").read_text())["config"]
-    (figure, _, measures) = SECTIONS["continual"].parts(
+    (figure, kept, _, measures) = SECTIONS["continual"].parts(
         Results(output, {**config, "methods": {"SFT": METHODS["SFT"]}})
     )
     assert measures.columns[1:4] == [
@@ -107,6 +107,8 @@ def test_without_controls_there_are_no_columns_of_theirs(output):
     ]
     assert not [name for name in measures.columns if "Joint" in name or "Kept" in name]
     assert "dotted" not in figure.caption
+    bars = [panel.patches[0].get_width() for panel in kept.canvas.axes]
+    assert bars == pytest.approx([15, 80])  # on b and on a, at the end
 
 
 def test_it_needs_a_sequence(tmp_path):
