@@ -10,7 +10,6 @@ Answers are greedy, go to the screen, and with ``--output`` into a JSONL file.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from omegaconf import DictConfig
@@ -20,7 +19,7 @@ from tqdm import tqdm
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import complete, load, require_files
 from erjepa.evaluation.generation import batches_of_like_length, generate_greedy
-from erjepa.evaluation.model import empty_model, load_weights
+from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run, first_pair
 from erjepa.training.device import run_device
 from erjepa.utils.command_line import CommandLine
@@ -55,11 +54,7 @@ def answers(
     tokenizer = config.instantiate(cfg.tokenizer)
     pairs = first_pair(cfg, tokenizer)
     tokens = [pairs.ask(prompt, system_prompt) for prompt in prompts]
-    model = empty_model(cfg, device, merged=cfg.merged)
-    with TemporaryDirectory() as scratch:
-        load_weights(
-            model, cfg, path, merged=cfg.merged, scratch=Path(scratch) / "unused"
-        )
+    model = load_model(cfg, device, path)
     outputs: dict[int, list[int]] = {}
     batches = batches_of_like_length(tokens, cfg.eval_batch_size)
     for batch in tqdm(batches, unit="batch", disable=len(batches) == 1):

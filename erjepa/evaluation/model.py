@@ -2,6 +2,7 @@
 
 import contextlib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -100,3 +101,24 @@ def load_weights(
         for module in model.modules():
             if hasattr(module, "initialize_dora_magnitude"):
                 module.initialize_dora_magnitude()
+
+
+def load_model(
+    cfg: DictConfig, device: torch.device, path: Path | None
+) -> TransformerDecoder:
+    """The model of a config with its weights, in evaluation mode.
+
+    Args:
+        cfg: config of the run; ``merged`` says which weights of a checkpoint.
+        device: where it is to be.
+        path: checkpoint; ``None``: the base model.
+
+    Raises:
+        FileNotFoundError: if there are no such weights.
+        ValueError: if they are damaged, or of another model.
+    """
+    model = empty_model(cfg, device, merged=cfg.merged)
+    with TemporaryDirectory() as scratch:
+        unused = Path(scratch) / "unused"
+        load_weights(model, cfg, path, merged=cfg.merged, scratch=unused)
+    return model

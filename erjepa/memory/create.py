@@ -1,7 +1,8 @@
 """Makes a memory from a dataset, without a run: python -m erjepa.memory create OUT.
 
-Pairs of a config's dataset are drawn at random, tokenized as its runs do. ``replay.init_from=OUT``
-starts a run with them. All have the score 1; none has an address.
+Pairs of a config's dataset, tokenized as its runs do it, are drawn at random; or, with ``--by
+surprise``, those with the largest token loss under a model. ``replay.init_from=OUT`` starts a run
+with them. Their scores are these losses, or all 1 where pairs are drawn; none has an address.
 """
 
 import os
@@ -9,20 +10,29 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 from torchtune import config
+from torchtune.modules.transforms import Transform
+from tqdm import tqdm
 
 from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.manifest import write_manifest
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.pair_texts import PairTexts
-from erjepa.configs import complete, load, prepare
-from erjepa.datasets import ConcatenatedPairs, build_dataset
+from erjepa.configs import complete, load, prepare, require_files
+from erjepa.datasets import ConcatenatedPairs, Pairs, build_dataset
+from erjepa.evaluation.model import load_model
+from erjepa.evaluation.run import find_run
 from erjepa.memory.reading import CONFIG
+from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.replay import EpisodicReplay, ReplaySettings
 from erjepa.replay.retention import ORIGIN_BITS
+from erjepa.training.data import RunViews, fitting_pairs, pair_collators
+from erjepa.training.device import attention_of, run_device
 from erjepa.training.run_memory import name_of, origin_of
 from erjepa.utils.command_line import CommandLine
 
@@ -38,11 +48,24 @@ def main(arguments: Sequence[str]) -> None:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--number", type=int, metavar="N", help="of pairs (all)")
     size.add_argument("--share", type=float, metavar="S", help="of the pairs, 0 to 1")
+    parser.add_argument(
+        "--by", choices=("random", "surprise"), default="random", help="(random)"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="RUN",
+        help="output folder or checkpoint whose model is surprised (the config's base model)",
+    )
     asked = parser.parse_intermixed_args(arguments)
+    if asked.checkpoint and asked.by == "random":
+        parser.error("--checkpoint is the model of --by surprise")
     with parser.errors(asked):
         prepare()
         cfg = complete(load(asked.config, asked.overrides))
-        count, size_of_all = create(asked.out, cfg, asked.number, asked.share)
+        count, size_of_all = create(
+            *(asked.out, cfg, asked.number, asked.share, asked.by, asked.checkpoint)
+        )
         print(
             f"{count} of {size_of_all} pairs are in {asked.out}. Start a run with "
             f"replay.init_from={asked.out}"
@@ -50,15 +73,22 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def create(
-    out: Path, cfg: DictConfig, number: int | None = None, share: float | None = None
+    out: Path,
+    cfg: DictConfig,
+    number: int | None = None,
+    share: float | None = None,
+    by: Literal["random", "surprise"] = "random",
+    checkpoint: Path | None = None,
 ) -> tuple[int, int]:
-    """Make a memory of pairs drawn at random, by the config's seed.
+    """Make a memory of pairs drawn at random, by the config's seed, or of the most surprising.
 
     Args:
         out: a folder that is not there yet.
         cfg: config of a run: its dataset, tokenizer and seed, and ``replay.score``.
         number: of pairs; ``None``: all, or a share.
-        share: of the pairs that are drawn.
+        share: of the pairs.
+        by: ``surprise``: pairs with the largest token loss, as many of each dataset.
+        checkpoint: run or checkpoint whose model has this loss; ``None``: the base model.
 
     Returns:
         How many pairs it has, and of how many.
@@ -80,19 +110,24 @@ def create(
             f"--number {number}: must be at least 1 and at most {len(dataset)}, the "
             "pairs of the dataset"
         )
-    generator = torch.Generator().manual_seed(cfg.seed or 0)
-    drawn = torch.randperm(len(dataset), generator=generator)[:number].sort().values
-    score = (cfg.replay or {}).get("score", "jepa")
-    settings = ReplaySettings(
-        capacity=number, selection="uniform", address="none", score=score
+    settings: dict[str, Any] = {"score": (cfg.replay or {}).get("score", "jepa")}
+    if by == "surprise":
+        offered, scores = surprises(cfg, dataset, tokenizer, checkpoint)
+        settings = {"score": "lm", "retention": "surprise"}
+    else:
+        generator = torch.Generator().manual_seed(cfg.seed or 0)
+        drawn = torch.randperm(len(dataset), generator=generator)[:number]
+        offered, scores = drawn.sort().values, torch.ones(number)
+    replay_settings = ReplaySettings(
+        capacity=number, selection="uniform", address="none", **settings
     )
-    replay = EpisodicReplay(settings, embed_dim=1, seed=cfg.seed or 0)
-    segments = [dataset[i].segments for i in drawn.tolist()]
+    replay = EpisodicReplay(replay_settings, embed_dim=1, seed=cfg.seed or 0)
+    segments = [dataset[i].segments for i in offered.tolist()]
     origins, names = origin_of(dataset), [name_of(cfg.dataset)]
-    ids = drawn if origins is None else origins[drawn] << ORIGIN_BITS | drawn
+    ids = offered if origins is None else origins[offered] << ORIGIN_BITS | offered
     if isinstance(dataset, ConcatenatedPairs):
         names = dataset.names
-    replay.write(ids, segments, None, torch.ones(number))
+    replay.write(ids, segments, None, scores)
 
     texts = PairTexts(tokenizer)
     aside = out.with_name(f".{out.name}")
@@ -102,12 +137,68 @@ def create(
         "tokenizer": texts.fingerprint,
         "origins": names,
         "inherited": 0,
-        "replay": asdict(settings),
+        "replay": asdict(replay_settings),
     }
     write_memory(aside / MEMORY, replay, about)
-    where = dict(zip(ids.tolist(), map(dataset.where, drawn.tolist()), strict=True))
+    where = dict(zip(ids.tolist(), map(dataset.where, offered.tolist()), strict=True))
     write_texts(aside / MEMORY, replay.memory, texts, where.__getitem__)
     OmegaConf.save(cfg, aside / CONFIG)
     write_manifest(aside)
     os.rename(aside, out)
-    return number, len(dataset)
+    return len(replay), len(dataset)
+
+
+@torch.no_grad()
+def surprises(
+    cfg: DictConfig, dataset: Pairs, tokenizer: Transform, checkpoint: Path | None
+) -> tuple[Tensor, Tensor]:
+    """How much pairs surprise a model.
+
+    Args:
+        cfg: config of a run.
+        dataset: its pairs.
+        tokenizer: of the model.
+        checkpoint: run or checkpoint whose weights it has; ``None``: the base model.
+
+    Returns:
+        Places of the pairs that fit ``max_seq_len``, ascending, int64, [n], and the
+        cross-entropy a label of each, in nats, [n].
+
+    Raises:
+        FileNotFoundError: if there are no such weights.
+        ValueError: if a pair is too long, or a loss is not finite.
+    """
+    device = run_device(cfg)
+    attention = attention_of(cfg, device)
+    require_files(cfg)
+    path = None if checkpoint is None else find_run(checkpoint)[1]
+    decoder = load_model(cfg, device, path)
+    collator, _ = pair_collators(
+        cfg,
+        tokenizer,
+        views=RunViews("none", "none", 0),
+        vocab_size=decoder.tok_embeddings.num_embeddings,
+        trim=attention == "dense",
+    )
+    fitting = fitting_pairs(
+        dataset,
+        collator,
+        max_seq_len=cfg.max_seq_len,
+        num_positions=decoder.max_seq_len,
+        skip_too_long=cfg.skip_too_long,
+    )
+    model, loss_fn = PackedDecoder(decoder, attention=attention), JEPALoss()
+    losses = torch.empty(len(dataset))
+    for start in tqdm(range(0, len(fitting), cfg.batch_size), unit="batch"):
+        pairs = [dataset[i] for i in fitting[start : start + cfg.batch_size]]
+        batch = collator(pairs).to(device)
+        _, of_pairs = loss_fn(model(batch), batch, 1, 1)
+        losses[batch.example_ids.cpu()] = (
+            of_pairs.lm / batch.labels_of_pairs.clamp(min=1)
+        ).cpu()
+    places = torch.tensor(fitting)
+    if len(bad := places[~losses[places].isfinite()]):
+        raise ValueError(
+            f"{dataset.where(int(bad[0]))}: the model's loss is not finite"
+        )
+    return places, losses[places]

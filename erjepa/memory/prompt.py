@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
 from torchtune import config
 
 from erjepa.configs import complete, load, require_files
-from erjepa.evaluation.model import empty_model, load_weights
+from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run, first_pair
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
@@ -42,11 +41,7 @@ def prompt_embedding(
     require_files(cfg)
     tokenizer = config.instantiate(cfg.tokenizer)
     pair = first_pair(cfg, tokenizer).pair_of(prompt)
-    model = empty_model(cfg, device, merged=cfg.merged)
-    with TemporaryDirectory() as scratch:
-        load_weights(
-            model, cfg, path, merged=cfg.merged, scratch=Path(scratch) / "unused"
-        )
+    model = load_model(cfg, device, path)
     collator = PairCollator(  # predictor tokens come behind the source
         views=cfg.views,
         pad_id=tokenizer.pad_id,

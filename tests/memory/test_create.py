@@ -1,14 +1,19 @@
 """A memory that is made from a dataset, without a run."""
 
 import pytest
+import torch
 from torchtune import config
 
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.configs import complete, load
 from erjepa.datasets import build_dataset
+from erjepa.evaluation.model import load_model
+from erjepa.evaluation.run import find_run
 from erjepa.memory.__main__ import main
 from erjepa.memory.reading import read_slots
 from tests.conftest import write_records
+from tests.recipes.harness import make_config, train
+from tests.reference.three_forwards import pair_losses
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +24,10 @@ def sources(tmp_path_factory):
 
 def one(source):
     return ["dataset=erjepa.datasets.paired_dataset", f"dataset.source={source}"]
+
+
+def as_part(source):
+    return f"_component_: erjepa.datasets.paired_dataset, source: '{source}'"
 
 
 def create(out, overrides, *options):
@@ -49,14 +58,51 @@ def test_pairs_are_drawn_by_the_seed(tmp_path, sources, capsys):
 
 
 def test_pairs_of_several_datasets_keep_their_origin(tmp_path, sources):
-    parts = ", ".join(
-        f"{{_component_: erjepa.datasets.paired_dataset, source: '{source}'}}"
-        for source in sources
-    )
+    parts = ", ".join(f"{{{part}}}" for part in map(as_part, sources))
     stored = create(tmp_path / "a", [f"dataset=[{parts}]"])
     assert stored.about.origins == list(map(str, sources)) and len(stored) == 40
     for slot in read_slots(stored):
         assert slot.where.startswith(slot.origin)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, sources):
+    """A run whose model differs from the base."""
+    folder = tmp_path_factory.mktemp("trained")
+    overrides = [*one(sources[0]), f"output_dir={folder}", "stop.steps=2"]
+    train(make_config(overrides, "tiny_synth"))
+    return folder
+
+
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_the_most_surprising_are_those_of_the_largest_loss(
+    tmp_path, sources, trained, is_trained
+):
+    """Each pair in a forward pass of its own."""
+    options = ["--checkpoint", str(trained)] if is_trained else []
+    parts = ", ".join(f"{{{part}}}" for part in map(as_part, sources))
+    overrides = [f"dataset=[{parts}]", "batch_size=7"]
+    size = ["--by", "surprise", "--number", "10"]
+    stored = create(tmp_path / "a", overrides, *size, *options)
+    cfg = make_config(overrides, "tiny_synth")
+    path = find_run(trained)[1] if is_trained else None
+    model = load_model(cfg, torch.device("cpu"), path)
+    pairs = build_dataset(cfg.dataset, config.instantiate(cfg.tokenizer))
+    with torch.no_grad():
+        losses = [
+            pair_losses(model, pairs[i], views="none", predictor_ids=[])[0]
+            .mean()
+            .item()
+            for i in range(len(pairs))
+        ]
+    expected = {
+        pairs.where(i): losses[i]
+        for part in (range(20), range(20, 40))
+        for i in sorted(part, key=lambda i: -losses[i])[:5]
+    }
+    found = {slot.where: slot.score for slot in read_slots(stored)}
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert stored.about.replay.score == "lm"
 
 
 @pytest.mark.parametrize(
@@ -66,6 +112,10 @@ def test_pairs_of_several_datasets_keep_their_origin(tmp_path, sources):
         (["--number", "0"], "--number 0: must be at least 1"),
         (["--share", "1.5"], "--share 1.5: must be above 0 and at most 1"),
         (["--number", "2", "--share", "0.5"], "not allowed with argument --number"),
+        (["--by", "chance"], "--by: invalid choice: 'chance'"),
+        (["--checkpoint", "a"], "--checkpoint is the model of --by surprise"),
+        (["--by", "surprise", "--checkpoint", "no"], "no: no such folder"),
+        (["--by", "surprise", "max_seq_len=40"], "do not fit max_seq_len=40"),
     ],
 )
 def test_errors_are_one_line(tmp_path, sources, options, message, capsys):
