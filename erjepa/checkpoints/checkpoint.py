@@ -32,7 +32,7 @@ from torchtune import utils
 from erjepa.checkpoints.manifest import MANIFEST, damage, write_manifest
 from erjepa.checkpoints.model_card import CARD
 from erjepa.checkpoints.peft_adapter import FOLDER, set_peft_adapter_apart
-from erjepa.utils.files import EMA
+from erjepa.utils.files import EMA, let_others_read
 
 log = utils.get_logger("INFO")
 
@@ -143,6 +143,7 @@ def publish(
     if write_memory is not None:
         write_memory(written)
     write_manifest(written, leave_out=[CARD])
+    let_others_read(written)
     final = output_dir / name
     if final.exists():  # this run was resumed from a checkpoint before it
         os.rename(final, scratch / "replaced")

@@ -4,7 +4,7 @@
 source                                        place of a record
 ============================================  ===================
 JSON lines: ``.jsonl``, ``.ndjson``           ``FILE:LINE``
-table of texts: ``.csv``, ``.tsv``            ``FILE:LINE``
+table of texts: ``.csv`` (by ``,`` or ``;``), ``.tsv``  ``FILE:LINE``
 JSON array: ``.json``                         ``FILE[INDEX]``
 ``.parquet``                                  ``FILE[INDEX]``
 folder that ``save_to_disk`` wrote            ``FOLDER[INDEX]``
@@ -59,7 +59,7 @@ def load_records(
         records = _read_file(_download(source), source)
     elif path.is_dir():
         records = _read_folder(path, split)
-    elif path.exists() or path.suffix in _READERS:
+    elif path.exists() or path.suffix.lower() in (*_READERS, *_OTHER_FILES):
         records = _read_file(path, source)
     else:
         records = _read_hub(source, split, load_dataset_kwargs)
@@ -77,7 +77,8 @@ def _read_file(path: Path, name: str) -> list[Record]:
         )
     suffix = Path(urlsplit(name).path if "://" in name else name).suffix.lower()
     if suffix not in _READERS:
-        raise ValueError(f"{name}: expected a file {', '.join(_READERS)}")
+        way = "; save its table as CSV" if suffix in _SPREADSHEETS else ""
+        raise ValueError(f"{name}: expected a file {', '.join(_READERS)}{way}")
     return [Record(*read) for read in _READERS[suffix](path, name)]
 
 
@@ -100,10 +101,14 @@ def _read_table(path: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Rows below a line of column names; every cell is a text."""
     with path.open("rb") as content:
         require_utf8(content.read(), name)
-    tabs = name.lower().endswith(".tsv")
     csv.field_size_limit(2**31 - 1)
     with path.open(encoding="utf-8-sig", newline="") as lines:
-        reader = csv.reader(lines, delimiter="\t" if tabs else ",", strict=True)
+        delimiter = "\t" if name.lower().endswith(".tsv") else ","
+        header = lines.readline()
+        if ";" in header and delimiter not in header:  # where , is the decimal point
+            delimiter = ";"
+        lines.seek(0)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
         columns: list[str] | None = None
         line = 1
         while True:
@@ -154,6 +159,11 @@ _READERS = {
     ".tsv": _read_table,
     ".parquet": _read_parquet,
 }
+
+
+_SPREADSHEETS = (".xlsx", ".xls", ".ods")
+# Names with these endings are of files, not of datasets on the hub.
+_OTHER_FILES = (*_SPREADSHEETS, ".txt", ".gz", ".zip")
 
 
 def _read_folder(folder: Path, split: str) -> list[Record]:

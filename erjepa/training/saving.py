@@ -1,6 +1,7 @@
 """The checkpoints of a run: when they are written, from which weights, with what beside them."""
 
 import contextlib
+import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -475,11 +476,15 @@ class RunCheckpoints:
         self, weights: dict[str, Tensor], epoch: str, adapter_only: bool
     ) -> None:
         self._checkpointer.repo_id = base_of(self._cfg)  # for PEFT's config
-        self._checkpointer.save_checkpoint(
-            self._trained.export(weights, self._device, adapter_only=adapter_only),
-            epoch=epoch,
-            adapter_only=adapter_only,
-        )
+        logging.disable(logging.INFO)  # it names files that are about to be moved
+        try:
+            self._checkpointer.save_checkpoint(
+                self._trained.export(weights, self._device, adapter_only=adapter_only),
+                epoch=epoch,
+                adapter_only=adapter_only,
+            )
+        finally:
+            logging.disable(logging.NOTSET)
         if self._serving.template is not None:
             folder = self._output_dir / checkpoint.SCRATCH / f"epoch_{epoch}"
             write_chat_template(folder, self._serving.template)

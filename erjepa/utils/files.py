@@ -1,5 +1,6 @@
 """Files that one part writes and another reads: their names, their encoding, whole or absent."""
 
+import codecs
 import hashlib
 import os
 from io import BufferedReader
@@ -33,10 +34,12 @@ def require_utf8(content: bytes, name: str, line: int = 1) -> None:
     except UnicodeDecodeError as error:
         before = content[: error.start].decode()
         line += before.count("\n")
+        is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        known, encoding = ("UTF-16", "UTF-16") if is_utf16 else ("Latin-1", "LATIN1")
         raise ValueError(
             f"{name}:{line}: not UTF-8 (byte 0x{content[error.start]:02x}, column "
-            f"{len(before) - before.rfind(chr(10))}); if it is Latin-1, convert it: "
-            "iconv -f LATIN1 -t UTF-8"
+            f"{len(before) - before.rfind(chr(10))}); if it is {known}, convert it: "
+            f"iconv -f {encoding} -t UTF-8"
         ) from None
 
 
@@ -54,6 +57,17 @@ def write_whole(path: Path, text: str, writer: str = "") -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, path)
+
+
+def let_others_read(folder: Path) -> None:
+    """Give all files below ``folder`` the mode of a file that this process opens to write:
+    safetensors and others keep theirs to the user alone.
+    """
+    mask = os.umask(0)
+    os.umask(mask)
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(0o666 & ~mask)
 
 
 def open_regular(path: Path) -> BufferedReader:

@@ -45,6 +45,7 @@ FILES = {
     "a.csv": (write_table, ":5"),
     "A.CSV": (write_table, ":5"),
     "a.tsv": (lambda path: write_table(path, "\t"), ":5"),
+    "semicolons.csv": (lambda path: write_table(path, ";"), ":5"),
     "a.parquet": (write_parquet, "[2]"),
 }
 
@@ -119,6 +120,7 @@ NOT_UTF8 = pyarrow.Array.from_buffers(
         ("a.csv", b"a,b\n1,2\n1\n", "a.csv:3: 1 cells, but 2 columns"),
         ("a.csv", b'a,b\n1,2\n1,"2\n\n', "a.csv:3: not a row"),
         ("a.csv", b"a,b\n1,caf\xe9\n", "a.csv:2: not UTF-8 .* column 6.*iconv"),
+        ("a.csv", "a,b\n1,2\n".encode("utf-16"), "a.csv:1: not UTF-8 .*-f UTF-16"),
         ("a.csv", b"a,a\n1,2\n", "a.csv:1: the first line names the columns"),
         ("a.csv", b"a,b\n", "a.csv: no records"),
         *(
@@ -133,7 +135,7 @@ NOT_UTF8 = pyarrow.Array.from_buffers(
             )
         ),
         ("a.parquet", b"PAR1", "a.parquet: not a parquet file"),
-        ("a.xlsx", b"PK", "a.xlsx: expected a file .jsonl, .ndjson, .json, .csv"),
+        ("a.xlsx", b"PK", "a.xlsx: expected a file .jsonl, .*; save its table as CSV"),
     ],
 )
 def test_bad_files(tmp_path, name, content, error):
@@ -163,7 +165,9 @@ def test_bad_columns_of_parquet(tmp_path, arrays, error):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["absent.csv", "absent.parquet", "absent.json"])
+@pytest.mark.parametrize(
+    "name", ["absent.csv", "absent.parquet", "absent.json", "absent.xlsx"]
+)
 def test_a_file_that_is_not_there(tmp_path, name):
     with pytest.raises(FileNotFoundError, match=f"{name}: no such file"):
         load_records(str(tmp_path / name))

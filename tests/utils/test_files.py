@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from erjepa.utils.files import write_whole
+from erjepa.utils.files import let_others_read, write_whole
 from erjepa.utils.jsonl import read_jsonl, to_jsonl
 
 
@@ -48,3 +48,16 @@ def test_a_killed_write_leaves_the_file_before(tmp_path, monkeypatch):
     write_whole(path, "after")
     assert path.read_text() == "after"
     assert os.listdir(tmp_path) == ["whole.txt"]
+
+
+def test_others_may_read_what_is_published(tmp_path):
+    (tmp_path / "adapter").mkdir()
+    weights = tmp_path / "adapter" / "weights"
+    weights.touch(mode=0o600)
+    mask = os.umask(0o027)
+    try:
+        let_others_read(tmp_path)
+    finally:
+        os.umask(mask)
+    assert weights.stat().st_mode & 0o777 == 0o640
+    assert os.umask(mask) == mask
