@@ -1,6 +1,7 @@
 """From chat messages to the token segments of a pair, by the tokenizer's own template."""
 
 from array import array
+from inspect import signature
 
 from torchtune.data import Message
 from torchtune.modules.transforms import Transform
@@ -19,7 +20,8 @@ class ChatTemplate:
             ``tokenizer({"messages": messages}, inference=True)``.
 
     Raises:
-        ValueError: if the tokenizer truncates, or ends turns without a token.
+        ValueError: if the tokenizer truncates, renders no prompts, or ends turns without a
+            token.
     """
 
     def __init__(self, tokenizer: Transform) -> None:
@@ -28,6 +30,11 @@ class ChatTemplate:
                 f"tokenizer.max_seq_len={tokenizer.max_seq_len} would cut a view before "
                 "its readout; set tokenizer.max_seq_len=null and use the top-level "
                 "max_seq_len instead."
+            )
+        if "inference" not in signature(tokenizer.__call__).parameters:
+            raise ValueError(
+                f"tokenizer: {type(tokenizer).__name__} renders no prompts (it has no argument "
+                "inference); choose another model family, or a subclass that does"
             )
         self._tokenizer = tokenizer
         user = Message(role="user", content="a")

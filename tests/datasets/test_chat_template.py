@@ -6,6 +6,7 @@ import pytest
 from tokenizers.pre_tokenizers import ByteLevel
 from torchtune.data import Message
 from torchtune.models.llama3 import llama3_tokenizer
+from torchtune.models.phi4._tokenizer import Phi4Tokenizer
 from torchtune.models.qwen2_5 import qwen2_5_tokenizer
 
 from erjepa.datasets import ChatTemplate, predictor_token_ids
@@ -129,6 +130,12 @@ def test_a_tokenizer_that_truncates_is_refused(base):
     )
     with pytest.raises(ValueError, match="tokenizer.max_seq_len=64 would cut"):
         ChatTemplate(short)
+
+
+def test_a_tokenizer_without_prompts_is_refused():
+    tokenizer = object.__new__(Phi4Tokenizer)  # its files are not at hand
+    with pytest.raises(ValueError, match="tokenizer: Phi4Tokenizer renders no prompts"):
+        ChatTemplate(tokenizer)
 
 
 def test_predictor_tokens_are_reserved_and_within_the_vocabulary(tokenizer):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torchtune.models.gemma2 import gemma2
 
 from erjepa.objective.attention import MaskedAttention, use_masked_attention
 from erjepa.packing import PairCollator, attention_mask, dense_mask
@@ -53,3 +54,19 @@ def test_a_decoder_is_wrapped_once():
     calls = [layer.attn._attention_call for layer in decoder.layers]
     use_masked_attention(decoder)
     assert [layer.attn._attention_call for layer in decoder.layers] == calls
+
+
+def test_attention_of_another_kind_is_refused():
+    with torch.device("meta"):
+        decoder = gemma2(
+            vocab_size=64,
+            num_layers=1,
+            num_heads=2,
+            head_dim=8,
+            num_kv_heads=1,
+            embed_dim=16,
+            intermediate_dim=32,
+            max_seq_len=64,
+        )
+    with pytest.raises(ValueError, match="model: Gemma2Attention .* choose a model"):
+        use_masked_attention(decoder)
