@@ -22,7 +22,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 demo: $(VENV)/installed  ## train ER-JEPA on the embedded model and pairs, and score it
-	$(BIN)/python -m erjepa.demo
+	$(BIN)/erjepa demo
 
 bench: $(VENV)/installed  ## times, memory and ratios as a table; some minutes
 	$(BIN)/python -m tests.benchmarks

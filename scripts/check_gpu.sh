@@ -47,9 +47,9 @@ run() {
     ranks) benchmark ranks ranks ;;
     bench) benchmark bench packing replay generation objectives torchtune_sft ;;
     study)
-      check study "${LIMIT_STUDY:-570}" "$python" -m erjepa.experiment run matched_compute \
+      check study "${LIMIT_STUDY:-570}" "$python" -m erjepa experiment run matched_compute \
         model=smollm2_135m nproc_per_node=1 "devices=[0]" "output_dir=$out/study"
-      check report 30 "$python" -m erjepa.experiment report "$out/study"
+      check report 30 "$python" -m erjepa report "$out/study"
       ;;
   esac
 }

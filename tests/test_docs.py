@@ -4,12 +4,11 @@ Every fence has a language. A ``bash`` one holds commands. Those that take secon
 by page from top to bottom, in a folder with the files that the page shows (fences that name one,
 as in ``json pairs.jsonl``):
 
-    a file that the page shows; python -m MODULE --help, --sections, or erjepa.configs,
-    erjepa.experiment show, erjepa.memory or erjepa.generate of such a run, erjepa.stats,
-    erjepa.tasks.score; and tune run with a config of the demo's model and a stop.steps, or that
-    scores what such a run wrote
+    a file that the page shows; erjepa COMMAND --help or --sections, experiment show, configs,
+    stats, score, and memory or generate of such a run; and tune run with a config of the demo's
+    model and a stop.steps, or that scores what such a run wrote
 
-The others are checked to mean something: recipe, config, keys, modules, targets, extras exist.
+The others are checked to mean something: recipe, config, keys, commands, targets, extras exist.
 ``python`` fences run last.
 """
 
@@ -26,6 +25,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from erjepa.__main__ import COMMANDS
 from erjepa.configs import complete, load
 from erjepa.studies.grid.config import load_experiment
 from erjepa.studies.report.build import SECTIONS
@@ -35,13 +35,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*
 STUDY = sorted(set(ROOT.glob("docs/**/README.md")) - set(PAGES))
 LANGUAGES = {"bash", "json", "python", "sh", "text", "yaml"}
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-QUICK_MODULES = (
-    "erjepa.configs",
-    "erjepa.generate",
-    "erjepa.memory",
-    "erjepa.stats",
-    "erjepa.tasks.score",
-)
+QUICK = ("configs", "generate", "memory", "score", "stats")
 
 
 def fences(page):
@@ -88,11 +82,11 @@ def is_quick(words):
         return is_own or (is_small and is_bounded)
     if words[0] == "python" and words[1].endswith(".py"):
         return True
-    if words[:2] != ["python", "-m"]:
+    if words[0] != "erjepa":
         return False
     return (
-        (words[2] in QUICK_MODULES and not words[3].startswith("/tmp"))
-        or words[3:4] == ["show"]
+        (words[1] in QUICK and not words[2].startswith("/tmp"))
+        or words[1:3] == ["experiment", "show"]
         or bool({"--help", "--sections"} & set(words))
     )
 
@@ -115,10 +109,12 @@ def check(words, folder):
         recipe, config, overrides = tune_run(words)
         assert importlib.util.find_spec(recipe), words
         complete(load(at(config, folder), overrides))
+    elif words[0] == "erjepa":
+        assert words[1] in COMMANDS, words
+        if words[1] == "experiment" and words[2] in ("run", "show"):
+            load_experiment(at(words[3], folder), words[4:])
     elif words[:2] == ["python", "-m"]:
         assert importlib.util.find_spec(words[2]), words
-        if words[2] == "erjepa.experiment" and words[3] in ("run", "show"):
-            load_experiment(at(words[4], folder), words[5:])
     elif words[0] == "python":
         assert (folder / words[1]).is_file(), words
     else:
@@ -151,9 +147,9 @@ def folder(tmp_path, monkeypatch):
 def test_commands_mean_something(page, folder):
     here = folder(page)
     for words in commands(page):
-        if words[:4] == ["python", "-m", "erjepa.configs", "cp"]:
-            cfg = load(words[4])
-            (here / words[5]).write_text(OmegaConf.to_yaml(cfg))
+        if words[:3] == ["erjepa", "configs", "cp"]:
+            cfg = load(words[3])
+            (here / words[4]).write_text(OmegaConf.to_yaml(cfg))
         check(words, here)
 
 
@@ -190,9 +186,9 @@ def test_a_renamed_key_is_noticed(tmp_path):
         "... replay.wieght=0",
         "make domo",
         "pip install .[demmo]",
-        "python -m erjepa.stat tiny_synth",
-        "python -m erjepa.experiment run mane",
-        "python -m erjepa.experiment run main overrides.replay.wieght=0",
+        "erjepa stat tiny_synth",
+        "erjepa experiment run mane",
+        "erjepa experiment run main overrides.replay.wieght=0",
         "tune download Qwen/Qwen2 --output-dir /tmp/Llama-3.2-1B-Instruct",
     ):
         with pytest.raises((AssertionError, ValueError, OSError)):

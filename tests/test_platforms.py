@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch.distributed as dist
 
+from erjepa.commands.experiment import main
 from erjepa.datasets import build_dataset
-from erjepa.experiment.__main__ import main
 from erjepa.training.data import RunViews, pair_collators, training_pairs
 from tests.recipes.harness import make_config, overrides_for
 

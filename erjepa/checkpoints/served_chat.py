@@ -196,7 +196,7 @@ def serving_of(folder: Path, pairs: Pairs, tokenizer: Any) -> Serving:
     ]
     return Serving(
         warning=f"The chat template of {folder} asks otherwise than training does. Send token "
-        "ids to a server (python -m erjepa.prompts --url /v1/completions); the model card "
+        "ids to a server (erjepa prompts --url /v1/completions); the model card "
         "shows the prompt of training.",
         prompt=served.text(template.prompt([*shown, _ANSWER])),
     )

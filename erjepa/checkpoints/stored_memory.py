@@ -438,7 +438,7 @@ def _find(path: Path, said: str) -> Path:
         f"{said}{path} holds no memory. Give the output_dir of a run with replay, or one of "
         f"its checkpoints; their folder {MEMORY} has a {ABOUT}. After a run without replay, "
         "set init_from, its weights, and make a memory of its data for replay.init_from: "
-        "python -m erjepa.memory create"
+        "erjepa memory create"
     )
 
 

@@ -32,7 +32,7 @@ def parse(recipe_main: Callable[[DictConfig], Any]) -> Callable[[], Any]:
             "--config",
             required=True,
             metavar="NAME",
-            help="path, or name of a packaged config: python -m erjepa.configs ls",
+            help="path, or name of a packaged config: erjepa configs ls",
         )
         parser.add_argument(
             "overrides", nargs="*", metavar="key=value", help="any key; ~key removes it"

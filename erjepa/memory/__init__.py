@@ -1,1 +1,1 @@
-"""What is in the memory of a run: ``python -m erjepa.memory RUN``."""
+"""What is in the memory of a run: ``erjepa memory RUN``."""

@@ -1,13 +1,7 @@
-"""Makes a memory from a dataset, without a run: python -m erjepa.memory create OUT.
-
-Pairs of a config's dataset, tokenized as its runs do it, are drawn at random; or, with ``--by
-surprise``, those with the largest token loss under a model. ``replay.init_from=OUT`` starts a run
-with them. Their scores are these losses, or all 1 where pairs are drawn; none has an address.
-"""
+"""Makes a memory from a dataset, without a run."""
 
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +17,7 @@ from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.manifest import write_manifest
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.pair_texts import PairTexts
-from erjepa.configs import complete, load, prepare, require_files
+from erjepa.configs import require_files
 from erjepa.datasets import ConcatenatedPairs, Pairs, build_dataset
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
@@ -34,42 +28,6 @@ from erjepa.replay.retention import ORIGIN_BITS
 from erjepa.training.data import RunViews, fitting_pairs, pair_collators
 from erjepa.training.device import attention_of, run_device
 from erjepa.training.run_memory import name_of, origin_of
-from erjepa.utils.command_line import CommandLine
-
-
-def main(arguments: Sequence[str]) -> None:
-    """The command line."""
-    parser = CommandLine(prog="python -m erjepa.memory create", description=__doc__)
-    parser.add_argument("out", type=Path, metavar="OUT", help="a new folder")
-    parser.add_argument("overrides", metavar="key=value", nargs="*")
-    parser.add_argument(
-        "--config", required=True, metavar="NAME", help="config of the run to come"
-    )
-    size = parser.add_mutually_exclusive_group()
-    size.add_argument("--number", type=int, metavar="N", help="of pairs (all)")
-    size.add_argument("--share", type=float, metavar="S", help="of the pairs, 0 to 1")
-    parser.add_argument(
-        "--by", choices=("random", "surprise"), default="random", help="(random)"
-    )
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        metavar="RUN",
-        help="output folder or checkpoint whose model is surprised (the config's base model)",
-    )
-    asked = parser.parse_intermixed_args(arguments)
-    if asked.checkpoint and asked.by == "random":
-        parser.error("--checkpoint is the model of --by surprise")
-    with parser.errors(asked):
-        prepare()
-        cfg = complete(load(asked.config, asked.overrides))
-        count, size_of_all = create(
-            *(asked.out, cfg, asked.number, asked.share, asked.by, asked.checkpoint)
-        )
-        print(
-            f"{count} of {size_of_all} pairs are in {asked.out}. Start a run with "
-            f"replay.init_from={asked.out}"
-        )
 
 
 def create(

@@ -1,18 +1,16 @@
-"""Deletes pairs from every memory of a run: python -m erjepa.memory forget RUN.
+"""Deletes pairs from every memory of a run.
 
 A pair goes from the slots and the texts of all checkpoints, and its visits from
 ``example_errors.csv``; manifests are rewritten, so that the run can be resumed. What was deleted,
-and by which option, is added to ``forgotten.jsonl`` in RUN, without any text. The weights, the
-data file, and other runs that were given the memory stay as they are: see docs/memory.md.
-
-If the command is killed, give it again: it goes on where it was.
+and by which option, is added to ``forgotten.jsonl``, without any text. Killed, it goes on where
+it was when it is called again.
 """
 
-import argparse
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,8 +28,7 @@ from erjepa.checkpoints.manifest import MANIFEST, relisted
 from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.memory.reading import Slot, decoder_of, read_slots
-from erjepa.utils.command_line import CommandLine
-from erjepa.utils.escape import one_line, printable
+from erjepa.utils.escape import one_line
 from erjepa.utils.files import write_whole
 from erjepa.utils.jsonl import to_jsonl
 
@@ -40,31 +37,33 @@ FORGOTTEN = "forgotten.jsonl"  # in the output folder
 _ASIDE, _READY = ".forgetting", ".forgotten"
 
 
-def main(arguments: list[str]) -> None:
-    """The command line."""
-    parser = CommandLine(prog="python -m erjepa.memory forget", description=__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="output folder")
-    by = parser.add_mutually_exclusive_group(required=True)
-    by.add_argument(
-        "--match", metavar="TEXT", help="pairs whose source or target contains it"
-    )
-    by.add_argument(
-        "--ids", type=int, nargs="+", metavar="N", help="examples, as --csv shows them"
-    )
-    by.add_argument("--source", metavar="NAME", help="all pairs of a dataset")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show the pairs, and delete nothing"
-    )
-    asked = parser.parse_args(arguments)
-    if asked.match == "":
-        parser.error("--match '': give the text that the pairs contain")
-    with parser.errors(asked):
-        print(printable("\n".join(_forget(asked))))
+@dataclass(frozen=True)
+class Choice:
+    """The pairs to delete, by one of these.
+
+    Args:
+        match: text that their source or target contains.
+        ids: of examples, as the memory has them.
+        source: name of a dataset, all of whose pairs go.
+    """
+
+    match: str | None = None
+    ids: Sequence[int] | None = None
+    source: str | None = None
 
 
-def _forget(asked: argparse.Namespace) -> list[str]:
-    """Do what was asked for, and say so in lines of text."""
-    run = asked.run
+def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
+    """Delete pairs, and say so in lines of text.
+
+    Args:
+        run: output folder.
+        choice: which pairs.
+        dry_run: show the pairs, and delete nothing.
+
+    Raises:
+        FileNotFoundError: if the run has no memory.
+        ValueError: if a memory is damaged, its texts are not known, or no dataset has the name.
+    """
     if (run / PROGRESS).exists():
         raise ValueError(
             f"{run} is one checkpoint; give the folder of its run, all of whose "
@@ -74,8 +73,8 @@ def _forget(asked: argparse.Namespace) -> list[str]:
         raise FileNotFoundError(
             f"{run} holds no memory; give the output_dir of a run with replay"
         )
-    if asked.dry_run:
-        found = _Found(run, asked)
+    if dry_run:
+        found = _Found(run, choice)
         return [
             f"{len(found.examples)} pairs would go from {run}:",
             *(
@@ -89,9 +88,9 @@ def _forget(asked: argparse.Namespace) -> list[str]:
         shutil.rmtree(run / SCRATCH, ignore_errors=True)  # of a run that was killed
         for folder in _folders(run):
             _put_in_place(folder)
-        found = _Found(run, asked)
+        found = _Found(run, choice)
         if found.examples:
-            _log(run / FORGOTTEN, found.examples, asked)
+            _log(run / FORGOTTEN, found.examples, choice)
             found.delete()
     finally:
         lock.release()
@@ -110,7 +109,7 @@ class _Found:
 
     Args:
         run (Path): output folder.
-        asked (argparse.Namespace): which ones: ``match``, ``ids`` or ``source``.
+        choice (Choice): which ones.
 
     Attributes:
         slots (dict[int, Slot]): by example, one of each that a memory holds.
@@ -120,10 +119,10 @@ class _Found:
         ValueError: if a memory is damaged, its texts are not known, or no dataset has the name.
     """
 
-    def __init__(self, run: Path, asked: argparse.Namespace) -> None:
+    def __init__(self, run: Path, choice: Choice) -> None:
         self._errors = run / EXAMPLE_ERRORS
         self._memories = [open_memory(folder / MEMORY) for folder in _folders(run)]
-        is_chosen = _chosen(asked, self._memories)
+        is_chosen = _chosen(choice, self._memories)
         self._slots = [read_slots(stored) for stored in self._memories]
         self.slots = {
             slot.example: slot
@@ -145,10 +144,10 @@ class _Found:
 
 
 def _chosen(
-    asked: argparse.Namespace, memories: list[StoredMemory]
+    choice: Choice, memories: list[StoredMemory]
 ) -> Callable[[int, Slot | None], bool]:
     """Whether an example, in a slot or with visits alone, is asked for."""
-    if asked.match is not None:
+    if choice.match is not None:
         for stored in memories:
             if stored.texts is None and decoder_of(stored) is None:
                 raise ValueError(
@@ -157,24 +156,24 @@ def _chosen(
                 )
         return lambda _, slot: (
             slot is not None
-            and (asked.match in slot.source or asked.match in slot.target)
+            and (choice.match in slot.source or choice.match in slot.target)
         )
-    if asked.source is not None:
+    if choice.source is not None:
         names = dict.fromkeys(name for m in memories for name in m.about.origins)
-        if asked.source not in names:
+        if choice.source not in names:
             raise ValueError(
-                f"--source {asked.source}: the datasets are {', '.join(names)}"
+                f"--source {choice.source}: the datasets are {', '.join(names)}"
             )
-        return lambda example, _: memories[-1].origin(example) == asked.source
-    return lambda example, _: example in asked.ids
+        return lambda example, _: memories[-1].origin(example) == choice.source
+    return lambda example, _: example in (choice.ids or ())
 
 
-def _log(path: Path, examples: Iterable[int], asked: argparse.Namespace) -> None:
-    by: dict[str, Any] = {"ids": asked.ids}
-    if asked.match is not None:
-        by = {"match_sha256": hashlib.sha256(asked.match.encode()).hexdigest()}
-    elif asked.source is not None:
-        by = {"source": asked.source}
+def _log(path: Path, examples: Iterable[int], choice: Choice) -> None:
+    by: dict[str, Any] = {"ids": choice.ids}
+    if choice.match is not None:
+        by = {"match_sha256": hashlib.sha256(choice.match.encode()).hexdigest()}
+    elif choice.source is not None:
+        by = {"source": choice.source}
     ids = sorted(examples)
     when = datetime.now().astimezone().isoformat(" ", "seconds")
     before = path.read_text() if path.exists() else ""

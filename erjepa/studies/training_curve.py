@@ -1,6 +1,5 @@
-"""A picture of a run: ``python -m erjepa.studies.training_curve LOG PICTURE``."""
+"""A picture of a run: losses, cosines and accuracy over steps."""
 
-import argparse
 from pathlib import Path
 
 import pandas as pd
@@ -58,11 +57,3 @@ def draw_training_curve(log: Path, picture: Path) -> None:
         axis.legend(frameon=False)
     figure.savefig(picture, dpi=150)
     plt.close(figure)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("log", type=Path)
-    parser.add_argument("picture", type=Path)
-    arguments = parser.parse_args()
-    draw_training_curve(arguments.log, arguments.picture)

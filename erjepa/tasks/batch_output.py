@@ -12,6 +12,8 @@ from erjepa.utils.checked import checked
 from erjepa.utils.escape import one_line
 from erjepa.utils.jsonl import read_jsonl
 
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
 # What counts here of OpenAI's batch output, chat completion and completion objects.
 
 
@@ -66,7 +68,7 @@ def read_batch_output(path: Path, targets: Path) -> list[tuple[str, dict[str, An
 
     Args:
         path: output of a batch, of chats or of completions. Lines may come in any order.
-        targets: what ``python -m erjepa.prompts`` wrote beside the prompts.
+        targets: what ``erjepa prompts`` wrote beside the prompts.
 
     Returns:
         For each target its place, and ``id``, ``prompt``, ``target``, ``output``, whether it

@@ -1,11 +1,4 @@
-"""Scores of texts generated anywhere: ``python -m erjepa.tasks.score TASK FILE.jsonl``.
-
-TASK is a folder of :mod:`erjepa.tasks`, or the dotted path of a task of one's own. FILE has one
-JSON object a line with ``target`` and ``output``, for Spider also ``db_id``; where lines have an
-``origin``, each is scored by itself too. Or it is the output of a batch in OpenAI's format, asked
-by ``python -m erjepa.prompts``, and ``--targets`` is what that wrote beside the prompts. Prints the
-summary; with ``--output`` also writes the predictions with their verdicts.
-"""
+"""Scores predictions by a task, wherever they were generated."""
 
 import json
 import pkgutil
@@ -18,7 +11,6 @@ import erjepa.tasks
 from erjepa.tasks.batch_output import is_batch_output, read_batch_output
 from erjepa.tasks.summary import by_origin, summarize
 from erjepa.tasks.task import Prediction, Task
-from erjepa.utils.command_line import CommandLine
 from erjepa.utils.files import PREDICTIONS, SUMMARY, write_whole
 from erjepa.utils.jsonl import read_jsonl, to_jsonl
 
@@ -169,7 +161,7 @@ def _lines(path: Path, targets: Path | None) -> Iterable[tuple[str, dict[str, An
     if is_batch_output(path) and targets is None:
         raise ValueError(
             f"{path} is the output of a batch and has no targets; add --targets "
-            "PROMPTS.targets.jsonl, which python -m erjepa.prompts wrote"
+            "PROMPTS.targets.jsonl, which erjepa prompts wrote"
         )
     if targets is None:
         return read_jsonl(path)
@@ -205,36 +197,3 @@ def write_scores(
     """
     write_whole(folder / PREDICTIONS, to_jsonl(predictions))
     write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Score a file.
-
-    Args:
-        arguments (Sequence[str] | None): command line; ``None`` for that of the process.
-    """
-    parser = CommandLine(prog="python -m erjepa.tasks.score", description=__doc__)
-    parser.add_argument("task", metavar="TASK", help=", ".join(task_names()))
-    parser.add_argument("file", metavar="FILE.jsonl", type=Path)
-    parser.add_argument(
-        "--databases", metavar="DIR", type=Path, help="Spider's databases"
-    )
-    parser.add_argument(
-        "--targets", metavar="FILE.jsonl", type=Path, help="of a batch's prompts"
-    )
-    parser.add_argument(
-        "--output", metavar="DIR", type=Path, help="for predictions.jsonl, summary.json"
-    )
-    args = parser.parse_args(arguments)
-    with parser.errors(args):
-        task = load_task(args.task, args.databases)
-        predictions = read_predictions(args.file, task, args.targets)
-        scored, summary = score_predictions(task, predictions)
-        if args.output is not None:
-            args.output.mkdir(parents=True, exist_ok=True)
-            write_scores(args.output, scored, summary)
-    print(json.dumps(summary, indent=2))
-
-
-if __name__ == "__main__":
-    main()

@@ -5,7 +5,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from erjepa.demo import tune_run
+from erjepa.commands.demo import tune_run
 from erjepa.studies.training_log import read_training_log
 from erjepa.utils.files import SUMMARY
 from tests.benchmarks.device import DEVICE, ON_GPU

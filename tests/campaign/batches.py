@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from erjepa.tasks.score import main
+from erjepa.commands.score import main
 from tests.campaign.attack import REFUSED, UNHARMED, Attack, Lost, Try, called
 from tests.campaign.files import harm
 from tests.campaign.inputs import alter

@@ -18,8 +18,8 @@ from unittest import mock
 import yaml
 
 import erjepa.configs
+from erjepa.commands.experiment import main
 from erjepa.datasets import origin_labels
-from erjepa.experiment.__main__ import main
 from erjepa.studies.grid import processes
 from erjepa.studies.grid.cells import cells
 from erjepa.studies.grid.config import load_experiment

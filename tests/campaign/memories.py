@@ -19,7 +19,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.manifest import MANIFEST, write_manifest
 from erjepa.checkpoints.memory_file import ABOUT, PLACES, SLOTS, TEXTS, write_memory
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
-from erjepa.memory.__main__ import main
+from erjepa.commands.memory import main
 from tests.campaign.attack import (
     UNHARMED,
     Attack,

@@ -5,8 +5,8 @@ import sys
 import pytest
 
 import erjepa.configs
+from erjepa.commands.configs import main
 from erjepa.configs import complete, load
-from erjepa.configs.__main__ import main
 
 
 def test_ls_names_every_config(capsys):

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from erjepa.commands.doctor import main
 from erjepa.doctor import checks
-from erjepa.doctor.__main__ import main
 from tests.recipes.harness import overrides_for
 
 ROOT = Path(__file__).parents[2]

@@ -5,11 +5,11 @@ import torch
 from torchtune import config
 
 from erjepa.checkpoints.stored_memory import open_memory
+from erjepa.commands.memory import main
 from erjepa.configs import complete, load
 from erjepa.datasets import build_dataset
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
-from erjepa.memory.__main__ import main
 from erjepa.memory.reading import read_slots
 from tests.conftest import write_records
 from tests.recipes.harness import make_config, train

@@ -15,7 +15,7 @@ from erjepa.checkpoints.lock import FolderLock
 from erjepa.checkpoints.manifest import damage, write_manifest
 from erjepa.checkpoints.memory_file import write_memory
 from erjepa.checkpoints.stored_memory import open_memory
-from erjepa.memory.__main__ import main
+from erjepa.commands.memory import main
 from erjepa.memory.reading import read_slots
 from erjepa.replay import EpisodicReplay, ReplaySettings
 

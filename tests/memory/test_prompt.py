@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from erjepa.checkpoints.stored_memory import open_memory
-from erjepa.memory.__main__ import main
+from erjepa.commands.memory import main
 from erjepa.memory.prompt import prompt_embedding
 from erjepa.memory.reading import Neighbors, read_slots
 from erjepa.training import device

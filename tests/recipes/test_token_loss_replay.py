@@ -12,8 +12,8 @@ import torch
 
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.checkpoints.stored_memory import open_memory
+from erjepa.commands.memory import main as read_memory
 from erjepa.datasets import Pair
-from erjepa.memory.__main__ import main as read_memory
 from erjepa.objective.decoder import PackedDecoder
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from erjepa.commands.score import main
 from erjepa.tasks.batch_output import read_batch_output
-from erjepa.tasks.score import main
 
 TARGETS = [{"custom_id": str(i), "target": "x", "prompt": "?"} for i in range(3)]
 

@@ -9,7 +9,8 @@ import types
 
 import pytest
 
-from erjepa.tasks.score import load_task, main, require_targets
+from erjepa.commands.score import main
+from erjepa.tasks.score import load_task, require_targets
 from erjepa.tasks.task import Task
 
 PREDICTIONS = [
@@ -30,8 +31,7 @@ def test_a_file_is_scored_without_torch(tmp_path):
     file = write(tmp_path / "out.jsonl", *PREDICTIONS)
     folder = tmp_path / "new" / "results"
     code = (
-        "import runpy, sys; sys.argv[1:] = sys.argv[2:]\n"
-        "runpy.run_module('erjepa.tasks.score', run_name='__main__')\n"
+        "import sys; from erjepa.__main__ import main; main(['score', *sys.argv[2:]])\n"
         "assert not {'torch', 'torchtune', 'datasets'} & set(sys.modules)"
     )
     command = [sys.executable, "-c", code, "-", "gsm8k", file]
@@ -191,7 +191,7 @@ def fails(arguments, error, capsys):
     assert exit.value.code == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    message = captured.err.split("erjepa.tasks.score: error: ")[1]
+    message = captured.err.split("erjepa score: error: ")[1]
     assert re.search(error, message), message
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import runpy
 import subprocess
 import sys
 import time
@@ -13,20 +12,6 @@ from torchtune.modules import MultiHeadAttention
 
 from erjepa.replay import EpisodicMemory, ReplaySettings
 from erjepa.utils.command_line import CommandLine, is_users
-
-# Modules of programs are run again here, under another name.
-pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
-
-PROGRAMS = (
-    "configs",
-    "demo",
-    "experiment",
-    "generate",
-    "models.smollm2",
-    "report",
-    "stats",
-    "tasks.score",
-)
 
 
 def open_absent():
@@ -157,41 +142,3 @@ def test_other_ranks_speak_only_if_nothing_ends_them(patience):
         assert said.startswith("program: error: [Errno 2]") and said.count("\n") == 1
     else:
         assert (rank.returncode, said) == (0, "")
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_every_program_has_it(name, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["program", "--absent-option"])
-    with pytest.raises(SystemExit) as exit:
-        runpy.run_module(f"erjepa.{name}", run_name="__main__")
-    assert exit.value.code == 2
-    said = capsys.readouterr().err
-    assert "[--traceback]" in said
-    assert said.splitlines()[-1].startswith(f"python -m erjepa.{name}: error: ")
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("configs", ["validate", "tiny_synth", "epochs=0"], "epochs must be a whole"),
-        ("experiment", ["run", "absent"], "no packaged config"),
-        ("experiment", ["report", "absent"], "is not the output of an experiment"),
-        ("models.smollm2", ["--output-dir=x", "--gguf-file=absent"], "no such file"),
-        ("report", ["absent"], "is not the output of an experiment"),
-        ("stats", ["tiny_synth", "dataset.size=x"], "dataset.size"),
-        ("tasks.score", ["gsm8k", "absent.jsonl"], "absent.jsonl"),
-    ],
-)
-def test_errors_of_every_program_are_one_message(
-    name, arguments, message, monkeypatch, capsys, tmp_path
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["program", *arguments])
-    with pytest.raises(SystemExit) as exit:
-        runpy.run_module(f"erjepa.{name}", run_name="__main__")
-    assert exit.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and message in said
-    monkeypatch.setattr(sys, "argv", ["program", *arguments, "--traceback"])
-    with pytest.raises((ValueError, OSError), match=message):
-        runpy.run_module(f"erjepa.{name}", run_name="__main__")

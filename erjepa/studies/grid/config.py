@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -71,6 +72,21 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from None
     return experiment
+
+
+def output_of(name: str) -> Path:
+    """The folder of an experiment's results.
+
+    Args:
+        name: that folder; or the path of the experiment's YAML file, or its name.
+
+    Raises:
+        FileNotFoundError: if there is no such folder, file or packaged experiment.
+    """
+    path = Path(name)
+    if not path.is_dir():
+        path = Path(load_experiment(name).output_dir)
+    return path.absolute()
 
 
 def _set(values: dict[str, Any], key: str, value: Any) -> None:

@@ -45,7 +45,7 @@ def run_experiment(experiment: Experiment) -> list[str]:
     if sys.platform != "linux":
         raise RuntimeError(
             "grids of runs need Linux, whose kernel ends the runs of a grid that is killed. "
-            "`python -m erjepa.experiment show NAME` prints the commands, to run one by one"
+            "`erjepa experiment show NAME` prints the commands, to run one by one"
         )
     output_dir = Path(experiment.output_dir).absolute()
     # The processes of a grid hold the lock too: one that is started over waits for them.

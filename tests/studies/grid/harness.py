@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from erjepa.experiment.__main__ import main
+from erjepa.commands.experiment import main
 from erjepa.studies.grid import processes
 
 FAKE_TUNE = Path(__file__).parent / "fake_tune.py"
@@ -38,7 +38,7 @@ def write_experiment(folder: Path, text: str = EXPERIMENT) -> Path:
 
 
 class Grid:
-    """``python -m erjepa.experiment run`` in a forked process, with the stand-in for tune."""
+    """``erjepa experiment run`` in a forked process, with the stand-in for tune."""
 
     def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
         self._log = folder / "printed.txt"

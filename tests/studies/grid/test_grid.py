@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from erjepa.checkpoints import checkpoint
-from erjepa.experiment.__main__ import main
+from erjepa.commands.experiment import main
 from tests.recipes.harness import overrides_for, read_metrics
 
 # Of a line, all but these are the same however often a grid was killed.
@@ -85,7 +85,7 @@ def test_one_cell(base, data, tmp_path, capsys):
 
 
 def start(path):
-    command = [sys.executable, "-m", "erjepa.experiment", "run", str(path)]
+    command = [sys.executable, "-m", "erjepa", "experiment", "run", str(path)]
     return subprocess.Popen(
         command,
         cwd=Path(__file__).parents[3],

@@ -13,7 +13,7 @@ import time
 import pytest
 import yaml
 
-from erjepa.experiment.__main__ import main
+from erjepa.commands.experiment import main
 from erjepa.studies.grid import processes
 from erjepa.studies.grid.running import environments
 from erjepa.utils.folders import MARK

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from erjepa.experiment.__main__ import main
+from erjepa.commands.experiment import main
 from erjepa.studies.grid.cells import cells, scored_as, training_command
 from erjepa.studies.grid.config import load_experiment
 from tests.studies.grid.harness import Grid, calls, results, write_experiment

@@ -65,7 +65,7 @@ def fake_python(tmp_path):
 
 
 class Grid:
-    """``python -m erjepa.experiment`` of one experiment, under Slurm or here."""
+    """``erjepa experiment`` of one experiment, under Slurm or here."""
 
     def __init__(self, path, python=sys.executable, **environment):
         self.path, self.python = path, python
@@ -76,7 +76,7 @@ class Grid:
         }
 
     def call(self, *arguments):
-        command = [self.python, "-m", "erjepa.experiment", *map(str, arguments)]
+        command = [self.python, "-m", "erjepa", "experiment", *map(str, arguments)]
         done = subprocess.run(
             command, cwd=ROOT, env=self.environment, text=True, capture_output=True
         )

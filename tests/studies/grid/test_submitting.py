@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from erjepa.checkpoints.lock import FolderLock
-from erjepa.experiment.__main__ import main
+from erjepa.commands.experiment import main
 from erjepa.studies.grid import attempts, slurm
 from erjepa.studies.grid.attempts import Claim, last_attempt
 from erjepa.studies.grid.output import begun

@@ -319,7 +319,7 @@ def test_the_same_results_give_the_same_files(tmp_path):
 
 def test_the_command(tmp_path):
     output = small(tmp_path / "out", report=["readings"])
-    command = [sys.executable, "-m", "erjepa.report"]
+    command = [sys.executable, "-m", "erjepa", "report"]
     done = subprocess.run(
         [*command, output], capture_output=True, text=True, check=True
     )

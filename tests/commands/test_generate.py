@@ -5,8 +5,9 @@ import json
 
 import pytest
 
+from erjepa.commands.generate import main
+from erjepa.evaluation.chat import read_prompts
 from erjepa.evaluation.run import find_run
-from erjepa.generate import main, read_prompts
 from erjepa_recipe import evaluate_erjepa
 from tests.recipes.harness import make_config, on_ranks, overrides_for, train
 
@@ -80,7 +81,7 @@ def test_the_system_message_is_that_of_the_pairs_or_what_is_said(run, monkeypatc
         seen.append(bytes(t for t in prompts[0] if t < 256).decode())
         return [[] for _ in prompts]
 
-    monkeypatch.setattr("erjepa.generate.generate_greedy", generate)
+    monkeypatch.setattr("erjepa.evaluation.chat.generate_greedy", generate)
     for more in ([], ["--system", "Hm."], ["--system", ""]):
         main([str(run), "one", *more])
     asked = "user\n\noneassistant\n\n"

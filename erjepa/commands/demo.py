@@ -1,7 +1,4 @@
-"""ER-JEPA from start to end on the embedded model: ``python -m erjepa.demo``.
-
-Scores the base model, trains it with ``tune run --nproc_per_node 2``, scores the result.
-"""
+"""Scores the embedded model, trains it with `tune run --nproc_per_node 2`, and scores the result."""
 
 import json
 import os
@@ -9,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from erjepa.utils.command_line import CommandLine
@@ -37,13 +35,13 @@ def accuracy(output_dir: Path, name: str) -> float:
     return json.loads(summary.read_text())["accuracy"]
 
 
-def main() -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run the demo and say where its results are."""
-    parser = CommandLine(prog="python -m erjepa.demo", description=__doc__)
+    parser = CommandLine(prog="erjepa demo", description=__doc__)
     parser.add_argument("--output-dir", type=Path, default=Path("demo_output"))
-    arguments = parser.parse_args()
-    with parser.errors(arguments):
-        run(arguments.output_dir.resolve() / time.strftime("%H%M%S"))
+    asked = parser.parse_args(arguments)
+    with parser.errors(asked):
+        run(asked.output_dir.resolve() / time.strftime("%H%M%S"))
 
 
 def run(output_dir: Path) -> None:
@@ -71,7 +69,3 @@ training curve    {picture}
 predictions       {output_dir / "evaluation" / "epoch_0" / PREDICTIONS}
 {time.monotonic() - start:.0f} s"""
     )
-
-
-if __name__ == "__main__":
-    main()

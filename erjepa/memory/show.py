@@ -1,87 +1,62 @@
-"""Reads the memory of a run or a checkpoint: python -m erjepa.memory [show] RUN.
-
-    python -m erjepa.memory create OUT   makes a memory from a dataset
-    python -m erjepa.memory forget RUN   deletes pairs from the memories of a run
-
-Each has a --help of its own. A folder that is called like a command is ./forget.
-"""
+"""What a memory holds, as text, a table and a page."""
 
 import csv
 import io
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from erjepa.checkpoints.checkpoint import PROGRESS
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS
 from erjepa.checkpoints.memory_file import ABOUT
-from erjepa.memory import create, forget
 from erjepa.memory.page import page
 from erjepa.memory.reading import Neighbors, Slot
 from erjepa.memory.suspects import Reading, read_suspects
-from erjepa.utils.command_line import CommandLine
-from erjepa.utils.escape import csv_cell, one_line, printable
+from erjepa.utils.escape import csv_cell, one_line
 from erjepa.utils.files import write_whole
 
 _WIDTH = 60  # characters of a source or target
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
-    words = sys.argv[1:] if arguments is None else arguments
-    commands = {"show": show, "create": create.main, "forget": forget.main}
-    if words and words[0] in commands:
-        commands[words[0]](words[1:])
+def show(
+    run: Path,
+    top: int,
+    *,
+    near: int | None = None,
+    prompt: str | None = None,
+    overrides: Sequence[str] = (),
+    csv_file: Path | None = None,
+    html_file: Path | None = None,
+) -> list[str]:
+    """Read a memory; as lines of text, and into files.
+
+    Args:
+        run: output folder, or one of its checkpoints.
+        top: lines of each list.
+        near: a slot, to show those most like it.
+        prompt: to show the slots most like it, by the run's model.
+        overrides: ``key=value`` of the run's config, for the prompt.
+        csv_file: all slots are written there.
+        html_file: a page is written there.
+
+    Raises:
+        FileNotFoundError: if there is no memory.
+        ValueError: if it is not whole, or a file to write is a run's own.
+    """
+    for option, path in (("--csv", csv_file), ("--html", html_file)):
+        if path is not None:
+            _require_free(option, path)
+    reading = read_suspects(run)
+    if near is not None:
+        lines = neighbors(reading, near, top)
+    elif prompt is not None:
+        lines = like_prompt(reading, prompt, top, overrides)
     else:
-        show(words)
-
-
-def show(arguments: list[str]) -> None:
-    """The command that reads."""
-    parser = CommandLine(prog="python -m erjepa.memory", description=__doc__)
-    parser.add_argument(
-        "run", type=Path, metavar="RUN", help="output folder, or one of its checkpoints"
-    )
-    parser.add_argument("--top", type=int, default=5, help="lines of each list (5)")
-    asks = parser.add_mutually_exclusive_group()
-    asks.add_argument(
-        "--neighbors", type=int, metavar="SLOT", help="what is most like it"
-    )
-    asks.add_argument(
-        "--prompt", metavar="TEXT", help="what is most like it, by the run's model"
-    )
-    parser.add_argument(
-        "--set",
-        metavar="key=value",
-        action="append",
-        default=[],
-        help="a key of the run's config for --prompt, such as device=cpu",
-    )
-    parser.add_argument(
-        "--csv", type=Path, metavar="FILE", help="write all slots there"
-    )
-    parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a page to look at"
-    )
-    asked = parser.parse_args(arguments)
-    if asked.top < 1:
-        parser.error(f"--top {asked.top}: must be at least 1")
-    with parser.errors(asked):
-        for option, path in (("--csv", asked.csv), ("--html", asked.html)):
-            if path is not None:
-                _require_free(option, path)
-        reading = read_suspects(asked.run)
-        if asked.neighbors is not None:
-            lines = neighbors(reading, asked.neighbors, asked.top)
-        elif asked.prompt is not None:
-            lines = like_prompt(reading, asked.prompt, asked.top, asked.set)
-        else:
-            lines = summary(reading, asked.top)
-        print(printable("\n".join(lines)))
-        if asked.csv is not None:
-            write_whole(asked.csv, to_csv(reading.slots))
-        if asked.html is not None:
-            write_whole(asked.html, page(reading))
+        lines = summary(reading, top)
+    if csv_file is not None:
+        write_whole(csv_file, to_csv(reading.slots))
+    if html_file is not None:
+        write_whole(html_file, page(reading))
+    return lines
 
 
 def _require_free(option: str, path: Path) -> None:
@@ -210,7 +185,3 @@ def to_csv(slots: Iterable[Slot]) -> str:
     writer.writeheader()
     writer.writerows({k: csv_cell(v) for k, v in row.items()} for row in rows)
     return text.getvalue()
-
-
-if __name__ == "__main__":
-    main()

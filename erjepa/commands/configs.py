@@ -1,9 +1,9 @@
-"""The packaged configs, and configs of one's own.
+"""Lists, shows, copies and checks configs.
 
-python -m erjepa.configs ls                          # names, with their first lines
-python -m erjepa.configs show NAME [key=value ...]   # every key, in full
-python -m erjepa.configs cp NAME FILE [key=value ...]
-python -m erjepa.configs validate FILE [key=value ...]
+erjepa configs ls                          # names, with their first lines
+erjepa configs show NAME [key=value ...]   # every key, in full
+erjepa configs cp NAME FILE [key=value ...]
+erjepa configs validate FILE [key=value ...]
 """
 
 import argparse
@@ -12,19 +12,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from erjepa.configs.files import config_names, config_path, load
-from erjepa.configs.schema import complete
-from erjepa.configs.text import as_yaml
 from erjepa.utils.command_line import CommandLine
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command.
-
-    Args:
-        arguments (Sequence[str] | None): command line; ``None`` for that of the process.
-    """
-    parser = CommandLine(prog="python -m erjepa.configs", description=__doc__)
+def main(arguments: Sequence[str]) -> None:
+    """Run a command."""
+    parser = CommandLine(prog="erjepa configs", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("ls")
     for name in ("show", "cp", "validate"):
@@ -45,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _list() -> None:
+    from erjepa.configs import config_names, config_path
+
     names = config_names()
     for name in names:
         first = Path(config_path(name)).read_text("utf-8").partition("\n")[0]
@@ -52,6 +47,9 @@ def _list() -> None:
 
 
 def _read(chosen: argparse.Namespace) -> None:
+    from erjepa.configs import complete, load
+    from erjepa.configs.text import as_yaml
+
     cfg = complete(load(chosen.config, chosen.overrides))
     if chosen.command == "validate":
         print(f"{chosen.config}: every key is known and every value makes sense")
@@ -64,7 +62,3 @@ def _read(chosen: argparse.Namespace) -> None:
     with chosen.file.open("x", encoding="utf-8") as file:
         file.write(text)
     print(f"{chosen.config} is in {chosen.file}")
-
-
-if __name__ == "__main__":
-    main()

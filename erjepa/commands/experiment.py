@@ -1,0 +1,121 @@
+"""Runs a grid of methods, datasets and seeds.
+
+run        train and score what is missing; started again, it goes on where it was
+show       print all keys of the experiment, and the command of a run of each method
+status     print where each run is
+cancel     end what launcher=slurm submitted
+report     make the report, as `erjepa report` does
+
+NAME is a packaged experiment or the path of a YAML file; EXPERIMENT is either, or its output_dir.
+"""
+
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from erjepa.utils.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from erjepa.studies.experiment import Experiment
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what is asked of an experiment.
+
+    Returns:
+        Exit code.
+    """
+    parser = CommandLine(prog="erjepa experiment", description=__doc__)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in ("run", "show"):
+        command = commands.add_parser(name)
+        command.add_argument("name", metavar="NAME")
+        command.add_argument("overrides", metavar="key=value", nargs="*")
+    for name in ("status", "cancel", "report"):
+        commands.add_parser(name).add_argument("name", metavar="EXPERIMENT")
+    asked = parser.parse_args(arguments)
+    try:
+        with parser.errors(asked):
+            from erjepa.studies.grid.config import load_experiment, output_of
+
+            if asked.command in ("run", "show"):
+                experiment = load_experiment(asked.name, asked.overrides)
+                return _run(experiment) if asked.command == "run" else _show(experiment)
+            output_dir = output_of(asked.name)
+            {"status": _status, "cancel": _cancel, "report": _report}[asked.command](
+                output_dir
+            )
+            return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(experiment: "Experiment") -> int:
+    """Run an experiment, or submit it; exit code 1 if a cell failed."""
+    from erjepa.studies.grid.running import run_experiment
+    from erjepa.studies.grid.slurm import submit
+
+    if experiment.launcher == "slurm":
+        submitted = submit(experiment)
+        print(f"{len(submitted)} cells submitted. Where they are, and how to end them:")
+        print(f"  erjepa experiment status {experiment.output_dir}")
+        print(f"  erjepa experiment cancel {experiment.output_dir}")
+        return 0
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    failed = run_experiment(experiment)
+    if failed:
+        print(f"{len(failed)} cells failed: {', '.join(failed)}. Run again to retry.")
+        return 1
+    print(f"Results: {experiment.output_dir}. Tables and figures:")
+    print(f"  erjepa report {experiment.output_dir}")
+    return 0
+
+
+def _show(experiment: "Experiment") -> int:
+    """Print an experiment with all its keys, and how each method trains."""
+    from omegaconf import OmegaConf
+
+    from erjepa.studies.grid.cells import cells, evaluation_command, training_command
+    from erjepa.studies.grid.output import CELLS
+
+    print(OmegaConf.to_yaml(OmegaConf.create(experiment.as_dict()), sort_keys=False))
+    found = cells(experiment)
+    what = "sequence" if experiment.continual else "method"
+    print(f"# {len(found)} cells; the first of each {what}:")
+    stages = experiment.datasets if experiment.continual else [None]
+    first = {
+        (cell.method, cell.dataset if experiment.continual else None): cell
+        for cell in reversed(found)
+    }
+    for cell in filter(None, map(first.get, product(experiment.methods, stages))):
+        folder = Path(experiment.output_dir) / CELLS / cell.name
+        # Known when the other run has ended.
+        tokens = f"TOKENS_OF_{cell.tokens_of}" if cell.tokens_of else None
+        command = training_command(experiment, cell, folder, tokens)
+        if not cell.datasets:
+            command = evaluation_command(experiment, cell, folder, [])
+        print(f"# {shlex.join(command)}")
+    return 0
+
+
+def _status(output_dir: Path) -> None:
+    from erjepa.studies.grid.status import status
+
+    for line in status(output_dir):
+        print(line)
+
+
+def _cancel(output_dir: Path) -> None:
+    from erjepa.studies.grid.status import cancel_jobs
+
+    print(f"{cancel_jobs(output_dir)} jobs cancelled. Run again to go on.")
+
+
+def _report(output_dir: Path) -> None:
+    from erjepa.studies.report.build import build_report
+
+    print(build_report(output_dir))

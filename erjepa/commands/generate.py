@@ -1,0 +1,63 @@
+"""Answers prompts with a trained model.
+
+RUN is the output_dir of a run, whose newest checkpoint answers, or a checkpoint; with
+--set checkpoint=ema its averaged weights do. A prompt is put as the training pairs were, their
+system message in front. FILE has a prompt a line; or, as .jsonl, one JSON object a line whose only
+text, or whose "prompt", is the prompt. Answers are greedy, go to the screen, and with --output
+into a JSONL file.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from erjepa.utils.command_line import CommandLine
+from erjepa.utils.escape import printable
+from erjepa.utils.files import write_whole
+from erjepa.utils.jsonl import to_jsonl
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Answer prompts."""
+    parser = CommandLine(prog="erjepa generate", description=__doc__)
+    parser.add_argument("run", metavar="RUN", type=Path)
+    parser.add_argument("prompts", metavar="prompt", nargs="*")
+    parser.add_argument("--file", metavar="FILE", type=Path, help="of prompts")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="JSONL to write")
+    parser.add_argument("--system", metavar="TEXT", help="system message; '' for none")
+    parser.add_argument(
+        "--set",
+        metavar="key=value",
+        action="append",
+        default=[],
+        help="a key of the run's config, such as max_new_tokens, device or merged",
+    )
+    asked = parser.parse_intermixed_args(arguments)
+    with parser.errors(asked):
+        _answer(asked, parser)
+
+
+def _answer(asked: argparse.Namespace, parser: CommandLine) -> None:
+    from erjepa.checkpoints import checkpoint
+    from erjepa.configs import complete, load, require_files
+    from erjepa.evaluation.chat import answers, read_prompts
+    from erjepa.evaluation.run import find_run
+
+    prompts = list(asked.prompts)
+    if asked.file is not None:
+        prompts += read_prompts(asked.file)
+    if not prompts:
+        parser.error("there is no prompt: type one, or name a FILE of them")
+    cfg_file, path = find_run(asked.run)
+    cfg = complete(load(str(cfg_file), asked.set))
+    require_files(cfg)
+    path = checkpoint.of_weights(path, cfg.checkpoint)[0]
+    found = answers(cfg, path, prompts, system_prompt=asked.system)
+    if asked.output is not None:
+        write_whole(asked.output, to_jsonl(found))
+        print(f"{len(found)} answers of {path} are in {asked.output}")
+        return
+    for answer in found:
+        cut = "" if answer["finished"] else f"  [cut at {cfg.max_new_tokens} tokens]"
+        head = f"{answer['prompt']}\n" if len(found) > 1 else ""
+        print(printable(f"{head}{answer['output']}{cut}"))

@@ -1,0 +1,142 @@
+"""Reads the memory of a run or a checkpoint: erjepa memory [show] RUN.
+
+    erjepa memory create OUT   makes a memory from a dataset
+    erjepa memory forget RUN   deletes pairs from the memories of a run
+
+Each has a --help of its own. A folder that is called like a command is ./forget.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from erjepa.utils.command_line import CommandLine
+from erjepa.utils.escape import printable
+
+_CREATE = """Makes a memory from a dataset, without a run.
+
+Pairs of a config's dataset, tokenized as its runs do it, are drawn at random; or, with
+--by surprise, those with the largest token loss under a model. replay.init_from=OUT starts a run
+with them. Their scores are these losses, or all 1 where pairs are drawn; none has an address.
+"""
+_FORGET = """Deletes pairs from every memory of a run.
+
+A pair goes from the slots and the texts of all checkpoints, and its visits from
+example_errors.csv; manifests are rewritten, so that the run can be resumed. What was deleted, and
+by which option, is added to forgotten.jsonl in RUN, without any text. The weights, the data file,
+and other runs that were given the memory stay as they are: see docs/memory.md.
+
+If the command is killed, give it again: it goes on where it was.
+"""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Read, create or prune a memory."""
+    commands = {"show": _show, "create": _create, "forget": _forget}
+    if arguments and arguments[0] in commands:
+        commands[arguments[0]](arguments[1:])
+    else:
+        _show(arguments)
+
+
+def _show(arguments: Sequence[str]) -> None:
+    parser = CommandLine(prog="erjepa memory", description=__doc__)
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="output folder, or one of its checkpoints"
+    )
+    parser.add_argument("--top", type=int, default=5, help="lines of each list (5)")
+    asks = parser.add_mutually_exclusive_group()
+    asks.add_argument(
+        "--neighbors", type=int, metavar="SLOT", help="what is most like it"
+    )
+    asks.add_argument(
+        "--prompt", metavar="TEXT", help="what is most like it, by the run's model"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="key=value",
+        action="append",
+        default=[],
+        help="a key of the run's config for --prompt, such as device=cpu",
+    )
+    parser.add_argument(
+        "--csv", type=Path, metavar="FILE", help="write all slots there"
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page to look at"
+    )
+    asked = parser.parse_args(arguments)
+    if asked.top < 1:
+        parser.error(f"--top {asked.top}: must be at least 1")
+    with parser.errors(asked):
+        from erjepa.memory.show import show
+
+        lines = show(
+            asked.run,
+            asked.top,
+            near=asked.neighbors,
+            prompt=asked.prompt,
+            overrides=asked.set,
+            csv_file=asked.csv,
+            html_file=asked.html,
+        )
+        print(printable("\n".join(lines)))
+
+
+def _create(arguments: Sequence[str]) -> None:
+    parser = CommandLine(prog="erjepa memory create", description=_CREATE)
+    parser.add_argument("out", type=Path, metavar="OUT", help="a new folder")
+    parser.add_argument("overrides", metavar="key=value", nargs="*")
+    parser.add_argument(
+        "--config", required=True, metavar="NAME", help="config of the run to come"
+    )
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--number", type=int, metavar="N", help="of pairs (all)")
+    size.add_argument("--share", type=float, metavar="S", help="of the pairs, 0 to 1")
+    parser.add_argument(
+        "--by", choices=("random", "surprise"), default="random", help="(random)"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="RUN",
+        help="output folder or checkpoint whose model is surprised (the config's base model)",
+    )
+    asked = parser.parse_intermixed_args(arguments)
+    if asked.checkpoint and asked.by == "random":
+        parser.error("--checkpoint is the model of --by surprise")
+    with parser.errors(asked):
+        from erjepa.configs import complete, load
+        from erjepa.memory.create import create
+
+        cfg = complete(load(asked.config, asked.overrides))
+        count, size_of_all = create(
+            *(asked.out, cfg, asked.number, asked.share, asked.by, asked.checkpoint)
+        )
+        print(
+            f"{count} of {size_of_all} pairs are in {asked.out}. Start a run with "
+            f"replay.init_from={asked.out}"
+        )
+
+
+def _forget(arguments: Sequence[str]) -> None:
+    parser = CommandLine(prog="erjepa memory forget", description=_FORGET)
+    parser.add_argument("run", type=Path, metavar="RUN", help="output folder")
+    by = parser.add_mutually_exclusive_group(required=True)
+    by.add_argument(
+        "--match", metavar="TEXT", help="pairs whose source or target contains it"
+    )
+    by.add_argument(
+        "--ids", type=int, nargs="+", metavar="N", help="examples, as --csv shows them"
+    )
+    by.add_argument("--source", metavar="NAME", help="all pairs of a dataset")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show the pairs, and delete nothing"
+    )
+    asked = parser.parse_args(arguments)
+    if asked.match == "":
+        parser.error("--match '': give the text that the pairs contain")
+    with parser.errors(asked):
+        from erjepa.memory.forget import Choice, forget
+
+        choice = Choice(asked.match, asked.ids, asked.source)
+        print(printable("\n".join(forget(asked.run, choice, dry_run=asked.dry_run))))

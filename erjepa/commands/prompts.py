@@ -1,0 +1,53 @@
+"""Writes the prompts of an evaluation for a serving engine.
+
+CONFIG is a config of the recipes; key=value sets a key of it. FILE gets a request a line in
+OpenAI's batch format, greedy. FILE.targets.jsonl beside it has the token ids of each prompt and
+what scoring needs: `erjepa score TASK ANSWERS --targets FILE.targets.jsonl` scores the answers.
+
+An engine makes a chat's tokens by the template of its model's folder, which may differ from
+that of training: Llama 3.2's adds a line with the date. --check FOLDER compares them pair by
+pair. With --url /v1/completions a prompt is its token ids.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from erjepa.tasks.batch_output import CHAT, COMPLETIONS
+from erjepa.utils.command_line import CommandLine
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the prompts of a config."""
+    parser = CommandLine(prog="erjepa prompts", description=__doc__)
+    parser.add_argument("config", metavar="CONFIG")
+    parser.add_argument("overrides", metavar="key=value", nargs="*")
+    parser.add_argument("--output", metavar="FILE.jsonl", type=Path, required=True)
+    parser.add_argument("--url", choices=(CHAT, COMPLETIONS), default=CHAT)
+    parser.add_argument(
+        "--model", default="model", help="what the engine calls it, often its folder"
+    )
+    parser.add_argument(
+        "--check", metavar="FOLDER", type=Path, help="whose chat template is to agree"
+    )
+    asked = parser.parse_intermixed_args(arguments)
+    with parser.errors(asked):
+        from torchtune import config
+
+        from erjepa.configs import complete, load, require_files
+        from erjepa.evaluation import batch_requests
+
+        cfg = complete(load(asked.config, asked.overrides))
+        require_files(cfg)
+        tokenizer = config.instantiate(cfg.tokenizer)
+        prompts = list(batch_requests.read_prompts(cfg, tokenizer))
+        if asked.check is not None:
+            batch_requests.require_same_tokens(asked.check, prompts)
+        targets = batch_requests.write_requests(
+            asked.output,
+            prompts,
+            asked.url,
+            asked.model,
+            cfg.max_new_tokens,
+            tokenizer.stop_tokens,
+        )
+        print(f"{len(prompts)} prompts in {asked.output}; their targets in {targets}")

@@ -1,0 +1,37 @@
+"""Makes tables, figures and a page of an experiment, finished or not."""
+
+from collections.abc import Sequence
+
+from erjepa.utils.command_line import CommandLine
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Make a report and print its path, or list what a report may have."""
+    parser = CommandLine(prog="erjepa report", description=__doc__)
+    parser.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        nargs="?",
+        help="its output_dir, its YAML file, or the name of a packaged one",
+    )
+    parser.add_argument("--sections", action="store_true", help="list the sections")
+    asked = parser.parse_args(arguments)
+    if asked.experiment is None and not asked.sections:
+        parser.error("name an experiment")
+    with parser.errors(asked):
+        if asked.sections:
+            _list_sections()
+            return
+        from erjepa.studies.grid.config import output_of
+        from erjepa.studies.report.build import build_report
+
+        print(build_report(output_of(asked.experiment)))
+
+
+def _list_sections() -> None:
+    from erjepa.studies.report.build import SECTIONS
+
+    for name, section in SECTIONS.items():
+        first, *_ = (section.build.__doc__ or "").splitlines()
+        print(f"{name}: {first}")
+        print(f"    {', '.join(section.arguments)}")

@@ -1,0 +1,46 @@
+"""Scores answers that were generated anywhere.
+
+TASK is a folder of erjepa/tasks, or the dotted path of a task of one's own. FILE has one JSON
+object a line with "target" and "output", for Spider also "db_id"; where lines have an "origin",
+each is scored by itself too. Or it is the output of a batch in OpenAI's format, asked by
+`erjepa prompts`, and --targets is what that wrote beside the prompts. Prints the summary; with
+--output also writes the predictions with their verdicts.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from erjepa.tasks.score import (
+    load_task,
+    read_predictions,
+    score_predictions,
+    task_names,
+    write_scores,
+)
+from erjepa.utils.command_line import CommandLine
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Score a file."""
+    parser = CommandLine(prog="erjepa score", description=__doc__)
+    parser.add_argument("task", metavar="TASK", help=", ".join(task_names()))
+    parser.add_argument("file", metavar="FILE.jsonl", type=Path)
+    parser.add_argument(
+        "--databases", metavar="DIR", type=Path, help="Spider's databases"
+    )
+    parser.add_argument(
+        "--targets", metavar="FILE.jsonl", type=Path, help="of a batch's prompts"
+    )
+    parser.add_argument(
+        "--output", metavar="DIR", type=Path, help="for predictions.jsonl, summary.json"
+    )
+    asked = parser.parse_args(arguments)
+    with parser.errors(asked):
+        task = load_task(asked.task, asked.databases)
+        predictions = read_predictions(asked.file, task, asked.targets)
+        scored, summary = score_predictions(task, predictions)
+        if asked.output is not None:
+            asked.output.mkdir(parents=True, exist_ok=True)
+            write_scores(asked.output, scored, summary)
+    print(json.dumps(summary, indent=2))

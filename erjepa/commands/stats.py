@@ -1,0 +1,23 @@
+"""Counts the tokens of a config's pairs, to choose row_length and max_seq_len by.
+
+CONFIG is a path or the name of a packaged config; its tokenizer and dataset are loaded, its model
+is not. For plain SFT, which trains without views, add views=none.
+"""
+
+from collections.abc import Sequence
+
+from erjepa.utils.command_line import CommandLine
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the statistics of a config."""
+    parser = CommandLine(prog="erjepa stats", description=__doc__)
+    parser.add_argument("config", metavar="CONFIG")
+    parser.add_argument("overrides", metavar="key=value", nargs="*")
+    asked = parser.parse_intermixed_args(arguments)
+    with parser.errors(asked):
+        from erjepa.configs import complete, load
+        from erjepa.packing.lengths import measure_config, table
+
+        cfg = complete(load(asked.config, asked.overrides))
+        print(table(measure_config(cfg)), end="")
