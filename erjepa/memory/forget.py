@@ -147,7 +147,7 @@ def _chosen(
     choice: Choice, memories: list[StoredMemory]
 ) -> Callable[[int, Slot | None], bool]:
     """Whether an example, in a slot or with visits alone, is asked for."""
-    if choice.match is not None:
+    if (text := choice.match) is not None:
         for stored in memories:
             if stored.texts is None and decoder_of(stored) is None:
                 raise ValueError(
@@ -155,8 +155,7 @@ def _chosen(
                     "whose tokenizer could decode its tokens; use --ids or --source"
                 )
         return lambda _, slot: (
-            slot is not None
-            and (choice.match in slot.source or choice.match in slot.target)
+            slot is not None and (text in slot.source or text in slot.target)
         )
     if choice.source is not None:
         names = dict.fromkeys(name for m in memories for name in m.about.origins)
