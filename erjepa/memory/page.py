@@ -1,14 +1,19 @@
 """The memory as one self-contained page: charts, and a table that sorts and filters."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
+from itertools import pairwise
 from math import isfinite
 from typing import Any
 
+import numpy as np
+
 from erjepa.memory.suspects import Reading
 
-_BINS = 30
+_BINS = 10
+_DECADES = 4  # of a logarithmic axis; what is smaller is in its first bin
 _MOST_ROWS = 20_000
 _COLUMNS = (
     *("slot", "origin", "where", "source", "target", "score", "replay_count"),
@@ -32,11 +37,20 @@ def page(reading: Reading) -> str:
             "forgotten": found.forgetting_events if found else "",
         }
         rows.append([_shown(row[name]) for name in _COLUMNS])
-    about = reading.stored.about
+    names_origin = all(slot.where.startswith(slot.origin) for slot in slots)
+    shown = [
+        i
+        for i, name in enumerate(_COLUMNS)
+        if any(row[i] != "" for row in rows) and not (name == "origin" and names_origin)
+    ]
+    counts = Counter(slot.origin for slot in reading.slots)
+    origins = ", ".join(f"{count} of {name}" for name, count in counts.items())
+    folder = reading.stored.folder.resolve().parent
     data = {
-        "about": f"{len(reading.slots)} pairs of {', '.join(dict.fromkeys(about.origins))}.",
-        "columns": _COLUMNS,
-        "rows": rows,
+        "title": f"Memory of {folder.parent.name}/{folder.name}",
+        "about": f"{len(reading.slots)} pairs: {origins}",
+        "columns": [_COLUMNS[i] for i in shown],
+        "rows": [[row[i] for i in shown] for row in rows],
         "charts": _charts(reading),
     }
     template = resources.files(__package__).joinpath("page.html").read_text("utf-8")
@@ -53,13 +67,13 @@ def _shown(value: Any) -> Any:
 
 def _charts(reading: Reading) -> list[dict[str, Any]]:
     charts = [
-        _histogram("Slots by score", [s.score for s in reading.slots]),
+        _histogram("Slots by score", [s.score for s in reading.slots], is_log=True),
         _histogram("Slots by replay count", [s.replay_count for s in reading.slots]),
     ]
     replays = [visit for visit in reading.visits if visit.replayed]
     for name, wanted in (
-        ("Replays over training", replays),
-        ("... of inherited pairs", [v for v in replays if v.example < 0]),
+        ("Replays by step", replays),
+        ("Replays of inherited pairs by step", [v for v in replays if v.example < 0]),
     ):
         if wanted:
             last = max(visit.step for visit in reading.visits)
@@ -73,16 +87,26 @@ def _histogram(
     values: Sequence[float],
     low: float | None = None,
     high: float | None = None,
+    *,
+    is_log: bool = False,
 ) -> dict[str, Any]:
     values = [value for value in values if isfinite(value)]
     low = min(values, default=0) if low is None else low
     high = max(values, default=0) if high is None else high
-    is_whole = all(isinstance(value, int) for value in values)
-    bins = min(_BINS, int(high - low) + 1) if is_whole else _BINS
-    width = (high - low + is_whole) / bins or 1
-    heights = [0] * bins
-    for value in values:
-        heights[min(int((value - low) / width), bins - 1)] += 1
-    edges = [low + i * width for i in range(bins)]
-    labels = [f"{edge:.0f}" if is_whole else f"{edge:.3f}" for edge in edges]
-    return {"title": title, "heights": heights, "labels": labels}
+    if all(isinstance(value, int) for value in values):
+        width = -(-(int(high - low) + 1) // _BINS)
+        edges = np.arange(low, high + width + 1, width)
+        labels = [
+            str(a) if width == 1 else f"{a} to {a + width - 1}" for a in edges[:-1]
+        ]
+    elif low == high:
+        edges, labels = np.array([low, low + 1]), [f"{low:.3g}"]
+    else:
+        edges = np.linspace(low, high, _BINS + 1)
+        if is_log and high > 0:
+            low = max(low, high / 10**_DECADES)
+            edges = np.geomspace(low, high, _BINS + 1)
+            title += ", logarithmic"
+        labels = [f"{a:.2g} to {b:.2g}" for a, b in pairwise(edges)]
+    heights, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
+    return {"title": title, "heights": heights.tolist(), "labels": labels}

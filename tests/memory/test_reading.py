@@ -223,19 +223,37 @@ def test_what_is_not_finite_is_shown(tmp_path):
     assert sum(data["charts"][0]["heights"]) == 3
 
 
+def data_of(html):
+    return json.loads(re.search(r'id="data">(.*?)</script>', html, re.S).group(1))
+
+
+def test_the_page_shows_columns_that_say_something(tmp_path):
+    reading = read_suspects(write_run(tmp_path / "mine"))
+    for slot in reading.slots:
+        slot.flags, slot.score = [], 10.0**-slot.slot
+    data = data_of(page(reading))
+    assert data["title"] == "Memory of mine/epoch_0"
+    assert data["about"] == "5 pairs: 1 of old, 4 of new"
+    columns = ["origin", "where", "source", "target", "score", "replay_count"]
+    assert data["columns"] == ["slot", *columns]  # nothing was logged or flagged
+    assert sum(height > 0 for height in data["charts"][0]["heights"]) == 5
+    for slot in reading.slots:
+        slot.where = f"{slot.origin}:{slot.slot}"
+    assert data_of(page(reading))["columns"] == ["slot", *columns[1:]]
+
+
 def test_the_page_holds_its_data_and_nothing_else(tmp_path):
     log_visits(write_run(tmp_path))
     html = page(read_suspects(tmp_path))
     assert html.count("</script>") == 2  # no text of a pair ends one
     assert not re.search(r"(?:src|href)=|https?:", html)
-    text = re.search(r'id="data">(.*?)</script>', html, re.S).group(1)
-    data = json.loads(text)
+    data = data_of(html)
     column = data["columns"].index
     by_score = [row[column("score")] for row in data["rows"]]
     assert by_score == sorted(by_score, reverse=True) and len(by_score) == 5
     assert data["rows"][1][column("target")] == "</script><b>"
     charts = {chart["title"]: chart for chart in data["charts"]}
-    assert sum(charts["Slots by score"]["heights"]) == 5
+    assert sum(charts["Slots by score, logarithmic"]["heights"]) == 5
     counts = charts["Slots by replay count"]
     assert (counts["labels"], counts["heights"]) == (["0", "1", "2"], [3, 1, 1])
-    assert charts["Replays over training"]["heights"] == [0, 4]
+    assert charts["Replays by step"]["heights"] == [0, 4]
