@@ -5,11 +5,8 @@ from pathlib import Path
 
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, Visit, read_visits
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
-from erjepa.memory.reading import Neighbors, Slot, read_slots
+from erjepa.memory.reading import Slot, read_slots
 from erjepa.memory.trajectories import Trajectory, flag, trajectories
-
-# Comparing each slot with all takes as many cosines as this number's square.
-MOST_COMPARED = 20_000
 
 
 @dataclass
@@ -44,8 +41,5 @@ def read_suspects(path: Path) -> Reading:
     run = stored.folder.resolve().parents[1]
     visits = list(read_visits(run / EXAMPLE_ERRORS))
     found = trajectories(visits)
-    nearest, distances = [0] * len(slots), [1.0] * len(slots)
-    if stored.has_addresses and 1 < len(slots) <= MOST_COMPARED:
-        nearest, distances = Neighbors(stored).nearest()
-    flag(slots, found, nearest, distances)
+    flag(slots, [pair.source.tobytes() for pair in stored.pairs], found)
     return Reading(stored, slots, visits, found)

@@ -1,6 +1,7 @@
 """What the logged errors of examples say: learned, forgotten, suspect."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -12,9 +13,7 @@ from erjepa.memory.reading import Slot
 # the right token has, in the geometric mean, more than half of the probability.
 LEARNED = math.log(2)
 DEVIATIONS = 3.0  # robust ones above the median: what stays that hard is suspect
-# Two sources ask the same if their distance is this share of that to any source, or less: where
-# embeddings have collapsed, all cosines are near 1.
-TWINS = 0.05
+VISITS = 4  # with fewer, what is hard may only be new
 _MAD = 1.4826  # of normal numbers: standard deviation over median absolute deviation
 
 
@@ -64,10 +63,12 @@ def trajectories(visits: Iterable[Visit]) -> dict[int, Trajectory]:
 
 
 def stay_hard(found: Mapping[int, Trajectory]) -> set[int]:
-    """The examples that were visited again and are not learned, and whose error stays above
-    that of the others by ``DEVIATIONS`` robust standard deviations.
+    """The examples that are not learned after ``VISITS`` visits or more, and whose error stays
+    above that of the others by ``DEVIATIONS`` robust standard deviations.
     """
-    late = {example: t.late_error for example, t in found.items() if len(t.errors) > 1}
+    late = {
+        example: t.late_error for example, t in found.items() if len(t.errors) >= VISITS
+    }
     if not late:
         return set()
     middle = median(late.values())
@@ -81,29 +82,23 @@ def stay_hard(found: Mapping[int, Trajectory]) -> set[int]:
 
 
 def flag(
-    slots: Sequence[Slot],
-    found: Mapping[int, Trajectory],
-    nearest: Sequence[int],
-    distances: Sequence[float],
+    slots: Sequence[Slot], prompts: Sequence[bytes], found: Mapping[int, Trajectory]
 ) -> None:
     """Say of each slot why it is suspect, if it is.
 
-    Of two slots that ask the same and answer otherwise, both are suspect; where their errors
-    were logged, the one that is not learned while the other is.
-
     Args:
-        slots (Sequence[Slot]): whose ``flags`` are filled.
-        found (Mapping[int, Trajectory]): of the examples, as far as they were logged.
-        nearest (Sequence[int]): the slot whose source is most like that of each.
-        distances (Sequence[float]): how far it is, as a share of the mean over all slots.
+        slots: whose ``flags`` are filled.
+        prompts: tokens of the source of each, the system message included.
+        found: of the examples, as far as they were logged.
     """
     hard = stay_hard(found)
-    for slot, other, distance in zip(slots, nearest, distances, strict=True):
+    # Of each prompt one slot for each of its answers.
+    answers: dict[bytes, dict[str, int]] = defaultdict(dict)
+    for slot, prompt in zip(slots, prompts, strict=True):
+        answers[prompt].setdefault(slot.target, slot.slot)
+    for slot, prompt in zip(slots, prompts, strict=True):
         if slot.example in hard:
             slot.flags.append("stays hard")
-        twin = slots[other]
-        if distance > TWINS or twin.target == slot.target:
-            continue
-        own, its = found.get(slot.example), found.get(twin.example)
-        if own is None or its is None or (its.learned and not own.learned):
+        others = (at for target, at in answers[prompt].items() if target != slot.target)
+        if (other := next(others, None)) is not None:
             slot.flags.append(f"slot {other} asks the same, and answers otherwise")
