@@ -1,42 +1,61 @@
+import json
+import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 from torchtune import config, utils
+from torchtune.config._errors import InstantiationError
 from torchtune.modules.peft import get_adapter_params
 from tqdm import tqdm
 
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
-from erjepa.checkpoints.model_card import datasets_of, write_model_card
-from erjepa.datasets import (
-    build_dataset,
-    components,
-    hold_out,
-    predictor_token_ids,
-)
+from erjepa.checkpoints.model_card import write_model_card
+from erjepa.datasets import build_dataset, predictor_token_ids
 from erjepa.evaluation.alignment import pair_cosines
 from erjepa.evaluation.answers import generate_answers
+from erjepa.evaluation.earlier import Before, EarlierRun, answers_before, earlier_runs
+from erjepa.evaluation.examples import (
+    SCORED,
+    Examples,
+    calls,
+    read_examples,
+    require_split,
+    section_of,
+)
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.model import empty_model, load_weights
-from erjepa.evaluation.predictions import PredictionStore, folder_of
+from erjepa.evaluation.predictions import PredictionStore, folder_of, name_of_scores
 from erjepa.packing import PairCollator, layout_of
-from erjepa.tasks.score import (
-    load_task,
-    require_fields,
-    require_targets,
-    score_predictions,
-)
-from erjepa.tasks.summary import verbatim_overlap
+from erjepa.tasks.score import score_predictions
 from erjepa.training.device import attention_of, run_device
-from erjepa.training.distributed import gather_objects, on_rank_zero, process_group
+from erjepa.training.distributed import (
+    gather_objects,
+    on_each_rank,
+    on_rank_zero,
+    process_group,
+)
 from erjepa.training.signals import end_with_launcher
 from erjepa.utils.escape import one_line
 
 log = utils.get_logger("INFO")
+
+FORGOTTEN = 3  # exit code: more than max_forgetting
+
+
+class _Job(NamedTuple):
+    """What to score on what: folder of weights, or ``None`` for the base model; examples; and
+    what an earlier run answered to them, if that is known.
+    """
+
+    path: Path | None
+    examples: Examples
+    before: Before | None
 
 
 class EvaluationRecipeERJEPA:
@@ -54,11 +73,15 @@ class EvaluationRecipeERJEPA:
     where it stopped. With ``alignment=True`` each prediction has the ``cosine`` of its pair's
     embeddings. Ranks share the examples; each holds the whole model.
 
+    A run that was continued from another one is scored on the datasets of the runs before it
+    too, and compared with what these had, unless ``eval_earlier=False``.
+
     Args:
         cfg (DictConfig): config after overrides.
 
     Raises:
         FileNotFoundError: if there is no checkpoint to score.
+        ValueError: with ``max_forgetting``, if an earlier dataset cannot be compared.
     """
 
     def __init__(self, cfg: DictConfig) -> None:
@@ -66,21 +89,12 @@ class EvaluationRecipeERJEPA:
         self._device = utils.get_device(device=cfg.device)
         self._world_size, self._rank = utils.get_world_size_and_rank()
         self._batch_size = cfg.eval_batch_size
-        self._max_new_tokens = cfg.max_new_tokens
         self._alignment = cfg.alignment
         self._merged = cfg.merged
-        self._split = cfg.eval_split
+        self._max_forgetting = cfg.max_forgetting
         self._output_dir = Path(cfg.output_dir)
-        self._require_split(cfg)
+        require_split(cfg)
         self._checkpoints = self._find_checkpoints(cfg)
-
-    def _require_split(self, cfg: DictConfig) -> None:
-        size = OmegaConf.select(cfg, "validation.size")
-        if self._split == "validation" and size is None:
-            raise ValueError(
-                "eval_split=validation scores the pairs that training held out; set "
-                "validation.size (and .seed) to what the run was trained with"
-            )
 
     def _find_checkpoints(self, cfg: DictConfig) -> Sequence[Path | None]:
         """Folders to score, each by a name of its own; ``None`` is the base model."""
@@ -124,8 +138,9 @@ class EvaluationRecipeERJEPA:
             self._attention = attention_of(cfg, self._device)
         erjepa.configs.require_files(cfg)
         self._tokenizer = config.instantiate(cfg.tokenizer)
-        self._setup_pairs(cfg)
+        self._setup_jobs(cfg)
         self._model = empty_model(cfg, self._device, merged=self._merged)
+        self._loaded: tuple[Path | None] | None = None  # the weights that it has
         self._has_adapters = bool(get_adapter_params(self._model))
         if self._alignment:
             vocab_size = self._model.tok_embeddings.num_embeddings
@@ -142,44 +157,69 @@ class EvaluationRecipeERJEPA:
                 trim=self._attention == "dense",
             )
 
-    def _setup_pairs(self, cfg: DictConfig) -> None:
-        """The pairs to score, and how many of their targets occur in training."""
-        key = "eval_dataset" if self._split == "test" else "dataset"
-        if cfg[key] is None:
+    def _setup_jobs(self, cfg: DictConfig) -> None:
+        """Find out before generating what is to be scored on what."""
+        self._train_targets: list[str] | None = None
+        self._examples: dict[str, Examples] = {}
+        self._jobs = [job for path in self._checkpoints for job in self._jobs_of(path)]
+        if not self._jobs:
+            key = SCORED[cfg.eval_split]
             raise ValueError(f"{key} is null: there is nothing to score")
-        self._dataset = build_dataset(cfg[key], self._tokenizer, key)
-        name = cfg.task or self._dataset.task
-        self._task = load_task(name, cfg.get("databases", None))
-        parts = zip(self._dataset.parts, components(cfg[key]), strict=True)
-        for part, component in parts:
-            require_fields(self._task, part, component._component_)
-        self._ids = list(range(len(self._dataset)))
-        train, train_ids = None, list[int]()
-        if self._split == "validation":
-            size, seed = cfg.validation.size, cfg.validation.seed
-            split = hold_out(self._dataset.pairs, size, seed)
-            self._ids = sorted(split.held_out)
-            train, train_ids = self._dataset, split.train
-        elif self._rank == 0 and cfg.dataset is not None:
-            train = build_dataset(cfg.dataset, self._tokenizer)
-            train_ids = list(range(len(train)))
-        require_targets(self._task, self._dataset, self._ids)
-        self._in_train = None
-        if train is not None:
-            self._in_train = verbatim_overlap(
-                [train.target_text(i) for i in train_ids],
-                [self._dataset.target_text(i) for i in self._ids],
-            )
 
-    def _settings(self, path: Path | None) -> dict[str, Any]:
+    def _jobs_of(self, path: Path | None) -> list[_Job]:
+        """A checkpoint on its own dataset, then on those of the runs before; each once."""
+        runs, jobs = list[EarlierRun](), dict[str, _Job]()
+        if path is not None and self._cfg.eval_earlier:
+            runs = on_rank_zero(partial(earlier_runs, path, self._cfg))
+        for keys in ({}, *(keys for run in runs for keys in run.datasets())):
+            cfg = self._cfg.copy()
+            cfg.update(keys)
+            section = section_of(cfg)
+            if section is None or (name := json.dumps(section)) in jobs:
+                continue
+            try:
+                if name not in self._examples:
+                    self._examples[name] = on_each_rank(partial(self._read, cfg))
+                examples = self._examples[name]
+                before = on_rank_zero(partial(answers_before, runs, examples))
+            except (InstantiationError, OSError, ValueError) as error:
+                if not keys:
+                    raise
+                self._miss(f"{calls(section)}, of a run before, is not scored: {error}")
+                continue
+            if keys and before is None:
+                self._miss(
+                    f"what {runs[0].checkpoint} had on {calls(section)} is not known; to "
+                    f"score it: {runs[0].scoring_command(section)}"
+                )
+            jobs[name] = _Job(path, examples, before)
+        return list(jobs.values())
+
+    def _read(self, cfg: DictConfig) -> Examples:
+        return read_examples(cfg, self._tokenizer, self._targets_of_training)
+
+    def _targets_of_training(self) -> list[str] | None:
+        if self._train_targets is None and self._rank == 0 and self._cfg.dataset:
+            train = build_dataset(self._cfg.dataset, self._tokenizer)
+            self._train_targets = [train.target_text(i) for i in range(len(train))]
+        return self._train_targets
+
+    def _miss(self, problem: str) -> None:
+        """Say that forgetting is not known; where it is to be judged, that is an error."""
+        if self._max_forgetting is not None:
+            raise ValueError(f"max_forgetting={self._max_forgetting}: {problem}")
+        utils.log_rank_zero(log, problem, logging.WARNING)
+
+    def _settings(self, path: Path | None, examples: Examples) -> dict[str, Any]:
         """All that predictions depend on."""
-        pairs = {"test": "eval_dataset", "validation": "dataset"}[self._split]
-        keys = ["model", "tokenizer", "checkpointer", pairs, "dtype", "max_new_tokens"]
-        cfg = OmegaConf.to_container(self._cfg, resolve=True)
+        split = self._cfg.eval_split
+        keys = ["model", "tokenizer", "checkpointer", "dtype", "max_new_tokens"]
+        keys.append(SCORED[split])
+        cfg = OmegaConf.to_container(examples.cfg, resolve=True)
         settings = {key: cfg[key] for key in keys}
         settings["batch_size"] = self._batch_size
         settings["merged"] = self._merged
-        if self._split == "validation":
+        if split == "validation":
             settings["held out"] = [cfg["validation"].get(k) for k in ("size", "seed")]
         if path is not None:
             settings["files"] = {
@@ -203,35 +243,50 @@ class EvaluationRecipeERJEPA:
         Returns:
             list[dict[str, Any]]: on rank 0 the summaries, with ``accuracy`` between 0 and 1.
         """
-        return [self._evaluate(path) for path in self._checkpoints]
+        return [self._evaluate(*job) for job in self._jobs]
 
-    def _evaluate(self, path: Path | None) -> dict[str, Any]:
+    def exit_code(self, summaries: Sequence[Mapping[str, Any]]) -> int:
+        """Of the process: 0, or 3 if accuracy fell by more than ``max_forgetting``."""
+
+        def judge() -> int:
+            for summary in summaries:
+                before = summary.get("before")
+                if before and -before["difference"] > self._max_forgetting:
+                    log.error(
+                        f"max_forgetting={self._max_forgetting}: of {summary['pairs']} "
+                        f"{before['lost']} were lost and {before['gained']} gained of "
+                        f"{before['examples']}."
+                    )
+                    return FORGOTTEN
+            return 0
+
+        return 0 if self._max_forgetting is None else on_rank_zero(judge)
+
+    def _evaluate(
+        self, path: Path | None, examples: Examples, before: Before | None
+    ) -> dict[str, Any]:
         """Generate what is missing and score all."""
-        name = "base" if path is None else checkpoint.score_name(path)
         trained = "adapter" if self._has_adapters else "full"
         weights = "base" if path is None else "merged" if self._merged else trained
         if path is not None and path.name == checkpoint.EMA:
             weights = f"averaged {weights}"
-        if self._split == "validation":
-            name += "_validation"
-        if self._merged:
-            name += "_merged"
-        settings = self._settings(path)
-        key = "eval_dataset" if self._split == "test" else "dataset"
-        pairs = settings[key]
-        results_dir = folder_of(self._output_dir / "evaluation" / name, pairs, key)
+        settings = self._settings(path, examples)
+        folder = self._output_dir / "evaluation" / name_of_scores(path, self._cfg)
+        key = SCORED[self._cfg.eval_split]
+        results_dir = folder_of(folder, examples.section, key)
         store = PredictionStore(results_dir, settings, rank=self._rank)
         done = on_rank_zero(store.open)
         # Batches do not depend on ranks or interruptions, and a batch is generated whole:
         # the same numbers.
-        prompts = [self._dataset.prompt(i) for i in self._ids]
+        ids = examples.ids
+        prompts = [examples.dataset.prompt(i) for i in ids]
         batches = batches_of_like_length(prompts, self._batch_size)
         mine = [
-            [self._ids[i] for i in batch]
+            [ids[i] for i in batch]
             for batch in batches[self._rank :: self._world_size]
-            if not all(self._ids[i] in done for i in batch)
+            if not all(ids[i] in done for i in batch)
         ]
-        if mine:
+        if mine and self._loaded != (path,):
             scratch = results_dir / checkpoint.SCRATCH
             load_weights(
                 self._model, self._cfg, path, merged=self._merged, scratch=scratch
@@ -240,11 +295,12 @@ class EvaluationRecipeERJEPA:
             if self._alignment and path is not None:
                 checkpoint.require_intact(path, [checkpoint.PREDICTOR])
                 self._predictor = checkpoint.load_predictor(path)
+            self._loaded = (path,)
         mine_done: list[dict[str, Any]] = []
         start = time.perf_counter()
         with tqdm(total=sum(map(len, mine)), disable=self._rank != 0) as progress:
             for batch in mine:
-                predictions = self._generate(batch)
+                predictions = self._generate(examples, batch)
                 store.append(predictions)
                 mine_done.extend(predictions)
                 progress.update(len(batch))
@@ -254,18 +310,20 @@ class EvaluationRecipeERJEPA:
         if self._rank != 0:
             return {}
         rate = len(new) / seconds if new else None
-        predictions = [{**done, **new}[i] for i in self._ids]
-        scored, summary = score_predictions(self._task, predictions)
+        predictions = [{**done, **new}[i] for i in ids]
+        scored, summary = score_predictions(examples.task, predictions)
         summary = {
             "checkpoint": str(path or "base"),
             "weights": weights,
-            "split": self._split,
-            "pairs": ", ".join(call for _, call in datasets_of({"dataset": pairs})),
+            "split": self._cfg.eval_split,
+            "pairs": calls(examples.section),
             **summary,
             "cut": sum(not p["finished"] for p in predictions),
-            "targets_in_train": self._in_train,
+            "targets_in_train": examples.in_train,
             "examples_per_second": rate,
         }
+        if before is not None:
+            summary["before"] = before.compare(examples.task, scored)
         folder = store.finish(scored, summary)
         write_model_card(self._output_dir)
         parts = "".join(
@@ -273,21 +331,22 @@ class EvaluationRecipeERJEPA:
             for part in summary.get("by_origin", [])
         )
         log.info(
-            f"{self._task.primary} {summary['accuracy']:.1%} of {len(predictions)} for "
-            f"{summary['checkpoint']}{parts}; see {folder}."
+            f"{summary['primary']} {summary['accuracy']:.1%} of {len(predictions)} for "
+            f"{summary['checkpoint']} on {one_line(summary['pairs'])}{parts}"
+            f"{_in_words(summary.get('before'))}; see {folder}."
         )
         return summary
 
-    def _generate(self, ids: list[int]) -> list[dict[str, Any]]:
+    def _generate(self, examples: Examples, ids: list[int]) -> list[dict[str, Any]]:
         predictions = generate_answers(
             self._model,
             self._tokenizer,
-            self._dataset,
+            examples.dataset,
             ids,
-            max_new_tokens=self._max_new_tokens,
+            max_new_tokens=examples.cfg.max_new_tokens,
         )
         if self._alignment:
-            pairs = [self._dataset[i] for i in ids]
+            pairs = [examples.dataset[i] for i in ids]
             cosines = pair_cosines(
                 self._model, self._collator, pairs, self._predictor, self._attention
             )
@@ -296,8 +355,20 @@ class EvaluationRecipeERJEPA:
         return predictions
 
 
+def _in_words(before: Mapping[str, Any] | None) -> str:
+    if before is None:
+        return ""
+    low, high = before["interval"]
+    return (
+        f"; {before['checkpoint']} had {before['accuracy']:.1%} of {before['examples']}: "
+        f"{before['kept']} kept, {before['gained']} gained, {before['lost']} lost, "
+        f"{100 * before['difference']:+.1f} points (95% interval {100 * low:+.1f} to "
+        f"{100 * high:+.1f})"
+    )
+
+
 @erjepa.configs.parse
-def recipe_main(cfg: DictConfig) -> None:
+def recipe_main(cfg: DictConfig) -> int:
     """
     Entry point for the recipe.
 
@@ -309,7 +380,8 @@ def recipe_main(cfg: DictConfig) -> None:
     with process_group(run_device(cfg), cfg.step_timeout):
         recipe = EvaluationRecipeERJEPA(cfg)
         recipe.setup(cfg)
-        recipe.evaluate()
+        exit_code = recipe.exit_code(recipe.evaluate())
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ MAY_IMPORT = {
         *("checkpoints", "datasets", "packing", "objective", "replay", "utils"),
     },
     "evaluation": {
-        *("checkpoints", "datasets", "packing", "objective", "tasks", "training"),
-        "utils",
+        *("checkpoints", "configs", "datasets", "packing", "objective"),
+        *("tasks", "training", "utils"),
     },
     "memory": {
         *("checkpoints", "configs", "datasets", "evaluation", "objective", "packing"),

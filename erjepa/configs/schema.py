@@ -156,6 +156,8 @@ class Run:
     task: str | None = None
     databases: str | None = None
     eval_split: Literal["test", "validation"] = "test"
+    eval_earlier: bool = True
+    max_forgetting: Annotated[float, AtLeast(0, below=1)] | None = None
     checkpoint_dir: str | list[str] | None = None
     checkpoint: Literal["last", "ema", "both"] = "last"
     base_only: bool = False

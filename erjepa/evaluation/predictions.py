@@ -6,12 +6,27 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
+
+from erjepa.checkpoints.checkpoint import score_name
 from erjepa.checkpoints.model_card import datasets_of
 from erjepa.tasks.score import write_scores
 from erjepa.utils.files import PREDICTIONS
 from erjepa.utils.jsonl import to_jsonl
 
-_SETTINGS = "settings.json"
+SETTINGS = "settings.json"
+
+
+def name_of_scores(path: Path | None, cfg: DictConfig) -> str:
+    """What the scores of a checkpoint go by.
+
+    Args:
+        path (Path | None): folder of its weights; ``None``: the base model.
+        cfg (DictConfig): config of the evaluation.
+    """
+    name = "base" if path is None else score_name(path)
+    split = "_validation" * (cfg.eval_split == "validation")
+    return f"{name}{split}{'_merged' * cfg.merged}"
 
 
 def folder_of(folder: Path, dataset: Any, key: str) -> Path:
@@ -27,7 +42,7 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
         Path: the folder.
     """
     try:
-        first = json.loads((folder / _SETTINGS).read_text())[key]
+        first = json.loads((folder / SETTINGS).read_text())[key]
     except (
         FileNotFoundError,
         ValueError,
@@ -62,7 +77,7 @@ class PredictionStore:
     def open(self) -> dict[int, dict[str, Any]]:
         """Make the folder ready, on one rank; the predictions that are there already, by id."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        settings = self._folder / _SETTINGS
+        settings = self._folder / SETTINGS
         if not settings.exists() or settings.read_text() != self._settings:
             for path in (*self._parts(), self._folder / PREDICTIONS):
                 path.unlink(missing_ok=True)

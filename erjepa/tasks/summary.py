@@ -1,8 +1,9 @@
 """What the verdicts of an evaluation add up to."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from erjepa.tasks.task import Prediction, Verdicts
 
@@ -106,3 +107,54 @@ def verbatim_overlap(train_targets: Iterable[str], test_targets: Iterable[str]) 
     """
     seen = {" ".join(target.split()) for target in train_targets}
     return sum(" ".join(target.split()) in seen for target in test_targets)
+
+
+class Change(NamedTuple):
+    """What became of the same examples from one model to the next.
+
+    Attributes:
+        examples (int): how many both models answered.
+        accuracy (float): share of these that the first model got right.
+        kept (int): right before and now.
+        gained (int): right now alone.
+        lost (int): right before alone.
+        difference (float): accuracy now less accuracy before.
+        interval (tuple[float, float]): 95% interval of the difference.
+    """
+
+    examples: int
+    accuracy: float
+    kept: int
+    gained: int
+    lost: int
+    difference: float
+    interval: tuple[float, float]
+
+
+def change(before: Sequence[bool], now: Sequence[bool]) -> Change:
+    """How the accuracy on the same examples changed, with an interval for paired proportions.
+
+    The interval is the adjusted Wald one of Bonett & Price 2012, "Adjusted Wald Confidence
+    Interval for a Difference of Binomial Proportions Based on Paired Data": one example is
+    added to those gained, and one to those lost. It covers the choice of examples, not of
+    the seed.
+
+    Args:
+        before, now (Sequence[bool]): whether each example is right, in the same order.
+
+    Raises:
+        ValueError: if there is no example, or not as many of both.
+    """
+    n = len(before)
+    if not n == len(now) > 0:
+        raise ValueError(f"expected as many verdicts of both, got {n} and {len(now)}")
+    counts = Counter(zip(before, now, strict=True))
+    kept, gained, lost = (
+        counts[was, is_] for was, is_ in ((True, True), (False, True), (True, False))
+    )
+    up, down = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
+    half = _Z * sqrt((up + down - (up - down) ** 2) / (n + 2))
+    low, high = max(-1.0, up - down - half), min(1.0, up - down + half)
+    return Change(
+        n, (kept + lost) / n, kept, gained, lost, (gained - lost) / n, (low, high)
+    )

@@ -1,8 +1,15 @@
 """Shares, counts and intervals."""
 
+import numpy as np
 import pytest
 
-from erjepa.tasks.summary import by_origin, summarize, wilson_interval
+from erjepa.tasks.summary import (
+    Change,
+    by_origin,
+    change,
+    summarize,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize(
@@ -69,3 +76,27 @@ def test_origins_are_counted_on_their_own():
     assert (many["origin"], many["right"], many["examples"]) == ("many", 2, 3)
     assert many["interval"] == list(wilson_interval(2, 3))
     assert by_origin([{}, {"origin": 3}], verdicts[:2], "strict") == []
+
+
+def test_a_change_by_hand():
+    """Ten examples; p12 = 3/12, p21 = 2/12, and 1.96 sqrt((5/12 - 1/144) / 12)."""
+    before = [True] * 5 + [True] + [False] * 2 + [False] * 2
+    now = [True] * 5 + [False] + [True] * 2 + [False] * 2
+    found = change(before, now)
+    assert found[:6] == Change(10, 0.6, 5, 2, 1, 0.1, (0, 0))[:6]
+    assert found.interval == pytest.approx((1 / 12 - 0.3622, 1 / 12 + 0.3622), abs=1e-4)
+    assert change(now, before).difference == -found.difference
+    assert change([True], [False]).interval[0] == -1
+    for wrong in ([], [True] * 9):
+        with pytest.raises(ValueError, match="as many verdicts of both"):
+            change(wrong, now)
+
+
+def test_the_interval_of_a_change_holds_the_difference_95_times_of_100():
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(1000):
+        before = rng.random(50) < 0.8
+        now = np.where(before, rng.random(50) < 0.9, rng.random(50) < 0.2)
+        low, high = change(before.tolist(), now.tolist()).interval
+        held += low <= 0.8 * 0.9 + 0.2 * 0.2 - 0.8 <= high
+    assert 930 <= held <= 985

@@ -203,6 +203,8 @@ def evaluation_command(
         "seed": cell.seed,
         "output_dir": str(folder),
         "alignment": experiment.alignment,
+        # Every dataset of a sequence is scored by itself.
+        **({"eval_earlier": False} if experiment.continual else {}),
         **({} if experiment.score_on == "test" else {"eval_split": "validation"}),
         **({} if weights == "last" else {"checkpoint": weights}),
         **experiment.evaluation,

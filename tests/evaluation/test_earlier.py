@@ -1,0 +1,100 @@
+"""The runs before a run are found by their configs, their datasets by what they were scored on."""
+
+import json
+
+import pytest
+import yaml
+
+from erjepa.checkpoints.model_card import CONFIG
+from erjepa.configs import complete, load
+from erjepa.evaluation.earlier import earlier_runs
+
+DATA = {"_component_": "erjepa.datasets.paired_dataset"}
+
+
+def data(name):
+    return {**DATA, "source": f"{name}.jsonl"}
+
+
+@pytest.fixture
+def write_run(tmp_path, monkeypatch):
+    """Writes a run that started from others, and evaluations: folder name to dataset."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name, *starts, scores=(), **keys):
+        weights, *memories = starts or (None,)
+        keys = {"init_from": weights, "eval_dataset": data(name), **keys}
+        keys["replay"] = {"init_from": memories or None}
+        for folder in ("epoch_0", "epoch_1/ema"):
+            (tmp_path / name / folder).mkdir(parents=True)
+        (tmp_path / name / CONFIG).write_text(yaml.safe_dump(keys))
+        for folder, dataset in dict(scores).items():
+            path = tmp_path / name / "evaluation" / folder
+            path.mkdir(parents=True)
+            settings = {"eval_dataset": dataset, "max_new_tokens": 5}
+            (path / "settings.json").write_text(json.dumps(settings))
+            for file in ("predictions.jsonl", "summary.json"):
+                (path / file).touch()
+
+    return write
+
+
+def found(path, *overrides):
+    cfg = complete(load("tiny_synth", list(overrides)))
+    return {str(run.checkpoint): run for run in earlier_runs(path, cfg)}
+
+
+def test_a_chain_and_branches(write_run, tmp_path):
+    """Nearest first, each run once; memories of two branches; the last leads to itself."""
+    write_run("a", "d")
+    write_run("b", "a")
+    write_run("c", "a/epoch_0")
+    write_run("d", "b", "b", "c/epoch_1")
+    runs = found(tmp_path / "d" / "epoch_1")
+    assert list(runs) == ["b/epoch_1", "c/epoch_1", "a/epoch_1", "d/epoch_1"]
+    averaged = found(tmp_path / "b" / "epoch_1" / "ema")
+    assert next(iter(averaged)) == "a/epoch_1/ema"
+    assert not found(tmp_path / "elsewhere")
+    assert list(found(tmp_path / "elsewhere", "continue_from=c/epoch_0"))[:2] == [
+        *("c/epoch_0", "a/epoch_0"),
+    ]
+
+
+def test_datasets_and_scores(write_run, tmp_path):
+    """A run that was scored has the datasets it was scored on; another one that of its config."""
+    scores = {"epoch_0": data("old"), "epoch_1_on_x": data("x"), "epoch_1": data("y")}
+    write_run("a", scores={**scores, "epoch_1_merged": data("x")}, max_new_tokens=9)
+    write_run("b", "a", task="gsm8k")
+    write_run("c", "b")
+    b, a = found(tmp_path / "c" / "epoch_1").values()
+    (unscored,) = b.datasets()
+    assert unscored == {"eval_dataset": data("b"), "task": "gsm8k"}
+    of_a = list(a.datasets())
+    assert [keys["eval_dataset"]["source"][0] for keys in of_a] == [*"yx", "o", "x"]
+    assert all(keys["max_new_tokens"] == 5 for keys in of_a)
+    assert str(a.predictions(data("x")).parent) == "a/evaluation/epoch_1_on_x"
+    assert a.predictions(data("old")) is None  # of another checkpoint
+    command = "tune run erjepa_eval --config a/torchtune_config.yaml checkpoint_dir="
+    assert a.scoring_command(data("a")) == f"{command}a/epoch_1"
+    assert "'eval_dataset={" in a.scoring_command(data("old"))
+    runs = found(tmp_path / "c" / "epoch_1", "merged=True")
+    merged = runs["a/epoch_1"].predictions(data("x"))
+    assert str(merged.parent) == "a/evaluation/epoch_1_merged"
+
+
+def test_what_is_no_run_is_passed_over(write_run, tmp_path):
+    (tmp_path / "peft").mkdir()
+    (tmp_path / "peft" / "adapter_config.json").touch()
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.json").touch()
+    write_run("a", "peft", "memory")
+    assert not found(tmp_path / "a" / "epoch_1")
+
+
+def test_a_damaged_file_is_named(write_run, tmp_path):
+    write_run("a", scores={"epoch_1": data("x")})
+    write_run("b", "a")
+    settings = tmp_path / "a" / "evaluation" / "epoch_1" / "settings.json"
+    settings.write_text('{"max_new_tokens": "9"}')
+    with pytest.raises(ValueError, match="settings.json: max_new_tokens: .* integer"):
+        found(tmp_path / "b" / "epoch_1")

@@ -1,0 +1,144 @@
+"""Evaluation of a continued run scores the datasets of the runs before it too.
+
+Chain: what is kept, gained and lost = the predictions of both runs, read by hand, on any ranks.
+"""
+
+import json
+import logging
+import shutil
+
+import pytest
+
+from erjepa_recipe import evaluate_erjepa
+from tests.recipes.harness import make_config, on_ranks, overrides_for, train
+
+FIRST = {"say x": "ab", "say yy": "cd", "say zzz": "ef"}
+SECOND = {"say x": "ab", "say yy": "ef"}
+SFT = {"loss__jepa_weight": 0, "replay__weight": 0, "batch_size": 3, "epochs": 1}
+
+
+def write_pairs(path, answers, copies=1):
+    with path.open("w") as lines:
+        for source, target in [*answers.items()] * copies:
+            lines.write(json.dumps({"question": source, "answer": target}) + "\n")
+    return path
+
+
+def config(base, folder, name, *more, **overrides):
+    """Trains on copies of the pairs that it is scored on, so that they are learned by heart."""
+    settings = {**SFT, "optimizer__lr": 3e-2, "max_new_tokens": 6, **overrides}
+    data = folder / f"{name}_train.jsonl"
+    given = overrides_for(base, data, folder / name, **settings)
+    given += ["eval_dataset=erjepa.datasets.paired_dataset", "task=null"]
+    given += [f"eval_dataset.source={folder / name}.jsonl", *more]
+    return make_config(given)
+
+
+def run(cfg, inspect, ranks=1):
+    """What ``inspect`` finds in the recipe once it is set up, on rank 0, and its warnings."""
+    said = []
+
+    def log_rank_zero(log, text, level=logging.INFO):
+        said.extend([text] * (level == logging.WARNING))
+
+    def on_rank():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("torchtune.utils.log_rank_zero", log_rank_zero)
+            patch.setattr("erjepa.evaluation.earlier.log.warning", said.append)
+            recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
+            recipe.setup(cfg)
+            return inspect(recipe), said
+
+    return on_ranks(on_rank, ranks)[0]
+
+
+def evaluate(cfg, ranks=1):
+    """The summaries, and the exit code; nothing is warned of."""
+
+    def scored(recipe):
+        summaries = recipe.evaluate()
+        return summaries, recipe.exit_code(summaries)
+
+    found, said = run(cfg, scored, ranks)
+    assert not said
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(base, tmp_path_factory):
+    """Two runs, the second of which learns another answer to one pair, and nothing of another."""
+    folder = tmp_path_factory.mktemp("trained")
+    for name, answers in (("first", FIRST), ("second", SECOND)):
+        write_pairs(folder / f"{name}.jsonl", answers)
+        write_pairs(folder / f"{name}_train.jsonl", answers, copies=60)
+    train(config(base, folder, "first"))
+    start = folder / "first" / "epoch_0"
+    train(config(base, folder, "second", continue_from=start))
+    return folder
+
+
+@pytest.fixture
+def runs(trained, tmp_path):
+    """A copy of them to write into."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    for saved in tmp_path.glob("*/torchtune_config.yaml"):
+        saved.write_text(saved.read_text().replace(str(trained), str(tmp_path)))
+    return tmp_path
+
+
+def right(run, name):
+    path = run / "evaluation" / name / "predictions.jsonl"
+    lines = map(json.loads, path.read_text().splitlines())
+    return {p["prompt"]: p["output"] == p["target"] for p in lines}
+
+
+def test_what_became_of_the_answers(base, runs):
+    (first,), code = evaluate(config(base, runs, "first", max_forgetting=0))
+    assert (first["accuracy"], code) == (1, 0) and "before" not in first
+
+    cfg = config(base, runs, "second", max_forgetting=0.3)
+    (new, old), code = evaluate(cfg, 2)
+    assert code == 3 and "before" not in new
+    folders = sorted(path.name for path in (runs / "second" / "evaluation").iterdir())
+    assert folders[0] == "epoch_0" and len(folders) == 2
+    was, now = right(runs / "first", "epoch_0"), right(runs / "second", folders[1])
+    assert now.keys() == was.keys() == FIRST.keys()
+    found = old["before"]
+    assert found["kept"] == sum(was[x] and now[x] for x in was) > 0
+    assert found["lost"] == sum(was[x] and not now[x] for x in was) > 0
+    assert found["gained"] == 0
+    assert found["checkpoint"] == str(runs / "first" / "epoch_0")
+    written = runs / "second" / "evaluation" / folders[1] / "summary.json"
+    assert json.loads(written.read_text())["before"]["interval"] == [*found["interval"]]
+
+    nothing_new = config(base, runs, "second", "eval_dataset=null", max_forgetting=0.99)
+    ((again,), code) = evaluate(nothing_new)
+    assert (again["before"], code) == (found, 0)
+    alone = config(base, runs, "second", eval_earlier=False)
+    assert run(alone, lambda recipe: len(recipe._jobs)) == (1, [])
+
+
+def test_what_cannot_be_compared_is_said(base, runs):
+    """Not scored before, another file by now, no file, no run."""
+
+    def said(**settings):
+        cfg = config(base, runs, "second", **settings)
+        return run(cfg, lambda recipe: len(recipe._jobs))
+
+    start, saved = runs / "first" / "epoch_0", runs / "first" / "torchtune_config.yaml"
+    jobs, (unknown,) = said()
+    assert jobs == 2 and unknown.startswith(f"what {start} had on paired_dataset(")
+    score = f"tune run erjepa_eval --config {saved} checkpoint_dir={start}"
+    assert unknown.endswith(score)
+    with pytest.raises(ValueError, match="max_forgetting=0.5: what"):
+        said(max_forgetting=0.5)
+    evaluate(make_config([f"checkpoint_dir={start}"], str(saved)))
+    assert said(max_forgetting=0.5) == (2, [])
+    write_pairs(runs / "first.jsonl", {"u": "ab"})
+    assert said() == (2, [unknown])
+    (runs / "first.jsonl").unlink()
+    jobs, (missing,) = said()
+    assert jobs == 1 and "first.jsonl), of a run before, is not scored: " in missing
+    shutil.rmtree(runs / "first")
+    gone = f"What an earlier run learned is not scored: {start}: no such folder."
+    assert said(max_forgetting=0.5) == (1, [gone])
