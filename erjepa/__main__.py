@@ -13,7 +13,7 @@ COMMANDS = {
     "doctor": "check a machine and a config before a run",
     "stats": "count the tokens of a config's pairs",
     "generate": "answer prompts with a trained model",
-    "memory": "read, create or prune the memory of a run",
+    "memory": "read, create, export or prune the memory of a run",
     "curve": "draw losses, cosines and accuracy of a run",
     "prompts": "write an evaluation's prompts for a serving engine",
     "score": "score answers that were generated anywhere",

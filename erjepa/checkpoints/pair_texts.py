@@ -3,6 +3,9 @@
 import hashlib
 from array import array
 from collections.abc import Sequence
+from functools import partial
+from inspect import signature
+from typing import Any
 
 from torchtune.data import Message
 from torchtune.modules.transforms import Transform
@@ -30,8 +33,11 @@ class PairTexts:
     """
 
     def __init__(self, tokenizer: Transform) -> None:
-        self._decode = tokenizer.decode
-        template = ChatTemplate(tokenizer)
+        self._decode = self._decode_whole = tokenizer.decode
+        if "skip_special_tokens" in signature(tokenizer.decode).parameters:
+            # Some skip what only looks like a special token, too.
+            self._decode_whole = partial(tokenizer.decode, skip_special_tokens=False)
+        self._template = template = ChatTemplate(tokenizer)
 
         def pair(source: str, target: str) -> tuple[array, ...]:
             return template(
@@ -63,6 +69,50 @@ class PairTexts:
             for view, header in zip(segments[3:], self._headers, strict=True)
         )
         return source, target
+
+    def messages(self, segments: Sequence[Sequence[int]]) -> list[dict[str, str]]:
+        """The chat of a pair: a system message or none, then turns of user and assistant.
+
+        Args:
+            segments: as above.
+
+        Raises:
+            ValueError: if no such chat is tokenized to these segments.
+        """
+        turns = [*self._turns(segments[0]), segments[2][:-1]]
+        starts_with = ["system"] * (len(turns) % 2)
+        users = ["user", "assistant"] * (len(turns) // 2)
+        roles = [*starts_with, *users]
+        headers = self._headers_of(roles)
+        contents = [
+            self._decode_whole(list(turn[header:]))
+            for turn, header in zip(turns, headers, strict=True)
+        ]
+        chat = list(zip(roles, contents, strict=True))
+        messages = [Message(role=role, content=content) for role, content in chat]
+        if [*map(list, self._template(messages))] != [*map(list, segments)]:
+            raise ValueError(
+                "its tokens are not those of a chat of user and assistant, after at most "
+                "one system message"
+            )
+        return [{"role": role, "content": content} for role, content in chat]
+
+    def _headers_of(self, roles: Sequence[Any]) -> list[int]:
+        """Tokens in front of the content of each message of a chat; 0 of the last."""
+        first, second = (
+            self._turns(
+                self._template([Message(role=role, content=text) for role in roles])[0]
+            )
+            for text in ("a", "b")
+        )
+        return [*(_common(a, b) for a, b in zip(first, second, strict=True)), 0]
+
+    def _turns(self, tokens: Sequence[int]) -> list[Sequence[int]]:
+        """The tokens of each message of a chat up to its end of turn."""
+        end = self._template.end_of_turn
+        ends = [i for i, token in enumerate(tokens) if token == end] + [len(tokens)]
+        starts = [0, *(i + 1 for i in ends[:-1])]
+        return [tokens[a:b] for a, b in zip(starts, ends, strict=True)]
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

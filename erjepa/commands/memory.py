@@ -1,6 +1,7 @@
 """Reads the memory of a run or a checkpoint: erjepa memory [show] RUN.
 
     erjepa memory create OUT   makes a memory from a dataset
+    erjepa memory export RUN   writes a memory as chats, for another trainer
     erjepa memory forget RUN   deletes pairs from the memories of a run
 
 Each has a --help of its own. A folder that is called like a command is ./forget.
@@ -18,6 +19,10 @@ Pairs of a config's dataset, tokenized as its runs do it, are drawn at random; o
 --by surprise, those with the largest token loss under a model. replay.init_from=OUT starts a run
 with them. Their scores are these losses, or all 1 where pairs are drawn; none has an address.
 """
+_EXPORT = """Writes a memory as chats, for another trainer.
+
+A line a slot: {"messages": [{"role": ..., "content": ...}, ...], "origin": ..., "where": ...}.
+"""
 _FORGET = """Deletes pairs from every memory of a run.
 
 A pair goes from the slots and the texts of all checkpoints, and its visits from
@@ -30,8 +35,13 @@ If the command is killed, give it again: it goes on where it was.
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Read, create or prune a memory."""
-    commands = {"show": _show, "create": _create, "forget": _forget}
+    """Read, create, export or prune a memory."""
+    commands = {
+        "show": _show,
+        "create": _create,
+        "export": _export,
+        "forget": _forget,
+    }
     if arguments and arguments[0] in commands:
         commands[arguments[0]](arguments[1:])
     else:
@@ -116,6 +126,19 @@ def _create(arguments: Sequence[str]) -> None:
             f"{count} of {size_of_all} pairs are in {asked.out}. Start a run with "
             f"replay.init_from={asked.out}"
         )
+
+
+def _export(arguments: Sequence[str]) -> None:
+    parser = CommandLine(prog="erjepa memory export", description=_EXPORT)
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="output folder, or one of its checkpoints"
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="JSONL to write")
+    asked = parser.parse_args(arguments)
+    with parser.errors(asked):
+        from erjepa.memory.export import export
+
+        print(f"{export(asked.run, asked.file)} pairs are in {asked.file}")
 
 
 def _forget(arguments: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """The slots of a stored memory as rows to read, and their neighbours."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,13 +12,13 @@ from torchtune import config
 from erjepa.checkpoints.memory_file import TEXTS
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.stored_memory import SparseAddresses, StoredMemory
+from erjepa.configs import prepare
 from erjepa.datasets import Pair
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
 from erjepa.utils.checked import checked
 from erjepa.utils.jsonl import jsonl_of
 
 CONFIG = "torchtune_config.yaml"  # that a run leaves in its folder
-_AT_A_TIME = 256  # addresses compared with all slots
 
 
 @dataclass
@@ -113,27 +113,40 @@ def _tokens(pair: Pair) -> tuple[str, str]:
     return str(pair.source.tolist()), str(pair.target.tolist())
 
 
-def decoder_of(stored: StoredMemory) -> Callable[[Pair], tuple[str, str]] | None:
-    """Texts of tokens by the tokenizer of the run; ``None`` where its config is missing."""
+def texts_of(stored: StoredMemory) -> PairTexts | None:
+    """By the tokenizer of the run; ``None`` where its config is missing.
+
+    Raises:
+        ValueError: if the memory is of another tokenizer.
+    """
     for parent in stored.folder.resolve().parents[:2]:
         if (parent / CONFIG).is_file():
             break
     else:
         return None
+    prepare()
     texts = PairTexts(config.instantiate(OmegaConf.load(parent / CONFIG).tokenizer))
     if texts.fingerprint != stored.about.tokenizer:
         raise ValueError(
             f"{stored.folder} holds tokens of another tokenizer than that of "
             f"{parent / CONFIG}"
         )
+    return texts
+
+
+def decoder_of(stored: StoredMemory) -> Callable[[Pair], tuple[str, str]] | None:
+    """Texts of tokens by the tokenizer of the run; ``None`` where its config is missing."""
+    texts = texts_of(stored)
+    if texts is None:
+        return None
 
     def decode(pair: Pair) -> tuple[str, str]:
         try:
             return texts(pair.segments)
         except Exception as error:  # noqa: BLE001 - whatever a tokenizer raises
             raise ValueError(
-                f"{stored.where(pair.example_id)} has tokens that the tokenizer of "
-                f"{parent / CONFIG} cannot decode ({error})"
+                f"{stored.where(pair.example_id)} has tokens that the tokenizer of its "
+                f"{CONFIG} cannot decode ({error})"
             ) from None
 
     return decode
@@ -166,14 +179,10 @@ class Neighbors:
         table.put(torch.arange(self._size), self._addresses)
         self._table = table
 
-    def cosines(self, slots: Sequence[int] | range) -> Tensor:
-        """Of the sources of some slots with those of all, [n, N]."""
-        rows = torch.tensor(list(slots), dtype=torch.int64)
-        return self._table.similarity(self._addresses.rows(rows), self._size)
-
     def of(self, slot: int, count: int) -> list[tuple[int, float]]:
         """The ``count`` slots most like ``slot``, itself left out, and their cosines."""
-        cosines = self.cosines([slot])[0]
+        address = self._addresses.rows(torch.tensor([slot]))
+        cosines = self._table.similarity(address, self._size)[0]
         cosines[slot] = -torch.inf
         best = cosines.topk(min(count, self._size - 1))
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
@@ -200,18 +209,3 @@ class Neighbors:
             seed=self._made.seed,
             device="cpu",
         ).encode(embedding)
-
-    def nearest(self) -> tuple[list[int], list[float]]:
-        """The slot most like each, and how far its source is, 1 less the cosine, as a share of
-        the mean distance to all slots.
-        """
-        nearest, distances = [], []
-        for start in range(0, self._size, _AT_A_TIME):
-            slots = range(start, min(start + _AT_A_TIME, self._size))
-            apart = 1 - self.cosines(slots)
-            mean = apart.mean(dim=1).clamp_min(1e-12)
-            apart[torch.arange(len(slots)), torch.tensor(slots)] = torch.inf
-            best = apart.min(dim=1)
-            nearest += best.indices.tolist()
-            distances += (best.values / mean).tolist()
-        return nearest, distances

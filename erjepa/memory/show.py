@@ -5,9 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from erjepa.checkpoints.checkpoint import PROGRESS
-from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS
-from erjepa.checkpoints.memory_file import ABOUT
+from erjepa.memory.export import require_free
 from erjepa.memory.page import page
 from erjepa.memory.reading import Neighbors, Slot
 from erjepa.memory.suspects import Reading, read_suspects
@@ -44,7 +42,7 @@ def show(
     """
     for option, path in (("--csv", csv_file), ("--html", html_file)):
         if path is not None:
-            _require_free(option, path)
+            require_free(option, path)
     reading = read_suspects(run)
     if near is not None:
         lines = neighbors(reading, near, top)
@@ -57,16 +55,6 @@ def show(
     if html_file is not None:
         write_whole(html_file, page(reading))
     return lines
-
-
-def _require_free(option: str, path: Path) -> None:
-    """Fail where a file would lie in a checkpoint or a memory, or replace a run's log."""
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"{option} {path}: {path.parent} is not a folder")
-    file = path.resolve()
-    marks = [folder / mark for folder in file.parents for mark in (PROGRESS, ABOUT)]
-    if file.name == EXAMPLE_ERRORS or any(mark.exists() for mark in marks):
-        raise ValueError(f"{option} {path} is a run's own; choose a file elsewhere")
 
 
 def summary(reading: Reading, top: int) -> list[str]:
