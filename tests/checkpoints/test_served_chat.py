@@ -93,9 +93,8 @@ def served(request, tmp_path, tokenizer):
 def asked(folder, chat, **options):
     """Tokens that transformers makes of a chat."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    text = tokenizer.apply_chat_template(
-        turns(chat), add_generation_prompt=True, tokenize=False, **options
-    )
+    options = {"add_generation_prompt": True, "tokenize": False, **options}
+    text = tokenizer.apply_chat_template(turns(chat), **options)
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
@@ -113,6 +112,9 @@ def test_the_exported_template_gives_the_prompts_of_training(served):
     for i, chat in enumerate(CHATS):
         assert asked(folder, chat) == pairs.prompt(i)
         assert ServedChat(folder).tokens(turns(chat)) == pairs.prompt(i)
+        answered = [*chat, ("assistant", "x")]
+        whole = [token for part in pairs[i].segments[:3] for token in part]
+        assert asked(folder, answered, add_generation_prompt=False) == whole
     assert asked(folder, CHATS[0], tools=tools) == before
     with pytest.raises(ValueError, match="turns of user and assistant"):
         ServedChat(folder).tokens(turns([("user", "a"), ("user", "b")]))
