@@ -118,6 +118,7 @@ class EvaluationRecipeERJEPA:
             for path in paths:
                 if not path.is_dir():
                     raise FileNotFoundError(f"checkpoint_dir={path} is not a folder")
+            paths = list(map(checkpoint.newest, paths))
             if len(set(map(checkpoint.score_name, paths))) < len(paths):
                 raise ValueError(
                     f"checkpoint_dir={given}: results go to folders of these names, so "

@@ -32,7 +32,7 @@ from torchtune import utils
 from erjepa.checkpoints.manifest import MANIFEST, damage, write_manifest
 from erjepa.checkpoints.model_card import CARD
 from erjepa.checkpoints.peft_adapter import FOLDER, set_peft_adapter_apart
-from erjepa.utils.files import EMA, let_others_read
+from erjepa.utils.files import CONFIG, EMA, let_others_read
 
 log = utils.get_logger("INFO")
 
@@ -74,6 +74,23 @@ def flops_checkpoints(output_dir: Path) -> list[Path]:
 def all_checkpoints(output_dir: Path) -> list[Path]:
     """Those at FLOPs, then those of epochs and steps."""
     return flops_checkpoints(output_dir) + checkpoints(output_dir)
+
+
+def newest(path: Path) -> Path:
+    """The checkpoint that a user names: one itself, or the newest of a run.
+
+    Args:
+        path: output folder of a run, or a checkpoint.
+
+    Raises:
+        FileNotFoundError: if there is no such folder, or the run has no checkpoint.
+    """
+    if not path.is_dir():
+        raise FileNotFoundError(f"{path}: no such folder")
+    found = checkpoints(path)
+    if not found and (path / CONFIG).is_file():
+        raise FileNotFoundError(f"{path} holds no checkpoint; train one")
+    return found[-1] if found else path
 
 
 def _matching(

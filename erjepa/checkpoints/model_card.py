@@ -14,11 +14,10 @@ from omegaconf import OmegaConf
 
 from erjepa.checkpoints.peft_adapter import FOLDER as ADAPTER
 from erjepa.utils.escape import backticks, markdown, markdown_code
-from erjepa.utils.files import EMA, SUMMARY, write_whole
+from erjepa.utils.files import CONFIG, EMA, SUMMARY, write_whole
 
 CARD = "README.md"
 PROMPT = "prompt.txt"  # of training, where no chat template makes it
-CONFIG = "torchtune_config.yaml"  # torchtune's metric loggers write it
 
 _TEXT = """\
 ---

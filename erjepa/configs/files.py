@@ -10,6 +10,8 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from erjepa.utils.files import config_of_run
+
 COMPONENT = "_component_"
 
 
@@ -23,10 +25,11 @@ def config_names(folder: str = ".") -> list[str]:
 
 
 def config_path(name: str, folder: str = ".") -> str:
-    """Path of a config given by path or by the name of a packaged one.
+    """Path of a config given by path, by the name of a packaged one, or by a run.
 
     Args:
-        name (str): a path, or a bare name such as ``llama3_2_1b_synth``.
+        name (str): a path, a bare name such as ``llama3_2_1b_synth``, or the output folder of
+            a run or one of its checkpoints.
         folder (str): folder of the packaged configs to look in, such as ``experiments``.
 
     Returns:
@@ -39,6 +42,8 @@ def config_path(name: str, folder: str = ".") -> str:
         return name
     if name in config_names(folder):
         return str(files("erjepa_configs") / folder / f"{name}.yaml")
+    if Path(name).is_dir() and (of_run := config_of_run(Path(name))):
+        return str(of_run)
     raise FileNotFoundError(
         f"config {name}: no such file, and no packaged config of that name. "
         f"Packaged configs: {', '.join(config_names(folder))}."

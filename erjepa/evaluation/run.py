@@ -8,9 +8,9 @@ from torchtune.config._utils import _get_component_from_path
 from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints import checkpoint
-from erjepa.checkpoints.model_card import CONFIG
 from erjepa.datasets import Pairs, build_dataset, components, weights_of
 from erjepa.datasets.concatenated import WEIGHT
+from erjepa.utils.files import CONFIG, config_of_run
 
 
 def find_run(run: Path) -> tuple[Path, Path]:
@@ -25,20 +25,13 @@ def find_run(run: Path) -> tuple[Path, Path]:
     Raises:
         FileNotFoundError: if there is none.
     """
-    if not run.is_dir():
-        raise FileNotFoundError(f"{run}: no such folder")
-    if (run / CONFIG).is_file():
-        found = checkpoint.checkpoints(run)
-        if not found:
-            raise FileNotFoundError(f"{run} holds no checkpoint; train one")
-        return run / CONFIG, found[-1]
-    for folder in (*run.absolute().parents[:2], run.resolve().parent):
-        if (folder / CONFIG).is_file():
-            return folder / CONFIG, run
-    raise FileNotFoundError(
-        f"{run} is neither the output_dir of a run, which has {CONFIG}, nor a checkpoint "
-        "in one"
-    )
+    path = checkpoint.newest(run)
+    if (config := config_of_run(run)) is None:
+        raise FileNotFoundError(
+            f"{run} is neither the output_dir of a run, which has {CONFIG}, nor a "
+            "checkpoint in one"
+        )
+    return config, path
 
 
 def first_pair(cfg: DictConfig, tokenizer: Transform) -> Pairs:

@@ -21,13 +21,13 @@ from erjepa.configs import require_files
 from erjepa.datasets import ConcatenatedPairs, Pairs, build_dataset
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
-from erjepa.memory.reading import CONFIG
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.replay import EpisodicReplay, ReplaySettings
 from erjepa.replay.retention import ORIGIN_BITS
 from erjepa.training.data import RunViews, fitting_pairs, pair_collators
 from erjepa.training.device import attention_of, run_device
 from erjepa.training.run_memory import name_of, origin_of
+from erjepa.utils.files import CONFIG
 
 
 def create(

@@ -16,9 +16,8 @@ from erjepa.configs import prepare
 from erjepa.datasets import Pair
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
 from erjepa.utils.checked import checked
+from erjepa.utils.files import CONFIG, config_of_run
 from erjepa.utils.jsonl import jsonl_of
-
-CONFIG = "torchtune_config.yaml"  # that a run leaves in its folder
 
 
 @dataclass
@@ -119,17 +118,13 @@ def texts_of(stored: StoredMemory) -> PairTexts | None:
     Raises:
         ValueError: if the memory is of another tokenizer.
     """
-    for parent in stored.folder.resolve().parents[:2]:
-        if (parent / CONFIG).is_file():
-            break
-    else:
+    if (file := config_of_run(stored.folder)) is None:
         return None
     prepare()
-    texts = PairTexts(config.instantiate(OmegaConf.load(parent / CONFIG).tokenizer))
+    texts = PairTexts(config.instantiate(OmegaConf.load(file).tokenizer))
     if texts.fingerprint != stored.about.tokenizer:
         raise ValueError(
-            f"{stored.folder} holds tokens of another tokenizer than that of "
-            f"{parent / CONFIG}"
+            f"{stored.folder} holds tokens of another tokenizer than that of {file}"
         )
     return texts
 

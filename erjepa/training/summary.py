@@ -9,9 +9,10 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 from torchtune import utils
 
-from erjepa.checkpoints.model_card import CONFIG, base_of, datasets_of, method_of
+from erjepa.checkpoints.model_card import base_of, datasets_of, method_of
 from erjepa.training.progress import RunProgress
 from erjepa.utils.escape import one_line
+from erjepa.utils.files import CONFIG
 
 log = utils.get_logger("INFO")
 

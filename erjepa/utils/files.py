@@ -9,6 +9,8 @@ from pathlib import Path
 # Of an evaluation.
 PREDICTIONS = "predictions.jsonl"
 SUMMARY = "summary.json"
+# Of a run: its config, with every key, as torchtune's metric loggers write it.
+CONFIG = "torchtune_config.yaml"
 # In a checkpoint: the averaged weights, in a folder.
 EMA = "ema"
 # Of an experiment.
@@ -16,6 +18,17 @@ EXPERIMENT = "experiment.json"
 RESULTS = "results.jsonl"
 
 _CHUNK = 1 << 20  # bytes
+
+
+def config_of_run(path: Path) -> Path | None:
+    """The config that a run left in its folder.
+
+    Args:
+        path: that folder, one of its checkpoints, or a folder in one.
+    """
+    near = (path, *path.absolute().parents[:2], *path.resolve().parents[:2])
+    files = (folder / CONFIG for folder in near)
+    return next((file for file in files if file.is_file()), None)
 
 
 def require_utf8(content: bytes, name: str, line: int = 1) -> None:

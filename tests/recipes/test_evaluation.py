@@ -11,6 +11,7 @@ from torchtune import config, utils
 
 from erjepa.checkpoints.checkpoint import load_predictor
 from erjepa.checkpoints.manifest import MANIFEST
+from erjepa.configs import load
 from erjepa.datasets import predictor_token_ids
 from erjepa.training import device
 from erjepa_recipe import evaluate_erjepa
@@ -293,6 +294,17 @@ def test_every_task(trained, tmp_path, task):
     resumed = evaluate(config_of(builder, "killed"), 2)
     assert predictions(tmp_path / "killed", "epoch_0") == expected
     assert resumed["accuracy"] == summary["accuracy"]
+
+
+def test_a_run_is_named_by_its_folder_for_its_newest_checkpoint(tmp_path):
+    for name in ("epoch_0", "epoch_0_step_2"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    (tmp_path / "run" / "torchtune_config.yaml").write_text("epochs: 7\n")
+    for named in ("run", "run/epoch_0"):
+        cfg = tiny(tmp_path, f"checkpoint_dir={tmp_path / named}")
+        recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
+        assert recipe._checkpoints == [tmp_path / "run" / "epoch_0"]
+        assert load(str(tmp_path / named)).epochs == 7  # and its config
 
 
 def test_nothing_to_score(tmp_path):
