@@ -9,10 +9,11 @@ import tarfile
 import pytest
 from omegaconf import OmegaConf
 
-from erjepa.bundle import __main__ as bundle
-from erjepa.bundle.__main__ import INSTALLER, files_of, main, size_in_bytes
+from erjepa.bundle import make as bundle
+from erjepa.bundle.make import INSTALLER, files_of, size_in_bytes
 from erjepa.bundle.parts import write_parts
 from erjepa.bundle.wheels import _reachable, platform_tags
+from erjepa.commands.bundle import main
 
 
 def test_parts_join_to_the_tar(tmp_path):
@@ -90,7 +91,9 @@ def test_what_makes_no_sense(tmp_path, capsys, monkeypatch):
     assert size_in_bytes("60MiB") == 60 * 2**20
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    monkeypatch.setattr(bundle, "_make", lambda *_: pytest.fail("it was made"))
+    monkeypatch.setattr(
+        bundle, "collect_project", lambda *_: pytest.fail("it was made")
+    )
     for arguments, expected in (
         (["--max-part-size", "60MB"], "expected KiB, MiB or GiB, as in 60MiB"),
         (["--platform", "win_amd64"], "--platform win_amd64: expected manylinux_2_"),

@@ -43,8 +43,16 @@ MAY_IMPORT = {
     "bundle": {"configs", "datasets", "utils"},
     # Each is imported by no other; they import what they call, most of it when called.
     "commands": {
-        *("checkpoints", "configs", "doctor", "evaluation", "memory", "models"),
-        *("packing", "studies", "studies.grid", "studies.report", "tasks", "utils"),
+        *("bundle", "checkpoints", "configs", "doctor", "evaluation", "memory"),
+        *(
+            "models",
+            "packing",
+            "studies",
+            "studies.grid",
+            "studies.report",
+            "tasks",
+            "utils",
+        ),
     },
     "__main__": {"commands", "utils"},
 }

@@ -78,6 +78,7 @@ def test_arguments_are_checked(name, capsys):
         (["memory", "absent"], "absent holds no memory"),
         (["curve", "absent", "curve.png"], "absent"),
         (["doctor", "--config", "absent"], "no packaged config"),
+        (["bundle", "--output=x", "--python=4"], "--python 4: expected a version"),
         (["prompts", "absent", "--output", "x.jsonl"], "no packaged config"),
     ],
 )
