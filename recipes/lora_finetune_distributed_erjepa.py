@@ -172,7 +172,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             pairs_of_a_step=self._sampler.examples_per_step,
             pairs=self._pairs.loader.dataset,  # type: ignore[arg-type]
         )
-        base, resumed, predictor, state = self.load_checkpoint()
+        base, resumed, predictor, averaged, state = self.load_checkpoint()
         if predictor is None:
             predictor = base["tok_embeddings.weight"][self._collator.predictor_ids]
         set_up_model(
@@ -212,7 +212,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._run,
             self._device,
         )
-        self._averaged.start(self._model, state and state.get("averaged"))
+        self._averaged.start(self._model, averaged)
         if state is None:
             self._memory.start(self._passes)
         else:
@@ -389,7 +389,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def log_summary(self, cfg: DictConfig) -> None:
         """Say in some lines what is about to run; every key is in ``output_dir``."""
-        start, pairs = self._checkpoints.start, self._sampler.examples_per_step
+        pairs = self._sampler.examples_per_step
         log_summary(
             cfg,
             self._model,
@@ -398,8 +398,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             num_held_out=len(self._held_out),
             device=self._device,
             replay=self._memory.summary(pairs),
-            carried=[f"weights of {start}"] * (start is not None)
-            + self._memory.carried(pairs),
+            carried=[*self._checkpoints.carried, *self._memory.carried(pairs)],
         )
 
     def cleanup(self) -> None:

@@ -19,7 +19,9 @@ class AveragedWeights:
         d_t = \\min\\Big(d, \\frac{1 + t}{10 + t}\\Big)
 
     after the t-th update of the weights, with :math:`\\bar w_0 = w_0`. The second term of the
-    minimum lets a short average forget where the run started, as in TensorFlow. Averages are
+    minimum lets a short average forget where the run started, as in TensorFlow. A run that
+    starts from one with an average goes on with that and its t: the slow learner of SuRe
+    (arXiv:2511.22367), in which the minimum forgets nothing of earlier runs. Averages are
     float32 whatever the weights are held in, and sharded as these are. Of an adapter its
     matrices are averaged, not their product.
 
@@ -47,7 +49,8 @@ class AveragedWeights:
         Args:
             model (nn.Module): the model, sharded or not, with its weights. Those that are
                 trained are averaged.
-            saved (Mapping[str, Any] | None): what :meth:`state_dict` returned on rank 0;
+            saved (Mapping[str, Any] | None): what :meth:`state_dict` returned on rank 0, of
+                this run or of the one before, which may lack the weights that are new;
                 ``None``: begin.
         """
         if not self.is_on:
@@ -61,8 +64,9 @@ class AveragedWeights:
                 )
         if saved is not None:
             self._steps = saved["steps"]
-            for name, average in self._averages.items():
-                average.copy_(_shard(saved["weights"][name], self._weights[name]))
+            for name in self._averages.keys() & saved["weights"].keys():
+                whole = saved["weights"][name]
+                self._averages[name].copy_(_shard(whole, self._weights[name]))
 
     @torch.no_grad()
     def update(self) -> None:
@@ -84,6 +88,10 @@ class AveragedWeights:
             if dist.get_rank() == 0:
                 gathered[name] = whole.to("cpu", copy=True)
         return gathered
+
+    def progress(self) -> dict[str, int]:
+        """For ``progress.json``: how many updates the average has seen, over all runs."""
+        return {"averaged_steps": self._steps} if self.is_on else {}
 
     def state_dict(self, gathered: Mapping[str, Tensor]) -> dict[str, Any]:
         """What a resumed run goes on from, of what :meth:`gather` returned on rank 0."""

@@ -37,7 +37,7 @@ from erjepa.training.sharding import free_gathered
 from erjepa.training.signals import resuming_command
 from erjepa.training.trained import Trained
 from erjepa.training.weights import require_same_model
-from erjepa.utils.files import write_whole
+from erjepa.utils.files import EMA, write_whole
 
 log = utils.get_logger("INFO")
 
@@ -50,6 +50,7 @@ class Loaded(NamedTuple):
         trained (dict[str, Tensor] | None): trained weights, of a run that is gone on with or
             of ``init_from``.
         predictor (Tensor | None): embeddings of the predictor tokens, of the same, [k, H].
+        averaged (dict[str, Any] | None): averages to go on with, of the same.
         state (dict[str, Any] | None): the recipe state of a run that is gone on with; ``checkpoint``, where it was read; and
             ``changed``: the keys that differ from the run which saved it.
     """
@@ -57,6 +58,7 @@ class Loaded(NamedTuple):
     base: dict[str, Tensor]
     trained: dict[str, Tensor] | None
     predictor: Tensor | None
+    averaged: dict[str, Any] | None
     state: dict[str, Any] | None
 
 
@@ -107,6 +109,7 @@ class RunCheckpoints:
 
     Attributes:
         start: the checkpoint of ``init_from``, once its weights are loaded.
+        carried: what is carried on from there, in words.
 
     Raises:
         BlockingIOError: if another run holds the folder.
@@ -127,6 +130,7 @@ class RunCheckpoints:
         self._resume = cfg.resume_from_checkpoint
         self._cfg = cfg
         self.start: Path | None = None
+        self.carried: list[str] = []
         self._flops_budgets = list(cfg.checkpoint_at_flops or [])
         self._lock: FolderLock | None = None
         on_rank_zero(self._claim)
@@ -183,9 +187,10 @@ class RunCheckpoints:
         if self._resume:
             path = on_rank_zero(lambda: checkpoint.latest(self._output_dir))
         start = None if self._resume else self._cfg.init_from
-        resumed, predictor = None, None
+        resumed, predictor, averaged = None, None, None
         if start is not None:
             resumed, predictor = self._load_start(Path(start), model, trained)
+            averaged = self._load_averages()
         base = self._checkpointer.load_checkpoint()[training.MODEL_KEY]
         self._trained = trained
         self._fingerprint = {**fingerprint, "base model": digest_of_weights(base)}
@@ -199,7 +204,7 @@ class RunCheckpoints:
         state, epochs = None, self._epochs
         if path is not None:
             resumed, state = checkpoint.load_resumable(path)
-            predictor = state["predictor"]
+            predictor, averaged = state["predictor"], state.get("averaged")
             state["changed"] = changed_keys(
                 state["fingerprint"], self._fingerprint, self._resume_changes, path
             )
@@ -208,7 +213,7 @@ class RunCheckpoints:
             epochs -= state["epoch"]
             utils.log_rank_zero(log, f"Resuming from {path}.")
         on_rank_zero(lambda: self._require_space(epochs))
-        return Loaded(base, resumed, predictor, state)
+        return Loaded(base, resumed, predictor, averaged, state)
 
     def serve(self, pairs: Pairs, tokenizer: Any) -> None:
         """Find out how a server will ask what these pairs ask, and warn where it will not."""
@@ -249,6 +254,27 @@ class RunCheckpoints:
             self.start, weights, predictor = checkpoint.load_trained(start, "init_from")
         require_same_model(like, weights, f"init_from={start}")
         return weights, predictor
+
+    def _load_averages(self) -> dict[str, Any] | None:
+        """The averages of the run that ``init_from`` names, as one that is resumed has them."""
+        assert self.start is not None
+        self.carried.append(f"weights of {self.start}")
+        if not self._averaged.is_on:
+            return None
+        folder = self.start if self.start.name == EMA else self.start / EMA
+        if not folder.is_dir():
+            self.carried.append(
+                "no average there, so that of this run starts from them"
+            )
+            return None
+        _, weights, predictor = checkpoint.load_trained(folder, "init_from")
+        progress = checkpoint.load_progress(folder)
+        steps = progress.get("averaged_steps", progress["steps"])
+        self.carried.append(f"their average over {steps} steps")
+        named = {f"decoder.{name}": weight for name, weight in weights.items()}
+        if predictor is not None:
+            named["predictor"] = predictor
+        return {"steps": steps, "weights": named}
 
     def _require_space(self, epochs: int) -> None:
         run = self._sizes.run(
@@ -417,6 +443,7 @@ class RunCheckpoints:
         adapter_only: bool,
         *,
         needed: int,
+        progress: dict[str, Any],
         **beside: Any,
     ) -> Path:
         lock = self._lock
@@ -444,6 +471,7 @@ class RunCheckpoints:
                 self._output_dir,
                 name,
                 exported(weights.decoder, weights.predictor),
+                progress={**progress, **self._averaged.progress()},
                 averaged=averaged,
                 write_memory=self._write_memory,
                 **beside,

@@ -176,6 +176,51 @@ def test_a_resumed_run_keeps_its_decay_or_says_so(base, data, tmp_path):
     assert steps == 1  # an average that begins late
 
 
+def test_the_average_of_an_earlier_run_goes_on(base, data, tmp_path, monkeypatch):
+    """By the equation, from the earlier average at its step; over ranks and an interruption."""
+    steps = record_steps(monkeypatch)
+    short = {"ema_decay": 0.9, "optimizer__lr": 3e-2, "stop__steps": 3}
+    train(config(base, data, tmp_path / "first", **short))
+    first = tmp_path / "first" / "epoch_0_step_3"
+
+    def run(name, ranks, **more):
+        own = {"init_from": first, "batch_size": 8 // ranks, **short, **more}
+        train(config(base, data, tmp_path / name, **own), ranks)
+        return adapter(tmp_path / name / "epoch_0_step_3" / "ema")
+
+    cfg = config(base, data, tmp_path / "one", init_from=first, batch_size=8, **short)
+    ((fast, carried),) = train(cfg, 1, lambda r: (steps, r._checkpoints.carried))
+    assert carried == [f"weights of {first}", "their average over 3 steps"]
+    slow = {name: weight.double() for name, weight in adapter(first / "ema").items()}
+    for t, weights in enumerate(fast[1:], start=4):
+        decay = min(0.9, (1 + t) / (10 + t))
+        for name, weight in slow.items():
+            new = weights[name if name == "predictor" else f"decoder.{name}"]
+            slow[name] = decay * weight + (1 - decay) * new
+    one = adapter(tmp_path / "one" / "epoch_0_step_3" / "ema")
+    two = run("two", 2)
+    part = {**short, "stop__steps": 2}
+    train(config(base, data, tmp_path / "part", init_from=first, **part), 2)
+    resumed = run("part", 2, resume_from_checkpoint=True)
+    for name, expected in slow.items():
+        torch.testing.assert_close(one[name].double(), expected, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-6)
+        assert torch.equal(resumed[name], two[name])
+    progress = checkpoint.load_progress(tmp_path / "part" / "epoch_0_step_3")
+    assert (progress["steps"], progress["averaged_steps"]) == (3, 6)
+
+
+def test_without_an_earlier_average_a_run_begins_one(base, data, tmp_path, monkeypatch):
+    train(config(base, data, tmp_path / "first", stop__steps=1, ema_decay="null"))
+    cfg = config(base, data, tmp_path, init_from=tmp_path / "first", stop__steps=1)
+    steps = record_steps(monkeypatch)
+    ((carried, seen, count),) = train(
+        cfg, 1, lambda r: (r._checkpoints.carried, steps, r._averaged._steps)
+    )
+    assert carried[1:] == ["no average there, so that of this run starts from them"]
+    assert (len(seen), count) == (2, 1)
+
+
 def test_merged_and_peft_compute_what_they_do(base, data, tmp_path):
     train(config(base, data, tmp_path, stop__steps=3, optimizer__lr=3e-2))
     path = tmp_path / "epoch_0_step_3"
