@@ -271,25 +271,18 @@ FIGURES = {
         "llm_jepa",
         "LLM-JEPA padded to 512, its default: its time over ours",
     ),
-    "... padded to 128": ("llm_jepa", "LLM-JEPA padded to 128: its time over ours"),
-    "... padded to 128, with its additive mask": (
-        "llm_jepa",
-        "LLM-JEPA additive mask, padded to 128: its time over ours",
-    ),
     "time of torchtune's LoRA SFT over our SFT": (
         "torchtune_sft",
         "torchtune over SFT",
     ),
-    "time of LLM-JEPA over SFT, both ours": ("torchtune_sft", "LLM-JEPA over SFT"),
     "time of ER-JEPA over SFT, as many pairs replayed as new": (
         "torchtune_sft",
         "ER-JEPA over SFT",
     ),
-    "replay's bookkeeping of 64 pairs in a memory of ten thousand": (
+    "replay's bookkeeping of 64 pairs in a memory of a million": (
         "replay",
-        "replay, content, 10^4",
+        "replay, content, 10^6",
     ),
-    "... in a memory of a million": ("replay", "replay, content, 10^6"),
     "a million slots of 100 tokens": (
         "replay",
         "replay, a million slots of 100 tokens",

@@ -1,4 +1,6 @@
-"""Scores the embedded model, trains it with `tune run --nproc_per_node 2`, and scores the result."""
+"""Trains the embedded model on one kind of regexes, then on another: with the memory of the first
+run, and without. Scores each model on both kinds, and draws what it answers right.
+"""
 
 import json
 import os
@@ -10,29 +12,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from erjepa.utils.command_line import CommandLine
-from erjepa.utils.files import PREDICTIONS, SUMMARY
+from erjepa.utils.files import SUMMARY
 
 RANKS = 2
+_OLD = "constructs=[and,not]", "without=[or,count,word]"
+_NEW = "constructs=[or,count,word]", "without=[and,not]"
 
 
 def tune_run(
-    recipe: str, output_dir: Path, *overrides: str, ranks: int = RANKS
+    recipe: str,
+    output_dir: Path,
+    *overrides: str,
+    config: str = "tiny_synth",
+    ranks: int = RANKS,
 ) -> None:
-    """Run a recipe with the config ``tiny_synth`` as a user would, showing the command."""
+    """Run a recipe as a user would, showing the command."""
     command = ["tune", "run", "--nproc_per_node", str(ranks), recipe]
-    command += ["--config", "tiny_synth", f"output_dir={output_dir}", *overrides]
+    command += ["--config", config, f"output_dir={output_dir}", *overrides]
     print(f"\n$ {shlex.join(command)}", flush=True)
     threads = max(1, (os.cpu_count() or 1) // ranks)
     command[0] = str(Path(sys.executable).parent / "tune")
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     if code := subprocess.run(command, env=environment).returncode:
         raise RuntimeError(f"{recipe} ended with exit code {code}; see above")
-
-
-def accuracy(output_dir: Path, name: str) -> float:
-    """Exact match of one evaluation, between 0 and 1."""
-    summary = output_dir / "evaluation" / name / SUMMARY
-    return json.loads(summary.read_text())["accuracy"]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -45,27 +47,48 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def run(output_dir: Path) -> None:
-    """Score, train, score again, and draw the curve."""
-    import matplotlib  # noqa: F401  missing, it is not to be found out in the end
+    """Train three times, score each model on both kinds of pairs, and draw the scores."""
+    import matplotlib
+    import pandas as pd
 
-    from erjepa.studies.training_curve import draw_training_curve
+    from erjepa.studies.report.figures import STYLE, Figure, canvas, draw_bars
 
-    start = time.monotonic()
-    tune_run("erjepa_eval", output_dir, "base_only=True")
-    held_out = ["validation.size=200", "validation.generate=200"]
-    tune_run("erjepa_recipe", output_dir, *held_out, "eval_every_n_steps=15")
-    tune_run("erjepa_eval", output_dir)
-    log, picture = output_dir / "logs" / "metrics.txt", output_dir / "training.png"
-    draw_training_curve(log, picture)
+    start, first = time.monotonic(), output_dir / "first"
+    runs = {
+        "first run": (first, []),
+        "second run, without the memory": (
+            output_dir / "without",
+            [f"init_from={first}", "replay.weight=0"],
+        ),
+        "second run, with it": (output_dir / "with", [f"continue_from={first}"]),
+    }
+    rows = []
+    for name, (folder, settings) in runs.items():
+        pairs = _OLD if folder == first else _NEW
+        data = [f"dataset.{setting}" for setting in pairs]
+        tune_run("erjepa_recipe", folder, *settings, *data, config="tiny_continual")
+        for kind, pairs in (("old", _OLD), ("new", _NEW)):
+            accuracy = _accuracy(folder, kind, pairs)
+            rows.append({"method": name, "kind": kind, "accuracy": 100 * accuracy})
 
-    print(
-        f"""
-exact match on held-out pairs
-  before training  {accuracy(output_dir, "base"):6.1%}
-  after training   {accuracy(output_dir, "epoch_0"):6.1%}
-log               {log}
-checkpoint        {output_dir / "epoch_0"}
-training curve    {picture}
-predictions       {output_dir / "evaluation" / "epoch_0" / PREDICTIONS}
-{time.monotonic() - start:.0f} s"""
-    )
+    scores = pd.DataFrame(rows)
+    file = output_dir / "what_is_kept.svg"
+    with matplotlib.rc_context(fname=STYLE):
+        picture, panels = canvas(2)
+        for kind, panel in zip(("old", "new"), panels, strict=True):
+            of_kind = scores[scores.kind == kind]
+            draw_bars(panel, of_kind, "accuracy", "method", list(runs))
+            panel.set(title=f"on {kind} pairs", xlim=(0, 100))
+        panels[1].tick_params(labelleft=False)
+        file.write_bytes(Figure("", picture, height=1.3, columns=2).saved("svg"))
+    table = scores.pivot(index="method", columns="kind", values="accuracy")
+    print(f"\nexact match in percent\n{table.loc[list(runs), ['old', 'new']]}")
+    print(f"picture  {file}\n{time.monotonic() - start:.0f} s")
+
+
+def _accuracy(folder: Path, kind: str, pairs: Sequence[str]) -> float:
+    """Exact match on 200 pairs of a kind."""
+    data = [f"eval_dataset.{setting}" for setting in pairs]
+    tune_run("erjepa_eval", folder, *data, config="tiny_continual")
+    scored = max((folder / "evaluation").glob(f"*/{SUMMARY}"), key=os.path.getmtime)
+    return json.loads(scored.read_text())["accuracy"]

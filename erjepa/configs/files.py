@@ -178,6 +178,8 @@ def _with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
             raise ValueError(f"{override}: expected key=value, or ~key to remove it")
         else:
             section = values.get(key)
+            if section is None and any(o.startswith(f"{key}.") for o in overrides):
+                section = {COMPONENT: None}  # the others are its arguments
             if isinstance(section, Mapping) and COMPONENT in section:
                 if not value.startswith(("{", "[")) and value not in ("null", "None"):
                     key = f"{key}.{COMPONENT}"

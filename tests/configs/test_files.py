@@ -80,6 +80,15 @@ def test_own_pairs_on_any_config(name, overrides):
     assert cfg.eval_dataset == load(name).eval_dataset
 
 
+def test_a_component_where_the_config_has_none():
+    own = ["eval_dataset=erjepa.datasets.paired_dataset", "eval_dataset.source=a.jsonl"]
+    for overrides in (own, own[::-1]):
+        assert load("smollm2_135m_continual", overrides).eval_dataset == {
+            "_component_": "erjepa.datasets.paired_dataset",
+            "source": "a.jsonl",
+        }
+
+
 def test_overrides():
     cfg = load(
         "tiny_synth",
