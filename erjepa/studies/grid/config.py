@@ -85,7 +85,12 @@ def output_of(name: str) -> Path:
     """
     path = Path(name)
     if not path.is_dir():
-        path = Path(load_experiment(name).output_dir)
+        try:
+            path = Path(load_experiment(name).output_dir)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{name} is not the output of an experiment; {error}"
+            ) from None
     return path.absolute()
 
 
