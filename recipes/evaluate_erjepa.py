@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig, OmegaConf
-from torchtune import config, utils
+from torchtune import utils
 from torchtune.config._errors import InstantiationError
 from torchtune.modules.peft import get_adapter_params
 from tqdm import tqdm
@@ -16,6 +15,7 @@ from tqdm import tqdm
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.model_card import write_model_card
+from erjepa.configs import Config, read
 from erjepa.datasets import build_dataset, predictor_token_ids
 from erjepa.evaluation.alignment import pair_cosines
 from erjepa.evaluation.answers import generate_answers
@@ -25,8 +25,6 @@ from erjepa.evaluation.examples import (
     Examples,
     calls,
     read_examples,
-    require_split,
-    section_of,
 )
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.model import empty_model, load_weights
@@ -46,6 +44,8 @@ from erjepa.utils.escape import one_line
 log = utils.get_logger("INFO")
 
 FORGOTTEN = 3  # exit code: more than max_forgetting
+# What of the training asks for held-out pairs, which other datasets need not have.
+_OF_TRAINING = {"eval_every_n_steps": None, "keep_best": False, "stop": None}
 
 
 class _Job(NamedTuple):
@@ -77,14 +77,14 @@ class EvaluationRecipeERJEPA:
     too, and compared with what these had, unless ``eval_earlier=False``.
 
     Args:
-        cfg (DictConfig): config after overrides.
+        cfg: config after overrides.
 
     Raises:
         FileNotFoundError: if there is no checkpoint to score.
         ValueError: with ``max_forgetting``, if an earlier dataset cannot be compared.
     """
 
-    def __init__(self, cfg: DictConfig) -> None:
+    def __init__(self, cfg: Config) -> None:
         self._cfg = cfg
         self._device = utils.get_device(device=cfg.device)
         self._world_size, self._rank = utils.get_world_size_and_rank()
@@ -93,10 +93,9 @@ class EvaluationRecipeERJEPA:
         self._merged = cfg.merged
         self._max_forgetting = cfg.max_forgetting
         self._output_dir = Path(cfg.output_dir)
-        require_split(cfg)
         self._checkpoints = self._find_checkpoints(cfg)
 
-    def _find_checkpoints(self, cfg: DictConfig) -> Sequence[Path | None]:
+    def _find_checkpoints(self, cfg: Config) -> Sequence[Path | None]:
         """Folders to score, each by a name of its own; ``None`` is the base model."""
         if cfg.base_only:
             if self._merged:
@@ -112,7 +111,7 @@ class EvaluationRecipeERJEPA:
             for weights in checkpoint.of_weights(path, cfg.checkpoint)
         ]
 
-    def _find_folders(self, cfg: DictConfig) -> Sequence[Path]:
+    def _find_folders(self, cfg: Config) -> Sequence[Path]:
         if given := cfg.checkpoint_dir:
             paths = [Path(p) for p in ([given] if isinstance(given, str) else given)]
             for path in paths:
@@ -133,12 +132,13 @@ class EvaluationRecipeERJEPA:
             )
         return found[-1:]
 
-    def setup(self, cfg: DictConfig) -> None:
+    def setup(self) -> None:
         """Load tokenizer, examples and model."""
+        cfg = self._cfg
         if self._alignment:
             self._attention = attention_of(cfg, self._device)
         erjepa.configs.require_files(cfg)
-        self._tokenizer = config.instantiate(cfg.tokenizer)
+        self._tokenizer = cfg.tokenizer.build()
         self._setup_jobs(cfg)
         self._model = empty_model(cfg, self._device, merged=self._merged)
         self._loaded: tuple[Path | None] | None = None  # the weights that it has
@@ -158,7 +158,7 @@ class EvaluationRecipeERJEPA:
                 trim=self._attention == "dense",
             )
 
-    def _setup_jobs(self, cfg: DictConfig) -> None:
+    def _setup_jobs(self, cfg: Config) -> None:
         """Find out before generating what is to be scored on what."""
         self._train_targets: list[str] | None = None
         self._examples: dict[str, Examples] = {}
@@ -173,12 +173,13 @@ class EvaluationRecipeERJEPA:
         if path is not None and self._cfg.eval_earlier:
             runs = on_rank_zero(partial(earlier_runs, path, self._cfg))
         for keys in ({}, *(keys for run in runs for keys in run.datasets())):
-            cfg = self._cfg.copy()
-            cfg.update(keys)
-            section = section_of(cfg)
-            if section is None or (name := json.dumps(section)) in jobs:
+            section = {**self._cfg.as_dict(), **keys}[SCORED[self._cfg.eval_split]]
+            if section is None or (name := json.dumps(section, sort_keys=True)) in jobs:
                 continue
             try:
+                cfg = self._cfg
+                if keys:
+                    cfg = read({**cfg.as_dict(), **_OF_TRAINING, **keys})
                 if name not in self._examples:
                     self._examples[name] = on_each_rank(partial(self._read, cfg))
                 examples = self._examples[name]
@@ -196,11 +197,11 @@ class EvaluationRecipeERJEPA:
             jobs[name] = _Job(path, examples, before)
         return list(jobs.values())
 
-    def _read(self, cfg: DictConfig) -> Examples:
+    def _read(self, cfg: Config) -> Examples:
         return read_examples(cfg, self._tokenizer, self._targets_of_training)
 
     def _targets_of_training(self) -> list[str] | None:
-        if self._train_targets is None and self._rank == 0 and self._cfg.dataset:
+        if self._train_targets is None and self._rank == 0:
             train = build_dataset(self._cfg.dataset, self._tokenizer)
             self._train_targets = [train.target_text(i) for i in range(len(train))]
         return self._train_targets
@@ -216,12 +217,12 @@ class EvaluationRecipeERJEPA:
         split = self._cfg.eval_split
         keys = ["model", "tokenizer", "checkpointer", "dtype", "max_new_tokens"]
         keys.append(SCORED[split])
-        cfg = OmegaConf.to_container(examples.cfg, resolve=True)
+        cfg = examples.cfg.as_dict()
         settings = {key: cfg[key] for key in keys}
         settings["batch_size"] = self._batch_size
         settings["merged"] = self._merged
         if split == "validation":
-            settings["held out"] = [cfg["validation"].get(k) for k in ("size", "seed")]
+            settings["held out"] = [cfg["validation"][k] for k in ("size", "seed")]
         if path is not None:
             settings["files"] = {
                 file.name: [file.stat().st_size, file.stat().st_mtime_ns]
@@ -235,7 +236,7 @@ class EvaluationRecipeERJEPA:
                 "predictor_tokens",
                 "row_length",
             ]
-            settings["alignment"] = {key: cfg.get(key) for key in keys}
+            settings["alignment"] = {key: cfg[key] for key in keys}
         return settings
 
     def evaluate(self) -> list[dict[str, Any]]:
@@ -369,7 +370,7 @@ def _in_words(before: Mapping[str, Any] | None) -> str:
 
 
 @erjepa.configs.parse
-def recipe_main(cfg: DictConfig) -> int:
+def recipe_main(cfg: Config) -> int:
     """
     Entry point for the recipe.
 
@@ -380,7 +381,7 @@ def recipe_main(cfg: DictConfig) -> int:
     end_with_launcher()
     with process_group(run_device(cfg), cfg.step_timeout):
         recipe = EvaluationRecipeERJEPA(cfg)
-        recipe.setup(cfg)
+        recipe.setup()
         exit_code = recipe.exit_code(recipe.evaluate())
     return exit_code
 

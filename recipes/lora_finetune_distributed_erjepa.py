@@ -1,15 +1,16 @@
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 
 import torch
-from omegaconf import DictConfig
 from torch.distributed.tensor import DTensor
-from torchtune import config, training, utils
+from torchtune import training, utils
 from torchtune.recipe_interfaces import FTRecipeInterface
 
 import erjepa.configs
 from erjepa.checkpoints.fingerprint import fingerprint
+from erjepa.configs import Config
 from erjepa.datasets import build_dataset
 from erjepa.evaluation.validation import Validation
 from erjepa.training.averaged import AveragedWeights
@@ -64,13 +65,13 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     training.
 
     Args:
-        cfg (DictConfig): config after overrides, see ``configs/``.
+        cfg: config after overrides, see ``configs/``.
 
     Raises:
         ValueError: if a key is unknown or a value makes no sense.
     """
 
-    def __init__(self, cfg: DictConfig) -> None:
+    def __init__(self, cfg: Config) -> None:
         self._device = utils.get_device(device=cfg.device)
         self._on_cuda = self._device.type == "cuda"
         self._dtype = training.get_dtype(cfg.dtype, device=self._device)
@@ -81,8 +82,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._seed = training.set_seed(
             seed=cfg.seed, debug_mode=cfg.cudnn_deterministic_mode
         )
-        cfg.seed = self._seed  # one is drawn where it is null
-        cfg.resume_from_checkpoint = is_to_resume(cfg)
+        self._cfg = replace(cfg, seed=self._seed)  # one is drawn where it is null
+        self._resume = is_to_resume(cfg)
         self._batch_size = cfg.batch_size
         self._save_every_n_steps = cfg.save_every_n_steps
         self._eval_every_n_steps = cfg.eval_every_n_steps
@@ -95,16 +96,17 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     # ------------------------------------------------------------------ set-up
 
-    def setup(self, cfg: DictConfig) -> None:
+    def setup(self) -> None:
         """Build everything; whatever can be wrong in the config fails before weights load."""
+        cfg = self._cfg
         attention = attention_of(cfg, self._device)
-        self._loss_fn = config.instantiate(cfg.loss)
+        self._loss_fn = cfg.loss.build()
         erjepa.configs.require_files(cfg)
-        tokenizer = config.instantiate(cfg.tokenizer)
-        self._memory = RunMemory(cfg, tokenizer)
+        tokenizer = cfg.tokenizer.build()
+        self._memory = RunMemory(cfg, tokenizer, resume=self._resume)
         self._averaged = AveragedWeights(cfg.ema_decay, self._device)
         self._checkpoints = RunCheckpoints(
-            cfg, self._device, self._memory.write, self._averaged
+            cfg, self._device, self._memory.write, self._averaged, resume=self._resume
         )
         self._dataset = build_dataset(cfg.dataset, tokenizer)
         self._checkpoints.serve(self._dataset, tokenizer)
@@ -120,9 +122,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
         memory = memory_of(self._device)
         # Ranks that decided otherwise would wait for each other.
-        cfg.fsdp_reshard_after_forward = on_rank_zero(
-            lambda: reshards_after_forward(cfg, self._model, memory)
+        reshards = on_rank_zero(
+            lambda: reshards_after_forward(self._cfg, self._model, memory)
         )
+        cfg = self._cfg = replace(cfg, fsdp_reshard_after_forward=reshards)
         forward_context = activation_offloading(cfg, self._model, self._device)
         self._collator, self._replay_collator = pair_collators(
             cfg,
@@ -164,7 +167,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._sampler.steps_per_epoch,
             cfg.max_steps_per_epoch or self._sampler.steps_per_epoch,
         )
-        self._run = RunProgress(cfg.epochs, steps_per_epoch, cfg.stop or {})
+        self._run = RunProgress(cfg.epochs, steps_per_epoch, cfg.stop)
         self._metrics_log = MetricsLog(cfg, self._device)
 
         self._fingerprint = fingerprint(
@@ -191,20 +194,17 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._device,
             forward_context=forward_context,
             stop_signals=self._stop_signals,
-            keep_gathered=not cfg.fsdp_reshard_after_forward,
+            keep_gathered=not reshards,
         )
-        self._optimizer = config.instantiate(
-            cfg.optimizer, [p for p in self._model.parameters() if p.requires_grad]
+        self._optimizer = cfg.optimizer.build(
+            [p for p in self._model.parameters() if p.requires_grad]
         )
-        self._lr_scheduler = config.instantiate(
-            cfg.lr_scheduler,
+        self._lr_scheduler = cfg.lr_scheduler.build(
             self._optimizer,
             num_training_steps=cfg.epochs * steps_per_epoch,
         )
         self._step_metrics = StepMetrics(cfg, self._run, self._memory, self._optimizer)
-        profiler = cfg.profiler or DictConfig({"enabled": False})
-        profiler["_component_"] = "torchtune.training.setup_torch_profiler"
-        self._profiler, _ = config.instantiate(profiler)
+        self._profiler, _ = cfg.profiler.build()
         self._state = RecipeState(
             self._model,
             self._optimizer,
@@ -387,11 +387,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         """Write weights and all that a resumed run needs; complete or absent."""
         self._checkpoints.save(self._model, self._run, self._state.state_dict())
 
-    def log_summary(self, cfg: DictConfig) -> None:
+    def log_summary(self) -> None:
         """Say in some lines what is about to run; every key is in ``output_dir``."""
         pairs = self._sampler.examples_per_step
         log_summary(
-            cfg,
+            self._cfg,
             self._model,
             self._run,
             num_train=self._sampler.num_examples,
@@ -410,7 +410,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
 
 @erjepa.configs.parse
-def recipe_main(cfg: DictConfig) -> int:
+def recipe_main(cfg: Config) -> int:
     """
     Entry point for the recipe.
 
@@ -423,8 +423,8 @@ def recipe_main(cfg: DictConfig) -> int:
         if cfg.fsdp_cpu_offload:
             training.set_torch_num_threads()
         recipe = FinetuneRecipeERJEPA(cfg=cfg)
-        recipe.setup(cfg=cfg)
-        recipe.log_summary(cfg)
+        recipe.setup()
+        recipe.log_summary()
         recipe.train()
         recipe.cleanup()
     return recipe.exit_code

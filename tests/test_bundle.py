@@ -5,9 +5,9 @@ import os
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 
 import pytest
-from omegaconf import OmegaConf
 
 from erjepa.bundle import make as bundle
 from erjepa.bundle.make import INSTALLER, files_of, size_in_bytes
@@ -78,9 +78,10 @@ def test_files_that_a_config_names(base, data, tmp_path):
     from tests.recipes.harness import make_config, overrides_for
 
     cfg = make_config(overrides_for(base, data, tmp_path))
-    OmegaConf.update(cfg, "eval_dataset", cfg.dataset)
+    cfg = replace(cfg, eval_dataset=cfg.dataset)
     assert files_of(cfg) == sorted({base, data, base / "tokenizer.model"})
-    cfg.dataset.source = "https://example.org/pairs.jsonl"
+    url = "https://example.org/pairs.jsonl"
+    cfg = replace(cfg, dataset=cfg.dataset.with_arguments(source=url))
     with pytest.raises(
         ValueError, match="dataset.source=https://example.org/pairs.jsonl is"
     ):

@@ -14,13 +14,14 @@ MAY_IMPORT = {
     "utils": set(),
     "replay": set(),
     "configs": {"replay", "utils"},
-    "datasets": {"utils"},
-    "packing": {"datasets"},
+    "datasets": {"configs", "utils"},
+    "packing": {"configs", "datasets"},
     "objective": {"packing"},
     "tasks": {"datasets", "utils"},
     "models": {"tasks", "utils"},
-    "checkpoints": {"datasets", "replay", "utils"},
+    "checkpoints": {"configs", "datasets", "replay", "utils"},
     "training": {
+        "configs",
         *("checkpoints", "datasets", "packing", "objective", "replay", "utils"),
     },
     "evaluation": {

@@ -107,7 +107,7 @@ def of_texts(tokenizer, *, size):
         ),
         (
             "loss.jepa_weight=x",
-            "loss.jepa_weight must be a finite number of at least 0, got 'x'",
+            'loss.jepa_weight: input should be a valid number, got "x"',
         ),
         ("model.num_heads=3", "num_heads (3) must be divisible by num_kv_heads (2)"),
         ("optimizer.eps=-1 dataset.size=9", "Invalid epsilon value: -1"),

@@ -7,12 +7,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
-
 from erjepa.bundle.parts import write_parts
 from erjepa.bundle.wheels import collect_wheels, platform_tags
-from erjepa.configs import complete, load, require_files
-from erjepa.datasets import components
+from erjepa.configs import Config, components, load, require_files
 
 ROOT = Path(__file__).parents[2]
 INSTALLER = Path(__file__).parent / "install.sh"
@@ -20,11 +17,11 @@ _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _EXTRAS = ("dev",)
 
 
-def files_of(cfg: DictConfig) -> list[Path]:
+def files_of(cfg: Config) -> list[Path]:
     """The files and folders outside the project that a config names.
 
     Args:
-        cfg (DictConfig): config of a recipe.
+        cfg: config of a recipe.
 
     Returns:
         list[Path]: absolute paths of datasets, tokenizer and base model.
@@ -34,12 +31,11 @@ def files_of(cfg: DictConfig) -> list[Path]:
         ValueError: naming the key, if a dataset is no file or folder of this machine.
     """
     require_files(cfg)
-    found = [Path(cfg.checkpointer.checkpoint_dir)]
-    for key in ("tokenizer.path", "tokenizer.merges_file", "databases"):
-        if path := OmegaConf.select(cfg, key):
-            found.append(Path(path))
-    for key in ("dataset", "eval_dataset"):
-        for component in components(cfg[key]) if cfg[key] is not None else ():
+    found = [Path(cfg.checkpointer.get("checkpoint_dir"))]
+    named = (*map(cfg.tokenizer.get, ("path", "merges_file")), cfg.databases)
+    found += [Path(path) for path in named if path]
+    for key, section in (("dataset", cfg.dataset), ("eval_dataset", cfg.eval_dataset)):
+        for component in components(section or []):
             source = component.get("source")
             if source is None:
                 continue  # it makes its pairs
@@ -122,7 +118,7 @@ def make_bundle(
         raise ValueError(f"--python {python}: expected a version such as 3.12")
     paths: set[Path] = set()
     for name in configs:
-        paths.update(files_of(complete(load(name, overrides))))
+        paths.update(files_of(load(name, overrides)))
     output.mkdir(parents=True, exist_ok=True)
     if any(output.iterdir()):
         raise FileExistsError(f"{output} is not empty; choose another folder")

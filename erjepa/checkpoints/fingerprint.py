@@ -6,10 +6,10 @@ from dataclasses import fields
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from erjepa.datasets import Pair, weights_of
+from erjepa.configs import Config, weights_of
+from erjepa.datasets import Pair
 from erjepa.replay import ReplaySettings
 
 # Keys that decide which weights a run arrives at, averaged ones included. The data counts by
@@ -34,27 +34,27 @@ _REPLAY_DEFAULTS = {
 
 
 def fingerprint(
-    cfg: DictConfig, *, pairs_of_a_step: int, pairs: Iterable[Pair]
+    cfg: Config, *, pairs_of_a_step: int, pairs: Iterable[Pair]
 ) -> dict[str, Any]:
     """What decides the run, by dotted key.
 
     Args:
-        cfg (DictConfig): config of the run.
+        cfg: config of the run.
         pairs_of_a_step (int): over all ranks and micro-batches.
         pairs (Iterable[Pair]): that it trains on, in the order of their dataset.
 
     Returns:
         dict[str, Any]: numbers, texts and lists.
     """
-    values = OmegaConf.to_container(cfg, resolve=True)
+    values = cfg.as_dict()
     found: dict[str, Any] = {
-        "seed": values["seed"],
+        "seed": cfg.seed,
         "pairs of a step": pairs_of_a_step,
-        "validation.size": values["validation"]["size"],
-        "validation.seed": values["validation"]["seed"],
+        "validation.size": cfg.validation.size,
+        "validation.seed": cfg.validation.seed,
         "dataset": _digest_of_pairs(pairs),
     }
-    if weights := weights_of(values["dataset"]):
+    if weights := weights_of(cfg.dataset):
         found["dataset.weight"] = weights
     for key in DECIDING:
         found.update(_flat(key, values[key]))

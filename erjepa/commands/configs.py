@@ -47,10 +47,10 @@ def _list() -> None:
 
 
 def _read(chosen: argparse.Namespace) -> None:
-    from erjepa.configs import complete, load
+    from erjepa.configs import load
     from erjepa.configs.text import as_yaml
 
-    cfg = complete(load(chosen.config, chosen.overrides))
+    cfg = load(chosen.config, chosen.overrides)
     if chosen.command == "validate":
         print(f"{chosen.config}: every key is known and every value makes sense")
         return

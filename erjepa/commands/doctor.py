@@ -35,11 +35,11 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.nproc_per_node < 1:
         parser.error(f"--nproc_per_node {chosen.nproc_per_node}: at least 1")
     with parser.errors(chosen):
-        from erjepa.configs import complete, load
+        from erjepa.configs import load
         from erjepa.doctor.checks import GIB, Report, examine
 
         report = Report()
-        cfg = complete(load(chosen.config, chosen.overrides))
+        cfg = load(chosen.config, chosen.overrides)
         memory = chosen.gpu_memory and int(chosen.gpu_memory * GIB)
         examine(cfg, report, ranks=chosen.nproc_per_node, gpu_memory=memory)
     return 2 if report.has_faults else 0

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def _answer(asked: argparse.Namespace, parser: CommandLine) -> None:
     from erjepa.checkpoints import checkpoint
-    from erjepa.configs import complete, load, require_files
+    from erjepa.configs import load, require_files
     from erjepa.evaluation.chat import answers, read_prompts
     from erjepa.evaluation.run import find_run
 
@@ -49,7 +49,7 @@ def _answer(asked: argparse.Namespace, parser: CommandLine) -> None:
     if not prompts:
         parser.error("there is no prompt: type one, or name a FILE of them")
     cfg_file, path = find_run(asked.run)
-    cfg = complete(load(str(cfg_file), asked.set))
+    cfg = load(str(cfg_file), asked.set)
     require_files(cfg)
     path = checkpoint.of_weights(path, cfg.checkpoint)[0]
     found = answers(cfg, path, prompts, system_prompt=asked.system)

@@ -115,10 +115,10 @@ def _create(arguments: Sequence[str]) -> None:
     if asked.checkpoint and asked.by == "random":
         parser.error("--checkpoint is the model of --by surprise")
     with parser.errors(asked):
-        from erjepa.configs import complete, load
+        from erjepa.configs import load
         from erjepa.memory.create import create
 
-        cfg = complete(load(asked.config, asked.overrides))
+        cfg = load(asked.config, asked.overrides)
         count, size_of_all = create(
             *(asked.out, cfg, asked.number, asked.share, asked.by, asked.checkpoint)
         )

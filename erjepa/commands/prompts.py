@@ -31,14 +31,12 @@ def main(arguments: Sequence[str]) -> None:
     )
     asked = parser.parse_intermixed_args(arguments)
     with parser.errors(asked):
-        from torchtune import config
-
-        from erjepa.configs import complete, load, require_files
+        from erjepa.configs import load, require_files
         from erjepa.evaluation import batch_requests
 
-        cfg = complete(load(asked.config, asked.overrides))
+        cfg = load(asked.config, asked.overrides)
         require_files(cfg)
-        tokenizer = config.instantiate(cfg.tokenizer)
+        tokenizer = cfg.tokenizer.build()
         prompts = list(batch_requests.read_prompts(cfg, tokenizer))
         if asked.check is not None:
             batch_requests.require_same_tokens(asked.check, prompts)

@@ -16,8 +16,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("overrides", metavar="key=value", nargs="*")
     asked = parser.parse_intermixed_args(arguments)
     with parser.errors(asked):
-        from erjepa.configs import complete, load
+        from erjepa.configs import load
         from erjepa.packing.lengths import measure_config, table
 
-        cfg = complete(load(asked.config, asked.overrides))
+        cfg = load(asked.config, asked.overrides)
         print(table(measure_config(cfg)), end="")

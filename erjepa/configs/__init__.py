@@ -1,31 +1,38 @@
 """Configs: files by name, what they may say, and the whole of one as text.
 
 ``files`` reads a YAML file, what it starts from and overrides; ``schema`` says every key with
-its type, default and bounds; ``reading`` holds a config against it; ``text`` writes one in full.
+its type, default and bounds; ``reading`` makes a ``Config`` of both; ``component`` is what a
+section with ``_component_`` names; ``text`` writes a config in full.
 """
 
 from erjepa.configs.command_line import parse
+from erjepa.configs.component import Component, Components, components, weights_of
 from erjepa.configs.files import (
     chain,
     config_names,
     config_path,
-    load,
     merge,
-    prepare,
-    require_files,
+    merged,
 )
-from erjepa.configs.reading import reject_unknown
-from erjepa.configs.schema import complete
+from erjepa.configs.reading import load, read, resolved
+from erjepa.configs.schema import Config, Stop, Validation, require_files
 
 __all__ = [
+    "Component",
+    "Components",
+    "Config",
+    "Stop",
+    "Validation",
     "chain",
-    "complete",
+    "components",
     "config_names",
     "config_path",
     "load",
     "merge",
+    "merged",
     "parse",
-    "prepare",
-    "reject_unknown",
+    "read",
     "require_files",
+    "resolved",
+    "weights_of",
 ]

@@ -6,22 +6,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
-from erjepa.configs.files import load
-from erjepa.configs.schema import complete
+from erjepa.configs.reading import load
+from erjepa.configs.schema import Config
 from erjepa.utils.command_line import CommandLine
 
 
-def parse(recipe_main: Callable[[DictConfig], Any]) -> Callable[[], Any]:
+def parse(recipe_main: Callable[[Config], Any]) -> Callable[[], Any]:
     """``torchtune.config.parse`` for configs by name, checked before anything is loaded.
 
     Args:
-        recipe_main (Callable[[DictConfig], Any]): main function of a recipe; it is given
-            the config with every key.
+        recipe_main: main function of a recipe.
 
     Returns:
-        Callable[[], Any]: the same, reading the command line. A user's error, such as a
+        The same, reading the command line. A user's error, such as a
         config that makes no sense, ends the process with one message.
     """
 
@@ -39,7 +36,7 @@ def parse(recipe_main: Callable[[DictConfig], Any]) -> Callable[[], Any]:
         )
         arguments = parser.parse_intermixed_args()
         with parser.errors(arguments):
-            sys.exit(recipe_main(complete(load(arguments.config, arguments.overrides))))
+            sys.exit(recipe_main(load(arguments.config, arguments.overrides)))
 
     return main
 

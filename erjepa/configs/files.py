@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from erjepa.configs.component import COMPONENT
 from erjepa.utils.files import config_of_run
-
-COMPONENT = "_component_"
 
 
 def config_names(folder: str = ".") -> list[str]:
@@ -50,7 +49,7 @@ def config_path(name: str, folder: str = ".") -> str:
     )
 
 
-def prepare() -> None:
+def _prepare() -> None:
     """Make ready to read configs, which may name files of packages: ``${package_dir:NAME}``."""
     # tiktoken caches local tokenizers by path, so a file made anew would be read stale.
     os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
@@ -59,8 +58,8 @@ def prepare() -> None:
     )
 
 
-def load(name: str, overrides: Sequence[str] = ()) -> DictConfig:
-    """A config with what it starts from and with overrides; its keys are not checked.
+def merged(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What a config says, with what it starts from and with overrides; nothing is checked.
 
     A file may start from another one, ``defaults: NAME``, and then says only what differs.
     Where it names a ``_component_``, that section starts afresh: no argument of another
@@ -73,17 +72,16 @@ def load(name: str, overrides: Sequence[str] = ()) -> DictConfig:
             replaces it together with its arguments, whatever the order.
 
     Returns:
-        DictConfig: with interpolations as they are written.
+        dict[str, Any]: by key, with interpolations as they are written.
 
     Raises:
         FileNotFoundError: if there is no such config.
         ValueError: naming the file or the override that cannot be read.
     """
-    prepare()
     values: dict[str, Any] = {}
     for _, own in reversed(chain(name)):
         values = merge(values, own)
-    return OmegaConf.create(_with_overrides(values, overrides))
+    return _with_overrides(values, overrides)
 
 
 def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
@@ -93,6 +91,7 @@ def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
         name: as in :func:`config_path`.
         folder: as there.
     """
+    _prepare()
     path = config_path(name, folder)
     found: list[tuple[str, dict[str, Any]]] = []
     while path is not None:
@@ -130,26 +129,6 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
             value = value if COMPONENT in value else merge(before, value)
         merged[key] = value
     return merged
-
-
-def require_files(cfg: DictConfig) -> None:
-    """Fail with the command that gets them where the base model's files are missing.
-
-    Args:
-        cfg (DictConfig): config of a recipe.
-
-    Raises:
-        FileNotFoundError: naming the key, the path and the ``tune download`` command.
-    """
-    for key in ("checkpointer.checkpoint_dir", "tokenizer.path"):
-        path = OmegaConf.select(cfg, key)
-        if path is not None and not Path(path).exists():
-            raise FileNotFoundError(
-                f"{key}={path} does not exist. Get the base model with\n"
-                f"  tune download {cfg.get('base_model', '<repository>')} "
-                f"--output-dir {cfg.checkpointer.checkpoint_dir}\n"
-                f"or set {key} to where it is."
-            )
 
 
 def _read(path: str) -> dict[str, Any]:

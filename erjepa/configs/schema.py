@@ -4,63 +4,58 @@ A key without a default must be in the config. The keys of ``replay`` are the fi
 :class:`~erjepa.replay.ReplaySettings`; those of a component are the parameters of what it names.
 """
 
-import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import pairwise
-from typing import Annotated, Any, Literal, cast
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf
+from pydantic import Field
 
-from erjepa.configs.files import COMPONENT
-from erjepa.configs.reading import AtLeast, Component, Settings, read_section
+from erjepa.configs.component import Component, Components, Signature, components
 from erjepa.replay import ReplaySettings
 
-Count = Annotated[int, AtLeast(1)]
-Whole = Annotated[int, AtLeast(0)]
-Positive = Annotated[float, AtLeast(0, excluded=True)]
-NotNegative = Annotated[float, AtLeast(0)]
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[Number, Field(gt=0)]
+NotNegative = Annotated[Number, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
-AnyComponent = Annotated[Mapping, Component()]
-Model = Annotated[
-    Mapping,
-    Component(
-        arguments={
+# Which keys name components.
+COMPONENTS = {
+    "model": Signature(
+        types={
             "lora_rank": Count,
             "lora_alpha": Positive,
-            "lora_dropout": Annotated[float, AtLeast(0, below=1)],
+            "lora_dropout": Annotated[NotNegative, Field(lt=1)],
         }
     ),
-]
-Checkpointer = Annotated[Mapping, Component(given=("output_dir",))]
-Dataset = Annotated[
-    Mapping, Component(positional=1, may_be_list=True, listed={"weight": Positive})
-]
-Loss = Annotated[
-    Mapping,
-    Component(
-        arguments={
+    "tokenizer": Signature(),
+    "checkpointer": Signature(given=("output_dir",)),
+    "dataset": Signature(positional=1, may_be_list=True),
+    "eval_dataset": Signature(positional=1, may_be_list=True),
+    "loss": Signature(
+        types={
             "lm_weight": NotNegative,
             "jepa_weight": NotNegative,
             "temperature": Positive,
             "jepa_every": Count,
             "sigreg_weight": NotNegative,
-            "sigreg_slices": Annotated[int, AtLeast(1, below=100_000)],
+            "sigreg_slices": Annotated[int, Field(ge=1, lt=100_000)],
             "variance_weight": NotNegative,
             "covariance_weight": NotNegative,
         }
     ),
-]
-Optimizer = Annotated[
-    Mapping,
-    Component(positional=1, arguments={"lr": NotNegative, "weight_decay": NotNegative}),
-]
-LRScheduler = Annotated[Mapping, Component(positional=1, given=("num_training_steps",))]
-Profiler = Annotated[
-    Mapping, Component(default="torchtune.training.setup_torch_profiler")
-]
-Replay = Annotated[Mapping, Settings(ReplaySettings, absent={"weight": 0})]
+    "optimizer": Signature(
+        positional=1, types={"lr": NotNegative, "weight_decay": NotNegative}
+    ),
+    "lr_scheduler": Signature(positional=1, given=("num_training_steps",)),
+    "metric_logger": Signature(),
+    "profiler": Signature(),
+}
+PROFILER = "torchtune.training.setup_torch_profiler"
 
 
 @dataclass(frozen=True)
@@ -90,15 +85,22 @@ class Validation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """A run, its evaluation included."""
+class Config:
+    """A run, its evaluation included.
+
+    Args:
+        source: what its files and overrides say, with interpolations as they are written. All
+            other fields are keys.
+    """
+
+    source: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     output_dir: str
     base_model: str = "<repository>"
 
-    model: Model
-    tokenizer: AnyComponent
-    checkpointer: Checkpointer
+    model: Component
+    tokenizer: Component
+    checkpointer: Component
     continue_from: str | None = None
     init_from: str | None = None
     resume_from_checkpoint: bool | Literal["auto"] = False
@@ -106,14 +108,14 @@ class Run:
     save_adapter_weights_only: bool = False
     save_every_n_steps: Count | None = 500
     keep_last_n: Count | None = 2
-    checkpoint_at_flops: list[float] | None = None
+    checkpoint_at_flops: list[Number] | None = None
 
-    dataset: Dataset
-    eval_dataset: Dataset | None = None
-    validation: Validation | None = None
+    dataset: Components
+    eval_dataset: Components | None = None
+    validation: Validation = Validation()
     eval_every_n_steps: Count | None = None
     keep_best: bool = False
-    seed: Annotated[int, AtLeast(0, below=2**32)] | None
+    seed: Seed | None
     shuffle: bool = True
     batch_size: Count
     max_seq_len: Count
@@ -121,7 +123,7 @@ class Run:
     skip_too_long: bool = False
     num_workers: Whole = 0
 
-    loss: Loss
+    loss: Component
     num_predictor_tokens: Whole = 1
     predictor_tokens: list[str] | None = None
     predictor_position: Literal["behind", "front"] = "behind"
@@ -129,16 +131,16 @@ class Run:
     views: Literal["shared", "standalone", "spans", "patches"] = "shared"
     train_on_input: bool = False
     train_end_of_turn: Literal["all", "new", "replay", "none"] = "all"
-    replay: Replay | None = None
+    replay: ReplaySettings = ReplaySettings(weight=0)
 
     epochs: Count
     max_steps_per_epoch: Count | None = None
     gradient_accumulation_steps: Count = 1
     clip_grad_norm: Positive | None = None
-    optimizer: Optimizer
-    lr_scheduler: LRScheduler
-    ema_decay: Annotated[float, AtLeast(0, excluded=True, below=1)] | None = None
-    stop: Stop | None = None
+    optimizer: Component
+    lr_scheduler: Component
+    ema_decay: Annotated[Positive, Field(lt=1)] | None = None
+    stop: Stop = Stop()
 
     device: str | None = None
     dtype: Literal["bf16", "fp32"] = "bf16"
@@ -150,14 +152,14 @@ class Run:
     custom_sharded_layers: list[str] | None = None
     fsdp_cpu_offload: bool = False
     fsdp_reshard_after_forward: bool | None = None
-    step_timeout: Annotated[float, AtLeast(10)] = 600.0
+    step_timeout: Annotated[Number, Field(ge=10)] = 600.0
     cudnn_deterministic_mode: Literal["default", "warn", "error", 0, 1, 2] | None = None
 
     task: str | None = None
     databases: str | None = None
     eval_split: Literal["test", "validation"] = "test"
     eval_earlier: bool = True
-    max_forgetting: Annotated[float, AtLeast(0, below=1)] | None = None
+    max_forgetting: Annotated[NotNegative, Field(lt=1)] | None = None
     checkpoint_dir: str | list[str] | None = None
     checkpoint: Literal["last", "ema", "both"] = "last"
     base_only: bool = False
@@ -166,21 +168,20 @@ class Run:
     max_new_tokens: Count = 128
     eval_batch_size: Count = 64
 
-    metric_logger: AnyComponent
+    metric_logger: Component
     log_every_n_steps: Count = 1
     log_replay_gradients_every_n_steps: Count | None = None
     log_collapse: bool = False
     log_example_errors: bool = False
     log_peak_memory_stats: bool = False
-    profiler: Profiler | None = None
+    profiler: Component = Component(PROFILER, {"enabled": False})
 
     def __post_init__(self) -> None:
         for key in ("dataset", "eval_dataset"):
-            parts = getattr(self, key) or []
-            for part in parts if isinstance(parts, list) else [parts]:
-                if part[COMPONENT].startswith("torchtune."):
+            for part in components(getattr(self, key) or []):
+                if part.path.startswith("torchtune."):
                     raise ValueError(
-                        f"{key}={part[COMPONENT]} gives no pairs of source and target. "
+                        f"{key}={part.path} gives no pairs of source and target. "
                         "erjepa.datasets.paired_dataset reads the same files and hub "
                         "datasets"
                     )
@@ -211,7 +212,7 @@ class Run:
                 f"resume_changes={self.resume_changes} is for a run that is gone on with, "
                 "resume_from_checkpoint=True"
             )
-        if (share := (self.replay or {}).get("share")) is not None:
+        if (share := self.replay.share) is not None:
             for key in ("log_replay_gradients_every_n_steps", "train_end_of_turn"):
                 if (value := getattr(self, key)) not in (None, "all", "none"):
                     raise ValueError(
@@ -219,32 +220,59 @@ class Run:
                         f"{share} trains both alike. Set replay.budget instead, or leave "
                         f"{key} out"
                     )
-        # Sections come as they are read: keys and values.
-        validation = cast(dict[str, Any], self.validation)
-        stop = cast(dict[str, Any], self.stop)
-        if validation["size"] is None:
+        if self.validation.size is None:
             for key, value in (
                 ("eval_every_n_steps", self.eval_every_n_steps),
-                ("validation.generate", validation["generate"]),
+                ("validation.generate", self.validation.generate),
                 ("keep_best", self.keep_best),
-                ("stop.patience", stop["patience"]),
+                ("stop.patience", self.stop.patience),
+                ("eval_split", self.eval_split),
             ):
-                if value:
+                if value and value != "test":
                     raise ValueError(
                         f"{key}={value} needs pairs to validate on; set validation.size "
                         "to how many of the training pairs to hold out"
                     )
 
+    @property
+    def drawn_seed(self) -> int:
+        """The seed, once a recipe has drawn one where the key is null."""
+        assert self.seed is not None
+        return self.seed
+
+    @property
+    def scored(self) -> tuple[str, Components]:
+        """The key of the pairs that an evaluation answers, and its section.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        if self.eval_split == "validation":
+            return "dataset", self.dataset
+        if self.eval_dataset is None:
+            raise ValueError("eval_dataset is null: there is nothing to score")
+        return "eval_dataset", self.eval_dataset
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every key, as a YAML file without interpolations would have it."""
+        return {key: _plain(getattr(self, key)) for key in KEYS}
+
+    def as_written(self) -> dict[str, Any]:
+        """Every key, in the order and the way in which ``source`` has what is still so."""
+        source = OmegaConf.create(dict(self.source))
+        resolved = OmegaConf.to_container(source, resolve=True)
+        return _as_written(self.source, resolved, self.as_dict())
+
     def _require_weights(self) -> None:
         """Of the datasets in a list all have a weight, or none."""
-        for i, part in enumerate(_listed(self.eval_dataset)):
-            if "weight" in part:
+        for i, part in enumerate(components(self.eval_dataset or [])):
+            if part.weight is not None:
                 raise ValueError(
-                    f"eval_dataset[{i}].weight={part['weight']}: evaluation scores every "
+                    f"eval_dataset[{i}].weight={part.weight}: evaluation scores every "
                     "pair once, whatever its dataset; weights are for dataset"
                 )
-        parts = _listed(self.dataset)
-        without = [i for i, part in enumerate(parts) if "weight" not in part]
+        parts = components(self.dataset)
+        without = [i for i, part in enumerate(parts) if part.weight is None]
         if len(without) == len(parts):
             return
         if without:
@@ -259,18 +287,34 @@ class Run:
             )
 
 
-def _listed(section: Any) -> list[dict[str, Any]]:
-    return section if isinstance(section, list) else []
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Component):
+        return value.as_dict()
+    return vars(value).copy() if is_dataclass(value) else value
 
+
+def _as_written(written: Any, resolved: Any, value: Any) -> Any:
+    """A value; where it is what was written, the way in which that is."""
+    if isinstance(value, dict) and isinstance(written, Mapping):
+        known = [key for key in written if key in value]
+        return {
+            key: _as_written(written[key], resolved[key], value[key]) for key in known
+        } | {key: item for key, item in value.items() if key not in written}
+    return written if value == resolved else value
+
+
+KEYS = tuple(entry.name for entry in fields(Config) if entry.name != "source")
 
 # What other projects, and the paper, call a key; and keys of a section without its name.
 SYNONYMS = {
     **{
-        key: f"replay.{key}"
-        for key in inspect.signature(ReplaySettings).parameters
-        if key not in inspect.signature(Run).parameters
+        entry.name: f"replay.{entry.name}"
+        for entry in fields(ReplaySettings)
+        if entry.name not in KEYS
     },
-    **{key: f"stop.{key}" for key in inspect.signature(Stop).parameters},
+    **{entry.name: f"stop.{entry.name}" for entry in fields(Stop)},
     **dict.fromkeys(("lr", "learning_rate"), "optimizer.lr"),
     "weight_decay": "optimizer.weight_decay",
     **dict.fromkeys(
@@ -314,56 +358,20 @@ SYNONYMS = {
 }
 
 
-def complete(cfg: DictConfig) -> DictConfig:
-    """A config with every key, checked before anything is loaded.
-
-    Args:
-        cfg (DictConfig): the config after overrides.
-
-    Returns:
-        DictConfig: the same, keys that it lacks filled with their defaults and whole floats
-        as whole numbers, and what ``continue_from`` stands for; interpolations stay as they
-        are written.
+def require_files(config: Config) -> None:
+    """Fail with the command that gets them where the base model's files are missing.
 
     Raises:
-        ValueError: for the first key that is unknown, missing or has a value that makes no
-            sense; it names the key, the value and what is allowed.
+        FileNotFoundError: naming the key, the path and the ``tune download`` command.
     """
-    try:
-        resolved = OmegaConf.to_container(cfg, resolve=True)
-    except (OmegaConfBaseException, ImportError) as error:
-        raise ValueError(" ".join(str(error).split())) from None
-    read = read_section("", Run, resolved, SYNONYMS)
-    if read["continue_from"] is not None:
-        _continue(read)
-    written = OmegaConf.to_container(cfg, resolve=False)
-    return OmegaConf.create(_as_written(written, resolved, read))
-
-
-def _continue(cfg: dict[str, Any]) -> None:
-    """Set the keys that ``continue_from`` stands for: nothing else reads it."""
-    start, replay = cfg["continue_from"], cfg["replay"]
-    sections = [("", cfg)] + [("replay.", replay)] * bool(replay["weight"])
-    for prefix, section in sections:
-        given = section["init_from"]
-        if isinstance(given, list) and start in given:
-            continue  # other memories merge with its own
-        if given not in (None, start):
-            raise ValueError(
-                f"continue_from={start} sets {prefix}init_from, which is "
-                f"{given}; leave one of the two out"
+    folder = config.checkpointer.get("checkpoint_dir")
+    for key, path in (
+        ("checkpointer.checkpoint_dir", folder),
+        ("tokenizer.path", config.tokenizer.get("path")),
+    ):
+        if path is not None and not Path(path).exists():
+            raise FileNotFoundError(
+                f"{key}={path} does not exist. Get the base model with\n"
+                f"  tune download {config.base_model} --output-dir {folder}\n"
+                f"or set {key} to where it is."
             )
-        section["init_from"] = start
-    ReplaySettings(**replay)
-
-
-def _as_written(written: Any, resolved: Any, read: Any) -> Any:
-    """What was read; where that is what was given, the way in which it is written."""
-    if isinstance(read, dict) and isinstance(written, dict):
-        return {
-            key: _as_written(written[key], resolved[key], value)
-            if key in written
-            else value
-            for key, value in read.items()
-        }
-    return written if read == resolved and type(read) is type(resolved) else read

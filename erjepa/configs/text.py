@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from erjepa.configs.files import chain
+from erjepa.configs.schema import Config
 
 # A tag, and all that follows it, is about the value that the file gives.
 TAG = re.compile(r"\[[a-z-]+\]")
@@ -26,19 +27,19 @@ class _Line:
     is_spaced: bool
 
 
-def as_yaml(cfg: DictConfig, name: str, *remarks: str) -> str:
+def as_yaml(config: Config, name: str, *remarks: str) -> str:
     """A config as one YAML file that needs no other.
 
     A comment is that of the nearest file that has one for the key; what follows a tag such
     as ``[paper]`` is left out where the value is another.
 
     Args:
-        cfg (DictConfig): a config with every key, see :func:`~erjepa.configs.complete`.
+        config: to write.
         name (str): path or name of the config that it was loaded from.
         *remarks (str): lines for the head of the file.
 
     Returns:
-        str: YAML, which reads as ``cfg``.
+        str: YAML, which reads as ``config``.
     """
     paths = [path for path, _ in chain(name)]
     texts = [Path(path).read_text("utf-8") for path in paths]
@@ -47,14 +48,16 @@ def as_yaml(cfg: DictConfig, name: str, *remarks: str) -> str:
     if remarks:
         paragraphs.insert(1, [f"# {remark}" for remark in remarks])
     files = [_lines(text) for text in texts]
-    values = OmegaConf.to_container(cfg, resolve=False)
+    values = config.as_written()
     lines = [line for paragraph in paragraphs for line in (*paragraph, "")]
     written = "\n".join([*lines, *_write(values, files)]) + "\n"
     try:
         reads = OmegaConf.to_container(OmegaConf.create(written), resolve=False)
     except yaml.YAMLError:  # anchors have no place of their own
         reads = None
-    return written if reads == values else "\n".join([*lines, OmegaConf.to_yaml(cfg)])
+    if reads != values:
+        written = "\n".join([*lines, OmegaConf.to_yaml(OmegaConf.create(values))])
+    return written
 
 
 def _write(

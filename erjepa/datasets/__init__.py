@@ -12,8 +12,6 @@ from erjepa.datasets.concatenated import (
     ConcatenatedPairs,
     Pairs,
     build_dataset,
-    components,
-    weights_of,
 )
 from erjepa.datasets.mixture import Mixture
 from erjepa.datasets.origins import origin_labels
@@ -46,14 +44,12 @@ __all__ = [
     "StepSampler",
     "TokenizedPairs",
     "build_dataset",
-    "components",
     "hold_out",
     "load_records",
     "origin_labels",
     "paired_dataset",
     "predictor_token_ids",
     "require_pairs",
-    "weights_of",
     *_TASK_OF,
 ]
 

@@ -1,18 +1,17 @@
 """Several datasets as one."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from itertools import accumulate
 from operator import add
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch.utils.data import Dataset
-from torchtune import config
 from torchtune.data import Message
 from torchtune.modules.transforms import Transform
 
+from erjepa.configs.component import Components, components
 from erjepa.datasets.origins import origin_labels
 from erjepa.datasets.paired import PairedDataset
 from erjepa.datasets.pairs import Pair, require_pairs
@@ -127,57 +126,31 @@ class ConcatenatedPairs(Dataset):
         return self.parts[index], i
 
 
-WEIGHT = "weight"  # key of a dataset in a list
-
 # What a run trains on.
 Pairs = PairedDataset | ConcatenatedPairs
 
 
-def components(cfg: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Any]:
-    """The components of a config's ``dataset``, which is one or a list."""
-    return list(cfg) if isinstance(cfg, (list, ListConfig)) else [cfg]
-
-
-def weights_of(
-    cfg: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-) -> list[float] | None:
-    """The weights of a list of datasets; ``None`` where they have none."""
-    if not isinstance(cfg, (list, ListConfig)):
-        return None
-    weights = [part[WEIGHT] for part in cfg if WEIGHT in part]
-    return weights or None
-
-
 def build_dataset(
-    cfg: DictConfig | ListConfig, tokenizer: Transform, key: str = "dataset"
+    section: Components, tokenizer: Transform, key: str = "dataset"
 ) -> Pairs:
     """The pairs of a config's ``dataset``: of a component, or of a list of them.
 
     Args:
-        cfg (DictConfig | ListConfig): the component or components.
-        tokenizer (Transform): torchtune model tokenizer.
-        key (str): of the config, for messages.
+        section: the component or components.
+        tokenizer: torchtune model tokenizer.
+        key: of the config, for messages.
 
     Returns:
-        Pairs: a list gives :class:`ConcatenatedPairs`, where a dataset goes by
-        its ``source``, or else by the name of its builder.
+        A list gives :class:`ConcatenatedPairs`, where a dataset goes by its ``source``, or
+        else by the name of its builder.
 
     Raises:
         ValueError: if a component gives something else than pairs.
     """
-    parts = components(cfg)
-    if isinstance(cfg, ListConfig):
-        # The weight is the list's, not the builder's.
-        parts = [
-            OmegaConf.masked_copy(part, [key for key in part if key != WEIGHT])
-            for part in parts
-        ]
-    built = [config.instantiate(part, tokenizer) for part in parts]
+    parts = components(section)
+    built = [part.build(tokenizer) for part in parts]
     for dataset in built:
         require_pairs(key, dataset)
-    if not isinstance(cfg, ListConfig):
+    if not isinstance(section, list):
         return built[0]
-    names = [
-        part.get("source") or part._component_.rpartition(".")[2] for part in parts
-    ]
-    return ConcatenatedPairs(built, names)
+    return ConcatenatedPairs(built, [part.get("source") or part.name for part in parts])

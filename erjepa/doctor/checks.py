@@ -19,12 +19,11 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig, OmegaConf
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torchtune import config, training
+from torchtune import training
 
 from erjepa.checkpoints.space import checkpoint_sizes, readable, require_space
-from erjepa.configs import require_files
+from erjepa.configs import Config, require_files
 from erjepa.datasets import Pair, build_dataset
 from erjepa.doctor.memory import memory_parts
 from erjepa.objective import JEPALoss, PackedDecoder, StepFlops
@@ -106,7 +105,7 @@ class Report:
 
 
 def examine(
-    cfg: DictConfig, report: Report, *, ranks: int, gpu_memory: int | None = None
+    cfg: Config, report: Report, *, ranks: int, gpu_memory: int | None = None
 ) -> None:
     """Check a run, from the versions of torch to the memory of a step.
 
@@ -133,7 +132,7 @@ def examine(
         if has_files:
             tokenizer = check(
                 "tokenizer",
-                lambda: config.instantiate(cfg.tokenizer),
+                cfg.tokenizer.build,
                 lambda made: type(made).__name__,
             )
         run = check(
@@ -195,7 +194,7 @@ def _versions() -> str:
     return f"{', '.join(f'{name} {version(name)}' for name in names)}; built for {cuda}"
 
 
-def _device(cfg: DictConfig, gpu_memory: int | None) -> Device:
+def _device(cfg: Config, gpu_memory: int | None) -> Device:
     if gpu_memory is not None:
         device = Device(torch.device("cuda"), "pretended GPU", gpu_memory, False)
     else:
@@ -206,7 +205,7 @@ def _device(cfg: DictConfig, gpu_memory: int | None) -> Device:
     return device
 
 
-def _attention(cfg: DictConfig, device: Device) -> tuple[Attention, str]:
+def _attention(cfg: Config, device: Device) -> tuple[Attention, str]:
     """How the run attends, and why."""
     if device.is_here:
         attention = attention_of(cfg, device.device)
@@ -219,7 +218,7 @@ def _attention(cfg: DictConfig, device: Device) -> tuple[Attention, str]:
     return "flex", "where a GPU and a C compiler are"
 
 
-def _ranks(cfg: DictConfig, device: Device, ranks: int) -> str:
+def _ranks(cfg: Config, device: Device, ranks: int) -> str:
     needs_nccl = device.device.type == "cuda" and ranks > 1 and device.is_here
     if needs_nccl and not dist.is_nccl_available():
         raise RuntimeError(
@@ -232,7 +231,7 @@ def _ranks(cfg: DictConfig, device: Device, ranks: int) -> str:
     )
 
 
-def _shared_memory(cfg: DictConfig, device: Device, ranks: int) -> str:
+def _shared_memory(cfg: Config, device: Device, ranks: int) -> str:
     folder = Path("/dev/shm")
     if not folder.is_dir():
         return "this system has no /dev/shm"
@@ -251,11 +250,11 @@ def _shared_memory(cfg: DictConfig, device: Device, ranks: int) -> str:
 # ----------------------------------------------------------- files, model, pairs
 
 
-def _files(cfg: DictConfig) -> str:
+def _files(cfg: Config) -> str:
     require_files(cfg)
     with TemporaryDirectory() as scratch:
-        config.instantiate(cfg.checkpointer, output_dir=f"{scratch}/unused")
-    return f"base model in {cfg.checkpointer.checkpoint_dir}"
+        cfg.checkpointer.build(output_dir=f"{scratch}/unused")
+    return f"base model in {cfg.checkpointer.get('checkpoint_dir')}"
 
 
 class ModelOfRun(NamedTuple):
@@ -281,7 +280,7 @@ class ModelOfRun(NamedTuple):
 
     @classmethod
     def of(
-        cls, cfg: DictConfig, device: torch.device, attention: Attention
+        cls, cfg: Config, device: torch.device, attention: Attention
     ) -> "ModelOfRun":
         """The model of a config.
 
@@ -290,8 +289,8 @@ class ModelOfRun(NamedTuple):
             device: of the run.
             attention: ``flex`` or ``dense``.
         """
-        loss_fn = config.instantiate(cfg.loss)
-        replay = ReplaySettings(**OmegaConf.to_container(cfg.replay, resolve=True))
+        loss_fn = cfg.loss.build()
+        replay = cfg.replay
         views = run_views(cfg, loss_fn.jepa_weight, replay)
         if views.new == "none":
             replay = replace(replay, address="none")
@@ -311,7 +310,7 @@ class ModelOfRun(NamedTuple):
         trained = sum(size for size, is_trained in sizes if is_trained)
         return f"{sum(size for size, _ in sizes):,} parameters, {trained:,} trained"
 
-    def collator(self, cfg: DictConfig, tokenizer: Any) -> PairCollator:
+    def collator(self, cfg: Config, tokenizer: Any) -> PairCollator:
         """What packs new pairs."""
         new, _ = pair_collators(
             cfg,
@@ -348,7 +347,7 @@ class Rows(NamedTuple):
         return f"{self.pairs}; rows x tokens of a micro-batch: {shown}, at most {most}"
 
 
-def rows_of_data(cfg: DictConfig, run: ModelOfRun, tokenizer: Any) -> Rows:
+def rows_of_data(cfg: Config, run: ModelOfRun, tokenizer: Any) -> Rows:
     """Rows of the pairs that a run trains on.
 
     Args:
@@ -356,7 +355,7 @@ def rows_of_data(cfg: DictConfig, run: ModelOfRun, tokenizer: Any) -> Rows:
         run: its model.
         tokenizer: of the model.
     """
-    cfg = OmegaConf.merge(cfg, {"num_workers": 0, "seed": cfg.seed or 0})
+    cfg = replace(cfg, num_workers=0, seed=cfg.seed or 0)
     collator = run.collator(cfg, tokenizer)
     found = training_pairs(
         cfg,
@@ -377,7 +376,7 @@ def rows_of_data(cfg: DictConfig, run: ModelOfRun, tokenizer: Any) -> Rows:
     return Rows(said, largest, list(islice(found.loader, _STEPS)))
 
 
-def longest_rows(cfg: DictConfig, run: ModelOfRun) -> Rows:
+def longest_rows(cfg: Config, run: ModelOfRun) -> Rows:
     """Rows of pairs that are not there: of ``max_seq_len`` tokens, which they do not share,
     and with as many in the target as in the source.
 
@@ -409,11 +408,11 @@ def longest_rows(cfg: DictConfig, run: ModelOfRun) -> Rows:
     return Rows(said, largest, [collator.split(pairs, cfg.gradient_accumulation_steps)])
 
 
-def _per_rank(cfg: DictConfig) -> int:
+def _per_rank(cfg: Config) -> int:
     return cfg.batch_size * cfg.gradient_accumulation_steps
 
 
-def _largest(cfg: DictConfig, collator: PairCollator, pairs: list[Pair]) -> PackedBatch:
+def _largest(cfg: Config, collator: PairCollator, pairs: list[Pair]) -> PackedBatch:
     batches = collator.split(pairs, cfg.gradient_accumulation_steps)
     return max(batches, key=lambda b: (b.tokens.numel(), b.num_projected))
 
@@ -421,7 +420,7 @@ def _largest(cfg: DictConfig, collator: PairCollator, pairs: list[Pair]) -> Pack
 # --------------------------------------------------------------- disk, time, memory
 
 
-def _disk(cfg: DictConfig, run: ModelOfRun) -> str:
+def _disk(cfg: Config, run: ModelOfRun) -> str:
     folder = Path(cfg.output_dir)
     budgets = cfg.checkpoint_at_flops or []
     require_fresh_output(
@@ -457,9 +456,7 @@ def _disk(cfg: DictConfig, run: ModelOfRun) -> str:
     )
 
 
-def _step(
-    cfg: DictConfig, run: ModelOfRun, rows: Rows, device: Device, ranks: int
-) -> str:
+def _step(cfg: Config, run: ModelOfRun, rows: Rows, device: Device, ranks: int) -> str:
     count_flops = StepFlops(run.decoder.decoder)
     counted = sum(map(count_flops, (b for step in rows.steps for b in step)))
     flops = ranks * counted / len(rows.steps)
@@ -473,10 +470,10 @@ def _step(
     return f"{flops:.2g} FLOPs, of {pairs}; {time}"
 
 
-def _memory(cfg: DictConfig, run: ModelOfRun, rows: Rows, device: Device) -> str:
+def _memory(cfg: Config, run: ModelOfRun, rows: Rows, device: Device) -> str:
     memory = sys.maxsize if device.memory is None else device.memory
     reshards = reshards_after_forward(cfg, run.decoder, memory)
-    cfg = OmegaConf.merge(cfg, {"fsdp_reshard_after_forward": reshards})
+    cfg = replace(cfg, fsdp_reshard_after_forward=reshards)
     parts = memory_parts(
         cfg, run.decoder, run.loss_fn, rows.largest, run.replay, run.device
     )

@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
 )
 from torch.utils._pytree import tree_leaves
-from torchtune import config, modules, training
+from torchtune import modules, training
 
+from erjepa.configs import Component, Config
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PackedBatch
 from erjepa.replay import ReplaySettings, memory_bytes
@@ -36,7 +36,7 @@ _FEW = 3  # layers that are run; the others are like them
 
 
 def memory_parts(
-    cfg: DictConfig,
+    cfg: Config,
     model: PackedDecoder,
     loss_fn: JEPALoss,
     batch: PackedBatch,
@@ -84,20 +84,19 @@ def memory_parts(
     return parts
 
 
-def optimizer_bytes(optimizer: DictConfig, trained: Iterable[Tensor]) -> int:
+def optimizer_bytes(optimizer: Component, trained: Iterable[Tensor]) -> int:
     """What an optimizer keeps of parameters after a step.
 
     Args:
         optimizer: section of the config.
         trained: what a rank has of them, on the meta device.
     """
-    settings = OmegaConf.to_container(optimizer, resolve=True)
-    if "fused" in settings:
-        settings["fused"] = False  # which is for a device
+    if "fused" in optimizer.arguments:
+        optimizer = optimizer.with_arguments(fused=False)  # which is for a device
     parameters = [nn.Parameter(tensor) for tensor in trained]
     for parameter in parameters:
         parameter.grad = torch.empty_like(parameter)
-    made = config.instantiate(OmegaConf.create(settings), parameters)
+    made = optimizer.build(parameters)
     made.step()
     states = [state.values() for state in made.state.values()]
     kept = [value for values in states for value in values]
@@ -127,7 +126,7 @@ def _bytes(tensor: Tensor) -> int:
     return sum(getattr(tensor, name).nbytes for name in names)
 
 
-def _groups(cfg: DictConfig, model: nn.Module) -> list[list[nn.Parameter]]:
+def _groups(cfg: Config, model: nn.Module) -> list[list[nn.Parameter]]:
     """Parameters that FSDP2 gathers together, the root's last; none without FSDP2."""
     if not is_sharded(model, _dtype(cfg), cpu_offload=cfg.fsdp_cpu_offload):
         return []
@@ -139,7 +138,7 @@ def _groups(cfg: DictConfig, model: nn.Module) -> list[list[nn.Parameter]]:
     return groups
 
 
-def _gathered(cfg: DictConfig, groups: list[list[nn.Parameter]]) -> int:
+def _gathered(cfg: Config, groups: list[list[nn.Parameter]]) -> int:
     """Whole parameters: all of them, or the root's and two layers'; and the buffer of one."""
 
     def whole(parameter: nn.Parameter) -> int:
@@ -157,7 +156,7 @@ def _gathered(cfg: DictConfig, groups: list[list[nn.Parameter]]) -> int:
 
 
 def _gradients(
-    cfg: DictConfig,
+    cfg: Config,
     trained: list[nn.Parameter],
     groups: list[list[nn.Parameter]],
     *,
@@ -172,7 +171,7 @@ def _gradients(
     return sum(map(_own_bytes, trained)) + 2 * max(whole)  # and the buffer of a sum
 
 
-def _dtype(cfg: DictConfig) -> torch.dtype:
+def _dtype(cfg: Config) -> torch.dtype:
     return training.get_dtype(cfg.dtype, device=torch.device("cpu"))
 
 
@@ -180,7 +179,7 @@ def _dtype(cfg: DictConfig) -> torch.dtype:
 
 
 def activation_bytes(
-    cfg: DictConfig,
+    cfg: Config,
     model: PackedDecoder,
     loss_fn: JEPALoss,
     batch: PackedBatch,

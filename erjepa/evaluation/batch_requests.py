@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig
-
 from erjepa.checkpoints.served_chat import ServedChat, as_json
+from erjepa.configs import Config
 from erjepa.datasets import Pairs, build_dataset, hold_out
 from erjepa.tasks.batch_output import CHAT, COMPLETIONS
 from erjepa.utils.files import write_whole
@@ -28,11 +27,11 @@ class Prompt(NamedTuple):
     target: dict[str, Any]
 
 
-def read_prompts(cfg: DictConfig, tokenizer: Any) -> Iterator[Prompt]:
+def read_prompts(cfg: Config, tokenizer: Any) -> Iterator[Prompt]:
     """The pairs that ``erjepa_eval`` answers.
 
     Args:
-        cfg (DictConfig): config of an evaluation.
+        cfg: config of an evaluation.
         tokenizer (Any): its tokenizer.
 
     Yields:
@@ -41,15 +40,13 @@ def read_prompts(cfg: DictConfig, tokenizer: Any) -> Iterator[Prompt]:
     Raises:
         ValueError: if the config has no pairs to score.
     """
-    key = "eval_dataset" if cfg.eval_split == "test" else "dataset"
-    if cfg[key] is None:
-        raise ValueError(f"{key} is null: there is nothing to score")
-    dataset: Pairs = build_dataset(cfg[key], tokenizer, key)
+    key, section = cfg.scored
+    dataset: Pairs = build_dataset(section, tokenizer, key)
     ids: Sequence[int] = range(len(dataset))
     if cfg.eval_split == "validation":
-        if cfg.validation is None or cfg.validation.size is None:
-            raise ValueError("eval_split=validation needs validation.size")
-        split = hold_out(dataset.pairs, cfg.validation.size, cfg.validation.seed)
+        size = cfg.validation.size
+        assert size is not None  # the config requires it
+        split = hold_out(dataset.pairs, size, cfg.validation.seed)
         ids = sorted(split.held_out)
     for i in ids:
         target = {

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-from torchtune import config
 from tqdm import tqdm
 
+from erjepa.configs import Config
 from erjepa.evaluation.generation import batches_of_like_length, generate_greedy
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import first_pair
@@ -17,7 +16,7 @@ from erjepa.utils.jsonl import read_jsonl
 
 
 def answers(
-    cfg: DictConfig,
+    cfg: Config,
     path: Path | None,
     prompts: Sequence[str],
     *,
@@ -26,7 +25,7 @@ def answers(
     """Greedy answers to prompts.
 
     Args:
-        cfg (DictConfig): config of the run; ``merged``, ``max_new_tokens``,
+        cfg: config of the run; ``merged``, ``max_new_tokens``,
             ``eval_batch_size`` and ``device`` count here.
         path (Path | None): checkpoint; ``None``: the base model.
         prompts (Sequence[str]): sources.
@@ -38,7 +37,7 @@ def answers(
         ``finished`` by itself, in order.
     """
     device = run_device(cfg)
-    tokenizer = config.instantiate(cfg.tokenizer)
+    tokenizer = cfg.tokenizer.build()
     pairs = first_pair(cfg, tokenizer)
     tokens = [pairs.ask(prompt, system_prompt) for prompt in prompts]
     model = load_model(cfg, device, path)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
 from torchtune import utils
 
 from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.checkpoints.stored_memory import memory_folder
-from erjepa.configs import load
+from erjepa.configs import Config, merged, resolved
 from erjepa.evaluation.examples import SCORED, Examples
 from erjepa.evaluation.predictions import SETTINGS, name_of_scores
 from erjepa.evaluation.run import find_run
@@ -116,7 +115,7 @@ class EarlierRun:
         return shlex.join([*command, *overrides])
 
 
-def earlier_runs(path: Path, cfg: DictConfig) -> list[EarlierRun]:
+def earlier_runs(path: Path, cfg: Config) -> list[EarlierRun]:
     """The runs before the one that wrote a checkpoint, nearest first.
 
     The config in the folder of a run names what it started from. A run that is no longer
@@ -124,13 +123,13 @@ def earlier_runs(path: Path, cfg: DictConfig) -> list[EarlierRun]:
 
     Args:
         path (Path): folder of the weights to score.
-        cfg (DictConfig): config of the evaluation, which names the runs before where the
+        cfg: config of the evaluation, which names the runs before where the
             checkpoint lies in no run.
     """
     try:
-        waiting = _starts(load(str(find_run(path)[0])), str(path))
+        waiting = _starts(resolved(merged(str(find_run(path)[0]))), str(path))
     except FileNotFoundError:
-        waiting = _starts(cfg, "")
+        waiting = _starts(cfg.as_dict(), "")
     found: dict[Path, EarlierRun] = {}
     while waiting:
         start = waiting.pop(0)
@@ -144,21 +143,20 @@ def earlier_runs(path: Path, cfg: DictConfig) -> list[EarlierRun]:
             continue
         if path.name == EMA and (checkpoint / EMA).is_dir():
             checkpoint /= EMA
-        own = load(str(file))
+        own = resolved(merged(str(file)))
         found[file.resolve()] = _read_run(file, checkpoint, own, cfg)
         waiting += _starts(own, str(file))
     return list(found.values())
 
 
-def _starts(cfg: DictConfig, where: str) -> list[Path]:
-    return checked(_Config, OmegaConf.to_container(cfg, resolve=True), where).starts
+def _starts(values: Mapping[str, Any], where: str) -> list[Path]:
+    return checked(_Config, values, where).starts
 
 
 def _read_run(
-    file: Path, checkpoint: Path, own: DictConfig, cfg: DictConfig
+    file: Path, checkpoint: Path, values: Mapping[str, Any], cfg: Config
 ) -> EarlierRun:
     key, name = SCORED[cfg.eval_split], name_of_scores(checkpoint, cfg)
-    values: Any = OmegaConf.to_container(own, resolve=True)
     scores = []
     for folder in sorted((file.parent / "evaluation").glob("*/")):
         if (folder / PREDICTIONS).is_file() and (folder / SUMMARY).is_file():

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
 from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints.model_card import datasets_of
-from erjepa.datasets import Pairs, build_dataset, components, hold_out
+from erjepa.configs import Config, components
+from erjepa.datasets import Pairs, build_dataset, hold_out
 from erjepa.tasks.score import load_task, require_fields, require_targets
 from erjepa.tasks.summary import verbatim_overlap
 from erjepa.tasks.task import Task
@@ -22,7 +22,7 @@ class Examples:
     """Examples to answer.
 
     Args:
-        cfg (DictConfig): config that says what they are and how they are scored.
+        cfg: config that says what they are and how they are scored.
         section: of the config that names their dataset, as JSON.
         dataset (Pairs): where they are.
         ids (Sequence[int]): their places in it.
@@ -30,7 +30,7 @@ class Examples:
         in_train (int | None): how many of their targets occur in training, if that is known.
     """
 
-    cfg: DictConfig
+    cfg: Config
     section: Any
     dataset: Pairs
     ids: Sequence[int]
@@ -48,31 +48,20 @@ def calls(section: Any) -> str:
     return ", ".join(call for _, call in datasets_of({"dataset": section}))
 
 
-def section_of(cfg: DictConfig) -> Any:
+def section_of(cfg: Config) -> Any:
     """The section that names the dataset to score, as JSON; ``None``: there is none."""
-    values: Any = OmegaConf.to_container(cfg, resolve=True)
-    return values[SCORED[cfg.eval_split]]
-
-
-def require_split(cfg: DictConfig) -> None:
-    """Fail where ``eval_split=validation`` asks for pairs that are not held out."""
-    size = OmegaConf.select(cfg, "validation.size")
-    if cfg.eval_split == "validation" and size is None:
-        raise ValueError(
-            "eval_split=validation scores the pairs that training held out; set "
-            "validation.size (and .seed) to what the run was trained with"
-        )
+    return cfg.as_dict()[SCORED[cfg.eval_split]]
 
 
 def read_examples(
-    cfg: DictConfig,
+    cfg: Config,
     tokenizer: Transform,
     train_targets: Callable[[], Sequence[str] | None],
 ) -> Examples:
     """The pairs of ``eval_dataset``, or those that ``validation`` holds out of ``dataset``.
 
     Args:
-        cfg (DictConfig): config of an evaluation.
+        cfg: config of an evaluation.
         tokenizer (Transform): of the model.
         train_targets: called for the targets trained on, with ``eval_dataset``; ``None``:
             they are not known.
@@ -80,14 +69,15 @@ def read_examples(
     Raises:
         ValueError: naming the key, if there are none, or they cannot be scored.
     """
-    require_split(cfg)
-    key = SCORED[cfg.eval_split]
-    dataset = build_dataset(cfg[key], tokenizer, key)
-    task = load_task(cfg.task or dataset.task, cfg.get("databases", None))
-    for part, component in zip(dataset.parts, components(cfg[key]), strict=True):
-        require_fields(task, part, component._component_)
+    key, section = cfg.scored
+    dataset = build_dataset(section, tokenizer, key)
+    task = load_task(cfg.task or dataset.task, cfg.databases)
+    for part, component in zip(dataset.parts, components(section), strict=True):
+        require_fields(task, part, component.path)
     if cfg.eval_split == "validation":
-        split = hold_out(dataset.pairs, cfg.validation.size, cfg.validation.seed)
+        size = cfg.validation.size
+        assert size is not None  # the config requires it
+        split = hold_out(dataset.pairs, size, cfg.validation.seed)
         ids = sorted(split.held_out)
         require_targets(task, dataset, ids)
         known: Sequence[str] | None = [dataset.target_text(i) for i in split.train]

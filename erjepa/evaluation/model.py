@@ -6,23 +6,23 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
-from torchtune import config, training
+from torchtune import training
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.peft import get_adapter_params
 
 from erjepa.checkpoints import checkpoint
+from erjepa.configs import Config
 from erjepa.training.adapters import initial_adapter_state
 from erjepa.training.weights import require_same_model
 
 
 def empty_model(
-    cfg: DictConfig, device: torch.device, *, merged: bool
+    cfg: Config, device: torch.device, *, merged: bool
 ) -> TransformerDecoder:
     """The model of a config, whose weights are still to be loaded.
 
     Args:
-        cfg (DictConfig): config of a run.
+        cfg: config of a run.
         device (torch.device): where it is to be.
         merged (bool): whether for merged weights, which are never quantized.
 
@@ -36,7 +36,7 @@ def empty_model(
     plain = {"quantize_base": False} if merged and is_quantized else {}
     dtype = training.get_dtype(cfg.dtype, device=device)
     with training.set_default_dtype(dtype), device:
-        model = config.instantiate(cfg.model, **plain).eval()
+        model = cfg.model.build(**plain).eval()
     if merged and not get_adapter_params(model):
         raise ValueError(
             "merged=True, but the model has no adapters to merge; with merged=False "
@@ -47,7 +47,7 @@ def empty_model(
 
 def load_weights(
     model: TransformerDecoder,
-    cfg: DictConfig,
+    cfg: Config,
     path: Path | None,
     *,
     merged: bool,
@@ -57,7 +57,7 @@ def load_weights(
 
     Args:
         model (TransformerDecoder): of :func:`empty_model`.
-        cfg (DictConfig): config of the run.
+        cfg: config of the run.
         path (Path | None): checkpoint; ``None``: the base model.
         merged (bool): whether to take the merged weights of a checkpoint with an adapter.
         scratch (Path): folder that the checkpointer may make.
@@ -84,9 +84,7 @@ def load_weights(
                     "save_adapter_weights_only=False."
                 )
             source = {"checkpoint_dir": str(path), "checkpoint_files": files}
-    checkpointer = config.instantiate(
-        cfg.checkpointer, output_dir=str(scratch), **source
-    )
+    checkpointer = cfg.checkpointer.build(output_dir=str(scratch), **source)
     with contextlib.suppress(OSError):
         scratch.rmdir()  # the checkpointer makes it
     base = checkpointer.load_checkpoint()[training.MODEL_KEY]
@@ -94,7 +92,7 @@ def load_weights(
     require_same_model(
         dict(model.named_parameters()),
         weights,
-        str(path or cfg.checkpointer.checkpoint_dir),
+        str(path or cfg.checkpointer.get("checkpoint_dir")),
     )
     model.load_state_dict(weights)
     if adapter is None:
@@ -104,7 +102,7 @@ def load_weights(
 
 
 def load_model(
-    cfg: DictConfig, device: torch.device, path: Path | None
+    cfg: Config, device: torch.device, path: Path | None
 ) -> TransformerDecoder:
     """The model of a config with its weights, in evaluation mode.
 

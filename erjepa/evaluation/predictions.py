@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from erjepa.checkpoints.checkpoint import score_name
 from erjepa.checkpoints.model_card import datasets_of
+from erjepa.configs import Config
 from erjepa.tasks.score import write_scores
 from erjepa.utils.files import PREDICTIONS
 from erjepa.utils.jsonl import to_jsonl
@@ -17,12 +16,12 @@ from erjepa.utils.jsonl import to_jsonl
 SETTINGS = "settings.json"
 
 
-def name_of_scores(path: Path | None, cfg: DictConfig) -> str:
+def name_of_scores(path: Path | None, cfg: Config) -> str:
     """What the scores of a checkpoint go by.
 
     Args:
         path (Path | None): folder of its weights; ``None``: the base model.
-        cfg (DictConfig): config of the evaluation.
+        cfg: config of the evaluation.
     """
     name = "base" if path is None else score_name(path)
     split = "_validation" * (cfg.eval_split == "validation")

@@ -3,13 +3,11 @@
 import inspect
 from pathlib import Path
 
-from omegaconf import DictConfig
-from torchtune.config._utils import _get_component_from_path
 from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints import checkpoint
-from erjepa.datasets import Pairs, build_dataset, components, weights_of
-from erjepa.datasets.concatenated import WEIGHT
+from erjepa.configs import Config, components
+from erjepa.datasets import Pairs, build_dataset
 from erjepa.utils.files import CONFIG, config_of_run
 
 
@@ -34,14 +32,11 @@ def find_run(run: Path) -> tuple[Path, Path]:
     return config, path
 
 
-def first_pair(cfg: DictConfig, tokenizer: Transform) -> Pairs:
+def first_pair(cfg: Config, tokenizer: Transform) -> Pairs:
     """A dataset that puts prompts as the run's does, with no more pairs than it must."""
-    part = components(cfg.dataset)[0].copy()
-    if weights_of(cfg.dataset) is not None:
-        del part[WEIGHT]
-    taken = inspect.signature(_get_component_from_path(part._component_)).parameters
+    part = components(cfg.dataset)[0]
+    taken = inspect.signature(part.function).parameters
     for key in ("max_examples", "size"):
         if key in taken:
-            part[key] = 1
-            break
+            return build_dataset(part.with_arguments(**{key: 1}), tokenizer)
     return build_dataset(part, tokenizer)

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig
 from torch import Tensor
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets import Pairs, components
+from erjepa.configs import Config, components
+from erjepa.datasets import Pairs
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.origin_losses import OriginLosses
@@ -183,7 +183,7 @@ class Validation:
     """What is measured on the held-out pairs of a run: losses, and accuracy where asked for.
 
     Args:
-        cfg (DictConfig): config of the run.
+        cfg: config of the run.
         dataset (Pairs): where the pairs are.
         ids (Sequence[int]): the held-out pairs, the same on every rank.
         tokenizer (Transform): of the model.
@@ -194,7 +194,7 @@ class Validation:
 
     def __init__(
         self,
-        cfg: DictConfig,
+        cfg: Config,
         dataset: Pairs,
         ids: Sequence[int],
         tokenizer: Transform,
@@ -206,11 +206,11 @@ class Validation:
             dataset, ids, collator, loss_fn, batch_size=cfg.batch_size, device=device
         )
         self.accuracy = None
-        if generate := cfg.validation.get("generate", 0):
+        if generate := cfg.validation.generate:
             task = load_task(cfg.task or dataset.task, cfg.databases)
             parts = zip(dataset.parts, components(cfg.dataset), strict=True)
             for part, component in parts:
-                require_fields(task, part, component._component_)
+                require_fields(task, part, component.path)
             answered = ids[:generate]
             require_targets(task, dataset, answered)
             self.accuracy = HeldOutAccuracy(

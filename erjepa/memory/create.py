@@ -2,14 +2,13 @@
 
 import os
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from torch import Tensor
-from torchtune import config
 from torchtune.modules.transforms import Transform
 from tqdm import tqdm
 
@@ -17,7 +16,7 @@ from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.manifest import write_manifest
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.pair_texts import PairTexts
-from erjepa.configs import require_files
+from erjepa.configs import Config, require_files
 from erjepa.datasets import ConcatenatedPairs, Pairs, build_dataset
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
@@ -32,7 +31,7 @@ from erjepa.utils.files import CONFIG
 
 def create(
     out: Path,
-    cfg: DictConfig,
+    cfg: Config,
     number: int | None = None,
     share: float | None = None,
     by: Literal["random", "surprise"] = "random",
@@ -59,7 +58,8 @@ def create(
         raise FileExistsError(f"{out} exists; choose another folder for the memory")
     if share is not None and not 0 < share <= 1:
         raise ValueError(f"--share {share}: must be above 0 and at most 1")
-    tokenizer = config.instantiate(cfg.tokenizer)
+    cfg = replace(cfg, seed=cfg.seed or 0)
+    tokenizer = cfg.tokenizer.build()
     dataset = build_dataset(cfg.dataset, tokenizer)
     if number is None:
         number = max(round(len(dataset) * (1.0 if share is None else share)), 1)
@@ -68,18 +68,18 @@ def create(
             f"--number {number}: must be at least 1 and at most {len(dataset)}, the "
             "pairs of the dataset"
         )
-    settings: dict[str, Any] = {"score": (cfg.replay or {}).get("score", "jepa")}
+    settings: dict[str, Any] = {"score": cfg.replay.score}
     if by == "surprise":
         offered, scores = surprises(cfg, dataset, tokenizer, checkpoint)
         settings = {"score": "lm", "retention": "surprise"}
     else:
-        generator = torch.Generator().manual_seed(cfg.seed or 0)
+        generator = torch.Generator().manual_seed(cfg.drawn_seed)
         drawn = torch.randperm(len(dataset), generator=generator)[:number]
         offered, scores = drawn.sort().values, torch.ones(number)
     replay_settings = ReplaySettings(
         capacity=number, selection="uniform", address="none", **settings
     )
-    replay = EpisodicReplay(replay_settings, embed_dim=1, seed=cfg.seed or 0)
+    replay = EpisodicReplay(replay_settings, embed_dim=1, seed=cfg.drawn_seed)
     segments = [dataset[i].segments for i in offered.tolist()]
     origins, names = origin_of(dataset), [name_of(cfg.dataset)]
     ids = offered if origins is None else origins[offered] << ORIGIN_BITS | offered
@@ -100,7 +100,7 @@ def create(
     write_memory(aside / MEMORY, replay, about)
     where = dict(zip(ids.tolist(), map(dataset.where, offered.tolist()), strict=True))
     write_texts(aside / MEMORY, replay.memory, texts, where.__getitem__)
-    OmegaConf.save(cfg, aside / CONFIG)
+    OmegaConf.save(OmegaConf.create(cfg.as_written()), aside / CONFIG)
     write_manifest(aside)
     os.rename(aside, out)
     return len(replay), len(dataset)
@@ -108,7 +108,7 @@ def create(
 
 @torch.no_grad()
 def surprises(
-    cfg: DictConfig, dataset: Pairs, tokenizer: Transform, checkpoint: Path | None
+    cfg: Config, dataset: Pairs, tokenizer: Transform, checkpoint: Path | None
 ) -> tuple[Tensor, Tensor]:
     """How much pairs surprise a model.
 

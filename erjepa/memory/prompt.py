@@ -5,9 +5,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torchtune import config
 
-from erjepa.configs import complete, load, require_files
+from erjepa.configs import load, require_files
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run, first_pair
 from erjepa.objective import PackedDecoder
@@ -35,11 +34,11 @@ def prompt_embedding(
             model.
     """
     cfg_file, path = find_run(checkpoint)
-    cfg = complete(load(str(cfg_file), overrides))
+    cfg = load(str(cfg_file), overrides)
     device = run_device(cfg)
     attention = attention_of(cfg, device)
     require_files(cfg)
-    tokenizer = config.instantiate(cfg.tokenizer)
+    tokenizer = cfg.tokenizer.build()
     pair = first_pair(cfg, tokenizer).pair_of(prompt)
     model = load_model(cfg, device, path)
     collator = PairCollator(  # predictor tokens come behind the source

@@ -5,14 +5,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torch import Tensor
-from torchtune import config
 
 from erjepa.checkpoints.memory_file import TEXTS
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.stored_memory import SparseAddresses, StoredMemory
-from erjepa.configs import prepare
+from erjepa.configs import load
 from erjepa.datasets import Pair
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
 from erjepa.utils.checked import checked
@@ -120,8 +118,7 @@ def texts_of(stored: StoredMemory) -> PairTexts | None:
     """
     if (file := config_of_run(stored.folder)) is None:
         return None
-    prepare()
-    texts = PairTexts(config.instantiate(OmegaConf.load(file).tokenizer))
+    texts = PairTexts(load(str(file)).tokenizer.build())
     if texts.fingerprint != stored.about.tokenizer:
         raise ValueError(
             f"{stored.folder} holds tokens of another tokenizer than that of {file}"

@@ -33,6 +33,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
+from erjepa.configs import Config
 from erjepa.datasets.pairs import Pair
 from erjepa.packing.spans import Step, patch_steps, span_steps
 
@@ -128,19 +129,19 @@ def lay_out(
     return paths
 
 
-def layout_of(cfg: Mapping[str, Any]) -> dict[str, Any]:
+def layout_of(cfg: Config) -> dict[str, Any]:
     """The arguments of a collator that say how the pairs of a run are laid out.
 
     Args:
-        cfg (Mapping[str, Any]): config of the run.
+        cfg: config of the run.
 
     Returns:
-        dict[str, Any]: ``views``, ``direction`` and ``predictor_position``.
+        ``views``, ``direction`` and ``predictor_position``.
     """
     return {
-        "views": cfg["views"],
-        "direction": cfg["loss"].get("direction", "source_to_target"),
-        "predictor_position": cfg["predictor_position"],
+        "views": cfg.views,
+        "direction": cfg.loss.get("direction", "source_to_target"),
+        "predictor_position": cfg.predictor_position,
     }
 
 

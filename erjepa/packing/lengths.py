@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from omegaconf import DictConfig
-from torchtune import config
-
+from erjepa.configs import Config
 from erjepa.datasets import Pair, build_dataset
 from erjepa.packing import BLOCK, PairCollator, layout_of
 
@@ -54,9 +52,9 @@ def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[st
     }
 
 
-def measure_config(cfg: DictConfig) -> dict[str, Any]:
+def measure_config(cfg: Config) -> dict[str, Any]:
     """Statistics of the training pairs of a config, see :func:`token_statistics`."""
-    dataset = build_dataset(cfg.dataset, config.instantiate(cfg.tokenizer))
+    dataset = build_dataset(cfg.dataset, cfg.tokenizer.build())
     is_sft = cfg.loss.get("jepa_weight") == 0 and cfg.replay.weight == 0
     collator = PairCollator(
         **(layout_of(cfg) | ({"views": "none"} if is_sft else {})),

@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol, cast
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 from torchtune import utils
 from torchtune.modules.transforms import Transform
 
+from erjepa.configs import Config, Validation, weights_of
 from erjepa.datasets import (
     ConcatenatedPairs,
     Mixture,
@@ -22,7 +22,6 @@ from erjepa.datasets import (
     TokenizedPairs,
     hold_out,
     predictor_token_ids,
-    weights_of,
 )
 from erjepa.packing import PackedBatch, PairCollator, Views, layout_of
 from erjepa.replay import ReplaySettings
@@ -115,15 +114,14 @@ def _above(
 
 
 def split_pairs(
-    dataset: Pairs, fitting: list[int], *, size: int | None, seed: int
+    dataset: Pairs, fitting: list[int], validation: Validation
 ) -> tuple[list[int], list[int]]:
     """Of the pairs that fit: those to train on, and those of ``validation``.
 
     Args:
         dataset (Pairs): all pairs.
         fitting (list[int]): places of the pairs that fit.
-        size (int | None): ``validation.size``.
-        seed (int): ``validation.seed``.
+        validation: how many are held out, and which.
 
     Returns:
         tuple[list[int], list[int]]: their places in the dataset.
@@ -131,10 +129,10 @@ def split_pairs(
     Raises:
         ValueError: if none is left to train on, or to validate on.
     """
-    if size is None:
+    if validation.size is None:
         return fitting, []
     # Of the whole dataset, so that it does not depend on the views, hence the method.
-    split = hold_out(dataset.pairs, size, seed)
+    split = hold_out(dataset.pairs, validation.size, validation.seed)
     fits = set(fitting)
     train, held_out = (
         [i for i in ids if i in fits] for ids in (split.train, split.held_out)
@@ -146,17 +144,17 @@ def split_pairs(
     )
     if not train or not held_out:
         raise ValueError(
-            f"validation.size={size} of {len(fitting)} pairs that fit max_seq_len: "
+            f"validation.size={validation.size} of {len(fitting)} pairs that fit max_seq_len: "
             f"{len(train)} are left to train on, {len(held_out)} to validate on"
         )
     return train, held_out
 
 
-def mixture_of(cfg: DictConfig, dataset: Pairs, train: list[int]) -> Mixture | None:
+def mixture_of(cfg: Config, dataset: Pairs, train: list[int]) -> Mixture | None:
     """How often an epoch has the pairs of each dataset, where a list of them has weights.
 
     Args:
-        cfg (DictConfig): config of the run.
+        cfg: config of the run.
         dataset (Pairs): all pairs.
         train (list[int]): ascending places of those to train on.
 
@@ -172,7 +170,7 @@ def mixture_of(cfg: DictConfig, dataset: Pairs, train: list[int]) -> Mixture | N
     assert isinstance(dataset, ConcatenatedPairs)
     counts = Counter(dataset.origin(i).part for i in train)
     sizes = [counts[part] for part in range(len(weights))]
-    mixture = Mixture(sizes, weights, cfg.seed)
+    mixture = Mixture(sizes, weights, cfg.drawn_seed)
     of_each = ", ".join(
         f"{count} of {name}, which has {size}"
         for count, name, size in zip(mixture.counts, dataset.names, sizes, strict=True)
@@ -254,7 +252,7 @@ class StepPacker:
 
 
 def training_pairs(
-    cfg: DictConfig,
+    cfg: Config,
     dataset: Pairs,
     collator: PairCollator,
     *,
@@ -266,7 +264,7 @@ def training_pairs(
     """Keep the pairs that fit, hold some out, and deal the others into steps.
 
     Args:
-        cfg (DictConfig): config of the run.
+        cfg: config of the run.
         dataset (Pairs): all pairs.
         collator (PairCollator): what packs them.
         num_positions (int): of the model.
@@ -284,20 +282,14 @@ def training_pairs(
         num_positions=num_positions,
         skip_too_long=cfg.skip_too_long,
     )
-    validation = cfg.validation or {}
-    train, held_out = split_pairs(
-        dataset,
-        fitting,
-        size=validation.get("size"),
-        seed=validation.get("seed", 0),
-    )
+    train, held_out = split_pairs(dataset, fitting, cfg.validation)
     sampler = StepSampler(
         len(train),
         batch_size=cfg.batch_size,
         gradient_accumulation_steps=cfg.gradient_accumulation_steps,
         world_size=dist.get_world_size(),
         rank=dist.get_rank(),
-        seed=cfg.seed,
+        seed=cfg.drawn_seed,
         shuffle=cfg.shuffle,
         mixture=mixture_of(cfg, dataset, train),
         share=share,
@@ -335,7 +327,7 @@ class RunViews(NamedTuple):
     num_predictor_tokens: int
 
 
-def run_views(cfg: DictConfig, jepa_weight: float, replay: ReplaySettings) -> RunViews:
+def run_views(cfg: Config, jepa_weight: float, replay: ReplaySettings) -> RunViews:
     """The layouts of a run's pairs.
 
     Args:
@@ -357,7 +349,7 @@ def run_views(cfg: DictConfig, jepa_weight: float, replay: ReplaySettings) -> Ru
 
 
 def pair_collators(
-    cfg: DictConfig,
+    cfg: Config,
     tokenizer: Transform,
     *,
     views: RunViews,
@@ -367,7 +359,7 @@ def pair_collators(
     """What packs new pairs, and what packs replayed ones.
 
     Args:
-        cfg (DictConfig): config of the run.
+        cfg: config of the run.
         tokenizer (Transform): of the model.
         views: layouts of the pairs.
         vocab_size (int): of the model.
@@ -382,7 +374,7 @@ def pair_collators(
     new, replay = (
         PairCollator(
             **(layout_of(cfg) | {"views": layout}),
-            seed=cfg.seed,
+            seed=cfg.drawn_seed,
             predictor_ids=predictor_ids,
             pad_id=tokenizer.pad_id,
             row_length=cfg.row_length,

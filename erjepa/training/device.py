@@ -9,10 +9,10 @@ import sys
 import sysconfig
 
 import torch
-from omegaconf import DictConfig
 from torchtune import utils
 from torchtune.training.precision import verify_bf16_support
 
+from erjepa.configs import Config
 from erjepa.packing import BLOCK, Attention
 
 _ON_A_CPU = "device=cpu dtype=fp32 row_length=null"
@@ -39,11 +39,11 @@ def memory_of(device: torch.device) -> int:
     return total // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
-def run_device(cfg: DictConfig) -> torch.device:
+def run_device(cfg: Config) -> torch.device:
     """The device that a config asks for.
 
     Args:
-        cfg (DictConfig): config of a recipe; ``device: null`` is CUDA where there is any,
+        cfg: config of a recipe; ``device: null`` is CUDA where there is any,
             else the CPU.
 
     Returns:
@@ -89,7 +89,7 @@ def run_device(cfg: DictConfig) -> torch.device:
     return utils.get_device(cfg.device)
 
 
-def attention_of(cfg: DictConfig, device: torch.device) -> Attention:
+def attention_of(cfg: Config, device: torch.device) -> Attention:
     """How a run attends: by its key ``attention``, or what ``auto`` comes to on its device.
 
     Args:

@@ -4,11 +4,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig
+from omegaconf import OmegaConf
 from torch import Tensor
-from torchtune import config, training, utils
+from torchtune import training, utils
 from tqdm import tqdm
 
+from erjepa.configs import Config
 from erjepa.objective import rankme, retrieval_at_1
 from erjepa.training.passes import PassResult, StepTotals
 from erjepa.training.progress import RunProgress
@@ -24,7 +25,7 @@ class StepMetrics:
     """What is logged of each step.
 
     Args:
-        cfg (DictConfig): config of the run.
+        cfg: config of the run.
         run (RunProgress): where the run is.
         memory (RunMemory): of the run, replaying or not.
         optimizer (torch.optim.Optimizer): of the run.
@@ -32,7 +33,7 @@ class StepMetrics:
 
     def __init__(
         self,
-        cfg: DictConfig,
+        cfg: Config,
         run: RunProgress,
         memory: RunMemory,
         optimizer: torch.optim.Optimizer,
@@ -109,11 +110,11 @@ class MetricsLog:
     """Hands the metrics of steps to a logger and to the progress bar; on rank 0.
 
     Args:
-        cfg (DictConfig): config of the run, which the logger keeps as well.
+        cfg: config of the run, which the logger keeps as well.
         device (torch.device): device of the run.
     """
 
-    def __init__(self, cfg: DictConfig, device: torch.device) -> None:
+    def __init__(self, cfg: Config, device: torch.device) -> None:
         self._every_n_steps = cfg.log_every_n_steps
         self._peak_memory = cfg.log_peak_memory_stats and device.type == "cuda"
         self._device = device
@@ -121,8 +122,8 @@ class MetricsLog:
         self._bar: tqdm | None = None
         self._has_warned = False
         if dist.get_rank() == 0:
-            self._logger = config.instantiate(cfg.metric_logger)
-            self._logger.log_config(cfg)
+            self._logger = cfg.metric_logger.build()
+            self._logger.log_config(OmegaConf.create(cfg.as_written()))
 
     def start(self, run: RunProgress) -> tqdm:
         """The bar of the whole run, which starts where the run is."""

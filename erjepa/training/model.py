@@ -7,10 +7,10 @@ from typing import Any
 import torch
 import torch._dynamo.config
 import torch.distributed as dist
-from omegaconf import DictConfig
 from torch import Tensor
-from torchtune import config, modules, training, utils
+from torchtune import modules, training, utils
 
+from erjepa.configs import Config
 from erjepa.objective import PackedDecoder
 from erjepa.objective.attention import RECOMPILE_LIMIT
 from erjepa.packing import Attention
@@ -23,7 +23,7 @@ log = utils.get_logger("INFO")
 
 
 def build_model(
-    cfg: DictConfig,
+    cfg: Config,
     *,
     dtype: torch.dtype,
     trainable_dtype: torch.dtype,
@@ -34,7 +34,7 @@ def build_model(
     """A model on the meta device, with what is to be trained set.
 
     Args:
-        cfg (DictConfig): config of the run; its ``model`` is a builder with or without LoRA.
+        cfg: config of the run; its ``model`` is a builder with or without LoRA.
         dtype (torch.dtype): that the model computes in.
         trainable_dtype (torch.dtype): that trained weights are held in.
         device (torch.device): device of the run.
@@ -48,9 +48,9 @@ def build_model(
         ValueError: if every weight is trained but those of the predictor tokens.
     """
     with training.set_default_dtype(dtype), torch.device("meta"):
-        decoder = config.instantiate(cfg.model)
+        decoder = cfg.model.build()
     trained = set_trained(
-        decoder, cfg.model, trainable_dtype=trainable_dtype, dtype=dtype
+        decoder, cfg.model.arguments, trainable_dtype=trainable_dtype, dtype=dtype
     )
     if not (trained.has_adapters or cfg.train_predictor_tokens):
         raise ValueError(
@@ -69,7 +69,7 @@ def build_model(
 
 
 def set_up_model(
-    cfg: DictConfig,
+    cfg: Config,
     model: PackedDecoder,
     trained: Trained,
     base: dict[str, Tensor],
@@ -82,7 +82,7 @@ def set_up_model(
     """Compile, checkpoint activations and shard as asked for, then load the weights.
 
     Args:
-        cfg (DictConfig): config of the run.
+        cfg: config of the run.
         model (PackedDecoder): from :func:`build_model`.
         trained (Trained): from :func:`build_model`.
         base (dict[str, Tensor]): weights of the base model.
@@ -97,8 +97,8 @@ def set_up_model(
     start = time.perf_counter()
     decoder = model.decoder
     parameters = dict(decoder.named_parameters())
-    weights = trained.initial_state(decoder, base, cfg.seed)
-    require_same_model(parameters, weights, cfg.checkpointer.checkpoint_dir)
+    weights = trained.initial_state(decoder, base, cfg.drawn_seed)
+    require_same_model(parameters, weights, cfg.checkpointer.get("checkpoint_dir"))
     if resumed is not None:
         if resumed.keys() != trained.names:
             raise ValueError(
@@ -131,7 +131,7 @@ def set_up_model(
         dtype=dtype,
         layer_names=[f"decoder.{name}" for name in cfg.custom_sharded_layers or []],
         cpu_offload=cfg.fsdp_cpu_offload,
-        reshard_after_forward=cfg.fsdp_reshard_after_forward,
+        reshard_after_forward=bool(cfg.fsdp_reshard_after_forward),
     )
     load_weights(model, weights, device, cpu_offload=cfg.fsdp_cpu_offload)
     with training.set_default_dtype(dtype), device:
@@ -151,12 +151,12 @@ def _call(model: PackedDecoder, method: str) -> None:
 
 
 def activation_offloading(
-    cfg: DictConfig, model: PackedDecoder, device: torch.device
+    cfg: Config, model: PackedDecoder, device: torch.device
 ) -> AbstractContextManager[Any]:
     """What forward passes run in: it moves their activations to the CPU if asked for.
 
     Args:
-        cfg (DictConfig): config of the run.
+        cfg: config of the run.
         model (PackedDecoder): the model.
         device (torch.device): device of the run.
 

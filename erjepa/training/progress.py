@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from erjepa.checkpoints.checkpoint import checkpoint_name
+from erjepa.configs import Stop
 
 
 class RunProgress:
@@ -13,9 +14,8 @@ class RunProgress:
     Args:
         epochs (int): of the run.
         steps_per_epoch (int): optimizer steps of an epoch.
-        stop (Mapping[str, float | None]): limits on ``steps``, ``tokens`` and ``flops``, and
-            ``patience``, on validations in a row that found nothing better; the first one
-            reached ends the run.
+        stop: limits on ``steps``, ``tokens`` and ``flops``, and ``patience``, on validations
+            in a row that found nothing better; the first one reached ends the run.
 
     Attributes:
         epochs (int): of the run.
@@ -27,9 +27,7 @@ class RunProgress:
         stale (int): validations since then.
     """
 
-    def __init__(
-        self, epochs: int, steps_per_epoch: int, stop: Mapping[str, float | None]
-    ) -> None:
+    def __init__(self, epochs: int, steps_per_epoch: int, stop: Stop) -> None:
         self.steps_per_epoch = steps_per_epoch
         self.epoch = 0
         self.step_in_epoch = 0
@@ -37,7 +35,7 @@ class RunProgress:
         self.best: dict[str, list[float]] = {}
         self.stale = 0
         self.epochs = epochs
-        self._stop = {name: n for name, n in stop.items() if n is not None}
+        self._stop = {name: n for name, n in vars(stop).items() if n is not None}
 
     @property
     def steps(self) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torchtune import utils
 from torchtune.modules.transforms import Transform
@@ -21,13 +20,13 @@ from erjepa.checkpoints.example_errors import ExampleErrors, Visit
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.stored_memory import StoredMemory, memory_folder
+from erjepa.configs import Component, Components, Config
 from erjepa.datasets import ConcatenatedPairs, Pair, Pairs, origin_labels
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.replay import (
     EpisodicReplay,
     ReplayBatch,
-    ReplaySettings,
     require_memory,
 )
 from erjepa.replay.retention import ORIGIN_BITS, origins
@@ -47,8 +46,9 @@ class RunMemory:
     """Holds the replay of a run, and knows where its examples are from.
 
     Args:
-        cfg (DictConfig): config of the run.
+        cfg: config of the run.
         tokenizer (Transform): of the model.
+        resume: whether the run goes on from a checkpoint of its own.
 
     Attributes:
         settings (ReplaySettings): what is replayed, and what the memory keeps.
@@ -59,14 +59,13 @@ class RunMemory:
         ValueError: if that memory is not whole, or of another tokenizer.
     """
 
-    def __init__(self, cfg: DictConfig, tokenizer: Transform) -> None:
-        keys = OmegaConf.to_container(cfg.replay or {"weight": 0}, resolve=True)
-        self.settings = ReplaySettings(**keys)
+    def __init__(self, cfg: Config, tokenizer: Transform, *, resume: bool) -> None:
+        self.settings = cfg.replay
         self._names = [name_of(cfg.dataset)]
         self._init_from = cfg.init_from
         self._batch_size = cfg.batch_size
         self._num_batches = cfg.gradient_accumulation_steps
-        self._seed = cfg.seed
+        self._seed = cfg.drawn_seed
         self._max_seq_len = cfg.max_seq_len
         self._skip_too_long = cfg.skip_too_long
         self.replay: EpisodicReplay | None = None
@@ -83,7 +82,7 @@ class RunMemory:
                 )
             return
         self._texts = PairTexts(tokenizer)
-        if self.settings.start_from and not cfg.resume_from_checkpoint:
+        if self.settings.start_from and not resume:
             self._earlier = InheritedMemories(self.settings, self._texts.fingerprint)
 
     @property
@@ -430,16 +429,15 @@ def origin_of(dataset: Pairs) -> Tensor | None:
     return torch.tensor([dataset.origin(i).part for i in range(len(dataset))])
 
 
-def name_of(dataset: Any) -> str:
+def name_of(dataset: Components) -> str:
     """What a dataset of a config goes by: its file, or its builder with what tells it from others."""
-    if not isinstance(dataset, (dict, DictConfig)):
+    if not isinstance(dataset, Component):
         return "several datasets"
-    if dataset.get("source"):
-        return str(dataset["source"])
-    builder = dataset["_component_"].rpartition(".")[2]
+    if source := dataset.get("source"):
+        return str(source)
     values = [
         f"{key}={value}"
-        for key, value in dataset.items()
-        if key != "_component_" and isinstance(value, (str, int)) and value is not None
+        for key, value in dataset.arguments.items()
+        if isinstance(value, (str, int))
     ]
-    return f"{builder}({', '.join(values)})"
+    return f"{dataset.name}({', '.join(values)})"

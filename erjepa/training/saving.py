@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig
 from torch import Tensor
-from torchtune import config, training, utils
+from torchtune import training, utils
 
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.fingerprint import changed_keys, digest_of_weights
@@ -27,6 +26,7 @@ from erjepa.checkpoints.space import (
     readable,
     require_space,
 )
+from erjepa.configs import Config
 from erjepa.datasets import Pairs
 from erjepa.objective import PackedDecoder
 from erjepa.training.averaged import AveragedWeights
@@ -62,14 +62,14 @@ class Loaded(NamedTuple):
     state: dict[str, Any] | None
 
 
-def is_to_resume(cfg: DictConfig) -> bool:
+def is_to_resume(cfg: Config) -> bool:
     """Whether the run goes on from a checkpoint, the same on every rank.
 
     With ``resume_from_checkpoint=auto`` it does if there is one: a group of ranks that is
     started again, by torchrun or by Slurm, then needs no other command.
 
     Args:
-        cfg (DictConfig): config of the run.
+        cfg: config of the run.
 
     Returns:
         bool: value of the key, ``auto`` decided.
@@ -102,10 +102,11 @@ class RunCheckpoints:
     0 writes, and what goes wrong there is raised on all.
 
     Args:
-        cfg (DictConfig): config of the run.
+        cfg: config of the run.
         device (torch.device): device of the run.
         write_memory (Callable[[Path], None]): puts the memory into a checkpoint.
         averaged (AveragedWeights): which each checkpoint holds as well.
+        resume: whether the run goes on from a checkpoint.
 
     Attributes:
         start: the checkpoint of ``init_from``, once its weights are loaded.
@@ -119,15 +120,17 @@ class RunCheckpoints:
 
     def __init__(
         self,
-        cfg: DictConfig,
+        cfg: Config,
         device: torch.device,
         write_memory: Callable[[Path], None],
         averaged: AveragedWeights,
+        *,
+        resume: bool,
     ) -> None:
         self._write_memory = write_memory
         self._averaged = averaged
         self._output_dir = Path(cfg.output_dir)
-        self._resume = cfg.resume_from_checkpoint
+        self._resume = resume
         self._cfg = cfg
         self.start: Path | None = None
         self.carried: list[str] = []
@@ -135,9 +138,7 @@ class RunCheckpoints:
         self._lock: FolderLock | None = None
         on_rank_zero(self._claim)
         scratch = self._output_dir / checkpoint.SCRATCH
-        self._checkpointer = config.instantiate(
-            cfg.checkpointer, output_dir=str(scratch)
-        )
+        self._checkpointer = cfg.checkpointer.build(output_dir=str(scratch))
         # The checkpointer makes it; a rank may fail if another removes it just then.
         wait_for_all()
         with contextlib.suppress(OSError):
@@ -220,7 +221,7 @@ class RunCheckpoints:
         on_rank_zero(lambda: self._serve(pairs, tokenizer))
 
     def _serve(self, pairs: Pairs, tokenizer: Any) -> None:
-        folder = Path(self._cfg.checkpointer.checkpoint_dir)
+        folder = Path(self._cfg.checkpointer.get("checkpoint_dir"))
         self._serving = serving_of(folder, pairs, tokenizer)
         if self._serving.warning is not None:
             log.warning(self._serving.warning)
@@ -247,8 +248,8 @@ class RunCheckpoints:
             weights = load_peft_adapter(
                 start,
                 like,
-                Path(self._cfg.checkpointer.checkpoint_dir),
-                alpha=self._cfg.model.lora_alpha,
+                Path(self._cfg.checkpointer.get("checkpoint_dir")),
+                alpha=self._cfg.model.get("lora_alpha"),
             )
         else:
             self.start, weights, predictor = checkpoint.load_trained(start, "init_from")
@@ -503,7 +504,7 @@ class RunCheckpoints:
     def _write_weights(
         self, weights: dict[str, Tensor], epoch: str, adapter_only: bool
     ) -> None:
-        self._checkpointer.repo_id = base_of(self._cfg)  # for PEFT's config
+        self._checkpointer.repo_id = base_of(self._cfg.as_dict())  # for PEFT's config
         logging.disable(logging.INFO)  # it names files that are about to be moved
         try:
             self._checkpointer.save_checkpoint(

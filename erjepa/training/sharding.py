@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
@@ -22,6 +21,8 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from torchao.dtypes.nf4tensor import NF4Tensor, to_nf4
 from torchtune import training
+
+from erjepa.configs import Config
 
 
 def is_sharded(model: nn.Module, dtype: torch.dtype, *, cpu_offload: bool) -> bool:
@@ -101,7 +102,7 @@ def shard(
         )
 
 
-def reshards_after_forward(cfg: DictConfig, model: nn.Module, memory: int) -> bool:
+def reshards_after_forward(cfg: Config, model: nn.Module, memory: int) -> bool:
     """Whether ranks free gathered weights between the forward and the backward pass.
 
     Args:

@@ -1,15 +1,14 @@
 """What a run is about to do, in some lines."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig, OmegaConf
 from torch import nn
 from torchtune import utils
 
 from erjepa.checkpoints.model_card import base_of, datasets_of, method_of
+from erjepa.configs import Config
 from erjepa.training.progress import RunProgress
 from erjepa.utils.escape import one_line
 from erjepa.utils.files import CONFIG
@@ -18,7 +17,7 @@ log = utils.get_logger("INFO")
 
 
 def log_summary(
-    cfg: DictConfig,
+    cfg: Config,
     model: nn.Module,
     run: RunProgress,
     *,
@@ -32,7 +31,7 @@ def log_summary(
     data, steps, stop, objective, replay, optimizer, devices and output.
 
     Args:
-        cfg (DictConfig): config of the run.
+        cfg: config of the run.
         model (nn.Module): the model, sharded or not, with what is trained marked so.
         run (RunProgress): where the run is.
         num_train (int): pairs to train on.
@@ -41,24 +40,19 @@ def log_summary(
         replay: what is replayed.
         carried: what is carried on from earlier runs: weights, pairs.
     """
-    values: Any = OmegaConf.to_container(cfg, resolve=True)
+    values = cfg.as_dict()
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     trained = sum(size for size, is_trained in sizes if is_trained)
-    builder = values["model"]["_component_"].rpartition(".")[2]
-    kind = (
-        f"adapters of rank {values['model']['lora_rank']}"
-        if "lora_rank" in values["model"]
-        else "every weight"
-    )
+    rank = cfg.model.get("lora_rank")
+    kind = "every weight" if rank is None else f"adapters of rank {rank}"
     ranks = dist.get_world_size()
     parts = [cfg.batch_size, cfg.gradient_accumulation_steps, ranks]
     pairs = cfg.batch_size * cfg.gradient_accumulation_steps * ranks
-    stop = [f"{name} {n:g}" for name, n in (cfg.stop or {}).items() if n is not None]
+    stop = [f"{name} {n:g}" for name, n in vars(cfg.stop).items() if n is not None]
     method, objective = method_of(values)
     is_cuda = device.type == "cuda"
-    optimizer = values["optimizer"]
     lines = {
-        "model": f"{builder} of {base_of(values)}, "
+        "model": f"{cfg.model.name} of {base_of(values)}, "
         f"{_count(sum(size for size, _ in sizes))} parameters, {cfg.dtype}",
         "trained": f"{kind}: {_count(trained)} parameters, "
         f"{cfg.trainable_dtype or cfg.dtype}",
@@ -72,8 +66,7 @@ def log_summary(
         "objective": f"{method}: {objective}",
         **({"carried": "; ".join(carried)} if carried else {}),
         "replay": replay,
-        "optimizer": f"{optimizer['_component_'].rpartition('.')[2]}, "
-        f"lr {optimizer.get('lr', 'by default')}",
+        "optimizer": f"{cfg.optimizer.name}, lr {cfg.optimizer.get('lr', 'by default')}",
         "devices": f"{ranks} x "
         + (torch.cuda.get_device_name(device) if is_cuda else device.type),
         "output": f"{cfg.output_dir}, with every key in {CONFIG}",

@@ -1,7 +1,8 @@
 """Values read from a file, checked against a type by pydantic."""
 
+import difflib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -9,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 T = TypeVar("T")
 _MAX_SHOWN = 80  # characters of a wrong value
+_EXPECTED = "input should be "
 _adapter: Callable[[Any], TypeAdapter] = cache(TypeAdapter)
 
 
@@ -32,17 +34,70 @@ def checked(kind: type[T], value: Any, where: str) -> T:
         return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
-        field = "".join(
-            f"[{part}]" if isinstance(part, int) else f".{part}"
-            for part in first["loc"]
-        ).lstrip(".")
+        field = _field(value, first)
         message = first["msg"][0].lower() + first["msg"][1:]
         if first["type"] == "value_error":  # of a check of ours, which says all
             message = str(first["ctx"]["error"])
+            field = "" if message.startswith(field) else field
         elif first["type"] != "missing":
+            # Of a union each type has its own.
+            same = [e for e in others if _field(value, e) == field]
+            others = [e for e in others if e not in same]
+            for other in same:
+                message += " or " + other["msg"][len(_EXPECTED) :]
             shown = json.dumps(first["input"])
             cut = f"{shown[:_MAX_SHOWN]}..." if len(shown) > _MAX_SHOWN else shown
             message += f", got {cut}"
         parts = filter(None, (where, field, message))
         more = f" (and {len(others)} more errors)" if others else ""
         raise ValueError(": ".join(parts) + more) from None
+
+
+def whole(value: Any) -> Any:
+    """Floats that are whole numbers as such, in mappings and lists too: ``1e4``."""
+    if isinstance(value, Mapping):
+        return {key: whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if is_whole else value
+
+
+def reject_unknown(
+    prefix: str,
+    keys: Iterable[Any],
+    known: Iterable[Any],
+    synonyms: Mapping[str, str] | None = None,
+) -> None:
+    """Reject keys that are not known.
+
+    Args:
+        prefix: what stands before the keys in messages, such as ``replay.``.
+        keys: keys that are given.
+        known: keys that may be given.
+        synonyms: what users may call keys, to the key.
+
+    Raises:
+        ValueError: naming the first unknown key and the nearest known one.
+    """
+    known, synonyms = list(map(str, known)), synonyms or {}
+    for key in map(str, keys):
+        if key not in known:
+            meant = synonyms.get(prefix + key, synonyms.get(key))
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0)
+            meant = meant or (prefix + near[0] if near else None)
+            hint = f" Did you mean {meant}?" if meant else ""
+            raise ValueError(f"unknown config key {prefix}{key}.{hint}")
+
+
+def _field(value: Any, error: Mapping[str, Any]) -> str:
+    """The place of an error; the type of a union, which pydantic adds to it, is none."""
+    place = ""
+    for part in error["loc"]:
+        if isinstance(value, list) and isinstance(part, int):
+            place, value = f"{place}[{part}]", value[part]
+        elif isinstance(value, Mapping) and (
+            part in value or error["type"] == "missing"
+        ):
+            place, value = f"{place}.{part}", value.get(part)
+    return place.lstrip(".")

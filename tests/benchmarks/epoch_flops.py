@@ -11,7 +11,6 @@ import random
 import sys
 
 import torch
-from torchtune import config
 from torchtune.modules.peft import get_adapter_params, set_trainable_params
 
 import erjepa.configs
@@ -24,11 +23,11 @@ from tests.benchmarks.timing import Row
 def epoch_counts(cfg, num_ranks: int) -> list[Row]:
     """Counts of the first epoch under ``cfg`` on so many ranks."""
     with torch.device("meta"):
-        decoder = config.instantiate(cfg.model)
+        decoder = cfg.model.build()
     set_trainable_params(decoder, get_adapter_params(decoder))
     count = StepFlops(decoder)
-    tokenizer = config.instantiate(cfg.tokenizer)
-    dataset = config.instantiate(cfg.dataset, tokenizer)
+    tokenizer = cfg.tokenizer.build()
+    dataset = cfg.dataset.build(tokenizer)
     pairs = [dataset[i] for i in range(len(dataset))]
     ids = predictor_token_ids(
         tokenizer,
@@ -84,7 +83,6 @@ def epoch_counts(cfg, num_ranks: int) -> list[Row]:
 
 
 if __name__ == "__main__":
-    erjepa.configs.prepare()
-    cfg = erjepa.configs.complete(erjepa.configs.load(sys.argv[1], sys.argv[3:]))
+    cfg = erjepa.configs.load(sys.argv[1], sys.argv[3:])
     for row in epoch_counts(cfg, int(sys.argv[2])):
         print(f"{row.name:<34}{row.value:12.4g} {row.unit}")

@@ -12,7 +12,7 @@ import tempfile
 from functools import partial
 
 import torch
-from torchtune import config, training
+from torchtune import training
 from torchtune.models.llama3_2 import llama3_2
 from torchtune.modules import TransformerDecoder
 
@@ -37,8 +37,8 @@ LARGER = {
 def benchmark(quick: bool) -> list[Row]:
     """Milliseconds a prompt, in a batch and alone, and their ratio."""
     cfg = erjepa.configs.load("tiny_synth")
-    tokenizer = config.instantiate(cfg.tokenizer)
-    dataset = config.instantiate(cfg.eval_dataset, tokenizer)
+    tokenizer = cfg.tokenizer.build()
+    dataset = cfg.eval_dataset.build(tokenizer)
     prompts = [dataset.prompt(i) for i in range(len(dataset))]
     size = cfg.eval_batch_size
     settings = {
@@ -65,9 +65,9 @@ def benchmark(quick: bool) -> list[Row]:
 
 def demo_model(cfg) -> TransformerDecoder:
     """The base model of the demo, with adapters as in training."""
-    model = config.instantiate(cfg.model)
+    model = cfg.model.build()
     with tempfile.TemporaryDirectory() as folder:
-        checkpointer = config.instantiate(cfg.checkpointer, output_dir=folder)
+        checkpointer = cfg.checkpointer.build(output_dir=folder)
         base = checkpointer.load_checkpoint()[training.MODEL_KEY]
     model.load_state_dict(base, strict=False)
     return model.eval()

@@ -147,7 +147,7 @@ def build_recipe(
     name = FULL if builder == FULL_BUILDER else "llama3_2_1b_synth"
     cfg = make_config(overrides_for(model, pairs, output_dir, **settings), name)
     recipe = FinetuneRecipeERJEPA(cfg)
-    recipe.setup(cfg)
+    recipe.setup()
     recipe._model.train()
     return recipe
 

@@ -37,7 +37,7 @@ def configs(folder: Path) -> Try:
     names = [n for n in erjepa.configs.config_names() if "/" not in n]
 
     def attempt(rng: random.Random, scratch: Path) -> str:
-        base = OmegaConf.to_container(erjepa.configs.load(rng.choice(names)))
+        base = erjepa.configs.merged(rng.choice(names))
         touched = [alter(rng, base) for _ in range(rng.randint(1, 2))]
         path = scratch / "odd.yaml"
         try:
@@ -45,12 +45,11 @@ def configs(folder: Path) -> Try:
         except Exception:  # noqa: BLE001 - no YAML has such a value
             return REFUSED
         try:
-            cfg = erjepa.configs.complete(erjepa.configs.load(str(path)))
+            cfg = erjepa.configs.load(str(path))
         except Exception as error:  # noqa: BLE001
             keys = {part for key in touched for part in key.split(".")}
             return refused(error, path, *keys)
-        again = erjepa.configs.complete(cfg)
-        if str(again) != str(cfg):
+        if erjepa.configs.read(cfg.as_written()) != cfg:
             raise Lost(f"{touched}: read twice, it is another config")
         return UNHARMED
 

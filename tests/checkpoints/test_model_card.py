@@ -26,7 +26,7 @@ def model_card(cfg, summaries, has_peft=True):
 
 
 def config(**changes):
-    cfg = erjepa.configs.load("smollm2_135m_turk")
+    cfg = OmegaConf.create(erjepa.configs.merged("smollm2_135m_turk"))
     for key, value in changes.items():
         OmegaConf.update(cfg, key.replace("__", "."), value)
     return OmegaConf.to_container(cfg)

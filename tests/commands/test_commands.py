@@ -67,7 +67,7 @@ def test_arguments_are_checked(name, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["configs", "validate", "tiny_synth", "epochs=0"], "epochs must be a whole"),
+        (["configs", "validate", "tiny_synth", "epochs=0"], "epochs: input should"),
         (["experiment", "run", "absent"], "no packaged config"),
         (["experiment", "status", "."], "is not the output of an experiment"),
         (["report", "absent"], "no packaged config"),

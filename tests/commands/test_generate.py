@@ -29,7 +29,7 @@ def run(base, data, tmp_path_factory):
 
 def evaluate(cfg):
     recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
-    recipe.setup(cfg)
+    recipe.setup()
     recipe.evaluate()
 
 

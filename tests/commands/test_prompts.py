@@ -8,7 +8,6 @@ import json
 
 import pytest
 import torch
-from torchtune import config
 from transformers import AutoModelForCausalLM
 
 from erjepa.commands.prompts import main
@@ -60,7 +59,7 @@ def batch_line(request, text, finished, *, chat):
 def answered(run, requests, *, chat):
     """Lines of a batch's output, by transformers from the exported model, last one first."""
     checkpoint, cfg, *_ = run
-    tokenizer = config.instantiate(cfg.tokenizer)
+    tokenizer = cfg.tokenizer.build()
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     lines = []
     for request in requests:

@@ -1,19 +1,17 @@
 """Every packaged config says something the recipes understand."""
 
 import dataclasses
-import inspect
 import re
 from pathlib import Path
 
 import pytest
 import torch
 from omegaconf import OmegaConf
-from torchtune import config
 from torchtune.models.convert_weights import hf_to_tune
 from torchtune.models.llama3_2 import lora_llama3_2_1b
 
-from erjepa.configs import complete, config_names, load
-from erjepa.configs.schema import Run
+from erjepa.configs import config_names, load, merged
+from erjepa.configs.schema import KEYS, Config
 from erjepa.replay import ReplaySettings
 from erjepa.training.adapters import initial_adapter_state
 
@@ -29,17 +27,17 @@ def test_all_configs_are_packaged():
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_config(name):
-    written = load(name)
-    cfg = complete(written)
-    assert cfg == written, "a config shows every key that can be tuned"
-    OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-    loss = config.instantiate(cfg.loss)
+    cfg = load(name)
+    assert cfg.as_written() == merged(name), (
+        "a config shows every key that can be tuned"
+    )
+    loss = cfg.loss.build()
     is_continual = name.endswith("_continual")
     assert (loss.lm_weight, loss.jepa_weight) == (1.0, not is_continual)
     with torch.device("meta"):
-        model = config.instantiate(cfg.model)
-    optimizer = config.instantiate(cfg.optimizer, list(model.parameters()))
-    config.instantiate(cfg.lr_scheduler, optimizer, num_training_steps=100)
+        model = cfg.model.build()
+    optimizer = cfg.optimizer.build(list(model.parameters()))
+    cfg.lr_scheduler.build(optimizer, num_training_steps=100)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -52,7 +50,7 @@ def test_a_config_names_itself(name):
 @pytest.mark.parametrize("name", sorted(set(CONFIGS) - {COMMENTED}))
 def test_only_what_differs_is_said(name):
     own = OmegaConf.to_container(OmegaConf.load(FOLDER / f"{name}.yaml"))
-    parent = OmegaConf.to_container(load(own.pop("defaults")))
+    parent = merged(own.pop("defaults"))
 
     def repeated(keys, base):
         for key, value in keys.items():
@@ -79,26 +77,28 @@ def test_continual_configs_keep_what_was_learned_in_one_way():
 
 
 def test_the_commented_config_shows_the_defaults():
-    cfg = OmegaConf.to_container(complete(load(COMMENTED)))
-    assert list(cfg) and cfg.keys() == inspect.signature(Run).parameters.keys()
-    default = {field.name: field.default for field in dataclasses.fields(Run)}
+    cfg = load(COMMENTED)
+    assert cfg.as_written().keys() == {*KEYS}
+    default = {field.name: field.default for field in dataclasses.fields(Config)}
     differs = {
         key
-        for key, value in default.items()
-        if value not in (dataclasses.MISSING, None) and cfg[key] != value
+        for key in KEYS
+        if default[key] not in (dataclasses.MISSING, None)
+        and getattr(cfg, key) != default[key]
     }
-    assert differs == {"base_model", "num_workers", "log_peak_memory_stats"}
-    replay = inspect.signature(ReplaySettings).parameters
-    assert cfg["replay"] == {key: replay[key].default for key in replay}
+    own = {"base_model", "num_workers", "log_peak_memory_stats"}
+    assert differs == own | {"replay", "profiler"}
+    assert cfg.replay == ReplaySettings()
 
 
 @pytest.mark.parametrize("name", ["llama3_2_1b_synth", "llama3_2_1b_turk"])
 def test_the_papers_setting(name):
     cfg = load(name)
-    assert cfg.model.lora_rank == 512 and cfg.model.lora_alpha == 1024
-    assert cfg.model.lora_dropout == 0.1 and cfg.model.apply_lora_to_mlp
-    assert len(cfg.model.lora_attn_modules) == 4
-    assert float(cfg.optimizer.lr) == 1e-5 and cfg.epochs == 6
+    model = cfg.model.arguments
+    assert model["lora_rank"] == 512 and model["lora_alpha"] == 1024
+    assert model["lora_dropout"] == 0.1 and model["apply_lora_to_mlp"]
+    assert len(model["lora_attn_modules"]) == 4
+    assert cfg.optimizer.get("lr") == 1e-5 and cfg.epochs == 6
     assert cfg.seed in (82, 23, 37, 84, 4)
     assert cfg.replay.selection == "content" and cfg.replay.capacity == 10_000
 

@@ -1,105 +1,133 @@
 """A value that makes no sense is one line: the key, the value, what is allowed."""
 
 import inspect
+from dataclasses import MISSING, FrozenInstanceError, fields
 
 import pytest
-from omegaconf import OmegaConf
 
-from erjepa.configs import complete, load
-from erjepa.configs.schema import SYNONYMS, Run, Stop, Validation
+from erjepa.configs import Component, load, merged, read
+from erjepa.configs.schema import KEYS, SYNONYMS, Config, Stop, Validation
 from erjepa.replay import ReplaySettings
 
 
 def tiny(*overrides):
-    return complete(load("tiny_synth", overrides))
+    return load("tiny_synth", overrides)
 
 
-COUNT = "a whole number of at least 1"
-WHOLE = "a whole number of at least 0"
+INTEGER = "input should be a valid integer"
+NUMBER = "input should be a valid number"
+FINITE = "input should be a finite number"
+COUNT = "input should be greater than or equal to 1"
+WHOLE = "input should be greater than or equal to 0"
+POSITIVE = "input should be greater than 0"
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("batch_size=many", f"batch_size must be {COUNT}, got 'many'"),
-        ("batch_size=0", f"batch_size must be {COUNT}, got 0"),
-        ("batch_size=True", f"batch_size must be {COUNT}, got True"),
-        ("batch_size=null", f"batch_size must be {COUNT}, got null"),
-        ("epochs=1.5", f"epochs must be {COUNT}, got 1.5"),
-        ("epochs=.inf", f"epochs must be {COUNT}, got inf"),
-        ("log_every_n_steps=0", f"log_every_n_steps must be {COUNT}, got 0"),
-        ("num_predictor_tokens=-1", f"num_predictor_tokens must be {WHOLE}, got -1"),
-        ("num_workers=-1", "num_workers must be a whole number of at least 0, got -1"),
-        ("stop.steps=-3", f"stop.steps must be {COUNT} or null, got -3"),
+        ("batch_size=many", f'batch_size: {INTEGER}, got "many"'),
+        ("batch_size=0", f"batch_size: {COUNT}, got 0"),
+        ("batch_size=True", f"batch_size: {INTEGER}, got true"),
+        ("batch_size=null", f"batch_size: {INTEGER}, got null"),
+        ("epochs=1.5", f"epochs: {INTEGER}, got 1.5"),
+        ("epochs=.inf", f"epochs: {INTEGER}, got Infinity"),
+        ("log_every_n_steps=0", f"log_every_n_steps: {COUNT}, got 0"),
+        ("num_predictor_tokens=-1", f"num_predictor_tokens: {WHOLE}, got -1"),
+        ("num_workers=-1", f"num_workers: {WHOLE}, got -1"),
+        ("stop.steps=-3", f"stop.steps: {COUNT}, got -3"),
         (
             "stop.flops=nan",
-            "stop.flops must be a finite number above 0 or null, got 'nan'",
+            f'stop.flops: {NUMBER}, got "nan"',
         ),
         (
             "stop.flops=.nan",
-            "stop.flops must be a finite number above 0 or null, got nan",
+            f"stop.flops: {FINITE}, got NaN",
         ),
         (
             "stop.flops=.inf",
-            "stop.flops must be a finite number above 0 or null, got inf",
+            f"stop.flops: {FINITE}, got Infinity",
         ),
         ("stop=3", "stop has keys of its own, stop.KEY=VALUE, got 3"),
         (
             "clip_grad_norm=-1",
-            "clip_grad_norm must be a finite number above 0 or null, got -1",
+            f"clip_grad_norm: {POSITIVE}, got -1",
         ),
         (
             "clip_grad_norm=0",
-            "clip_grad_norm must be a finite number above 0 or null, got 0",
+            f"clip_grad_norm: {POSITIVE}, got 0",
         ),
-        ("dtype=fp16", "dtype must be one of bf16, fp32, got 'fp16'"),
+        ("dtype=fp16", "dtype: input should be 'bf16' or 'fp32', got \"fp16\""),
         ("trainable_dtype=bf16", "trainable_dtype=bf16: what is trained is held in"),
-        ("shuffle=1", "shuffle must be True or False, got 1"),
-        ("device=3", "device must be text or null, got 3"),
-        ("output_dir=a: b", "output_dir must be text, got {'a': 'b'}"),
+        ("shuffle=1", "shuffle: input should be a valid boolean, got 1"),
+        ("device=3", "device: input should be a valid string, got 3"),
+        (
+            "base_model=a: b",
+            'base_model: input should be a valid string, got {"a": "b"}',
+        ),
         ("output_dir=${absent}", "Interpolation key 'absent' not found"),
-        ("predictor_tokens=[a,1]", "predictor_tokens must be a list of texts or null"),
-        ("checkpoint_dir=3", "checkpoint_dir must be text or a list of texts or null"),
-        ("checkpoint_at_flops=[many]", "checkpoint_at_flops must be a list of numbers"),
+        (
+            "predictor_tokens=[a,1]",
+            "predictor_tokens[1]: input should be a valid string, got 1",
+        ),
+        ("checkpoint_dir=3", "input should be a valid string or a valid array, got 3"),
+        ("checkpoint_at_flops=[many]", f"checkpoint_at_flops[0]: {NUMBER}, got"),
         ("checkpoint_at_flops=[2,1]", "checkpoint_at_flops must be an ascending list"),
         ("checkpoint_at_flops=[0,1]", "checkpoint_at_flops must be an ascending list"),
         ("row_length=64", "row_length=64 is shorter than max_seq_len=256"),
-        ("~batch_size", "the config has no batch_size, which has no default"),
-        ("loss.distance=dot", "loss.distance must be one of cosine, l2, mse, infonce"),
-        ("loss.temperature=0", "loss.temperature must be a finite number above 0"),
-        ("loss.jepa_every=0", f"loss.jepa_every must be {COUNT}, got 0"),
+        ("~batch_size", "batch_size: field required"),
+        (
+            "loss.distance=dot",
+            "loss.distance: input should be 'cosine', 'l2', 'mse' or 'inf",
+        ),
+        ("loss.temperature=0", f"loss.temperature: {POSITIVE}, got 0"),
+        ("loss.jepa_every=0", f"loss.jepa_every: {COUNT}, got 0"),
         (
             "loss.direction=back",
-            "loss.direction must be one of source_to_target, target",
+            "loss.direction: input should be 'source_to_target', 'target",
         ),
         (
             "loss.sigreg_weight=-1",
-            "loss.sigreg_weight must be a finite number of at le",
+            f"loss.sigreg_weight: {WHOLE}, got -1",
         ),
         (
             "loss.sigreg_slices=0",
-            f"loss.sigreg_slices must be {COUNT} and below 100000, got 0",
+            f"loss.sigreg_slices: {COUNT}, got 0",
         ),
-        ("loss.sigreg_slices=1000000000", "and below 100000, got 1000000000"),
-        ("predictor_position=end", "predictor_position must be one of behind, front"),
-        ("views=words", "views must be one of shared, standalone, spans, patches, got"),
+        (
+            "loss.sigreg_slices=1000000000",
+            "input should be less than 100000, got 1000000000",
+        ),
+        (
+            "predictor_position=end",
+            "predictor_position: input should be 'behind' or 'front'",
+        ),
+        (
+            "views=words",
+            "views: input should be 'shared', 'standalone', 'spans' or 'pat",
+        ),
         (
             "views=spans loss.direction=both",
             "loss.direction=both: views=spans compares parts of one path",
         ),
         ("replay.capacity=0", "replay.capacity must be at least 1, got 0"),
-        ("replay.capacity=x", "replay.capacity must be a whole number, got 'x'"),
+        ("replay.capacity=x", f'replay.capacity: {INTEGER}, got "x"'),
         ("replay.weight=-1", "replay.weight must be a finite number of at least 0"),
-        ("model.lora_rank=0", f"model.lora_rank must be {COUNT}, got 0"),
-        ("model.lora_dropout=1", "of at least 0 and below 1, got 1"),
-        ("model.num_layers=x", "model.num_layers must be a whole number, got 'x'"),
-        ("dataset.size=x", "dataset.size must be a whole number, got 'x'"),
-        ("dataset.split=dev", "dataset.split must be one of train, test, got 'dev'"),
-        ("tokenizer.path=3", "tokenizer.path must be text, got 3"),
-        ("seed=-1", "seed must be a whole number of at least 0 and below 4294967296"),
+        ("model.lora_rank=0", f"model.lora_rank: {COUNT}, got 0"),
+        (
+            "model.lora_dropout=1",
+            "model.lora_dropout: input should be less than 1, got 1",
+        ),
+        ("model.num_layers=x", f'model.num_layers: {INTEGER}, got "x"'),
+        ("dataset.size=x", f'dataset.size: {INTEGER}, got "x"'),
+        (
+            "dataset.split=dev",
+            "dataset.split: input should be 'train' or 'test', got \"dev\"",
+        ),
+        ("tokenizer.path=3", "tokenizer.path: input should be a valid string, got 3"),
+        ("seed=-1", f"seed: {WHOLE}, got -1"),
         (
             "optimizer.lr=-1",
-            "optimizer.lr must be a finite number of at least 0, got -1",
+            f"optimizer.lr: {WHOLE}, got -1",
         ),
         ("model=null", "model must be the dotted path of a component, model=PATH"),
         ("dataset=[a,b]", "dataset[0] must be the dotted path of a component"),
@@ -126,13 +154,13 @@ WHOLE = "a whole number of at least 0"
             "lr_scheduler=torch.optim.lr_scheduler.ConstantLR",
             "takes no num_training_steps, which the recipe gives it",
         ),
-        ("validation.size=0", f"validation.size must be {COUNT} or null, got 0"),
-        ("validation.size=0.1", f"validation.size must be {COUNT} or null, got 0.1"),
-        ("validation.size=True", f"validation.size must be {COUNT} or null, got True"),
-        ("validation.seed=-1", "validation.seed must be a whole number of at least 0"),
-        ("validation.seed=null", "at least 0, got null"),
-        ("validation.generate=-1", "validation.generate must be a whole number"),
-        ("validation.generate=null", "at least 0, got null"),
+        ("validation.size=0", f"validation.size: {COUNT}, got 0"),
+        ("validation.size=0.1", f"validation.size: {INTEGER}, got 0.1"),
+        ("validation.size=True", f"validation.size: {INTEGER}, got true"),
+        ("validation.seed=-1", f"validation.seed: {WHOLE}, got -1"),
+        ("validation.seed=null", f"validation.seed: {INTEGER}, got null"),
+        ("validation.generate=-1", f"validation.generate: {WHOLE}, got -1"),
+        ("validation.generate=null", f"validation.generate: {INTEGER}, got"),
         (
             "validation.size=9 validation.generate=10",
             "validation.generate=10 is more than validation.size=9",
@@ -140,7 +168,7 @@ WHOLE = "a whole number of at least 0"
         ("validation.generate=3", "validation.generate=3 needs pairs to validate on"),
         (
             "validation.size=9 eval_every_n_steps=0",
-            f"eval_every_n_steps must be {COUNT}",
+            f"eval_every_n_steps: {COUNT}, got 0",
         ),
         ("eval_every_n_steps=5", "eval_every_n_steps=5 needs pairs to validate on"),
         (
@@ -151,8 +179,13 @@ WHOLE = "a whole number of at least 0"
             "stop.patience=2",
             "stop.patience=2 needs pairs to validate on; set validation.",
         ),
-        ("validation.size=9 stop.patience=0", f"stop.patience must be {COUNT} or null"),
-        ("keep_best=maybe", "keep_best must be True or False, got 'maybe'"),
+        ("validation.size=9 stop.patience=0", f"stop.patience: {COUNT}, got 0"),
+        ("eval_split=validation", "eval_split=validation needs pairs to validate on"),
+        (
+            "resume_from_checkpoint=x",
+            "resume_from_checkpoint: input should be a valid boolean or 'auto', got",
+        ),
+        ("keep_best=maybe", 'keep_best: input should be a valid boolean, got "maybe"'),
     ],
     ids=lambda text: text.partition(" ")[0],
 )
@@ -212,40 +245,55 @@ def test_right_values():
 
 
 def test_what_a_config_lacks_has_its_default():
-    whole = load("tiny_synth")
-    optional = {
-        name: parameter.default
-        for name, parameter in inspect.signature(Run).parameters.items()
-        if parameter.default is not parameter.empty
+    whole = merged("tiny_synth")
+    default = {
+        field.name: field.default
+        for field in fields(Config)
+        if field.name in KEYS and field.default is not MISSING
     }
-    short = OmegaConf.masked_copy(whole, [key for key in whole if key not in optional])
-    cfg = complete(short)
-    assert cfg.keys() == inspect.signature(Run).parameters.keys()
-    assert cfg.stop == dict.fromkeys(("flops", "tokens", "steps", "patience"))
-    assert cfg.validation == {"size": None, "seed": 0, "generate": 0}
+    cfg = read({key: whole[key] for key in whole if key not in default})
+    assert {key: getattr(cfg, key) for key in default} == default
+    assert cfg.stop == Stop(None, None, None, None)
+    assert cfg.validation == Validation(size=None, seed=0, generate=0)
     assert cfg.replay.weight == 0 and cfg.replay.capacity == 10_000
-    sections = {"stop", "validation", "replay"}
-    assert all(cfg[key] == optional[key] for key in optional.keys() - sections)
-    assert complete(cfg) == cfg
+    assert cfg.as_dict().keys() == {*KEYS}
+    assert read(cfg.as_written()) == read(cfg.as_dict()) == cfg
+
+
+@pytest.mark.parametrize("section", ["stop", "validation", "replay", "profiler"])
+def test_a_section_that_is_null_has_its_defaults(section):
+    assert tiny(f"{section}=null") == tiny(f"~{section}")
 
 
 def test_a_profiler_needs_no_component():
-    whole = load("tiny_synth", ["~profiler"])
-    whole.profiler = {"enabled": False}
-    component = complete(whole).profiler._component_
-    assert component == "torchtune.training.setup_torch_profiler"
+    cfg = read({**merged("tiny_synth"), "profiler": {"enabled": False}})
+    assert cfg.profiler.path == "torchtune.training.setup_torch_profiler"
+
+
+def test_a_config_is_frozen():
+    with pytest.raises(FrozenInstanceError):
+        tiny().epochs = 3
+
+
+def test_components_are_made_of_their_arguments():
+    counted = Component("collections.Counter", {"a": 1})
+    assert counted.build(b=2) == {"a": 1, "b": 2}
+    assert counted.with_arguments(a=3).build("bb", a=4) == {"a": 4, "b": 2}
+    listed = Component("builtins.dict", {"a": [1]})
+    listed.build()["a"].append(2)
+    assert listed.arguments == {"a": [1]}, "it keeps its own"
 
 
 def test_synonyms_are_no_keys_and_mean_one():
     sections = {"replay": ReplaySettings, "stop": Stop, "validation": Validation}
     for meant in SYNONYMS.values():
         section, _, key = meant.partition(".")
-        assert section in inspect.signature(Run).parameters
+        assert section in KEYS
         if section in sections:
             assert key in inspect.signature(sections[section]).parameters
         elif key:
-            assert key in load("tiny_synth")[section]
-    assert not SYNONYMS.keys() & inspect.signature(Run).parameters.keys()
+            assert key in merged("tiny_synth")[section]
+    assert not SYNONYMS.keys() & {*KEYS}
 
 
 @pytest.mark.parametrize(
@@ -260,7 +308,7 @@ def test_synonyms_are_no_keys_and_mean_one():
 def test_continue_from_is_two_keys(overrides, expected):
     cfg = tiny("continue_from=first", *overrides)
     assert (cfg.init_from, cfg.replay.init_from) == expected
-    assert complete(cfg) == cfg
+    assert read(cfg.as_written()) == cfg
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from erjepa.configs import complete, config_names, config_path, load
+from erjepa.configs import config_names, config_path, load, merged
 from erjepa.configs.text import as_yaml
 
 
 def shown(name, *overrides):
-    return as_yaml(complete(load(name, overrides)), name)
+    return as_yaml(load(name, overrides), name)
 
 
 def line(text, key):
@@ -22,8 +22,8 @@ def test_it_reads_as_the_config_and_needs_no_other(name, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(shown(name))
     assert "defaults" not in OmegaConf.load(file)
-    assert load(str(file)) == complete(load(name))
-    assert list(load(str(file))) == list(load(name)), "in the order of the file"
+    assert load(str(file)) == load(name)
+    assert list(merged(str(file))) == list(merged(name)), "in the order of the file"
 
 
 def test_the_commented_file_is_shown_as_it_is():
@@ -64,7 +64,7 @@ def test_overrides_of_every_kind(tmp_path):
         "base_model='007'",
         "stop.steps=5",
     ]
-    cfg = complete(load("llama3_2_1b_gsm8k", overrides))
+    cfg = load("llama3_2_1b_gsm8k", overrides)
     file = tmp_path / "mine.yaml"
     file.write_text(as_yaml(cfg, "llama3_2_1b_gsm8k", "With own pairs"))
     assert load(str(file)) == cfg
@@ -86,7 +86,7 @@ def test_files_of_any_style(tmp_path):
     assert line(text, "predictor_tokens") == "predictor_tokens: [a, 'b # c']  # two"
     assert line(text, "base_model").startswith("base_model: a long name")
     (tmp_path / "again.yaml").write_text(text)
-    assert load(str(tmp_path / "again.yaml")) == complete(load(str(own)))
+    assert load(str(tmp_path / "again.yaml")) == load(str(own))
 
 
 def test_anchors_are_written_out(tmp_path):
@@ -95,4 +95,4 @@ def test_anchors_are_written_out(tmp_path):
     again = tmp_path / "again.yaml"
     again.write_text(shown(str(own)))
     cfg = load(str(again))
-    assert cfg == complete(load(str(own))) and cfg.batch_size == 3
+    assert cfg == load(str(own)) and cfg.batch_size == 3

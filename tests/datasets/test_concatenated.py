@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from omegaconf import OmegaConf
 from torchtune.data import InputOutputToMessages
 
-from erjepa.configs import complete, load
+from erjepa.configs import Component, load
 from erjepa.datasets import PairedDataset, Record, build_dataset
 from tests.recipes.harness import make_config, overrides_for, read_metrics, train
 
@@ -32,14 +31,17 @@ def sources(tmp_path):
     return paths
 
 
+SYNTHETIC = Component("erjepa.datasets.synthetic_nl_rx_dataset", {"size": 2})
+
+
 def part(source):
-    return {"_component_": "erjepa.datasets.paired_dataset", "source": source}
+    return Component("erjepa.datasets.paired_dataset", {"source": source})
 
 
 def test_examples_of_the_parts_in_order(tokenizer, sources):
-    cfg = OmegaConf.create({"dataset": list(map(part, sources))})
-    dataset = build_dataset(cfg.dataset, tokenizer)
-    alone = [build_dataset(one, tokenizer) for one in cfg.dataset]
+    parts = list(map(part, sources))
+    dataset = build_dataset(parts, tokenizer)
+    alone = [build_dataset(one, tokenizer) for one in parts]
     assert len(dataset) == 16 and dataset.task == "exact_match"
     expected = [(d, i) for d in alone for i in range(len(d))]
     for example_id, (mine, i) in enumerate(expected):
@@ -57,17 +59,13 @@ def mine_name(dataset, i):
 
 
 def test_a_part_without_source_goes_by_its_builder(tokenizer):
-    synthetic = "erjepa.datasets.synthetic_nl_rx_dataset"
-    cfg = OmegaConf.create([{"_component_": synthetic, "size": 2}] * 2)
-    dataset = build_dataset(cfg, tokenizer)
+    dataset = build_dataset([SYNTHETIC] * 2, tokenizer)
     assert dataset.origin(3) == (1, "synthetic_nl_rx_dataset")
     assert dataset.task == "nl_rx"
 
 
 def test_parts_of_several_tasks_need_one_named(tokenizer, sources):
-    synthetic = {"_component_": "erjepa.datasets.synthetic_nl_rx_dataset", "size": 2}
-    cfg = OmegaConf.create([part(sources[0]), synthetic])
-    dataset = build_dataset(cfg, tokenizer)
+    dataset = build_dataset([part(sources[0]), SYNTHETIC], tokenizer)
     with pytest.raises(
         ValueError, match="different tasks, exact_match, nl_rx; set task"
     ):
@@ -79,9 +77,8 @@ def strangers(tokenizer):
 
 
 def test_something_else_than_pairs(tokenizer):
-    cfg = OmegaConf.create({"_component_": f"{__name__}.strangers"})
     with pytest.raises(ValueError, match="dataset: its builder returned a list of int"):
-        build_dataset(cfg, tokenizer)
+        build_dataset(Component(f"{__name__}.strangers"), tokenizer)
 
 
 def test_a_list_on_the_command_line(sources):
@@ -89,13 +86,15 @@ def test_a_list_on_the_command_line(sources):
         f"{{_component_: erjepa.datasets.paired_dataset, source: {source}}}"
         for source in sources
     )
-    cfg = complete(load("tiny_synth", [f"dataset=[{parts}]"]))
-    assert [dict(one) for one in cfg.dataset] == list(map(part, sources))
+    cfg = load("tiny_synth", [f"dataset=[{parts}]"])
+    assert cfg.dataset == list(map(part, sources))
 
 
 def test_a_run_on_a_list_is_that_on_the_pairs_in_one(base, sources, tmp_path):
     """And its card names both."""
-    parts = "[" + ", ".join(json.dumps(part(source)) for source in sources) + "]"
+    parts = (
+        "[" + ", ".join(json.dumps(part(source).as_dict()) for source in sources) + "]"
+    )
     settings = overrides_for(base, sources[0], tmp_path / "list", epochs=1)
     settings = [s for s in settings if not s.startswith("dataset")]
     train(make_config([*settings, f"dataset={parts}", "validation.size=4"]))
@@ -123,7 +122,7 @@ def test_a_run_on_a_list_is_that_on_the_pairs_in_one(base, sources, tmp_path):
 
 
 def both(tokenizer, *, sources):
-    parts = [build_dataset(OmegaConf.create(part(s)), tokenizer) for s in sources]
+    parts = [build_dataset(part(s), tokenizer) for s in sources]
     fields = [
         {"input": d.source_text(i), "output": d.target_text(i)}
         for d in parts

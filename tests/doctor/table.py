@@ -1,5 +1,7 @@
 """The table of docs/several_gpus.md: ``python -m tests.doctor.table``."""
 
+from dataclasses import replace
+
 import torch
 
 from erjepa.doctor.checks import GIB, USED, ModelOfRun, longest_rows, rank_of
@@ -37,9 +39,8 @@ def needed(
     with rank_of(ranks):
         cfg = make_config(settings, MODELS[model][0])
         run = ModelOfRun.of(cfg, torch.device("cuda"), "flex")
-        cfg.fsdp_reshard_after_forward = reshards_after_forward(
-            cfg, run.decoder, size * GIB
-        )
+        reshards = reshards_after_forward(cfg, run.decoder, size * GIB)
+        cfg = replace(cfg, fsdp_reshard_after_forward=reshards)
         batch = longest_rows(cfg, run).largest
         parts = memory_parts(
             cfg, run.decoder, run.loss_fn, batch, run.replay, run.device

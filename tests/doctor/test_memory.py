@@ -4,7 +4,6 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 from torchtune import modules, training
@@ -114,13 +113,8 @@ def test_a_pass_allocates_what_is_counted(views, checkpointing):
         decoder = small_decoder(num_layers=5, embed_dim=64, lora_dropout=0.1)
         return PackedDecoder(decoder, num_predictor_tokens=2)
 
-    cfg = OmegaConf.create(
-        {
-            "dtype": "fp32",
-            "enable_activation_checkpointing": checkpointing,
-            "enable_activation_offloading": False,
-            "fsdp_cpu_offload": False,
-        }
+    cfg = make_config(
+        [f"enable_activation_checkpointing={checkpointing}"], "tiny_synth"
     )
     real = model()
     torch.nn.init.normal_(real.predictor)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from erjepa.checkpoints.model_card import CONFIG
-from erjepa.configs import complete, load
+from erjepa.configs import load
 from erjepa.evaluation.earlier import earlier_runs
 
 DATA = {"_component_": "erjepa.datasets.paired_dataset"}
@@ -40,7 +40,7 @@ def write_run(tmp_path, monkeypatch):
 
 
 def found(path, *overrides):
-    cfg = complete(load("tiny_synth", list(overrides)))
+    cfg = load("tiny_synth", list(overrides))
     return {str(run.checkpoint): run for run in earlier_runs(path, cfg)}
 
 

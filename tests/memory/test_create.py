@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from torchtune import config
 
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main
-from erjepa.configs import complete, load
+from erjepa.configs import load
 from erjepa.datasets import build_dataset
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
@@ -45,8 +44,8 @@ def test_pairs_are_drawn_by_the_seed(tmp_path, sources, capsys):
     assert stored.about.origins == [str(sources[0])] and stored.about.inherited == 0
     slots = read_slots(stored)
     assert len({slot.example for slot in slots}) == 5 and slots[0].score == 1
-    cfg = complete(load("tiny_synth", one(sources[0])))
-    dataset = build_dataset(cfg.dataset, config.instantiate(cfg.tokenizer))
+    cfg = load("tiny_synth", one(sources[0]))
+    dataset = build_dataset(cfg.dataset, cfg.tokenizer.build())
     for slot, found in zip(slots, segments(stored), strict=True):
         assert found == [list(part) for part in dataset[slot.example].segments]
         assert slot.source == dataset.source_text(slot.example)
@@ -87,7 +86,7 @@ def test_the_most_surprising_are_those_of_the_largest_loss(
     cfg = make_config(overrides, "tiny_synth")
     path = find_run(trained)[1] if is_trained else None
     model = load_model(cfg, torch.device("cpu"), path)
-    pairs = build_dataset(cfg.dataset, config.instantiate(cfg.tokenizer))
+    pairs = build_dataset(cfg.dataset, cfg.tokenizer.build())
     with torch.no_grad():
         losses = [
             pair_losses(model, pairs[i], views="none", predictor_ids=[])[0]

@@ -4,13 +4,12 @@ import json
 
 import pytest
 from omegaconf import OmegaConf
-from torchtune import config
 from torchtune.data import Message
 
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main
-from erjepa.configs import complete, load
+from erjepa.configs import load
 from erjepa.datasets import build_dataset
 from erjepa.datasets.chat_template import ChatTemplate
 from erjepa.memory.reading import CONFIG
@@ -62,8 +61,8 @@ def test_a_dataset_of_the_file_is_tokenized_alike(memory, tmp_path, capsys):
         "origin": str(tmp_path / "chats.jsonl"),
         "where": f"{tmp_path / 'chats.jsonl'}:1",
     }
-    cfg = complete(load("tiny_synth", of(file)[2:]))
-    dataset = build_dataset(cfg.dataset, config.instantiate(cfg.tokenizer))
+    cfg = load("tiny_synth", of(file)[2:])
+    dataset = build_dataset(cfg.dataset, cfg.tokenizer.build())
     stored = open_memory(memory)
     assert len(dataset) == len(stored) == len(CHATS)
     for i, pair in enumerate(stored.pairs):

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from erjepa.commands.stats import main
-from erjepa.configs import complete, load
+from erjepa.configs import load
 from erjepa.packing import PairCollator
 from erjepa.packing.lengths import measure_config, table, token_statistics
 from tests.models_for_tests import PREDICTOR_IDS, random_pairs
@@ -67,7 +67,7 @@ def test_no_pairs():
 
 
 def measured(*overrides):
-    return measure_config(complete(load("tiny_synth", ["dataset.size=30", *overrides])))
+    return measure_config(load("tiny_synth", ["dataset.size=30", *overrides]))
 
 
 def test_overrides_change_what_is_measured():

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
 from torchtune import utils
 
 import erjepa.configs
+from erjepa.configs import Config
 from erjepa.studies.training_log import read_training_log
 from erjepa.training.distributed import process_group
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
@@ -68,9 +68,9 @@ def overrides_for(
     return [f"{key}={value}" for key, value in settings.items()]
 
 
-def make_config(overrides: list[str], name: str = "llama3_2_1b_synth") -> DictConfig:
+def make_config(overrides: list[str], name: str = "llama3_2_1b_synth") -> Config:
     """The packaged config with overrides, as the command line has it."""
-    return erjepa.configs.complete(erjepa.configs.load(name, overrides))
+    return erjepa.configs.load(name, overrides)
 
 
 def train(cfg, world_size: int = 1, inspect: Callable | None = None) -> list[Any]:
@@ -158,7 +158,7 @@ def free_port() -> int:
 
 def _train(cfg, inspect: Callable | None) -> Any:
     recipe = FinetuneRecipeERJEPA(cfg)
-    recipe.setup(cfg)
+    recipe.setup()
     recipe.train()
     return inspect(recipe) if inspect else None
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torchtune.models.llama3 import llama3_tokenizer
 from torchtune.models.llama3_2 import lora_llama3_2
 from torchtune.modules.peft import get_adapter_params, set_trainable_params
 from torchtune.training import FullModelHFCheckpointer
@@ -65,7 +64,7 @@ def test_recipe_equals_the_slow_algorithm(base, data, tmp_path, selection):
     cfg = make_config(overrides)
     (fast,) = train(cfg, 1, result)
 
-    tokenizer = llama3_tokenizer(cfg.tokenizer.path, cfg.tokenizer.special_tokens_path)
+    tokenizer = cfg.tokenizer.build()
     dataset = paired_dataset(tokenizer, source=str(data), max_examples=22)
     sampler = StepSampler(
         22,

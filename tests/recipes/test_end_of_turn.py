@@ -38,5 +38,8 @@ def test_paths_with_the_end_of_turn(base, data, tmp_path, monkeypatch, choice):
 
 def test_an_unknown_choice(base, data, tmp_path):
     overrides = overrides_for(base, data, tmp_path, train_end_of_turn="some")
-    with pytest.raises(ValueError, match="must be one of all, new, replay, none"):
+    with pytest.raises(
+        ValueError,
+        match="train_end_of_turn: input should be 'all', 'new', 'replay' or 'none'",
+    ):
         make_config(overrides)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
-from torchtune import config, utils
+from torchtune import utils
 
 from erjepa.checkpoints.checkpoint import load_predictor
 from erjepa.checkpoints.manifest import MANIFEST
@@ -34,7 +33,7 @@ def evaluate(cfg, world_size=1, dies_at_batch=None):
         if dies_at_batch is not None and utils.get_world_size_and_rank()[1] == 0:
             kill_at_call(evaluate_erjepa, "generate_answers", dies_at_batch)
         recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
-        recipe.setup(cfg)
+        recipe.setup()
         return recipe.evaluate()
 
     if dies_at_batch is not None:
@@ -93,7 +92,7 @@ def test_merged_weights_are_those_that_are_exported(trained, tmp_path):
     both = tmp_path / "both"
     shutil.copytree(trained / "epoch_0", both)
     (both / MANIFEST).unlink()  # of other weights
-    base = Path(tiny(tmp_path).checkpointer.checkpoint_dir)
+    base = Path(tiny(tmp_path).checkpointer.get("checkpoint_dir"))
     (file,) = both.glob("model*.safetensors")
     shutil.copy(base / "model.safetensors", file)
     scored = {}
@@ -143,16 +142,16 @@ def test_a_list_of_checkpoints_scores_each_as_if_alone(trained, tmp_path):
 
 def expected_cosines(cfg, adapter, predictor):
     """Each pair's cosine by two forward passes of its own."""
-    tokenizer = config.instantiate(cfg.tokenizer)
-    model = config.instantiate(cfg.model)
-    base = config.instantiate(cfg.checkpointer, output_dir=cfg.output_dir)
+    tokenizer = cfg.tokenizer.build()
+    model = cfg.model.build()
+    base = cfg.checkpointer.build(output_dir=cfg.output_dir)
     weights = base.load_checkpoint()["model"]
     model.load_state_dict({**weights, **adapter})
     ids = predictor_token_ids(tokenizer, cfg.num_predictor_tokens, 672)
     rows = weights["tok_embeddings.weight"][ids] if predictor is None else predictor
     rows = dict(zip(ids, rows, strict=True))
     cosines = []
-    for pair in config.instantiate(cfg.eval_dataset, tokenizer):
+    for pair in cfg.eval_dataset.build(tokenizer):
         p = hidden_states(model, [*pair.source, *ids], rows)[-1]
         z = hidden_states(model, list(pair.target_view), {})[-1]
         cosines.append(torch.cosine_similarity(p, z, dim=0).item())
@@ -188,7 +187,7 @@ def test_alignment_needs_whole_blocks_on_cuda(trained, tmp_path, monkeypatch):
     def run():
         recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
         with pytest.raises(ValueError, match="row_length=None: FlexAttention"):
-            recipe.setup(cfg)
+            recipe.setup()
         return True
 
     assert on_ranks(run, 1) == [True]
@@ -326,10 +325,9 @@ def test_a_perfect_model_scores_one(base, tmp_path):
     overrides += [
         "eval_dataset=erjepa.datasets.paired_dataset",
         f"eval_dataset.source={data}",
-        *("max_new_tokens=6", "task=null"),
+        *("max_new_tokens=6", "task=null", "save_adapter_weights_only=True"),
     ]
     cfg = make_config(overrides)
-    cfg = OmegaConf.merge(cfg, {"save_adapter_weights_only": True})
     train(cfg, 1)
     summary = evaluate(cfg)
     assert (summary["task"], summary["accuracy"]) == ("exact_match", 1)

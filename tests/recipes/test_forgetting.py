@@ -46,7 +46,7 @@ def run(cfg, inspect, ranks=1):
             patch.setattr("torchtune.utils.log_rank_zero", log_rank_zero)
             patch.setattr("erjepa.evaluation.earlier.log.warning", said.append)
             recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
-            recipe.setup(cfg)
+            recipe.setup()
             return inspect(recipe), said
 
     return on_ranks(on_rank, ranks)[0]

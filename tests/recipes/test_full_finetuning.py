@@ -10,7 +10,6 @@ import functools
 import pytest
 import torch
 from safetensors.torch import load_file
-from torchtune.models.llama3 import llama3_tokenizer
 from torchtune.models.llama3_2 import llama3_2
 from torchtune.training import FullModelHFCheckpointer
 
@@ -55,7 +54,7 @@ def plain_model(base, output_dir):
 
 
 def pairs_of(cfg, data, count):
-    tokenizer = llama3_tokenizer(cfg.tokenizer.path, cfg.tokenizer.special_tokens_path)
+    tokenizer = cfg.tokenizer.build()
     return paired_dataset(tokenizer, source=str(data), max_examples=count)
 
 

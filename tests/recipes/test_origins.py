@@ -7,10 +7,12 @@ log of errors; any ranks = one rank; killed and resumed = never stopped.
 import functools
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
+from erjepa.configs import Component
 from erjepa.datasets import build_dataset, hold_out
 from erjepa.replay.retention import ORIGIN_BITS
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
@@ -195,20 +197,19 @@ def test_a_weighted_run_resumes_bit_for_bit_and_keeps_its_weights(
 def test_accuracy_of_each_dataset_where_they_share_a_task(base, sources, tmp_path):
     cfg = config(base, sources, tmp_path, epochs=1, stop__steps=1)
     train(cfg)
-    cfg.eval_dataset = listed(sources)
-    cfg.eval_batch_size = 3
+    scored = [replace(part, weight=None) for part in cfg.dataset]
+    cfg = replace(cfg, eval_dataset=scored, eval_batch_size=3)
     summary = evaluate(cfg, 2)
-    scored = read_predictions(tmp_path, "epoch_0_step_1")
-    assert [p["origin"] for p in scored] == ["few"] * 6 + ["many"] * 22
+    answers = read_predictions(tmp_path, "epoch_0_step_1")
+    assert [p["origin"] for p in answers] == ["few"] * 6 + ["many"] * 22
     for part in summary["by_origin"]:
-        own = [p for p in scored if p["origin"] == part["origin"]]
+        own = [p for p in answers if p["origin"] == part["origin"]]
         right = sum(p["exact_match"] for p in own)
         assert (part["examples"], part["right"]) == (len(own), right)
         assert part["share"] == right / len(own)
     assert [part["origin"] for part in summary["by_origin"]] == ["few", "many"]
-    grammar = {"_component_": "erjepa.datasets.synthetic_nl_rx_dataset", "size": 3}
-    cfg.eval_dataset = [*listed(sources), grammar]
-    cfg.task = None
+    grammar = Component("erjepa.datasets.synthetic_nl_rx_dataset", {"size": 3})
+    cfg = replace(cfg, eval_dataset=[*scored, grammar], task=None)
     with pytest.raises(ValueError, match="a run of erjepa_eval for each, with that"):
         evaluate(cfg)
 

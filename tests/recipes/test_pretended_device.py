@@ -80,7 +80,7 @@ def train(cfg, world_size=1, saves=False):
     def run():
         with pretended_device() as records:
             recipe = FinetuneRecipeERJEPA(cfg)
-            recipe.setup(cfg)
+            recipe.setup()
             if not saves:
                 recipe.save_checkpoint = lambda: None
             waits = []
@@ -153,7 +153,7 @@ def test_saving_resuming_and_evaluating(tmp_path):
     def evaluate():
         with pretended_device():
             recipe = EvaluationRecipeERJEPA(cfg)
-            recipe.setup(cfg)
+            recipe.setup()
             return [summary["weights"] for summary in recipe.evaluate()]
 
     assert on_ranks(evaluate, 1) == [["adapter", "averaged adapter"]]

@@ -6,6 +6,7 @@ Chain: a group that lost a launcher, and one that lost a rank, log the losses of
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,7 @@ def test_auto_goes_on_where_there_is_a_checkpoint(tmp_path):
     (tmp_path / "epoch_0" / checkpoint.RECIPE_STATE).touch()
     assert decided() == [True, True]
     for given in (True, False):
-        cfg.resume_from_checkpoint = given
-        assert is_to_resume(cfg) is given
+        assert is_to_resume(replace(cfg, resume_from_checkpoint=given)) is given
 
 
 def settings(base, data, folder):

@@ -8,7 +8,6 @@ run resumes bit for bit.
 import pytest
 import torch
 
-from erjepa.configs import complete
 from erjepa.datasets import Pair
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
@@ -129,4 +128,4 @@ def test_a_killed_run_resumes_bit_for_bit(base, data, tmp_path):
 )
 def test_what_a_share_cannot_go_with(base, data, tmp_path, overrides, message):
     with pytest.raises(ValueError, match=message):
-        complete(config(base, data, tmp_path, **overrides))
+        config(base, data, tmp_path, **overrides)

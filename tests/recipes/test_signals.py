@@ -67,8 +67,8 @@ def test_ranks_stop_at_one_step_and_the_run_goes_on_as_it_was(
 
     def stopped():
         signal_rank(rank, step, number)
-        recipe = Recipe(cfg := make_config(overrides(base, data, part)))
-        recipe.setup(cfg)
+        recipe = Recipe(make_config(overrides(base, data, part)))
+        recipe.setup()
         recipe.train()
         return recipe.exit_code, recipe._run.steps
 
@@ -85,8 +85,8 @@ def test_a_signal_before_the_first_step_leaves_nothing_to_go_on_from(
     base, data, tmp_path
 ):
     def stopped():
-        recipe = Recipe(cfg := make_config(overrides(base, data, tmp_path)))
-        recipe.setup(cfg)
+        recipe = Recipe(make_config(overrides(base, data, tmp_path)))
+        recipe.setup()
         recipe._stop_signals._note(signal.SIGTERM)
         recipe.train()
         with contextlib.redirect_stdout(io.StringIO()) as said:

@@ -8,7 +8,6 @@ greedy text of the merged checkpoint in transformers = greedy text of ours.
 import pytest
 import torch
 from peft import AutoPeftModelForCausalLM, PeftModel
-from torchtune import config
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -154,7 +153,7 @@ def trained_config(name, output_dir, *overrides):
         ],
         name,
     )
-    return cfg, config.instantiate(cfg.tokenizer)
+    return cfg, cfg.tokenizer.build()
 
 
 @pytest.mark.slow
@@ -164,7 +163,7 @@ def test_greedy_tokens_of_the_embedded_base(tmp_path):
     )
     train(cfg)
     assert evaluate(cfg)["examples_per_second"] > 0
-    prompts = config.instantiate(cfg.eval_dataset, tokenizer)
+    prompts = cfg.eval_dataset.build(tokenizer)
     theirs = greedy_in_transformers(
         tmp_path / "epoch_0",
         [prompts.prompt(i) for i in range(50)],
@@ -204,9 +203,7 @@ def test_smollm2_leaves(tmp_path):
     evaluate(cfg)
     written = predictions(tmp_path, "epoch_0_step_4")
     tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    system = config.instantiate(
-        cfg.eval_dataset, config.instantiate(cfg.tokenizer)
-    ).messages(0)[0]
+    system = cfg.eval_dataset.build(cfg.tokenizer.build()).messages(0)[0]
     chats = [
         [
             {"role": "system", "content": system.text_content},

@@ -3,11 +3,12 @@
 import importlib.util
 import logging
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
+from erjepa.configs import load
 from erjepa.training import device
 from erjepa.training.device import (
     attention_of,
@@ -31,7 +32,7 @@ def test_a_cpu_without_bfloat16_is_told_once(
 ):
     monkeypatch.setattr(device, "_multiplies_bfloat16", lambda: fast)
     monkeypatch.setenv("RANK", rank)
-    cfg = OmegaConf.create({"device": "cpu", "dtype": dtype, "trainable_dtype": "fp32"})
+    cfg = load("tiny_synth", [f"dtype={dtype}"])
 
     with caplog.at_level(logging.WARNING):
         assert run_device(cfg).type == "cpu"
@@ -55,7 +56,7 @@ def test_torch_still_says_what_a_cpu_has():  # by a private name
 )
 def test_how_a_run_attends(monkeypatch, caplog, attention, obstacle, expected):
     monkeypatch.setattr(device, "flex_obstacle", lambda device: obstacle)
-    cfg = OmegaConf.create({"attention": attention, "row_length": 1024})
+    cfg = load("tiny_synth", [f"attention={attention}", "row_length=1024"])
     with caplog.at_level(logging.INFO):
         assert attention_of(cfg, torch.device("cuda")) == expected
     falls_back = attention == "auto" and obstacle
@@ -64,7 +65,7 @@ def test_how_a_run_attends(monkeypatch, caplog, attention, obstacle, expected):
 
 
 def test_nothing_is_said_of_a_mask_that_is_dense_on_every_cpu(caplog):
-    cfg = OmegaConf.create({"attention": "auto", "row_length": None})
+    cfg = load("tiny_synth")
     with caplog.at_level(logging.INFO):
         assert attention_of(cfg, torch.device("cpu")) == "dense"
     assert not caplog.records
@@ -73,12 +74,12 @@ def test_nothing_is_said_of_a_mask_that_is_dense_on_every_cpu(caplog):
 @pytest.mark.parametrize("row_length", [None, 1000])
 def test_flex_attention_needs_whole_blocks(monkeypatch, row_length):
     monkeypatch.setattr(device, "flex_obstacle", lambda device: None)
-    cfg = OmegaConf.create({"attention": "auto", "row_length": row_length})
+    cfg = replace(load("tiny_synth"), row_length=row_length)
     message = f"row_length={row_length}: FlexAttention needs a multiple of 128"
     with pytest.raises(ValueError, match=message):
         attention_of(cfg, torch.device("cuda"))
-    cfg.attention = "dense"
-    assert attention_of(cfg, torch.device("cuda")) == "dense"
+    dense = replace(cfg, attention="dense")
+    assert attention_of(dense, torch.device("cuda")) == "dense"
 
 
 @pytest.mark.parametrize("capability", [(7, 0), (7, 5), (9, 0)])
@@ -122,7 +123,6 @@ def test_a_machine_without_a_compiler_or_triton_cannot_compile(triton):
     triton.setattr(torch.cuda, "is_available", lambda: True)
     triton.setattr(device, "verify_bf16_support", lambda: True)
     triton.setattr(torch.cuda, "device_count", lambda: 1)
-    values = {"device": "cuda", "dtype": "bf16", "trainable_dtype": None}
-    cfg = OmegaConf.create({**values, "compile": True})
+    cfg = load("tiny_synth", ["device=cuda", "compile=True"])
     with pytest.raises(ValueError, match="compile=True: .*Or set compile=False"):
         run_device(cfg)

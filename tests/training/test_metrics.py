@@ -5,8 +5,8 @@ import logging
 import pytest
 import torch
 import torch.distributed as dist
-from omegaconf import OmegaConf
 
+from erjepa.configs import Stop, load
 from erjepa.training.metrics import MetricsLog
 from erjepa.training.progress import RunProgress
 
@@ -23,17 +23,9 @@ def metrics_log(tmp_path, monkeypatch):
 
 
 def config(tmp_path):
-    return OmegaConf.create(
-        {
-            "output_dir": str(tmp_path),
-            "log_every_n_steps": 10,
-            "log_peak_memory_stats": False,
-            "metric_logger": {
-                "_component_": "torchtune.training.metric_logging.DiskLogger",
-                "log_dir": str(tmp_path),
-            },
-        }
-    )
+    keys = {"output_dir": tmp_path, "metric_logger.log_dir": tmp_path}
+    keys["log_every_n_steps"] = 10
+    return load("tiny_synth", [f"{key}={value}" for key, value in keys.items()])
 
 
 METRICS = {"loss": torch.tensor(15.0), "lm_loss": 1.0, "grad_norm": 0.5}
@@ -48,7 +40,7 @@ def go(log, run, **metrics):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_gradient_of_zero_is_said_once(rank, metrics_log, caplog):
-    log, run = metrics_log(rank), RunProgress(1, 10, {})
+    log, run = metrics_log(rank), RunProgress(1, 10, Stop())
     with caplog.at_level(logging.WARNING):
         for norm in (0.5, 0.0, 0.0):
             go(log, run, grad_norm=norm)
@@ -59,7 +51,7 @@ def test_a_gradient_of_zero_is_said_once(rank, metrics_log, caplog):
 
 
 def test_one_bar_knows_where_the_run_ends(metrics_log):
-    run = RunProgress(3, 4, {"flops": 650})
+    run = RunProgress(3, 4, Stop(flops=650))
     log = metrics_log()
     bar = log.start(run)
     assert (bar.n, bar.total) == (0, 12)
@@ -73,7 +65,7 @@ def test_one_bar_knows_where_the_run_ends(metrics_log):
 
 
 def test_a_bar_goes_on_where_the_run_was(metrics_log):
-    run = RunProgress(2, 4, {"steps": 6})
+    run = RunProgress(2, 4, Stop(steps=6))
     earlier = metrics_log()
     for _ in range(5):
         go(earlier, run)
@@ -86,4 +78,4 @@ def test_a_bar_goes_on_where_the_run_was(metrics_log):
 
 
 def test_other_ranks_have_no_bar(metrics_log):
-    assert metrics_log(1).start(RunProgress(1, 4, {})).disable
+    assert metrics_log(1).start(RunProgress(1, 4, Stop())).disable

@@ -2,11 +2,12 @@
 
 import pytest
 
+from erjepa.configs import Stop
 from erjepa.training.progress import RunProgress
 
 
 def after(steps, stop=(), epochs=2):
-    run = RunProgress(epochs, 3, dict(stop))
+    run = RunProgress(epochs, 3, Stop(**dict(stop)))
     for _ in range(steps):
         run.count(tokens=10, flops=100)
         run.advance(0.5)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from omegaconf import OmegaConf
 
+from erjepa.configs import load
 from erjepa.training.averaged import AveragedWeights
 from erjepa.training.saving import RunCheckpoints
 from tests.recipes.harness import on_ranks
@@ -22,25 +22,13 @@ def slow_checkpointer(output_dir):
 
 
 def test_no_rank_removes_a_folder_that_another_is_making(tmp_path):
-    cfg = OmegaConf.create(
-        dict(
-            output_dir=str(tmp_path),
-            resume_from_checkpoint=False,
-            init_from=None,
-            checkpoint_at_flops=None,
-            checkpointer={"_component_": f"{__name__}.slow_checkpointer"},
-            save_adapter_weights_only=True,
-            keep_best=False,
-            keep_last_n=None,
-            resume_changes=None,
-            epochs=1,
-        )
-    )
+    checkpointer = f"checkpointer={__name__}.slow_checkpointer"
+    cfg = load("tiny_synth", [f"output_dir={tmp_path}", checkpointer])
 
     def start():
         device = torch.device("cpu")
         averaged = AveragedWeights(None, device)
-        RunCheckpoints(cfg, device, lambda path: None, averaged).close()
+        RunCheckpoints(cfg, device, lambda path: None, averaged, resume=False).close()
 
     on_ranks(start, 2)
     assert not (tmp_path / ".partial").exists()

@@ -1,9 +1,10 @@
 """Collectives of FSDP2 in a step, on two ranks of the CPU of a machine that has a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp
-from torchtune import config
 from torchtune.training import set_default_dtype
 
 from erjepa.doctor.checks import rank_of
@@ -81,13 +82,13 @@ def test_what_fits_is_kept_gathered(name, gib, kept):
     """The table in docs/several_gpus.md."""
     cfg = make_config([], name)
     with torch.device("meta"), set_default_dtype(torch.bfloat16):
-        model = config.instantiate(cfg.model)
+        model = cfg.model.build()
     assert cfg.fsdp_reshard_after_forward is None
     with rank_of(1):
         assert reshards_after_forward(cfg, model, gib << 30)
     with rank_of(4):
         assert reshards_after_forward(cfg, model, gib << 30) != kept
-        cfg.fsdp_cpu_offload = True
-        assert reshards_after_forward(cfg, model, gib << 30)
-    cfg.fsdp_reshard_after_forward = False
-    assert not reshards_after_forward(cfg, model, gib << 30)
+        on_cpu = replace(cfg, fsdp_cpu_offload=True)
+        assert reshards_after_forward(on_cpu, model, gib << 30)
+    kept_always = replace(cfg, fsdp_reshard_after_forward=False)
+    assert not reshards_after_forward(kept_always, model, gib << 30)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from erjepa.configs import complete, load
+from erjepa.configs import load
 from erjepa.training.progress import RunProgress
 from erjepa.training.summary import log_summary
 from tests.models_for_tests import small_decoder
@@ -19,7 +19,7 @@ def said(monkeypatch, caplog):
     logging.getLogger("erjepa.training.summary").propagate = True
 
     def said(name, *overrides, steps=0):
-        cfg = complete(load(name, overrides))
+        cfg = load(name, overrides)
         run = RunProgress(cfg.epochs, 500, cfg.stop)
         for _ in range(steps):
             run.count(tokens=1, flops=2)

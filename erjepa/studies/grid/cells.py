@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
 from erjepa.studies.experiment import CONTROLS, WEIGHTS, Experiment
@@ -134,9 +132,8 @@ def _overrides(
 
 def _dataset(config: str, overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a run trains on, as components."""
-    cfg = erjepa.configs.load(config, as_arguments(overrides))
-    found = OmegaConf.to_container(cfg.dataset, resolve=True)
-    return found if isinstance(found, list) else [found]
+    found = erjepa.configs.load(config, as_arguments(overrides)).dataset
+    return [part.as_dict() for part in erjepa.configs.components(found)]
 
 
 def _batch_size(config: str, overrides: Mapping[str, Any]) -> int:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import erjepa.configs
-from erjepa.configs.schema import Run
+from erjepa.configs.schema import KEYS, Config
 from erjepa.studies.experiment import CONTROLS, Experiment
-from erjepa.utils.checked import checked
+from erjepa.utils.checked import checked, reject_unknown
 
 # Sections whose keys a file and the command line add to.
 _ADDED = ("overrides", "evaluation", "budgets_of", "slurm")
@@ -51,7 +51,6 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
             sense, in the experiment or in any of its runs.
         FileNotFoundError: if there is no such experiment, or a config it names.
     """
-    erjepa.configs.prepare()
     path = erjepa.configs.config_path(name, "experiments")
     values: dict[str, Any] = {}
     for _, own in reversed(erjepa.configs.chain(name, "experiments")):
@@ -61,7 +60,7 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
         for argument in arguments:
             _override(values, argument)
         known = [field.name for field in fields(Experiment)]
-        erjepa.configs.reject_unknown("", values, known)
+        reject_unknown("", values, known)
         try:
             values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
         except OmegaConfBaseException as error:
@@ -109,7 +108,7 @@ def _override(values: dict[str, Any], argument: str) -> None:
     if not separator or not section:
         raise ValueError(f"argument {argument!r}: expected key=value")
     names = [field.name for field in fields(Experiment)]
-    of_runs = {field.name for field in fields(Run)} - {*names, *_OWN}
+    of_runs = {*KEYS} - {*names, *_OWN}
     if section in of_runs:
         raise ValueError(
             f"argument {argument!r}: {section} is a key of runs; say overrides.{argument}"
@@ -129,7 +128,7 @@ def _override(values: dict[str, Any], argument: str) -> None:
             rest: value,
         }
     else:
-        erjepa.configs.reject_unknown("", [section], names)
+        reject_unknown("", [section], names)
         raise ValueError(
             f"argument {argument!r}: {section} is replaced as a whole, {section}=..."
         )
@@ -161,7 +160,7 @@ def _check_runs(experiment: Experiment, dataset: str) -> None:
             _check_run(config, {"evaluation": experiment.evaluation, **places})
 
 
-def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> DictConfig:
+def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> Config:
     """The config of a run with overrides of several places, of which earlier ones win."""
     overrides: dict[str, Any] = {}
     for place, keys in reversed(list(places.items())):
@@ -173,8 +172,7 @@ def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> DictConf
     for key in CONTROLS:
         overrides.pop(key, None)
     try:
-        cfg = erjepa.configs.load(config, as_arguments(overrides))
-        return erjepa.configs.complete(cfg)
+        return erjepa.configs.load(config, as_arguments(overrides))
     except ValueError as error:
         said = [place for place, keys in places.items() if _names_any(error, keys)]
         raise ValueError(f"{(said or list(places))[0]}: {error}") from None

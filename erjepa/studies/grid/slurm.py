@@ -21,7 +21,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import erjepa.configs
 from erjepa.checkpoints.lock import FolderLock, is_locked
 from erjepa.studies.experiment import Count, Experiment
 from erjepa.studies.grid import processes
@@ -32,7 +31,7 @@ from erjepa.studies.grid.slurm_queue import JobId, cancel, queue
 from erjepa.studies.grid.stages import stages, tidy, tokens_of
 from erjepa.studies.names import slug
 from erjepa.studies.results import Result, read_results, read_rows, whole_cells
-from erjepa.utils.checked import checked
+from erjepa.utils.checked import checked, reject_unknown
 from erjepa.utils.files import RESULTS, write_whole
 from erjepa.utils.jsonl import read_jsonl, to_jsonl
 
@@ -247,7 +246,7 @@ def _executor(experiment: Experiment, output_dir: Path) -> "SlurmExecutor":
         **asdict(_limits(experiment)),
     }
     known = SlurmExecutor._valid_parameters()
-    erjepa.configs.reject_unknown("slurm.", settings, known)
+    reject_unknown("slurm.", settings, known)
     more = {"requeue": True, **(settings.get("additional_parameters") or {})}
     (output_dir / SLURM).mkdir(parents=True, exist_ok=True)
     executor = SlurmExecutor(output_dir / SLURM, max_num_timeout=_TIMEOUTS)

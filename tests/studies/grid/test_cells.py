@@ -144,11 +144,8 @@ def test_checkpoints_to_score(tmp_path, budgets, checkpoints, expected):
 @pytest.mark.parametrize("name", config_names("experiments"))
 def test_packaged_experiments_ask_for_runs_that_configs_allow(name, tmp_path):
     packaged = load_experiment(name)
-    erjepa.configs.prepare()
     trained = [cell for cell in cells(packaged) if cell.datasets]
     for cell in {cell.method: cell for cell in trained}.values():
         command = training_command(packaged, cell, tmp_path)
         start = command.index("--config") + 1
-        erjepa.configs.complete(
-            erjepa.configs.load(command[start], command[start + 1 :])
-        )
+        erjepa.configs.load(command[start], command[start + 1 :])

@@ -44,8 +44,7 @@ ARGUMENTS = {
 
 def task_of(dataset):
     """The task of a packaged dataset, whose builder is named for it."""
-    builder = dataset._component_.rpartition(".")[2]
-    return builder.removesuffix("_dataset").removeprefix("synthetic_")
+    return dataset.name.removesuffix("_dataset").removeprefix("synthetic_")
 
 
 QUICK = "main", "stop_token", "tune_weights", "continual"

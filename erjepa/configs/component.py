@@ -1,0 +1,166 @@
+"""What a section with ``_component_`` names: a function or class, and its arguments."""
+
+import copy
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import Field
+from torchtune.config._errors import InstantiationError
+from torchtune.config._utils import _get_component_from_path
+
+from erjepa.utils.checked import checked, reject_unknown, whole
+
+COMPONENT = "_component_"
+WEIGHT = "weight"  # key of a dataset in a list, besides its arguments
+_Weight: Any = Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+
+
+@dataclass(frozen=True)
+class Component:
+    """A section of a config that :meth:`build` makes an object of.
+
+    Args:
+        path: dotted path of the function or class.
+        arguments: by name, as the config has them.
+        weight: of a dataset in a list, how often its pairs are drawn.
+    """
+
+    path: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    weight: int | float | None = None
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition(".")[2]
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What the path names."""
+        return _get_component_from_path(self.path)
+
+    def get(self, argument: str, default: Any = None) -> Any:
+        """An argument; ``default`` if the config does not give it."""
+        return self.arguments.get(argument, default)
+
+    def with_arguments(self, **arguments: Any) -> "Component":
+        """The same with other arguments."""
+        return replace(self, arguments={**self.arguments, **arguments})
+
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it with the config's arguments; those given by name take their place."""
+        own = copy.deepcopy(dict(self.arguments))
+        return self.function(*args, **{**own, **kwargs})
+
+    def as_dict(self) -> dict[str, Any]:
+        """The section as YAML has it."""
+        weight = {} if self.weight is None else {WEIGHT: self.weight}
+        return {COMPONENT: self.path, **self.arguments, **weight}
+
+
+# The datasets of a key: one, or several one after the other.
+Components = Component | list[Component]
+
+
+def components(section: Components) -> list[Component]:
+    """The components of a key that may have several."""
+    return section if isinstance(section, list) else [section]
+
+
+def weights_of(section: Components) -> list[float] | None:
+    """The weights of a list of datasets; ``None`` where they have none."""
+    parts = section if isinstance(section, list) else []
+    return [part.weight for part in parts if part.weight is not None] or None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a key asks of the component that it names.
+
+    Args:
+        positional: how many arguments the recipe gives first.
+        given: arguments that the recipe gives by name.
+        types: types and bounds of arguments. Others are checked by the annotations of the
+            component, where these are plain types.
+        may_be_list: whether the key takes a list of components, which may have weights.
+    """
+
+    positional: int = 0
+    given: tuple[str, ...] = ()
+    types: Mapping[str, Any] = field(default_factory=dict)
+    may_be_list: bool = False
+
+    def read(self, key: str, value: Any, synonyms: Mapping[str, str]) -> Any:
+        """The fields of the :class:`Component` of a key, or a list of them.
+
+        Raises:
+            ValueError: naming the key, if the path names no component, or arguments are
+                unknown, missing or of another type.
+        """
+        if not (self.may_be_list and isinstance(value, list) and value):
+            return self._read(key, value, synonyms)
+        found = []
+        for i, part in enumerate(value):
+            own = dict(part) if isinstance(part, Mapping) else part
+            weight = own.pop(WEIGHT, None) if isinstance(part, Mapping) else None
+            checked(_Weight, weight, f"{key}[{i}].{WEIGHT}")
+            found.append({**self._read(f"{key}[{i}]", own, synonyms), WEIGHT: weight})
+        return found
+
+    def _read(
+        self, key: str, value: Any, synonyms: Mapping[str, str]
+    ) -> dict[str, Any]:
+        path = value.get(COMPONENT) if isinstance(value, Mapping) else None
+        if not isinstance(path, str):
+            raise ValueError(
+                f"{key} must be the dotted path of a component, {key}=PATH, with its "
+                f"arguments as {key}.NAME, got {value!r}"
+            )
+        try:
+            parameters = inspect.signature(Component(path).function).parameters
+        except (InstantiationError, ValueError, TypeError) as error:
+            cause = str(error.__cause__ or error).strip()
+            raise ValueError(f"{key}={path} is no component: {cause}") from None
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        for name in self.given:
+            if name not in parameters and not takes_any:
+                raise ValueError(
+                    f"{key}={path} takes no {name}, which the recipe gives it"
+                )
+        arguments = {name: v for name, v in value.items() if name != COMPONENT}
+        ours = list(parameters)[: self.positional]
+        if not takes_any:
+            known = [name for name in parameters if name not in ours]
+            reject_unknown(f"{key}.", arguments, known, synonyms)
+        for name, parameter in parameters.items():
+            if (
+                parameter.default is parameter.empty
+                and parameter.kind
+                not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+                and name not in {*ours, *self.given, *arguments}
+            ):
+                raise ValueError(
+                    f"{key}={path} needs {key}.{name}, which has no default"
+                )
+        for name, given in arguments.items():
+            kind = self.types.get(name)
+            if kind is None and name in parameters:
+                parameter = parameters[name]
+                # Many a parameter is annotated as int and None by default.
+                if _is_plain(parameter.annotation) and given is not parameter.default:
+                    kind = parameter.annotation
+            if kind is not None:
+                found = checked(kind, whole(given), f"{key}.{name}")
+                arguments[name] = found if isinstance(found, int) else given
+        return {"path": path, "arguments": arguments}
+
+
+def _is_plain(annotation: Any) -> bool:
+    """Whether values can be held against a type: numbers, texts, choices, or null."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return all(map(_is_plain, get_args(annotation)))
+    plain = (int, float, bool, str, type(None))
+    return get_origin(annotation) is Literal or annotation in plain
