@@ -24,6 +24,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 STUDIES = {
     "tiny_matched_compute": ["matched_compute", "significance", "drops", "cost"],
     "tiny_continual": ["continual"],
+    "tiny_shares": ["continual"],
     "objectives": None,
     "long_training": None,
     "smollm2_stop_token": None,
@@ -39,6 +40,7 @@ STUDIES = {
 ARGUMENTS = {
     "tune_objectives": ["seeds=[82]"],
     "tiny_schedule": ["seeds=[82,23,37]"],
+    "tiny_shares": ["seeds=[82]"],
 }
 
 
