@@ -298,7 +298,8 @@ def test_every_task(trained, tmp_path, task):
 def test_a_run_is_named_by_its_folder_for_its_newest_checkpoint(tmp_path):
     for name in ("epoch_0", "epoch_0_step_2"):
         (tmp_path / "run" / name).mkdir(parents=True)
-    (tmp_path / "run" / "torchtune_config.yaml").write_text("epochs: 7\n")
+    config = "defaults: tiny_synth\nepochs: 7\n"
+    (tmp_path / "run" / "torchtune_config.yaml").write_text(config)
     for named in ("run", "run/epoch_0"):
         cfg = tiny(tmp_path, f"checkpoint_dir={tmp_path / named}")
         recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)

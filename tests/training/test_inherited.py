@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from erjepa.checkpoints import stored_memory
-from erjepa.training.run_memory import _open
+from erjepa.training.inherited import open_on_all
 from tests.checkpoints.test_stored_memory import write_run
 from tests.recipes.harness import on_ranks
 
@@ -24,7 +24,7 @@ def test_ranks_open_one_memory_though_it_is_pruned_for_some(tmp_path):
     def open_it():
         if dist.get_rank() == 1:
             stored_memory.open_regular = prune_first
-        return _open(tmp_path, "key").folder.parent.name
+        return open_on_all(tmp_path, "key").folder.parent.name
 
     assert on_ranks(open_it, 2) == ["epoch_0_step_6"] * 2
 
@@ -36,7 +36,7 @@ def test_what_rank_0_finds_wrong_ends_all(tmp_path):
 
     def message():
         with pytest.raises(ValueError) as error:
-            _open(tmp_path, "replay.init_from")
+            open_on_all(tmp_path, "replay.init_from")
         return str(error.value)
 
     first, second = on_ranks(message, 2)
