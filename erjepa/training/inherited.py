@@ -18,7 +18,7 @@ _NUMBER = (1 << ORIGIN_BITS) - 1
 class InheritedMemories:
     """The memories of ``replay.init_from``, of which a run keeps what its capacity allows.
 
-    Datasets of the same name are one origin, and a pair that several memories hold is taken
+    Datasets of the same name in two memories are one origin, and a pair that several memories hold is taken
     over from the first of them.
 
     Args:
@@ -41,8 +41,8 @@ class InheritedMemories:
         self._memories = [open_on_all(Path(p), KEY) for p in settings.start_from]
         for stored in self._memories:
             self._require_alike(stored, tokenizer)
-        names = (name for stored in self._memories for name in stored.about.origins)
-        self.origins = list(dict.fromkeys(names))
+        self.origins: list[str] = []
+        self._places = [self._add(stored.about.origins) for stored in self._memories]
         self.slots: list[Tensor] = []
 
     def __len__(self) -> int:
@@ -54,6 +54,19 @@ class InheritedMemories:
         """Whether scores are of another error than the run's."""
         wanted = self._settings.score
         return any(stored.about.replay.score != wanted for stored in self._memories)
+
+    def _add(self, names: list[str]) -> list[int]:
+        """Places in ``origins`` of the datasets of a memory, each a place of its own."""
+        free, places = list(range(len(self.origins))), []
+        for name in names:
+            place = next((at for at in free if self.origins[at] == name), None)
+            if place is None:
+                place = len(self.origins)
+                self.origins.append(name)
+            else:
+                free.remove(place)
+            places.append(place)
+        return places
 
     def _require_alike(self, stored: StoredMemory, tokenizer: str) -> None:
         if stored.about.tokenizer != tokenizer:
@@ -79,12 +92,12 @@ class InheritedMemories:
         """
         fits = self._first_of_each([fitting(stored) for stored in self._memories])
         columns = []
-        for stored, slots in zip(self._memories, fits, strict=True):
+        for n, (stored, slots) in enumerate(zip(self._memories, fits, strict=True)):
             ids, scores, counts = (
                 column[slots]
                 for column in stored.read("example_ids", "scores", "replay_counts")
             )
-            own = self._ids(stored, ids), scores, counts, _weights(stored, ids)
+            own = self._ids(n, ids), scores, counts, _weights(stored, ids)
             columns.append(own)
         ids, scores, counts, weights = map(torch.cat, zip(*columns, strict=True))
         kept = retained(
@@ -122,11 +135,11 @@ class InheritedMemories:
             held.update(keys)
         return found
 
-    def _ids(self, stored: StoredMemory, example_ids: Tensor) -> Tensor:
-        """Example ids of a memory as the run that takes it over has them."""
-        about = stored.about
-        places = [self.origins.index(name) for name in about.origins]
-        origin = torch.tensor(places)[about.inherited + (example_ids >> ORIGIN_BITS)]
+    def _ids(self, n: int, example_ids: Tensor) -> Tensor:
+        """Example ids of the n-th memory as the run that takes it over has them."""
+        inherited = self._memories[n].about.inherited
+        places = torch.tensor(self._places[n])
+        origin = places[inherited + (example_ids >> ORIGIN_BITS)]
         return (origin - len(self.origins)) << ORIGIN_BITS | example_ids & _NUMBER
 
     def load_into(self, replay: EpisodicReplay) -> None:
@@ -140,7 +153,9 @@ class InheritedMemories:
         own = {"capacity": memory.capacity, "on_revisit": memory.on_revisit}
         are_kept = self._settings.init_addresses == "kept"
         ids, seen, generator = [], 0, None
-        for stored, slots in zip(self._memories, self.slots, strict=True):
+        for n, (stored, slots) in enumerate(
+            zip(self._memories, self.slots, strict=True)
+        ):
             before = len(replay)
             for start, state in stored.blocks(slots):
                 state.pop("weight", None)  # of other losses
@@ -156,7 +171,7 @@ class InheritedMemories:
                         f"{KEY}: {stored.folder}: {error}, or set "
                         "replay.init_addresses=recomputed"
                     ) from None
-            ids.append(self._ids(stored, stored.read("example_ids")[0][slots]))
+            ids.append(self._ids(n, stored.read("example_ids")[0][slots]))
             seen += max(stored.about.state.memory.seen[0], len(stored))
         memory.inherit(torch.cat(ids), seen)
 

@@ -257,6 +257,16 @@ def test_memories_of_two_branches_merge(base, data, first, other_data, tmp_path)
     assert said == f"24 of {data}, 8 of {other_data}, 8 of {third} in memory"
 
 
+def test_a_file_that_is_written_anew_is_another_dataset(base, data, first, tmp_path):
+    cfg = config(base, data, tmp_path / "second", continue_from=first / "lm", **LM)
+    train(cfg)
+    cfg = config(
+        base, data, tmp_path / "third", continue_from=tmp_path / "second", **LM
+    )
+    (said,) = at_start(cfg, 1, lambda recipe: recipe._memory.carried(8)[:1])
+    assert said == f"24 of {data}, 24 of {data} in memory"
+
+
 def test_a_first_run_takes_the_passes_of_sft(base, data, tmp_path, monkeypatch):
     passes, forward_backward = [], Passes.forward_backward
 
