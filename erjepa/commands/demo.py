@@ -89,6 +89,7 @@ def run(output_dir: Path) -> None:
 def _accuracy(folder: Path, kind: str, pairs: Sequence[str]) -> float:
     """Exact match on 200 pairs of a kind."""
     data = [f"eval_dataset.{setting}" for setting in pairs]
+    data.append("eval_earlier=False")  # each run is scored on both kinds here
     tune_run("erjepa_eval", folder, *data, config="tiny_continual")
     scored = max((folder / "evaluation").glob(f"*/{SUMMARY}"), key=os.path.getmtime)
     return json.loads(scored.read_text())["accuracy"]

@@ -18,8 +18,8 @@ _NUMBER = (1 << ORIGIN_BITS) - 1
 class InheritedMemories:
     """The memories of ``replay.init_from``, of which a run keeps what its capacity allows.
 
-    Datasets of the same name in two memories are one origin, and a pair that several memories hold is taken
-    over from the first of them.
+    Datasets of the same name in two memories are one origin, and a pair that several
+    memories hold is taken over from the first of them.
 
     Args:
         settings: of the run; ``init_from`` names runs or checkpoints.
@@ -109,11 +109,10 @@ class InheritedMemories:
             self._settings.capacity,
             torch.Generator().manual_seed(seed),
         )
-        ends = torch.tensor([len(slots) for slots in fits]).cumsum(0).tolist()
-        self.slots = [
-            slots[kept[(kept >= end - len(slots)) & (kept < end)] - (end - len(slots))]
-            for slots, end in zip(fits, ends, strict=True)
-        ]
+        is_kept = torch.zeros(len(ids), dtype=torch.bool)
+        is_kept[kept] = True
+        parts = is_kept.split([len(slots) for slots in fits])
+        self.slots = [slots[part] for slots, part in zip(fits, parts, strict=True)]
 
     def _first_of_each(self, fits: list[Tensor]) -> list[Tensor]:
         """The slots whose pairs no earlier memory of the list holds."""
