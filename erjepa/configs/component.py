@@ -5,6 +5,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import Field
@@ -15,6 +16,7 @@ from erjepa.utils.checked import checked, reject_unknown, whole
 
 COMPONENT = "_component_"
 WEIGHT = "weight"  # key of a dataset in a list, besides its arguments
+_DATA = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx", ".txt")
 _Weight: Any = Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
 
 
@@ -113,8 +115,13 @@ class Signature:
     def _read(
         self, key: str, value: Any, synonyms: Mapping[str, str]
     ) -> dict[str, Any]:
-        path = value.get(COMPONENT) if isinstance(value, Mapping) else None
-        if not isinstance(path, str):
+        path = value.get(COMPONENT) if isinstance(value, Mapping) else value
+        if self.may_be_list and isinstance(path, str) and _is_source(path):
+            raise ValueError(
+                f"{key}={path} is no component; to read a file or a dataset of the hub, "
+                f"set {key}=erjepa.datasets.paired_dataset {key}.source={path}"
+            )
+        if not (isinstance(path, str) and isinstance(value, Mapping)):
             raise ValueError(
                 f"{key} must be the dotted path of a component, {key}=PATH, with its "
                 f"arguments as {key}.NAME, got {value!r}"
@@ -156,6 +163,11 @@ class Signature:
                 found = checked(kind, whole(given), f"{key}.{name}")
                 arguments[name] = found if isinstance(found, int) else given
         return {"path": path, "arguments": arguments}
+
+
+def _is_source(path: str) -> bool:
+    """Whether a value names data rather than a component."""
+    return "/" in path or Path(path).suffix in _DATA or Path(path).exists()
 
 
 def _is_plain(annotation: Any) -> bool:

@@ -10,6 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 
 T = TypeVar("T")
 _MAX_SHOWN = 80  # characters of a wrong value
+_LIKE = 0.65  # least likeness of a key that a hint names, of 1
+_MAX_LISTED = 20  # known keys
 _EXPECTED = "input should be "
 _adapter: Callable[[Any], TypeAdapter] = cache(TypeAdapter)
 
@@ -78,16 +80,20 @@ def reject_unknown(
         synonyms: what users may call keys, to the key.
 
     Raises:
-        ValueError: naming the first unknown key and the nearest known one.
+        ValueError: naming the first unknown key, and the known one that is like it, if any.
     """
     known, synonyms = list(map(str, known)), synonyms or {}
     for key in map(str, keys):
         if key not in known:
             meant = synonyms.get(prefix + key, synonyms.get(key))
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0)
+            near = difflib.get_close_matches(key, known, n=1, cutoff=_LIKE)
             meant = meant or (prefix + near[0] if near else None)
-            hint = f" Did you mean {meant}?" if meant else ""
-            raise ValueError(f"unknown config key {prefix}{key}.{hint}")
+            hint = f"Did you mean {meant}?"
+            if not meant and len(known) <= _MAX_LISTED:
+                hint = f"Known keys: {', '.join(known)}."
+            elif not meant:
+                hint = "`erjepa configs show NAME` shows every key."
+            raise ValueError(f"unknown config key {prefix}{key}. {hint}")
 
 
 def _field(value: Any, error: Mapping[str, Any]) -> str:

@@ -211,12 +211,42 @@ def test_values(overrides, message):
         ("model.lora_rnak", "model.lora_rank"),
         ("dataset.sise", "dataset.size"),
         ("profiler.enabeld", "profiler.enabled"),
+        ("report_to", "metric_logger"),
+        ("bf16", "dtype"),
+        ("model_name_or_path", "checkpointer.checkpoint_dir"),
     ],
 )
 def test_unknown_keys(key, meant):
     with pytest.raises(ValueError) as error:
         tiny(f"{key}=1")
     assert str(error.value) == f"unknown config key {key}. Did you mean {meant}?"
+
+
+def test_a_key_like_no_other_has_no_hint():
+    with pytest.raises(ValueError) as error:
+        tiny("deepspeed=x")
+    shows = "`erjepa configs show NAME` shows every key."
+    assert str(error.value) == f"unknown config key deepspeed. {shows}"
+    with pytest.raises(
+        ValueError, match="stop.hours. Known keys: flops, tokens, steps"
+    ):
+        tiny("stop.hours=3")
+
+
+@pytest.mark.parametrize("name", ["tickets.csv", "./tickets", "owner/tickets"])
+def test_a_file_is_no_component(name, tmp_path):
+    advice = (
+        f"dataset={name} is no component; to read a file or a dataset of the hub, set "
+        f"dataset=erjepa.datasets.paired_dataset dataset.source={name}"
+    )
+    with pytest.raises(ValueError) as error:
+        tiny(f"dataset={name}")
+    assert str(error.value) == advice
+    own = tmp_path / "own.yaml"
+    own.write_text(f"defaults: tiny_synth\ndataset: {name}\n")
+    with pytest.raises(ValueError) as error:
+        load(str(own))
+    assert str(error.value) == advice
 
 
 def test_what_the_recipe_gives_is_no_key():
