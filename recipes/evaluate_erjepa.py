@@ -31,14 +31,14 @@ from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.predictions import PredictionStore, folder_of, name_of_scores
 from erjepa.packing import PairCollator, layout_of
 from erjepa.tasks.score import score_predictions
-from erjepa.training.device import attention_of, run_device
-from erjepa.training.distributed import (
+from erjepa.training.model.device import attention_of, run_device
+from erjepa.training.model.distributed import (
     gather_objects,
     on_each_rank,
     on_rank_zero,
-    process_group,
 )
-from erjepa.training.signals import end_with_launcher
+from erjepa.training.run.process_group import process_group
+from erjepa.training.run.signals import end_with_launcher
 from erjepa.utils.escape import one_line
 
 log = utils.get_logger("INFO")

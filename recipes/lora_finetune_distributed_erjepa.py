@@ -13,32 +13,32 @@ from erjepa.checkpoints.fingerprint import fingerprint
 from erjepa.configs import Config
 from erjepa.datasets import build_dataset
 from erjepa.evaluation.validation import Validation
-from erjepa.training.averaged import AveragedWeights
-from erjepa.training.data import (
+from erjepa.training.model.averaged import AveragedWeights
+from erjepa.training.model.build import activation_offloading, build_model, set_up_model
+from erjepa.training.model.device import attention_of, memory_of, run_device
+from erjepa.training.model.distributed import (
+    all_reduce_sum,
+    on_rank_zero,
+    wait_for_all,
+)
+from erjepa.training.model.sharding import reshards_after_forward
+from erjepa.training.run.data import (
     pair_collators,
     run_views,
     training_pairs,
 )
-from erjepa.training.device import attention_of, memory_of, run_device
-from erjepa.training.distributed import (
-    lose_patience,
-    on_rank_zero,
-    process_group,
-    wait_for_all,
-)
-from erjepa.training.finite import require_finite
-from erjepa.training.metrics import MetricsLog, StepMetrics
-from erjepa.training.model import activation_offloading, build_model, set_up_model
-from erjepa.training.passes import Passes, PassResult, StepTotals
-from erjepa.training.progress import RunProgress
-from erjepa.training.recipe_state import RecipeState
-from erjepa.training.replay_probe import ReplayProbe
-from erjepa.training.run_memory import RunMemory
-from erjepa.training.saving import Loaded, RunCheckpoints, is_to_resume
-from erjepa.training.sharding import reshards_after_forward
-from erjepa.training.signals import StopSignals, end_with_launcher
-from erjepa.training.steps import Step, share_of_replay, steps_of
-from erjepa.training.summary import log_summary
+from erjepa.training.run.memory import RunMemory
+from erjepa.training.run.metrics import MetricsLog, StepMetrics
+from erjepa.training.run.process_group import lose_patience, process_group
+from erjepa.training.run.progress import RunProgress
+from erjepa.training.run.recipe_state import RecipeState
+from erjepa.training.run.saving import Loaded, RunCheckpoints, is_to_resume
+from erjepa.training.run.signals import StopSignals, end_with_launcher
+from erjepa.training.run.steps import Step, share_of_replay, steps_of
+from erjepa.training.run.summary import log_summary
+from erjepa.training.step.finite import require_finite
+from erjepa.training.step.passes import Passes, PassResult, StepTotals
+from erjepa.training.step.probe import ReplayProbe
 
 
 class FinetuneRecipeERJEPA(FTRecipeInterface):
@@ -193,7 +193,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._loss_fn,
             self._device,
             forward_context=forward_context,
-            stop_signals=self._stop_signals,
             keep_gathered=not reshards,
         )
         self._optimizer = cfg.optimizer.build(
@@ -347,11 +346,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._metrics_log.start(run)
         for _ in range(run.step_in_epoch, run.steps_per_epoch):
             start = time.perf_counter()
+            if self._is_told_to_stop():
+                break
             step = next(steps)
             totals = self._passes.totals(step.batches, step.checksum)
             totals.require_equal_replay(run.steps + 1)
-            if self.exit_code:
-                break
             metrics = self._train_step(step, totals)
             seconds = time.perf_counter() - start
             run.advance(seconds)
@@ -365,6 +364,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
                 self.save_checkpoint()
             if run.has_reached_stop():
                 break
+
+    def _is_told_to_stop(self) -> bool:
+        votes = all_reduce_sum(torch.tensor(self._stop_signals.vote()))
+        self._stop_signals.agree(int(votes))
+        return self.exit_code != 0
 
     @property
     def exit_code(self) -> int:

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import erjepa.objective.attention
-import erjepa.training.device
+import erjepa.training.model.device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 PROJECT = Path(__file__).parents[1]
@@ -306,7 +306,7 @@ def pretended_device() -> Iterator[Records]:
             (torch.distributed, {"is_nccl_available": lambda: True}),
             (torch.accelerator, {"is_available": lambda: True}),
             (torch._C, {"_group_tensors_by_device_and_dtype": grouped}),
-            (erjepa.training.device, {"compiler_obstacle": nothing}),
+            (erjepa.training.model.device, {"compiler_obstacle": nothing}),
             (erjepa.objective.attention, {"_compiled": lambda: attend}),
         ):
             for name, value in replaced.items():

@@ -9,6 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
+TRAINING = ("training.model", "training.step", "training.run")
+
 # Part of the package -> parts of the project that it may import.
 MAY_IMPORT = {
     "utils": set(),
@@ -20,27 +22,30 @@ MAY_IMPORT = {
     "tasks": {"datasets", "utils"},
     "models": {"tasks", "utils"},
     "checkpoints": {"configs", "datasets", "replay", "utils"},
-    "training": {
-        "configs",
-        *("checkpoints", "datasets", "packing", "objective", "replay", "utils"),
+    "training": set(),  # the schedule of the learning rate alone
+    "training.model": {"configs", "objective", "packing", "utils"},
+    "training.step": {"objective", "packing", "training.model"},
+    "training.run": {
+        *("checkpoints", "configs", "datasets", "objective", "packing", "replay"),
+        *("training.model", "training.step", "utils"),
     },
     "evaluation": {
         *("checkpoints", "configs", "datasets", "packing", "objective"),
-        *("tasks", "training", "utils"),
+        *("tasks", *TRAINING, "utils"),
     },
     "memory": {
         *("checkpoints", "configs", "datasets", "evaluation", "objective", "packing"),
-        *("replay", "training", "utils"),
+        *("replay", *TRAINING, "utils"),
     },
     "doctor": {
         *("checkpoints", "configs", "datasets", "objective", "packing", "replay"),
-        *("training", "utils"),
+        *(*TRAINING, "utils"),
     },
     # Studies of the method.
     "studies": {"utils"},
     "studies.statistics": set(),
     "studies.report": {"studies", "studies.statistics", "tasks", "utils"},
-    "studies.grid": {"checkpoints", "configs", "studies", "training", "utils"},
+    "studies.grid": {"checkpoints", "configs", "studies", "training.run", "utils"},
     "bundle": {"configs", "datasets", "utils"},
     # Each is imported by no other; they import what they call, most of it when called.
     "commands": {
@@ -69,7 +74,7 @@ def imports(path):
 
 
 def part_of(module):
-    """The part of the project that a module belongs to; studies are in parts themselves."""
+    """The part of the project that a module belongs to; studies and training have parts of their own."""
     top, *names = module.split(".")
     assert top == "erjepa" and names, module
     inside = ".".join(names[:2])

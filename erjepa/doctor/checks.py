@@ -29,23 +29,23 @@ from erjepa.doctor.memory import memory_parts
 from erjepa.objective import JEPALoss, PackedDecoder, StepFlops
 from erjepa.packing import Attention, PackedBatch, PairCollator
 from erjepa.replay import ReplaySettings
-from erjepa.training.data import (
-    RunViews,
-    pair_collators,
-    run_views,
-    training_pairs,
-)
-from erjepa.training.device import (
+from erjepa.training.model.build import build_model
+from erjepa.training.model.device import (
     attention_of,
     flex_obstacle,
     memory_of,
     require_whole_blocks,
     run_device,
 )
-from erjepa.training.model import build_model
-from erjepa.training.saving import require_fresh_output
-from erjepa.training.sharding import reshards_after_forward
-from erjepa.training.trained import Trained
+from erjepa.training.model.sharding import reshards_after_forward
+from erjepa.training.model.trainable import Trained
+from erjepa.training.run.data import (
+    RunViews,
+    pair_collators,
+    run_views,
+    training_pairs,
+)
+from erjepa.training.run.saving import require_fresh_output
 
 GIB = 2**30
 USED = 0.9  # of a GPU's memory; the rest is for its context, NCCL and the allocator

@@ -30,7 +30,7 @@ from erjepa.configs import Component, Config
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PackedBatch
 from erjepa.replay import ReplaySettings, memory_bytes
-from erjepa.training.sharding import is_sharded, modules_to_shard
+from erjepa.training.model.sharding import is_sharded, modules_to_shard
 
 _FEW = 3  # layers that are run; the others are like them
 

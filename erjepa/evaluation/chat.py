@@ -10,7 +10,7 @@ from erjepa.configs import Config
 from erjepa.evaluation.generation import batches_of_like_length, generate_greedy
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import first_pair
-from erjepa.training.device import run_device
+from erjepa.training.model.device import run_device
 from erjepa.utils.files import require_utf8
 from erjepa.utils.jsonl import read_jsonl
 

@@ -12,8 +12,8 @@ from torchtune.modules.peft import get_adapter_params
 
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config
-from erjepa.training.adapters import initial_adapter_state
-from erjepa.training.weights import require_same_model
+from erjepa.training.model.adapters import initial_adapter_state
+from erjepa.training.model.weights import require_same_model
 
 
 def empty_model(

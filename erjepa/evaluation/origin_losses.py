@@ -6,7 +6,7 @@ from torch import Tensor
 from erjepa.datasets import ConcatenatedPairs, Pairs
 from erjepa.objective.loss import PairLosses
 from erjepa.packing import PackedBatch
-from erjepa.training.distributed import all_reduce_sum
+from erjepa.training.model.distributed import all_reduce_sum
 
 
 class OriginLosses:

@@ -25,14 +25,14 @@ from erjepa.tasks.score import (
     score_predictions,
 )
 from erjepa.tasks.task import Task
-from erjepa.training.distributed import (
+from erjepa.training.model.distributed import (
     all_reduce_sum,
     gather_interleaved,
     gather_objects,
     on_rank_zero,
 )
-from erjepa.training.gathered import gathered
-from erjepa.training.passes import stack_views, unstack_views
+from erjepa.training.step.gathered import gathered
+from erjepa.training.step.passes import stack_views, unstack_views
 
 
 class HeldOutLoss:

@@ -23,9 +23,9 @@ from erjepa.evaluation.run import find_run
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.replay import EpisodicReplay, ReplaySettings
 from erjepa.replay.retention import ORIGIN_BITS
-from erjepa.training.data import RunViews, fitting_pairs, pair_collators
-from erjepa.training.device import attention_of, run_device
-from erjepa.training.run_memory import name_of, origin_of
+from erjepa.training.model.device import attention_of, run_device
+from erjepa.training.run.data import RunViews, fitting_pairs, pair_collators
+from erjepa.training.run.memory import name_of, origin_of
 from erjepa.utils.files import CONFIG
 
 

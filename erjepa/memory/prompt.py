@@ -11,7 +11,7 @@ from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run, first_pair
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
-from erjepa.training.device import attention_of, run_device
+from erjepa.training.model.device import attention_of, run_device
 
 
 @torch.inference_mode()

@@ -1,1 +1,1 @@
-"""The same run on any number of ranks, and after a kill: weights, collectives, checkpoints."""
+"""Training: the model, one step of it, and the run of many."""

@@ -20,8 +20,8 @@ import torch.distributed as dist
 
 import erjepa.models
 from erjepa.tasks.nl_rx.grammar import generate_records
-from erjepa.training.distributed import init_process_group
-from erjepa.training.steps import Step
+from erjepa.training.model.distributed import init_process_group
+from erjepa.training.run.steps import Step
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA,
 )

@@ -13,7 +13,7 @@ from torchtune.models.llama3_2 import lora_llama3_2_1b
 from erjepa.configs import config_names, load, merged
 from erjepa.configs.schema import KEYS, Config
 from erjepa.replay import ReplaySettings
-from erjepa.training.adapters import initial_adapter_state
+from erjepa.training.model.adapters import initial_adapter_state
 
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(path.stem for path in FOLDER.glob("*.yaml"))

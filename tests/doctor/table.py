@@ -6,7 +6,7 @@ import torch
 
 from erjepa.doctor.checks import GIB, USED, ModelOfRun, longest_rows, rank_of
 from erjepa.doctor.memory import memory_parts
-from erjepa.training.sharding import reshards_after_forward
+from erjepa.training.model.sharding import reshards_after_forward
 from tests.recipes.harness import make_config
 
 MODELS = {

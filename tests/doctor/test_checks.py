@@ -122,7 +122,9 @@ def test_an_earlier_run_in_the_folder(doctor, small, tmp_path):
 
 def test_a_gpu_without_a_compiler_takes_a_dense_mask(monkeypatch):
     said = "Triton needs a C compiler; install gcc, or name one in CC"
-    monkeypatch.setattr("erjepa.training.device.flex_obstacle", lambda device: said)
+    monkeypatch.setattr(
+        "erjepa.training.model.device.flex_obstacle", lambda device: said
+    )
     monkeypatch.setattr(checks, "flex_obstacle", lambda device: said)
     device = checks.Device(torch.device("cuda"), "GPU", 80 << 30)
     cfg = SimpleNamespace(attention="auto")

@@ -10,7 +10,7 @@ from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main
 from erjepa.memory.prompt import prompt_embedding
 from erjepa.memory.reading import Neighbors, read_slots
-from erjepa.training import device
+from erjepa.training.model import device
 from tests.conftest import write_records
 from tests.recipes.harness import make_config, overrides_for, train
 

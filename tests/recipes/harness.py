@@ -17,7 +17,7 @@ from torchtune import utils
 import erjepa.configs
 from erjepa.configs import Config
 from erjepa.studies.training_log import read_training_log
-from erjepa.training.distributed import process_group
+from erjepa.training.run.process_group import process_group
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA,
 )

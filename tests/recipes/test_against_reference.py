@@ -7,7 +7,7 @@ from torchtune.modules.peft import get_adapter_params, set_trainable_params
 from torchtune.training import FullModelHFCheckpointer
 
 from erjepa.datasets import StepSampler, paired_dataset
-from erjepa.training.adapters import initial_adapter_state
+from erjepa.training.model.adapters import initial_adapter_state
 from tests.models_for_tests import BASE_SHAPE
 from tests.recipes.harness import make_config, overrides_for, read_metrics, train
 from tests.reference.slow_training import train_slowly

@@ -13,7 +13,7 @@ from peft import PeftModel
 
 from erjepa.checkpoints import checkpoint, space
 from erjepa.checkpoints.manifest import damage
-from erjepa.training.averaged import AveragedWeights
+from erjepa.training.model.averaged import AveragedWeights
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )

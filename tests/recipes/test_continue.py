@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from erjepa.datasets import Pair
-from erjepa.training.passes import Passes
+from erjepa.training.step.passes import Passes
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from erjepa.datasets import paired_dataset
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.packing import PairCollator
-from erjepa.training.passes import Passes
+from erjepa.training.step.passes import Passes
 from tests.recipes.harness import make_config, overrides_for, train
 
 SFT = {"replay__weight": 0, "loss__jepa_weight": 0}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from erjepa.training.passes import Passes
+from erjepa.training.step.passes import Passes
 from tests.recipes.harness import make_config, overrides_for, train
 
 

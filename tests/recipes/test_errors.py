@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from erjepa.checkpoints import checkpoint
 from erjepa.objective.loss import JEPALoss
-from erjepa.training.sharding import local_part
+from erjepa.training.model.sharding import local_part
 from tests.conftest import write_records
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for, train

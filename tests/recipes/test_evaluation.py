@@ -12,7 +12,7 @@ from erjepa.checkpoints.checkpoint import load_predictor
 from erjepa.checkpoints.manifest import MANIFEST
 from erjepa.configs import load
 from erjepa.datasets import predictor_token_ids
-from erjepa.training import device
+from erjepa.training.model import device
 from erjepa_recipe import evaluate_erjepa
 from tests.recipes.harness import (
     kill_at_call,

@@ -8,7 +8,7 @@ from collections import namedtuple
 import pytest
 
 from erjepa.checkpoints import checkpoint, space
-from erjepa.training.saving import RunCheckpoints
+from erjepa.training.run.saving import RunCheckpoints
 from tests.recipes.harness import make_config, overrides_for, train
 
 Usage = namedtuple("Usage", "total used free")

@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from erjepa.training import distributed
+from erjepa.training.model import distributed
 from tests.models_for_tests import BASE_SHAPE
 from tests.recipes.harness import make_config, overrides_for, train
 

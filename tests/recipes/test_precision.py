@@ -8,7 +8,7 @@ bfloat16 hardly move.
 import pytest
 import torch
 
-from erjepa.training.adapters import initial_adapter_state
+from erjepa.training.model.adapters import initial_adapter_state
 from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
 from tests.models_for_tests import write_base
 from tests.recipes.harness import make_config, overrides_for, read_metrics, train

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from erjepa.checkpoints import checkpoint
-from erjepa.training.saving import RunCheckpoints
+from erjepa.training.run.saving import RunCheckpoints
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )

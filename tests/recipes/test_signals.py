@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from erjepa.checkpoints import checkpoint
-from erjepa.training.signals import StopSignals, end_with_launcher
+from erjepa.training.run.signals import StopSignals, end_with_launcher
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
@@ -111,7 +111,7 @@ def child(function):
 def test_a_second_signal_ends_at_once_unless_it_is_the_first_one_again(
     monkeypatch, seconds, code
 ):
-    monkeypatch.setattr("erjepa.training.signals._SAME", seconds)
+    monkeypatch.setattr("erjepa.training.run.signals._SAME", seconds)
 
     def twice():
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -207,7 +207,7 @@ def test_a_rank_whose_launcher_went_first_ends(tmp_path):
     said = tmp_path / "said"
     rank = (
         "import time; time.sleep(1)\n"
-        "from erjepa.training.signals import end_with_launcher\n"
+        "from erjepa.training.run.signals import end_with_launcher\n"
         "end_with_launcher()\n"
         f"open({str(said)!r}, 'w')"
     )

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from erjepa.training.signals import set_parent_death_signal
+from erjepa.training.run.signals import set_parent_death_signal
 from erjepa.utils.escape import printable
 
 _PATIENCE = 30.0  # seconds for the processes of a killed grid to end

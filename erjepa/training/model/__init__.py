@@ -1,0 +1,1 @@
+"""The model of a run: built, sharded, with its trainable weights, on its devices."""

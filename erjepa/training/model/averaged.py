@@ -1,0 +1,121 @@
+"""The average of the weights over training: less of the noise of the last steps."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from erjepa.training.model.sharding import local_part
+
+
+class AveragedWeights:
+    """Exponential moving average of what a run trains.
+
+    .. math::
+        \\bar w_t = d_t \\bar w_{t-1} + (1 - d_t) w_t, \\qquad
+        d_t = \\min\\Big(d, \\frac{1 + t}{10 + t}\\Big)
+
+    after the t-th update of the weights, with :math:`\\bar w_0 = w_0`. The second term of the
+    minimum lets a short average forget where the run started, as in TensorFlow. A run that
+    starts from one with an average goes on with that and its t: the slow learner of SuRe
+    (arXiv:2511.22367), in which the minimum forgets nothing of earlier runs. Averages are
+    float32 whatever the weights are held in, and sharded as these are. Of an adapter its
+    matrices are averaged, not their product.
+
+    Args:
+        decay (float | None): d, above 0 and below 1; ``None``: nothing is kept, and all calls
+            do nothing.
+        device (torch.device): device of the run.
+    """
+
+    def __init__(self, decay: float | None, device: torch.device) -> None:
+        self._decay = decay
+        self._device = device
+        self._steps = 0
+        self._weights: dict[str, nn.Parameter] = {}
+        self._averages: dict[str, Tensor] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether an average is kept."""
+        return self._decay is not None
+
+    def start(self, model: nn.Module, saved: Mapping[str, Any] | None) -> None:
+        """Begin with the weights that a model has, or go on.
+
+        Args:
+            model (nn.Module): the model, sharded or not, with its weights. Those that are
+                trained are averaged.
+            saved (Mapping[str, Any] | None): what :meth:`state_dict` returned on rank 0, of
+                this run or of the one before, which may lack the weights that are new;
+                ``None``: begin.
+        """
+        if not self.is_on:
+            return
+        for name, weight in model.named_parameters():
+            if weight.requires_grad:
+                name = name.replace("_checkpoint_wrapped_module.", "")
+                self._weights[name] = weight
+                self._averages[name] = local_part(weight.detach()).to(
+                    torch.float32, copy=True
+                )
+        if saved is not None:
+            self._steps = saved["steps"]
+            for name in self._averages.keys() & saved["weights"].keys():
+                whole = saved["weights"][name]
+                self._averages[name].copy_(_shard(whole, self._weights[name]))
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the weights after an update of theirs."""
+        if self._decay is None or not self._averages:
+            return
+        self._steps += 1
+        decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
+        weights = [local_part(weight).float() for weight in self._weights.values()]
+        torch._foreach_lerp_(list(self._averages.values()), weights, 1 - decay)
+
+    def gather(self) -> dict[str, Tensor]:
+        """Called on all ranks: the averages by their names in the model, whole, float32, on
+        the CPU, on rank 0; nothing on others, nor where none are kept.
+        """
+        gathered = {}
+        for name, average in self._averages.items():
+            whole = _whole(average, self._weights[name], self._device)
+            if dist.get_rank() == 0:
+                gathered[name] = whole.to("cpu", copy=True)
+        return gathered
+
+    def progress(self) -> dict[str, int]:
+        """For ``progress.json``: how many updates the average has seen, over all runs."""
+        return {"averaged_steps": self._steps} if self.is_on else {}
+
+    def state_dict(self, gathered: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What a resumed run goes on from, of what :meth:`gather` returned on rank 0."""
+        return {"steps": self._steps, "weights": dict(gathered)}
+
+
+def _whole(part: Tensor, weight: Tensor, device: torch.device) -> Tensor:
+    """What is sharded as ``weight`` is, of all ranks."""
+    if not isinstance(weight, DTensor):
+        return part
+    # Parts may lie on the CPU, which ranks of CUDA do not gather from.
+    return DTensor.from_local(
+        part.to(device),
+        weight.device_mesh,
+        weight.placements,
+        run_check=False,
+        shape=weight.shape,
+        stride=weight.stride(),
+    ).full_tensor()
+
+
+def _shard(whole: Tensor, weight: Tensor) -> Tensor:
+    """This rank's part of a whole tensor."""
+    if not isinstance(weight, DTensor):
+        return whole
+    mesh, placements = weight.device_mesh, weight.placements
+    return distribute_tensor(whole, mesh, placements).to_local()

@@ -1,0 +1,175 @@
+"""The model of a run: built on the meta device, then sharded and given its weights."""
+
+import time
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch._dynamo.config
+import torch.distributed as dist
+from torch import Tensor
+from torchtune import modules, training, utils
+
+from erjepa.configs import Config
+from erjepa.objective import PackedDecoder
+from erjepa.objective.attention import RECOMPILE_LIMIT
+from erjepa.packing import Attention
+from erjepa.training.model.dropout import quicken_dropout
+from erjepa.training.model.sharding import load_weights, shard
+from erjepa.training.model.trainable import Trained, set_trained
+from erjepa.training.model.weights import require_same_model
+
+log = utils.get_logger("INFO")
+
+
+def build_model(
+    cfg: Config,
+    *,
+    dtype: torch.dtype,
+    trainable_dtype: torch.dtype,
+    device: torch.device,
+    num_predictor_tokens: int,
+    attention: Attention,
+) -> tuple[PackedDecoder, Trained]:
+    """A model on the meta device, with what is to be trained set.
+
+    Args:
+        cfg: config of the run; its ``model`` is a builder with or without LoRA.
+        dtype (torch.dtype): that the model computes in.
+        trainable_dtype (torch.dtype): that trained weights are held in.
+        device (torch.device): device of the run.
+        num_predictor_tokens (int): k; 0 where no pair has views.
+        attention: ``flex`` or ``dense``.
+
+    Returns:
+        tuple[PackedDecoder, Trained]: the model, and what of it is trained.
+
+    Raises:
+        ValueError: if every weight is trained but those of the predictor tokens.
+    """
+    with training.set_default_dtype(dtype), torch.device("meta"):
+        decoder = cfg.model.build()
+    trained = set_trained(
+        decoder, cfg.model.arguments, trainable_dtype=trainable_dtype, dtype=dtype
+    )
+    if not (trained.has_adapters or cfg.train_predictor_tokens):
+        raise ValueError(
+            "train_predictor_tokens=False: a model without adapters trains all embeddings"
+        )
+    if device.type == "cpu":
+        quicken_dropout(decoder)
+    model = PackedDecoder(
+        decoder,
+        num_predictor_tokens=num_predictor_tokens,
+        train_predictor_tokens=cfg.train_predictor_tokens,
+        trainable_dtype=trainable_dtype,
+        attention=attention,
+    )
+    return model, trained
+
+
+def set_up_model(
+    cfg: Config,
+    model: PackedDecoder,
+    trained: Trained,
+    base: dict[str, Tensor],
+    resumed: dict[str, Tensor] | None,
+    predictor: Tensor | None,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """Compile, checkpoint activations and shard as asked for, then load the weights.
+
+    Args:
+        cfg: config of the run.
+        model (PackedDecoder): from :func:`build_model`.
+        trained (Trained): from :func:`build_model`.
+        base (dict[str, Tensor]): weights of the base model.
+        resumed (dict[str, Tensor] | None): trained weights to start from.
+        predictor (Tensor | None): embeddings of the predictor tokens to begin with, [k, H].
+        dtype (torch.dtype): that the model computes in.
+        device (torch.device): device of the run.
+
+    Raises:
+        ValueError: if weights and model do not fit each other.
+    """
+    start = time.perf_counter()
+    decoder = model.decoder
+    parameters = dict(decoder.named_parameters())
+    weights = trained.initial_state(decoder, base, cfg.drawn_seed)
+    require_same_model(parameters, weights, cfg.checkpointer.get("checkpoint_dir"))
+    if resumed is not None:
+        if resumed.keys() != trained.names:
+            raise ValueError(
+                "the checkpoint that this run starts from trained other weights; keep its "
+                "model"
+            )
+        weights.update(resumed)
+        require_same_model(
+            parameters, weights, "the checkpoint that this run starts from"
+        )
+    weights = {f"decoder.{name}": weight for name, weight in weights.items()}
+    if model.predictor is not None and predictor is not None:
+        if predictor.shape != model.predictor.shape:
+            raise ValueError(
+                f"the checkpoint that this run starts from has {len(predictor)} predictor "
+                f"tokens, and num_predictor_tokens={len(model.predictor)}; keep its number"
+            )
+        weights["predictor"] = predictor
+
+    if cfg.compile:
+        torch._dynamo.config.cache_size_limit = RECOMPILE_LIMIT
+        training.compile_model(decoder, verbose=dist.get_rank() == 0)
+    if cfg.enable_activation_checkpointing:
+        training.set_activation_checkpointing(
+            model, auto_wrap_policy={modules.TransformerSelfAttentionLayer}
+        )
+    shard(
+        model,
+        device,
+        dtype=dtype,
+        layer_names=[f"decoder.{name}" for name in cfg.custom_sharded_layers or []],
+        cpu_offload=cfg.fsdp_cpu_offload,
+        reshard_after_forward=bool(cfg.fsdp_reshard_after_forward),
+    )
+    load_weights(model, weights, device, cpu_offload=cfg.fsdp_cpu_offload)
+    with training.set_default_dtype(dtype), device:
+        _call(model, "rope_init")
+    if resumed is None:
+        _call(model, "initialize_dora_magnitude")
+    training.validate_no_params_on_meta_device(model)
+    seconds = time.perf_counter() - start
+    utils.log_rank_zero(log, f"Sharding and loading the model took {seconds:.1f} s.")
+
+
+def _call(model: PackedDecoder, method: str) -> None:
+    """Call a method of all modules that have it."""
+    for module in model.modules():
+        if function := getattr(module, method, None):
+            function()
+
+
+def activation_offloading(
+    cfg: Config, model: PackedDecoder, device: torch.device
+) -> AbstractContextManager[Any]:
+    """What forward passes run in: it moves their activations to the CPU if asked for.
+
+    Args:
+        cfg: config of the run.
+        model (PackedDecoder): the model.
+        device (torch.device): device of the run.
+
+    Returns:
+        AbstractContextManager[Any]: to be entered anew at each forward pass.
+
+    Raises:
+        RuntimeError: without CUDA or activation checkpointing.
+    """
+    enabled = cfg.enable_activation_offloading
+    if enabled and not (device.type == "cuda" and cfg.enable_activation_checkpointing):
+        raise RuntimeError(
+            "enable_activation_offloading needs CUDA and "
+            "enable_activation_checkpointing=True"
+        )
+    return training.get_act_offloading_ctx_manager(model.decoder, enabled)

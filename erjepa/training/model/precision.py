@@ -1,0 +1,57 @@
+"""Trained weights in float32 over a frozen base in a lower precision.
+
+In bfloat16 an update of 1e-5 is less than half a unit in the last place of every weight larger
+than about 0.0026, so most entries of a LoRA matrix would never move at the learning rates that
+LoRA is trained with. Here adapters, their gradients and what the optimizer keeps of them are
+float32; the forward pass sees them in the base's precision. FSDP2 casts them when it gathers
+them (:func:`~erjepa.training.model.sharding.shard`); :func:`set_trainable_dtype` makes the layers
+themselves do so, which is what one rank needs.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchtune.modules.peft import DoRALinear, LoRALinear
+
+
+def set_trainable_dtype(model: nn.Module, dtype: torch.dtype) -> None:
+    """Hold the weights of a model's adapters in ``dtype``; they compute in that of their input.
+
+    Args:
+        model (nn.Module): model with LoRA or DoRA layers, on the meta device.
+        dtype (torch.dtype): of the adapters' weights.
+    """
+    for module in list(model.modules()):
+        if not isinstance(module, (LoRALinear, DoRALinear)):
+            continue
+        for name in ("lora_a", "lora_b"):
+            shape = getattr(module, name)
+            setattr(
+                module,
+                name,
+                _CastLinear(
+                    shape.in_features,
+                    shape.out_features,
+                    bias=False,
+                    device=shape.weight.device,
+                    dtype=dtype,
+                ),
+            )
+        if isinstance(module, DoRALinear):
+            module.magnitude = nn.Parameter(module.magnitude.to(dtype))
+            module.register_forward_pre_hook(_cast_magnitude)
+            module.register_forward_hook(_uncast_magnitude, always_call=True)
+
+
+class _CastLinear(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.to(x.dtype))
+
+
+# An attribute hides the parameter of its name for as long as the forward pass takes.
+def _cast_magnitude(module: DoRALinear, args: tuple[Tensor]) -> None:
+    module.__dict__["magnitude"] = module.magnitude.to(args[0].dtype)
+
+
+def _uncast_magnitude(module: DoRALinear, args: tuple[Tensor], output: Tensor) -> None:
+    del module.__dict__["magnitude"]

@@ -1,0 +1,163 @@
+"""What a run trains: the adapters of a model or, where it has none, every weight.
+
+Both classes answer the same questions: which weights are trained, where they start, what a
+checkpoint exports of them, and what the recipe state keeps to go on from.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchtune import training
+from torchtune.modules import TransformerDecoder
+from torchtune.modules.peft import (
+    get_adapter_params,
+    get_adapter_state_dict,
+    get_lora_module_names,
+    set_trainable_params,
+)
+
+from erjepa.training.model.adapters import initial_adapter_state, merge_adapters
+from erjepa.training.model.precision import set_trainable_dtype
+
+
+class TrainedAdapters:
+    """The adapters of LoRA, DoRA or QLoRA, over a frozen base.
+
+    Args:
+        decoder (TransformerDecoder): model with adapters, on the meta device.
+        model_cfg (Mapping[str, Any]): arguments of its builder.
+        trainable_dtype (torch.dtype): that adapters are held in.
+        dtype (torch.dtype): that the model computes in.
+    """
+
+    has_adapters = True
+
+    def __init__(
+        self,
+        decoder: TransformerDecoder,
+        model_cfg: Mapping[str, Any],
+        *,
+        trainable_dtype: torch.dtype,
+        dtype: torch.dtype,
+    ) -> None:
+        if trainable_dtype != dtype:
+            set_trainable_dtype(decoder, trainable_dtype)
+        adapters = get_adapter_params(decoder)
+        set_trainable_params(decoder, adapters)
+        self._cfg = model_cfg
+        self.names = set(adapters)
+
+    def initial_state(
+        self, decoder: TransformerDecoder, base: dict[str, Tensor], seed: int
+    ) -> dict[str, Tensor]:
+        """Full weights to start from, by name; the base's tensors are not copied."""
+        return {**base, **initial_adapter_state(decoder, seed)}
+
+    def export(
+        self, weights: dict[str, Tensor], device: torch.device, *, adapter_only: bool
+    ) -> dict:
+        """What to hand to a torchtune checkpointer; ``weights`` are merged in place, on
+        ``device``.
+        """
+        content = {
+            training.ADAPTER_KEY: get_adapter_state_dict(weights),
+            training.ADAPTER_CONFIG: {
+                "r": self._cfg["lora_rank"],
+                "lora_alpha": self._cfg["lora_alpha"],
+                "target_modules": get_lora_module_names(
+                    list(self._cfg["lora_attn_modules"]),
+                    self._cfg.get("apply_lora_to_mlp", False),
+                    self._cfg.get("apply_lora_to_output", False),
+                ),
+                "lora_dropout": self._cfg.get("lora_dropout", 0.0),
+                "use_dora": self._cfg.get("use_dora", False),
+                "peft_type": "LORA",
+                "task_type": "CAUSAL_LM",
+                "inference_mode": True,
+            },
+        }
+        if not adapter_only:
+            content[training.MODEL_KEY] = merge_adapters(
+                weights,
+                device,
+                rank=self._cfg["lora_rank"],
+                alpha=self._cfg["lora_alpha"],
+            )
+        return content
+
+    def resumable(self, weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
+        """Nothing for the recipe state: the exported adapter is exact."""
+        return None
+
+
+class TrainedModel:
+    """Every weight of a model without adapters.
+
+    Weights are held in ``trainable_dtype`` and exported in ``dtype``, that of the base and of
+    inference. The recipe state of the newest checkpoint keeps them as they are.
+
+    Args:
+        decoder (TransformerDecoder): model without adapters, on the meta device.
+        trainable_dtype (torch.dtype): that its weights are held in.
+        dtype (torch.dtype): that it computes in.
+    """
+
+    has_adapters = False
+
+    def __init__(
+        self,
+        decoder: TransformerDecoder,
+        *,
+        trainable_dtype: torch.dtype,
+        dtype: torch.dtype,
+    ) -> None:
+        decoder.to(trainable_dtype)
+        self._dtype = dtype
+        self.names = {name for name, _ in decoder.named_parameters()}
+
+    def initial_state(
+        self, decoder: TransformerDecoder, base: dict[str, Tensor], seed: int
+    ) -> dict[str, Tensor]:
+        """Full weights to start from, by name: the base's."""
+        return dict(base)
+
+    def export(
+        self, weights: dict[str, Tensor], device: torch.device, *, adapter_only: bool
+    ) -> dict:
+        """What to hand to a torchtune checkpointer; there is no adapter apart."""
+        rounded = {name: weight.to(self._dtype) for name, weight in weights.items()}
+        return {training.MODEL_KEY: rounded}
+
+    def resumable(self, weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
+        """For the recipe state: the weights before they are rounded to be exported."""
+        return weights
+
+
+Trained = TrainedAdapters | TrainedModel
+
+
+def set_trained(
+    decoder: TransformerDecoder,
+    model_cfg: Mapping[str, Any],
+    *,
+    trainable_dtype: torch.dtype,
+    dtype: torch.dtype,
+) -> Trained:
+    """Set what is to be trained of a model, and in which precision it is held.
+
+    Args:
+        decoder (TransformerDecoder): model of a builder with or without LoRA, on the meta
+            device.
+        model_cfg (Mapping[str, Any]): arguments of its builder.
+        trainable_dtype (torch.dtype): that trained weights are held in.
+        dtype (torch.dtype): that the model computes in.
+
+    Returns:
+        Trained: the adapters if there are any, else all.
+    """
+    precision = {"trainable_dtype": trainable_dtype, "dtype": dtype}
+    if get_adapter_params(decoder):
+        return TrainedAdapters(decoder, model_cfg, **precision)
+    return TrainedModel(decoder, **precision)

@@ -1,0 +1,193 @@
+"""What a run takes over of the memories of earlier runs: chosen, then loaded."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
+from erjepa.replay import EpisodicReplay, ReplaySettings
+from erjepa.replay.retention import ORIGIN_BITS, resolve_retention, retained
+from erjepa.training.model.distributed import on_each_rank, on_rank_zero
+
+KEY = "replay.init_from"
+_NUMBER = (1 << ORIGIN_BITS) - 1
+
+
+class InheritedMemories:
+    """The memories of ``replay.init_from``, of which a run keeps what its capacity allows.
+
+    Datasets of the same name in two memories are one origin, and a pair that several
+    memories hold is taken over from the first of them.
+
+    Args:
+        settings: of the run; ``init_from`` names runs or checkpoints.
+        tokenizer: fingerprint of the run's.
+
+    Attributes:
+        origins (list[str]): the datasets that the pairs are from.
+        slots (list[Tensor]): of each memory those that the run takes over, ascending, int64;
+            after :meth:`choose`.
+
+    Raises:
+        FileNotFoundError: if a run or checkpoint holds no memory.
+        ValueError: if a memory is not whole, of another tokenizer, or has scores of another
+            error that are to be kept.
+    """
+
+    def __init__(self, settings: ReplaySettings, tokenizer: str) -> None:
+        self._settings = settings
+        self._memories = [open_on_all(Path(p), KEY) for p in settings.start_from]
+        for stored in self._memories:
+            self._require_alike(stored, tokenizer)
+        self.origins: list[str] = []
+        self._places = [self._add(stored.about.origins) for stored in self._memories]
+        self.slots: list[Tensor] = []
+
+    def __len__(self) -> int:
+        """Pairs that the run takes over."""
+        return sum(map(len, self.slots))
+
+    @property
+    def has_other_scores(self) -> bool:
+        """Whether scores are of another error than the run's."""
+        wanted = self._settings.score
+        return any(stored.about.replay.score != wanted for stored in self._memories)
+
+    def _add(self, names: list[str]) -> list[int]:
+        """Places in ``origins`` of the datasets of a memory, each a place of its own."""
+        free, places = list(range(len(self.origins))), []
+        for name in names:
+            place = next((at for at in free if self.origins[at] == name), None)
+            if place is None:
+                place = len(self.origins)
+                self.origins.append(name)
+            else:
+                free.remove(place)
+            places.append(place)
+        return places
+
+    def _require_alike(self, stored: StoredMemory, tokenizer: str) -> None:
+        if stored.about.tokenizer != tokenizer:
+            raise ValueError(
+                f"{KEY}: the memory in {stored.folder} holds tokens of another tokenizer, "
+                "or of another chat template; start from a run of the same model family, "
+                f"or without {KEY}"
+            )
+        wanted, score = self._settings.score, stored.about.replay.score
+        if score != wanted and self._settings.init_scores == "kept":
+            raise ValueError(
+                f"replay.init_scores=kept: the memory in {stored.folder} has scores by "
+                f"replay.score={score}, this run by {wanted}; set "
+                "replay.init_scores=recomputed"
+            )
+
+    def choose(self, fitting: Callable[[StoredMemory], Tensor], seed: int) -> None:
+        """Find the slots that the run takes over.
+
+        Args:
+            fitting: the slots of a memory that fit the run's rows, ascending, int64.
+            seed: of the run, for retention rules that draw.
+        """
+        fits = self._first_of_each([fitting(stored) for stored in self._memories])
+        columns = []
+        for n, (stored, slots) in enumerate(zip(self._memories, fits, strict=True)):
+            ids, scores, counts = (
+                column[slots]
+                for column in stored.read("example_ids", "scores", "replay_counts")
+            )
+            own = self._ids(n, ids), scores, counts, _weights(stored, ids)
+            columns.append(own)
+        ids, scores, counts, weights = map(torch.cat, zip(*columns, strict=True))
+        kept = retained(
+            resolve_retention(self._settings.retention),
+            ids,
+            scores,
+            counts,
+            weights,
+            self._settings.capacity,
+            torch.Generator().manual_seed(seed),
+        )
+        is_kept = torch.zeros(len(ids), dtype=torch.bool)
+        is_kept[kept] = True
+        parts = is_kept.split([len(slots) for slots in fits])
+        self.slots = [slots[part] for slots, part in zip(fits, parts, strict=True)]
+
+    def _first_of_each(self, fits: list[Tensor]) -> list[Tensor]:
+        """The slots whose pairs no earlier memory of the list holds."""
+        if len(fits) == 1:
+            return fits
+        held: set[tuple] = set()
+        found = []
+        for stored, slots in zip(self._memories, fits, strict=True):
+            (ids,), pairs = stored.read("example_ids"), stored.pairs
+            keys = [
+                (
+                    stored.origin(int(ids[slot])),
+                    *(s.tobytes() for s in pairs[slot].segments),
+                )
+                for slot in slots.tolist()
+            ]
+            is_new = torch.tensor([key not in held for key in keys], dtype=torch.bool)
+            found.append(slots[is_new])
+            held.update(keys)
+        return found
+
+    def _ids(self, n: int, example_ids: Tensor) -> Tensor:
+        """Example ids of the n-th memory as the run that takes it over has them."""
+        inherited = self._memories[n].about.inherited
+        places = torch.tensor(self._places[n])
+        origin = places[inherited + (example_ids >> ORIGIN_BITS)]
+        return (origin - len(self.origins)) << ORIGIN_BITS | example_ids & _NUMBER
+
+    def load_into(self, replay: EpisodicReplay) -> None:
+        """Put the chosen slots into an empty memory. Counts stay, and the first memory's
+        random state; addresses do if ``replay.init_addresses=kept``.
+
+        Raises:
+            ValueError: if addresses are to be kept that the run cannot read.
+        """
+        memory = replay.memory
+        own = {"capacity": memory.capacity, "on_revisit": memory.on_revisit}
+        are_kept = self._settings.init_addresses == "kept"
+        ids, seen, generator = [], 0, None
+        for n, (stored, slots) in enumerate(
+            zip(self._memories, self.slots, strict=True)
+        ):
+            before = len(replay)
+            for start, state in stored.blocks(slots):
+                state.pop("weight", None)  # of other losses
+                generator = state["generator"] if generator is None else generator
+                state["generator"] = generator
+                state["memory"] |= own
+                if not are_kept:
+                    state["memory"]["addresses"] = None
+                try:
+                    replay.load_state_dict(state, before + start)
+                except ValueError as error:
+                    raise ValueError(
+                        f"{KEY}: {stored.folder}: {error}, or set "
+                        "replay.init_addresses=recomputed"
+                    ) from None
+            ids.append(self._ids(n, stored.read("example_ids")[0][slots]))
+            seen += max(stored.about.state.memory.seen[0], len(stored))
+        memory.inherit(torch.cat(ids), seen)
+
+
+def open_on_all(path: Path, key: str) -> StoredMemory:
+    """The same memory on every rank, which rank 0 checks for all."""
+    return open_memory(path, key, once=on_rank_zero, on_each=on_each_rank)
+
+
+def _weights(stored: StoredMemory, example_ids: Tensor) -> Tensor:
+    """How many of the pairs that were offered to a memory each slot stands for, float32.
+
+    Inherited slots and the run's own are samples of their own.
+    """
+    seen, before = stored.about.state.memory.seen
+    is_inherited = example_ids < 0
+    weights = torch.ones(len(example_ids))
+    for part, offered in ((is_inherited, before), (~is_inherited, seen - before)):
+        weights[part] = max(offered / max(int(part.sum()), 1), 1.0)
+    return weights

@@ -1,0 +1,185 @@
+"""What a run logs of each step."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from omegaconf import OmegaConf
+from torch import Tensor
+from torchtune import training, utils
+from tqdm import tqdm
+
+from erjepa.configs import Config
+from erjepa.objective import rankme, retrieval_at_1
+from erjepa.training.run.memory import RunMemory
+from erjepa.training.run.progress import RunProgress
+from erjepa.training.step.passes import PassResult, StepTotals
+
+log = utils.get_logger("INFO")
+
+# Counted in a step, logged by the second.
+_RATES = ("tokens_per_second_per_gpu", "pairs_per_second")
+
+
+class StepMetrics:
+    """What is logged of each step.
+
+    Args:
+        cfg: config of the run.
+        run (RunProgress): where the run is.
+        memory (RunMemory): of the run, replaying or not.
+        optimizer (torch.optim.Optimizer): of the run.
+    """
+
+    def __init__(
+        self,
+        cfg: Config,
+        run: RunProgress,
+        memory: RunMemory,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        self._log_collapse = cfg.log_collapse
+        self._run = run
+        self._memory = memory
+        self._optimizer = optimizer
+        self._world_size = dist.get_world_size()
+
+    def __call__(
+        self,
+        new: PassResult,
+        replayed: PassResult | None,
+        new_totals: StepTotals,
+        replay_totals: StepTotals,
+        grad_norm: float,
+    ) -> dict[str, Any]:
+        """The objective of a step, its terms, and what it processed, which the run counts.
+
+        Args:
+            new (PassResult): of the new pairs.
+            replayed (PassResult | None): of the replayed pairs.
+            new_totals (StepTotals): of the pass of the new pairs.
+            replay_totals (StepTotals): of that of the replayed pairs, if they have their own.
+            grad_norm (float): of the step, before clipping.
+
+        Returns:
+            dict[str, Any]: numbers and scalar tensors by the name they are logged under;
+            rates are amounts until :class:`MetricsLog` divides them by the step's seconds.
+        """
+        replay = self._memory.replay
+        tokens = new_totals.tokens + replay_totals.tokens
+        flops = new_totals.flops + replay_totals.flops
+        self._run.count(tokens=tokens, flops=flops)
+        metrics = {
+            "loss": new.loss,
+            "lm_loss": new.token_loss,
+            "replay_lm_loss": 0.0,
+            "replay_jepa_loss": 0.0,
+            "replayed": 0 if replayed is None else len(replayed.example_ids),
+            "tokens_per_second_per_gpu": tokens / self._world_size,
+            "pairs_per_second": len(new.example_ids),
+            "step_flops": flops,
+        }
+        if new_totals.views:
+            metrics["jepa_loss"] = new.jepa.mean()
+            metrics["cosine_paired"] = new.cosine_paired
+            metrics["cosine_shuffled"] = new.cosine_shuffled
+            if self._log_collapse:
+                metrics["rankme"] = rankme(new.target[0])
+                metrics["retrieval_at_1"] = retrieval_at_1(
+                    new.predicted[0], new.target[0]
+                )
+        if replayed is not None and replay is not None and replay.adapts_weight:
+            metrics["replay_weight"] = replayed.weight
+        if replayed is not None and len(replayed.example_ids):
+            metrics["loss"] = new.loss + replayed.weight * replayed.loss
+            metrics["replay_lm_loss"] = replayed.token_loss
+            if len(replayed.jepa):
+                metrics["replay_jepa_loss"] = replayed.jepa.mean()
+        return {
+            **metrics,
+            **self._memory.metrics_by_origin(new, replayed),
+            "memory_size": 0 if replay is None else len(replay),
+            "lr": self._optimizer.param_groups[0]["lr"],
+            "grad_norm": grad_norm,
+            "total_flops": self._run.totals["flops"],
+            "total_tokens": self._run.totals["tokens"],
+        }
+
+
+class MetricsLog:
+    """Hands the metrics of steps to a logger and to the progress bar; on rank 0.
+
+    Args:
+        cfg: config of the run, which the logger keeps as well.
+        device (torch.device): device of the run.
+    """
+
+    def __init__(self, cfg: Config, device: torch.device) -> None:
+        self._every_n_steps = cfg.log_every_n_steps
+        self._peak_memory = cfg.log_peak_memory_stats and device.type == "cuda"
+        self._device = device
+        self._logger = None
+        self._bar: tqdm | None = None
+        self._has_warned = False
+        if dist.get_rank() == 0:
+            self._logger = cfg.metric_logger.build()
+            self._logger.log_config(OmegaConf.create(cfg.as_written()))
+
+    def start(self, run: RunProgress) -> tqdm:
+        """The bar of the whole run, which starts where the run is."""
+        if self._bar is None:
+            self._bar = tqdm(
+                initial=run.steps,
+                total=run.expected_steps(),
+                unit="step",
+                disable=self._logger is None,
+            )
+        return self._bar
+
+    def step(
+        self, metrics: dict[str, Any], *, run: RunProgress, seconds: float
+    ) -> None:
+        """Log one step; steps between those of ``log_every_n_steps`` if they validated.
+
+        Args:
+            metrics (dict[str, Any]): numbers and scalar tensors by their name.
+            run (RunProgress): where the run is after the step; the end of the bar is where
+                its limits put it.
+            seconds (float): that the step took.
+        """
+        step, bar = run.steps, self.start(run)
+        bar.total = run.expected_steps()
+        bar.update(1)
+        if metrics["grad_norm"] == 0 and self._logger and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                f"The gradient is exactly zero at step {step}, at a loss of "
+                f"{metrics['loss']:.4f}: nothing is learnt. Mostly an optimizer.lr that is "
+                "far too large has driven the weights out of range; or every weight of the "
+                "loss is 0."
+            )
+        validated = {k: f"{v:.4f}" for k, v in metrics.items() if k.startswith("val_")}
+        is_time = validated or step % self._every_n_steps == 0
+        if not (is_time and self._logger is not None):
+            return
+        metrics = {
+            k: v.item() if isinstance(v, Tensor) else v for k, v in metrics.items()
+        }
+        for rate in _RATES:
+            metrics[rate] /= seconds
+        if self._peak_memory:
+            metrics.update(training.get_memory_stats(device=self._device))
+        epoch = run.summary()["epoch"]
+        bar.set_description(
+            f"epoch {epoch:.2f} of {run.epochs}, loss {metrics['loss']:.4f}"
+        )
+        if validated:
+            bar.set_postfix(validated)
+        self._logger.log_dict(metrics, step=step)
+
+    def close(self) -> None:
+        """Close the bar and the logger."""
+        if self._bar is not None:
+            self._bar.close()
+        if self._logger is not None:
+            self._logger.close()

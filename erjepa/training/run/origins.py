@@ -1,0 +1,53 @@
+"""What a step logs of each dataset that its pairs are from."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from erjepa.replay.retention import origins
+from erjepa.training.step.passes import PassResult
+
+
+def losses_by_origin(
+    new: PassResult, parts: Tensor, labels: Sequence[str]
+) -> dict[str, Tensor]:
+    """The losses of a step's new pairs, of each dataset that some of them are from.
+
+    Args:
+        new (PassResult): of B new pairs.
+        parts (Tensor): place of each pair's dataset among those of the run, int64, [B].
+        labels (Sequence[str]): names of the datasets.
+
+    Returns:
+        dict[str, Tensor]: ``lm_loss_NAME``, nats a label, and with views
+        ``jepa_loss_NAME``, the mean distance, as ``lm_loss`` and ``jepa_loss`` are of all.
+    """
+    metrics = {}
+    parts = parts.to(new.lm.device)
+    for part in parts.unique().tolist():
+        own = parts == part
+        metrics[f"lm_loss_{labels[part]}"] = new.lm[own].sum() / new.labels[own].sum()
+        if len(new.jepa):
+            metrics[f"jepa_loss_{labels[part]}"] = new.jepa[own].mean()
+    return metrics
+
+
+def replayed_by_origin(
+    example_ids: Tensor, own: Sequence[str], inherited: Sequence[str]
+) -> dict[str, int]:
+    """How many of a step's replayed pairs are from each dataset.
+
+    Args:
+        example_ids (Tensor): their ids in the memory, int64, [R].
+        own (Sequence[str]): names of the run's datasets.
+        inherited (Sequence[str]): names of those of earlier runs; the last is origin -1.
+
+    Returns:
+        dict[str, int]: ``replayed_NAME``, of all datasets.
+    """
+    labels = [*own, *inherited]
+    counts = dict.fromkeys((f"replayed_{label}" for label in labels), 0)
+    for origin in origins(example_ids).tolist():
+        # Inherited origins count from the end, as they stand in the list.
+        counts[f"replayed_{labels[origin]}"] += 1
+    return counts

@@ -1,0 +1,99 @@
+"""What a rank runs in a step: micro-batches of new pairs and of replayed ones."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from erjepa.datasets import Pair
+from erjepa.packing import PackedBatch, PairCollator
+from erjepa.replay import ReplayBatch
+from erjepa.training.run.data import StepExamples, TrainingPairs
+from erjepa.training.run.memory import RunMemory
+
+
+class Step(NamedTuple):
+    """What a rank runs in a step.
+
+    Args:
+        batches (list[PackedBatch]): its micro-batches.
+        draw (ReplayBatch | None): the replayed pairs among theirs, which follow the new ones.
+        checksum (int): of the draw, see :meth:`EpisodicReplay.checksum`.
+    """
+
+    batches: list[PackedBatch]
+    draw: ReplayBatch | None = None
+    checksum: int = 0
+
+
+def steps_of(
+    pairs: TrainingPairs,
+    memory: RunMemory,
+    *,
+    share: float,
+    start: int,
+    pin_memory: bool,
+) -> Iterator[Step]:
+    """The steps of an epoch; each may be taken once the memory has what the last one wrote.
+
+    Args:
+        pairs (TrainingPairs): of the run.
+        memory (RunMemory): what replayed pairs are drawn from.
+        share (float): fraction of a step's pairs that are replayed ones.
+        start (int): step of the epoch to start at.
+        pin_memory (bool): for copies to a device.
+
+    Yields:
+        Step: with a share, new and replayed pairs packed into the same rows.
+    """
+    if not share:
+        yield from map(Step, pairs.loader)
+        return
+    assert memory.replay is not None  # the share is one of replay's keys
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for place, (step, new) in enumerate(pairs.loader, start):
+        draw, together, checksum = None, new, 0
+        if pairs.packer.has_jepa_loss(step):
+            ids = memory.ids(torch.tensor([pair.example_id for pair in new]))
+            segments = [pair.segments for pair in new]
+            budget = pairs.sampler.num_replayed(place)
+            draw = memory.replay.draw(ids, segments, None, budget)
+            together = [*new, *_pairs_of(draw)]
+            checksum = memory.replay.checksum(draw)
+        batches = pairs.packer(StepExamples(step, together[rank::ranks]))
+        pinned = [b.pin_memory() if pin_memory else b for b in batches]
+        yield Step(pinned, draw, checksum)
+
+
+def share_of_replay(
+    draw: ReplayBatch,
+    collator: PairCollator,
+    batch_size: int,
+    *,
+    step: int,
+    pin_memory: bool,
+) -> list[PackedBatch]:
+    """This rank's share of the replayed pairs, in as many micro-batches as every rank's.
+
+    Args:
+        draw (ReplayBatch): the replayed pairs of the step.
+        collator (PairCollator): what packs them.
+        batch_size (int): most pairs of a micro-batch.
+        step (int): of the run, for what is drawn anew at each.
+        pin_memory (bool): for copies to a device.
+
+    Returns:
+        list[PackedBatch]: its micro-batches.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    pairs = _pairs_of(draw)
+    largest_share = -(-len(pairs) // ranks)
+    batches = collator.split(
+        pairs[rank::ranks], max(-(-largest_share // batch_size), 1), step
+    )
+    return [batch.pin_memory() if pin_memory else batch for batch in batches]
+
+
+def _pairs_of(draw: ReplayBatch) -> list[Pair]:
+    return [Pair(i, *s) for i, s in zip(draw.example_ids, draw.segments, strict=True)]

@@ -1,0 +1,82 @@
+"""What a run is about to do, in some lines."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torchtune import utils
+
+from erjepa.checkpoints.model_card import base_of, datasets_of, method_of
+from erjepa.configs import Config
+from erjepa.training.run.progress import RunProgress
+from erjepa.utils.escape import one_line
+from erjepa.utils.files import CONFIG
+
+log = utils.get_logger("INFO")
+
+
+def log_summary(
+    cfg: Config,
+    model: nn.Module,
+    run: RunProgress,
+    *,
+    num_train: int,
+    num_held_out: int,
+    device: torch.device,
+    replay: str,
+    carried: Sequence[str],
+) -> None:
+    """Say on rank 0 what the keys of a run come to: a line each for model, what is trained,
+    data, steps, stop, objective, replay, optimizer, devices and output.
+
+    Args:
+        cfg: config of the run.
+        model (nn.Module): the model, sharded or not, with what is trained marked so.
+        run (RunProgress): where the run is.
+        num_train (int): pairs to train on.
+        num_held_out (int): pairs to validate on.
+        device (torch.device): device of the run.
+        replay: what is replayed.
+        carried: what is carried on from earlier runs: weights, pairs.
+    """
+    values = cfg.as_dict()
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    trained = sum(size for size, is_trained in sizes if is_trained)
+    rank = cfg.model.get("lora_rank")
+    kind = "every weight" if rank is None else f"adapters of rank {rank}"
+    ranks = dist.get_world_size()
+    parts = [cfg.batch_size, cfg.gradient_accumulation_steps, ranks]
+    pairs = cfg.batch_size * cfg.gradient_accumulation_steps * ranks
+    stop = [f"{name} {n:g}" for name, n in vars(cfg.stop).items() if n is not None]
+    method, objective = method_of(values)
+    is_cuda = device.type == "cuda"
+    lines = {
+        "model": f"{cfg.model.name} of {base_of(values)}, "
+        f"{_count(sum(size for size, _ in sizes))} parameters, {cfg.dtype}",
+        "trained": f"{kind}: {_count(trained)} parameters, "
+        f"{cfg.trainable_dtype or cfg.dtype}",
+        "data": f"{', '.join(call for _, call in datasets_of(values))}: "
+        f"{num_train:,} pairs to train on, {num_held_out:,} to validate on",
+        "steps": f"{run.expected_steps():,} of {pairs} pairs ({parts[0]} x {parts[1]} "
+        f"accumulated x {ranks} ranks), {run.epochs} epoch{'s' * (run.epochs > 1)} of "
+        f"{run.steps_per_epoch:,}"
+        + (f"; goes on after step {run.steps:,}" if run.steps else ""),
+        "stop": ", ".join(stop) or "after the last epoch",
+        "objective": f"{method}: {objective}",
+        **({"carried": "; ".join(carried)} if carried else {}),
+        "replay": replay,
+        "optimizer": f"{cfg.optimizer.name}, lr {cfg.optimizer.get('lr', 'by default')}",
+        "devices": f"{ranks} x "
+        + (torch.cuda.get_device_name(device) if is_cuda else device.type),
+        "output": f"{cfg.output_dir}, with every key in {CONFIG}",
+    }
+    text = [f"  {name:<10}{one_line(line)}" for name, line in lines.items()]
+    utils.log_rank_zero(log, "\n".join(["This run:", *text]))
+
+
+def _count(number: int) -> str:
+    for unit, size in (("billion", 10**9), ("million", 10**6)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:,}"

@@ -1,0 +1,437 @@
+"""One pass of a step, over its new or its replayed pairs: what it counts and what it gives."""
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from erjepa.objective import (
+    JEPALoss,
+    PackedDecoder,
+    PackedOutput,
+    PairLosses,
+    StepFlops,
+    cosine_distance,
+)
+from erjepa.packing import PackedBatch
+from erjepa.training.model.distributed import (
+    all_reduce_sum,
+    gather_interleaved,
+    gradient_scale,
+)
+from erjepa.training.model.sharding import set_last_backward
+from erjepa.training.step.random_state import (
+    RandomState,
+    random_state,
+    set_random_state,
+)
+from erjepa.training.step.whole_pass import WholePassTerm
+
+
+class StepTotals(NamedTuple):
+    """Totals of one pass of a step, over all ranks and micro-batches.
+
+    Args:
+        labels (int): tokens that the next-token loss predicts.
+        pairs (int): pairs.
+        tokens (int): tokens that are computed.
+        flops (int): operations.
+        views (int): pairs with embeddings: all, or none.
+        sum_of_ids (int): of examples; seeds what is drawn for the pass, however it is cut.
+        checksums (tuple[int, ...]): of the replay of each rank.
+    """
+
+    labels: int = 0
+    pairs: int = 0
+    tokens: int = 0
+    flops: int = 0
+    views: int = 0
+    sum_of_ids: int = 0
+    checksums: tuple[int, ...] = ()
+
+    def require_equal_replay(self, step: int) -> None:
+        """Raise a RuntimeError unless all ranks drew and stored the same pairs.
+
+        Args:
+            step: of the run, 1-based.
+        """
+        ((usual, _),) = Counter(self.checksums).most_common(1)
+        if others := [rank for rank, c in enumerate(self.checksums) if c != usual]:
+            raise RuntimeError(
+                f"The memory of rank {', '.join(map(str, others))} differs from that of rank "
+                f"{self.checksums.index(usual)} at step {step}. Stopping before the optimizer "
+                "update; use devices of one kind and the same versions on all ranks, and "
+                "resume with resume_from_checkpoint=True"
+            )
+
+
+class PassResult(NamedTuple):
+    """Outcome of one pass over B pairs, in batch order, equal on every rank.
+
+    Args:
+        example_ids (Tensor): int64 [B].
+        loss (Tensor): weighted loss of the pass, scalar.
+        lm (Tensor): cross-entropy summed over each pair's labels, [B].
+        labels (Tensor): how many labels each pair has, float32, [B].
+        jepa (Tensor): :math:`d(p, z^a)` of each pair, [B], or [0] without views.
+        source (Tensor): :math:`z^u`, [B, H] or [0, H].
+        predicted (Tensor): :math:`p`, [m, B, H] or [m, 0, H].
+        target (Tensor): what it is compared with, :math:`z^a`, of the same shape.
+        cosine_paired (Tensor): mean cosine of :math:`p_i` and :math:`z^a_i`, scalar.
+        cosine_shuffled (Tensor): mean cosine of :math:`p_i` and :math:`z^a_{i+1}`, scalar.
+        weight (float): of the pass in the loss of the step.
+    """
+
+    example_ids: Tensor
+    loss: Tensor
+    lm: Tensor
+    labels: Tensor
+    jepa: Tensor
+    source: Tensor
+    predicted: Tensor
+    target: Tensor
+    cosine_paired: Tensor
+    cosine_shuffled: Tensor
+    weight: float = 1.0
+
+    @property
+    def token_loss(self) -> Tensor:
+        """Cross-entropy a label, over all pairs, scalar."""
+        return self.lm.sum() / self.labels.sum().clamp(min=1)
+
+    def scores(self, kind: str) -> Tensor:
+        """What the memory scores pairs by, [B]: ``jepa``, or ``lm``, cross-entropy a label."""
+        return self.jepa if kind == "jepa" else self.lm / self.labels.clamp(min=1)
+
+    def split(self, num_first: int) -> "tuple[PassResult, PassResult]":
+        """The first pairs and the others. The first part keeps the loss of the pass."""
+        first, rest = (
+            self._part(part) for part in (slice(num_first), slice(num_first, None))
+        )
+        return first, rest._replace(loss=torch.zeros_like(self.loss))
+
+    def _part(self, part: slice) -> "PassResult":
+        predicted, target = self.predicted[:, part], self.target[:, part]
+        paired, shuffled = mean_cosines(predicted, target)
+        return self._replace(
+            example_ids=self.example_ids[part],
+            lm=self.lm[part],
+            labels=self.labels[part],
+            jepa=self.jepa[part],
+            source=self.source[part],
+            predicted=predicted,
+            target=target,
+            cosine_paired=paired,
+            cosine_shuffled=shuffled,
+        )
+
+    def non_finite_ids(self) -> Tensor:
+        """Examples whose loss is not finite."""
+        bad = ~torch.isfinite(self.lm)
+        if len(self.jepa):
+            bad |= ~torch.isfinite(self.jepa)
+        return self.example_ids[bad]
+
+
+class PassOutput(NamedTuple):
+    """Outcome of one micro-batch of n pairs on one rank, without gradient.
+
+    Args:
+        order (Tensor): place of each pair among those of this rank in the pass, [n].
+        example_ids (Tensor): int64 [n].
+        loss (Tensor): its share of the pass's weighted loss, scalar.
+        lm (Tensor): as in :class:`PassResult`, [n], and
+        labels (Tensor): likewise.
+        views (Tensor): its embeddings, see :func:`stack_views`, [n, V, H], or [0, V, H].
+    """
+
+    order: Tensor
+    example_ids: Tensor
+    loss: Tensor
+    lm: Tensor
+    labels: Tensor
+    views: Tensor
+
+
+def gather_pass(
+    outputs: list[PassOutput],
+    num_pairs: int,
+    *,
+    has_views: bool,
+    errors: Callable[[Tensor, Tensor], Tensor],
+) -> PassResult:
+    """Put the pairs of a pass back into batch order, on every rank.
+
+    Args:
+        outputs (list[PassOutput]): of this rank's micro-batches, in order.
+        num_pairs (int): B, over all ranks.
+        has_views (bool): whether pairs have embeddings.
+        errors (Callable[[Tensor, Tensor], Tensor]): of the loss, [m, B, H] and [m, B, H] to
+            [B].
+
+    Returns:
+        PassResult: the same on every rank.
+    """
+    orders = [output.order for output in outputs]
+
+    def gathered(parts: list[Tensor]) -> Tensor:
+        return _in_batch_order(parts, orders, num_pairs)
+
+    views = [output.views for output in outputs]
+    all_views = gathered(views) if has_views else torch.cat(views)
+    source, predicted, target = unstack_views(all_views)
+    losses = [torch.stack([output.lm, output.labels], dim=1) for output in outputs]
+    lm, labels = gathered(losses).T.contiguous()
+    paired, shuffled = mean_cosines(predicted, target)
+    return PassResult(
+        example_ids=gathered([output.example_ids for output in outputs]),
+        loss=all_reduce_sum(torch.stack([output.loss for output in outputs]).sum()),
+        lm=lm,
+        labels=labels,
+        jepa=errors(predicted, target),
+        source=source,
+        predicted=predicted,
+        target=target,
+        cosine_paired=paired,
+        cosine_shuffled=shuffled,
+    )
+
+
+def mean_cosines(predicted: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean cosine of each prediction with its own target and with that of the next pair.
+
+    Args:
+        predicted (Tensor): [m, B, H].
+        target (Tensor): [m, B, H].
+    """
+    paired = 1 - cosine_distance(predicted, target).mean()
+    shuffled = 1 - cosine_distance(predicted, target.roll(1, 1)).mean()
+    return paired, shuffled
+
+
+def _in_batch_order(
+    parts: list[Tensor], orders: list[Tensor], num_pairs: int
+) -> Tensor:
+    """What micro-batches have of their pairs, for all pairs of all ranks.
+
+    Packing has put a rank's pairs into rows that share most; the pairs were dealt to the ranks
+    in turn.
+    """
+    in_order = torch.cat(orders).argsort()
+    return gather_interleaved(torch.cat(parts)[in_order], num_pairs)
+
+
+class Passes:
+    """Runs the passes of a step, each over its micro-batches.
+
+    Args:
+        model (PackedDecoder): the model, sharded or not.
+        loss_fn (JEPALoss): the objective of a pass.
+        device (torch.device): device of the run.
+        forward_context (AbstractContextManager[Any]): entered for every forward pass of the
+                model. The loss is outside of it: log-probabilities, the largest tensors, are
+                used at once and not worth offloading.
+        keep_gathered (bool): keep sharded weights gathered over the micro-batches of a step.
+    """
+
+    def __init__(
+        self,
+        model: PackedDecoder,
+        loss_fn: JEPALoss,
+        device: torch.device,
+        *,
+        forward_context: AbstractContextManager[Any],
+        keep_gathered: bool,
+    ) -> None:
+        self._model = model
+        self._loss_fn = loss_fn
+        self._device = device
+        self._forward_context = forward_context
+        self._keep_gathered = keep_gathered
+        self._count_flops = StepFlops(model.decoder)
+        self._gradient_scale = gradient_scale(device)
+        self._embed_dim = model.decoder.tok_embeddings.embedding_dim
+
+    def totals(self, batches: list[PackedBatch], checksum: int = 0) -> StepTotals:
+        """What all ranks hold.
+
+        Args:
+            batches: micro-batches of this rank.
+            checksum: of its replay.
+        """
+        counts = [self._counts(batch, len(batches)) for batch in batches]
+        # Each rank adds to a place of its own, so the sum has the checksum of each.
+        checksums = [0] * dist.get_world_size()
+        checksums[dist.get_rank()] = checksum
+        mine = [*map(sum, zip(*counts, strict=True))]
+        # On the CPU, so that nothing waits for the device.
+        total = torch.tensor([*mine, *checksums], dtype=torch.int64)
+        summed = all_reduce_sum(total).tolist()
+        found = StepTotals(*summed[: len(mine)])
+        of_whole = self._loss_fn.whole_flops(found.views, self._embed_dim)
+        return found._replace(
+            flops=found.flops + of_whole, checksums=tuple(summed[len(mine) :])
+        )
+
+    def _counts(self, batch: PackedBatch, num_batches: int) -> tuple[int, ...]:
+        """The fields of :class:`StepTotals` that micro-batches add up to."""
+        flops = self._count_flops(batch)
+        if num_batches > 1 and batch.num_views and self._loss_fn.looks_at_all:
+            flops += self._count_flops.forward(batch)
+        return StepTotals(
+            labels=batch.num_labels,
+            pairs=batch.num_pairs,
+            tokens=batch.num_tokens,
+            flops=flops,
+            views=batch.num_views,
+            sum_of_ids=int(batch.example_ids.sum()),
+        )[:-1]
+
+    def forward_backward(
+        self,
+        batches: list[PackedBatch],
+        totals: StepTotals,
+        *,
+        weight: float = 1.0,
+        last: bool,
+    ) -> PassResult:
+        """Accumulate the gradient of ``weight`` times the loss of a pass.
+
+        Args:
+            batches (list[PackedBatch]): micro-batches of this rank, as many as of every rank.
+            totals (StepTotals): of the pass.
+            weight (float): of its loss in that of the step.
+            last (bool): whether it is the last pass of the step, after which ranks reduce
+                their gradients.
+
+        Returns:
+            PassResult: the same on every rank.
+        """
+        outputs: list[PassOutput] = []
+        looks_at_all = self._loss_fn.looks_at_all and totals.views > 0
+        whole, states = None, list[RandomState]()
+        if looks_at_all and len(batches) > 1:
+            seen, orders, states = self._embed(batches)
+            whole = self._whole(seen, orders, totals)
+        for i, batch in enumerate(batches):
+            if states:
+                set_random_state(states[i], self._device)
+            set_last_backward(
+                self._model,
+                last and i == len(batches) - 1,
+                keep_gathered=self._keep_gathered,
+            )
+            batch = batch.to(self._device)
+            with self._forward_context:
+                output = self._model(batch)
+            loss, pair_losses = self._loss_of(output, batch, totals)
+            views = stack_views(output)
+            if looks_at_all:
+                if whole is None:  # this micro-batch is all that the rank has
+                    whole = self._whole([views], [batch.order], totals)
+                loss = loss + whole.share(views, _places(batch))
+            (loss * weight * self._gradient_scale).backward()
+            outputs.append(_output(batch, loss, pair_losses, views))
+        return self._gather(outputs, totals)._replace(weight=weight)
+
+    @torch.no_grad()
+    def measure(self, batches: list[PackedBatch], totals: StepTotals) -> PassResult:
+        """A pass without its gradient; arguments as in :meth:`forward_backward`."""
+        outputs = []
+        for batch in batches:
+            batch = batch.to(self._device)
+            output = self._model(batch)
+            loss, pair_losses = self._loss_of(output, batch, totals)
+            outputs.append(_output(batch, loss, pair_losses, stack_views(output)))
+        result = self._gather(outputs, totals)
+        if self._loss_fn.looks_at_all and totals.views:
+            views, orders = [o.views for o in outputs], [o.order for o in outputs]
+            whole = self._whole(views, orders, totals)
+            result = result._replace(loss=result.loss + whole.value)
+        return result
+
+    def _gather(self, outputs: list[PassOutput], totals: StepTotals) -> PassResult:
+        return gather_pass(
+            outputs,
+            totals.pairs,
+            has_views=totals.views > 0,
+            errors=self._loss_fn.errors,
+        )
+
+    @torch.no_grad()
+    def _embed(
+        self, batches: list[PackedBatch]
+    ) -> tuple[list[Tensor], list[Tensor], list[RandomState]]:
+        """Of each micro-batch embeddings, order, and the random state that its dropout needs.
+
+        The state of each, since the pass to come may draw more: for adapters of the output.
+        """
+        views, orders, states = [], [], []
+        for batch in batches:
+            states.append(random_state(self._device))
+            batch = batch.to(self._device)
+            output = self._model(replace(batch, label_pos=batch.label_pos[:0]))
+            views.append(stack_views(output))
+            orders.append(batch.order)
+        return views, orders, states
+
+    def _whole(
+        self, views: list[Tensor], orders: list[Tensor], totals: StepTotals
+    ) -> WholePassTerm:
+        """What the loss of all pairs has beyond its parts, the same on every rank."""
+        parts = [part.detach() for part in views]
+        seed = totals.sum_of_ids % 2**63  # ids of earlier runs are negative
+
+        def term(views: Tensor) -> Tensor:
+            _, predicted, target = unstack_views(views)
+            return self._loss_fn.whole(predicted, target, seed)
+
+        return WholePassTerm.of(term, _in_batch_order(parts, orders, totals.pairs))
+
+    def _loss_of(
+        self, output: PackedOutput, batch: PackedBatch, totals: StepTotals
+    ) -> tuple[Tensor, PairLosses]:
+        return self._loss_fn(output, batch, max(totals.labels, 1), max(totals.pairs, 1))
+
+
+def _output(
+    batch: PackedBatch, loss: Tensor, pair_losses: PairLosses, views: Tensor
+) -> PassOutput:
+    return PassOutput(
+        batch.order,
+        batch.example_ids,
+        loss.detach(),
+        pair_losses.lm,
+        batch.labels_of_pairs,
+        views.detach(),
+    )
+
+
+def stack_views(output: PackedOutput) -> Tensor:
+    """The embeddings of n pairs in float32: source, predictions, what these are compared with.
+
+    Args:
+        output (PackedOutput): with m comparisons of each.
+
+    Returns:
+        Tensor: [n, 1 + 2 m, H].
+    """
+    views = [output.source[None], output.predicted, output.target]
+    return torch.cat([part.float() for part in views]).transpose(0, 1)
+
+
+def unstack_views(views: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Source [n, H], predictions [m, n, H] and what these are compared with, [m, n, H]."""
+    source, *rest = views.unbind(dim=1)
+    comparisons = torch.stack(rest).unflatten(0, (2, -1))
+    return source, comparisons[0], comparisons[1]
+
+
+def _places(batch: PackedBatch) -> Tensor:
+    """Of the pairs of a micro-batch of this rank among those of the pass."""
+    return batch.order * dist.get_world_size() + dist.get_rank()

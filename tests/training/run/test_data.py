@@ -1,0 +1,62 @@
+"""Which pairs a run's rows hold."""
+
+import itertools
+import random
+from array import array
+
+import pytest
+
+from erjepa.datasets import Pair, TokenizedPairs
+from erjepa.packing import PairCollator
+from erjepa.training.run.data import fitting_pairs
+
+
+class Located:
+    def __init__(self, segments):
+        self.pairs = TokenizedPairs.of(segments)
+
+    def where(self, index):
+        return f"line {index}"
+
+
+@pytest.mark.parametrize(
+    "views, direction, position",
+    list(
+        itertools.product(
+            ("shared", "standalone", "spans", "none"),
+            ("source_to_target", "target_to_source", "both"),
+            ("behind", "front"),
+        )
+    ),
+)
+def test_pairs_fit_as_if_each_were_laid_out(views, direction, position):
+    """Most are judged by the lengths of their segments alone."""
+    rng = random.Random(0)
+    pairs = Located(
+        [
+            [
+                array("i", rng.choices((7, 8), k=rng.randint(1, 6)))
+                for _ in Pair._fields[1:]
+            ]
+            for _ in range(200)
+        ]
+    )
+    collator = PairCollator(
+        views=views,
+        direction=direction,
+        predictor_ids=[99, 98],
+        predictor_position=position,
+    )
+    lengths = [collator.length(pair) for pair in pairs.pairs]
+    limits = {"num_positions": 99, "skip_too_long": True}
+    for most in range(min(lengths), max(lengths) + 1):
+        fitting = fitting_pairs(pairs, collator, max_seq_len=most, **limits)
+        assert fitting == [i for i, length in enumerate(lengths) if length <= most]
+    with pytest.raises(
+        ValueError, match="200 of 200 .* longest, line .* Raise max_seq"
+    ):
+        fitting_pairs(pairs, collator, max_seq_len=min(lengths) - 1, **limits)
+    deepest = max(collator.depth(pair) for pair in pairs.pairs)
+    limits["num_positions"] = deepest - 1
+    with pytest.raises(ValueError, match=f"line .* has {deepest} tokens on end"):
+        fitting_pairs(pairs, collator, max_seq_len=99, **limits)

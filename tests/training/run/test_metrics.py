@@ -1,0 +1,81 @@
+"""What the log of a run says of its steps."""
+
+import logging
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from erjepa.configs import Stop, load
+from erjepa.training.run.metrics import MetricsLog
+from erjepa.training.run.progress import RunProgress
+
+
+@pytest.fixture
+def metrics_log(tmp_path, monkeypatch):
+    """Of rank 0, or of another."""
+
+    def make(rank=0):
+        monkeypatch.setattr(dist, "get_rank", lambda: rank)
+        return MetricsLog(config(tmp_path), torch.device("cpu"))
+
+    return make
+
+
+def config(tmp_path):
+    keys = {"output_dir": tmp_path, "metric_logger.log_dir": tmp_path}
+    keys["log_every_n_steps"] = 10
+    return load("tiny_synth", [f"{key}={value}" for key, value in keys.items()])
+
+
+METRICS = {"loss": torch.tensor(15.0), "lm_loss": 1.0, "grad_norm": 0.5}
+METRICS |= {"tokens_per_second_per_gpu": 1.0, "pairs_per_second": 1.0}
+
+
+def go(log, run, **metrics):
+    run.count(tokens=10, flops=100)
+    run.advance(0.5)
+    log.step({**METRICS, **metrics}, run=run, seconds=1.0)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_gradient_of_zero_is_said_once(rank, metrics_log, caplog):
+    log, run = metrics_log(rank), RunProgress(1, 10, Stop())
+    with caplog.at_level(logging.WARNING):
+        for norm in (0.5, 0.0, 0.0):
+            go(log, run, grad_norm=norm)
+    log.close()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (rank == 0)
+    assert not said or "exactly zero at step 2, at a loss of 15.0000" in said[0]
+
+
+def test_one_bar_knows_where_the_run_ends(metrics_log):
+    run = RunProgress(3, 4, Stop(flops=650))
+    log = metrics_log()
+    bar = log.start(run)
+    assert (bar.n, bar.total) == (0, 12)
+    seen = []
+    while not run.is_over():
+        go(log, run)
+        seen.append((bar.n, bar.total))
+        assert log.start(run) is bar
+    assert seen == [(i, 7) for i in range(1, 8)]
+    log.close()
+
+
+def test_a_bar_goes_on_where_the_run_was(metrics_log):
+    run = RunProgress(2, 4, Stop(steps=6))
+    earlier = metrics_log()
+    for _ in range(5):
+        go(earlier, run)
+    log = metrics_log()
+    bar = log.start(run)
+    assert (bar.n, bar.initial, bar.total) == (5, 5, 6)
+    go(log, run, val_loss=0.25)
+    assert bar.n == 6 and bar.desc == "epoch 1.50 of 2, loss 15.0000: "
+    assert bar.postfix == "val_loss=0.2500"
+
+
+def test_other_ranks_have_no_bar(metrics_log):
+    assert metrics_log(1).start(RunProgress(1, 4, Stop())).disable

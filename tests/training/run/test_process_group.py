@@ -1,0 +1,77 @@
+"""A rank that is killed or stopped ends the others, which wait for it where no signal gets."""
+
+import multiprocessing
+import os
+import signal
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from erjepa.training.model.distributed import all_reduce_sum
+from erjepa.training.run import process_group
+from erjepa.training.run.process_group import lose_patience
+from erjepa.training.run.signals import StopSignals
+from tests.recipes.harness import start_ranks
+
+
+@pytest.mark.parametrize(
+    ("gone", "how", "is_told"),
+    [
+        (0, signal.SIGSTOP, True),  # with it the store
+        (1, signal.SIGSTOP, True),
+        (1, signal.SIGSTOP, False),
+        (1, signal.SIGKILL, True),
+    ],
+)
+def test_a_rank_that_is_gone_ends_the_other(monkeypatch, capfd, gone, how, is_told):
+    monkeypatch.setattr(process_group, "_BEAT", 0.05)
+    monkeypatch.setattr(process_group, "_PATIENCE", 0.5)
+    waits = multiprocessing.get_context("fork").Event()
+
+    def wait():
+        with StopSignals(lose_patience):
+            if dist.get_rank() == gone:
+                os.kill(os.getpid(), how)
+            waits.set()
+            if how == signal.SIGKILL:  # which Gloo notices, and a kernel does not
+                threading.Event().wait()
+            all_reduce_sum(torch.ones(1))
+
+    ranks, _ = start_ranks(wait, 2, timeout=60 if is_told else 0.5)
+    other = ranks[1 - gone]
+    try:
+        assert waits.wait(60)
+        if is_told:
+            os.kill(other.pid, signal.SIGTERM)
+        other.join(20)
+        assert other.exitcode == 1
+    finally:
+        for process in ranks:
+            process.kill()
+    (said,) = [line for line in capfd.readouterr().err.splitlines() if "rank" in line]
+    assert f"rank {gone} " in said and "resume_from_checkpoint=auto" in said
+
+
+def test_a_second_signal_ends_a_rank_that_waits(monkeypatch):
+    monkeypatch.setattr("erjepa.training.run.signals._SAME", 0.0)
+    waits = multiprocessing.get_context("fork").Event()
+
+    def wait():
+        with StopSignals():
+            if dist.get_rank() == 0:
+                waits.set()
+                all_reduce_sum(torch.ones(1))
+            threading.Event().wait()
+
+    ranks, _ = start_ranks(wait, 2)
+    try:
+        assert waits.wait(60)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(ranks[0].pid, number)
+            ranks[0].join(0.2)
+        assert ranks[0].exitcode == 128 + signal.SIGINT
+    finally:
+        for process in ranks:
+            process.kill()

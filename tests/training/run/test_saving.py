@@ -1,0 +1,34 @@
+"""What a run leaves on the disk while its ranks start."""
+
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from erjepa.configs import load
+from erjepa.training.model.averaged import AveragedWeights
+from erjepa.training.run.saving import RunCheckpoints
+from tests.recipes.harness import on_ranks
+
+
+def slow_checkpointer(output_dir):
+    """Makes its folder, as torchtune's does; rank 1 looks for it after rank 0 is done."""
+    scratch = Path(output_dir)
+    scratch.mkdir(exist_ok=True)
+    time.sleep(0.2 + 0.6 * dist.get_rank())
+    assert scratch.is_dir(), "another rank removed the folder"
+    return scratch
+
+
+def test_no_rank_removes_a_folder_that_another_is_making(tmp_path):
+    checkpointer = f"checkpointer={__name__}.slow_checkpointer"
+    cfg = load("tiny_synth", [f"output_dir={tmp_path}", checkpointer])
+
+    def start():
+        device = torch.device("cpu")
+        averaged = AveragedWeights(None, device)
+        RunCheckpoints(cfg, device, lambda path: None, averaged, resume=False).close()
+
+    on_ranks(start, 2)
+    assert not (tmp_path / ".partial").exists()

@@ -1,0 +1,85 @@
+"""What a run is about to do is said in some lines."""
+
+import logging
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from erjepa.configs import load
+from erjepa.training.run.progress import RunProgress
+from erjepa.training.run.summary import log_summary
+from tests.models_for_tests import small_decoder
+
+
+@pytest.fixture
+def said(monkeypatch, caplog):
+    """The lines that are said of a config, by their first word."""
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    logging.getLogger("erjepa.training.run.summary").propagate = True
+
+    def said(name, *overrides, steps=0):
+        cfg = load(name, overrides)
+        run = RunProgress(cfg.epochs, 500, cfg.stop)
+        for _ in range(steps):
+            run.count(tokens=1, flops=2)
+            run.advance(0.1)
+        with caplog.at_level(logging.INFO):
+            log_summary(
+                cfg,
+                small_decoder(),
+                run,
+                num_train=7900,
+                num_held_out=100,
+                device=torch.device("cpu"),
+                replay="some pairs",
+                carried=["weights of a/epoch_0", "3 of b"] * bool(steps),
+            )
+        _, *lines = caplog.records[-1].getMessage().splitlines()
+        return {line.split()[0]: line[12:] for line in lines}
+
+    return said
+
+
+def test_a_text_of_many_lines_takes_one(said):
+    lines = said("tiny_synth", 'checkpointer.checkpoint_dir="a\\n  seed b\\e[31m"')
+    assert "seed" not in lines and "a seed b?[31m, " in lines["model"]
+
+
+def test_of_the_paper_s_setting(said):
+    model = small_decoder()
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    assert said("llama3_2_1b_synth") == {
+        "model": "lora_llama3_2_1b of meta-llama/Llama-3.2-1B-Instruct, "
+        f"{sum(n for n, _ in sizes):,} parameters, bf16",
+        "trained": "adapters of rank 512: "
+        f"{sum(n for n, is_trained in sizes if is_trained):,} parameters, fp32",
+        "data": "nl_rx_dataset(subset=synth, split=train): 7,900 pairs to train on, 100 to "
+        "validate on",
+        "steps": "3,000 of 16 pairs (4 x 1 accumulated x 4 ranks), 6 epochs of 500",
+        "stop": "after the last epoch",
+        "objective": "ER-JEPA: next-token loss (weight 1.0), JEPA loss (weight 1.0, 1 "
+        "predictor tokens), content replay (weight 1.0, capacity 10000)",
+        "replay": "some pairs",
+        "optimizer": "AdamW, lr 1e-05",
+        "devices": "4 x cpu",
+        "output": "/tmp/erjepa/llama3_2_1b_synth, with every key in "
+        "torchtune_config.yaml",
+    }
+
+
+def test_of_other_settings(said):
+    lines = said(
+        "llama3_2_1b_synth_full",
+        *("replay.weight=0", "loss.jepa_weight=0", "stop.flops=100", "stop.steps=90"),
+        "gradient_accumulation_steps=2",
+        "dataset=[{_component_: erjepa.datasets.paired_dataset, source: a.csv}]",
+        steps=20,
+    )
+    assert lines["trained"].startswith("every weight: ")
+    assert lines["data"].startswith("paired_dataset(source=a.csv): ")
+    assert lines["steps"].startswith("50 of 32 pairs (4 x 2 accumulated x 4 ranks), ")
+    assert lines["steps"].endswith("; goes on after step 20")
+    assert lines["stop"] == "flops 100, steps 90"
+    assert lines["objective"] == "SFT: next-token loss (weight 1.0)"
+    assert lines["carried"] == "weights of a/epoch_0; 3 of b"

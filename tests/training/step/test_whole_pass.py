@@ -1,0 +1,198 @@
+"""Every objective of a pass, however it is cut = that of all pairs by loops.
+
+Chain: a forward for each view of each pair and loops over pairs = one rank and one
+micro-batch = several of either, in loss, in each pair's error and in every gradient.
+"""
+
+from contextlib import nullcontext
+from random import Random
+
+import pytest
+import torch
+from torchtune.models.llama3 import lora_llama3
+from torchtune.models.llama3_2 import lora_llama3_2
+
+from erjepa.evaluation.validation import HeldOutLoss
+from erjepa.objective import JEPALoss, PackedDecoder
+from erjepa.packing import PairCollator, lay_out
+from erjepa.training.step.passes import Passes
+from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
+from tests.recipes.harness import on_ranks
+from tests.reference.slow_objectives import reference_loss
+
+CUTS = [(1, 1), (1, 3), (2, 1), (2, 2)]  # ranks, micro-batches
+WEIGHTS = {"lm_weight": 0.7, "jepa_weight": 1.3}
+INFONCE = {"distance": "infonce", "temperature": 0.5}
+SHARED = {"views": "shared"}
+OBJECTIVES = {  # keys of the loss, layout of a pair
+    "l2": ({"distance": "l2"}, SHARED),
+    "mse": ({"distance": "mse"}, {"views": "standalone"}),
+    "infonce": (INFONCE, SHARED),
+    "to source": (INFONCE, {"direction": "target_to_source", **SHARED}),
+    "both": (INFONCE, {"direction": "both", "predictor_position": "front", **SHARED}),
+    "in front": ({}, {"predictor_position": "front", "views": "standalone"}),
+    "spans": ({}, {"views": "spans"}),
+    "sigreg": ({"sigreg_weight": 0.3, "sigreg_slices": 8, **INFONCE}, SHARED),
+    "vicreg": (
+        {"variance_weight": 2.0, "covariance_weight": 0.5},
+        {"direction": "both", **SHARED},
+    ),
+    "patches": (INFONCE, {"views": "patches"}),
+}
+SEED, STEP = 5, 3
+
+
+def packed_model(**kwargs):
+    decoder = small_decoder(**kwargs)
+    model = PackedDecoder(decoder, num_predictor_tokens=2)
+    rows = decoder.tok_embeddings.weight[PREDICTOR_IDS]
+    model.predictor.data.copy_(rows.detach() * 1.5)
+    return model
+
+
+def passes_of(model, loss_fn):
+    return Passes(
+        model,
+        loss_fn,
+        torch.device("cpu"),
+        forward_context=nullcontext(),
+        keep_gathered=False,
+    )
+
+
+def gradients(model):
+    return {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+
+
+def one_pass(pairs, objective, num_batches, **layout):
+    """Loss, errors and gradients of one rank's share of a pass."""
+    rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    model = packed_model()
+    direction = layout.get("direction", "source_to_target")
+    loss_fn = JEPALoss(**WEIGHTS, direction=direction, **objective)
+    passes = passes_of(model, loss_fn)
+    collator = PairCollator(predictor_ids=PREDICTOR_IDS, seed=SEED, **layout)
+    batches = collator.split(pairs[rank::world_size], num_batches, STEP)
+    totals = passes.totals(batches)
+    result = passes.forward_backward(batches, totals, last=True)
+    again = passes.measure(batches, totals).loss
+    # What makes FSDP2's reduction over ranks a sum; here the test adds ranks up.
+    mine = {n: g / passes._gradient_scale for n, g in gradients(model).items()}
+    return result.loss, result.jepa, mine, again, totals
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize(
+    ("num_pairs", "world_size", "num_batches"),
+    [*((7, *cut) for cut in CUTS), (1, 2, 1)],
+)
+def test_every_cut_of_a_pass_equals_loops(name, num_pairs, world_size, num_batches):
+    (objective, layout), pairs = OBJECTIVES[name], random_pairs(num_pairs)
+    by_rank = on_ranks(
+        lambda: one_pass(pairs, objective, num_batches, **layout), world_size
+    )
+    model = packed_model()
+    steps = None
+    if layout["views"] in ("spans", "patches"):
+        draws = [Random(f"{SEED} {STEP} {pair.example_id}") for pair in pairs]
+        laid_out = [
+            lay_out(pair, layout["views"], 0, random=random)[0]
+            for pair, random in zip(pairs, draws, strict=True)
+        ]
+        steps = [path.steps for path in laid_out]
+    loss, errors = reference_loss(
+        model.decoder,
+        pairs,
+        **WEIGHTS,
+        **objective,
+        **layout,
+        steps=steps,
+        predictor_ids=PREDICTOR_IDS,
+        predictor_rows=model.predictor,
+    )
+    loss.backward()
+    close = {"rtol": 1e-5, "atol": 1e-6}
+    for mine, my_errors, _, again, _ in by_rank:
+        torch.testing.assert_close(mine, loss, **close)
+        torch.testing.assert_close(again, loss, **close)
+        torch.testing.assert_close(my_errors, errors, **close)
+    for parameter, expected in gradients(model).items():
+        if parameter == "predictor" and steps:
+            expected = torch.zeros_like(model.predictor)
+        elif num_pairs > 1:
+            assert expected.abs().max() > 1e-6, parameter
+        added = sum(of_rank[parameter] for _, _, of_rank, *_ in by_rank)
+        torch.testing.assert_close(added, expected, **close, msg=parameter)
+
+
+def untied(scale_factor, **kwargs):
+    return lora_llama3(apply_lora_to_output=True, **kwargs)
+
+
+@pytest.mark.parametrize("builder", [lora_llama3_2, untied])
+def test_a_first_look_has_the_dropout_of_the_pass(builder):
+    def embeddings():
+        model = packed_model(lora_dropout=0.5, builder=builder)
+        passes = passes_of(model, JEPALoss(distance="infonce"))
+        batches = PairCollator(predictor_ids=PREDICTOR_IDS).split(random_pairs(5), 2)
+        seen = []
+        model.register_forward_hook(lambda *call: seen.append(call[2].predicted))
+        passes.forward_backward(batches, passes.totals(batches), last=True)
+        return seen
+
+    ((*first, third, fourth),) = on_ranks(embeddings, 1)
+    assert len(first) == 2 and not torch.equal(*(part[:1] for part in first))
+    assert torch.equal(first[0], third) and torch.equal(first[1], fourth)
+
+
+@pytest.mark.parametrize("num_batches", [1, 3])
+def test_a_first_look_counts(num_batches):
+    """Only where there are several micro-batches, and one forward pass to the embeddings."""
+
+    def counted(distance):
+        pairs = random_pairs(7)
+        return one_pass(pairs, {"distance": distance}, num_batches)[-1].flops
+
+    def both():
+        model = packed_model()
+        passes = passes_of(model, JEPALoss())
+        batches = PairCollator(predictor_ids=PREDICTOR_IDS).split(
+            random_pairs(7), num_batches
+        )
+        look = sum(passes._count_flops.forward(batch) for batch in batches)
+        return counted("infonce") - counted("mse"), look
+
+    ((more, look),) = on_ranks(both, 1)
+    assert more == (look if num_batches > 1 else 0) + 6 * 7**2 * 32
+
+
+def test_held_out_pairs_are_contrasted_with_all_others():
+    pairs = random_pairs(7)
+
+    def validate(batch_size):
+        collator = PairCollator(predictor_ids=PREDICTOR_IDS)
+        loss_fn = JEPALoss(**WEIGHTS, distance="infonce")
+        held_out = HeldOutLoss(
+            pairs,
+            range(7),
+            collator,
+            loss_fn,
+            batch_size=batch_size,
+            device=torch.device("cpu"),
+        )
+        return held_out(packed_model().eval())
+
+    ((one, several),) = on_ranks(lambda: (validate(7), validate(2)), 1)
+    ranks = on_ranks(lambda: validate(2), 2)
+    model = packed_model()
+    _, errors = reference_loss(
+        model.decoder,
+        pairs,
+        distance="infonce",
+        predictor_ids=PREDICTOR_IDS,
+        predictor_rows=model.predictor,
+        **SHARED,
+    )
+    assert one["val_jepa_loss"] == pytest.approx(errors.mean().item(), rel=1e-5)
+    for other in (several, *ranks):
+        assert other == pytest.approx(one, rel=1e-5)
