@@ -40,7 +40,6 @@ STUDIES = {
 ARGUMENTS = {
     "tune_objectives": ["seeds=[82]"],
     "tiny_schedule": ["seeds=[82,23,37]"],
-    "tiny_shares": ["seeds=[82]"],
 }
 
 
