@@ -28,11 +28,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torchtune import utils
+from typing_extensions import TypedDict
 
 from erjepa.checkpoints.manifest import MANIFEST, damage, write_manifest
 from erjepa.checkpoints.model_card import CARD
 from erjepa.checkpoints.peft_adapter import FOLDER, set_peft_adapter_apart
+from erjepa.utils.checked import checked
 from erjepa.utils.files import CONFIG, EMA, let_others_read
+from erjepa.utils.jsonl import parse_json
 
 log = utils.get_logger("INFO")
 
@@ -47,6 +50,20 @@ BEST = "best"
 _MAPPED: dict[str, Any] = {"map_location": "cpu", "weights_only": True, "mmap": True}
 _NAME = re.compile(r"epoch_(\d+)(?:_step_(\d+))?$")
 _FLOPS_NAME = re.compile(r"flops_(\d+)$")
+
+
+class _Progress(TypedDict, total=False):
+    """Of ``progress.json``, what is read; a checkpoint of validation holds its metrics too."""
+
+    __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]
+
+    steps: int
+    epoch: float
+    total_flops: int | float
+    total_tokens: int | float
+    train_seconds: float
+    budget: int | float
+    averaged_steps: int
 
 
 def checkpoint_name(epoch: int, step: int | None) -> str:
@@ -261,7 +278,9 @@ def score_name(path: Path) -> str:
 
 def load_progress(path: Path) -> dict[str, Any]:
     """Where the run was at the checkpoint ``path``."""
-    return json.loads((path / PROGRESS).read_text())
+    file = path / PROGRESS
+    values = parse_json(file.read_bytes(), str(file))
+    return {**checked(_Progress, values, str(file))}
 
 
 def load_predictor(path: Path) -> Tensor | None:

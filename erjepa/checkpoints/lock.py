@@ -5,11 +5,16 @@ import json
 import os
 import socket
 import time
+import weakref
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 from torchtune import utils
+
+from erjepa.utils.checked import checked
+from erjepa.utils.jsonl import parse_json
 
 try:
     import fcntl
@@ -22,18 +27,28 @@ LOCK = ".lock"
 _PATIENCE = 30.0  # seconds for what a killed holder has left to end
 
 
+@dataclass(frozen=True)
+class _Holder:
+    """The contents of the file: who holds the lock."""
+
+    what: str
+    pid: int
+    host: str
+    since: str
+
+
 class FolderLock:
     """Holds ``folder`` until :meth:`release`, or until the process ends, however it ends.
 
-    The system gives the lock back, so a killed holder leaves nothing to clear away. The file
-    says who holds it. Where there is no ``flock``, as on Windows or some network drives, a
-    warning takes the place of the lock.
+    The system releases the lock of a killed process. The file names the holder, and is removed
+    with the lock unless the process is killed. Where there is no ``flock``, as on Windows or
+    some network drives, a warning takes the place of the lock.
 
     Args:
-        folder (Path): folder of output, made if there is none.
-        what (str): what is to hold it: ``run`` or ``grid``.
-        inherited (bool): whether processes that this one starts hold it too, until the last
-            of them ends.
+        folder: folder of output, made if there is none.
+        what: what is to hold it: ``run`` or ``grid``.
+        inherited: whether processes that this one starts hold it too, until the last of them
+            ends.
 
     Raises:
         BlockingIOError: naming the holder, if there is one.
@@ -44,7 +59,11 @@ class FolderLock:
         self._folder = folder
         self._file = (folder / LOCK).open("a+")
         deadline = time.monotonic() + _PATIENCE
-        while not self._try():
+        while not (self._try() and self._is_in_place()):
+            if not self._is_in_place():  # its holder has just removed it
+                self._file.close()
+                self._file = (folder / LOCK).open("a+")
+                continue
             holder = _holder(self._file)
             if _lives(holder) or time.monotonic() > deadline:
                 self._file.close()
@@ -52,11 +71,14 @@ class FolderLock:
             time.sleep(0.1)
         self._file.truncate(0)
         now = datetime.now().astimezone().isoformat(" ", "seconds")
-        who = {"what": what, "pid": os.getpid(), "host": socket.gethostname()}
-        self._file.write(json.dumps({**who, "since": now}) + "\n")
+        own = _Holder(what, os.getpid(), socket.gethostname(), now)
+        self._file.write(json.dumps(asdict(own)) + "\n")
         self._file.flush()
         if not inherited and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._file.close)
+        self._release = weakref.finalize(
+            self, _release, self._file, folder / LOCK, os.getpid()
+        )
 
     def fileno(self) -> int:
         """Descriptor of the lock, for processes that are to hold it too."""
@@ -68,20 +90,21 @@ class FolderLock:
         Raises:
             FileNotFoundError: naming the folder.
         """
-        try:
-            same = os.path.samestat(
-                os.stat(self._folder / LOCK), os.fstat(self._file.fileno())
-            )
-        except FileNotFoundError:
-            same = False
-        if not same:
+        if not self._is_in_place():
             raise FileNotFoundError(
                 f"output_dir={self._folder} was deleted or replaced while the run was going"
             )
 
     def release(self) -> None:
         """Let others have the folder."""
-        self._file.close()
+        self._release()
+
+    def _is_in_place(self) -> bool:
+        try:
+            found = os.stat(self._folder / LOCK)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(found, os.fstat(self._file.fileno()))
 
     def _try(self) -> bool:
         if fcntl is None:
@@ -110,31 +133,42 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def _holder(file: Any) -> dict[str, Any]:
+def _release(file: TextIO, path: Path, pid: int) -> None:
+    """Close the file, and remove it unless another process holds the lock."""
+    file.close()
+    if fcntl is None or os.getpid() != pid:
+        return
+    with contextlib.suppress(OSError), path.open() as again:
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.stat(path), os.fstat(again.fileno())):
+            path.unlink()
+
+
+def _holder(file: TextIO) -> _Holder | None:
     file.seek(0)
     try:
-        return dict(json.loads(file.read()))
+        return checked(_Holder, parse_json(file.read().encode(), LOCK), LOCK)
     except ValueError:  # it is just being written
-        return {}
+        return None
 
 
-def _lives(holder: dict[str, Any]) -> bool:
+def _lives(holder: _Holder | None) -> bool:
     """Whether the process is alive, as far as that can be known from here."""
-    if not holder:
+    if holder is None:
         return False
-    if holder["host"] != socket.gethostname():
+    if holder.host != socket.gethostname():
         return True
     try:
-        os.kill(holder["pid"], 0)
-    except ProcessLookupError:
+        os.kill(holder.pid, 0)
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         pass
     return True
 
 
-def _refusal(folder: Path, what: str, holder: dict[str, Any]) -> str:
-    who = f"another {holder.get('what', what)} is running on {folder}"
+def _refusal(folder: Path, what: str, holder: _Holder | None) -> str:
+    who = f"another {holder.what if holder else what} is running on {folder}"
     if holder:
-        who += f": process {holder['pid']} on {holder['host']}, since {holder['since']}"
+        who += f": process {holder.pid} on {holder.host}, since {holder.since}"
     return f"{who}; wait for it, end it, or choose another output_dir"

@@ -14,6 +14,8 @@ from erjepa.utils.checked import checked
 from erjepa.utils.files import open_regular, sha256_of_open
 
 MANIFEST = "manifest.json"
+# In a checkpoint: files that `erjepa memory forget` is moving to their places.
+FORGOTTEN = ".forgotten"
 _THREADS = 4  # hashing leaves the interpreter to others
 
 
@@ -58,9 +60,15 @@ def read_manifest(folder: Path) -> dict[str, Listed]:
     """The files of a checkpoint as they were written, by their paths in it.
 
     Raises:
-        ValueError: if its manifest is missing or damaged.
+        ValueError: if its manifest is missing or damaged, or if deleting pairs was interrupted.
     """
     path = folder / MANIFEST
+    if (folder / FORGOTTEN).is_dir():
+        raise ValueError(
+            f"{folder}: deleting pairs of its memory was interrupted; finish it with the same "
+            f"command: erjepa memory forget {folder.parent} ... (the last line of "
+            "forgotten.jsonl there names the pairs)"
+        )
     try:
         with open_regular(path) as file:
             text = file.read().decode()

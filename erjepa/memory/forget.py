@@ -24,6 +24,7 @@ from erjepa.checkpoints.example_errors import (
     read_visits,
 )
 from erjepa.checkpoints.lock import FolderLock
+from erjepa.checkpoints.manifest import FORGOTTEN as _READY
 from erjepa.checkpoints.manifest import MANIFEST, relisted
 from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
@@ -33,8 +34,7 @@ from erjepa.utils.files import write_whole
 from erjepa.utils.jsonl import to_jsonl
 
 FORGOTTEN = "forgotten.jsonl"  # in the output folder
-# In a checkpoint: new files that are being written, and those that are only to be moved.
-_ASIDE, _READY = ".forgetting", ".forgotten"
+_ASIDE = ".forgetting"  # in a checkpoint: new files that are being written
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -94,3 +96,30 @@ def test_without_locks_there_is_a_warning(tmp_path, monkeypatch, caplog):
     for _ in range(2):
         FolderLock(tmp_path, "run")
     assert caplog.text.count("let one run alone write to") == 2
+
+
+def test_a_released_lock_leaves_no_file(tmp_path):
+    held = FolderLock(tmp_path, "run")
+    held.release()
+    held.release()
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_a_failed_start_leaves_no_file(tmp_path):
+    code = (
+        "from pathlib import Path; from erjepa.checkpoints.lock import FolderLock\n"
+        f"held = FolderLock(Path({str(tmp_path)!r}), 'run')\nraise ValueError"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert b"ValueError" in run.stderr and not (tmp_path / LOCK).exists()
+
+
+def test_the_file_stays_while_another_process_holds_it(tmp_path):
+    held = FolderLock(tmp_path, "grid", inherited=True)
+    child = subprocess.Popen(["sleep", "20"], pass_fds=[held.fileno()])
+    held.release()
+    assert lock.is_locked(tmp_path)
+    child.kill()
+    child.wait()
+    FolderLock(tmp_path, "grid").release()
+    assert not (tmp_path / LOCK).exists()

@@ -225,3 +225,14 @@ def test_errors_are_one_line_and_change_nothing(run, harm, options, message, cap
     assert contents(run) == before
     if lock is not None:
         lock.release()
+
+
+def test_reading_a_half_forgotten_checkpoint_says_how_to_finish(run, tmp_path):
+    killed = tmp_path / "killed"
+    shutil.copytree(run, killed, symlinks=True)
+    checkpoint = next(path.parent for path in killed.glob("*/manifest.json"))
+    assert damage(checkpoint) is None
+    (checkpoint / ".forgotten").mkdir()
+    assert f"finish it with the same command: erjepa memory forget {killed}" in damage(
+        checkpoint
+    )
