@@ -84,6 +84,7 @@ def _show(experiment: "Experiment") -> int:
 
     print(OmegaConf.to_yaml(OmegaConf.create(experiment.as_dict()), sort_keys=False))
     found = cells(experiment)
+    equal = {cell.name: cell.same_as or cell.name for cell in found}
     what = "sequence" if experiment.continual else "method"
     print(f"# {len(found)} cells; the first of each {what}:")
     stages = experiment.datasets if experiment.continual else [None]
@@ -92,10 +93,15 @@ def _show(experiment: "Experiment") -> int:
         for cell in reversed(found)
     }
     for cell in filter(None, map(first.get, product(experiment.methods, stages))):
-        folder = Path(experiment.output_dir) / CELLS / cell.name
+        if cell.same_as is not None:
+            print(f"# {cell.name} is equal to {cell.same_as}")
+            continue
+        runs = Path(experiment.output_dir) / CELLS
+        folder = runs / cell.name
+        after = runs / equal[cell.after] if cell.after else None
         # Known when the other run has ended.
         tokens = f"TOKENS_OF_{cell.tokens_of}" if cell.tokens_of else None
-        command = training_command(experiment, cell, folder, tokens)
+        command = training_command(experiment, cell, folder, tokens, after)
         if not cell.datasets:
             command = evaluation_command(experiment, cell, folder, [])
         print(f"# {shlex.join(command)}")

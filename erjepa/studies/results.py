@@ -80,6 +80,11 @@ class Result:
     stage: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def run(self) -> Path:
+        """Folder of the run, in the experiment's folder."""
+        return Path(self.log).parents[1]
+
 
 def read_results(output_dir: Path) -> list[Result]:
     """The scored checkpoints of an experiment, in order of completion.

@@ -1,12 +1,15 @@
 """The runs of an experiment, and the commands that train and score them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
+from erjepa.configs import Config
+from erjepa.replay import ReplaySettings
 from erjepa.studies.experiment import CONTROLS, WEIGHTS, Experiment
 from erjepa.studies.grid.config import as_arguments, config_of
 from erjepa.studies.names import slug
@@ -25,6 +28,8 @@ class Cell:
         tokens_of (str | None): name of the cell whose tokens end this run.
         after (str | None): name of the cell whose weights and memory this run starts from.
         datasets (int): how many datasets' budgets it has; 0: it is not trained.
+        same_as (str | None): name of an earlier cell whose run would be equal. This one is not
+            run and has that one's results.
     """
 
     dataset: str
@@ -35,15 +40,19 @@ class Cell:
     tokens_of: str | None = None
     after: str | None = None
     datasets: int = 1
+    same_as: str | None = None
 
     @property
     def needs(self) -> set[str]:
         """Names of the cells that must be finished before it."""
+        if self.same_as is not None:
+            return {self.same_as}
         return {name for name in (self.tokens_of, self.after) if name is not None}
 
     def lacks(self, cell: str) -> str:
         """What is missing to it where a cell that it needs has failed."""
-        return f"it needs the {'tokens' if cell == self.tokens_of else 'weights'} of {cell}"
+        what = {self.tokens_of: "tokens", self.after: "weights"}
+        return f"it needs the {what.get(cell, 'results')} of {cell}"
 
     @property
     def name(self) -> str:
@@ -63,7 +72,9 @@ def cells(experiment: Experiment) -> list[Cell]:
     method that trains on all datasets of a sequence together, or on nothing, has a cell on
     the last alone.
     """
-    found = []
+    found: list[Cell] = []
+    first_of: dict[str, Cell] = {}  # of a cell the first that is equal to it
+    firsts: list[tuple[Any, Cell]] = []
     *_, last = experiment.datasets
     for seed in experiment.seeds:
         for dataset in experiment.datasets:
@@ -73,8 +84,52 @@ def cells(experiment: Experiment) -> list[Cell]:
                 if experiment.controls(method).trains_on in (None, "so_far")
                 or dataset == last
             ]
-            found += sorted(group, key=lambda cell: cell.tokens_of is not None)
+            for cell in sorted(group, key=lambda cell: cell.tokens_of is not None):
+                decides = _decides(experiment, cell, first_of)
+                equal = (first for same, first in firsts if same == decides)
+                first = first_of[cell.name] = next(equal, cell)
+                if first is cell:
+                    firsts.append((decides, cell))
+                else:
+                    cell = replace(cell, same_as=first.name)
+                found.append(cell)
     return found
+
+
+def _decides(
+    experiment: Experiment, cell: Cell, first_of: Mapping[str, Cell]
+) -> tuple[Any, ...]:
+    """All that a cell's results depend on: equal cells have equal results."""
+    scored: tuple[Config, ...] = ()
+    if experiment.continual:
+        scored = tuple(
+            replace(
+                cfg, dataset=cfg.eval_dataset or [], replay=ReplaySettings(weight=0)
+            )
+            for cfg in (
+                _load(one.config, *as_arguments(one.overrides))
+                for one in scored_as(experiment, cell)
+            )
+        )
+    cfg = _load(cell.config, *as_arguments(cell.overrides))
+    replay = cfg.replay
+    if not replay.weight:
+        replay = ReplaySettings(weight=0)
+    elif (
+        replay.draw_from == "inherited" and cell.after is None and not replay.start_from
+    ):
+        replay = replace(replay, share=None)  # there is nothing to draw
+    needs = (cell.tokens_of, cell.after)
+    return (
+        (cell.dataset, cell.seed, cell.datasets),
+        [name and first_of[name].name for name in needs],
+        (replace(cfg, output_dir="", replay=replay), scored),
+    )
+
+
+@cache
+def _load(config: str, *arguments: str) -> Config:
+    return erjepa.configs.load(config, arguments)
 
 
 def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
@@ -132,33 +187,38 @@ def _overrides(
 
 def _dataset(config: str, overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a run trains on, as components."""
-    found = erjepa.configs.load(config, as_arguments(overrides)).dataset
+    found = _load(config, *as_arguments(overrides)).dataset
     return [part.as_dict() for part in erjepa.configs.components(found)]
 
 
 def _batch_size(config: str, overrides: Mapping[str, Any]) -> int:
     if "batch_size" in overrides:
         return overrides["batch_size"]
-    return erjepa.configs.load(config).batch_size
+    return _load(config).batch_size
 
 
 def training_command(
-    experiment: Experiment, cell: Cell, folder: Path, tokens: int | str | None = None
+    experiment: Experiment,
+    cell: Cell,
+    folder: Path,
+    tokens: int | str | None = None,
+    after: Path | None = None,
 ) -> list[str]:
-    """The command that trains a cell, or goes on with it.
+    """The command that trains a cell, or resumes it.
 
     Args:
         experiment (Experiment): what it belongs to.
         cell (Cell): the run.
         folder (Path): its output_dir.
         tokens (int | str | None): tokens at which it ends, or what is to stand for them.
+        after (Path | None): output_dir of the run that it starts from, if it starts from one.
 
     Returns:
         list[str]: arguments of ``tune``.
     """
     own: dict[str, Any] = {"seed": cell.seed, "output_dir": str(folder)}
-    if cell.after is not None:
-        start = _end_of(experiment, folder.parents[2] / cell.after)
+    if after is not None:
+        start = _end_of(experiment, after)
         # Whoever sets them carries something else on, or nothing.
         carried = {"init_from": start, "replay.init_from": start}
         if cell.overrides.get("replay.selection") == "current_batch":

@@ -23,7 +23,7 @@ from erjepa.studies.grid import processes
 from erjepa.studies.grid.attempts import Claim
 from erjepa.studies.grid.cells import Cell, cells
 from erjepa.studies.grid.output import CELLS, begin
-from erjepa.studies.grid.stages import Stage, stages, tidy, tokens_of
+from erjepa.studies.grid.stages import Stage, results_of_equal, stages, tidy
 from erjepa.studies.results import add_results, read_results, whole_cells
 
 _POLL = 0.2  # seconds
@@ -101,8 +101,13 @@ class _Grid:
                 self._say(cell, f"failed: {cell.lacks(lacking[0])}")
             elif cell.needs <= self._finished:
                 self._waiting.remove(cell)
-                tokens = tokens_of(cell, read_results(self._output_dir))
-                to_do = stages(self._experiment, self._output_dir, cell, tokens)
+                before = read_results(self._output_dir)
+                if cell.same_as is not None:
+                    add_results(self._output_dir, results_of_equal(cell, before))
+                    self._finished.add(cell.name)
+                    self._say(cell, f"equal to {cell.same_as}")
+                    continue
+                to_do = stages(self._experiment, self._output_dir, cell, before)
                 try:
                     claim = Claim(self._output_dir, cell.name, job=None)
                 except OSError as error:

@@ -28,7 +28,7 @@ from erjepa.studies.grid.attempts import ATTEMPTS, Claim
 from erjepa.studies.grid.cells import Cell, cells
 from erjepa.studies.grid.output import CELLS, begin, begun
 from erjepa.studies.grid.slurm_queue import JobId, cancel, queue
-from erjepa.studies.grid.stages import stages, tidy, tokens_of
+from erjepa.studies.grid.stages import results_of_equal, stages, tidy
 from erjepa.studies.names import slug
 from erjepa.studies.results import Result, read_results, read_rows, whole_cells
 from erjepa.utils.checked import checked, reject_unknown
@@ -81,8 +81,11 @@ def submit(experiment: Experiment) -> list[str]:
         alive = queue(submitted.values())
         queued = {cell: job for cell, job in submitted.items() if job in alive}
         left_out = finished | queued.keys()
-        waiting = [cell for cell in cells(experiment) if cell.name not in left_out]
-        count = f"{len(cells(experiment))} cells, {len(finished)} of them finished"
+        found = cells(experiment)
+        waiting = [
+            cell for cell in found if cell.name not in left_out and not cell.same_as
+        ]
+        count = f"{len(found)} cells, {len(finished)} of them finished"
         print(f"{count}, {len(left_out - finished)} queued before", flush=True)
         if waiting:
             _submit(executor, experiment, output_dir, waiting, submitted, queued)
@@ -111,7 +114,8 @@ def gather_results(output_dir: Path, experiment: Experiment) -> None:
         output_dir (Path): folder of the experiment.
         experiment (Experiment): gives the order of cells.
     """
-    path, names = output_dir / RESULTS, [cell.name for cell in cells(experiment)]
+    path, found = output_dir / RESULTS, cells(experiment)
+    names = [cell.name for cell in found]
     while True:
         by_cell: dict[str, list[dict[str, Any]]] = {}
         for row in read_rows(path):
@@ -120,6 +124,11 @@ def gather_results(output_dir: Path, experiment: Experiment) -> None:
             own = output_dir / CELLS / name / RESULTS
             if own.exists():
                 by_cell[name] = read_rows(own)
+        for cell in found:
+            rows = by_cell.get(cell.same_as or "", ())
+            if len(by_cell.get(cell.name, ())) < len(rows):
+                lines = [checked(Result, row, str(path)) for row in rows]
+                by_cell[cell.name] = list(map(asdict, results_of_equal(cell, lines)))
         order = [*names, *(name for name in by_cell if name not in names)]
         text = to_jsonl(row for name in order for row in by_cell.get(name, ()))
         if text == (path.read_text() if path.exists() else ""):
@@ -177,8 +186,7 @@ class CellTask:
             lock = FolderLock(output_dir / ATTEMPTS / cell.name, "cell", inherited=True)
             if lacking := sorted(cell.needs - whole_cells(results)):
                 raise RuntimeError(cell.lacks(lacking[0]))
-            tokens = tokens_of(cell, results)
-            results = self._results(experiment, cell, tokens, lock.fileno())
+            results = self._results(experiment, cell, results, lock.fileno())
             folder = output_dir / CELLS / cell.name
             write_whole(folder / RESULTS, to_jsonl(map(asdict, results)))
             gather_results(output_dir, experiment)
@@ -190,11 +198,11 @@ class CellTask:
             claim.end(failure)
 
     def _results(
-        self, experiment: Experiment, cell: Cell, tokens: int | None, held: int
+        self, experiment: Experiment, cell: Cell, before: Sequence[Result], held: int
     ) -> list[Result]:
         """Run the processes of a cell, one after the other."""
         log = self._output_dir / CELLS / cell.name / "run.log"
-        to_do = stages(experiment, self._output_dir, cell, tokens)
+        to_do = stages(experiment, self._output_dir, cell, before)
         patience = _limits(experiment).signal_delay_s - _TO_QUEUE_AGAIN
         with _own_caches() as caches:
             environment = {**caches, "OMP_NUM_THREADS": _threads(experiment)}
@@ -267,6 +275,7 @@ def _submit(
 
     jobs: dict[str, str] = {}
     own = experiment.slurm.get("dependency")
+    equal = {cell.name: cell.same_as or cell.name for cell in cells(experiment)}
     try:
         first = [cell for cell in waiting if not cell.needs]
         tasks = [CellTask(output_dir, cell.name) for cell in first]
@@ -275,7 +284,8 @@ def _submit(
         for cell in waiting:
             if cell.needs:
                 there = {**queued, **jobs}
-                sources = sorted(there[name] for name in cell.needs & there.keys())
+                needs = {equal[name] for name in cell.needs}
+                sources = sorted(there[name] for name in needs & there.keys())
                 # However those end: where one failed, this one fails and says so.
                 after = ":".join(["afterany", *sources]) if sources else None
                 dependency = ",".join(filter(None, (own, after))) or None

@@ -28,7 +28,7 @@ class Stage(NamedTuple):
 
 
 def stages(
-    experiment: Experiment, output_dir: Path, cell: Cell, tokens: int | None
+    experiment: Experiment, output_dir: Path, cell: Cell, before: Sequence[Result]
 ) -> Generator[Stage, None, list[Result]]:
     """What a cell does. Each stage has ended well before the next one is asked for.
 
@@ -36,7 +36,7 @@ def stages(
         experiment (Experiment): what the cell belongs to.
         output_dir (Path): folder of the experiment.
         cell (Cell): the run.
-        tokens (int | None): tokens that end it, see :func:`tokens_of`.
+        before: results of the experiment, those of the cells that it needs among them.
 
     Yields:
         Stage: the process to run next.
@@ -48,14 +48,16 @@ def stages(
         RuntimeError: if the run ended before the last budget.
         ValueError: if the folder of the cell was not made by a grid.
     """
-    folder = output_dir / CELLS / cell.name
+    folder, tokens = output_dir / CELLS / cell.name, _tokens_of(cell, before)
+    after = next((output_dir / r.run for r in before if r.cell == cell.after), None)
     make_folder(output_dir, folder)
     if not checkpoint.resumable_checkpoints(folder):
         remove(output_dir, folder)  # killed before there was anything to resume from
         make_folder(output_dir, folder)
     paths: list[Path] = []
     if cell.datasets:
-        yield Stage("training", training_command(experiment, cell, folder, tokens))
+        command = training_command(experiment, cell, folder, tokens, after)
+        yield Stage("training", command)
         paths = checkpoints_to_score(experiment, folder)
         if experiment.match == "flops" and tokens is None:
             _require_last_budget(budgets_of(experiment, cell), paths)
@@ -84,8 +86,25 @@ def stages(
     return [replace(result, of=len(results)) for result in results]
 
 
-def tokens_of(cell: Cell, results: Iterable[Result]) -> int | None:
-    """Tokens that the cell it depends on had taken at its end, among an experiment's results."""
+def results_of_equal(cell: Cell, results: Iterable[Result]) -> list[Result]:
+    """The lines of a cell that is not run: those of the cell that it is equal to."""
+    lines = (result for result in results if result.cell == cell.same_as)
+    return [
+        replace(
+            line,
+            cell=cell.name,
+            method=cell.method,
+            overrides={
+                **cell.overrides,
+                **{k: v for k, v in line.overrides.items() if k == "stop.tokens"},
+            },
+        )
+        for line in lines
+    ]
+
+
+def _tokens_of(cell: Cell, results: Iterable[Result]) -> int | None:
+    """Tokens that the cell it depends on had processed at its end."""
     return max(
         (result.total_tokens for result in results if result.cell == cell.tokens_of),
         default=None,

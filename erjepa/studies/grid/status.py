@@ -43,6 +43,8 @@ def status(output_dir: Path) -> Iterator[str]:
         elif job in waiting:
             now = waiting[job]
             state = f"waiting, job {job}: {now.reason if now.waits else 'starting'}"
+        elif cell.same_as is not None:
+            state = f"waiting for {cell.same_as}, which it is equal to"
         elif attempt is None:
             state = "waiting" if job is None else f"stopped, job {job} never began"
         elif attempt.failure is not None:

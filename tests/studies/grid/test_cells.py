@@ -30,7 +30,11 @@ def experiment(**changes):
             "seeds": [7, 8],
             "datasets": {
                 "synth": "tiny_synth",
-                "turk": {"config": "other", "replay.weight": 3, "databases": "d"},
+                "turk": {
+                    "config": "smollm2_135m_turk",
+                    "replay.weight": 3,
+                    "databases": "d",
+                },
             },
             "methods": METHODS,
             "overrides": {"epochs": 2, "replay.weight": 2},
@@ -52,7 +56,8 @@ def test_cells():
     assert second.overrides == {"epochs": 2, "replay.weight": 2}
     assert third.overrides == first.overrides
     assert third.tokens_of == second.name and first.tokens_of is None
-    assert (turk.config, turk_content.overrides["databases"]) == ("other", "d")
+    assert turk.config == "smollm2_135m_turk"
+    assert turk_content.overrides["databases"] == "d"
     assert turk_content.overrides["replay.weight"] == 3
 
 
@@ -69,16 +74,19 @@ def test_more_pairs_in_a_step():
 
 
 def test_training_command(tmp_path):
-    (cell, *_) = cells(experiment(overrides={"~dataset.size": None, "a.b": [1, None]}))
+    (cell, *_) = cells(
+        experiment(overrides={"~task": None, "custom_sharded_layers": ["a", "b"]})
+    )
+    layers = 'custom_sharded_layers=["a", "b"]'
     run = ["tune", "run", "erjepa_recipe", "--config", "tiny_synth"]
     own = ["replay.weight=0", "seed=7", f"output_dir={tmp_path}"]
     command = training_command(experiment(), cell, tmp_path)
-    assert command == [*run, "~dataset.size", "a.b=[1, null]", *own]
+    assert command == [*run, "~task", layers, *own]
 
     flops = experiment(budgets=[10.0, 25.0], match="flops", nproc_per_node=4)
     assert training_command(flops, cell, tmp_path) == [
         *("tune", "run", "--standalone", "--nproc_per_node", "4"),
-        *(*run[2:], "~dataset.size", "a.b=[1, null]", *own),
+        *(*run[2:], "~task", layers, *own),
         *("checkpoint_at_flops=[10.0, 25.0]", "stop.flops=25.0"),
     ]
     matched = training_command(flops, cell, tmp_path, tokens=123)

@@ -57,7 +57,8 @@ def test_what_a_run_starts_from(sequence, tmp_path):
     }
 
     def carried(cell, experiment=sequence):
-        command = training_command(experiment, cell, tmp_path / cell.name)
+        after = cell.after and tmp_path / cell.after
+        command = training_command(experiment, cell, tmp_path / cell.name, None, after)
         return [argument for argument in command if "init_from" in argument]
 
     start = tmp_path / "first/replay/seed_1"
