@@ -9,7 +9,6 @@ from typing import Any
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config
-from erjepa.replay import ReplaySettings
 from erjepa.studies.experiment import CONTROLS, WEIGHTS, Experiment
 from erjepa.studies.grid.config import as_arguments, config_of
 from erjepa.studies.names import slug
@@ -100,31 +99,19 @@ def _decides(
     experiment: Experiment, cell: Cell, first_of: Mapping[str, Cell]
 ) -> tuple[Any, ...]:
     """All that a cell's results depend on: equal cells have equal results."""
-    scored: tuple[Config, ...] = ()
-    if experiment.continual:
-        scored = tuple(
-            replace(
-                cfg, dataset=cfg.eval_dataset or [], replay=ReplaySettings(weight=0)
-            )
-            for cfg in (
-                _load(one.config, *as_arguments(one.overrides))
-                for one in scored_as(experiment, cell)
-            )
-        )
     cfg = _load(cell.config, *as_arguments(cell.overrides))
-    replay = cfg.replay
-    if not replay.weight:
-        replay = ReplaySettings(weight=0)
-    elif (
-        replay.draw_from == "inherited" and cell.after is None and not replay.start_from
-    ):
-        replay = replace(replay, share=None)  # there is nothing to draw
-    needs = (cell.tokens_of, cell.after)
-    return (
-        (cell.dataset, cell.seed, cell.datasets),
-        [name and first_of[name].name for name in needs],
-        (replace(cfg, output_dir="", replay=replay), scored),
-    )
+    trained = {**cfg.as_dict(), "output_dir": None}
+    inherited = cfg.replay.draw_from == "inherited"
+    if not cfg.replay.weight:
+        trained["replay"] = None
+    elif inherited and cell.after is None and not cfg.replay.start_from:
+        trained["replay"] |= {"share": None}  # there is nothing to draw
+    scored = []
+    for one in scored_as(experiment, cell) if experiment.continual else []:
+        keys = _load(one.config, *as_arguments(one.overrides)).as_dict()
+        scored.append({**keys, "output_dir": None, "dataset": None, "replay": None})
+    needs = [name and first_of[name].name for name in (cell.tokens_of, cell.after)]
+    return cell.dataset, cell.seed, cell.datasets, needs, trained, scored
 
 
 @cache
