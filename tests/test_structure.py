@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 
 TRAINING = ("training.model", "training.step", "training.run")
@@ -99,40 +97,35 @@ def test_every_part_imports_only_earlier_ones():
     assert parts == set(MAY_IMPORT)
 
 
-def test_datasets_find_the_builders_of_tasks_when_asked():
-    """Tasks import datasets; the names that configs know are resolved the other way."""
-    code = """
+def test_a_folder_is_a_task(tmp_path):
+    """Its builder and its scorer are found by name, and scoring needs no torch."""
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "dataset.py").write_text("def sums_dataset(): pass")
+    (folder / "scorer.py").write_text(
+        "from erjepa.tasks import Task\n"
+        "TASK = Task(name='sums', primary='number', extract=str.strip, score=list)"
+    )
+    code = f"""
 import sys
+import erjepa.tasks
+from erjepa.tasks.score import load_task
+erjepa.tasks.__path__.append({str(tmp_path)!r})
+names = erjepa.tasks.task_names()
+assert "sums" in names and "gsm8k" in names
+assert [load_task(name).name for name in names] == names
+assert not {{"torch", "torchtune", "datasets"}} & set(sys.modules)
+
 import erjepa.datasets
-assert not any(name.startswith("erjepa.tasks") for name in sys.modules)
-from erjepa.tasks.gsm8k.dataset import gsm8k_dataset
-assert erjepa.datasets.gsm8k_dataset is gsm8k_dataset
+assert "erjepa.tasks.gsm8k.dataset" not in sys.modules
+from erjepa.datasets import gsm8k_dataset, sums_dataset, synthetic_nl_rx_dataset
+assert sums_dataset.__module__ == "erjepa.tasks.sums.dataset"
 for name in erjepa.datasets.__all__:
     assert hasattr(erjepa.datasets, name), name
 assert not hasattr(erjepa.datasets, "mnist_dataset")
 """
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_scoring_needs_no_torch():
-    code = """
-import sys
-from erjepa.tasks.score import load_task, task_names
-tasks = [load_task(name) for name in task_names()]
-assert [task.name for task in tasks] == task_names()
-assert len(tasks) == 5
-assert not {"torch", "torchtune", "datasets"} & set(sys.modules)
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_every_folder_is_packaged():
-    tomllib = pytest.importorskip("tomllib")
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    listed = settings["tool"]["setuptools"]["packages"]
-    folders = {path.parent for path in (ROOT / "erjepa").rglob("*.py")}
-    dotted = {".".join(path.relative_to(ROOT).parts) for path in folders}
-    assert dotted <= set(listed), dotted - set(listed)
 
 
 def test_replay_imports_only_torch():

@@ -19,7 +19,8 @@ from erjepa.replay import ReplaySettings
 DECIDING = (
     *("model", "dtype", "trainable_dtype"),
     *("loss", "num_predictor_tokens", "predictor_tokens", "train_predictor_tokens"),
-    *("predictor_position", "views", "train_on_input", "train_end_of_turn"),
+    *("predictor_position", "views", "train_on_input"),
+    *("train_on_turns", "train_end_of_turn"),
     *("replay", "shuffle"),
     *("optimizer", "lr_scheduler", "clip_grad_norm", "max_steps_per_epoch"),
     "ema_decay",
@@ -28,8 +29,10 @@ _FAST = ("optimizer.fused", "optimizer.foreach")  # the same update, computed ot
 # Without these there is no place in the data to go on from.
 _FIXED = ("seed", "pairs of a step", "validation.size", "validation.seed")
 _SAMPLE = 256  # numbers of each weight
-_REPLAY_DEFAULTS = {
-    f"replay.{field.name}": field.default for field in fields(ReplaySettings)
+# Of keys that checkpoints may be older than.
+_DEFAULTS = {
+    "train_on_turns": "last",
+    **{f"replay.{field.name}": field.default for field in fields(ReplaySettings)},
 }
 
 
@@ -99,7 +102,7 @@ def changed_keys(
                 f"change: {', '.join(key for key in known if key not in _FIXED)}"
             )
     # Checkpoints written before a key existed had its default.
-    saved = {**_REPLAY_DEFAULTS, **saved}
+    saved = {**_DEFAULTS, **saved}
     changed = {key for key in known if saved.get(key) != mine.get(key)}
     refused = {
         key

@@ -11,11 +11,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from erjepa.tasks import task_names
 from erjepa.tasks.score import (
     load_task,
     read_predictions,
     score_predictions,
-    task_names,
     write_scores,
 )
 from erjepa.utils.command_line import CommandLine

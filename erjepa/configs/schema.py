@@ -21,6 +21,7 @@ Whole = Annotated[int, Field(ge=0)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[Number, Field(gt=0)]
 NotNegative = Annotated[Number, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 # Which keys name components.
@@ -72,12 +73,12 @@ class Stop:
 class Validation:
     """Training pairs held out."""
 
-    size: Count | None = None
+    size: Count | Share | None = None
     seed: Whole = 0
     generate: Whole = 0
 
     def __post_init__(self) -> None:
-        if self.size is not None and self.generate > self.size:
+        if isinstance(self.size, int) and self.generate > self.size:
             raise ValueError(
                 f"validation.generate={self.generate} is more than validation.size="
                 f"{self.size}, the pairs that there are to answer"
@@ -130,6 +131,7 @@ class Config:
     train_predictor_tokens: bool = True
     views: Literal["shared", "standalone", "spans", "patches"] = "shared"
     train_on_input: bool = False
+    train_on_turns: Literal["last", "all"] = "last"
     train_end_of_turn: Literal["all", "new", "replay", "none"] = "all"
     replay: ReplaySettings = ReplaySettings(weight=0)
 
@@ -231,7 +233,7 @@ class Config:
                 if value and value != "test":
                     raise ValueError(
                         f"{key}={value} needs pairs to validate on; set validation.size "
-                        "to how many of the training pairs to hold out"
+                        "to how many of the training pairs, or what fraction, to hold out"
                     )
 
     @property
@@ -338,6 +340,11 @@ SYNONYMS = {
     "report_to": "metric_logger",
     "model_name_or_path": "checkpointer.checkpoint_dir",
     "gradient_checkpointing": "enable_activation_checkpointing",
+    **dict.fromkeys(
+        ("val_size", "val_set_size", "val_split", "test_size"), "validation.size"
+    ),
+    **dict.fromkeys(("masking_strategy", "mask_history"), "train_on_turns"),
+    **dict.fromkeys(("roles_to_train", "assistant_only_loss"), "train_on_turns"),
     "resume": "resume_from_checkpoint",
     **dict.fromkeys(("ema", "averaging_decay"), "ema_decay"),
     **dict.fromkeys(("gamma", "lm_weight"), "loss.lm_weight"),

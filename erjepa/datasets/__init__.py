@@ -1,10 +1,10 @@
 """Pairs of source and target: records, chat templates, tokenized datasets, step plans.
 
-The builders of a task's pairs live with their task in :mod:`erjepa.tasks` and are found here
-as well.
+The builders of tasks' pairs, ``NAME_dataset`` in :mod:`erjepa.tasks`, are found here as well.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from erjepa.datasets.chat_template import ChatTemplate
@@ -16,21 +16,12 @@ from erjepa.datasets.concatenated import (
 from erjepa.datasets.mixture import Mixture
 from erjepa.datasets.origins import origin_labels
 from erjepa.datasets.paired import PairedDataset, paired_dataset
-from erjepa.datasets.pairs import Pair, require_pairs
+from erjepa.datasets.pairs import Pair, require_pairs, require_turns
 from erjepa.datasets.predictor_tokens import predictor_token_ids
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sampler import StepSampler
 from erjepa.datasets.split import Split, hold_out
 from erjepa.datasets.tokenized import TokenizedPairs
-
-# Builder to its task. Tasks import this package, so they are imported when asked for.
-_TASK_OF = {
-    "gsm8k_dataset": "gsm8k",
-    "nl_rx_dataset": "nl_rx",
-    "nq_open_dataset": "nq_open",
-    "spider_dataset": "spider",
-    "synthetic_nl_rx_dataset": "nl_rx",
-}
 
 __all__ = [
     "ChatTemplate",
@@ -50,11 +41,15 @@ __all__ = [
     "paired_dataset",
     "predictor_token_ids",
     "require_pairs",
-    *_TASK_OF,
+    "require_turns",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _TASK_OF:
-        return getattr(import_module(f"erjepa.tasks.{_TASK_OF[name]}.dataset"), name)
+    # Tasks import this package, so their builders are looked up when asked for.
+    if name.endswith("_dataset"):
+        for task in import_module("erjepa.tasks").task_names():
+            module = f"erjepa.tasks.{task}.dataset"
+            if find_spec(module) and hasattr(found := import_module(module), name):
+                return getattr(found, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,6 @@
 """A training pair as the tokens of its views."""
 
+import contextlib
 from array import array
 from typing import Any, NamedTuple
 
@@ -35,6 +36,40 @@ class Pair(NamedTuple):
     def segments(self) -> tuple[array, ...]:
         """The token segments without the id: what an episodic memory stores."""
         return self[1:]
+
+    def earlier_turns(self) -> list[int]:
+        """Places in ``source`` of the assistant's earlier turns, each up to its end of turn.
+
+        Such a turn follows a copy of ``bridge``, whose special tokens no content has.
+        """
+        found: list[int] = []
+        at, end_of_turn = 0, self.target[-1]
+        with contextlib.suppress(ValueError):  # index: there is none
+            while True:
+                at = self.source.index(self.bridge[0], at)
+                first = at + len(self.bridge)
+                at += 1
+                if self.source[at - 1 : first] == self.bridge:
+                    at = self.source.index(end_of_turn, first)
+                    found += range(first, at + 1)
+        return found
+
+
+def require_turns(dataset: Any) -> None:
+    """Find out whether the earlier turns of the assistant are known by their tokens.
+
+    Raises:
+        ValueError: naming a chat in which they are not.
+    """
+    for i, pair in enumerate(dataset.pairs):
+        turns = sum(m.role == "assistant" for m in dataset.messages(i)[:-1])
+        found = sum(pair.source[at] == pair.target[-1] for at in pair.earlier_turns())
+        if found != turns:
+            raise ValueError(
+                f"{dataset.where(i)}: train_on_turns=all needs the tokens of {turns} earlier "
+                f"turns of the assistant, and finds {found}: the chat template does not begin "
+                "and end them as it does the last one; set train_on_turns=last"
+            )
 
 
 def require_pairs(key: str, dataset: Any) -> None:

@@ -1,6 +1,8 @@
 """Pairs held out of the training pairs, to validate on."""
 
 from collections.abc import Sequence
+from fractions import Fraction
+from math import ceil
 from typing import NamedTuple
 
 import torch
@@ -23,7 +25,7 @@ class Split(NamedTuple):
     copies: int
 
 
-def hold_out(dataset: Sequence[Pair], size: int, seed: int = 0) -> Split:
+def hold_out(dataset: Sequence[Pair], size: int | float, seed: int = 0) -> Split:
     """Draw pairs to hold out; which ones depends on the dataset and the seed alone.
 
     Training must not know them, so a verbatim copy of a held-out pair, in source and target,
@@ -31,7 +33,7 @@ def hold_out(dataset: Sequence[Pair], size: int, seed: int = 0) -> Split:
 
     Args:
         dataset (Sequence[Pair]): all N pairs, item ``i`` with example id ``i``.
-        size (int): how many to hold out, below N.
+        size: how many to hold out, below N; below 1, what fraction, rounded up.
         seed (int): of the draw.
 
     Returns:
@@ -40,13 +42,14 @@ def hold_out(dataset: Sequence[Pair], size: int, seed: int = 0) -> Split:
     Raises:
         ValueError: if no pair is left to train on.
     """
-    if size >= len(dataset):
+    count = size if isinstance(size, int) else ceil(Fraction(str(size)) * len(dataset))
+    if count >= len(dataset):
         raise ValueError(
             f"validation.size={size}: it must be below the number of training pairs, "
             f"{len(dataset)}, of which it is a part"
         )
     generator = torch.Generator().manual_seed(seed)
-    held_out = torch.randperm(len(dataset), generator=generator)[:size].tolist()
+    held_out = torch.randperm(len(dataset), generator=generator)[:count].tolist()
     known = {_text(dataset[i]) for i in held_out}
     train = [i for i in range(len(dataset)) if _text(dataset[i]) not in known]
     if not train:
@@ -54,7 +57,7 @@ def hold_out(dataset: Sequence[Pair], size: int, seed: int = 0) -> Split:
             f"validation.size={size}: every other pair is a copy of a held-out one; "
             "hold out fewer"
         )
-    return Split(train, held_out, len(dataset) - size - len(train))
+    return Split(train, held_out, len(dataset) - count - len(train))
 
 
 def _text(pair: Pair) -> tuple[bytes, bytes]:

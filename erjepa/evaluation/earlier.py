@@ -37,6 +37,7 @@ class _Replay:
 class _Config:
     """What counts here of the config of a run."""
 
+    output_dir: str = ""
     init_from: str | None = None
     replay: _Replay | None = None
 
@@ -127,9 +128,10 @@ def earlier_runs(path: Path, cfg: Config) -> list[EarlierRun]:
             checkpoint lies in no run.
     """
     try:
-        waiting = _starts(resolved(merged(str(find_run(path)[0]))), str(path))
+        file, _ = find_run(path)
+        waiting = _starts(resolved(merged(str(file))), file)
     except FileNotFoundError:
-        waiting = _starts(cfg.as_dict(), "")
+        waiting = _starts(cfg.as_dict())
     found: dict[Path, EarlierRun] = {}
     while waiting:
         start = waiting.pop(0)
@@ -137,7 +139,9 @@ def earlier_runs(path: Path, cfg: Config) -> list[EarlierRun]:
             file, checkpoint = find_run(start)
         except FileNotFoundError as error:
             if not (is_peft_adapter(start) or memory_folder(start)):
-                log.warning(f"What an earlier run learned is not scored: {error}.")
+                log.warning(
+                    f"What the run {start.absolute()} learned is not scored: {error}."
+                )
             continue
         if file.resolve() in found:
             continue
@@ -145,12 +149,21 @@ def earlier_runs(path: Path, cfg: Config) -> list[EarlierRun]:
             checkpoint /= EMA
         own = resolved(merged(str(file)))
         found[file.resolve()] = _read_run(file, checkpoint, own, cfg)
-        waiting += _starts(own, str(file))
+        waiting += _starts(own, file)
     return list(found.values())
 
 
-def _starts(values: Mapping[str, Any], where: str) -> list[Path]:
-    return checked(_Config, values, where).starts
+def _starts(values: Mapping[str, Any], file: Path | None = None) -> list[Path]:
+    """What a run started from. Relative paths are those of the folder where it was typed: where
+    its own ``output_dir`` is relative too, the place of its config tells which that was.
+    """
+    cfg = checked(_Config, values, str(file or ""))
+    if file is not None:
+        folder, own = file.absolute().parent.parts, Path(cfg.output_dir).parts
+        typed_in = Path(*folder[: -len(own)])
+        if folder[-len(own) :] == own and typed_in != Path.cwd():
+            return [typed_in / start for start in cfg.starts]
+    return cfg.starts
 
 
 def _read_run(

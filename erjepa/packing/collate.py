@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 from copy import copy
 from random import Random
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -49,6 +49,7 @@ class PairCollator:
         row_length (int | None): most tokens of a row; ``None``: no limit.
         train_on_input (bool): predict the source too, as LLM-JEPA's code does, not the
             target alone.
+        train_on_turns: predict the last turn of the assistant, which is the target, or all.
         train_end_of_turn (bool): predict the end of turn, which ends a target and, with
             ``train_on_input``, every turn of the source.
         trim (bool): cut rows to the fullest one and choose their number so that they cost
@@ -68,6 +69,7 @@ class PairCollator:
         pad_id: int = 0,
         row_length: int | None = None,
         train_on_input: bool = False,
+        train_on_turns: Literal["last", "all"] = "last",
         train_end_of_turn: bool = True,
         trim: bool = False,
     ) -> None:
@@ -80,6 +82,7 @@ class PairCollator:
         self._pad_id = pad_id
         self._row_length = row_length
         self._train_on_input = train_on_input
+        self._train_on_turns = train_on_turns
         self._train_end_of_turn = train_end_of_turn
         self._trim = trim
 
@@ -214,7 +217,7 @@ class PairCollator:
                     readouts[name].append(slots[at])
                 if path.steps:
                     steps.append(slots[np.array(path.steps)])
-                predicted = self._predicted(path)
+                predicted = self._predicted(path, pairs[index])
                 labels.extend(path.tokens[at] for at in predicted)
                 predicting.append(slots[[at - 1 for at in predicted]])
             num_labels.append(len(labels) - before)
@@ -244,13 +247,15 @@ class PairCollator:
             attention_area=area,
         )
 
-    def _predicted(self, path: Path) -> Sequence[int]:
+    def _predicted(self, path: Path, pair: Pair) -> Sequence[int]:
         """Indices of the tokens of ``path`` that are labels."""
         if not path.labels:
             return []
-        predicted = range(
-            1 if self._train_on_input else path.labels[0], len(path.tokens)
-        )
+        predicted: Sequence[int] = path.labels
+        if self._train_on_input:
+            predicted = range(1, len(path.tokens))
+        elif self._train_on_turns == "all":
+            predicted = [*pair.earlier_turns(), *path.labels]
         if self._train_end_of_turn:
             return predicted
         end_of_turn = path.tokens[path.labels[-1]]

@@ -1,24 +1,17 @@
 """Scores predictions by a task, wherever they were generated."""
 
 import json
-import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import erjepa.tasks
+from erjepa.tasks import task_names
 from erjepa.tasks.batch_output import is_batch_output, read_batch_output
 from erjepa.tasks.summary import by_origin, summarize
 from erjepa.tasks.task import Prediction, Task
 from erjepa.utils.files import PREDICTIONS, SUMMARY, write_whole
 from erjepa.utils.jsonl import read_jsonl, to_jsonl
-
-
-def task_names() -> list[str]:
-    """The tasks that go by a name: the folders beside this file."""
-    modules = pkgutil.iter_modules(erjepa.tasks.__path__)
-    return sorted(module.name for module in modules if module.ispkg)
 
 
 def load_task(name: str, databases: str | Path | None = None) -> Task:

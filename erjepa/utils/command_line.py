@@ -25,10 +25,11 @@ from typing import Any, NoReturn
 from erjepa.utils.escape import printable
 
 _FOR_USERS = ("erjepa", "erjepa_recipe", "erjepa_eval", "torchtune", "torch.optim")
-_KINDS = (ValueError, OSError, RuntimeError)
+_KINDS = (ValueError, OSError, RuntimeError, ImportError)
 # Packages that not every install has.
 _EXTRAS = {
     **dict.fromkeys(("matplotlib", "pandas", "scipy", "seaborn"), "experiments"),
+    **dict.fromkeys(("tensorboard", "wandb"), "loggers"),
     "gguf": "smollm2",
     "submitit": "slurm",
 }

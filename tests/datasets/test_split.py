@@ -35,6 +35,14 @@ def test_the_draw_follows_its_seed_alone():
     assert hold_out(pairs, 5, seed=3).held_out == first.held_out[:5]
 
 
+@pytest.mark.parametrize("size, count", [(0.05, 1), (0.3, 3), (0.31, 4)])
+def test_a_fraction_is_rounded_up(size, count):
+    pairs = random_pairs(10)
+    assert hold_out(pairs, size) == hold_out(pairs, count)
+    with pytest.raises(ValueError, match="validation.size=0.95: it must be below"):
+        hold_out(pairs, 0.95)
+
+
 def test_copies_of_held_out_pairs_leave_training():
     pairs = random_pairs(30)
     # 30 and 31 copy pair 0; the others share one side with it only.

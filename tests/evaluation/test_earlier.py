@@ -7,6 +7,7 @@ import yaml
 
 from erjepa.checkpoints.model_card import CONFIG
 from erjepa.configs import load
+from erjepa.evaluation import earlier
 from erjepa.evaluation.earlier import earlier_runs
 
 DATA = {"_component_": "erjepa.datasets.paired_dataset"}
@@ -98,3 +99,16 @@ def test_a_damaged_file_is_named(write_run, tmp_path):
     settings.write_text('{"max_new_tokens": "9"}')
     with pytest.raises(ValueError, match="settings.json: max_new_tokens: .* integer"):
         found(tmp_path / "b" / "epoch_1")
+
+
+def test_relative_paths_are_those_of_training(write_run, tmp_path, monkeypatch, caplog):
+    """Where output_dir is relative too; else the warning has the whole path."""
+    write_run("a", output_dir="a")
+    write_run("b", "a", output_dir="b")
+    write_run("c", "a", output_dir="/elsewhere/c")
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert list(found(tmp_path / "b" / "epoch_1")) == [str(tmp_path / "a" / "epoch_1")]
+    monkeypatch.setattr(earlier.log, "propagate", True)
+    assert not found(tmp_path / "c" / "epoch_1")
+    assert f"What the run {tmp_path}/other/a learned is not scored" in caplog.text

@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import pytest
 import torch
 from torchtune.modules import MultiHeadAttention
+from torchtune.training import metric_logging
 
 from erjepa.replay import EpisodicMemory, ReplaySettings
 from erjepa.utils.command_line import CommandLine, is_users
@@ -29,6 +31,20 @@ def of_torchtune():
         v_proj=None,
         output_proj=None,
     )
+
+
+def without_wandb():
+    logger("wandb", metric_logging.WandBLogger)
+
+
+def without_tensorboard():
+    logger("tensorboard", metric_logging.TensorBoardLogger, log_dir="/absent")
+
+
+def logger(package, build, **arguments):
+    with mock.patch.dict(sys.modules, {package: None}):
+        sys.modules.pop("torch.utils.tensorboard", None)
+        build(**arguments)
 
 
 def without_gguf():
@@ -52,6 +68,8 @@ def of_this_module():
         (lambda: torch.optim.AdamW([torch.zeros(1)], lr=-1.0), True),
         (open_absent, True),
         (without_gguf, True),
+        (without_wandb, True),
+        (without_tensorboard, True),
         (slip_in_our_code, False),
         (of_this_module, False),
         (lambda: torch.zeros(2) @ torch.zeros(3), False),
@@ -93,11 +111,19 @@ def test_faults_and_traceback_raise():
         attempt(function=of_this_module)
 
 
-def test_a_missing_package_names_its_extra(capsys):
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (without_gguf, "No module named 'gguf': pip install 'erjepa[smollm2]'"),
+        (without_tensorboard, ": pip install 'erjepa[loggers]'"),
+        (without_wandb, "``wandb`` package not found. Please install wandb using"),
+    ],
+)
+def test_a_missing_package_is_said_in_one_line(capsys, function, message):
     with pytest.raises(SystemExit):
-        attempt(function=without_gguf)
+        attempt(function=function)
     said = capsys.readouterr().err
-    assert said.endswith("No module named 'gguf': pip install 'erjepa[smollm2]'\n")
+    assert message in said and len(said.splitlines()) == 1
 
 
 def test_under_a_launcher_its_table_has_the_message(tmp_path, monkeypatch, capsys):

@@ -22,6 +22,7 @@ from erjepa.datasets import (
     TokenizedPairs,
     hold_out,
     predictor_token_ids,
+    require_turns,
 )
 from erjepa.packing import PackedBatch, PairCollator, Views, layout_of
 from erjepa.replay import ReplaySettings
@@ -275,6 +276,8 @@ def training_pairs(
     Returns:
         TrainingPairs: those of this rank.
     """
+    if cfg.train_on_turns == "all":
+        require_turns(dataset)
     fitting = fitting_pairs(
         dataset,
         collator,
@@ -379,6 +382,7 @@ def pair_collators(
             pad_id=tokenizer.pad_id,
             row_length=cfg.row_length,
             train_on_input=cfg.train_on_input,
+            train_on_turns=cfg.train_on_turns,
             trim=trim,
             train_end_of_turn=cfg.train_end_of_turn in ("all", path),
         )
