@@ -74,8 +74,24 @@ def create(
         settings = {"score": "lm", "retention": "surprise"}
     else:
         generator = torch.Generator().manual_seed(cfg.drawn_seed)
-        drawn = torch.randperm(len(dataset), generator=generator)[:number]
-        offered, scores = drawn.sort().values, torch.ones(number)
+        collator, _ = pair_collators(
+            cfg,
+            tokenizer,
+            views=RunViews("none", "none", 0),
+            vocab_size=tokenizer.vocab_size,
+            trim=True,
+        )
+        places = torch.tensor(
+            fitting_pairs(
+                dataset,
+                collator,
+                max_seq_len=cfg.max_seq_len,
+                num_positions=cfg.max_seq_len,
+                skip_too_long=cfg.skip_too_long,
+            )
+        )
+        drawn = torch.randperm(len(places), generator=generator)[:number]
+        offered, scores = places[drawn].sort().values, torch.ones(len(drawn))
     replay_settings = ReplaySettings(
         capacity=number, selection="uniform", address="none", **settings
     )

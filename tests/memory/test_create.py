@@ -10,6 +10,7 @@ from erjepa.datasets import build_dataset
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
 from erjepa.memory.reading import read_slots
+from erjepa.training.run.memory import name_of
 from tests.conftest import write_records
 from tests.recipes.harness import make_config, train
 from tests.reference.three_forwards import pair_losses
@@ -128,3 +129,20 @@ def test_nothing_is_written_over(tmp_path, sources, capsys):
     with pytest.raises(SystemExit):
         create(tmp_path, one(sources[0]))
     assert f"{tmp_path} exists; choose another" in capsys.readouterr().err
+
+
+def test_datasets_that_differ_in_a_list_have_different_names():
+    parts = [
+        load("tiny_synth", [f"dataset.constructs=[{names}]"]).dataset
+        for names in ("and,not", "or")
+    ]
+    assert [name_of(part).count("and+not") for part in parts] == [1, 0]
+
+
+def test_a_pair_that_is_too_long_is_refused_or_skipped(tmp_path, sources, capsys):
+    overrides = [*one(sources[0]), "max_seq_len=40", "row_length=null"]
+    with pytest.raises(SystemExit):
+        create(tmp_path / "a", overrides)
+    assert "max_seq_len" in capsys.readouterr().err
+    stored = create(tmp_path / "b", [*overrides, "skip_too_long=True"])
+    assert 0 < len(stored) < 20

@@ -6,6 +6,7 @@ The lines of a cell are put in place together, so a cell has all of its lines or
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -25,12 +26,8 @@ from erjepa.utils.files import EXPERIMENT, PREDICTIONS, SUMMARY, write_whole
 
 CELLS = "cells"
 _PROGRESS = "steps", "total_flops", "total_tokens", "epoch"
-# What is kept of a log, none of which depends on the machine's speed, over how many steps.
-_LOGGED = (
-    *("loss", "lm_loss", "jepa_loss", "replay_lm_loss", "replay_jepa_loss"),
-    *("grad_norm", "replay_weight"),
-    *("cosine_paired", "cosine_shuffled", "rankme", "retrieval_at_1"),
-)
+# Metrics that a line does not keep: the machine's speed and memory, and totals.
+_NOT_KEPT = re.compile(r".*per_second|peak_memory_|total_")
 _LAST_STEPS = 50
 # Where and how to run, and what to print, may change between runs of one experiment.
 _FREE = ("output_dir", "devices", "report", "budgets_of", "launcher", "slurm")
@@ -111,11 +108,12 @@ def last_metrics(log: Path, steps: int) -> dict[str, float]:
     logged = read_training_log(log) if log.is_file() else {}
     rows = [row for step, row in logged.items() if 0 <= steps - step < _LAST_STEPS]
     replayed = [row for row in rows if row.get("replayed")] or rows
-    values = {}
-    for name in _LOGGED:
-        count = replayed if name.startswith("replay_") else rows
-        values[name] = [row[name] for row in count if name in row]
-    return {name: fmean(found) for name, found in values.items() if found}
+    means = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        if not _NOT_KEPT.match(name):
+            of = replayed if name.startswith("replay_") else rows
+            means[name] = fmean(row[name] for row in of if name in row)
+    return means
 
 
 def scores_dir(folder: Path, cell: Cell, dataset: str) -> Path:

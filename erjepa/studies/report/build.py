@@ -4,23 +4,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import jinja2
 import matplotlib
 import pandas as pd
 
-# They enter their sections.
-from erjepa.studies.report import (  # noqa: F401
-    accuracy,
-    compute,
-    continual,
-    examples,
-    last_steps,
-    regexes,
-    trajectories,
-)
+from erjepa.studies import report
+from erjepa.studies.report.accuracy import settings
 from erjepa.studies.report.figures import STYLE
 from erjepa.studies.report.paired import CLAIMS
 from erjepa.studies.report.results import Results, Unavailable, pivot
@@ -28,6 +22,15 @@ from erjepa.studies.report.sections import SECTIONS, Part, Section
 from erjepa.studies.report.table import FORMATS, HTML, Table
 from erjepa.utils.escape import printable
 from erjepa.utils.folders import make_folder, remove
+
+
+def register_sections() -> None:
+    """Import every module of this package: its sections register themselves."""
+    for module in iter_modules(report.__path__):
+        import_module(f"{report.__name__}.{module.name}")
+
+
+register_sections()
 
 
 def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
@@ -75,7 +78,7 @@ def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
             came_out=_came_out(results),
             chapters=chapters,
             left_out=left_out,
-            settings=accuracy.settings,
+            settings=settings,
             html_format=HTML,
         )
     path = folder / "index.html"

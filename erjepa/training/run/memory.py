@@ -436,8 +436,8 @@ def name_of(dataset: Components) -> str:
     if source := dataset.get("source"):
         return str(source)
     values = [
-        f"{key}={value}"
+        f"{key}={'+'.join(map(str, value)) if isinstance(value, list) else value}"
         for key, value in dataset.arguments.items()
-        if isinstance(value, (str, int))
+        if isinstance(value, (str, int, list))
     ]
     return f"{dataset.name}({', '.join(values)})"

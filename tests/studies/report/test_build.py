@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from erjepa.studies.report.build import build_report
+from erjepa.studies import report
+from erjepa.studies.report.build import build_report, register_sections
 from erjepa.studies.report.sections import SECTIONS
 from tests.studies.report.fake_output import METHODS, write_output
 
@@ -332,3 +333,14 @@ def test_the_command(tmp_path):
     failed = subprocess.run([*command, tmp_path], capture_output=True, text=True)
     assert failed.returncode == 2
     assert "is not the output of an experiment" in failed.stderr
+
+
+def test_a_section_is_one_file(tmp_path, monkeypatch):
+    """A module of the package is found without being named anywhere."""
+    (tmp_path / "minutes_section.py").write_text(
+        "from erjepa.studies.report.sections import section\n"
+        "@section('Time')\ndef minutes(results, methods):\n    yield from ()\n"
+    )
+    monkeypatch.setattr(report, "__path__", [*report.__path__, str(tmp_path)])
+    register_sections()
+    assert SECTIONS.pop("minutes").title == "Time"
