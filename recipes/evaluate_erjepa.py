@@ -59,8 +59,7 @@ class _Job(NamedTuple):
 
 
 class EvaluationRecipeERJEPA:
-    """
-    Greedy generation for every pair of ``eval_dataset``, or with ``eval_split=validation`` for
+    """Greedy generation for every pair of ``eval_dataset``, or with ``eval_split=validation`` for
     the training pairs that ``validation`` holds out, scored by the ``task``.
 
     Reads the config of the training run. Scores the adapter in ``checkpoint_dir``, which may be
@@ -75,9 +74,6 @@ class EvaluationRecipeERJEPA:
 
     A run that was continued from another one is scored on the datasets of the runs before it
     too, and compared with what these had, unless ``eval_earlier=False``.
-
-    Args:
-        cfg: config after overrides.
 
     Raises:
         FileNotFoundError: if there is no checkpoint to score.
@@ -243,7 +239,7 @@ class EvaluationRecipeERJEPA:
         """Score every checkpoint; rank 0 writes the results.
 
         Returns:
-            list[dict[str, Any]]: on rank 0 the summaries, with ``accuracy`` between 0 and 1.
+            on rank 0 the summaries, with ``accuracy`` between 0 and 1.
         """
         return [self._evaluate(*job) for job in self._jobs]
 
@@ -371,8 +367,7 @@ def _in_words(before: Mapping[str, Any] | None) -> str:
 
 @erjepa.configs.parse
 def recipe_main(cfg: Config) -> int:
-    """
-    Entry point for the recipe.
+    """Entry point for the recipe.
 
     Configurable parameters are read in the following order:
         - Parameters specified in config (a path, or a name such as ``llama3_2_1b_synth``)

@@ -16,12 +16,11 @@ class ChatTemplate:
     no offset is fixed.
 
     Args:
-        tokenizer (Transform): a torchtune model tokenizer, called as
-            ``tokenizer({"messages": messages}, inference=True)``.
+        tokenizer: a torchtune model tokenizer, called as ``tokenizer({"messages": messages},
+            inference=True)``.
 
     Raises:
-        ValueError: if the tokenizer truncates, renders no prompts, or ends turns without a
-            token.
+        ValueError: if the tokenizer truncates, renders no prompts, or ends turns without a token.
     """
 
     def __init__(self, tokenizer: Transform) -> None:
@@ -58,16 +57,15 @@ class ChatTemplate:
         """Tokenize one example.
 
         Args:
-            messages (list[Message]): the chat; the last message is the target, all
-                before it are the source.
+            messages: the chat; the last message is the target, all before it are the source.
 
         Returns:
-            tuple[array, ...]: ``source, bridge, target, source_view, target_view``
-            as in :class:`~erjepa.datasets.Pair`.
+            ``source, bridge, target, source_view, target_view`` as in
+            :class:`~erjepa.datasets.Pair`.
 
         Raises:
-            ValueError: if source or target is missing or empty, or if the template
-                does not render the source alone as it renders it within the chat.
+            ValueError: if source or target is missing or empty, or if the template does not render
+                the source alone as it renders it within the chat.
         """
         self.validate(messages)
         *context, answer = messages
@@ -98,9 +96,6 @@ class ChatTemplate:
 
     def validate(self, messages: list[Message]) -> None:
         """Fail where a chat is no pair: by its roles, or for want of a text.
-
-        Args:
-            messages (list[Message]): the chat.
 
         Raises:
             ValueError: saying why.

@@ -18,12 +18,7 @@ from erjepa.datasets.pairs import Pair, require_pairs
 
 
 class Origin(NamedTuple):
-    """Which of several datasets an example is from.
-
-    Args:
-        part (int): place of the dataset among them.
-        name (str): of the dataset.
-    """
+    """Which of several datasets an example is from."""
 
     part: int
     name: str
@@ -37,11 +32,10 @@ class ConcatenatedPairs(Dataset):
     :class:`~erjepa.datasets.Mixture` deals them by weight.
 
     Args:
-        parts (Sequence[PairedDataset]): at least one.
-        names (Sequence[str]): of the parts.
+        parts: at least one.
 
     Attributes:
-        labels (list[str]): their short names, see :func:`~erjepa.datasets.origin_labels`.
+        labels: their short names, see :func:`~erjepa.datasets.origin_labels`.
     """
 
     def __init__(self, parts: Sequence[PairedDataset], names: Sequence[str]) -> None:
@@ -135,14 +129,9 @@ def build_dataset(
 ) -> Pairs:
     """The pairs of a config's ``dataset``: of a component, or of a list of them.
 
-    Args:
-        section: the component or components.
-        tokenizer: torchtune model tokenizer.
-        key: of the config, for messages.
-
     Returns:
-        A list gives :class:`ConcatenatedPairs`, where a dataset goes by its ``source``, or
-        else by the name of its builder.
+        A list gives :class:`ConcatenatedPairs`, where a dataset goes by its ``source``, or else by
+        the name of its builder.
 
     Raises:
         ValueError: if a component gives something else than pairs.

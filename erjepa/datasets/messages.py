@@ -39,10 +39,8 @@ class RecordMessages:
     """Message transform of one format, which says what is wrong with a record.
 
     Args:
-        columns (Mapping[str, str]): what the format calls a column, to its name; its keys
-            tell the format.
-        new_system_prompt (str | None): system message to put before every chat, in place of
-            its own.
+        columns: what the format calls a column, to its name; its keys tell the format.
+        new_system_prompt: system message to put before every chat, in place of its own.
 
     Raises:
         ValueError: if the keys are those of no format.
@@ -70,12 +68,6 @@ class RecordMessages:
 
     def __call__(self, fields: Mapping[str, Any]) -> dict[str, list[Message]]:
         """The chat of a record.
-
-        Args:
-            fields (Mapping[str, Any]): its columns.
-
-        Returns:
-            dict[str, list[Message]]: ``messages``.
 
         Raises:
             KeyError: naming a column that is missing.
@@ -124,12 +116,7 @@ def messages_of(
     """The transform for records: the one that ``column_map`` or the columns tell.
 
     Args:
-        records (Sequence[Record]): at least one; the first tells.
-        column_map (Mapping[str, str] | None): what a format calls a column, to its name.
-        new_system_prompt (str | None): system message to put before every chat.
-
-    Returns:
-        RecordMessages: the transform.
+        records: at least one; the first tells.
 
     Raises:
         ValueError: if no format is told, or more than one.
@@ -162,15 +149,7 @@ def messages_of(
 
 
 def not_read(records: Sequence[Record], transform: RecordMessages) -> list[str]:
-    """Columns, and keys of turns as ``COLUMN.KEY``, that hold something and are not read.
-
-    Args:
-        records (Sequence[Record]): all records.
-        transform (RecordMessages): what reads them.
-
-    Returns:
-        list[str]: their names, in order of appearance.
-    """
+    """Columns, and keys of turns as ``COLUMN.KEY``, that hold something and are not read."""
     read = set(transform.columns.values())
     unread: dict[str, None] = {}
     for _, fields in records:
@@ -194,11 +173,6 @@ def not_read(records: Sequence[Record], transform: RecordMessages) -> list[str]:
 
 def require_text(value: Any, place: str, *, may_be_empty: bool = False) -> None:
     """Fail where a value is no text.
-
-    Args:
-        value (Any): of a column or a turn.
-        place (str): what it is, for the message.
-        may_be_empty (bool): whether white space will do.
 
     Raises:
         TypeError: if it is no text.

@@ -22,13 +22,12 @@ class Mixture:
     Weights in proportion to the sizes give every example once, as the concatenation does.
 
     Args:
-        sizes (Sequence[int]): number of examples of each dataset; their places are those in the
-            concatenation.
-        weights (Sequence[float]): of the datasets, above 0; only their proportions count.
-        seed (int): of the orders.
+        sizes: number of examples of each dataset; their places are those in the concatenation.
+        weights: of the datasets, above 0; only their proportions count.
+        seed: of the orders.
 
     Attributes:
-        counts (list[int]): examples that an epoch has of each dataset.
+        counts: examples that an epoch has of each dataset.
 
     Raises:
         ValueError: if an epoch would have none of a dataset.
@@ -53,11 +52,7 @@ class Mixture:
         self._seeds = drawn.tolist()
 
     def places(self, epoch: int) -> list[int]:
-        """The examples of an epoch, by their places in the concatenation, ascending.
-
-        Args:
-            epoch (int): 0-based.
-        """
+        """The examples of an epoch, by their places in the concatenation, ascending."""
         dealt: list[int] = []
         starts = accumulate(self._sizes, initial=0)
         for start, size, count, seed in zip(

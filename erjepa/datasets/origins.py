@@ -9,10 +9,10 @@ def origin_labels(names: Sequence[str]) -> list[str]:
     """Short names of datasets, for the names of metrics; no two are equal.
 
     Args:
-        names (Sequence[str]): source of each, or its builder, with arguments or without.
+        names: source of each, or its builder, with arguments or without.
 
     Returns:
-        list[str]: of letters, digits and underscores: ``data/my pairs.jsonl`` is ``my_pairs``,
+        of letters, digits and underscores: ``data/my pairs.jsonl`` is ``my_pairs``,
         ``spider_dataset`` is ``spider``, and what comes again is ``my_pairs_2``.
     """
     labels: list[str] = []

@@ -28,13 +28,11 @@ class PairedDataset(Dataset):
     (:class:`~erjepa.datasets.ChatTemplate`).
 
     Args:
-        records (Sequence[Record]): raw records.
-        tokenizer (Transform): torchtune model tokenizer.
-        message_transform (Transform): from the fields of a record to ``{"messages": [...]}``.
-        task (str): the task that answers are scored by where a config names none: a name, or
-            the dotted path of a task.
-        scoring_fields (Callable[[str], dict[str, Any]] | None): from the text of a source to
-            what scoring its answer needs besides the target.
+        message_transform: from the fields of a record to ``{"messages": [...]}``.
+        task: the task that answers are scored by where a config names none: a name, or the dotted
+            path of a task.
+        scoring_fields: from the text of a source to what scoring its answer needs besides the
+            target.
 
     Raises:
         ValueError: naming the record, if a field or role is missing or a side is empty.
@@ -97,21 +95,13 @@ class PairedDataset(Dataset):
         """Token ids of a prompt with a source of one's own, as the dataset would put it.
 
         Args:
-            text (str): the source.
-            system_prompt (str | None): system message; "": none; ``None``: that of the
-                first example, if it has one.
-
-        Returns:
-            list[int]: from which a model is to generate the target.
+            system_prompt: system message; "": none; ``None``: that of the first example, if it has
+                one.
         """
         return self._template.prompt(self._chat_of(text, system_prompt))
 
     def pair_of(self, text: str, system_prompt: str | None = None) -> Pair:
         """A source of one's own as a pair, whose target only stands in for one.
-
-        Args:
-            text (str): the source.
-            system_prompt (str | None): as in :meth:`ask`.
 
         Raises:
             ValueError: if ``text`` is empty.
@@ -170,25 +160,14 @@ def paired_dataset(
     """Pairs from a file, a folder, a URL or the hub. Says what was read, and what was not.
 
     Args:
-        tokenizer (Transform): torchtune model tokenizer.
-        source (str): see :func:`~erjepa.datasets.load_records`.
-        split (str): split of a folder or a hub dataset.
-        column_map (dict[str, str] | None): what a format calls a column, to its name:
-            ``input`` and ``output``; ``instruction``, ``input`` and ``output``;
-            ``messages``; or ``conversations``. Default: what the columns tell, see
-            :mod:`~erjepa.datasets.messages`.
-        new_system_prompt (str | None): system message to put before every chat, in
-            place of its own.
-        max_examples (int | None): keep so many records.
-        sample_seed (int | None): see :func:`~erjepa.datasets.sources.subsample`.
-        **load_dataset_kwargs (Any): for ``datasets.load_dataset``, of a hub dataset.
-
-    Returns:
-        PairedDataset: the tokenized pairs.
+        column_map: what a format calls a column, to its name: ``input`` and ``output``;
+            ``instruction``, ``input`` and ``output``; ``messages``; or ``conversations``. Default:
+            what the columns tell, see :mod:`~erjepa.datasets.messages`.
+        new_system_prompt: system message to put before every chat, in place of its own.
 
     Raises:
-        ValueError: naming the place, if something is no pair; if the columns do not tell
-            which of them are read; if an argument is unknown; or if there is no source.
+        ValueError: naming the place, if something is no pair; if the columns do not tell which of
+            them are read; if an argument is unknown; or if there is no source.
     """
     if source is None:
         raise ValueError(

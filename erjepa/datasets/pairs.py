@@ -12,17 +12,17 @@ class Pair(NamedTuple):
     of token ids, so a pair is compact and can be kept in an episodic memory as it is.
 
     Args:
-        example_id (int): identity of the example in its dataset.
-        source (array): chat up to the last token of the source's content. The hidden
-            state at its last token is :math:`z^u`.
-        bridge (array): what the chat template puts between source and target content
-            (end of turn, header of the target).
-        target (array): content of the target and its end-of-turn token: the tokens
-            that the next-token loss predicts.
-        source_view (array): the source as a chat of its own, up to its last content
-            token, as in LLM-JEPA. Differs from ``source`` when there is a system prompt.
-        target_view (array): the target as a chat of its own, up to its last content
-            token. The hidden state at its last token is :math:`z^a`.
+        example_id: identity of the example in its dataset.
+        source: chat up to the last token of the source's content. The hidden state at its last
+            token is :math:`z^u`.
+        bridge: what the chat template puts between source and target content (end of turn, header
+            of the target).
+        target: content of the target and its end-of-turn token: the tokens that the next-token loss
+            predicts.
+        source_view: the source as a chat of its own, up to its last content token, as in LLM-JEPA.
+            Differs from ``source`` when there is a system prompt.
+        target_view: the target as a chat of its own, up to its last content token. The hidden state
+            at its last token is :math:`z^a`.
     """
 
     example_id: int
@@ -74,10 +74,6 @@ def require_turns(dataset: Any) -> None:
 
 def require_pairs(key: str, dataset: Any) -> None:
     """Find out what a builder gave before anything depends on it.
-
-    Args:
-        key (str): key of the config that names the builder.
-        dataset (Any): what it returned.
 
     Raises:
         ValueError: if that is no dataset of pairs, or an empty one.

@@ -10,14 +10,8 @@ def predictor_token_ids(
     """The first ``count`` special tokens that are free, so that the vocabulary keeps its size.
 
     Args:
-        tokenizer (Any): torchtune tokenizer with ``special_tokens``, names to ids.
-        count (int): k.
-        vocab_size (int): rows of the model's embedding; ids beyond it cannot be used.
-        names (Sequence[str] | None): the special tokens to use, in order. ``None``: those
-            with "reserved" in their name.
-
-    Returns:
-        list[int]: k token ids.
+        vocab_size: rows of the model's embedding; ids beyond it cannot be used.
+        names: the special tokens to use, in order. ``None``: those with "reserved" in their name.
 
     Raises:
         ValueError: if k is negative or there are too few tokens, or a name is unknown.

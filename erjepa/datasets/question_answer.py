@@ -26,19 +26,9 @@ def question_answer_dataset(
     """Pairs from records with ``question`` and ``answer``, or from chats in ``messages``.
 
     Args:
-        tokenizer (Transform): torchtune model tokenizer.
-        name (str): of the task, also in names of files.
-        split (str): of a folder, a URL or a hub dataset; a file is one split already.
-        source (str): a ``.jsonl`` file or URL, a folder with ``{split}.jsonl`` or
+        split: of a folder, a URL or a hub dataset; a file is one split already.
+        source: a ``.jsonl`` file or URL, a folder with ``{split}.jsonl`` or
             ``{name}_{split}.jsonl``, a URL with the latter, or a dataset of the hub.
-        system_prompt (str): system message of a question; a chat keeps its own.
-        read_answer (Callable[[Any], str]): from a record's answer to the target.
-        max_examples (int | None): keep so many records.
-        sample_seed (int | None): see :func:`~erjepa.datasets.sources.subsample`.
-        load_dataset_kwargs (dict[str, Any]): for a hub dataset.
-
-    Returns:
-        PairedDataset: the tokenized pairs.
 
     Raises:
         FileNotFoundError: if ``source`` is a path where no such file is.

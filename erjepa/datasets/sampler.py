@@ -35,16 +35,15 @@ class StepSampler(Sampler[list[int]]):
     recipe's seed and pads the last batch with repeated examples.
 
     Args:
-        num_examples (int): size of the dataset.
-        batch_size (int): examples of one micro-batch of one rank.
-        gradient_accumulation_steps (int): micro-batches of one rank in a step.
-        world_size (int): number of ranks.
-        rank (int): this rank.
-        seed (int): seed of the permutations; every epoch has its own.
-        shuffle (bool): whether to permute at all.
-        mixture (Mixture | None): which examples an epoch has, as many as the dataset;
-            ``None``: each once.
-        share (float): fraction of a step's pairs that are replayed ones.
+        num_examples: size of the dataset.
+        batch_size: examples of one micro-batch of one rank.
+        gradient_accumulation_steps: micro-batches of one rank in a step.
+        world_size: number of ranks.
+        rank: this rank.
+        seed: seed of the permutations; every epoch has its own.
+        shuffle: whether to permute at all.
+        mixture: which examples an epoch has, as many as the dataset; ``None``: each once.
+        share: fraction of a step's pairs that are replayed ones.
 
     Raises:
         ValueError: if the share leaves no room for a new pair.
@@ -108,13 +107,7 @@ class StepSampler(Sampler[list[int]]):
         return size - math.floor(self._share * size)
 
     def set_position(self, epoch: int, step: int = 0, steps_done: int = 0) -> None:
-        """Make the next iteration start at step ``step`` (0-based) of ``epoch``.
-
-        Args:
-            epoch (int): 0-based.
-            step (int): of the epoch.
-            steps_done (int): of the run, for whoever numbers its steps.
-        """
+        """Make the next iteration start at step ``step`` (0-based) of ``epoch``."""
         self._epoch, self._start_step = epoch, step
         self.steps_done = steps_done
 

@@ -20,14 +20,8 @@ def locate(source: str, name: str, split: str) -> str:
     """The file of a split, if ``source`` is a place of files; else ``source``.
 
     Args:
-        source (str): a ``.jsonl`` file or URL, a folder with ``{split}.jsonl`` or
-            ``{name}_{split}.jsonl``, a URL of a folder with the latter, or a dataset of
-            the hub.
-        name (str): of the dataset, in names of files.
-        split (str): of the dataset.
-
-    Returns:
-        str: file, URL or name on the hub.
+        source: a ``.jsonl`` file or URL, a folder with ``{split}.jsonl`` or
+            ``{name}_{split}.jsonl``, a URL of a folder with the latter, or a dataset of the hub.
 
     Raises:
         FileNotFoundError: if ``source`` is a path where no such file is.
@@ -56,13 +50,13 @@ def subsample(
     """Some of the items, in their order; the same ones every time.
 
     Args:
-        items (Sequence[Item]): to choose from.
-        size (int | None): how many to keep; ``None``, or more than there are: all.
-        seed (int | None): of a random choice, where a larger size keeps the choice of a
-            smaller one. ``None``: the first ``size``.
+        items: to choose from.
+        size: how many to keep; ``None``, or more than there are: all.
+        seed: of a random choice, where a larger size keeps the choice of a smaller one. ``None``:
+            the first ``size``.
 
     Returns:
-        Sequence[Item]: the chosen ones.
+        the chosen ones.
 
     Raises:
         ValueError: if ``size`` is less than 1, or missing where there is a seed.

@@ -14,10 +14,10 @@ class Split(NamedTuple):
     """A dataset in two, by example id.
 
     Args:
-        train (list[int]): examples to train on, ascending.
-        held_out (list[int]): the others, in the order they were drawn: its first n are what
-            a smaller ``validation.size=n`` holds out.
-        copies (int): examples in neither, because a held-out one has the same tokens.
+        train: examples to train on, ascending.
+        held_out: the others, in the order they were drawn: its first n are what a smaller
+            ``validation.size=n`` holds out.
+        copies: examples in neither, because a held-out one has the same tokens.
     """
 
     train: list[int]
@@ -32,12 +32,7 @@ def hold_out(dataset: Sequence[Pair], size: int | float, seed: int = 0) -> Split
     leaves the training pairs too.
 
     Args:
-        dataset (Sequence[Pair]): all N pairs, item ``i`` with example id ``i``.
         size: how many to hold out, below N; below 1, what fraction, rounded up.
-        seed (int): of the draw.
-
-    Returns:
-        Split: the example ids of both parts.
 
     Raises:
         ValueError: if no pair is left to train on.

@@ -40,8 +40,8 @@ class TokenizedPairs(Sequence[Pair]):
     """Pairs that lie in flat arrays, and are cut out when asked for.
 
     Args:
-        blocks (Iterable[np.ndarray]): each int32 of one dimension: N, then the lengths of N
-            x 5 segments, then their tokens.
+        blocks: each int32 of one dimension: N, then the lengths of N x 5 segments, then their
+            tokens.
     """
 
     def __init__(self, blocks: Iterable[np.ndarray]) -> None:
@@ -105,15 +105,7 @@ def tokenize(
     """The pairs of chats.
 
     Args:
-        chats (Iterable[list[Message]]): valid ones, see
-            :meth:`~erjepa.datasets.ChatTemplate.validate`.
-        count (int): how many.
-        template (ChatTemplate): cuts them.
-        tokenizer (Any): what ``template`` was made of.
-        where (Callable[[int], str]): the place that a chat came from.
-
-    Returns:
-        TokenizedPairs: their pairs, in order.
+        chats: valid ones, see :meth:`~erjepa.datasets.ChatTemplate.validate`.
 
     Raises:
         ValueError: naming the place of a chat that gives no pair.

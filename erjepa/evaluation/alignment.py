@@ -25,15 +25,8 @@ def pair_cosines(
     A model trained without a JEPA loss is read in the same way.
 
     Args:
-        decoder (TransformerDecoder): the model, in evaluation mode.
-        collator (PairCollator): layout of the pairs, predictor tokens included.
-        pairs (Sequence[Pair]): n pairs.
-        predictor (Tensor | None): trained embeddings of the k predictor tokens, [k, H];
-            ``None``: those of the vocabulary.
-        attention: ``flex``, for rows of whole blocks, or ``dense``.
-
-    Returns:
-        list[float]: n cosines.
+        predictor: trained embeddings of the k predictor tokens, [k, H]; ``None``: those of the
+            vocabulary.
     """
     table = decoder.tok_embeddings.weight
     model = PackedDecoder(decoder, attention=attention)

@@ -20,18 +20,10 @@ def generate_answers(
 ) -> list[dict[str, Any]]:
     """Greedy answers to one batch of examples, with what scoring needs.
 
-    Args:
-        model (TransformerDecoder): decoder in evaluation mode.
-        tokenizer (Transform): its tokenizer.
-        dataset (Pairs): where the examples are.
-        ids (Sequence[int]): the examples, all in one batch.
-        max_new_tokens (int): most tokens of an answer.
-
     Returns:
-        list[dict[str, Any]]: a prediction for each example, in order: ``id``, the texts
-        ``prompt``, ``target`` and ``output``, ``tokens`` of the output, whether it
-        ``finished`` by itself, the dataset's fields for scoring, and in a list of datasets the
-        short name of its own as ``origin``.
+        a prediction for each example, in order: ``id``, the texts ``prompt``, ``target`` and
+        ``output``, ``tokens`` of the output, whether it ``finished`` by itself, the dataset's
+        fields for scoring, and in a list of datasets the short name of its own as ``origin``.
     """
     outputs = generate_greedy(
         model,

@@ -30,13 +30,6 @@ class Prompt(NamedTuple):
 def read_prompts(cfg: Config, tokenizer: Any) -> Iterator[Prompt]:
     """The pairs that ``erjepa_eval`` answers.
 
-    Args:
-        cfg: config of an evaluation.
-        tokenizer (Any): its tokenizer.
-
-    Yields:
-        Prompt: each pair, in order.
-
     Raises:
         ValueError: if the config has no pairs to score.
     """
@@ -63,14 +56,7 @@ def request(
     """A line of the batch file.
 
     Args:
-        prompt (Prompt): what is asked.
-        url (str): ``CHAT``, for a chat, or ``COMPLETIONS``, for its token ids.
-        model (str): what the engine calls the model.
-        max_tokens (int): most tokens of an answer.
-        stop_tokens (Sequence[int]): any of these ends an answer.
-
-    Returns:
-        dict[str, Any]: the request.
+        url: ``CHAT``, for a chat, or ``COMPLETIONS``, for its token ids.
     """
     asked = {"messages": prompt.messages} if url == CHAT else {"prompt": prompt.tokens}
     body = {"model": model, **asked, "max_tokens": max_tokens, "temperature": 0}
@@ -82,8 +68,7 @@ def require_same_tokens(folder: Path, prompts: Sequence[Prompt]) -> None:
     """Find out before generating whether an engine would ask what training asked.
 
     Args:
-        folder (Path): of the model that is served, with its tokenizer and chat template.
-        prompts (Sequence[Prompt]): what is asked.
+        folder: of the model that is served, with its tokenizer and chat template.
 
     Raises:
         ValueError: if the template there makes other tokens, showing the first prompt.
@@ -115,11 +100,6 @@ def write_requests(
 
     Args:
         file: the batch file, of requests as :func:`request` makes them.
-        prompts: what is asked.
-        url: see there, as are the others.
-
-    Returns:
-        The file of targets.
     """
     targets = file.with_suffix(".targets.jsonl")
     rows = (

@@ -25,16 +25,14 @@ def answers(
     """Greedy answers to prompts.
 
     Args:
-        cfg: config of the run; ``merged``, ``max_new_tokens``,
-            ``eval_batch_size`` and ``device`` count here.
-        path (Path | None): checkpoint; ``None``: the base model.
-        prompts (Sequence[str]): sources.
-        system_prompt (str | None): system message; "": none; ``None``: that of the first
-            training pair.
+        cfg: config of the run; ``merged``, ``max_new_tokens``, ``eval_batch_size`` and ``device``
+            count here.
+        path: checkpoint; ``None``: the base model.
+        system_prompt: system message; "": none; ``None``: that of the first training pair.
 
     Returns:
-        list[dict[str, Any]]: ``prompt``, ``output``, ``tokens`` of the output, and whether it
-        ``finished`` by itself, in order.
+        ``prompt``, ``output``, ``tokens`` of the output, and whether it ``finished`` by itself, in
+        order.
     """
     device = run_device(cfg)
     tokenizer = cfg.tokenizer.build()
@@ -67,11 +65,8 @@ def read_prompts(file: Path) -> list[str]:
     """The prompts of a file.
 
     Args:
-        file (Path): a prompt a line; or, as ``.jsonl``, a JSON object a line whose only text,
-            or whose ``prompt``, is the prompt.
-
-    Returns:
-        list[str]: prompts in order; empty lines are none.
+        file: a prompt a line; or, as ``.jsonl``, a JSON object a line whose only text, or whose
+            ``prompt``, is the prompt.
 
     Raises:
         ValueError: naming the place of what is no prompt.

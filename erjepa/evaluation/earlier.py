@@ -123,9 +123,8 @@ def earlier_runs(path: Path, cfg: Config) -> list[EarlierRun]:
     there is warned of; an adapter of PEFT, or a memory without a run, is passed over.
 
     Args:
-        path (Path): folder of the weights to score.
-        cfg: config of the evaluation, which names the runs before where the
-            checkpoint lies in no run.
+        cfg: config of the evaluation, which names the runs before where the checkpoint lies in no
+            run.
     """
     try:
         file, _ = find_run(path)
@@ -199,12 +198,7 @@ class Before:
     def compare(
         self, task: Task, scored: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """What became of its answers, see :class:`~erjepa.tasks.summary.Change`.
-
-        Args:
-            task (Task): that scores the answers of both.
-            scored (Sequence[Mapping[str, Any]]): the predictions now, with their verdicts.
-        """
+        """What became of its answers, see :class:`~erjepa.tasks.summary.Change`."""
         verdicts = task.score(list(self.answers.values()))
         now = {prediction["id"]: prediction[task.primary] for prediction in scored}
         found = change(
@@ -217,13 +211,8 @@ class Before:
 def answers_before(runs: Sequence[EarlierRun], examples: Examples) -> Before | None:
     """What the nearest of the runs before that was scored on some examples answered to them.
 
-    Args:
-        runs (Sequence[EarlierRun]): nearest first.
-        examples (Examples): that are scored again.
-
     Returns:
-        Before | None: the answers to examples that are still the same; ``None`` if no run
-        has any.
+        the answers to examples that are still the same; ``None`` if no run has any.
     """
     for run in runs:
         if (file := run.predictions(examples.section)) is None:

@@ -23,11 +23,7 @@ class Examples:
 
     Args:
         cfg: config that says what they are and how they are scored.
-        section: of the config that names their dataset, as JSON.
-        dataset (Pairs): where they are.
-        ids (Sequence[int]): their places in it.
-        task (Task): that scores the answers.
-        in_train (int | None): how many of their targets occur in training, if that is known.
+        in_train: how many of their targets occur in training, if that is known.
     """
 
     cfg: Config
@@ -61,10 +57,8 @@ def read_examples(
     """The pairs of ``eval_dataset``, or those that ``validation`` holds out of ``dataset``.
 
     Args:
-        cfg: config of an evaluation.
-        tokenizer (Transform): of the model.
-        train_targets: called for the targets trained on, with ``eval_dataset``; ``None``:
-            they are not known.
+        train_targets: called for the targets trained on, with ``eval_dataset``; ``None``: they are
+            not known.
 
     Raises:
         ValueError: naming the key, if there are none, or they cannot be scored.

@@ -44,16 +44,6 @@ def generate_greedy(
     only, and no logits are kept: with 128k tokens in the vocabulary those take gigabytes.
     A text ends at the last where the model has no more positions.
 
-    Args:
-        model (TransformerDecoder): decoder in evaluation mode.
-        prompts (Sequence[Sequence[int]]): token ids of B prompts, of any lengths.
-        max_new_tokens (int): most tokens to generate for a prompt.
-        stop_tokens (Sequence[int]): any of these ends a text; it is not returned.
-        pad_id (int): any id of the vocabulary.
-
-    Returns:
-        list[list[int]]: the new tokens of each prompt.
-
     Raises:
         ValueError: if a prompt is longer than the model has positions.
     """
@@ -146,10 +136,6 @@ def _forward(
 class _Cache:
     """Keys and values of one layer, in place of torchtune's ``KVCache``: gives attention
     the columns filled so far rather than all, and lets rows come and go.
-
-    Args:
-        num_rows (int): rows of the batch.
-        length (int): most columns.
     """
 
     def __init__(self, num_rows: int, length: int) -> None:

@@ -22,12 +22,7 @@ def empty_model(
     """The model of a config, whose weights are still to be loaded.
 
     Args:
-        cfg: config of a run.
-        device (torch.device): where it is to be.
-        merged (bool): whether for merged weights, which are never quantized.
-
-    Returns:
-        TransformerDecoder: in evaluation mode.
+        merged: whether for merged weights, which are never quantized.
 
     Raises:
         ValueError: if there are no adapters to merge.
@@ -56,11 +51,8 @@ def load_weights(
     """Load the base and a trained adapter; or weights alone, and an adapter of no effect.
 
     Args:
-        model (TransformerDecoder): of :func:`empty_model`.
-        cfg: config of the run.
-        path (Path | None): checkpoint; ``None``: the base model.
-        merged (bool): whether to take the merged weights of a checkpoint with an adapter.
-        scratch (Path): folder that the checkpointer may make.
+        path: checkpoint; ``None``: the base model.
+        merged: whether to take the merged weights of a checkpoint with an adapter.
 
     Raises:
         FileNotFoundError: if the checkpoint has no such weights.
@@ -108,7 +100,6 @@ def load_model(
 
     Args:
         cfg: config of the run; ``merged`` says which weights of a checkpoint.
-        device: where it is to be.
         path: checkpoint; ``None``: the base model.
 
     Raises:

@@ -10,12 +10,7 @@ from erjepa.training.model.distributed import all_reduce_sum
 
 
 class OriginLosses:
-    """Adds up the losses of pairs by the dataset they are from; nothing where there is one.
-
-    Args:
-        dataset (Pairs): where the pairs are.
-        device (torch.device): device of the run.
-    """
+    """Adds up the losses of pairs by the dataset they are from; nothing where there is one."""
 
     def __init__(self, dataset: Pairs, device: torch.device) -> None:
         self._dataset = dataset if isinstance(dataset, ConcatenatedPairs) else None

@@ -20,8 +20,7 @@ def name_of_scores(path: Path | None, cfg: Config) -> str:
     """What the scores of a checkpoint go by.
 
     Args:
-        path (Path | None): folder of its weights; ``None``: the base model.
-        cfg: config of the evaluation.
+        path: folder of its weights; ``None``: the base model.
     """
     name = "base" if path is None else score_name(path)
     split = "_validation" * (cfg.eval_split == "validation")
@@ -32,13 +31,9 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
     """Where the scores on a dataset go, apart from those on any other.
 
     Args:
-        folder (Path): of the checkpoint. The dataset that it is scored on first has it; each
-            other one has a folder beside it, ``NAME_on_DATASET_DIGEST``.
-        dataset (Any): section of the config, as JSON.
-        key (str): key of the settings that has it, ``eval_dataset`` or ``dataset``.
-
-    Returns:
-        Path: the folder.
+        folder: of the checkpoint. The dataset that it is scored on first has it; each other one has
+            a folder beside it, ``NAME_on_DATASET_DIGEST``.
+        key: key of the settings that has it, ``eval_dataset`` or ``dataset``.
     """
     try:
         first = json.loads((folder / SETTINGS).read_text())[key]
@@ -61,11 +56,6 @@ class PredictionStore:
     While it runs, each rank appends to a file of its own; ``finish`` puts
     ``predictions.jsonl`` and ``summary.json`` in place. An interrupted evaluation finds what
     it had, if its settings are the same; with other settings it starts anew.
-
-    Args:
-        folder (Path): where the results go.
-        settings (Mapping[str, Any]): all that predictions depend on, as JSON.
-        rank (int): this rank.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], rank: int) -> None:
@@ -107,15 +97,7 @@ class PredictionStore:
     def finish(
         self, predictions: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]
     ) -> Path:
-        """Put the final files in place, on one rank.
-
-        Args:
-            predictions (Iterable[Mapping[str, Any]]): in order, with their verdicts.
-            summary (Mapping[str, Any]): what they add up to.
-
-        Returns:
-            Path: the folder.
-        """
+        """Put the final files in place, on one rank."""
         write_scores(self._folder, predictions, summary)
         for path in self._parts():
             path.unlink()

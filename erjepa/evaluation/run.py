@@ -14,12 +14,6 @@ from erjepa.utils.files import CONFIG, config_of_run
 def find_run(run: Path) -> tuple[Path, Path]:
     """The config and the checkpoint of a run.
 
-    Args:
-        run (Path): its ``output_dir``, or a checkpoint.
-
-    Returns:
-        tuple[Path, Path]: file of the config; folder of the checkpoint.
-
     Raises:
         FileNotFoundError: if there is none.
     """

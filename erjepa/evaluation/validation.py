@@ -36,16 +36,7 @@ from erjepa.training.step.passes import stack_views, unstack_views
 
 
 class HeldOutLoss:
-    """The objective of training on held-out pairs, without dropout and without gradient.
-
-    Args:
-        dataset (Pairs): where the pairs are.
-        ids (Sequence[int]): the held-out pairs, the same on every rank.
-        collator (PairCollator): of the new pairs of a step.
-        loss_fn (JEPALoss): of the training.
-        batch_size (int): pairs of one rank and forward pass.
-        device (torch.device): device of the run.
-    """
+    """The objective of training on held-out pairs, without dropout and without gradient."""
 
     def __init__(
         self,
@@ -72,14 +63,10 @@ class HeldOutLoss:
     def __call__(self, model: PackedDecoder) -> dict[str, float]:
         """Losses under the model as it is.
 
-        Args:
-            model (PackedDecoder): the model, sharded or not, in evaluation mode.
-
         Returns:
-            dict[str, float]: ``val_lm_loss``, nats a label; with views ``val_jepa_loss``, the
-            mean distance, where InfoNCE contrasts all held-out pairs; ``val_loss``, their
-            weighted sum; and of a list of datasets what :class:`OriginLosses` adds up. The
-            same on every rank.
+            ``val_lm_loss``, nats a label; with views ``val_jepa_loss``, the mean distance, where
+            InfoNCE contrasts all held-out pairs; ``val_loss``, their weighted sum; and of a list of
+            datasets what :class:`OriginLosses` adds up. The same on every rank.
         """
         origins = OriginLosses(self._dataset, self._device)
         sums = torch.zeros(4, dtype=torch.float64, device=self._device)
@@ -119,16 +106,7 @@ class HeldOutLoss:
 
 
 class HeldOutAccuracy:
-    """The share of held-out pairs that are answered rightly.
-
-    Args:
-        dataset (Pairs): where the pairs are.
-        ids (Sequence[int]): the pairs to answer, the same on every rank.
-        tokenizer (Transform): of the model.
-        task (Task): how answers are scored.
-        batch_size (int): answers generated together.
-        max_new_tokens (int): most tokens of an answer.
-    """
+    """The share of held-out pairs that are answered rightly."""
 
     def __init__(
         self,
@@ -151,12 +129,9 @@ class HeldOutAccuracy:
     def __call__(self, model: TransformerDecoder) -> dict[str, float]:
         """Accuracy under the model as it is.
 
-        Args:
-            model (TransformerDecoder): decoder in evaluation mode, whole on every rank.
-
         Returns:
-            dict[str, float]: ``val_accuracy``, by the task's primary reading, and of a list of
-            datasets ``val_accuracy_NAME`` of each that has pairs here. The same on every rank.
+            ``val_accuracy``, by the task's primary reading, and of a list of datasets
+            ``val_accuracy_NAME`` of each that has pairs here. The same on every rank.
         """
         mine = []
         for batch in self._batches[dist.get_rank() :: dist.get_world_size()]:
@@ -180,17 +155,7 @@ class HeldOutAccuracy:
 
 
 class Validation:
-    """What is measured on the held-out pairs of a run: losses, and accuracy where asked for.
-
-    Args:
-        cfg: config of the run.
-        dataset (Pairs): where the pairs are.
-        ids (Sequence[int]): the held-out pairs, the same on every rank.
-        tokenizer (Transform): of the model.
-        collator (PairCollator): of the new pairs of a step.
-        loss_fn (JEPALoss): of the training.
-        device (torch.device): device of the run.
-    """
+    """What is measured on the held-out pairs of a run: losses, and accuracy where asked for."""
 
     def __init__(
         self,
@@ -224,14 +189,7 @@ class Validation:
         self._is_compiled = cfg.compile
 
     def __call__(self, model: PackedDecoder) -> dict[str, float]:
-        """Measure a model in training, and leave it in training. Nothing random is drawn.
-
-        Args:
-            model (PackedDecoder): the model, sharded or not.
-
-        Returns:
-            dict[str, float]: what is found, the same on every rank.
-        """
+        """Measure a model in training, and leave it in training. Nothing random is drawn."""
         model.eval()
         metrics = self.loss(model)
         if self.accuracy is not None:

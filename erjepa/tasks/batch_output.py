@@ -68,7 +68,6 @@ def read_batch_output(path: Path, targets: Path) -> list[tuple[str, dict[str, An
 
     Args:
         path: output of a batch, of chats or of completions. Lines may come in any order.
-        targets: what ``erjepa prompts`` wrote beside the prompts.
 
     Returns:
         For each target its place, and ``id``, ``prompt``, ``target``, ``output``, whether it

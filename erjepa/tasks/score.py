@@ -18,12 +18,8 @@ def load_task(name: str, databases: str | Path | None = None) -> Task:
     """A task by name, or by its path.
 
     Args:
-        name (str): such as ``gsm8k``; or the dotted path of a :class:`Task`.
-        databases (str | Path | None): folder of databases, for a task that has them, as
-            ``spider`` does.
-
-    Returns:
-        Task: the task.
+        name: such as ``gsm8k``; or the dotted path of a :class:`Task`.
+        databases: folder of databases, for a task that has them, as ``spider`` does.
 
     Raises:
         ValueError: if there is no such task, or it has no databases.
@@ -61,11 +57,6 @@ def _find(name: str) -> Any:
 def require_fields(task: Task, dataset: Any, component: str) -> None:
     """Find out before generating whether answers can be scored.
 
-    Args:
-        task (Task): what they are scored by.
-        dataset (Any): dataset of the prompts, with ``scoring_fields``.
-        component (str): its builder, for the message.
-
     Raises:
         ValueError: if the dataset does not give what the task needs.
     """
@@ -80,14 +71,9 @@ def require_fields(task: Task, dataset: Any, component: str) -> None:
 def require_targets(task: Task, dataset: Any, ids: Iterable[int]) -> None:
     """Find out before generating whether all answers can be scored.
 
-    Args:
-        task (Task): what they are scored by.
-        dataset (Any): dataset of the prompts.
-        ids (Iterable[int]): the examples to answer.
-
     Raises:
-        ValueError: naming the first example whose target is none that answers can be scored
-            by, and why.
+        ValueError: naming the first example whose target is none that answers can be scored by, and
+            why.
     """
     for i in ids:
         if problem := task.problem(dataset.target_text(i)):
@@ -99,14 +85,10 @@ def score_predictions(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Score predictions and add them up.
 
-    Args:
-        task (Task): what they are scored by.
-        predictions (Sequence[Prediction]): with the fields that the task needs.
-
     Returns:
-        tuple[list[dict[str, Any]], dict[str, Any]]: the predictions with ``extracted`` and
-        their verdicts; and the summary, with ``task`` and ``accuracy``, ``by_origin`` where
-        predictions have an ``origin``, and the number of those ``unanswered``, if there are any.
+        the predictions with ``extracted`` and their verdicts; and the summary, with ``task`` and
+        ``accuracy``, ``by_origin`` where predictions have an ``origin``, and the number of those
+        ``unanswered``, if there are any.
     """
     verdicts = task.score(predictions)
     summary = {"task": task.name, **summarize(predictions, verdicts, task.primary)}
@@ -127,17 +109,12 @@ def read_predictions(
     """Read predictions from a JSONL file.
 
     Args:
-        path (Path): the file, of predictions or the output of a batch.
-        task (Task): what they are to be scored by; every line must have its fields, as
-            texts, and a target that it can score by.
-        targets (Path | None): the targets of a batch.
-
-    Returns:
-        list[dict[str, Any]]: the predictions in order.
+        task: what they are to be scored by; every line must have its fields, as texts, and a target
+            that it can score by.
 
     Raises:
-        ValueError: naming file and line, if a line is not a JSON object, lacks a field or
-            has another target, or naming the file if it is empty.
+        ValueError: naming file and line, if a line is not a JSON object, lacks a field or has
+            another target, or naming the file if it is empty.
     """
     predictions = []
     for where, prediction in _lines(path, targets):
@@ -181,12 +158,6 @@ def write_scores(
     predictions: Iterable[Mapping[str, Any]],
     summary: Mapping[str, Any],
 ) -> None:
-    """Write ``predictions.jsonl`` and, once it is there, ``summary.json``.
-
-    Args:
-        folder (Path): where they go.
-        predictions (Iterable[Mapping[str, Any]]): in order, with their verdicts.
-        summary (Mapping[str, Any]): what they add up to.
-    """
+    """Write ``predictions.jsonl`` and, once it is there, ``summary.json``."""
     write_whole(folder / PREDICTIONS, to_jsonl(predictions))
     write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")

@@ -17,11 +17,7 @@ def wilson_interval(right: int, examples: int) -> tuple[float, float]:
     where all examples or none are right.
 
     Args:
-        right (int): number of examples that are right.
-        examples (int): number of examples, at least 1.
-
-    Returns:
-        tuple[float, float]: the lower and the upper end.
+        examples: number of examples, at least 1.
     """
     share, shrink = right / examples, 1 + _Z**2 / examples
     center = (share + _Z**2 / (2 * examples)) / shrink
@@ -38,19 +34,13 @@ def summarize(
 ) -> dict[str, Any]:
     """Shares and 95% intervals. An undecided example counts as not right.
 
-    Args:
-        predictions (Sequence[Prediction]): what was scored.
-        verdicts (Sequence[Verdicts]): the verdicts of each prediction, in order.
-        primary (str): the verdict whose share is the accuracy.
-
     Returns:
-        dict[str, Any]: ``accuracy`` and ``primary``, and for every verdict its ``share``,
-        how many are ``right`` and ``undecided`` among the ``examples``, and the
-        ``interval`` of the share.
+        ``accuracy`` and ``primary``, and for every verdict its ``share``, how many are ``right``
+        and ``undecided`` among the ``examples``, and the ``interval`` of the share.
 
     Raises:
-        ValueError: if there is no prediction, one lacks its verdicts, or ``primary`` is
-            not among them.
+        ValueError: if there is no prediction, one lacks its verdicts, or ``primary`` is not among
+            them.
     """
     if not predictions or len(predictions) != len(verdicts):
         raise ValueError(
@@ -68,14 +58,9 @@ def by_origin(
 ) -> list[dict[str, Any]]:
     """The accuracy on each of the datasets that predictions are from.
 
-    Args:
-        predictions (Sequence[Prediction]): those with an ``origin`` count.
-        verdicts (Sequence[Verdicts]): the verdicts of each prediction, in order.
-        primary (str): the verdict whose share is the accuracy.
-
     Returns:
-        list[dict[str, Any]]: of each ``origin`` what :func:`summarize` says of ``primary``; in
-        order of appearance, empty where no prediction has an origin.
+        of each ``origin`` what :func:`summarize` says of ``primary``; in order of appearance, empty
+        where no prediction has an origin.
     """
     found: dict[str, list[bool | None]] = {}
     for prediction, verdict in zip(predictions, verdicts, strict=True):
@@ -96,15 +81,7 @@ def _count(values: Sequence[bool | None]) -> dict[str, Any]:
 
 
 def verbatim_overlap(train_targets: Iterable[str], test_targets: Iterable[str]) -> int:
-    """How many test targets occur in training, but for white space.
-
-    Args:
-        train_targets (Iterable[str]): of the training split.
-        test_targets (Iterable[str]): of the test split, repeated ones counted.
-
-    Returns:
-        int: their number.
-    """
+    """How many test targets occur in training, but for white space."""
     seen = {" ".join(target.split()) for target in train_targets}
     return sum(" ".join(target.split()) in seen for target in test_targets)
 
@@ -113,13 +90,13 @@ class Change(NamedTuple):
     """What became of the same examples from one model to the next.
 
     Attributes:
-        examples (int): how many both models answered.
-        accuracy (float): share of these that the first model got right.
-        kept (int): right before and now.
-        gained (int): right now alone.
-        lost (int): right before alone.
-        difference (float): accuracy now less accuracy before.
-        interval (tuple[float, float]): 95% interval of the difference.
+        examples: how many both models answered.
+        accuracy: share of these that the first model got right.
+        kept: right before and now.
+        gained: right now alone.
+        lost: right before alone.
+        difference: accuracy now less accuracy before.
+        interval: 95% interval of the difference.
     """
 
     examples: int
@@ -138,9 +115,6 @@ def change(before: Sequence[bool], now: Sequence[bool]) -> Change:
     Interval for a Difference of Binomial Proportions Based on Paired Data": one example is
     added to those gained, and one to those lost. It covers the choice of examples, not of
     the seed.
-
-    Args:
-        before, now (Sequence[bool]): whether each example is right, in the same order.
 
     Raises:
         ValueError: if there is no example, or not as many of both.

@@ -20,15 +20,14 @@ class Task:
     """How the answers of a dataset are scored.
 
     Args:
-        name (str): name on the command line and in ``summary.json``.
-        primary (str): the verdict whose share is the ``accuracy``.
-        extract (Callable[[str], str]): the answer within a generated text.
-        score (Callable[[Sequence[Prediction]], list[Verdicts]]): verdicts of each
-            prediction, in order; every prediction has every verdict of the task.
-        fields (tuple[str, ...]): the texts that a prediction must have; its dataset gives
-            those besides target and output.
-        problem (Callable[[str], str | None]): why a target is none that answers can be
-            scored by; ``None`` where it is one.
+        name: name on the command line and in ``summary.json``.
+        primary: the verdict whose share is the ``accuracy``.
+        extract: the answer within a generated text.
+        score: verdicts of each prediction, in order; every prediction has every verdict of the
+            task.
+        fields: the texts that a prediction must have; its dataset gives those besides target and
+            output.
+        problem: why a target is none that answers can be scored by; ``None`` where it is one.
         with_databases: the same task on a folder of databases; ``None``: it has none.
     """
 

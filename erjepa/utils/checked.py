@@ -22,8 +22,8 @@ def checked(kind: type[T], value: Any, where: str) -> T:
     Halves of surrogate pairs, which UTF-8 does not have, become ``?``.
 
     Args:
-        kind: a dataclass, or any other type that pydantic checks. Unknown fields of a
-            dataclass are ignored.
+        kind: a dataclass, or any other type that pydantic checks. Unknown fields of a dataclass are
+            ignored.
         value: numbers, texts, lists and mappings, as ``json.loads`` returns them.
         where: the place it was read, such as ``results.jsonl:3``, or ``""``.
 
@@ -75,9 +75,6 @@ def reject_unknown(
 
     Args:
         prefix: what stands before the keys in messages, such as ``replay.``.
-        keys: keys that are given.
-        known: keys that may be given.
-        synonyms: what users may call keys, to the key.
 
     Raises:
         ValueError: naming the first unknown key, and the known one that is like it, if any.

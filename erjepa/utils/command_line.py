@@ -37,11 +37,7 @@ _PATIENCE = 30.0  # seconds in which a launcher ends the other ranks
 
 
 class CommandLine(argparse.ArgumentParser):
-    """A parser of arguments whose user is told of errors in one message.
-
-    Args:
-        **settings (Any): of ``argparse.ArgumentParser``.
-    """
+    """A parser of arguments whose user is told of errors in one message."""
 
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -57,9 +53,6 @@ class CommandLine(argparse.ArgumentParser):
     @contextlib.contextmanager
     def errors(self, arguments: argparse.Namespace) -> Iterator[None]:
         """Say what goes wrong within; see the top of this file.
-
-        Args:
-            arguments (argparse.Namespace): what was parsed.
 
         Raises:
             SystemExit: with code 2, after a user's error.
@@ -80,14 +73,7 @@ class CommandLine(argparse.ArgumentParser):
 
 
 def is_users(error: BaseException) -> bool:
-    """Whether an error was raised for the user to read.
-
-    Args:
-        error (BaseException): after it was raised.
-
-    Returns:
-        bool: see the top of this file.
-    """
+    """Whether an error was raised for the user to read."""
     if isinstance(error, ModuleNotFoundError):
         return error.name in _EXTRAS
     if not isinstance(error, _KINDS):

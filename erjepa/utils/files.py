@@ -34,11 +34,6 @@ def config_of_run(path: Path) -> Path | None:
 def require_utf8(content: bytes, name: str, line: int = 1) -> None:
     """Fail where a text is of another encoding.
 
-    Args:
-        content (bytes): the text, or a line of it.
-        name (str): of its file.
-        line (int): number of its first line.
-
     Raises:
         ValueError: naming line and column of the first byte that is no UTF-8.
     """
@@ -60,9 +55,7 @@ def write_whole(path: Path, text: str, writer: str = "") -> None:
     """Write a file aside, then put it in place: a killed process leaves the file before.
 
     Args:
-        path (Path): the file, replaced if there is one.
-        text (str): what it is to hold.
-        writer (str): tells this process from others that may write the file at once.
+        writer: tells this process from others that may write the file at once.
     """
     aside = path.with_name(f".{path.name}{writer}")
     with aside.open("w") as file:

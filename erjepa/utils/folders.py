@@ -16,7 +16,6 @@ def make_folder(root: Path, folder: Path) -> None:
 
     Args:
         root: the output folder, which may itself be a symbolic link.
-        folder: the folder, of which parents are made as well.
 
     Raises:
         ValueError: if the folder has files but no mark, or a symbolic link leads to it.
@@ -31,10 +30,6 @@ def make_folder(root: Path, folder: Path) -> None:
 
 def remove(root: Path, path: Path) -> None:
     """Remove a marked folder, or a file or folder in one.
-
-    Args:
-        root: the output folder, which itself is never removed.
-        path: what is removed, if it exists.
 
     Raises:
         ValueError: if there is no mark, or a symbolic link leads to it.

@@ -15,12 +15,7 @@ def read_jsonl(
     """The objects of a JSONL file, each with the place it was read, ``FILE:LINE``.
 
     Args:
-        path (Path): the file. Empty lines count, but hold nothing.
-        name (str | None): what the places call it; ``None``: its path.
-        growing (bool): whether a last line that is cut off is left out.
-
-    Yields:
-        tuple[str, dict[str, Any]]: place and object, in order.
+        name: what the places call it; ``None``: its path.
 
     Raises:
         ValueError: naming the place, if a line is not a JSON object.
@@ -36,8 +31,6 @@ def jsonl_of(
 
     Args:
         lines: of bytes, so that the number of a line that is not UTF-8 is known.
-        name: what the places call the file.
-        growing: whether a last line that is cut off is left out.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -60,8 +53,6 @@ def parse_json(content: bytes, name: str, line: int | None = None) -> Any:
     """What the JSON of a file, or of a line of it, holds.
 
     Args:
-        content: in UTF-8.
-        name: of the file.
         line: number of the line; ``None``: ``content`` is the whole file.
 
     Raises:

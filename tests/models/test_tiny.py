@@ -12,11 +12,11 @@ from torchtune.models.llama3 import llama3_tokenizer
 from torchtune.models.llama3_2 import llama3_2, lora_llama3_2
 from torchtune.training import FullModelHFCheckpointer
 
-from erjepa.models import tiny
-from erjepa.models.tiny_corpus import Corpus
 from erjepa.tasks.nl_rx.grammar import CLASSES, generate_pairs, generate_records
+from scripts.tiny_model import __main__ as tiny
+from scripts.tiny_model.corpus import Corpus
 
-SHIPPED = Path(tiny.__file__).with_suffix("")
+SHIPPED = Path(__file__).parents[2] / "erjepa" / "models" / "tiny"
 FILES = ["config.json", "model.safetensors", "special_tokens.json", "tokenizer.model"]
 
 

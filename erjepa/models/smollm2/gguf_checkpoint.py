@@ -35,9 +35,7 @@ def write_checkpoint(gguf_file: Path, output_dir: Path, repository: str) -> None
     """Write weights (bfloat16), config and tokenizer in Hugging Face's layout.
 
     Args:
-        gguf_file (Path): a Llama model with tied embeddings and SmolLM's tokenizer.
-        output_dir (Path): folder for the files; made where it is missing.
-        repository (str): the model's name on the Hugging Face hub.
+        gguf_file: a Llama model with tied embeddings and SmolLM's tokenizer.
 
     Raises:
         ValueError: if the file holds another kind of model or tokenizer.

@@ -20,12 +20,8 @@ _ARCHITECTURE = {
 
 
 def smollm2_135m() -> TransformerDecoder:
-    """
-    Builder for creating a SmolLM2 model initialized w/ the default 135M parameter values
+    """Builder for creating a SmolLM2 model initialized w/ the default 135M parameter values
     of https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct.
-
-    Returns:
-        TransformerDecoder: Instantiation of SmolLM2 135M model
     """
     return llama3_2(**_ARCHITECTURE)
 
@@ -40,25 +36,19 @@ def lora_smollm2_135m(
     use_dora: bool = False,
     quantize_base: bool = False,
 ) -> TransformerDecoder:
-    """
-    Builder for creating a SmolLM2 135M model with LoRA enabled.
+    """Builder for creating a SmolLM2 135M model with LoRA enabled.
 
     Args:
-        lora_attn_modules (list[LORA_ATTN_MODULES]): list of which linear layers
-            LoRA should be applied to in each self-attention block. Options are
-            ``{"q_proj", "k_proj", "v_proj", "output_proj"}``.
-        apply_lora_to_mlp (bool): whether to apply LoRA to the MLP in each transformer layer.
-        apply_lora_to_output (bool): whether to apply LoRA to the model's final output
-            projection. The projection is the embedding table, so this is an error.
-        lora_rank (int): rank of each low-rank approximation
-        lora_alpha (float): scaling factor for the low-rank approximation
-        lora_dropout (float): dropout probability for the low-rank approximation
-        use_dora (bool): Decompose the LoRA weight into magnitude and direction
+        lora_attn_modules: list of which linear layers LoRA should be applied to in each
+            self-attention block. Options are ``{"q_proj", "k_proj", "v_proj", "output_proj"}``.
+        apply_lora_to_mlp: whether to apply LoRA to the MLP in each transformer layer.
+        apply_lora_to_output: whether to apply LoRA to the model's final output projection. The
+            projection is the embedding table, so this is an error.
+        use_dora: Decompose the LoRA weight into magnitude and direction
             (https://arxiv.org/abs/2402.09353).
-        quantize_base (bool): Whether to quantize base model weights
 
     Returns:
-        TransformerDecoder: Instantiation of SmolLM2 135M model with LoRA applied
+        Instantiation of SmolLM2 135M model with LoRA applied
 
     Raises:
         ValueError: if ``apply_lora_to_output`` is True.

@@ -16,10 +16,6 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
     around it. No system prompt is added where the chat has none: a view of the target
     alone would carry it. Special tokens spelled out in a content are plain text.
 
-    Args:
-        path (str): path of ``tokenizer.json``.
-        max_seq_len (int | None): a max sequence length to truncate tokens to.
-
     Raises:
         ValueError: if the file lacks a token of the template.
     """
@@ -60,15 +56,7 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
     def tokenize_messages(
         self, messages: list[Message], *, add_end_tokens: bool = True
     ) -> tuple[list[int], list[bool]]:
-        """
-        Tokenize a list of messages into a list of token ids and masks.
-
-        Args:
-            messages (list[Message]): the chat.
-            add_end_tokens (bool): whether the last message ends; False for generation.
-
-        Returns:
-            tuple[list[int], list[bool]]: the list of token ids and the list of masks.
+        """Tokenize a list of messages into a list of token ids and masks.
 
         Raises:
             RuntimeError: if a message holds anything but text.
@@ -90,16 +78,7 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
     def __call__(
         self, sample: Mapping[str, Any], inference: bool = False
     ) -> Mapping[str, Any]:
-        """
-        Replace ``messages`` of a sample by ``tokens`` and ``mask``.
-
-        Args:
-            sample (Mapping[str, Any]): with the key ``messages``.
-            inference (bool): whether the last message is left open.
-
-        Returns:
-            Mapping[str, Any]: the sample with the keys ``tokens`` and ``mask``.
-        """
+        """Replace ``messages`` of a sample by ``tokens`` and ``mask``."""
         rest = {key: value for key, value in sample.items() if key != "messages"}
         tokens, mask = self.tokenize_messages(
             sample["messages"], add_end_tokens=not inference
@@ -108,15 +87,10 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
 
 
 def smollm2_tokenizer(path: str, max_seq_len: int | None = None) -> SmolLM2Tokenizer:
-    """
-    Tokenizer for SmolLM2-Instruct.
+    """Tokenizer for SmolLM2-Instruct.
 
     Args:
-        path (str): path to ``tokenizer.json``.
-        max_seq_len (int | None): maximum sequence length for tokenizing a single list of
-            messages, after which the input will be truncated.
-
-    Returns:
-        SmolLM2Tokenizer: Instantiation of the SmolLM2 tokenizer
+        max_seq_len: maximum sequence length for tokenizing a single list of messages, after which
+            the input will be truncated.
     """
     return SmolLM2Tokenizer(path, max_seq_len=max_seq_len)

@@ -28,17 +28,10 @@ def gsm8k_dataset(
     """GSM8K as chat pairs.
 
     Args:
-        tokenizer (Transform): torchtune model tokenizer.
-        split (Literal["train", "test"]): 7473 or 1319 pairs.
-        source (str): a dataset of the hub with GSM8K's columns, or see
+        source: a dataset of the hub with GSM8K's columns, or see
             :func:`~erjepa.datasets.question_answer.question_answer_dataset`.
-        revision (str | None): of a hub dataset. ``None``: a fixed one of the default
-            source, so that a run can be repeated; the newest of any other.
-        max_examples (int | None): keep so many pairs.
-        sample_seed (int | None): see :func:`~erjepa.datasets.sources.subsample`.
-
-    Returns:
-        PairedDataset: the tokenized pairs.
+        revision: of a hub dataset. ``None``: a fixed one of the default source, so that a run can
+            be repeated; the newest of any other.
 
     Raises:
         ValueError: if there is no such split.

@@ -43,11 +43,8 @@ def extract(output: str) -> str:
 def read_number(answer: str) -> Decimal | None:
     """The one number that an extracted answer states.
 
-    Args:
-        answer (str): as :func:`extract` gives it.
-
     Returns:
-        Decimal | None: its value; ``None`` if there is no number, or more than one.
+        its value; ``None`` if there is no number, or more than one.
     """
     match = _NUMBER.fullmatch(_THOUSANDS.sub("", answer))
     if match is None:

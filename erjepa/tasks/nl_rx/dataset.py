@@ -30,17 +30,6 @@ def nl_rx_dataset(
 ) -> PairedDataset:
     """NL-RX-SYNTH or NL-RX-TURK as chat pairs.
 
-    Args:
-        tokenizer (Transform): torchtune model tokenizer.
-        subset (Literal["synth", "turk"]): which of the two.
-        split (Literal["train", "test"]): 8000 or 2000 pairs.
-        source (str): folder or URL that holds ``{subset}_{split}.jsonl``.
-        max_examples (int | None): keep so many pairs.
-        sample_seed (int | None): see :func:`~erjepa.datasets.sources.subsample`.
-
-    Returns:
-        PairedDataset: the tokenized pairs.
-
     Raises:
         ValueError: if there is no such subset or split.
     """
@@ -74,17 +63,6 @@ def synthetic_nl_rx_dataset(
 
     Constructs are ``and``, ``or``, ``not``, ``count`` (N or more times) and ``word``
     (boundaries).
-
-    Args:
-        tokenizer (Transform): torchtune model tokenizer.
-        size (int): number of pairs.
-        split (Literal["train", "test"]): no regex occurs in both.
-        grammar_seed (int): seed of the generator.
-        constructs (Sequence[str] | None): only regexes that have one or more of these.
-        without (Sequence[str]): only regexes that have none of these.
-
-    Returns:
-        PairedDataset: the tokenized pairs.
 
     Raises:
         ValueError: if a construct or the split is unknown, or holds fewer such pairs.

@@ -49,13 +49,7 @@ CONSTRUCTS = {"and": "&", "or": "|", "not": "~", "count": "{", "word": r"\b"}
 
 @dataclass(frozen=True)
 class Node:
-    """A derivation: its regex, and the wordings that describe it.
-
-    Args:
-        regex (str): the regex of the whole derivation.
-        wordings (tuple[str, ...]): format strings with a slot for each part.
-        parts (tuple[Node, ...]): the derivations that fill the slots.
-    """
+    """A derivation: its regex, and the wordings that describe it."""
 
     regex: str
     wordings: tuple[str, ...]
@@ -108,11 +102,8 @@ def _lines(bodies: list[Node]) -> Iterator[Node]:
 def split_of(regex: str) -> str:
     """Name the split a regex belongs to, for every seed and size alike.
 
-    Args:
-        regex (str): a regex of the grammar.
-
     Returns:
-        str: "test" for one regex in ``TEST_SHARE``, else "train".
+        "test" for one regex in ``TEST_SHARE``, else "train".
     """
     digest = hashlib.sha256(regex.encode()).digest()
     return "test" if digest[0] % TEST_SHARE == 0 else "train"
@@ -147,19 +138,13 @@ def generate_pairs(
     """Draw pairs without replacement: no regex and no description occurs twice.
 
     Args:
-        size (int): number of pairs.
-        split (str): "train" or "test". No regex occurs in both, whatever the seeds.
-        seed (int): seed of the draw and of the wordings. Default is 0.
-        constructs (Sequence[str] | None): draw from the regexes that have one or more of
-            these, of ``CONSTRUCTS``. Default is all regexes.
-        without (Sequence[str]): and that have none of these.
-
-    Returns:
-        list[tuple[str, str]]: (description, regex) pairs, in random order.
+        split: "train" or "test". No regex occurs in both, whatever the seeds.
+        constructs: draw from the regexes that have one or more of these, of ``CONSTRUCTS``. Default
+            is all regexes.
 
     Raises:
-        ValueError: If ``split`` or a construct is unknown, or ``size`` is negative or more
-            than there are.
+        ValueError: If ``split`` or a construct is unknown, or ``size`` is negative or more than
+            there are.
 
     Examples:
         >>> generate_pairs(1, split="train", seed=5)  # doctest: +SKIP
@@ -193,14 +178,9 @@ def generate_records(
 ) -> list[dict[str, Any]]:
     """Draw pairs as chat records, in the layout of the NL-RX files.
 
-    Args:
-        size (int): number of records.
-        split, seed, constructs, without: as :func:`generate_pairs` takes them.
-        system_prompt (str): content of the system message.
-
     Returns:
-        list[dict[str, Any]]: {"messages": [system, user, assistant]}, where the user
-            message is the description and the assistant message the regex.
+        {"messages": [system, user, assistant]}, where the user message is the description and the
+        assistant message the regex.
 
     Raises:
         ValueError: As :func:`generate_pairs`.

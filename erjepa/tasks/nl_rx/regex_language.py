@@ -60,13 +60,10 @@ def languages_equal(a: str, b: str, *, max_states: int, seconds: float) -> bool 
     """Whether two regexes describe the same lines.
 
     Args:
-        a (str): a regex of NL-RX.
-        b (str): another.
-        max_states (int): states that each of the two automata may have.
-        seconds (float): time that reading both, and building their automata, may take.
+        seconds: time that reading both, and building their automata, may take.
 
     Returns:
-        bool | None: the answer; None where a bound was reached before there was one.
+        the answer; None where a bound was reached before there was one.
 
     Raises:
         RegexSyntaxError: one of the texts is not a regex.
@@ -124,12 +121,7 @@ def _walk(node: Node) -> Iterator[Node]:
 
 @dataclass
 class _Derivatives:
-    """Derivatives over one alphabet, each taken once.
-
-    Args:
-        symbols (dict[str, bool]): the letters, and which are word characters.
-        deadline (float): on the monotonic clock.
-    """
+    """Derivatives over one alphabet, each taken once."""
 
     symbols: dict[str, bool]
     deadline: float
@@ -172,9 +164,7 @@ class _Derivatives:
         """What may follow ``symbol`` in texts of ``node``.
 
         Args:
-            node (Node): a regex.
-            before (bool): whether the letter before ``symbol`` is a word character.
-            symbol (str): the letter read.
+            before: whether the letter before ``symbol`` is a word character.
         """
         key = node, before, symbol
         if key not in self.known:
@@ -216,7 +206,8 @@ class _Derivatives:
 
 def _has_empty(node: Node, before: bool, after: bool) -> bool:
     """Whether ``node`` has the empty text, given whether its neighbours are word
-    characters."""
+    characters.
+    """
     match node:
         case Letters():
             return False

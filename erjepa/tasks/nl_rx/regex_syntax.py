@@ -88,13 +88,6 @@ class _Group:
 def parse(text: str, deadline: float = math.inf) -> Node:
     """The tree of a regex.
 
-    Args:
-        text (str): a regex; white space within it counts as letters.
-        deadline (float): on the monotonic clock.
-
-    Returns:
-        Node: the tree, in normal form.
-
     Raises:
         RegexSyntaxError: the text is empty, unbalanced or ill-formed.
         TimeoutError: the deadline has passed.

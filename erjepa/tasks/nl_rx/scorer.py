@@ -44,11 +44,8 @@ def extract(output: str) -> str:
 def score(predictions: Sequence[Prediction]) -> list[Verdicts]:
     """Verdicts of each prediction, in order.
 
-    Args:
-        predictions (Sequence[Prediction]): mappings with "target" and "output".
-
     Returns:
-        list[Verdicts]: "exact_match", "dfa_equal" (None: undecided) and "llm_jepa".
+        "exact_match", "dfa_equal" (None: undecided) and "llm_jepa".
     """
     return [_verdicts(one["target"], one["output"]) for one in predictions]
 
@@ -79,7 +76,8 @@ def _dfa_equal(gold: str, answer: str) -> bool | None:
 
 def _llm_jepa(target: str, output: str) -> bool:
     """The script strips the output, one end marker and what is before it, but never
-    the target."""
+    the target.
+    """
     answer = output.strip()
     if answer.endswith("<|end|>"):
         answer = answer.removesuffix("<|end|>").strip()

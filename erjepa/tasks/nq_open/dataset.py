@@ -32,22 +32,15 @@ def nq_open_dataset(
     """NQ-Open as chat pairs.
 
     Args:
-        tokenizer (Transform): torchtune model tokenizer.
-        split (Literal["train", "test", "validation"]): LLM-JEPA's files are ``train`` and
-            ``test``; the hub has ``train`` (87925 questions) and ``validation`` (3610).
-        source (str): ``google-research-datasets/nq_open`` or another dataset of the hub
-            with its columns, or see
-            :func:`~erjepa.datasets.question_answer.question_answer_dataset`.
-        revision (str | None): of a hub dataset. ``None``: a fixed one of
-            ``google-research-datasets/nq_open``; the newest of any other.
-        answers (Literal["joined", "first"]): the target where a question has several
-            answers: all, joined by ``"; "`` as in LLM-JEPA's files, or the first one.
-            The scorer knows the other answers only if they are joined.
-        max_examples (int | None): keep so many pairs.
-        sample_seed (int | None): see :func:`~erjepa.datasets.sources.subsample`.
-
-    Returns:
-        PairedDataset: the tokenized pairs.
+        split: LLM-JEPA's files are ``train`` and ``test``; the hub has ``train`` (87925 questions)
+            and ``validation`` (3610).
+        source: ``google-research-datasets/nq_open`` or another dataset of the hub with its columns,
+            or see :func:`~erjepa.datasets.question_answer.question_answer_dataset`.
+        revision: of a hub dataset. ``None``: a fixed one of ``google-research-datasets/nq_open``;
+            the newest of any other.
+        answers: the target where a question has several answers: all, joined by ``"; "`` as in
+            LLM-JEPA's files, or the first one. The scorer knows the other answers only if they are
+            joined.
 
     Raises:
         ValueError: if there is no such split or choice of answers.

@@ -55,29 +55,19 @@ def spider_dataset(
     """Spider as chat pairs; :func:`database_of` a source text names its database.
 
     Args:
-        tokenizer (Transform): torchtune model tokenizer.
-        split (Literal["train", "test", "validation"]): LLM-JEPA's files are ``train`` and
-            ``test``; the hub has ``train`` and ``validation``.
-        source (str): folder with ``spider_{split}.jsonl`` or ``{split}.jsonl``, a URL of
-            a folder with the former, a ``.jsonl`` file or URL, or a dataset of the hub,
-            such as ``xlangai/spider``. Records are LLM-JEPA's chats in ``messages``, or
-            have the hub's columns ``db_id``, ``question`` and ``query``.
-        prompt (Literal["bare", "with_schema"]): as drawn above.
-        tables (str | None): Spider's ``tables.json``, for ``with_schema``.
-        split_by (Literal["record", "database"]): ``record``: the split of the files.
-            ``database``: LLM-JEPA's two files together, split anew by a hash of the
-            database's name, so that no database is in both splits.
-        revision (str | None): of a hub dataset.
-        max_examples (int | None): keep so many pairs.
-        sample_seed (int | None): see :func:`~erjepa.datasets.sources.subsample`.
-
-    Returns:
-        PairedDataset: the tokenized pairs.
+        split: LLM-JEPA's files are ``train`` and ``test``; the hub has ``train`` and
+            ``validation``.
+        source: folder with ``spider_{split}.jsonl`` or ``{split}.jsonl``, a URL of a folder with
+            the former, a ``.jsonl`` file or URL, or a dataset of the hub, such as
+            ``xlangai/spider``. Records are LLM-JEPA's chats in ``messages``, or have the hub's
+            columns ``db_id``, ``question`` and ``query``.
+        split_by: ``record``: the split of the files. ``database``: LLM-JEPA's two files together,
+            split anew by a hash of the database's name, so that no database is in both splits.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if an option has no such value, the schema of a database is not
-            known, or a record is not one of Spider.
+        ValueError: if an option has no such value, the schema of a database is not known, or a
+            record is not one of Spider.
     """
     for key, value, known in (
         ("split", split, ("train", "test", "validation")),
@@ -109,10 +99,7 @@ def database_of(source_text: str) -> str:
     """The database that a question is about.
 
     Args:
-        source_text (str): user message of a pair, ``For db_id:[NAME]`` in front.
-
-    Returns:
-        str: the name.
+        source_text: user message of a pair, ``For db_id:[NAME]`` in front.
 
     Raises:
         ValueError: if the text does not start so.
@@ -126,14 +113,7 @@ def in_test_split(db_id: str) -> bool:
 
 
 def schema_text(schema: dict[str, Any]) -> str:
-    """A line for every table, then one for every foreign key.
-
-    Args:
-        schema (dict[str, Any]): one entry of ``tables.json``.
-
-    Returns:
-        str: as drawn at the top of this file.
-    """
+    """A line for every table, then one for every foreign key."""
     tables = schema["table_names_original"]
     columns = schema["column_names_original"]  # (index of the table, name)
     primary = set(schema["primary_keys"])

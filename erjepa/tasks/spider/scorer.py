@@ -87,16 +87,7 @@ def is_ordered(sql: str) -> bool:
 
 
 def same_rows(result: Result, gold: Result, *, ordered: bool) -> bool:
-    """The ``execution`` verdict.
-
-    Args:
-        result (Result): of the generated query.
-        gold (Result): of the reference query.
-        ordered (bool): whether the order of rows counts.
-
-    Returns:
-        bool: whether both have rows and the rows are the same.
-    """
+    """The ``execution`` verdict."""
     if result.rows is None or gold.rows is None:
         return False
     if ordered:
@@ -110,13 +101,11 @@ def spider_task(
     """The task, given the databases to run queries on.
 
     Args:
-        databases (Path | None): folder with ``{db_id}/{db_id}.sqlite``. ``None``, or a
-            database that is not there: only ``exact_match`` is decided.
-        seconds (float): time limit of one query.
-        workers (int): queries that run at once, each in a process.
+        databases: folder with ``{db_id}/{db_id}.sqlite``. ``None``, or a database that is not
+            there: only ``exact_match`` is decided.
 
     Returns:
-        Task: predictions need ``target``, ``output`` and ``db_id``.
+        predictions need ``target``, ``output`` and ``db_id``.
 
     Raises:
         FileNotFoundError: if there is no such folder.

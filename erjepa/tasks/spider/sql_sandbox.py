@@ -63,9 +63,9 @@ class Result:
     """Rows of a query, or why there are none.
 
     Args:
-        rows (list[tuple] | None): None, int, float, str or bytes each. Bytes of a text
-            that are not UTF-8 are lone surrogates (``surrogateescape``).
-        error (str | None): message of SQLite, or the limit that the query reached.
+        rows: None, int, float, str or bytes each. Bytes of a text that are not UTF-8 are lone
+            surrogates (``surrogateescape``).
+        error: message of SQLite, or the limit that the query reached.
     """
 
     rows: list[tuple] | None = None
@@ -74,10 +74,6 @@ class Result:
 
 class SqlSandbox:
     """Pool of worker processes that run untrusted SQL; a context manager.
-
-    Args:
-        workers (int): processes, and queries that run at once.
-        limits (Limits): of each query.
 
     Examples:
         >>> with SqlSandbox(workers=2) as sandbox:
@@ -116,13 +112,6 @@ class SqlSandbox:
     def execute(self, db_path: str | Path, sql: str) -> Result:
         """Run one statement on one database file; never raises for what the SQL does.
 
-        Args:
-            db_path (str | Path): an SQLite file.
-            sql (str): the statement.
-
-        Returns:
-            Result: its rows, or an error.
-
         Raises:
             RuntimeError: outside of ``with``, or if no worker can be started.
         """
@@ -135,14 +124,7 @@ class SqlSandbox:
             self._idle.put(worker)
 
     def execute_many(self, queries: Iterable[tuple[str | Path, str]]) -> list[Result]:
-        """Run ``(db_path, sql)`` pairs, as many at once as there are workers.
-
-        Args:
-            queries (Iterable[tuple[str | Path, str]]): databases and statements.
-
-        Returns:
-            list[Result]: in the order of the queries.
-        """
+        """Run ``(db_path, sql)`` pairs, as many at once as there are workers."""
         with ThreadPoolExecutor(len(self._workers)) as threads:
             return list(threads.map(lambda query: self.execute(*query), queries))
 

@@ -57,12 +57,12 @@ class Limits:
     """What one query may use.
 
     Args:
-        seconds (float): by the clock.
-        rows (int): rows of the result.
-        size (int): bytes of the result as JSON.
-        value_length (int): bytes of one text, blob or row within SQLite.
-        sql_length (int): bytes of SQL.
-        memory (int): bytes of address space of a worker; SQLite's heap gets half.
+        seconds: by the clock.
+        rows: rows of the result.
+        size: bytes of the result as JSON.
+        value_length: bytes of one text, blob or row within SQLite.
+        sql_length: bytes of SQL.
+        memory: bytes of address space of a worker; SQLite's heap gets half.
     """
 
     seconds: float = 10.0
@@ -152,12 +152,7 @@ def answer(uri: str, sql: str, limits: Limits) -> str:
     """Run one query.
 
     Args:
-        uri (str): SQLite URI of the database.
-        sql (str): exactly one statement, hostile until shown otherwise.
-        limits (Limits): what it may use.
-
-    Returns:
-        str: one JSON object with ``rows`` or ``error``.
+        sql: exactly one statement, hostile until shown otherwise.
     """
     try:
         with contextlib.closing(open_database(uri, limits)) as connection:

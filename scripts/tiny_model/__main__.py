@@ -1,7 +1,7 @@
-"""Make the tiny Llama that the demo fine-tunes: `python -m erjepa.models.tiny`.
+"""Make the tiny Llama that the demo fine-tunes: `python -m scripts.tiny_model`.
 
 Trains the tokenizer and a model of about a million parameters on the unpaired text of
-:mod:`erjepa.models.tiny_corpus`, and writes both as a Hugging Face checkpoint. The
+:mod:`scripts.tiny_model.corpus`, and writes both as a Hugging Face checkpoint. The
 files in `erjepa/models/tiny/` were made by this command with its default values.
 """
 
@@ -23,15 +23,15 @@ from torchtune.models.llama3 import Llama3Tokenizer, llama3_tokenizer
 from torchtune.models.llama3_2 import llama3_2
 from torchtune.modules import TransformerDecoder
 
-from erjepa.models.tiny_corpus import Corpus
-from erjepa.models.tiny_tokenizer import (
+from erjepa.tasks.nl_rx.grammar import SYSTEM_PROMPT
+from scripts.tiny_model.corpus import Corpus
+from scripts.tiny_model.tokenizer import (
     SPECIAL_TOKENS_FILE,
     TOKENIZER_FILE,
     VOCAB_SIZE,
     special_token_ids,
     write_tokenizer,
 )
-from erjepa.tasks.nl_rx.grammar import SYSTEM_PROMPT
 
 # Arguments of torchtune.models.llama3_2.llama3_2, and of lora_llama3_2 besides LoRA's.
 MODEL_ARGS = {
