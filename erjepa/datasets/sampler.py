@@ -35,13 +35,9 @@ class StepSampler(Sampler[list[int]]):
     recipe's seed and pads the last batch with repeated examples.
 
     Args:
-        num_examples: size of the dataset.
         batch_size: examples of one micro-batch of one rank.
         gradient_accumulation_steps: micro-batches of one rank in a step.
-        world_size: number of ranks.
-        rank: this rank.
         seed: seed of the permutations; every epoch has its own.
-        shuffle: whether to permute at all.
         mixture: which examples an epoch has, as many as the dataset; ``None``: each once.
         share: fraction of a step's pairs that are replayed ones.
 

@@ -20,9 +20,7 @@ _ARCHITECTURE = {
 
 
 def smollm2_135m() -> TransformerDecoder:
-    """Builder for creating a SmolLM2 model initialized w/ the default 135M parameter values
-    of https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct.
-    """
+    """SmolLM2-135M, as https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct has it."""
     return llama3_2(**_ARCHITECTURE)
 
 
@@ -36,22 +34,10 @@ def lora_smollm2_135m(
     use_dora: bool = False,
     quantize_base: bool = False,
 ) -> TransformerDecoder:
-    """Builder for creating a SmolLM2 135M model with LoRA enabled.
-
-    Args:
-        lora_attn_modules: list of which linear layers LoRA should be applied to in each
-            self-attention block. Options are ``{"q_proj", "k_proj", "v_proj", "output_proj"}``.
-        apply_lora_to_mlp: whether to apply LoRA to the MLP in each transformer layer.
-        apply_lora_to_output: whether to apply LoRA to the model's final output projection. The
-            projection is the embedding table, so this is an error.
-        use_dora: Decompose the LoRA weight into magnitude and direction
-            (https://arxiv.org/abs/2402.09353).
-
-    Returns:
-        Instantiation of SmolLM2 135M model with LoRA applied
+    """SmolLM2-135M with LoRA; the arguments are those of torchtune's builders.
 
     Raises:
-        ValueError: if ``apply_lora_to_output`` is True.
+        ValueError: if ``apply_lora_to_output`` is True: the projection is the embedding table.
     """
     return lora_llama3_2(
         lora_attn_modules=lora_attn_modules,

@@ -87,10 +87,5 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
 
 
 def smollm2_tokenizer(path: str, max_seq_len: int | None = None) -> SmolLM2Tokenizer:
-    """Tokenizer for SmolLM2-Instruct.
-
-    Args:
-        max_seq_len: maximum sequence length for tokenizing a single list of messages, after which
-            the input will be truncated.
-    """
+    """Tokenizer for SmolLM2-Instruct; truncates chats to ``max_seq_len`` tokens."""
     return SmolLM2Tokenizer(path, max_seq_len=max_seq_len)
