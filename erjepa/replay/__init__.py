@@ -1,6 +1,6 @@
 """Episodic replay: what the memory holds, where it holds it, and what is replayed.
 
-Imports only the standard library and torch; knows nothing of models, recipes or ranks.
+Imports only the standard library, torch and pydantic; knows nothing of models, recipes or ranks.
 """
 
 from erjepa.replay.addresses import DenseAddressTable, SparseAddressTable

@@ -15,7 +15,8 @@ from erjepa.replay.addresses import (
     require_finite,
 )
 from erjepa.replay.placement import Placement, place_writes
-from erjepa.replay.retention import RETENTIONS, Retention, score
+from erjepa.replay.registry import Retention
+from erjepa.replay.retention import SCORE
 
 # The tokens of a pair, in the segments that its layout tells apart.
 Segments = tuple[array, ...]
@@ -53,7 +54,7 @@ class EpisodicMemory:
         address_table: SparseAddressTable | DenseAddressTable | None,
         *,
         on_revisit: str = "refresh",
-        retain: Retention = score,
+        retain: Retention = SCORE,
         reserve: float = 0.0,
         set_apart: int = 0,
         score_update_rate: float = 0.1,
@@ -137,7 +138,7 @@ class EpisodicMemory:
         if not pairs:
             return
         example_ids = example_ids.to(self.device)
-        if self._retain in RETENTIONS.values():
+        if self._retain.in_batches:
             placed = place_writes(
                 example_ids,
                 scores,
@@ -176,7 +177,7 @@ class EpisodicMemory:
             own = torch.ones_like(own)
         else:
             offered -= self._seen_before
-        slot = self._retain(self, example, own, seen=offered, generator=generator)
+        slot = self._retain.evict(self, example, own, seen=offered, generator=generator)
         if slot is None:
             return Placement({}, [], size, seen)
         if not (0 <= slot < size and bool(own[slot])):

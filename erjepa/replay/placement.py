@@ -9,14 +9,8 @@ import torch
 from torch import Tensor
 
 from erjepa.replay.addresses import top_k_descending
-from erjepa.replay.retention import (
-    BY_ORIGIN,
-    ORIGIN_BITS,
-    Retention,
-    origins,
-    priorities,
-    surprise,
-)
+from erjepa.replay.registry import Retention
+from erjepa.replay.retention import ORIGIN_BITS, origins, priorities
 
 
 class Placement(NamedTuple):
@@ -160,7 +154,7 @@ def place_writes(
         stored_counts: replay counts r of these slots, shape [N].
         capacity: number of slots, M.
         on_revisit: keep, refresh or append.
-        retain: a rule of ``RETENTIONS``.
+        retain: a rule that is asked in batches.
         reserved: most inherited slots that are never evicted.
         seen: how many pairs have been offered a place so far.
         seen_before: how many of them to the run that the memory is inherited from.
@@ -171,11 +165,11 @@ def place_writes(
     """
     ids, size = example_ids.tolist(), len(stored_ids)
     groups = None
-    if retain in BY_ORIGIN:
+    if retain.by_origin:
         groups = origins(stored_ids)
     elif seen_before:  # some may be inherited
         groups = origins(stored_ids).clamp(-1, 0)
-    is_counted = retain is not surprise
+    is_counted = retain.counts_replays
     strength = priorities(stored_scores, stored_counts) if is_counted else stored_scores
     slots = SlotGroups(strength, groups, len(ids))
     slot_of: dict[int, int] = {}
@@ -190,7 +184,7 @@ def place_writes(
     writer: dict[int, int] = {}
     replaced: dict[int, None] = {}
     for row, example in enumerate(ids):
-        group = example >> ORIGIN_BITS if retain in BY_ORIGIN else 0
+        group = example >> ORIGIN_BITS if retain.by_origin else 0
         slot = slot_of.get(example)
         if slot is not None and on_revisit == "keep":
             continue
@@ -203,7 +197,7 @@ def place_writes(
                 if sum(slots.sizes[g] for g in candidates if g < 0) <= reserved:
                     candidates = [g for g in candidates if g >= 0]
                     offered -= seen_before
-                slot = retain(
+                slot = retain.evict(
                     slots,
                     group,
                     new_scores[row].item(),

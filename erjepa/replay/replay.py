@@ -10,8 +10,9 @@ from torch import Tensor
 
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
 from erjepa.replay.memory import EpisodicMemory, Segments
-from erjepa.replay.retention import origins, resolve_retention
-from erjepa.replay.selection import resolve_selection
+from erjepa.replay.registry import RETENTIONS, SELECTIONS
+from erjepa.replay.retention import origins
+from erjepa.replay.selection import Request
 from erjepa.replay.settings import ReplaySettings
 from erjepa.replay.weight import ReplayWeight
 
@@ -61,14 +62,7 @@ class EpisodicReplay:
         self._weight = ReplayWeight(
             settings.weight, settings.weight_min, settings.weight_max
         )
-        self._select = None
-        if settings.selection != "current_batch":
-            self._select = resolve_selection(
-                settings.selection,
-                settings.neighbor_order,
-                settings.mix,
-                settings.priority_exponent,
-            )
+        self._selection = SELECTIONS.find(settings.selection)
         self._generator = torch.Generator("cpu").manual_seed(seed)
         self.embed_dim = embed_dim
         self._device = device
@@ -81,7 +75,7 @@ class EpisodicReplay:
             capacity,
             _address_table(settings, capacity, self.embed_dim, self.seed, device),
             on_revisit=settings.on_revisit,
-            retain=resolve_retention(settings.retention),
+            retain=RETENTIONS.find(settings.retention),
             reserve=settings.reserve,
             set_apart=set_apart,
             score_update_rate=settings.score_update_rate,
@@ -142,24 +136,20 @@ class EpisodicReplay:
         settings = self.settings
         if budget is None:
             budget = len(segments) if settings.budget is None else settings.budget
-        if self._select is None:
+        if not self._selection.of_memory:
+            step = torch.ones(len(segments), dtype=torch.bool)
+            budget = min(budget, len(segments))
+            rows = self._choose(addresses, step, budget)
+            ids = example_ids.tolist()
             return ReplayBatch(
-                example_ids.tolist()[:budget], list(segments[:budget]), None
+                [ids[row] for row in rows], [segments[row] for row in rows], None
             )
         eligible = self.memory.eligible(example_ids)
         if settings.draw_from == "inherited":
             eligible &= origins(self.memory.example_ids) < 0
         slots: list[int] = []
         for part, count in self._parts(eligible, budget):
-            slots += self._select(
-                self.memory,
-                addresses,
-                part,
-                budget=count,
-                neighbors=settings.neighbors,
-                fill=settings.fill,
-                generator=self._generator,
-            )
+            slots += self._choose(addresses, part, count)
         at = torch.tensor(slots, dtype=torch.int64, device=self.memory.device)
         are_eligible = all(0 <= slot < len(self) for slot in slots)
         if are_eligible:
@@ -172,6 +162,20 @@ class EpisodicReplay:
                 f"eligible; it returned {slots}"
             )
         return ReplayBatch(drawn, self.memory.segments(slots), slots)
+
+    def _choose(
+        self, addresses: Addresses | None, eligible: Tensor, budget: int
+    ) -> list[int]:
+        return self._selection.choose(
+            Request(
+                self.memory,
+                addresses,
+                eligible,
+                budget,
+                self.settings,
+                self._generator,
+            )
+        )
 
     def checksum(self, batch: ReplayBatch) -> int:
         """A checksum of ``batch`` and of all writes before it: ranks that draw and store the

@@ -24,18 +24,16 @@ takes their place by its dotted path. It is asked for each pair, and reads the m
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from erjepa.replay.dotted import function_at
+from erjepa.replay.registry import RETENTIONS, Retention
 
 if TYPE_CHECKING:
     from erjepa.replay.placement import SlotGroups
-
-Retention = Callable[..., int | None]
 
 # An example id is its origin << 32 and its number there. Origins are numbered from 0 in each
 # run; those that a run inherits are below 0.
@@ -47,6 +45,7 @@ def origins(example_ids: Tensor) -> Tensor:
     return example_ids >> ORIGIN_BITS
 
 
+@RETENTIONS.register("score", in_batches=True)
 def score(
     slots: "SlotGroups",
     group: int,
@@ -60,6 +59,7 @@ def score(
     return slots.weakest(candidates)
 
 
+@RETENTIONS.register("reservoir", in_batches=True, at_random=True)
 def reservoir(
     slots: "SlotGroups",
     group: int,
@@ -76,6 +76,7 @@ def reservoir(
     return slots.at(pick, candidates)
 
 
+@RETENTIONS.register("balanced", in_batches=True, by_origin=True)
 def balanced(
     slots: "SlotGroups",
     group: int,
@@ -91,6 +92,7 @@ def balanced(
     return slots.weakest([_largest(slots, group, candidates)])
 
 
+@RETENTIONS.register("surprise", in_batches=True, by_origin=True, counts_replays=False)
 def surprise(
     slots: "SlotGroups",
     group: int,
@@ -119,14 +121,7 @@ def priorities(scores: Tensor, replay_counts: Tensor) -> Tensor:
     return scores / (1 + replay_counts)
 
 
-RETENTIONS: dict[str, Retention] = {
-    "score": score,
-    "reservoir": reservoir,
-    "balanced": balanced,
-    "surprise": surprise,
-}
-# Rules that tell slots apart by their origin.
-BY_ORIGIN = (balanced, surprise)
+SCORE = RETENTIONS.find("score")
 
 
 def retained(
@@ -158,11 +153,11 @@ def retained(
     """
     if len(scores) <= capacity:
         return torch.arange(len(scores))
-    if rule is reservoir:
+    if rule.at_random:
         return torch.multinomial(weights, capacity, generator=generator).sort().values
-    if rule is surprise:
+    if not rule.counts_replays:
         replay_counts = torch.zeros_like(replay_counts)
-    if rule not in BY_ORIGIN:
+    if not rule.by_origin:
         return _strongest(scores, replay_counts, capacity)
     of_slot = origins(example_ids)
     names, sizes = of_slot.unique(return_counts=True)
@@ -182,14 +177,3 @@ def retained(
 def _strongest(scores: Tensor, replay_counts: Tensor, capacity: int) -> Tensor:
     weakest_first = priorities(scores, replay_counts).sort(stable=True).indices
     return weakest_first[max(0, len(scores) - capacity) :].sort().values
-
-
-def resolve_retention(name: str) -> Retention:
-    """The retention rule of that name, or the function at that dotted path.
-
-    Raises:
-        ValueError: if there is no such name, or the path leads to no function.
-    """
-    if isinstance(name, str) and name in RETENTIONS:
-        return RETENTIONS[name]
-    return function_at("retention", name, list(RETENTIONS))

@@ -1,102 +1,92 @@
-"""The keys of the `replay:` section, checked."""
+"""The keys of the section ``replay``."""
 
-import math
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from erjepa.replay.retention import resolve_retention
-from erjepa.replay.selection import (
-    NEIGHBOR_ORDERS,
-    needs_addresses,
-    resolve_selection,
-)
+from pydantic import Field
+
+from erjepa.replay.registry import RETENTIONS, SELECTIONS
+
+_Count = Annotated[int, Field(ge=1)]
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_NotNegative = Annotated[_Number, Field(ge=0)]
+_Positive = Annotated[_Number, Field(gt=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings:
     """What is replayed, how much it counts, and what the memory keeps.
 
-    Args:
-        weight (float | str): weight of the replay loss, beta, for the caller, who has the loss;
-            "auto": see ``ReplayWeight``.
-        weight_min (float): bounds of "auto", and
-        weight_max (float): likewise.
-        budget (int | None): most pairs replayed in a step, R; None is the step's pairs.
-        share (float | None): fraction of a step's pairs that are replayed ones, which take
-            the place of new ones, for the caller; None adds the budget to the new pairs.
-        draw_from (str): which slots are drawn: all, or inherited, those of earlier runs, which
-            then keep their slots beside the capacity.
-        draw_by (str): size draws from all slots alike; origin draws equally often from each
-            dataset, however many slots it has.
-        selection (str): content, uniform, hard, mixed, prioritized, current_batch (the step's
-            own pairs as a control), or the dotted path of a function like those in ``selection.py``.
-        mix (float): share of the budget that mixed selection draws uniformly; the rest is
-            by content.
-        priority_exponent (float): alpha of prioritized selection.
-        neighbors (int): slots retrieved per source by content selection, kappa.
-        neighbor_order (str): how it lists them: batch (the first source's, then the
-            second's, ...) or round_robin (every source's nearest, then every second, ...).
-        fill (bool): repeat a shorter content selection up to the budget.
-        capacity (int): slots in the memory, M.
-        on_revisit (str): keep, refresh or append, see ``EpisodicMemory``.
-        retention (str): which slot of a full memory makes room: score (the paper's rule),
-            reservoir, balanced or surprise (both over origins), or the dotted path of a function like those
-            in ``retention.py``.
-        reserve (float): share of the slots that inherited pairs keep.
-        score (str): what the errors are, for the caller, who computes them: jepa, or lm, the
-            cross-entropy a label.
-        views (bool): whether the JEPA loss of replayed pairs is trained on; for the caller.
-        score_update_rate (float): weight of a new error in the running one, eta.
-        address (str): sparse (random projection, Top-K), dense (the embedding) or none, where
-            nothing reads it.
-        address_dim (int | None): size of a sparse address, S; None is 4 H.
-        address_top_k (int | None): entries kept of it, K; None is S / 32, at least 1.
-        init_from (str | list[str] | None): the run or checkpoint whose memory this run starts
-            with, or several, whose memories merge; for the caller, and so is
-        init_addresses (str): kept, or recomputed under the model that the run starts from; and
-        init_scores (str | None): likewise; None recomputes them where they are of another
-            error.
+    The comments of ``llama3_2_1b_synth.yaml`` say what each key means. Types and bounds hold
+    for what is read from a config; the checks below, of keys with each other, always hold.
 
     Raises:
-        ValueError: for a setting that is wrong; it names the key as the configuration does,
-            the value, and what to do.
+        ValueError: naming the keys that do not go together, and what to do.
     """
 
-    weight: float | Literal["auto"] = 1.0
-    weight_min: float = 0.25
-    weight_max: float = 4.0
-    budget: int | None = None
-    share: float | None = None
-    draw_from: str = "all"
-    draw_by: str = "size"
+    weight: _NotNegative | Literal["auto"] = 1.0
+    weight_min: _Positive = 0.25
+    weight_max: _Positive = 4.0
+    budget: _Count | None = None
+    share: Annotated[float, Field(ge=0.01, le=0.9)] | None = None
+    draw_from: Literal["all", "inherited"] = "all"
+    draw_by: Literal["size", "origin"] = "size"
     selection: str = "content"
-    mix: float = 0.5
-    priority_exponent: float = 0.6
-    neighbors: int = 4
-    neighbor_order: str = "batch"
+    mix: Annotated[float, Field(ge=0, le=1)] = 0.5
+    priority_exponent: _NotNegative = 0.6
+    neighbors: _Count = 4
+    neighbor_order: Literal["batch", "round_robin"] = "batch"
     fill: bool = False
-    capacity: int = 10000
-    on_revisit: str = "refresh"
+    capacity: _Count = 10000
+    on_revisit: Literal["keep", "refresh", "append"] = "refresh"
     retention: str = "score"
-    reserve: float = 0.0
-    score: str = "jepa"
+    reserve: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    score: Literal["jepa", "lm"] = "jepa"
     views: bool = True
-    score_update_rate: float = 0.1
-    address: str = "sparse"
-    address_dim: int | None = None
-    address_top_k: int | None = None
+    score_update_rate: Annotated[float, Field(gt=0, le=1)] = 0.1
+    address: Literal["sparse", "dense", "none"] = "sparse"
+    address_dim: _Count | None = None
+    address_top_k: _Count | None = None
     init_from: str | list[str] | None = None
-    init_addresses: str = "kept"
-    init_scores: str | None = None
+    init_addresses: Literal["kept", "recomputed"] = "kept"
+    init_scores: Literal["kept", "recomputed"] | None = None
 
     def __post_init__(self) -> None:
-        self._check_weight()
-        self._check_selection()
-        self._check_share()
-        self._check_memory()
-        self._check_scores()
-        self._check_addresses()
+        rule = SELECTIONS.find(self.selection)
+        RETENTIONS.find(self.retention)
+        if self.weight_min > self.weight_max:
+            raise ValueError(
+                f"replay.weight_min must be at most replay.weight_max ({self.weight_max}), "
+                f"got {self.weight_min}; between them replay.weight=auto adapts"
+            )
+        if self.init_from is not None and not rule.of_memory:
+            raise ValueError(
+                f"replay.init_from carries a memory on, which replay.selection="
+                f"{self.selection} never replays; choose another selection"
+            )
+        if not self.views and self.score == "jepa":
+            raise ValueError(
+                "replay.views=False replays the next-token loss alone, which has no JEPA "
+                "error to score by; set replay.score=lm"
+            )
+        if self.address == "none" and rule.needs_addresses:
+            raise ValueError(
+                f"replay.address=none keeps nothing that replay.selection={self.selection} "
+                f"could look at; set it to sparse or dense"
+            )
+        top_k, dim = self.address_top_k, self.address_dim
+        if top_k is not None and dim is not None and top_k > dim:
+            raise ValueError(
+                f"replay.address_top_k must be at most replay.address_dim ({dim}), got "
+                f"{top_k}; keep fewer entries or widen the address"
+            )
+        if self.share is not None and self.weight:
+            self._check_share()
+
+    @property
+    def needs_addresses(self) -> bool:
+        """Whether the selection reads addresses."""
+        return SELECTIONS.find(self.selection).needs_addresses
 
     @property
     def start_from(self) -> list[str]:
@@ -109,59 +99,7 @@ class ReplaySettings:
         dim = self.address_dim or 4 * embed_dim
         return dim, self.address_top_k or max(1, dim // 32)
 
-    def _check_weight(self) -> None:
-        if self.weight != "auto" and not (_is_finite(self.weight) and self.weight >= 0):
-            raise ValueError(
-                f"replay.weight must be a finite number of at least 0, or auto, got "
-                f"{self.weight!r}; 0 trains without replay"
-            )
-        for key in ("weight_min", "weight_max"):
-            bound = getattr(self, key)
-            if not (_is_finite(bound) and bound > 0):
-                raise ValueError(
-                    f"replay.{key} must be a finite number above 0, got {bound!r}; it bounds "
-                    f"replay.weight=auto"
-                )
-        if self.weight_min > self.weight_max:
-            raise ValueError(
-                f"replay.weight_min must be at most replay.weight_max ({self.weight_max}), "
-                f"got {self.weight_min}; between them replay.weight=auto adapts"
-            )
-
-    def _check_selection(self) -> None:
-        if self.budget is not None:
-            self._at_least_one("budget", "set replay.weight=0 to replay nothing")
-        if self.selection != "current_batch":
-            resolve_selection(self.selection)
-        elif self.init_from is not None:
-            raise ValueError(
-                "replay.init_from carries a memory on, which replay.selection=current_batch "
-                "never replays; choose another selection"
-            )
-        if not (_is_finite(self.mix) and 0 <= self.mix <= 1):
-            raise ValueError(
-                f"replay.mix must lie between 0 and 1, got {self.mix!r}; it is the share of "
-                f"the budget that mixed selection draws uniformly"
-            )
-        if not (_is_finite(self.priority_exponent) and self.priority_exponent >= 0):
-            raise ValueError(
-                f"replay.priority_exponent must be a finite number of at least 0, got "
-                f"{self.priority_exponent!r}; 0 draws uniformly"
-            )
-        self._at_least_one("neighbors", "it counts the slots retrieved per source")
-        self._one_of("neighbor_order", NEIGHBOR_ORDERS)
-        self._boolean("fill")
-
     def _check_share(self) -> None:
-        self._one_of("draw_from", ("all", "inherited"))
-        self._one_of("draw_by", ("size", "origin"))
-        if self.share is None or not self.weight:
-            return
-        if not (_is_finite(self.share) and 0.01 <= self.share <= 0.9):
-            raise ValueError(
-                f"replay.share must lie between 0.01 and 0.9, got {self.share!r}; it is the "
-                f"fraction of a step's pairs that are replayed ones"
-            )
         if self.budget is not None:
             raise ValueError(
                 f"replay.share={self.share} makes room for replayed pairs in the step, "
@@ -173,81 +111,10 @@ class ReplaySettings:
                 f"replay.weight at 1 and replay.views at True, got {self.weight!r} and "
                 f"{self.views}"
             )
-        if needs_addresses(self.selection) or self.selection == "current_batch":
+        rule = SELECTIONS.find(self.selection)
+        if rule.needs_addresses or not rule.of_memory:
             raise ValueError(
                 f"replay.share={self.share} draws before the embeddings of a step are known; "
                 f"replay.selection={self.selection} needs them. Set it to uniform, hard or "
                 f"prioritized, or set replay.budget instead"
             )
-
-    def _check_memory(self) -> None:
-        self._at_least_one("capacity", "set replay.weight=0 to train without a memory")
-        self._one_of("on_revisit", ("keep", "refresh", "append"))
-        resolve_retention(self.retention)
-        if not (_is_finite(self.reserve) and 0 <= self.reserve < 1):
-            raise ValueError(
-                f"replay.reserve must be at least 0 and below 1, got {self.reserve!r}; it is "
-                f"the share of the slots that inherited pairs keep"
-            )
-        self._one_of("init_addresses", ("kept", "recomputed"))
-        if self.init_scores is not None:
-            self._one_of("init_scores", ("kept", "recomputed"))
-
-    def _check_scores(self) -> None:
-        self._one_of("score", ("jepa", "lm"))
-        self._boolean("views")
-        if not self.views and self.score == "jepa":
-            raise ValueError(
-                "replay.views=False replays the next-token loss alone, which has no JEPA "
-                "error to score by; set replay.score=lm"
-            )
-        rate = self.score_update_rate
-        if not (_is_finite(rate) and 0 < rate <= 1):
-            raise ValueError(
-                f"replay.score_update_rate must be above 0 and at most 1, got {rate!r}; it "
-                f"is the weight of a new error in the running one"
-            )
-
-    def _check_addresses(self) -> None:
-        self._one_of("address", ("sparse", "dense", "none"))
-        if self.address == "none" and needs_addresses(self.selection):
-            raise ValueError(
-                f"replay.address=none keeps nothing that replay.selection={self.selection} "
-                f"could look at; set it to sparse or dense"
-            )
-        if self.address_dim is not None:
-            self._at_least_one("address_dim", "null means 4 x the embedding size")
-        if self.address_top_k is not None:
-            self._at_least_one("address_top_k", "null means address_dim / 32")
-            if self.address_dim and self.address_top_k > self.address_dim:
-                raise ValueError(
-                    f"replay.address_top_k must be at most replay.address_dim "
-                    f"({self.address_dim}), got {self.address_top_k}; keep fewer entries or "
-                    f"widen the address"
-                )
-
-    def _at_least_one(self, key: str, advice: str) -> None:
-        value = getattr(self, key)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ValueError(
-                f"replay.{key} must be a whole number, got {value!r}; {advice}"
-            )
-        if value < 1:
-            raise ValueError(f"replay.{key} must be at least 1, got {value}; {advice}")
-
-    def _boolean(self, key: str) -> None:
-        value = getattr(self, key)
-        if not isinstance(value, bool):
-            raise ValueError(f"replay.{key} must be True or False, got {value!r}")
-
-    def _one_of(self, key: str, known: Collection[str]) -> None:
-        value = getattr(self, key)
-        if value not in known:
-            raise ValueError(
-                f"replay.{key} must be one of {', '.join(known)}, got {value!r}"
-            )
-
-
-def _is_finite(value: Any) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)

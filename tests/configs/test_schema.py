@@ -109,9 +109,9 @@ POSITIVE = "input should be greater than 0"
             "views=spans loss.direction=both",
             "loss.direction=both: views=spans compares parts of one path",
         ),
-        ("replay.capacity=0", "replay.capacity must be at least 1, got 0"),
+        ("replay.capacity=0", f"replay.capacity: {COUNT}, got 0"),
         ("replay.capacity=x", f'replay.capacity: {INTEGER}, got "x"'),
-        ("replay.weight=-1", "replay.weight must be a finite number of at least 0"),
+        ("replay.weight=-1", f"replay.weight: {WHOLE} or 'auto', got -1"),
         ("model.lora_rank=0", f"model.lora_rank: {COUNT}, got 0"),
         (
             "model.lora_dropout=1",

@@ -42,9 +42,15 @@ def attempt(base, data, tmp_path):
         ({"batchsize": 3}, r"unknown config key batchsize. Did you mean batch_size\?"),
         ({"model__lora_rnak": 3}, r"model.lora_rnak. Did you mean model.lora_rank\?"),
         ({"stop__step": 3}, r"stop.step. Did you mean stop.steps\?"),
-        ({"replay__capacity": 0}, r"replay.capacity must be at least 1, got 0"),
-        ({"replay__budget": -1}, r"replay.budget must be at least 1, got -1"),
-        ({"replay__weight": -1.0}, r"replay.weight must"),
+        (
+            {"replay__capacity": 0},
+            r"replay.capacity: input should be .* equal to 1, got 0",
+        ),
+        (
+            {"replay__budget": -1},
+            r"replay.budget: input should be .* equal to 1, got -1",
+        ),
+        ({"replay__weight": -1.0}, r"replay.weight: input should"),
         ({"replay__selection": "newest"}, r"replay.selection.*content"),
         (
             {"loss__jepa_weight": -1.0},

@@ -150,9 +150,9 @@ def test_a_selection_of_the_users_own(base, data, tmp_path):
     assert [m["replayed"] for m in metrics] == [0, 1, 1, 1]
 
 
-def oldest(memory, addresses, eligible, *, budget, neighbors, fill, generator):
+def oldest(request):
     """The first eligible slot, alone."""
-    return eligible.nonzero().flatten().tolist()[:1]
+    return request.eligible.nonzero().flatten().tolist()[:1]
 
 
 @pytest.mark.parametrize(

@@ -115,14 +115,17 @@ def test_a_killed_run_resumes_bit_for_bit(base, data, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"replay__share": 0.001}, "replay.share must lie between 0.01 and 0.9"),
+        (
+            {"replay__share": 0.001},
+            "replay.share: input should be greater than or equal to 0.01",
+        ),
         ({"replay__budget": 4}, "set one of the two"),
         ({"replay__weight": 0.5}, "leave replay.weight at 1"),
         ({"replay__selection": "content"}, "replay.selection=content needs them"),
         ({"train_end_of_turn": "new"}, "train_end_of_turn=new tells replayed pairs"),
         (
             {"replay__draw_from": "old"},
-            "replay.draw_from must be one of all, inherited",
+            "replay.draw_from: input should be 'all' or 'inherited'",
         ),
     ],
 )

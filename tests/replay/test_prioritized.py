@@ -1,11 +1,10 @@
 """Prioritized selection draws what drawing one after the other does."""
 
 from collections import Counter
-from functools import partial
 
 import pytest
 
-from erjepa.replay.selection import needs_addresses, prioritized, resolve_selection
+from erjepa.replay.selection import prioritized
 from tests.reference.plain_priorities import chances_of_lists
 from tests.replay.test_selection import memory_of, select
 
@@ -15,8 +14,8 @@ DRAWS = 4000
 
 def drawn(scores, exponent, **settings):
     memory = memory_of(*((i, 0, score) for i, score in enumerate(scores)))
-    policy = partial(prioritized, exponent=exponent)
-    return lambda seed: select(policy, memory, seed=seed, **settings)
+    settings["priority_exponent"] = exponent
+    return lambda seed: select(prioritized, memory, seed=seed, **settings)
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.6, 2.0])
@@ -48,11 +47,3 @@ def test_edges():
     zero = drawn([0.0, -1e-8, 1.0, 1.0], 0.6, budget=4)
     assert all(sorted(zero(seed)[:2]) == [2, 3] for seed in range(50))
     assert drawn(SCORES, 200.0, budget=4)(0) == [2, 3, 1, 0]
-
-
-def test_the_exponent_is_that_of_the_key():
-    policy = resolve_selection("prioritized", priority_exponent=200.0)
-    memory = memory_of(*((i, 0, score) for i, score in enumerate(SCORES)))
-    assert select(policy, memory, budget=4) == [2, 3, 1, 0]
-    assert not any(map(needs_addresses, ("prioritized", "uniform", "hard")))
-    assert all(map(needs_addresses, ("content", "mixed", "my.selection")))

@@ -13,7 +13,8 @@ from erjepa.replay import (
     ReplaySettings,
     retention,
 )
-from erjepa.replay.retention import resolve_retention, retained
+from erjepa.replay.registry import RETENTIONS
+from erjepa.replay.retention import retained
 from tests.reference.list_memory import ListMemory
 from tests.replay.histories import (
     RATE,
@@ -33,7 +34,7 @@ def retaining(capacity, name, *, reserve=0.0, on_revisit="refresh"):
     memory = EpisodicMemory(
         capacity,
         make_memory(capacity).address_table,
-        retain=resolve_retention(name),
+        retain=RETENTIONS.find(name),
         reserve=reserve,
         on_revisit=on_revisit,
         score_update_rate=RATE,
@@ -130,7 +131,7 @@ def test_reservoir_keeps_every_pair_with_the_same_probability():
     generator = torch.Generator().manual_seed(0)
     for _ in range(runs):
         memory = EpisodicMemory(
-            5, make_memory(5).address_table, retain=retention.reservoir
+            5, make_memory(5).address_table, retain=RETENTIONS.find("reservoir")
         )
         ids = torch.arange(20)
         addresses = pool_addresses(memory, [0] * 20)
@@ -159,7 +160,7 @@ def test_a_smaller_memory_keeps_what_evictions_would_leave(slots, capacity, name
         left.remove(min(s for s in left if name == "score" or s[2] == largest))
     values, counts, of_slot = map(torch.tensor, zip(*slots, strict=True))
     kept = retained(
-        resolve_retention(name),
+        RETENTIONS.find(name),
         of_slot << 32 | torch.arange(len(slots)),
         values,
         counts,
@@ -175,7 +176,7 @@ def test_a_smaller_reservoir_draws_by_what_each_slot_stands_for():
     ids, ones = torch.arange(8), torch.ones(8)
     weights = torch.tensor([3.0] * 4 + [1.0] * 4)
     for _ in range(400):
-        rule = retention.reservoir
+        rule = RETENTIONS.find("reservoir")
         kept = retained(rule, ids, ones, ones, weights, 1, generator)
         counts[kept] += 1
     assert counts[:4].sum() / 400 == pytest.approx(0.75, abs=0.07)
@@ -221,7 +222,8 @@ def test_a_rule_is_told_what_has_been_offered(monkeypatch):
 
 
 def test_a_rule_of_the_user_s_own(monkeypatch):
-    assert resolve_retention("erjepa.replay.retention.score") is retention.score
+    named = RETENTIONS.find("erjepa.replay.retention.score")
+    assert named is RETENTIONS.find("score") and named.evict is retention.score
     oldest = lambda memory, example_id, candidates, **_: 0  # noqa: E731
     monkeypatch.setattr(retention, "oldest", oldest, raising=False)
     memory, _ = retaining(2, "erjepa.replay.retention.oldest")
@@ -233,4 +235,4 @@ def test_a_rule_of_the_user_s_own(monkeypatch):
     with pytest.raises(ValueError, match="replay.retention must return None or a slot"):
         write(memory, (1, 0.1), (2, 0.2), (3, 0.3))
     with pytest.raises(ValueError, match="replay.retention.*cannot be imported"):
-        resolve_retention("erjepa.replay.retention.youngest")
+        RETENTIONS.find("erjepa.replay.retention.youngest")

@@ -1,23 +1,22 @@
 """Selections equal brute force on any history, and the paper's rules on small ones."""
 
 import math
-from functools import partial
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erjepa.replay import selection
+from erjepa.replay import ReplaySettings, selection
 from erjepa.replay.addresses import top_k_ascending, top_k_descending
+from erjepa.replay.registry import SELECTIONS, Selection
 from erjepa.replay.selection import (
-    NEIGHBOR_ORDERS,
+    Request,
     content,
-    content_round_robin,
     fill_to,
     hard,
     mixed,
-    resolve_selection,
     uniform,
 )
 from tests.conftest import DEVICES
@@ -35,14 +34,29 @@ small_values = st.sampled_from([-math.inf, -1.0, -0.0, 0.0, 0.5, 2.0])
 
 
 def select(policy, memory, *, sources=(0,), current=(), seed=0, **settings):
-    settings = {"budget": 4, "neighbors": 2, "fill": False} | settings
+    budget = settings.pop("budget", 4)
     return policy(
-        memory,
-        pool_addresses(memory, list(sources)),
-        memory.eligible(torch.tensor(current, dtype=torch.int64)),
-        generator=torch.Generator().manual_seed(seed),
-        **settings,
+        Request(
+            memory,
+            pool_addresses(memory, list(sources)),
+            memory.eligible(torch.tensor(current, dtype=torch.int64)),
+            budget,
+            ReplaySettings(**{"neighbors": 2} | settings),
+            torch.Generator().manual_seed(seed),
+        )
     )
+
+
+def round_robin(request):
+    settings = replace(request.settings, neighbor_order="round_robin")
+    return content(replace(request, settings=settings))
+
+
+def mixed_of(mix):
+    def policy(request):
+        return mixed(replace(request, settings=replace(request.settings, mix=mix)))
+
+    return policy
 
 
 def memory_of(*pairs, address="sparse"):
@@ -84,12 +98,13 @@ def test_selections_equal_brute_force(
         play(operation, memory, reference)
     settings = {"budget": budget, "neighbors": neighbors, "fill": fill}
 
-    def run(policy):
-        return select(policy, memory, sources=sources, current=current, **settings)
+    def run(policy, **own):
+        given = settings | own
+        return select(policy, memory, sources=sources, current=current, **given)
 
-    for order, policy in NEIGHBOR_ORDERS.items():
+    for order in ("batch", "round_robin"):
         expected = reference.content(POOL[sources], current, order=order, **settings)
-        assert run(policy) == expected
+        assert run(content, neighbor_order=order) == expected
         expected = reference.mixed(
             POOL[sources],
             current,
@@ -98,7 +113,7 @@ def test_selections_equal_brute_force(
             generator=torch.Generator().manual_seed(0),
             **settings,
         )
-        assert run(resolve_selection("mixed", order, mix)) == expected
+        assert run(mixed, neighbor_order=order, mix=mix) == expected
     assert run(hard) == reference.hard(current, budget=budget)
     eligible, drawn = reference.eligible(current), run(uniform)
     assert set(drawn) <= set(eligible)
@@ -124,20 +139,20 @@ def test_content_by_hand():
 def test_round_robin_by_hand():
     # The slots of test_content_by_hand; the nearest of every source, then the second of each.
     memory = memory_of((5, 1, 1.0), (6, 0, 1.0), (7, 1, 1.0), (8, 0, 1.0))
-    assert select(content_round_robin, memory, sources=[0, 1]) == [1, 0, 3, 2]
-    assert select(content_round_robin, memory, sources=[1, 0]) == [0, 1, 2, 3]
-    assert select(content_round_robin, memory, sources=[0, 0, 1], budget=3) == [1, 0, 3]
-    assert select(content_round_robin, memory, sources=[0, 1], current=[6]) == [3, 0, 2]
+    assert select(round_robin, memory, sources=[0, 1]) == [1, 0, 3, 2]
+    assert select(round_robin, memory, sources=[1, 0]) == [0, 1, 2, 3]
+    assert select(round_robin, memory, sources=[0, 0, 1], budget=3) == [1, 0, 3]
+    assert select(round_robin, memory, sources=[0, 1], current=[6]) == [3, 0, 2]
     settings = {"sources": [0, 1], "neighbors": 1, "budget": 3}
-    assert select(content_round_robin, memory, **settings) == [1, 0]
-    assert select(content_round_robin, memory, **settings, fill=True) == [1, 0, 1]
-    assert select(content_round_robin, memory, current=[5, 6, 7, 8], fill=True) == []
+    assert select(round_robin, memory, **settings) == [1, 0]
+    assert select(round_robin, memory, **settings, fill=True) == [1, 0, 1]
+    assert select(round_robin, memory, current=[5, 6, 7, 8], fill=True) == []
 
 
 def test_mixed_by_hand():
     # The slots of test_content_by_hand. Half of four by content: 1 and 3, like the source.
     memory = memory_of((5, 1, 1.0), (6, 0, 1.0), (7, 1, 1.0), (8, 0, 1.0))
-    half = partial(mixed, mix=0.5)
+    half = mixed_of(0.5)
     draws = [select(half, memory, seed=s) for s in range(20)]
     assert all(slots[:2] == [1, 3] for slots in draws)
     assert {tuple(slots[2:]) for slots in draws} == {(0, 2), (2, 0)}
@@ -147,8 +162,8 @@ def test_mixed_by_hand():
     # Half of three is one and a half: two are drawn.
     assert select(half, memory, budget=3, neighbors=4)[:1] == [1]
     assert len(set(select(half, memory, budget=3))) == 3
-    assert select(partial(mixed, mix=0.0), memory) == select(content, memory)
-    assert sorted(select(partial(mixed, mix=1.0), memory)) == [0, 1, 2, 3]
+    assert select(mixed_of(0.0), memory) == select(content, memory)
+    assert sorted(select(mixed_of(1.0), memory)) == [0, 1, 2, 3]
     # Nothing is left to draw: shorter, unless it is to be filled.
     lone = {"current": [5, 7, 8], "budget": 3}
     assert select(half, memory, **lone) == [1]
@@ -165,14 +180,14 @@ def test_mixed_draws_the_others_with_equal_probability():
     counts = torch.zeros(12)
     for _ in range(draws):
         slots = mixed(
-            memory,
-            addresses,
-            eligible,
-            budget=4,
-            neighbors=2,
-            fill=False,
-            generator=generator,
-            mix=0.5,
+            Request(
+                memory,
+                addresses,
+                eligible,
+                4,
+                ReplaySettings(neighbors=2, mix=0.5),
+                generator,
+            )
         )
         assert slots[:2] == [0, 6] and len(set(slots)) == 4
         counts[slots] += 1
@@ -191,9 +206,7 @@ def test_hard_by_hand():
     assert select(hard, memory, current=[5, 6, 7, 8]) == []
 
 
-@pytest.mark.parametrize(
-    "policy", [content, content_round_robin, uniform, hard, partial(mixed, mix=0.5)]
-)
+@pytest.mark.parametrize("policy", [content, round_robin, uniform, hard, mixed_of(0.5)])
 def test_an_empty_memory_gives_nothing(policy):
     assert select(policy, memory_of(), fill=True) == []
 
@@ -211,7 +224,7 @@ def test_fill_repeats_in_order(slots, budget, filled):
     assert fill_to(slots, budget) == filled
 
 
-@pytest.mark.parametrize("policy", [content, content_round_robin])
+@pytest.mark.parametrize("policy", [content, round_robin])
 def test_cues_in_chunks_give_the_same_slots(policy, monkeypatch):
     memory = memory_of(*[(n, n % 6, 1.0) for n in range(40)])
     settings = {"sources": [3, 0, 5, 0, 1], "neighbors": 5, "budget": 22}
@@ -255,13 +268,7 @@ def test_uniform_without_replacement_takes_each_slot_with_probability_r_over_n()
     counts, pairs = torch.zeros(9), torch.zeros(9, 9)
     for _ in range(draws):
         slots = uniform(
-            memory,
-            addresses,
-            eligible,
-            budget=3,
-            neighbors=1,
-            fill=False,
-            generator=generator,
+            Request(memory, addresses, eligible, 3, ReplaySettings(), generator)
         )
         assert len(set(slots)) == 3
         counts[slots] += 1
@@ -342,11 +349,13 @@ def test_content_and_write_at_a_hundred_thousand_slots():
     assert select(content, memory, sources=[3], neighbors=3) == [0, 3, 9]
 
 
-def test_resolve_selection():
-    assert resolve_selection("content") is content
-    assert resolve_selection("content", "round_robin") is content_round_robin
-    assert resolve_selection("hard", "round_robin") is hard
-    assert resolve_selection("erjepa.replay.selection.uniform") is uniform
+def test_selections_are_found_with_what_they_need():
+    assert SELECTIONS.find("content").choose is content
+    assert SELECTIONS.find("content").needs_addresses
+    named = SELECTIONS.find("erjepa.replay.selection.uniform")
+    assert named is SELECTIONS.find("uniform") and not named.needs_addresses
+    assert not SELECTIONS.find("current_batch").of_memory
+    assert SELECTIONS.find("erjepa.replay.selection.fill_to") == Selection(fill_to)
 
 
 @pytest.mark.parametrize(
@@ -368,4 +377,4 @@ def test_resolve_selection():
 )
 def test_unknown_selections(name, message):
     with pytest.raises(ValueError, match=f"replay.selection.*{message}"):
-        resolve_selection(name)
+        SELECTIONS.find(name)

@@ -63,7 +63,7 @@ def of_this_module():
 @pytest.mark.parametrize(
     ("function", "is_the_users"),
     [
-        (lambda: ReplaySettings(weight=-1), True),
+        (lambda: ReplaySettings(weight_min=5), True),
         (of_torchtune, True),
         (lambda: torch.optim.AdamW([torch.zeros(1)], lr=-1.0), True),
         (open_absent, True),
@@ -89,7 +89,7 @@ def test_an_error_that_was_never_raised_is_a_fault():
     assert not is_users(ValueError("x"))
 
 
-def attempt(*arguments, function=lambda: ReplaySettings(weight=-1)):
+def attempt(*arguments, function=lambda: ReplaySettings(weight_min=5)):
     parser = CommandLine(prog="program")
     with parser.errors(parser.parse_args(arguments)):
         function()
@@ -101,11 +101,11 @@ def test_one_message_and_exit_code_2(capsys):
     assert exit.value.code == 2
     said = capsys.readouterr()
     assert not said.out and said.err.count("\n") == 1
-    assert said.err.startswith("program: error: replay.weight must be a finite number")
+    assert said.err.startswith("program: error: replay.weight_min must be at most")
 
 
 def test_faults_and_traceback_raise():
-    with pytest.raises(ValueError, match=r"replay.weight must"):
+    with pytest.raises(ValueError, match=r"replay.weight_min must"):
         attempt("--traceback")
     with pytest.raises(ValueError, match="of the user's own"):
         attempt(function=of_this_module)

@@ -26,7 +26,6 @@ from erjepa.datasets import (
 )
 from erjepa.packing import PackedBatch, PairCollator, Views, layout_of
 from erjepa.replay import ReplaySettings
-from erjepa.replay.selection import needs_addresses
 from erjepa.training.run.signals import leave_signals_to_parent
 
 log = utils.get_logger("INFO")
@@ -338,9 +337,8 @@ def run_views(cfg: Config, jepa_weight: float, replay: ReplaySettings) -> RunVie
         jepa_weight: :math:`\\lambda`.
         replay: what is replayed, which may score or select pairs by their embeddings.
     """
-    by_content = needs_addresses(replay.selection)
     scores = replay.score == "jepa"
-    is_read = jepa_weight or (replay.weight and (scores or by_content))
+    is_read = jepa_weight or (replay.weight and (scores or replay.needs_addresses))
     views: Views = cfg.views if is_read else "none"
     is_replayed = scores or (jepa_weight and replay.views)
     has_predictor = views in ("shared", "standalone")

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.replay import EpisodicReplay, ReplaySettings
-from erjepa.replay.retention import ORIGIN_BITS, resolve_retention, retained
+from erjepa.replay.registry import RETENTIONS
+from erjepa.replay.retention import ORIGIN_BITS, retained
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
 
 KEY = "replay.init_from"
@@ -101,7 +102,7 @@ class InheritedMemories:
             columns.append(own)
         ids, scores, counts, weights = map(torch.cat, zip(*columns, strict=True))
         kept = retained(
-            resolve_retention(self._settings.retention),
+            RETENTIONS.find(self._settings.retention),
             ids,
             scores,
             counts,
