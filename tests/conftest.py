@@ -1,5 +1,6 @@
 """Fixtures: a random base model, and small files of pairs."""
 
+import gc
 import json
 import os
 import random
@@ -17,6 +18,12 @@ from tests.models_for_tests import write_base
 torch.set_num_threads(1)
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def pytest_collection_finish(session):
+    """Leave what is imported to itself: collecting it would copy it in every forked rank."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -42,8 +42,8 @@ def evaluate(cfg, world_size=1, dies_at_batch=None):
 
 
 def tiny(output_dir, *overrides):
-    """The packaged demo config, cut short."""
-    short = ["dataset.size=64", "eval_batch_size=16"]
+    """The packaged demo config, cut short; comparing languages of regexes takes seconds."""
+    short = ["dataset.size=64", "eval_batch_size=16", "task=exact_match"]
     if not any(override.startswith("eval_dataset=") for override in overrides):
         short.append("eval_dataset.size=40")
     return make_config([f"output_dir={output_dir}", *short, *overrides], "tiny_synth")

@@ -20,7 +20,7 @@ ADAPTERS = {
     "qlora": {"model__quantize_base": True},
 }
 WIDE = {"embed_dim": 256, "intermediate_dim": 512}  # as NF4's blocks need
-BF16 = {"dtype": "bf16", "epochs": 1, "max_steps_per_epoch": 4}
+BF16 = {"dtype": "bf16", "epochs": 1, "max_steps_per_epoch": 3}
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +114,8 @@ def test_a_model_with_dora_starts_as_its_base(wide_base, data, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def updates(tmp_path_factory):
-    """What 50 steps at the paper's learning rate change in A, by the precision of the run."""
+def updates(base, data, tmp_path_factory):
+    """What 12 steps at the paper's learning rate change in A, by the precision of the run."""
 
     def changes(run):
         start = initial_adapter_state(run._model.decoder, 82)
@@ -126,23 +126,16 @@ def updates(tmp_path_factory):
         }
 
     runs = {
-        "float32": ["dtype=fp32"],
-        "mixed": ["dtype=bf16"],
-        "bfloat16": ["dtype=bf16", "trainable_dtype=null"],
+        "float32": {"dtype": "fp32"},
+        "mixed": {"dtype": "bf16"},
+        "bfloat16": {"dtype": "bf16", "trainable_dtype": "null"},
     }
     found = {}
     for name, precision in runs.items():
-        overrides = [
-            f"output_dir={tmp_path_factory.mktemp(name)}",
-            "dataset.size=200",
-            "eval_dataset.size=10",
-            "batch_size=4",
-            "optimizer.lr=1e-5",
-            "lr_scheduler.num_warmup_steps=0",
-            "stop.steps=50",
-            *precision,
-        ]
-        (found[name],) = train(make_config(overrides, "tiny_synth"), 1, changes)
+        paper = {"optimizer__lr": 1e-5, "lr_scheduler__num_warmup_steps": 0}
+        output_dir = tmp_path_factory.mktemp(name)
+        cfg = make_config(overrides_for(base, data, output_dir, **paper, **precision))
+        (found[name],) = train(cfg, 1, changes)
     return found
 
 

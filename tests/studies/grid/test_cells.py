@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 
 import erjepa.configs
-from erjepa.configs import config_names
 from erjepa.studies.grid.cells import (
     cells,
     checkpoints_to_score,
     evaluation_command,
     training_command,
 )
-from erjepa.studies.grid.config import Experiment, load_experiment
+from erjepa.studies.grid.config import Experiment
 
 METHODS = {
     "Matched": {"replay.weight": 0, "stop.tokens_of": "ER-JEPA content"},
@@ -147,13 +146,3 @@ def test_checkpoints_to_score(tmp_path, budgets, checkpoints, expected):
         checkpoint(tmp_path, name, steps)
     found = checkpoints_to_score(experiment(budgets=budgets), tmp_path)
     assert [path.name for path in found] == expected
-
-
-@pytest.mark.parametrize("name", config_names("experiments"))
-def test_packaged_experiments_ask_for_runs_that_configs_allow(name, tmp_path):
-    packaged = load_experiment(name)
-    trained = [cell for cell in cells(packaged) if cell.datasets]
-    for cell in {cell.method: cell for cell in trained}.values():
-        command = training_command(packaged, cell, tmp_path)
-        start = command.index("--config") + 1
-        erjepa.configs.load(command[start], command[start + 1 :])

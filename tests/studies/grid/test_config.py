@@ -6,6 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import erjepa.configs
+from erjepa.studies.grid.cells import cells, training_command
 from erjepa.studies.grid.config import load_experiment
 from erjepa.studies.grid.output import begin
 from erjepa.studies.report.build import build_report
@@ -35,7 +36,7 @@ def load(tmp_path):
 
 
 @pytest.mark.parametrize("name", PACKAGED)
-def test_packaged_experiments(name):
+def test_packaged_experiments(name, tmp_path):
     experiment = load_experiment(name)
     assert experiment.name == name
     seeds = list(experiment.seeds)
@@ -44,11 +45,14 @@ def test_packaged_experiments(name):
     constant = experiment.overrides.get("lr_scheduler.final_factor") == 1
     assert constant == (experiment.match == "flops"), "see matched_compute.yaml"
 
+    # Configs allow the keys that the grid adds to those of a method.
+    trained = [cell for cell in cells(experiment) if cell.datasets]
+    for cell in (trained[0], trained[-1]):
+        command = training_command(experiment, cell, tmp_path)
+        start = command.index("--config") + 1
+        erjepa.configs.load(command[start], command[start + 1 :])
 
-@pytest.mark.parametrize("name", PACKAGED)
-def test_their_reports_are_made_before_there_are_results(name, tmp_path):
-    """Every section that they ask for exists, takes what it is given, and says what it lacks."""
-    experiment = load_experiment(name)
+    # Every section of its report exists, takes what it is given, and says what it lacks.
     begin(tmp_path, experiment)
     page = build_report(tmp_path).read_text()
     assert experiment.report and "is scored" in page
@@ -239,7 +243,7 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
             "stop.tokens_of=a must be a method that runs on every dataset",
         ),
         (["overrides.epoch=2"], r"overrides: .*epoch. Did you mean epochs\?"),
-        (["overrides.replay.wait=2"], r"replay.wait. Did you mean replay.weight\?"),
+        (["overrides.replay.wieght=2"], r"replay.wieght. Did you mean replay.weight\?"),
         (["methods={a: {replai.weight: 0}}"], r"methods: a: .*replai. Did you mean"),
         (["evaluation.max_tokens=2"], r"evaluation: unknown config key max_tokens"),
         (

@@ -3,12 +3,11 @@
 import base64
 import json
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 
 import pytest
 
+from erjepa.commands.report import main
 from erjepa.studies import report
 from erjepa.studies.report.build import build_report, register_sections
 from erjepa.studies.report.sections import SECTIONS
@@ -318,21 +317,18 @@ def test_the_same_results_give_the_same_files(tmp_path):
     assert files() == files()
 
 
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, capsys):
     output = small(tmp_path / "out", report=["readings"])
-    command = [sys.executable, "-m", "erjepa", "report"]
-    done = subprocess.run(
-        [*command, output], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == str(output / "report" / "index.html")
-    listed = subprocess.run(
-        [*command, "--sections"], capture_output=True, text=True, check=True
-    )
-    assert "significance: Paired tests of methods against" in listed.stdout
-    assert "    methods, reference, title, weights\n" in listed.stdout
-    failed = subprocess.run([*command, tmp_path], capture_output=True, text=True)
-    assert failed.returncode == 2
-    assert "is not the output of an experiment" in failed.stderr
+    main([str(output)])
+    assert capsys.readouterr().out.strip() == str(output / "report" / "index.html")
+    main(["--sections"])
+    listed = capsys.readouterr().out
+    assert "significance: Paired tests of methods against" in listed
+    assert "    methods, reference, title, weights\n" in listed
+    with pytest.raises(SystemExit) as failed:
+        main([str(tmp_path)])
+    assert failed.value.code == 2
+    assert "is not the output of an experiment" in capsys.readouterr().err
 
 
 def test_a_section_is_one_file(tmp_path, monkeypatch):
