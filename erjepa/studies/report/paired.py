@@ -7,18 +7,17 @@ import pandas as pd
 from erjepa.studies.report.results import Results, Unavailable
 from erjepa.studies.report.sections import Parts, section
 from erjepa.studies.report.table import SD, Table
-from erjepa.studies.statistics.paired import paired_test
+from erjepa.studies.statistics.paired import PairedTest, paired_test
 
 # What the paper claims of accuracy: the first is better. All else is tested two-sided.
 CLAIMS = (("ER-JEPA", "LLM-JEPA"), ("LLM-JEPA", "SFT"))
 _CAPTION = (
     "Differences in percentage points over the seeds that both have; seeds won: those in which "
-    "the difference is above zero. P-values of a paired t-test over seeds and of a paired "
-    "bootstrap of the seeds, with its 95% interval: one-tailed where the paper claims the "
-    "direction ({}), else two-sided. Of few seeds the bootstrap is too sure: where all "
-    "differences have one sign, its p-value is the least that it can be. No correction for the "
-    "number of tests; a dash: all differences are equal."
+    "the difference is above zero. P-values of a paired t-test and of an exact sign-flip test "
+    "over seeds: one-tailed where the paper claims the direction ({}), else two-sided. "
+    "{}No correction for the number of tests; a dash: all differences are equal."
 )
+_BOOTSTRAP = "Of six seeds or more also a paired bootstrap, with its 95% interval. "
 
 
 @section("Paired tests")
@@ -80,14 +79,24 @@ def paired_table(
                     f"Difference (pp){SD}": test.sd,
                     **{"Seeds won": test.won, "Seeds": test.seeds},
                     "Test": "one-tailed" if is_claimed else "two-sided",
-                    **{"t": test.t, "p (t-test)": test.p_t},
-                    "p (bootstrap)": test.p_bootstrap,
-                    "Interval (pp)": "{:.2f} to {:.2f}".format(*test.interval),
+                    **{"t": test.t, "p (t-test)": test.p_t, "p (signs)": test.p_signs},
+                    **_details(test),
                 }
             )
     if not rows:
         raise Unavailable("no two of these methods share two finished seeds")
     directions = ", ".join(f"{one} over {other}" for one, other in claims)
-    digits = {"p (t-test)": 4, "p (bootstrap)": 4}
-    caption = f"{caption} {_CAPTION.format(directions)}"
-    return Table(caption, pd.DataFrame(rows), digits, name=name)
+    digits = dict.fromkeys(("p (t-test)", "p (signs)", "p (bootstrap)"), 4)
+    frame = pd.DataFrame(rows)
+    bootstrap = _BOOTSTRAP if "p (bootstrap)" in frame else ""
+    caption = f"{caption} {_CAPTION.format(directions, bootstrap)}"
+    return Table(caption, frame, digits, name=name)
+
+
+def _details(test: PairedTest) -> dict[str, object]:
+    """The differences of few seeds; of more the bootstrap."""
+    if test.interval is None:
+        shown = ", ".join(f"{seed}: {x:.2f}" for seed, x in test.differences.items())
+        return {"Difference of each seed (pp)": shown}
+    interval = "{:.2f} to {:.2f}".format(*test.interval)
+    return {"p (bootstrap)": test.p_bootstrap, "Interval (pp)": interval}

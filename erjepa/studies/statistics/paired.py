@@ -1,11 +1,15 @@
 """Paired tests of two methods over seeds."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
+
+FEWEST = 6  # seeds of a bootstrap: of fewer its interval is little but their range
+MOST_FLIPPED = 16  # seeds whose signs are all flipped
 
 
 class PairedTest(NamedTuple):
@@ -17,8 +21,10 @@ class PairedTest(NamedTuple):
     sd: float  # sample standard deviation of these differences
     t: float | None  # of the paired t-test; None where it is undefined
     p_t: float | None  # its p-value
-    p_bootstrap: float
-    interval: tuple[float, float]  # the bootstrap's, 95% of the mean difference
+    differences: dict[int, float]  # of each seed, ascending
+    p_signs: float | None  # of the exact sign-flip test; None of more seeds than 16
+    p_bootstrap: float | None  # None of fewer seeds than six
+    interval: tuple[float, float] | None  # the bootstrap's, 95% of the mean difference
 
 
 def paired_test(
@@ -31,12 +37,12 @@ def paired_test(
     """Paired tests of a method against a reference.
 
     The t-test takes the differences of seeds to be independent draws from one normal
-    distribution. The bootstrap drops normality: it draws as many differences as there are
-    seeds, with replacement, and its p-value is the share of draws, the observed one counted
-    in, whose mean is not above zero; two-sided, twice the smaller one of that and the share
-    not below zero. Few seeds make few distinct draws, so with five seeds
-    the bootstrap is the more optimistic of the two, and its interval is too narrow. Neither is
-    corrected for the number of tests, and neither covers the choice of test examples.
+    distribution. The exact sign-flip test takes each difference to be as likely with the other
+    sign: its p-value is the share of all sign patterns whose mean is at least as large, or
+    two-sided as far from zero. The bootstrap draws as many differences as there are seeds, with
+    replacement; its p-value is the share of draws, the observed one counted in, whose mean is
+    not above zero; two-sided, twice the smaller one of that and the share not below zero. None
+    is corrected for the number of tests, and none covers the choice of test examples.
 
     Args:
         values, reference (Mapping[int, float] | pd.Series): seed to value of the method, and
@@ -57,6 +63,24 @@ def paired_test(
     if not np.allclose(differences, differences[0], rtol=0, atol=1e-10):
         alternative = "two-sided" if two_sided else "greater"
         t, p_t = map(float, stats.ttest_1samp(differences, 0, alternative=alternative))
+    p_signs = None
+    if n <= MOST_FLIPPED:
+        sums = (np.array(list(product((1, -1), repeat=n))) @ differences).round(9)
+        own = differences.sum().round(9)
+        as_large = abs(sums) >= abs(own) if two_sided else sums >= own
+        p_signs = float(as_large.mean())
+    won, mean, sd = (differences > 0).sum(), differences.mean(), differences.std(ddof=1)
+    found = PairedTest(
+        *(n, int(won), float(mean), float(sd), t, p_t),
+        *(
+            dict(zip(both.index, differences.tolist(), strict=True)),
+            p_signs,
+            None,
+            None,
+        ),
+    )
+    if n < FEWEST:
+        return found
     draws = np.random.default_rng(seed).choice(differences, (resamples, n))
     means = draws.mean(axis=1).round(12)
     above, below = (
@@ -65,7 +89,4 @@ def paired_test(
     )
     p_bootstrap = min(1.0, 2 * min(above, below)) if two_sided else above
     low, high = np.quantile(means, (0.025, 0.975)).tolist()
-    won, mean, sd = (differences > 0).sum(), differences.mean(), differences.std(ddof=1)
-    return PairedTest(
-        n, int(won), float(mean), float(sd), t, p_t, p_bootstrap, (low, high)
-    )
+    return found._replace(p_bootstrap=p_bootstrap, interval=(low, high))

@@ -100,9 +100,7 @@ def test_the_end_of_turn_and_the_methods():
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "trials"), [("tune_weights", 12), ("tune_objectives", 6)]
-)
+@pytest.mark.parametrize(("name", "trials"), [("tune_objectives", 6)])
 def test_settings_are_tuned_on_validation_pairs_and_as_many_of_each_method(
     name, trials
 ):

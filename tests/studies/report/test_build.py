@@ -340,3 +340,11 @@ def test_a_section_is_one_file(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "__path__", [*report.__path__, str(tmp_path)])
     register_sections()
     assert SECTIONS.pop("minutes").title == "Time"
+
+
+def test_a_tie_is_neither_above_nor_below(tmp_path):
+    output = small(tmp_path / "out")
+    path = output / "results.jsonl"
+    path.write_text(re.sub(r'"accuracy": [\d.]+', '"accuracy": 0.5', path.read_text()))
+    page = " ".join(build_report(output).read_text().split())
+    assert "LLM-JEPA is level with SFT on average" in page

@@ -49,7 +49,7 @@ def task_of(dataset):
     return dataset.name.removesuffix("_dataset").removeprefix("synthetic_")
 
 
-QUICK = "main", "stop_token", "tune_weights", "continual"
+QUICK = "main", "stop_token", "continual"
 
 
 @pytest.mark.parametrize("name", some_of(PACKAGED, QUICK))

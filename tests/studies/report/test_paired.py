@@ -56,8 +56,10 @@ def test_significance(results, rows):
         assert row[7] == pytest.approx(statistics.mean(differences) / error)
         greater = stats.ttest_1samp(differences, 0, alternative="greater")
         assert row[8] == pytest.approx(greater.pvalue)
-        # All differences are positive: no draw of the bootstrap has a mean below zero.
-        assert row[4] == 3 and row[9] == 1 / 10_001
+        # All differences are positive: one of eight sign patterns.
+        assert row[4] == 3 and row[9] == 1 / 8
+        shown = zip(SEEDS, differences, strict=True)
+        assert row[10] == ", ".join(f"{s}: {100 * x:.2f}" for s, x in sorted(shown))
 
 
 def test_what_is_not_claimed_is_tested_two_sided(results):
