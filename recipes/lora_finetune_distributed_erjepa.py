@@ -177,7 +177,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
         base, resumed, predictor, averaged, state = self.load_checkpoint()
         if predictor is None:
-            predictor = base["tok_embeddings.weight"][self._collator.predictor_ids]
+            predictor = self._model.initial_predictor(
+                base, self._collator.predictor_ids
+            )
         set_up_model(
             cfg,
             self._model,

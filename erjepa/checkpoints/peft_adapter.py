@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torchtune import utils
@@ -31,6 +31,13 @@ FOLDER = "adapter"
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 _MODEL = "config.json"
+# What a checkpointer says of its weights' rows where these need no change.
+ORDERED = "transformers"
+_PEFT_PARTS = {
+    "lora_a.weight": "lora_A.weight",
+    "lora_b.weight": "lora_B.weight",
+    "magnitude": "lora_magnitude_vector",
+}
 
 
 def set_peft_adapter_apart(checkpoint: Path) -> None:
@@ -46,12 +53,23 @@ def set_peft_adapter_apart(checkpoint: Path) -> None:
     weights = load_file(checkpoint / WEIGHTS)
     folder = checkpoint / FOLDER
     folder.mkdir()
-    weights = {name: _rows(name, weight, model) for name, weight in weights.items()}
+    with safe_open(checkpoint / WEIGHTS, framework="pt") as file:
+        is_ordered = (file.metadata() or {}).get("rows") == ORDERED
+    if not is_ordered:
+        weights = {n: _rows(n, weight, model) for n, weight in weights.items()}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     config = json.loads((checkpoint / CONFIG).read_text())
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     for name in (WEIGHTS, CONFIG):
         os.remove(checkpoint / name)
+
+
+def peft_name(name: str) -> str:
+    """PEFT's name of an adapter's weight in a model of transformers."""
+    for ours, theirs in _PEFT_PARTS.items():
+        if name.endswith(f".{ours}"):
+            return f"base_model.model.{name.removesuffix(ours)}{theirs}"
+    raise ValueError(f"{name} is no weight of an adapter")
 
 
 def _rows(name: str, weight: Tensor, model: Mapping[str, Any]) -> Tensor:
@@ -166,7 +184,9 @@ def _weights(folder: Path) -> dict[str, Tensor]:
 def _exported(
     weights: dict[str, Tensor], model: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """torchtune's adapter weights by PEFT's names, their rows in Hugging Face's order."""
+    """Adapter weights by PEFT's names, their rows in Hugging Face's order."""
+    if not all(name.startswith("layers.") for name in weights):  # of transformers
+        return {peft_name(name): weight for name, weight in weights.items()}
     by_name = tune_to_peft_adapter_weights(
         weights,
         num_heads=model["num_attention_heads"],

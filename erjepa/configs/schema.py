@@ -378,6 +378,8 @@ def require_files(config: Config) -> None:
         ("checkpointer.checkpoint_dir", folder),
         ("tokenizer.path", config.tokenizer.get("path")),
     ):
+        if config.model.get("path") == path:  # a builder that reads the folder itself
+            key = "model.path"
         if path is not None and not Path(path).exists():
             raise FileNotFoundError(
                 f"{key}={path} does not exist. Get the base model with\n"

@@ -79,13 +79,14 @@ class ChatTemplate:
             )
         if len(full) == len(prompt):
             raise ValueError("the target has no content tokens")
-        source_view = self._up_to_content([m for m in context if m.role != "system"])
+        view = getattr(self._tokenizer, "view", self._up_to_content)
+        source_view = view([m for m in context if m.role != "system"])
         return (
             array("i", source),
             array("i", prompt[len(source) :]),
             array("i", [*full[len(prompt) :], self.end_of_turn]),
             array("i", source_view),
-            array("i", self._up_to_content([answer])),
+            array("i", view([answer])),
         )
 
     def prompt(self, messages: list[Message]) -> list[int]:

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchtune.modules import TransformerDecoder
 
+from erjepa.objective import Backend
+
 # Tokens of a forward pass, but for a prompt that is longer: enough to fill a GPU, few enough
 # for what a layer computes to stay in the cache of a CPU.
 _TOKENS = 1024
@@ -51,6 +53,13 @@ def generate_greedy(
         raise ValueError(
             f"a prompt has {longest} tokens, and the model positions for "
             f"{model.max_seq_len}"
+        )
+    if isinstance(model, Backend):
+        return model.generate_greedy(
+            prompts,
+            max_new_tokens=max_new_tokens,
+            stop_tokens=stop_tokens,
+            pad_id=pad_id,
         )
     device = model.tok_embeddings.weight.device
     shared = _shared_prefix(prompts)

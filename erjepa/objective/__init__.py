@@ -1,5 +1,6 @@
 """The objective: a decoder that reads packed pairs, the losses on its output, their cost."""
 
+from erjepa.objective.backend import Backend
 from erjepa.objective.collapse import rankme, retrieval_at_1
 from erjepa.objective.decoder import PackedDecoder, PackedOutput
 from erjepa.objective.distances import cosine_distance
@@ -7,6 +8,7 @@ from erjepa.objective.flops import StepFlops
 from erjepa.objective.loss import JEPALoss, PairLosses
 
 __all__ = [
+    "Backend",
     "JEPALoss",
     "PackedDecoder",
     "PackedOutput",

@@ -1,13 +1,14 @@
 """One forward pass over packed pairs: logits where a label is, embeddings where a view ends."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torchtune.modules import TransformerDecoder
 
-from erjepa.objective.attention import use_masked_attention
-from erjepa.packing import Attention, PackedBatch, attention_mask
+from erjepa.objective.backend import Backend, TorchtuneParts
+from erjepa.packing import Attention, PackedBatch
 
 
 class PackedOutput(NamedTuple):
@@ -60,8 +61,10 @@ class PackedDecoder(nn.Module):
         attention: Attention = "dense",
     ) -> None:
         super().__init__()
-        use_masked_attention(decoder)
         self.decoder = decoder
+        backend = decoder if isinstance(decoder, Backend) else TorchtuneParts(decoder)
+        backend.attend_by(attention)
+        self._body, self._logits = backend.body, backend.logits
         self._attention = attention
         self.predictor = None
         if num_predictor_tokens and train_predictor_tokens:
@@ -85,11 +88,9 @@ class PackedDecoder(nn.Module):
             PackedOutput: logits in the order of ``batch.label_pos``, embeddings in that of
                 the pairs.
         """
-        hidden = self._embed(batch)
-        mask = attention_mask(batch.end, hidden.dtype, self._attention)
-        for layer in self.decoder.layers:
-            hidden = layer(hidden, mask=mask, input_pos=batch.input_pos)
-        hidden = self.decoder.norm(hidden).flatten(0, 1)
+        hidden = self._body(
+            self._embed(batch), batch.end, batch.input_pos, self._attention
+        ).flatten(0, 1)
         if len(batch.steps):
             start, stop = hidden[batch.steps].float().unbind(dim=3)  # [n, 2, 3, H]
             predicted, target = (stop - start).sum(dim=2).unbind(dim=1)
@@ -97,11 +98,30 @@ class PackedDecoder(nn.Module):
         else:
             predicted, target = hidden[batch.predicted_pos], hidden[batch.target_pos]
         return PackedOutput(
-            logits=self.decoder.output(hidden[batch.label_pos]),
+            logits=self._logits(hidden[batch.label_pos]),
             # Of addresses, which no loss trains. Offloaded activations have to be used up.
             source=hidden.detach()[batch.source_pos],
             predicted=predicted,
             target=target,
+        )
+
+    def initial_predictor(
+        self, weights: Mapping[str, Tensor], ids: list[int]
+    ) -> Tensor:
+        """What the embeddings of the predictor tokens begin with: those of the tokens ``ids``.
+
+        Args:
+            weights: of the decoder, by name; to be called before it is sharded.
+            ids: k token ids.
+
+        Returns:
+            [k, H].
+        """
+        table = self.decoder.tok_embeddings
+        names = (n for n, p in self.decoder.named_parameters() if p is table.weight)
+        weight = {"weight": weights[next(names)]}
+        return torch.func.functional_call(
+            table, weight, torch.tensor(ids, dtype=torch.int64)
         )
 
     def _embed(self, batch: PackedBatch) -> Tensor:

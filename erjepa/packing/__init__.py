@@ -10,6 +10,7 @@ from erjepa.packing.layout import Direction, Path, Views, lay_out, layout_of
 from erjepa.packing.mask import (
     BLOCK,
     Attention,
+    Window,
     attention_mask,
     block_mask,
     dense_mask,
@@ -25,6 +26,7 @@ __all__ = [
     "Path",
     "PrefixTree",
     "Views",
+    "Window",
     "attention_mask",
     "block_mask",
     "dense_mask",

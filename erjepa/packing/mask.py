@@ -1,9 +1,10 @@
 """The attention mask of packed rows, as numbers, booleans, and for FlexAttention.
 
-A token sees its ancestors in the row's tree: ``key <= query < end[key]``.
+A token sees its ancestors in the row's tree: ``key <= query < end[key]``. Layers with a window see
+the near ones of these: distance is that of depths, which are the positions in a pair's own text.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +15,28 @@ BLOCK = 128  # FlexAttention's block of queries, and of keys
 Attention = Literal["flex", "dense"]
 
 
+class Window(NamedTuple):
+    """Ancestors that a layer sees: those fewer than ``size`` tokens away, or, ``chunked``, those
+    of the same chunk of ``size`` tokens.
+    """
+
+    size: int
+    chunked: bool = False
+
+    def sees(self, query: Tensor, key: Tensor) -> Tensor:
+        """Whether a token at depth ``query`` sees its ancestor at depth ``key``."""
+        if self.chunked:
+            return query // self.size == key // self.size
+        return query - key < self.size
+
+
 def attention_mask(
-    end: Tensor, dtype: torch.dtype, attention: Attention = "dense"
+    end: Tensor,
+    dtype: torch.dtype,
+    attention: Attention = "dense",
+    *,
+    depth: Tensor | None = None,
+    window: Window | None = None,
 ) -> Tensor | BlockMask:
     """The mask that a kind of attention takes.
 
@@ -24,14 +45,20 @@ def attention_mask(
             multiple of 128.
         dtype: of queries and keys.
         attention: ``flex`` or ``dense``.
+        depth: of each token in its tree, int [R, L]; for ``window``.
+        window: of the layers; a row that is no longer has none.
 
     Returns:
         FlexAttention's mask; or what is added to scores, 0 or -inf, [R, L, L].
     """
+    if window is not None and end.shape[1] <= window.size:
+        window = None
     if attention == "flex":
-        return block_mask(end)
-    hidden = ~dense_mask(end)
-    return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, float("-inf"))
+        return block_mask(end, depth=depth, window=window)
+    sees = dense_mask(end)
+    if window is not None and depth is not None:
+        sees &= window.sees(depth[:, :, None], depth[:, None])
+    return torch.zeros_like(sees, dtype=dtype).masked_fill_(~sees, float("-inf"))
 
 
 def dense_mask(end: Tensor) -> Tensor:
@@ -47,14 +74,19 @@ def dense_mask(end: Tensor) -> Tensor:
     return (index <= index[:, None]) & (index[:, None] < end[:, None, :])
 
 
-def block_mask(end: Tensor) -> BlockMask:
+def block_mask(
+    end: Tensor, *, depth: Tensor | None = None, window: Window | None = None
+) -> BlockMask:
     """The same mask for FlexAttention, from the first and the last end in each block.
 
     A block of queries sees something of an earlier block of keys if one of those has not ended
-    at its first query, and all of it if none has at its last.
+    at its first query, and all of it if none has at its last. Under a window no block is taken to
+    see all of another.
 
     Args:
         end (Tensor): int [R, L], L a multiple of 128.
+        depth: of each token in its tree, int [R, L]; for ``window``.
+        window: of the layers.
 
     Returns:
         BlockMask: [R, 1, L, L].
@@ -68,6 +100,14 @@ def block_mask(end: Tensor) -> BlockMask:
 
     def sees(row, head, query, key):
         return (key <= query) & (query < end[row, key])
+
+    if window is not None and depth is not None:
+        some, full = some | full, torch.zeros_like(full)
+        is_ancestor = sees
+
+        def sees(row, head, query, key):
+            is_near = window.sees(depth[row, query], depth[row, key])
+            return is_ancestor(row, head, query, key) & is_near
 
     return BlockMask.from_kv_blocks(
         *_numbered(some), *_numbered(full), BLOCK_SIZE=BLOCK, mask_mod=sees

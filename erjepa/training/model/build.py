@@ -1,14 +1,14 @@
 """The model of a run: built on the meta device, then sharded and given its weights."""
 
+import os
 import time
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 import torch._dynamo.config
-import torch.distributed as dist
 from torch import Tensor
-from torchtune import modules, training, utils
+from torchtune import training, utils
 
 from erjepa.configs import Config
 from erjepa.objective import PackedDecoder
@@ -120,10 +120,11 @@ def set_up_model(
 
     if cfg.compile:
         torch._dynamo.config.cache_size_limit = RECOMPILE_LIMIT
-        training.compile_model(decoder, verbose=dist.get_rank() == 0)
+        for layer in decoder.layers:
+            layer.compile(backend=os.environ.get("TORCH_COMPILE_BACKEND", "inductor"))
     if cfg.enable_activation_checkpointing:
         training.set_activation_checkpointing(
-            model, auto_wrap_policy={modules.TransformerSelfAttentionLayer}
+            model, auto_wrap_policy={type(decoder.layers[0])}
         )
     shard(
         model,
@@ -134,6 +135,7 @@ def set_up_model(
         reshard_after_forward=bool(cfg.fsdp_reshard_after_forward),
     )
     load_weights(model, weights, device, cpu_offload=cfg.fsdp_cpu_offload)
+    _place_buffers(model, device)
     with training.set_default_dtype(dtype), device:
         _call(model, "rope_init")
     if resumed is None:
@@ -141,6 +143,14 @@ def set_up_model(
     training.validate_no_params_on_meta_device(model)
     seconds = time.perf_counter() - start
     utils.log_rank_zero(log, f"Sharding and loading the model took {seconds:.1f} s.")
+
+
+def _place_buffers(model: PackedDecoder, device: torch.device) -> None:
+    """Move what is computed when a model is built; on the meta device it is computed later."""
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if not buffer.is_meta:
+                setattr(module, name, buffer.to(device))
 
 
 def _call(model: PackedDecoder, method: str) -> None:

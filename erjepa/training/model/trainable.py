@@ -66,11 +66,7 @@ class TrainedAdapters:
             training.ADAPTER_CONFIG: {
                 "r": self._cfg["lora_rank"],
                 "lora_alpha": self._cfg["lora_alpha"],
-                "target_modules": get_lora_module_names(
-                    list(self._cfg["lora_attn_modules"]),
-                    self._cfg.get("apply_lora_to_mlp", False),
-                    self._cfg.get("apply_lora_to_output", False),
-                ),
+                "target_modules": self._target_modules(),
                 "lora_dropout": self._cfg.get("lora_dropout", 0.0),
                 "use_dora": self._cfg.get("use_dora", False),
                 "peft_type": "LORA",
@@ -86,6 +82,17 @@ class TrainedAdapters:
                 alpha=self._cfg["lora_alpha"],
             )
         return content
+
+    def _target_modules(self) -> list[str]:
+        if "lora_attn_modules" not in self._cfg:  # a builder that names any layers
+            return sorted(
+                {name.split(".")[-3] for name in self.names if "lora_a" in name}
+            )
+        return get_lora_module_names(
+            list(self._cfg["lora_attn_modules"]),
+            self._cfg.get("apply_lora_to_mlp", False),
+            self._cfg.get("apply_lora_to_output", False),
+        )
 
     def resumable(self, weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
         """Nothing for the recipe state: the exported adapter is exact."""

@@ -1,0 +1,14 @@
+"""Any decoder of transformers: its model, tokenizer and files, in torchtune's form."""
+
+from erjepa.models.transformers.builders import decoder, lora_decoder
+from erjepa.models.transformers.checkpointer import TransformersCheckpointer
+from erjepa.models.transformers.decoder import TransformersDecoder
+from erjepa.models.transformers.tokenizer import TransformersTokenizer
+
+__all__ = [
+    "TransformersCheckpointer",
+    "TransformersDecoder",
+    "TransformersTokenizer",
+    "decoder",
+    "lora_decoder",
+]

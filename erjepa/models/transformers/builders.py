@@ -1,0 +1,115 @@
+"""Any decoder of transformers, with or without adapters, from the config in a model's folder."""
+
+from collections.abc import Sequence
+
+import torch
+from accelerate import init_empty_weights
+from torch import nn
+from torchtune.modules.peft import DoRALinear, LoRALinear
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.initialization import no_init_weights
+
+from erjepa.models.transformers.decoder import TransformersDecoder
+
+ALL_LINEAR = "all-linear"
+
+
+def empty_model(path: str) -> PreTrainedModel:
+    """The causal language model of a folder, on the meta device, its buffers on the CPU.
+
+    Of a model that reads images too, the part that reads text.
+    """
+    config = AutoConfig.from_pretrained(path).get_text_config()
+    dtype = torch.get_default_dtype()
+    with torch.device("cpu"), init_empty_weights(include_buffers=False):
+        with no_init_weights():
+            return AutoModelForCausalLM.from_config(config, dtype=dtype)
+
+
+def decoder(path: str) -> TransformersDecoder:
+    """
+    A decoder of transformers, for full fine-tuning.
+
+    Args:
+        path (str): folder of the model, with its ``config.json``.
+
+    Returns:
+        TransformersDecoder: Instantiation of the model, without its weights
+    """
+    return _placed(TransformersDecoder(empty_model(path)))
+
+
+def lora_decoder(
+    path: str,
+    lora_rank: int = 8,
+    lora_alpha: float = 16,
+    lora_dropout: float = 0.0,
+    lora_target_modules: str | Sequence[str] = ALL_LINEAR,
+    use_dora: bool = False,
+    quantize_base: bool = False,
+) -> TransformersDecoder:
+    """
+    A decoder of transformers with LoRA enabled.
+
+    Args:
+        path (str): folder of the model, with its ``config.json``.
+        lora_rank (int): rank of each low-rank approximation
+        lora_alpha (float): scaling factor for the low-rank approximation
+        lora_dropout (float): dropout probability for the low-rank approximation
+        lora_target_modules (str | Sequence[str]): last names of the linear layers to adapt, such as
+            ``q_proj``; ``all-linear``: every one but the output projection, as in PEFT
+        use_dora (bool): Decompose the LoRA weight into magnitude and direction, as
+            introduced in "DoRA: Weight-Decomposed Low-Rank Adaptation"
+            (https://arxiv.org/abs/2402.09353).
+        quantize_base (bool): Whether to hold the adapted layers' weights in NF4 (QLoRA)
+
+    Returns:
+        TransformersDecoder: Instantiation of the model with LoRA applied, without its weights
+
+    Raises:
+        ValueError: if the model has no such layers.
+    """
+    model = empty_model(path)
+    linear = {
+        name: module
+        for name, module in model.base_model.named_modules()
+        if isinstance(module, nn.Linear)
+    }
+    named = {name.rpartition(".")[2] for name in linear}
+    wanted = named if lora_target_modules == ALL_LINEAR else set(lora_target_modules)
+    if unknown := sorted(wanted - named):
+        raise ValueError(
+            f"model.lora_target_modules: {unknown[0]} is no linear layer of {path}; it has "
+            f"{', '.join(sorted(named))}"
+        )
+    if not wanted:
+        raise ValueError(f"{path} has no linear layers to adapt; fine-tune it in full")
+    adapted = DoRALinear if use_dora else LoRALinear
+    for name, module in linear.items():
+        parent, _, last = name.rpartition(".")
+        if last not in wanted:
+            continue
+        with torch.device("meta"):
+            layer = adapted(
+                module.in_features,
+                module.out_features,
+                rank=lora_rank,
+                alpha=lora_alpha,
+                dropout=lora_dropout,
+                use_bias=module.bias is not None,
+                quantize_base=quantize_base,
+            )
+        setattr(model.base_model.get_submodule(parent), last, layer)
+    return _placed(TransformersDecoder(model))
+
+
+def _placed(decoder: TransformersDecoder) -> TransformersDecoder:
+    """The decoder where torch now makes tensors; what is not on the meta device is undefined."""
+    device = torch.get_default_device()
+    if device.type == "meta":
+        return decoder
+    for module in decoder.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            empty = nn.Parameter(torch.empty_like(parameter, device=device))
+            setattr(module, name, empty.requires_grad_(parameter.requires_grad))
+    return decoder.to(device)

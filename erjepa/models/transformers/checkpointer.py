@@ -1,0 +1,152 @@
+"""Weights of transformers' models: read from their folder, written as ``save_pretrained`` does."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torchtune import training
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+
+from erjepa.checkpoints.peft_adapter import ORDERED, peft_name
+from erjepa.models.transformers.builders import empty_model
+
+_ADAPTER = "adapter_model"
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
+
+
+class TransformersCheckpointer:
+    """
+    Reads a model of transformers and writes it back in the same form, as torchtune's
+    checkpointers do theirs: a folder ``epoch_N`` that ``from_pretrained`` loads, with its
+    tokenizer and an adapter that PEFT loads.
+
+    Args:
+        checkpoint_dir (str): folder of the model.
+        output_dir (str): folder to write to.
+        checkpoint_files (list[str] | None): files of weights in ``checkpoint_dir``. ``None``: every
+            ``model*.safetensors``.
+
+    Attributes:
+        repo_id (str | None): the base that adapters' configs name.
+
+    Raises:
+        FileNotFoundError: if the folder has no ``config.json``.
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str,
+        output_dir: str,
+        checkpoint_files: list[str] | None = None,
+    ) -> None:
+        self._folder, self._output_dir = Path(checkpoint_dir), Path(output_dir)
+        if not (self._folder / "config.json").is_file():
+            raise FileNotFoundError(
+                f"checkpointer.checkpoint_dir={checkpoint_dir} holds no config.json: give the "
+                "folder of a model of transformers"
+            )
+        self._files = checkpoint_files
+        self._output_dir.mkdir(parents=True, exist_ok=True)
+        self.repo_id: str | None = None
+
+    def load_checkpoint(self) -> dict[str, Any]:
+        """The weights by their names in the model, mapped from the disk where files have them so.
+
+        Raises:
+            FileNotFoundError: if a file is missing.
+            ValueError: if a file is damaged.
+        """
+        model = empty_model(str(self._folder))
+        wanted = [name for name, _ in model.named_parameters()]
+        tied = set(model.all_tied_weights_keys)
+        found = self._found()
+        weights: dict[str, Tensor] = {}
+        for name in wanted:
+            if name in tied:
+                continue
+            # A model that reads images too has its text model's weights under a prefix.
+            keys = [key for key in found if key == name or key.endswith(f".{name}")]
+            if len(keys) != 1:
+                return {training.MODEL_KEY: self._converted(tied)}
+            weights[name] = found[keys[0]]
+        return {training.MODEL_KEY: weights}
+
+    def _found(self) -> dict[str, Tensor]:
+        """Weights by their names in the files."""
+        files = self._files or sorted(
+            path.name for path in self._folder.glob("model*.safetensors")
+        )
+        weights: dict[str, Tensor] = {}
+        for file in files:
+            try:
+                with safe_open(self._folder / file, framework="pt") as tensors:
+                    weights |= {
+                        name: tensors.get_tensor(name) for name in tensors.keys()
+                    }  # noqa: SIM118
+            except Exception as error:
+                if isinstance(error, FileNotFoundError):
+                    raise
+                raise ValueError(f"{self._folder / file}: {error}") from None
+        return weights
+
+    def _converted(self, tied: set[str]) -> dict[str, Tensor]:
+        """Weights that transformers renames, or puts together, as it loads them."""
+        with _no_progress_bars():
+            model = AutoModelForCausalLM.from_pretrained(self._folder, dtype="auto")
+        return {n: p.detach() for n, p in model.named_parameters() if n not in tied}
+
+    def save_checkpoint(
+        self, state_dict: dict[str, Any], epoch: int | str, adapter_only: bool = False
+    ) -> None:
+        """
+        Write ``output_dir/epoch_{epoch}``.
+
+        Args:
+            state_dict (dict[str, Any]): the model, unless ``adapter_only``; the adapter and its
+                config, if there is one
+            epoch (int | str): that names the folder
+            adapter_only (bool): If True, only save the adapter weights
+        """
+        folder = self._output_dir / f"epoch_{epoch}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in self._folder.iterdir():
+            if path.is_file() and not path.name.endswith(_WEIGHTS):
+                if not path.name.endswith(".index.json"):
+                    shutil.copy2(path, folder)
+        if not adapter_only:
+            model = empty_model(str(self._folder))
+            weights = dict(state_dict[training.MODEL_KEY])  # transformers empties it
+            with _no_progress_bars():
+                model.save_pretrained(folder, state_dict=weights)
+        if training.ADAPTER_KEY in state_dict:
+            adapter = state_dict[training.ADAPTER_KEY]
+            torch.save(adapter, folder / f"{_ADAPTER}.pt")
+            save_file(
+                {peft_name(name): weight for name, weight in adapter.items()},
+                folder / f"{_ADAPTER}.safetensors",
+                metadata={"format": "pt", "rows": ORDERED},
+            )
+            config = {
+                **state_dict[training.ADAPTER_CONFIG],
+                "base_model_name_or_path": self.repo_id,
+            }
+            (folder / "adapter_config.json").write_text(json.dumps(config))
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

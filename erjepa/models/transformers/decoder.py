@@ -1,0 +1,249 @@
+"""A decoder of transformers as the objective sees one: embed tokens, run the body, project.
+
+The body runs under the mask of the rows' trees, one for each kind of its layers, at the positions
+that tokens have in their own texts. All of it is the public interface of transformers' models:
+``inputs_embeds``, ``attention_mask`` and ``position_ids``.
+"""
+
+import copy
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
+
+from erjepa.packing import Attention, Window, attention_mask
+
+_READ = ("inputs_embeds", "attention_mask", "position_ids")
+
+
+class TransformersDecoder(nn.Module):
+    """A causal language model of transformers that reads packed pairs.
+
+    Parameters have the names that they have in transformers; tied embeddings are one parameter.
+
+    Args:
+        model: a causal language model; its parameters may be on the meta device.
+
+    Raises:
+        ValueError: if its layers mix tokens by anything but attention under a mask.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.config = model.config
+        body = model.base_model
+        self._windows = windows_of_layers(self.config)
+        taken = inspect.signature(body.forward).parameters
+        if missing := [name for name in _READ if name not in taken]:
+            raise ValueError(
+                f"model: {type(body).__name__} takes no {missing[0]}, so it cannot read packed "
+                "rows; choose a model whose layers attend under a mask"
+            )
+        if not isinstance(getattr(body, "layers", None), nn.ModuleList):
+            raise ValueError(
+                f"model: {type(body).__name__} has no list of layers by the name layers, by which "
+                "it could be sharded; choose another model"
+            )
+        if self.config.tie_word_embeddings:
+            output = model.get_output_embeddings()
+            model.set_output_embeddings(
+                _TiedOutput(model.get_input_embeddings(), output.bias)
+            )
+        # The model's parts are parts of this; the model itself is not, for names to stay.
+        for name, part in model.named_children():
+            self.add_module(name, part)
+        head = copy.copy(model)
+        head._modules = {
+            name: _Passed() if part is body else part
+            for name, part in model.named_children()
+        }
+        self._held = {"model": model, "body": body, "head": head}
+
+    @property
+    def tok_embeddings(self) -> nn.Embedding:
+        return self._held["body"].get_input_embeddings()
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        return self._held["body"].layers
+
+    @property
+    def output(self) -> nn.Module:
+        return self._held["model"].get_output_embeddings()
+
+    @property
+    def max_seq_len(self) -> int:
+        return self.config.max_position_embeddings
+
+    @property
+    def num_heads(self) -> int:
+        return self.config.num_attention_heads
+
+    @property
+    def head_dim(self) -> int:
+        width = self.config.hidden_size // self.config.num_attention_heads
+        return getattr(self.config, "head_dim", None) or width
+
+    def attend_by(self, attention: Attention) -> None:
+        """Have the layers take the masks of ``attention``: ``flex`` or ``dense``.
+
+        Raises:
+            ValueError: if transformers has no FlexAttention for this model.
+        """
+        model, name = self._held["model"], "flex_attention"
+        if attention == "flex" and not model._supports_flex_attn:
+            raise ValueError(
+                f"model: {type(model).__name__} has no FlexAttention; set attention=dense"
+            )
+        if attention == "dense":
+            # Fused attention leaves out the caps of Gemma 2's scores.
+            is_capped = getattr(self.config, "attn_logit_softcapping", None)
+            name = "sdpa" if model._supports_sdpa and not is_capped else "eager"
+        model.set_attn_implementation(name)
+
+    def body(
+        self, hidden: Tensor, end: Tensor, input_pos: Tensor, attention: Attention
+    ) -> Tensor:
+        """Hidden states after the final norm.
+
+        Args:
+            hidden: embeddings, [R, L, H].
+            end: one past the last descendant of each token, int [R, L].
+            input_pos: position of each token in its text, int [R, L].
+            attention: ``flex`` or ``dense``.
+
+        Returns:
+            [R, L, H].
+        """
+        masks = {}
+        for kind, window in self._windows.items():
+            mask = attention_mask(
+                end, hidden.dtype, attention, depth=input_pos, window=window
+            )
+            masks[kind] = mask[:, None] if isinstance(mask, Tensor) else mask
+        return self._held["body"](
+            inputs_embeds=hidden,
+            attention_mask=masks if len(masks) > 1 else masks.popitem()[1],
+            position_ids=input_pos,
+            use_cache=False,
+        ).last_hidden_state
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden states after the final norm, [q, H] -> [q, V], as the model makes them."""
+        return self._held["head"](inputs_embeds=hidden[None], use_cache=False).logits[0]
+
+    @torch.inference_mode()
+    def generate_greedy(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        stop_tokens: Sequence[int],
+        pad_id: int,
+    ) -> list[list[int]]:
+        """Continue every prompt with its most likely tokens, by ``generate`` of transformers.
+
+        Args:
+            prompts: token ids of B prompts, of any lengths.
+            max_new_tokens: most tokens to generate for a prompt.
+            stop_tokens: any of these ends a text; it is not returned.
+            pad_id: any id of the vocabulary.
+
+        Returns:
+            The new tokens of each prompt.
+        """
+        model = self._held["model"]
+        device = self.tok_embeddings.weight.device
+        width = max(map(len, prompts))
+        tokens = [[pad_id] * (width - len(p)) + list(p) for p in prompts]
+        real = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]
+        self.attend_by("dense")
+        answers = model.generate(
+            input_ids=torch.tensor(tokens, device=device),
+            attention_mask=torch.tensor(real, device=device),
+            generation_config=GenerationConfig(
+                do_sample=False,
+                max_new_tokens=max_new_tokens,
+                eos_token_id=list(stop_tokens),
+                pad_token_id=pad_id,
+            ),
+        )[:, width:].tolist()
+        rooms = [self.max_seq_len + 1 - len(prompt) for prompt in prompts]
+        return [
+            _until(answer[:room], stop_tokens)
+            for answer, room in zip(answers, rooms, strict=True)
+        ]
+
+
+def windows_of_layers(config: PretrainedConfig) -> dict[str, Window | None]:
+    """The window of each kind of layer that a model has; ``None``: its layers see all.
+
+    Raises:
+        ValueError: if a kind is not attention.
+    """
+    size = getattr(config, "sliding_window", None)
+    windows = {
+        "full_attention": None,
+        "sliding_attention": size and Window(size),
+        "chunked_attention": Window(
+            getattr(config, "attention_chunk_size", None) or 0, chunked=True
+        ),
+    }
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        kinds = ["sliding_attention" if size else "full_attention"]
+    for kind in kinds:
+        if kind not in windows:
+            raise ValueError(
+                f"model: {config.model_type} has layers of {kind}, which read a row as one "
+                f"text; choose a model whose layers are of {', '.join(windows)}"
+            )
+    return {kind: windows[kind] for kind in sorted(set(kinds))}
+
+
+class _TiedOutput(nn.Module):
+    """The output projection by the weight of the embeddings, which stay theirs."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, embeddings: nn.Embedding, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self._embeddings = (embeddings,)  # no part of this module
+        self.register_parameter("bias", bias)
+
+    @property
+    def weight(self) -> Tensor:
+        return self._embeddings[0].weight
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden, self.weight, self.bias)
+
+
+class _Passed(nn.Module):
+    """In place of a body: gives what it is given."""
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> "_Hidden":
+        return _Hidden(inputs_embeds)
+
+
+class _Hidden(tuple):
+    """What a body returns, of hidden states alone; all else of it is ``None``."""
+
+    def __new__(cls, hidden: Tensor) -> "_Hidden":
+        return super().__new__(cls, (hidden,))
+
+    @property
+    def last_hidden_state(self) -> Tensor:
+        return self[0]
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def _until(tokens: list[int], stop_tokens: Sequence[int]) -> list[int]:
+    stops = (i for i, token in enumerate(tokens) if token in stop_tokens)
+    return tokens[: next(stops, len(tokens))]

@@ -1,0 +1,198 @@
+"""A tokenizer of transformers with its own chat template, in torchtune's tokenizer protocol."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jinja2 import TemplateError
+from torchtune.data import Message
+from torchtune.modules.transforms import Transform
+from torchtune.modules.transforms.tokenizers import ModelTokenizer
+from transformers import AutoConfig, AutoTokenizer
+
+_EMPTY = {"role": "assistant", "content": ""}
+_MOST_RESERVED = 64
+
+
+class TransformersTokenizer(ModelTokenizer, Transform):
+    """Tokens of a chat as the model's own template renders it, as servers do.
+
+    Args:
+        path (str): folder of the model, with its tokenizer.
+        max_seq_len (int | None): must be ``None``; a template cannot be cut.
+        chat_template_kwargs (Mapping[str, Any] | None): variables of the template, such as
+            ``enable_thinking``.
+
+    Raises:
+        ValueError: if the tokenizer has no chat template.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        max_seq_len: int | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._tokenizer = AutoTokenizer.from_pretrained(path)
+        if self._tokenizer.chat_template is None:
+            raise ValueError(
+                f"tokenizer.path={path}: the tokenizer has no chat template; choose a chat model, "
+                "or add a chat_template.jinja to the folder"
+            )
+        self._template_kwargs = dict(chat_template_kwargs or {})
+        self.max_seq_len = max_seq_len
+        self.special_tokens = self._special_tokens(path)
+        self.bos_id = self._tokenizer.bos_token_id
+        self.eos_id = self._tokenizer.eos_token_id
+        pad_id = self._tokenizer.pad_token_id
+        self.pad_id = self.eos_id if pad_id is None else pad_id
+        self._ending = {role: self._ending_of(role) for role in ("user", "assistant")}
+        self._header = self._default_header()
+        stops = {self.eos_id, *self._ending["assistant"][:1]}
+        self.stop_tokens = sorted(stops - {None})
+
+    def _special_tokens(self, path: str) -> dict[str, int]:
+        """Special tokens by name, and those that no text has, by names with ``reserved``.
+
+        Such are tokens that a family names unused, or rows of the embeddings behind the
+        vocabulary, to which these are padded.
+        """
+        special = {
+            token.content: token_id
+            for token_id, token in self._tokenizer.added_tokens_decoder.items()
+        }
+        if any("reserved" in name for name in special):
+            return special
+        vocabulary = self._tokenizer.get_vocab()
+        unused = sorted(i for name, i in vocabulary.items() if "<unused" in name)
+        rows = AutoConfig.from_pretrained(path).get_text_config().vocab_size
+        free = unused or range(max(vocabulary.values()) + 1, rows)
+        return special | {f"<reserved_{i}>": i for i in free[:_MOST_RESERVED]}
+
+    def _ending_of(self, role: str) -> list[int]:
+        """The tokens behind the content of a chat's last message: those that do not depend on it."""
+        before = [{"role": "user", "content": "a"}] if role == "assistant" else []
+        one, other = (
+            self._render([*before, {"role": role, "content": content}])
+            for content in ("a", "b")
+        )
+        length = 0
+        while one[-1 - length] == other[-1 - length]:
+            length += 1
+        return one[len(one) - length :]
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._tokenizer)
+
+    def encode(
+        self, text: str, add_bos: bool = False, add_eos: bool = False
+    ) -> list[int]:
+        """Token ids of ``text``; the beginning and the end of a text on demand."""
+        tokens = self._tokenizer.encode(text, add_special_tokens=False)
+        return [self.bos_id] * add_bos + tokens + [self.eos_id] * add_eos
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        """Text of ``token_ids``."""
+        return self._tokenizer.decode(
+            token_ids, skip_special_tokens=skip_special_tokens
+        )
+
+    def tokenize_messages(
+        self, messages: list[Message], *, add_end_tokens: bool = True
+    ) -> tuple[list[int], list[bool]]:
+        """
+        Tokenize a list of messages into a list of token ids and masks.
+
+        Args:
+            messages (list[Message]): the chat.
+            add_end_tokens (bool): whether the last message ends; False: where it is an empty answer,
+                the chat is a prompt for one.
+
+        Returns:
+            tuple[list[int], list[bool]]: the list of token ids and the list of masks, which are of
+            no use: where the contents are, :class:`~erjepa.datasets.ChatTemplate` finds out.
+
+        Raises:
+            RuntimeError: if a message holds anything but text.
+            ValueError: if the template refuses the chat.
+        """
+        chat = []
+        for message in messages:
+            if any(item["type"] != "text" for item in message.content):
+                raise RuntimeError(f"text alone can be read, got {message.content}")
+            chat.append({"role": message.role, "content": message.text_content})
+        if add_end_tokens:
+            tokens = self._render(chat)
+        elif chat[-1] == _EMPTY:
+            tokens = self._render(chat[:-1], add_generation_prompt=True)
+        else:
+            tokens = self._render(chat)
+            ending = self._ending[chat[-1]["role"]]
+            if ending != tokens[len(tokens) - len(ending) :]:
+                raise ValueError(
+                    "the end of a message's content was not found in the rendered chat "
+                    f"{self.decode(tokens, skip_special_tokens=False)!r}"
+                )
+            tokens = tokens[: len(tokens) - len(ending)]
+        return tokens, [False] * len(tokens)
+
+    def view(self, messages: list[Message]) -> list[int]:
+        """Tokens of messages as a text of their own, up to the last content.
+
+        Without what the template says before every chat, such as a default system message; and
+        of an answer alone, which many templates refuse, as it stands behind a question.
+        """
+        start = [self.bos_id] if self._header[:1] == [self.bos_id] else []
+        before = self._header
+        if messages[0].role == "assistant":
+            question = Message(role="user", content="a")
+            before, _ = self.tokenize_messages([question])
+            messages = [question, *messages]
+        tokens, _ = self.tokenize_messages(messages, add_end_tokens=False)
+        if tokens[: len(before)] != before:
+            raise ValueError(
+                "the source or the target was not found in the rendered chat "
+                f"{self.decode(tokens, skip_special_tokens=False)!r}"
+            )
+        return start + tokens[len(before) :]
+
+    def _default_header(self) -> list[int]:
+        """What a chat without a system message begins with, before its first turn."""
+        question, answer = ({"role": r, "content": "a"} for r in ("user", "assistant"))
+        chats = [question], [question, answer], [question, answer, question]
+        one, two, three = (self._render(list(chat)) for chat in chats)
+        return one[: max(0, len(one) - (len(three) - len(two)))]
+
+    def _render(
+        self, chat: list[dict[str, str]], add_generation_prompt: bool = False
+    ) -> list[int]:
+        try:
+            return self._tokenizer.apply_chat_template(
+                chat,
+                add_generation_prompt=add_generation_prompt,
+                return_dict=False,
+                **self._template_kwargs,
+            )
+        except TemplateError as error:
+            raise ValueError(
+                f"the chat template refuses a chat: {error}. The chat: {chat}"
+            ) from None
+
+    def __call__(
+        self, sample: Mapping[str, Any], inference: bool = False
+    ) -> Mapping[str, Any]:
+        """
+        Replace ``messages`` of a sample by ``tokens`` and ``mask``.
+
+        Args:
+            sample (Mapping[str, Any]): with the key ``messages``.
+            inference (bool): whether the last message is left open.
+
+        Returns:
+            Mapping[str, Any]: the sample with the keys ``tokens`` and ``mask``.
+        """
+        rest = {key: value for key, value in sample.items() if key != "messages"}
+        tokens, mask = self.tokenize_messages(
+            sample["messages"], add_end_tokens=not inference
+        )
+        return {**rest, "tokens": tokens, "mask": mask}

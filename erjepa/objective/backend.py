@@ -1,0 +1,68 @@
+"""What the objective asks of a model, whichever library it comes from.
+
+torchtune's decoder is called part by part. A model of another library answers the same calls
+itself: see :class:`~erjepa.models.transformers.TransformersDecoder`.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+from torchtune.modules import TransformerDecoder
+
+from erjepa.objective.attention import use_masked_attention
+from erjepa.packing import Attention, attention_mask
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """A decoder that runs packed rows and generates by its own library's means."""
+
+    def attend_by(self, attention: Attention) -> None:
+        """Have the layers take the masks of ``attention``."""
+
+    def body(
+        self, hidden: Tensor, end: Tensor, input_pos: Tensor, attention: Attention
+    ) -> Tensor:
+        """Hidden states after the final norm, [R, L, H], of embeddings of that shape."""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits of hidden states, [q, H] -> [q, V]."""
+
+    def generate_greedy(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_new_tokens: int,
+        stop_tokens: Sequence[int],
+        pad_id: int,
+    ) -> list[list[int]]:
+        """New tokens of each prompt."""
+
+
+class TorchtuneParts:
+    """Calls a torchtune decoder part by part.
+
+    Raises:
+        ValueError: if its layers compute attention in a way of their own, as Gemma 2's do.
+    """
+
+    def __init__(self, decoder: TransformerDecoder) -> None:
+        self._decoder = decoder
+
+    def attend_by(self, attention: Attention) -> None:
+        """Take the masks of either; a mask says of which it is."""
+        use_masked_attention(self._decoder)
+
+    def body(
+        self, hidden: Tensor, end: Tensor, input_pos: Tensor, attention: Attention
+    ) -> Tensor:
+        """As :meth:`Backend.body`."""
+        mask = attention_mask(end, hidden.dtype, attention)
+        for layer in self._decoder.layers:
+            hidden = layer(hidden, mask=mask, input_pos=input_pos)
+        return self._decoder.norm(hidden)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """As :meth:`Backend.logits`."""
+        return self._decoder.output(hidden)

@@ -1,0 +1,253 @@
+"""A model of transformers that reads packed rows is that model on each text alone.
+
+Hidden states and logits of a tree equal those of its paths, windows of layers included; the
+objective's loss and gradients equal torchtune's on the same weights; prompts are those that
+transformers' own template makes, and answers those of ``generate``.
+"""
+
+import pytest
+import torch
+from torchtune.data import Message
+from torchtune.models.convert_weights import hf_to_tune
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from erjepa.datasets import ChatTemplate
+from erjepa.evaluation.generation import generate_greedy
+from erjepa.models.transformers import (
+    TransformersCheckpointer,
+    TransformersDecoder,
+    TransformersTokenizer,
+    lora_decoder,
+)
+from erjepa.objective import JEPALoss, PackedDecoder
+from erjepa.packing import PairCollator
+from tests.models_for_tests import BASE_SHAPE, random_pair, write_base
+from tests.transformers_for_tests import (
+    FAMILIES,
+    STRICT,
+    TEMPLATE,
+    VOCAB,
+    random_model,
+    write_folder,
+)
+
+
+def tree(prefix: int, *branches: int):
+    """A row: a shared prefix, then branches; its tokens, ends, depths, and each path's columns."""
+    length = prefix + sum(branches)
+    tokens = torch.randint(
+        3, VOCAB, (1, length), generator=torch.Generator().manual_seed(1)
+    )
+    end, depth, paths = [length] * prefix, list(range(prefix)), []
+    for branch in branches:
+        first = len(end)
+        end += [first + branch] * branch
+        depth += range(prefix, prefix + branch)
+        paths.append([*range(prefix), *range(first, first + branch)])
+    return tokens, torch.tensor([end]).int(), torch.tensor([depth]), paths
+
+
+@pytest.mark.parametrize("attention", ["dense", "flex"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_tree_is_read_as_its_paths(family, attention):
+    model = random_model(family)
+    if attention == "flex" and (
+        not model._supports_flex_attn or family == "gpt_oss"  # its sinks need a GPU
+    ):
+        pytest.skip("no FlexAttention on a CPU")
+    # Whole blocks for FlexAttention, longer than every window.
+    tokens, end, depth, paths = tree(60, 40, 28)
+    with torch.no_grad():
+        expected = [model(tokens[:, path], use_cache=False).logits[0] for path in paths]
+        decoder = TransformersDecoder(model)
+        decoder.attend_by(attention)
+        hidden = decoder.body(decoder.tok_embeddings(tokens), end, depth, attention)
+        found = decoder.logits(hidden[0])
+    for path, logits in zip(paths, expected, strict=True):
+        torch.testing.assert_close(found[path], logits, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize(
+    ("family", "extra", "message"),
+    [
+        ("mamba", {}, "layers of linear_attention"),
+        ("bloom", {}, "takes no position_ids"),
+        ("gpt2", {}, "no list of layers"),
+    ],
+)
+def test_a_model_that_cannot_is_refused(family, extra, message):
+    with pytest.raises(ValueError, match=message):
+        TransformersDecoder(random_model(family, **extra))
+
+
+# ---------------------------------------------------------------- beside torchtune
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """A Llama of torchtune's and of transformers', with the same weights and adapters."""
+    from torchtune.models.llama3_2 import lora_llama3_2
+
+    folder = write_base(tmp_path_factory.mktemp("llama"))
+    names = {
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    }
+    theirs = lora_decoder(str(folder), lora_rank=4, lora_alpha=8)
+    base = TransformersCheckpointer(str(folder), str(folder / "out")).load_checkpoint()
+    weights = dict(base["model"])
+    generator = torch.Generator().manual_seed(0)
+    adapters = {
+        name: 0.1 * torch.randn(p.shape, generator=generator)
+        for name, p in theirs.named_parameters()
+        if "lora" in name
+    }
+    assert {name.split(".")[-3] for name in adapters} == names
+    theirs.load_state_dict(weights | adapters)
+
+    heads = {"num_heads": BASE_SHAPE["num_heads"], "dim": BASE_SHAPE["embed_dim"]}
+    heads["num_kv_heads"] = BASE_SHAPE["num_kv_heads"]
+    ours = lora_llama3_2(
+        **BASE_SHAPE,
+        lora_attn_modules=["q_proj", "k_proj", "v_proj", "output_proj"],
+        apply_lora_to_mlp=True,
+        lora_rank=4,
+        lora_alpha=8,
+    )
+    converted = hf_to_tune(weights, **heads)
+    head_dim = heads["dim"] // heads["num_heads"]
+    renamed = {
+        **{"model.": "", "self_attn": "attn", "o_proj": "output_proj"},
+        **{"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"},
+    }
+    for name, weight in adapters.items():
+        kind = name.split(".")[-3]
+        if kind in ("q_proj", "k_proj") and "lora_b" in name:  # rotary halves
+            weight = weight.view(-1, 2, head_dim // 2, weight.shape[1])
+            weight = weight.transpose(1, 2).reshape(-1, weight.shape[-1])
+        for theirs_name, ours_name in renamed.items():
+            name = name.replace(theirs_name, ours_name)
+        converted[name] = weight
+    ours.load_state_dict(converted)
+    return ours, theirs
+
+
+def test_the_loss_and_its_gradients_are_torchtunes(both):
+    import random
+
+    rng = random.Random(0)
+    pairs = [random_pair(i, rng) for i in range(6)]
+    collator = PairCollator(predictor_ids=[94, 95], pad_id=0)
+    batch, loss_fn = collator(pairs), JEPALoss()
+    found = []
+    for decoder in both:
+        decoder.zero_grad()
+        model = PackedDecoder(decoder, num_predictor_tokens=2)
+        with torch.no_grad():
+            rows = torch.linspace(-1, 1, model.predictor.numel())
+            model.predictor.copy_(rows.view_as(model.predictor))
+        loss, _ = loss_fn(model(batch), batch, batch.num_labels, batch.num_pairs)
+        loss.backward()
+        norms = [
+            p.grad.norm() for n, p in decoder.named_parameters() if "v_proj.lora" in n
+        ]
+        found.append(torch.stack([loss.detach(), model.predictor.grad.norm(), *norms]))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
+
+
+# ------------------------------------------------------------------ the tokenizer
+
+
+def chat(*contents: str, system: str | None = None) -> list[Message]:
+    roles = ["user", "assistant"] * len(contents)
+    turns = zip(roles, contents, strict=False)
+    messages = [Message(role=role, content=content) for role, content in turns]
+    start = [Message(role="system", content=system)] if system else []
+    return [*start, *messages]
+
+
+@pytest.mark.parametrize("system", [None, "Convert."])
+@pytest.mark.parametrize("template", [TEMPLATE, STRICT], ids=["default", "strict"])
+def test_segments_are_those_of_the_models_own_template(tmp_path, template, system):
+    if template is STRICT and system:
+        pytest.skip("the template has no system message")
+    folder = write_folder(tmp_path, "llama", template)
+    tokenizer = TransformersTokenizer(str(folder))
+    messages = chat("ask", "say", "ask more", "answer", system=system)
+    source, bridge, target, source_view, target_view = (
+        list(part) for part in ChatTemplate(tokenizer)(messages)
+    )
+    auto = AutoTokenizer.from_pretrained(folder)
+    as_dicts = [{"role": m.role, "content": m.text_content} for m in messages]
+    prompt = auto.apply_chat_template(
+        as_dicts[:-1], add_generation_prompt=True, return_dict=False
+    )
+    whole = auto.apply_chat_template(as_dicts, return_dict=False)
+    assert source + bridge == prompt
+    assert prompt + target == whole[: len(prompt + target)]
+    assert auto.decode(target) == "answer<|im_end|>"
+    bos = "<|end|>" if template is STRICT else ""
+    name = "model" if template is STRICT else "assistant"
+    assert auto.decode(source_view) == (
+        f"{bos}<|im_start|>user\nask<|im_end|>\n<|im_start|>{name}\nsay<|im_end|>\n"
+        "<|im_start|>user\nask more"
+    )
+    assert auto.decode(target_view) == f"{bos}<|im_start|>{name}\nanswer"
+
+
+def test_rows_behind_the_vocabulary_are_reserved(tmp_path):
+    tokenizer = TransformersTokenizer(str(write_folder(tmp_path, "llama")))
+    reserved = [i for n, i in tokenizer.special_tokens.items() if "reserved" in n]
+    assert reserved == list(range(tokenizer.vocab_size, VOCAB))
+
+
+# ------------------------------------------------------------- answers and files
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_moe"])
+def test_answers_are_those_of_generate_alone(tmp_path, family):
+    folder = write_folder(tmp_path, family)
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    decoder = TransformersDecoder(AutoModelForCausalLM.from_pretrained(folder)).eval()
+    prompts = [list(range(5, 5 + n)) for n in (3, 14, 9)]
+    found = generate_greedy(
+        decoder, prompts, max_new_tokens=12, stop_tokens=[2, 200], pad_id=0
+    )
+    for prompt, answer in zip(prompts, found, strict=True):
+        alone = model.generate(
+            torch.tensor([prompt]),
+            do_sample=False,
+            max_new_tokens=12,
+            eos_token_id=[2, 200],
+            pad_token_id=0,
+        )[0, len(prompt) :].tolist()
+        assert answer == [token for token in alone if token not in (2, 200)]
+        assert answer
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe"])
+def test_weights_are_read_and_written_as_transformers_has_them(tmp_path, family):
+    folder = write_folder(tmp_path / "base", family)
+    checkpointer = TransformersCheckpointer(str(folder), str(tmp_path / "out"))
+    weights = checkpointer.load_checkpoint()["model"]
+    expected = dict(AutoModelForCausalLM.from_pretrained(folder).named_parameters())
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+    doubled = {name: 2 * weight for name, weight in weights.items()}
+    checkpointer.save_checkpoint({"model": doubled}, epoch=0)
+    written = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "epoch_0")
+    for name, weight in written.named_parameters():
+        assert torch.equal(weight, doubled[name]), name
+    assert AutoTokenizer.from_pretrained(tmp_path / "out" / "epoch_0").chat_template
+
+
+def test_a_layer_that_is_not_there_is_named(tmp_path):
+    folder = write_folder(tmp_path, "llama")
+    with pytest.raises(ValueError, match="wqkv is no linear layer .* down_proj, gate"):
+        lora_decoder(str(folder), lora_target_modules=["q_proj", "wqkv"])

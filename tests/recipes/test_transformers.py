@@ -1,0 +1,126 @@
+"""Runs with a model of transformers: any cut is one rank, a resumed run is the whole one, the
+memory goes on into the next run, and what is exported is what transformers and PEFT load.
+"""
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from erjepa.checkpoints import checkpoint
+from erjepa.evaluation.model import load_model
+from erjepa.studies.training_log import read_training_log
+from tests.recipes.harness import make_config, train
+from tests.transformers_for_tests import write_folder
+
+TIMED = {"tokens_per_second_per_gpu", "pairs_per_second"}
+
+
+@pytest.fixture(scope="module", params=["gemma3_text", "qwen3"])
+def folder(request, tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("model"), request.param)
+
+
+def config(folder, data, output_dir, **overrides):
+    settings = {
+        "model.path": folder,
+        "model.lora_rank": 4,
+        "model.lora_alpha": 8,
+        "dataset.source": data,
+        "output_dir": output_dir,
+        "device": "cpu",
+        "dtype": "fp32",
+        "batch_size": 8,
+        "epochs": 1,
+        "optimizer.lr": 1e-2,
+        "optimizer.fused": False,
+        "num_workers": 0,
+        "lr_scheduler.num_warmup_steps": 1,
+        # The paper's objective, so that views and predictor tokens are read too.
+        "loss.jepa_weight": 1.0,
+        "replay.share": "null",
+        "replay.draw_from": "all",
+        "replay.score": "jepa",
+        **{key.replace("__", "."): value for key, value in overrides.items()},
+    }
+    overrides = [f"{key}={value}" for key, value in settings.items()]
+    return make_config(overrides, "hf_continual")
+
+
+def log_of(output_dir):
+    metrics = read_training_log(next((output_dir / "logs").iterdir()))
+    return [
+        {k: v for k, v in step.items() if k not in TIMED} for step in metrics.values()
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole(folder, data, tmp_path_factory):
+    output_dir = tmp_path_factory.mktemp("whole")
+    train(config(folder, data, output_dir))
+    return output_dir
+
+
+def test_two_ranks_are_one(folder, data, whole, tmp_path):
+    train(config(folder, data, tmp_path, batch_size=4), 2)
+    expected, found = log_of(whole), log_of(tmp_path)
+    assert len(found) == len(expected) == 6
+    for one, two in zip(expected, found, strict=True):
+        for name in ("loss", "replay_jepa_loss", "grad_norm"):
+            assert two.get(name) == pytest.approx(one.get(name), rel=2e-4), name
+
+
+def test_a_resumed_run_is_the_whole_one(folder, data, whole, tmp_path):
+    train(config(folder, data, tmp_path, stop__steps=3))
+    train(config(folder, data, tmp_path, resume_from_checkpoint=True))
+    assert log_of(tmp_path) == log_of(whole)
+
+
+def test_what_is_exported_is_what_was_trained(folder, data, whole, tmp_path):
+    path = whole / "epoch_0"
+    tokens = torch.arange(3, 40)[None]
+    with torch.no_grad():
+        base = AutoModelForCausalLM.from_pretrained(folder)(tokens).logits
+        merged = AutoModelForCausalLM.from_pretrained(path)(tokens).logits
+        adapted = PeftModel.from_pretrained(
+            AutoModelForCausalLM.from_pretrained(folder), path / "adapter"
+        )(tokens).logits
+        decoder = load_model(config(folder, data, tmp_path), torch.device("cpu"), path)
+        decoder.attend_by("dense")
+        end, depth = torch.tensor([[37] * 37]).int(), torch.arange(37)[None]
+        hidden = decoder.body(decoder.tok_embeddings(tokens), end, depth, "dense")
+        ours = decoder.logits(hidden[0])[None]
+    assert (ours - base).abs().max() > 0.01
+    torch.testing.assert_close(merged, ours, rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(adapted, ours, rtol=1e-4, atol=2e-5)
+
+
+def test_the_next_run_starts_from_its_weights_and_memory(folder, data, whole, tmp_path):
+    def state(recipe):
+        return recipe._memory.summary(8), {
+            name.removeprefix("decoder."): parameter.detach().clone()
+            for name, parameter in recipe._model.named_parameters()
+            if parameter.requires_grad and "decoder" in name
+        }
+
+    overrides = {"continue_from": whole, "optimizer__lr": 0.0, "stop__steps": 1}
+    ((said, found),) = train(config(folder, data, tmp_path, **overrides), 1, state)
+    adapter = torch.load(whole / "epoch_0" / checkpoint.ADAPTER, weights_only=True)
+    assert all(torch.equal(found[name], adapter[name]) for name in adapter)
+    assert "8 pairs a step" in said
+
+
+def test_an_adapter_of_peft_is_carried_on(folder, data, whole, tmp_path):
+    def state(recipe):
+        return {
+            name.removeprefix("decoder."): parameter.detach().clone()
+            for name, parameter in recipe._model.named_parameters()
+            if "lora" in name
+        }
+
+    peft = whole / "epoch_0" / "adapter"
+    overrides = {"init_from": peft, "optimizer__lr": 0.0, "stop__steps": 1}
+    (found,) = train(config(folder, data, tmp_path, **overrides), 1, state)
+    adapter = torch.load(whole / "epoch_0" / checkpoint.ADAPTER, weights_only=True)
+    assert found.keys() == adapter.keys()
+    assert all(torch.equal(found[name], adapter[name]) for name in adapter)

@@ -1,0 +1,106 @@
+"""Small random models of transformers, in folders with a tokenizer and a chat template."""
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]
+VOCAB = 272  # rows of the embeddings, of which 259 have a token
+
+# With a default system message, as SmolLM2's and Qwen2.5's have one.
+TEMPLATE = """\
+{%- if messages[0]['role'] != 'system' %}<|im_start|>system
+Be kind.<|im_end|>
+{% endif %}
+{%- for message in messages %}<|im_start|>{{ message['role'] }}
+{{ message['content'] }}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+# Gemma's: no answer without a question, no system message, a beginning of text.
+STRICT = """\
+<|end|>{%- for message in messages %}
+{%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+{{- raise_exception('Conversation roles must alternate') }}{% endif %}<|im_start|>
+{{- 'model' if message['role'] == 'assistant' else 'user' }}
+{{ message['content'] | trim }}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>model
+{% endif %}"""
+
+SHAPE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+WINDOW = {"sliding_window": 4}
+FAMILIES = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 8, "tie_word_embeddings": True},
+    "gemma2": {"head_dim": 8, "query_pre_attn_scalar": 8, **WINDOW},
+    "gemma3_text": {
+        "head_dim": 8,
+        "query_pre_attn_scalar": 8,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        **WINDOW,
+    },
+    "mistral": WINDOW,
+    "smollm3": {},
+    "phi3": {},
+    "olmo2": {},
+    "granite": {"embedding_multiplier": 2.0, "logits_scaling": 3.0},
+    "cohere2": WINDOW,
+    "qwen3_moe": {
+        "head_dim": 8,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+    },
+    "gpt_oss": {
+        "head_dim": 8,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        **WINDOW,
+    },
+    "glm4": {"head_dim": 8},
+    "gpt_neox": {},
+}
+
+
+def random_model(family: str, **extra):
+    """A model of three layers, in evaluation mode."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, **SHAPE, **FAMILIES.get(family, {}), **extra)
+    return AutoModelForCausalLM.from_config(config).float().eval()
+
+
+def write_folder(folder: Path, family: str, template: str = TEMPLATE) -> Path:
+    """The model with a tokenizer of one token a byte."""
+    folder.mkdir(parents=True, exist_ok=True)
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {name: i for i, name in enumerate([*SPECIAL, *characters])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(SPECIAL)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<|end|>",
+        eos_token="<|im_end|>",
+        pad_token="<|end|>",
+    )
+    fast.chat_template = template
+    fast.save_pretrained(folder)
+    random_model(family).save_pretrained(folder)
+    return folder
