@@ -2,17 +2,21 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch.distributed.tensor import DTensor
 from torchtune import training, utils
+from torchtune.modules.transforms import Transform
 from torchtune.recipe_interfaces import FTRecipeInterface
 
 import erjepa.configs
 from erjepa.checkpoints.fingerprint import fingerprint
+from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.configs import Config
 from erjepa.datasets import build_dataset
 from erjepa.evaluation.validation import Validation
+from erjepa.packing import Attention
 from erjepa.training.model.averaged import AveragedWeights
 from erjepa.training.model.build import activation_offloading, build_model, set_up_model
 from erjepa.training.model.device import attention_of, memory_of, run_device
@@ -22,18 +26,28 @@ from erjepa.training.model.distributed import (
     wait_for_all,
 )
 from erjepa.training.model.sharding import reshards_after_forward
+from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.run.data import (
     pair_collators,
     run_views,
     training_pairs,
 )
+from erjepa.training.run.inherited import earlier_memories
 from erjepa.training.run.memory import RunMemory
-from erjepa.training.run.metrics import MetricsLog, StepMetrics
+from erjepa.training.run.metrics import MetricsLog, step_metrics
 from erjepa.training.run.process_group import lose_patience, process_group
 from erjepa.training.run.progress import RunProgress
 from erjepa.training.run.recipe_state import RecipeState
-from erjepa.training.run.saving import Loaded, RunCheckpoints, is_to_resume
+from erjepa.training.run.saving import RunCheckpoints
 from erjepa.training.run.signals import StopSignals, end_with_launcher
+from erjepa.training.run.start import (
+    RunFolder,
+    Start,
+    build_checkpointer,
+    find_serving,
+    is_to_resume,
+    load_start,
+)
 from erjepa.training.run.steps import Step, share_of_replay, steps_of
 from erjepa.training.run.summary import log_summary
 from erjepa.training.step.finite import require_finite
@@ -78,16 +92,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._trainable_dtype = training.get_dtype(
             cfg.trainable_dtype or cfg.dtype, device=self._device
         )
-        _, self._rank = utils.get_world_size_and_rank()
-        self._seed = training.set_seed(
-            seed=cfg.seed, debug_mode=cfg.cudnn_deterministic_mode
-        )
-        self._cfg = replace(cfg, seed=self._seed)  # one is drawn where it is null
+        seed = training.set_seed(seed=cfg.seed, debug_mode=cfg.cudnn_deterministic_mode)
+        self._cfg = replace(cfg, seed=seed)  # one is drawn where it is null
         self._resume = is_to_resume(cfg)
-        self._batch_size = cfg.batch_size
-        self._save_every_n_steps = cfg.save_every_n_steps
-        self._eval_every_n_steps = cfg.eval_every_n_steps
-        self._probe_every_n_steps = cfg.log_replay_gradients_every_n_steps
         clip_grad_norm = cfg.clip_grad_norm
         self._clip_grad_norm = float(
             "inf" if clip_grad_norm is None else clip_grad_norm
@@ -98,21 +105,66 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def setup(self) -> None:
         """Build everything; whatever can be wrong in the config fails before weights load."""
-        cfg = self._cfg
-        attention = attention_of(cfg, self._device)
+        cfg, device = self._cfg, self._device
+        attention = attention_of(cfg, device)
         self._loss_fn = cfg.loss.build()
         erjepa.configs.require_files(cfg)
         tokenizer = cfg.tokenizer.build()
-        self._memory = RunMemory(cfg, tokenizer, resume=self._resume)
-        self._averaged = AveragedWeights(cfg.ema_decay, self._device)
-        self._checkpoints = RunCheckpoints(
-            cfg, self._device, self._memory.write, self._averaged, resume=self._resume
+        texts = PairTexts(tokenizer)
+        earlier = earlier_memories(cfg.replay, texts.fingerprint, resume=self._resume)
+        self._folder = RunFolder(
+            Path(cfg.output_dir),
+            resume=self._resume,
+            flops_budgets=cfg.checkpoint_at_flops or (),
         )
+        checkpointer = build_checkpointer(cfg)
+
         self._dataset = build_dataset(cfg.dataset, tokenizer)
-        self._checkpoints.serve(self._dataset, tokenizer)
-        views = run_views(cfg, self._loss_fn.jepa_weight, self._memory.settings)
-        self._has_views = views.new != "none"
-        self._model, self._trained = build_model(
+        serving = find_serving(cfg, self._dataset, tokenizer)
+        trainable = self._build_model(tokenizer, attention)
+        cfg = self._cfg
+        self._memory = RunMemory(
+            cfg, self._dataset, self._model, self._collator, texts, earlier, device
+        )
+        self._setup_data(tokenizer)
+        self._metrics_log = MetricsLog(cfg, device)
+
+        prints = fingerprint(
+            cfg,
+            pairs_of_a_step=self._pairs.sampler.examples_per_step,
+            pairs=self._pairs.loader.dataset,  # type: ignore[arg-type]
+        )
+        start = load_start(
+            cfg, checkpointer, self._model, trainable, prints, resume=self._resume
+        )
+        self._carried = start.carried
+        self._setup_training(start, trainable)
+        self._checkpoints = RunCheckpoints(
+            cfg,
+            self._folder,
+            checkpointer,
+            self._model,
+            trainable,
+            self._averaged,
+            start,
+            serving=serving,
+            write_memory=self._memory.write,
+            device=device,
+        )
+        if start.resumed is None:
+            self._memory.start(self._passes)
+        else:
+            self._state.load_state_dict(start.resumed.state, start.resumed.changed)
+            self._memory.resume(start.resumed.path, self._run.steps)
+        wait_for_all()  # each read at its own pace; within a step the wait is limited
+
+    def _build_model(
+        self, tokenizer: Transform, attention: Attention
+    ) -> TrainableWeights:
+        """The model, without its weights, and what packs pairs for it."""
+        cfg = self._cfg
+        views = run_views(cfg, self._loss_fn.jepa_weight, cfg.replay)
+        self._model, trainable = build_model(
             cfg,
             dtype=self._dtype,
             trainable_dtype=self._trainable_dtype,
@@ -123,103 +175,82 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         memory = memory_of(self._device)
         # Ranks that decided otherwise would wait for each other.
         reshards = on_rank_zero(
-            lambda: reshards_after_forward(self._cfg, self._model, memory)
+            lambda: reshards_after_forward(cfg, self._model, memory)
         )
-        cfg = self._cfg = replace(cfg, fsdp_reshard_after_forward=reshards)
-        forward_context = activation_offloading(cfg, self._model, self._device)
+        self._cfg = replace(cfg, fsdp_reshard_after_forward=reshards)
+        self._forward_context = activation_offloading(cfg, self._model, self._device)
         self._collator, self._replay_collator = pair_collators(
             cfg,
             tokenizer,
             views=views,
-            vocab_size=self._model.decoder.tok_embeddings.num_embeddings,
+            vocab_size=self._model.vocab_size,
             trim=attention == "dense",
         )
-        self._share = self._memory.share
+        return trainable
+
+    def _setup_data(self, tokenizer: Transform) -> None:
+        """The pairs to train on and those held out, and how many steps they make."""
+        cfg = self._cfg
         self._pairs = training_pairs(
             cfg,
             self._dataset,
             self._collator,
-            num_positions=self._model.decoder.max_seq_len,
+            num_positions=self._model.num_positions,
             jepa_every=self._loss_fn.jepa_every,
             pin_memory=self._on_cuda,
-            share=self._share,
-        )
-        self._sampler, self._held_out = self._pairs.sampler, self._pairs.held_out
-        self._replay = self._memory.build(
-            self._dataset,
-            self._model,
-            self._collator,
-            has_views=self._has_views,
-            device=self._device,
+            share=self._memory.share,
         )
         self._validation = None
-        if self._held_out:
+        if self._pairs.held_out:
             self._validation = Validation(
                 cfg,
                 self._dataset,
-                self._held_out,
+                self._pairs.held_out,
                 tokenizer,
                 self._collator,
                 self._loss_fn,
                 self._device,
             )
-        steps_per_epoch = min(
-            self._sampler.steps_per_epoch,
-            cfg.max_steps_per_epoch or self._sampler.steps_per_epoch,
+        steps = self._pairs.sampler.steps_per_epoch
+        self._run = RunProgress(
+            cfg.epochs, min(steps, cfg.max_steps_per_epoch or steps), cfg.stop
         )
-        self._run = RunProgress(cfg.epochs, steps_per_epoch, cfg.stop)
-        self._metrics_log = MetricsLog(cfg, self._device)
 
-        self._fingerprint = fingerprint(
-            cfg,
-            pairs_of_a_step=self._sampler.examples_per_step,
-            pairs=self._pairs.loader.dataset,  # type: ignore[arg-type]
-        )
-        base, resumed, predictor, averaged, state = self.load_checkpoint()
-        if predictor is None:
-            predictor = self._model.initial_predictor(
-                base, self._collator.predictor_ids
-            )
+    def _setup_training(self, start: Start, trainable: TrainableWeights) -> None:
+        """Give the model its weights, and make what trains them."""
+        cfg = self._cfg
         set_up_model(
             cfg,
             self._model,
-            self._trained,
-            base,
-            resumed,
-            predictor,
+            trainable,
+            start.base,
+            start.trained,
+            start.predictor,
+            predictor_ids=self._collator.predictor_ids,
             dtype=self._dtype,
             device=self._device,
+        )
+        self._averaged = AveragedWeights(
+            cfg.ema_decay, self._model, self._device, start.averaged
         )
         self._passes = Passes(
             self._model,
             self._loss_fn,
             self._device,
-            forward_context=forward_context,
-            keep_gathered=not reshards,
+            forward_context=self._forward_context,
+            keep_gathered=not cfg.fsdp_reshard_after_forward,
         )
         self._optimizer = cfg.optimizer.build(
             [p for p in self._model.parameters() if p.requires_grad]
         )
         self._lr_scheduler = cfg.lr_scheduler.build(
             self._optimizer,
-            num_training_steps=cfg.epochs * steps_per_epoch,
+            num_training_steps=cfg.epochs * self._run.steps_per_epoch,
         )
-        self._step_metrics = StepMetrics(cfg, self._run, self._memory, self._optimizer)
         self._profiler, _ = cfg.profiler.build()
         self._state = RecipeState(
-            self._model,
-            self._optimizer,
-            self._lr_scheduler,
-            self._run,
-            self._device,
+            self._model, self._optimizer, self._lr_scheduler, self._run, self._device
         )
-        self._averaged.start(self._model, averaged)
-        if state is None:
-            self._memory.start(self._passes)
-        else:
-            self._state.load_state_dict(state)
-            self._memory.go_on(state["checkpoint"], self._run.steps)
-        wait_for_all()  # each read at its own pace; within a step the wait is limited
 
     # --------------------------------------------------------------- the step
 
@@ -231,42 +262,39 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         step, they run with the new ones. Counts, selection and memory are those of the whole
         step, the same on every rank.
         """
-        # New pairs.
+        # New pairs. A step without the JEPA loss that others have replays nothing.
+        memory, passes, run = self._memory, self._passes, self._run
+        has_views = self._collator.views != "none"
+        replays = memory.is_on and (new_totals.views > 0 or not has_views)
+        runs_twice = replays and step.draw is None and memory.can_draw
         is_probed = self._is_time_to_probe()
-        replays = self._replay is not None and (
-            new_totals.views > 0 or not self._has_views
-        )
-        draw, replayed = step.draw, None
-        runs_twice = replays and draw is None and self._memory.can_draw
-        new = self._passes.forward_backward(
+        new = passes.forward_backward(
             step.batches, new_totals, last=not runs_twice or is_probed
         )
+        draw, replayed = step.draw, None
         if draw is not None:
             new, replayed = new.split(len(new.example_ids) - len(draw.example_ids))
 
         # Replayed pairs: chosen by the new ones, never among them.
         replay_totals, probe = StepTotals(), None
-        if self._replay is not None and replays:
+        if replays:
             self._require_finite(new)
-            ids = self._memory.ids(new.example_ids)
-            segments = [self._dataset[i].segments for i in new.example_ids.tolist()]
-            addresses = self._replay.encode(new.source)
-        if self._replay is not None and runs_twice:
-            draw = self._replay.draw(ids, segments, addresses)
+            entries = memory.entries(new.example_ids, new.source)
+        if runs_twice:
+            draw, checksum = memory.draw(entries)
             batches = share_of_replay(
                 draw,
                 self._replay_collator,
-                self._batch_size,
-                step=self._run.steps,
+                self._cfg.batch_size,
+                step=run.steps,
                 pin_memory=self._on_cuda,
             )
-            checksum = self._replay.checksum(draw)
-            replay_totals = self._passes.totals(batches, checksum)
-            replay_totals.require_equal_replay(self._run.steps + 1)
+            replay_totals = passes.totals(batches, checksum)
+            replay_totals.require_equal_replay(run.steps + 1)
             if is_probed and replay_totals.pairs:
                 probe = ReplayProbe(self._model, self._device)
-            replayed = self._passes.forward_backward(
-                batches, replay_totals, weight=self._replay.weight, last=True
+            replayed = passes.forward_backward(
+                batches, replay_totals, weight=memory.weight, last=True
             )
             if probe is not None:
                 probe.after_replay(replayed.loss, replayed.weight)
@@ -278,24 +306,31 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._averaged.update()
         self._lr_scheduler.step()
         if probe is not None:
-            probe.after_update(partial(self._passes.measure, batches, replay_totals))
+            probe.after_update(partial(passes.measure, batches, replay_totals))
 
         # Update of the memory: refresh what was replayed, then store what is new.
-        if self._replay is not None and replays:
-            score = self._replay.settings.score
-            if draw is not None and replayed is not None:
-                self._replay.refresh(draw, replayed.scores(score))
-                self._replay.adapt_weight(draw, new.token_loss, replayed.token_loss)
-            self._replay.write(ids, segments, addresses, new.scores(score))
-            self._memory.log_errors(self._run.steps + 1, new, draw, replayed)
+        if replays:
+            memory.update(entries, new, draw, replayed)
+            memory.log_errors(run.steps + 1, new, draw, replayed)
 
-        metrics = self._step_metrics(
-            new, replayed, new_totals, replay_totals, grad_norm
+        tokens = new_totals.tokens + replay_totals.tokens
+        flops = new_totals.flops + replay_totals.flops
+        run.count(tokens=tokens, flops=flops)
+        metrics = step_metrics(
+            new,
+            replayed,
+            tokens=tokens,
+            flops=flops,
+            run=run,
+            memory=memory,
+            lr=self._optimizer.param_groups[0]["lr"],
+            grad_norm=grad_norm,
+            log_collapse=self._cfg.log_collapse,
         )
         return metrics if probe is None else {**metrics, **probe.metrics}
 
     def _is_time_to_probe(self) -> bool:
-        every = self._probe_every_n_steps
+        every = self._cfg.log_replay_gradients_every_n_steps
         return every is not None and (self._run.steps + 1) % every == 0
 
     def _clipped_grad_norm(self, *passes: PassResult | None) -> float:
@@ -337,11 +372,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def _train_epoch(self) -> None:
         run = self._run
-        self._sampler.set_position(run.epoch, run.step_in_epoch, run.steps)
+        self._pairs.sampler.set_position(run.epoch, run.step_in_epoch, run.steps)
         steps = steps_of(
             self._pairs,
             self._memory,
-            share=self._share,
             start=run.step_in_epoch,
             pin_memory=self._on_cuda,
         )
@@ -362,7 +396,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             # Before the one to resume from, so that a killed run leaves none out.
             self._checkpoints.save_at_flops(self._model, run, metrics["step_flops"])
             self._checkpoints.save_if_best(self._model, run, validation)
-            if run.is_time(self._save_every_n_steps):
+            if run.is_time(self._cfg.save_every_n_steps):
                 self.save_checkpoint()
             if run.has_reached_stop():
                 break
@@ -379,15 +413,12 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def _validate(self) -> dict[str, float]:
         """What is measured on the held-out pairs, when it is time."""
-        if self._validation is None or not self._run.is_time(self._eval_every_n_steps):
+        every = self._cfg.eval_every_n_steps
+        if self._validation is None or not self._run.is_time(every):
             return {}
         return self._validation(self._model)
 
     # ------------------------------------------------------------- checkpoints
-
-    def load_checkpoint(self) -> Loaded:
-        """Base weights; trained weights and recipe state as well when resuming."""
-        return self._checkpoints.load(self._model, self._trained, self._fingerprint)
 
     def save_checkpoint(self) -> None:
         """Write weights and all that a resumed run needs; complete or absent."""
@@ -395,24 +426,24 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def log_summary(self) -> None:
         """Say in some lines what is about to run; every key is in ``output_dir``."""
-        pairs = self._sampler.examples_per_step
+        pairs = self._pairs.sampler.examples_per_step
         log_summary(
             self._cfg,
             self._model,
             self._run,
-            num_train=self._sampler.num_examples,
-            num_held_out=len(self._held_out),
+            num_train=self._pairs.sampler.num_examples,
+            num_held_out=len(self._pairs.held_out),
             device=self._device,
             replay=self._memory.summary(pairs),
-            carried=[*self._checkpoints.carried, *self._memory.carried(pairs)],
+            carried=[*self._carried, *self._memory.carried(pairs)],
         )
 
     def cleanup(self) -> None:
         """Close the log, say how to go on after a signal, and leave ``output_dir``."""
         self._metrics_log.close()
         if self.exit_code:
-            self._checkpoints.say_way_on(self._run)
-        self._checkpoints.close()
+            self._checkpoints.print_resume_command(self._run)
+        self._folder.close()
 
 
 @erjepa.configs.parse

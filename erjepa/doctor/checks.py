@@ -38,14 +38,14 @@ from erjepa.training.model.device import (
     run_device,
 )
 from erjepa.training.model.sharding import reshards_after_forward
-from erjepa.training.model.trainable import Trained
+from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.run.data import (
     RunViews,
     pair_collators,
     run_views,
     training_pairs,
 )
-from erjepa.training.run.saving import require_fresh_output
+from erjepa.training.run.start import require_fresh_output
 
 GIB = 2**30
 USED = 0.9  # of a GPU's memory; the rest is for its context, NCCL and the allocator
@@ -271,7 +271,7 @@ class ModelOfRun(NamedTuple):
     """
 
     decoder: PackedDecoder
-    trained: Trained
+    trained: TrainableWeights
     loss_fn: JEPALoss
     replay: ReplaySettings
     views: RunViews

@@ -78,6 +78,21 @@ class PackedDecoder(nn.Module):
                 )
             )
 
+    @property
+    def embed_dim(self) -> int:
+        """Width of an embedding, H."""
+        return self.decoder.tok_embeddings.embedding_dim
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that have an embedding, V."""
+        return self.decoder.tok_embeddings.num_embeddings
+
+    @property
+    def num_positions(self) -> int:
+        """Most tokens of a path."""
+        return self.decoder.max_seq_len
+
     def forward(self, batch: PackedBatch) -> PackedOutput:
         """Run the decoder once over all views of all pairs.
 

@@ -172,7 +172,7 @@ def stepper(recipe: FinetuneRecipeERJEPA) -> Callable[[], dict]:
 
     def steps():
         for epoch in itertools.count():
-            recipe._sampler.set_position(epoch)
+            recipe._pairs.sampler.set_position(epoch)
             for batches in recipe._pairs.loader:
                 yield recipe._train_step(Step(batches), recipe._passes.totals(batches))
 

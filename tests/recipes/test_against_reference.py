@@ -33,7 +33,7 @@ def reference_model(base, tmp_path):
 
 
 def result(recipe):
-    memory = recipe._replay.memory
+    memory = recipe._memory.replay.memory
     return {
         "projection": memory.address_table.projection,
         "top_k": memory.address_table.top_k,

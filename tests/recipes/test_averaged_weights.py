@@ -46,20 +46,20 @@ def whole(weight):
 
 def record_steps(monkeypatch):
     """The trained weights at the start and after each step, as they come."""
-    steps, update, start = [], AveragedWeights.update, AveragedWeights.start
+    steps, update, start = [], AveragedWeights.update, AveragedWeights.__init__
 
     def recorded(self):
         steps.append({name: whole(w).double() for name, w in self._weights.items()})
 
-    def started(self, model, saved):
-        start(self, model, saved)
+    def started(self, *arguments):
+        start(self, *arguments)
         recorded(self)
 
     def updated(self):
         update(self)
         recorded(self)
 
-    monkeypatch.setattr(AveragedWeights, "start", started)
+    monkeypatch.setattr(AveragedWeights, "__init__", started)
     monkeypatch.setattr(AveragedWeights, "update", updated)
     return steps
 
@@ -189,7 +189,7 @@ def test_the_average_of_an_earlier_run_goes_on(base, data, tmp_path, monkeypatch
         return adapter(tmp_path / name / "epoch_0_step_3" / "ema")
 
     cfg = config(base, data, tmp_path / "one", init_from=first, batch_size=8, **short)
-    ((fast, carried),) = train(cfg, 1, lambda r: (steps, r._checkpoints.carried))
+    ((fast, carried),) = train(cfg, 1, lambda r: (steps, r._carried))
     assert carried == [f"weights of {first}", "their average over 3 steps"]
     slow = {name: weight.double() for name, weight in adapter(first / "ema").items()}
     for t, weights in enumerate(fast[1:], start=4):
@@ -215,7 +215,7 @@ def test_without_an_earlier_average_a_run_begins_one(base, data, tmp_path, monke
     cfg = config(base, data, tmp_path, init_from=tmp_path / "first", stop__steps=1)
     steps = record_steps(monkeypatch)
     ((carried, seen, count),) = train(
-        cfg, 1, lambda r: (r._checkpoints.carried, steps, r._averaged._steps)
+        cfg, 1, lambda r: (r._carried, steps, r._averaged._steps)
     )
     assert carried[1:] == ["no average there, so that of this run starts from them"]
     assert (len(seen), count) == (2, 1)

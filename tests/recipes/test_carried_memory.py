@@ -58,7 +58,7 @@ def carry_on(base, data, output_dir, **overrides):
 
 
 def at_start(recipe):
-    return recipe._replay.state_dict()["memory"]
+    return recipe._memory.replay.state_dict()["memory"]
 
 
 def read(recipe):
@@ -108,7 +108,7 @@ def test_a_carried_memory_selects_as_its_run_would_have(
     """Same state, same generator: whatever the seed and the capacity of the new run."""
 
     def draws(recipe):
-        replay, drawn = recipe._replay, []
+        replay, drawn = recipe._memory.replay, []
         generator = torch.Generator().manual_seed(0)
         ids = torch.arange(10**6, 10**6 + 8)
         for _ in range(4):

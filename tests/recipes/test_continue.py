@@ -79,17 +79,17 @@ def test_scores_are_recomputed_under_the_model_that_the_run_starts_from(
     base, first, other_data, tmp_path, before, settings
 ):
     def memory_of(recipe):
-        return recipe._replay.memory.state_dict()
+        return recipe._memory.replay.memory.state_dict()
 
     def expected(recipe):
         recipe._model.eval()
-        has_views = recipe._has_views
+        has_views = recipe._collator.views != "none"
         views = {
             "views": "shared" if has_views else "none",
             "predictor_ids": recipe._collator.predictor_ids,
             "predictor_rows": recipe._model.predictor if has_views else None,
         }
-        memory = recipe._replay.memory
+        memory = recipe._memory.replay.memory
         for cut in memory.segments(range(len(memory))):
             pair = [Pair(0, *cut)]
             yield reference_loss(recipe._model.decoder, pair, **views)[1 + has_views]
@@ -169,7 +169,7 @@ def test_what_forgets_is_warned_of(
 def test_what_is_carried_on_is_said(base, data, first, other_data, tmp_path):
     def said(recipe):
         return [
-            recipe._checkpoints.start,
+            *recipe._carried,
             *recipe._memory.carried(8),
             recipe._memory.summary(8),
         ]
@@ -179,7 +179,7 @@ def test_what_is_carried_on_is_said(base, data, first, other_data, tmp_path):
     )
     stored = "up to 10,000 pairs are stored"
     assert at_start(cfg, 1, said) == [
-        first / "paper" / "epoch_0_step_3",
+        f"weights of {first / 'paper' / 'epoch_0_step_3'}",
         f"24 of {data} in memory",
         "4 of them replayed a step",
         f"4 pairs a step, by uniform; {stored}",
@@ -191,8 +191,7 @@ def test_what_is_carried_on_is_said(base, data, first, other_data, tmp_path):
     ]
     cfg = config(base, other_data, tmp_path / "c", **CONTINUAL)
     assert at_start(cfg, 1, said) == [
-        None,
-        f"none, without pairs of an earlier run; {stored}",
+        f"none, without pairs of an earlier run; {stored}"
     ]
 
 
@@ -236,7 +235,7 @@ def test_memories_of_two_branches_merge(base, data, first, other_data, tmp_path)
         train(config(base, source, branches[name], **settings, stop__steps=2))
 
     def read(recipe):
-        replay, memory = recipe._replay, recipe._memory
+        replay, memory = recipe._memory.replay, recipe._memory
         slots = range(len(replay))
         return (
             sorted(memory.where(int(i)) for i in replay.memory.example_ids),
@@ -276,5 +275,7 @@ def test_a_first_run_takes_the_passes_of_sft(base, data, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Passes, "forward_backward", noted)
     cfg = config(base, data, tmp_path, **CONTINUAL, log_example_errors=True)
-    ((seen, slots),) = train(cfg, 1, lambda recipe: (passes, len(recipe._replay)))
+    ((seen, slots),) = train(
+        cfg, 1, lambda recipe: (passes, len(recipe._memory.replay))
+    )
     assert seen == [8, 8, 8] and slots == 24

@@ -72,7 +72,7 @@ def test_room_is_looked_at_before_training(base, data, tmp_path, monkeypatch, ca
 
 
 def test_other_errors_of_a_save_stay_what_they_are(base, data, tmp_path, monkeypatch):
-    def fail(*args):
+    def fail(*args, **kwargs):
         raise RuntimeError("something else")
 
     monkeypatch.setattr(RunCheckpoints, "_write_weights", fail)

@@ -117,7 +117,7 @@ def test_recipe_equals_the_slow_algorithm(base, data, tmp_path):
     )
 
     def result(run):
-        addresses = run._replay.memory.address_table
+        addresses = run._memory.replay.memory.address_table
         return addresses.projection, addresses.top_k, weights_of(run)
 
     ((projection, top_k, weights),) = train(cfg, 1, result)

@@ -22,7 +22,7 @@ INVARIANT = (
 
 
 def memory_of(recipe):
-    memory = recipe._replay.memory
+    memory = recipe._memory.replay.memory
     return {
         "ids": memory.example_ids.clone(),
         "scores": memory.scores.clone(),

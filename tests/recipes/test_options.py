@@ -61,7 +61,9 @@ class DoubledDistance(JEPALoss):
 def test_the_memory_and_the_log_ask_the_loss_for_its_distance(base, data, tmp_path):
     loss = f"{__name__}.{DoubledDistance.__name__}"
     cfg = make_config(overrides_for(base, data, tmp_path, loss=loss, stop__steps=1))
-    (scores,) = train(cfg, 1, lambda recipe: recipe._replay.memory.scores.tolist())
+    (scores,) = train(
+        cfg, 1, lambda recipe: recipe._memory.replay.memory.scores.tolist()
+    )
     (metrics,) = read_metrics(tmp_path)
     assert metrics["jepa_loss"] == pytest.approx(2 * (1 - metrics["cosine_paired"]))
     assert metrics["jepa_loss"] == pytest.approx(sum(scores) / len(scores))

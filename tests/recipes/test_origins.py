@@ -152,7 +152,9 @@ def test_any_ranks_train_alike_on_a_list_with_a_carried_memory(
             gradient_accumulation_steps=accumulation,
             **settings,
         )
-        held = train(cfg, ranks, lambda recipe: recipe._replay.memory.example_ids)
+        held = train(
+            cfg, ranks, lambda recipe: recipe._memory.replay.memory.example_ids
+        )
         slots.append(held[0].tolist())
         runs.append(read_metrics(tmp_path / str(ranks)))
     one, two = runs

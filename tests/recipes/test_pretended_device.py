@@ -88,7 +88,7 @@ def train(cfg, world_size=1, saves=False):
             for owner, name in owners:
                 setattr(owner, name, counted(getattr(owner, name), records, waits))
             recipe.train()
-            recipe._checkpoints.close()
+            recipe._folder.close()
         return dict(waits[-2] + waits[-1]), records.collectives
 
     return on_ranks(run, world_size)

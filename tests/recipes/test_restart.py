@@ -14,7 +14,7 @@ import pytest
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import load
 from erjepa.studies.training_log import read_training_log
-from erjepa.training.run.saving import is_to_resume
+from erjepa.training.run.start import is_to_resume
 from tests.recipes.harness import (
     free_port,
     make_config,

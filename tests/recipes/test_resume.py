@@ -57,7 +57,7 @@ def config(base, data, output_dir, **overrides):
 
 
 def state(recipe):
-    replay = recipe._replay.state_dict()
+    replay = recipe._memory.replay.state_dict()
     weights = {
         name: getattr(p, "full_tensor", lambda p=p: p)().detach().clone()
         for name, p in recipe._model.named_parameters()

@@ -46,7 +46,7 @@ def test_one_pass_equals_separate_forward_passes(
         ids = step.batches[0].example_ids.tolist()
         new = [self._dataset[i] for i in ids[: len(ids) - len(drawn)]]
         old = [Pair(-1, *segments) for segments in drawn]
-        has_views = self._has_views
+        has_views = self._collator.views != "none"
         loss, lm, jepa = reference_loss(
             self._model.decoder,
             [*new, *old],

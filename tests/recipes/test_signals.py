@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from erjepa.checkpoints import checkpoint
 from erjepa.training.run.signals import StopSignals, end_with_launcher
@@ -41,7 +42,7 @@ def signal_rank(rank, step, number):
 
     def told(self, *passes):
         calls.append(None)
-        if len(calls) == step and self._rank == rank:
+        if len(calls) == step and dist.get_rank() == rank:
             os.kill(os.getpid(), number)
         return original(self, *passes)
 
@@ -90,7 +91,7 @@ def test_a_signal_before_the_first_step_leaves_nothing_to_go_on_from(
         recipe._stop_signals._note(signal.SIGTERM)
         recipe.train()
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            recipe._checkpoints.say_way_on(recipe._run)
+            recipe._checkpoints.print_resume_command(recipe._run)
         return recipe.exit_code, said.getvalue()
 
     ((code, said),) = on_ranks(stopped, 1)

@@ -70,7 +70,7 @@ def test_scores_are_those_of_the_pairs_and_no_view_is_computed(
     seen = views_seen(monkeypatch)
 
     def found(recipe):
-        decoder, memory = recipe._model.decoder.eval(), recipe._replay.memory
+        decoder, memory = recipe._model.decoder.eval(), recipe._memory.replay.memory
         pairs = [Pair(0, *cut) for cut in memory.segments(range(len(memory)))]
         scores = memory.scores.tolist(), memory.replay_counts.tolist()
         return [token_loss(decoder, pair) for pair in pairs], scores, list(seen)
@@ -95,7 +95,7 @@ def test_errors_of_examples_are_of_all_their_labels(base, data, tmp_path, end_of
     """At every visit that of the memory, where the model stays as it is."""
 
     def scores(recipe):
-        memory = recipe._replay.memory
+        memory = recipe._memory.replay.memory
         ids = memory.example_ids.tolist()
         return dict(zip(ids, memory.scores.tolist(), strict=True))
 

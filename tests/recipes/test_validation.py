@@ -81,7 +81,7 @@ def reference_on_held_out(recipe):
     with torch.no_grad():
         losses = reference_loss(
             model.decoder,
-            [recipe._dataset[i] for i in recipe._held_out],
+            [recipe._dataset[i] for i in recipe._pairs.held_out],
             views="shared",
             predictor_ids=recipe._collator.predictor_ids,
             predictor_rows=model.predictor,
@@ -221,10 +221,10 @@ def range_of(base, data):
 
 def test_training_never_sees_a_held_out_pair(base, data, tmp_path):
     def seen(recipe):
-        slots = recipe._replay.memory.example_ids.tolist()
+        slots = recipe._memory.replay.memory.example_ids.tolist()
         trained = [pair.example_id for pair in recipe._pairs.loader.dataset]
         validated = [batch.num_pairs for batch in recipe._validation.loss._batches]
-        return slots, recipe._held_out, trained, validated
+        return slots, recipe._pairs.held_out, trained, validated
 
     by_seed = []
     for seed in (82, 23):
@@ -376,8 +376,11 @@ def test_a_resumed_run_keeps_its_validation_pairs(base, data, tmp_path, uninterr
 def test_pairs_that_do_not_fit_are_not_validated_on(base, data, tmp_path):
     def lengths(recipe):
         return (
-            recipe._held_out,
-            [recipe._collator.length(recipe._dataset[i]) for i in recipe._held_out],
+            recipe._pairs.held_out,
+            [
+                recipe._collator.length(recipe._dataset[i])
+                for i in recipe._pairs.held_out
+            ],
             len(recipe._pairs.loader.dataset),
         )
 

@@ -26,47 +26,42 @@ class AveragedWeights:
     matrices are averaged, not their product.
 
     Args:
-        decay (float | None): d, above 0 and below 1; ``None``: nothing is kept, and all calls
-            do nothing.
-        device (torch.device): device of the run.
+        decay: d, above 0 and below 1; ``None``: nothing is kept, and all calls do nothing.
+        model: with its weights, sharded or not; its trainable ones are averaged.
+        device: device of the run.
+        saved: what :meth:`state_dict` returned on rank 0, of this run or of the one before,
+            which may lack the weights that are new; ``None``: start from the weights.
     """
 
-    def __init__(self, decay: float | None, device: torch.device) -> None:
+    def __init__(
+        self,
+        decay: float | None,
+        model: nn.Module,
+        device: torch.device,
+        saved: Mapping[str, Any] | None = None,
+    ) -> None:
         self._decay = decay
         self._device = device
         self._steps = 0
-        self._weights: dict[str, nn.Parameter] = {}
-        self._averages: dict[str, Tensor] = {}
+        self._weights = {
+            name.replace("_checkpoint_wrapped_module.", ""): weight
+            for name, weight in model.named_parameters()
+            if weight.requires_grad and self.is_on
+        }
+        self._averages = {
+            name: local_part(weight.detach()).to(torch.float32, copy=True)
+            for name, weight in self._weights.items()
+        }
+        if self.is_on and saved is not None:
+            self._steps = saved["steps"]
+            for name in self._averages.keys() & saved["weights"].keys():
+                whole = saved["weights"][name]
+                self._averages[name].copy_(_shard(whole, self._weights[name]))
 
     @property
     def is_on(self) -> bool:
         """Whether an average is kept."""
         return self._decay is not None
-
-    def start(self, model: nn.Module, saved: Mapping[str, Any] | None) -> None:
-        """Begin with the weights that a model has, or go on.
-
-        Args:
-            model (nn.Module): the model, sharded or not, with its weights. Those that are
-                trained are averaged.
-            saved (Mapping[str, Any] | None): what :meth:`state_dict` returned on rank 0, of
-                this run or of the one before, which may lack the weights that are new;
-                ``None``: begin.
-        """
-        if not self.is_on:
-            return
-        for name, weight in model.named_parameters():
-            if weight.requires_grad:
-                name = name.replace("_checkpoint_wrapped_module.", "")
-                self._weights[name] = weight
-                self._averages[name] = local_part(weight.detach()).to(
-                    torch.float32, copy=True
-                )
-        if saved is not None:
-            self._steps = saved["steps"]
-            for name in self._averages.keys() & saved["weights"].keys():
-                whole = saved["weights"][name]
-                self._averages[name].copy_(_shard(whole, self._weights[name]))
 
     @torch.no_grad()
     def update(self) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,7 +17,7 @@ from erjepa.objective.attention import RECOMPILE_LIMIT
 from erjepa.packing import Attention
 from erjepa.training.model.dropout import quicken_dropout
 from erjepa.training.model.sharding import load_weights, shard
-from erjepa.training.model.trainable import Trained, set_trained
+from erjepa.training.model.trainable import TrainableWeights, set_trainable
 from erjepa.training.model.weights import require_same_model
 
 log = utils.get_logger("INFO")
@@ -30,31 +31,33 @@ def build_model(
     device: torch.device,
     num_predictor_tokens: int,
     attention: Attention,
-) -> tuple[PackedDecoder, Trained]:
-    """A model on the meta device, with what is to be trained set.
+) -> tuple[PackedDecoder, TrainableWeights]:
+    """A model on the meta device, and its trainable weights.
 
     Args:
         cfg: config of the run; its ``model`` is a builder with or without LoRA.
-        dtype (torch.dtype): that the model computes in.
-        trainable_dtype (torch.dtype): that trained weights are held in.
-        device (torch.device): device of the run.
-        num_predictor_tokens (int): k; 0 where no pair has views.
+        dtype: that the model computes in.
+        trainable_dtype: that trainable weights are held in.
+        device: device of the run.
+        num_predictor_tokens: k; 0 where no pair has views.
         attention: ``flex`` or ``dense``.
 
-    Returns:
-        tuple[PackedDecoder, Trained]: the model, and what of it is trained.
-
     Raises:
-        ValueError: if every weight is trained but those of the predictor tokens.
+        ValueError: if every weight is trained but those of the predictor tokens, or adapters
+            alone are to be saved, and there are none.
     """
     with training.set_default_dtype(dtype), torch.device("meta"):
         decoder = cfg.model.build()
-    trained = set_trained(
+    trainable = set_trainable(
         decoder, cfg.model.arguments, trainable_dtype=trainable_dtype, dtype=dtype
     )
-    if not (trained.has_adapters or cfg.train_predictor_tokens):
+    if not (trainable.has_adapters or cfg.train_predictor_tokens):
         raise ValueError(
             "train_predictor_tokens=False: a model without adapters trains all embeddings"
+        )
+    if cfg.save_adapter_weights_only and not trainable.has_adapters:
+        raise ValueError(
+            "save_adapter_weights_only=True, but the model has no adapters; set it to False"
         )
     if device.type == "cpu":
         quicken_dropout(decoder)
@@ -65,17 +68,18 @@ def build_model(
         trainable_dtype=trainable_dtype,
         attention=attention,
     )
-    return model, trained
+    return model, trainable
 
 
 def set_up_model(
     cfg: Config,
     model: PackedDecoder,
-    trained: Trained,
+    trainable: TrainableWeights,
     base: dict[str, Tensor],
-    resumed: dict[str, Tensor] | None,
+    start: dict[str, Tensor] | None,
     predictor: Tensor | None,
     *,
+    predictor_ids: Sequence[int],
     dtype: torch.dtype,
     device: torch.device,
 ) -> None:
@@ -83,34 +87,38 @@ def set_up_model(
 
     Args:
         cfg: config of the run.
-        model (PackedDecoder): from :func:`build_model`.
-        trained (Trained): from :func:`build_model`.
-        base (dict[str, Tensor]): weights of the base model.
-        resumed (dict[str, Tensor] | None): trained weights to start from.
-        predictor (Tensor | None): embeddings of the predictor tokens to begin with, [k, H].
-        dtype (torch.dtype): that the model computes in.
-        device (torch.device): device of the run.
+        model: from :func:`build_model`.
+        trainable: from :func:`build_model`.
+        base: weights of the base model.
+        start: trainable weights to start from; ``None``: as they are initialized.
+        predictor: embeddings of the predictor tokens to start from, [k, H]; ``None``: those
+            of ``predictor_ids`` in the base.
+        predictor_ids: ids of the predictor tokens.
+        dtype: that the model computes in.
+        device: device of the run.
 
     Raises:
         ValueError: if weights and model do not fit each other.
     """
-    start = time.perf_counter()
+    began = time.perf_counter()
     decoder = model.decoder
     parameters = dict(decoder.named_parameters())
-    weights = trained.initial_state(decoder, base, cfg.drawn_seed)
+    weights = trainable.initial_state(decoder, base, cfg.drawn_seed)
     require_same_model(parameters, weights, cfg.checkpointer.get("checkpoint_dir"))
-    if resumed is not None:
-        if resumed.keys() != trained.names:
+    if start is not None:
+        if start.keys() != trainable.names:
             raise ValueError(
                 "the checkpoint that this run starts from trained other weights; keep its "
                 "model"
             )
-        weights.update(resumed)
+        weights.update(start)
         require_same_model(
             parameters, weights, "the checkpoint that this run starts from"
         )
     weights = {f"decoder.{name}": weight for name, weight in weights.items()}
-    if model.predictor is not None and predictor is not None:
+    if model.predictor is not None:
+        if predictor is None:
+            predictor = model.initial_predictor(base, list(predictor_ids))
         if predictor.shape != model.predictor.shape:
             raise ValueError(
                 f"the checkpoint that this run starts from has {len(predictor)} predictor "
@@ -138,10 +146,10 @@ def set_up_model(
     _place_buffers(model, device)
     with training.set_default_dtype(dtype), device:
         _call(model, "rope_init")
-    if resumed is None:
+    if start is None:
         _call(model, "initialize_dora_magnitude")
     training.validate_no_params_on_meta_device(model)
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - began
     utils.log_rank_zero(log, f"Sharding and loading the model took {seconds:.1f} s.")
 
 

@@ -22,7 +22,7 @@ from erjepa.training.model.adapters import initial_adapter_state, merge_adapters
 from erjepa.training.model.precision import set_trainable_dtype
 
 
-class TrainedAdapters:
+class TrainableAdapters:
     """The adapters of LoRA, DoRA or QLoRA, over a frozen base.
 
     Args:
@@ -99,7 +99,7 @@ class TrainedAdapters:
         return None
 
 
-class TrainedModel:
+class AllWeights:
     """Every weight of a model without adapters.
 
     Weights are held in ``trainable_dtype`` and exported in ``dtype``, that of the base and of
@@ -142,16 +142,16 @@ class TrainedModel:
         return weights
 
 
-Trained = TrainedAdapters | TrainedModel
+TrainableWeights = TrainableAdapters | AllWeights
 
 
-def set_trained(
+def set_trainable(
     decoder: TransformerDecoder,
     model_cfg: Mapping[str, Any],
     *,
     trainable_dtype: torch.dtype,
     dtype: torch.dtype,
-) -> Trained:
+) -> TrainableWeights:
     """Set what is to be trained of a model, and in which precision it is held.
 
     Args:
@@ -162,9 +162,9 @@ def set_trained(
         dtype (torch.dtype): that the model computes in.
 
     Returns:
-        Trained: the adapters if there are any, else all.
+        TrainableWeights: the adapters if there are any, else all.
     """
     precision = {"trainable_dtype": trainable_dtype, "dtype": dtype}
     if get_adapter_params(decoder):
-        return TrainedAdapters(decoder, model_cfg, **precision)
-    return TrainedModel(decoder, **precision)
+        return TrainableAdapters(decoder, model_cfg, **precision)
+    return AllWeights(decoder, **precision)

@@ -176,6 +176,15 @@ class InheritedMemories:
         memory.inherit(torch.cat(ids), seen)
 
 
+def earlier_memories(
+    settings: ReplaySettings, tokenizer: str, *, resume: bool
+) -> InheritedMemories | None:
+    """The memories that a run starts with; ``None`` if it has none, or resumes its own."""
+    if resume or not (settings.weight and settings.start_from):
+        return None
+    return InheritedMemories(settings, tokenizer)
+
+
 def open_on_all(path: Path, key: str) -> StoredMemory:
     """The same memory on every rank, which rank 0 checks for all."""
     return open_memory(path, key, once=on_rank_zero, on_each=on_each_rank)

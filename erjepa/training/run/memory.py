@@ -1,19 +1,18 @@
-"""The memory of a run: built, carried on from an earlier run, saved and found again."""
+"""The memory of a run: what a step does with it, where it starts, how it is saved."""
 
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torchtune import utils
-from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.example_errors import ExampleErrors, Visit
@@ -24,11 +23,9 @@ from erjepa.configs import Component, Components, Config
 from erjepa.datasets import ConcatenatedPairs, Pair, Pairs, origin_labels
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
-from erjepa.replay import (
-    EpisodicReplay,
-    ReplayBatch,
-    require_memory,
-)
+from erjepa.replay import EpisodicReplay, ReplayBatch, require_memory
+from erjepa.replay.addresses import Addresses
+from erjepa.replay.memory import Segments
 from erjepa.replay.retention import ORIGIN_BITS, origins
 from erjepa.training.model.device import memory_of
 from erjepa.training.model.distributed import on_rank_zero
@@ -42,48 +39,87 @@ log = utils.get_logger("INFO")
 _EXAMPLE = (1 << ORIGIN_BITS) - 1
 
 
+class Entries(NamedTuple):
+    """What the memory keeps of the new pairs of a step, besides their scores.
+
+    Args:
+        ids: under which it holds them, int64 [B].
+        segments: their tokens.
+        addresses: of their source embeddings; ``None`` where it keeps none.
+    """
+
+    ids: Tensor
+    segments: Sequence[Segments]
+    addresses: Addresses | None
+
+
 class RunMemory:
-    """Holds the replay of a run, and knows where its examples are from.
+    """The replay of a run, which knows where its examples are from.
 
     Args:
         cfg: config of the run.
-        tokenizer (Transform): of the model.
-        resume: whether the run goes on from a checkpoint of its own.
+        dataset: all pairs of the run.
+        model: the model, which may be on the meta device.
+        collator: packs new pairs; without views slots have no addresses.
+        texts: of the model's tokenizer.
+        earlier: memories of earlier runs to start with; ``None`` where there are none.
+        device: device of the run.
 
     Attributes:
         settings (ReplaySettings): what is replayed, and what the memory keeps.
-        replay (EpisodicReplay | None): after :meth:`build`; ``None`` without replay.
+        replay (EpisodicReplay | None): ``None`` if nothing is replayed.
 
     Raises:
-        FileNotFoundError: if ``replay.init_from`` holds no memory.
-        ValueError: if that memory is not whole, or of another tokenizer.
+        ValueError: if there is no room for it, or a pair of ``replay.init_from`` does not fit
+            the run's rows.
     """
 
-    def __init__(self, cfg: Config, tokenizer: Transform, *, resume: bool) -> None:
+    def __init__(
+        self,
+        cfg: Config,
+        dataset: Pairs,
+        model: PackedDecoder,
+        collator: PairCollator,
+        texts: PairTexts,
+        earlier: InheritedMemories | None,
+        device: torch.device,
+    ) -> None:
         self.settings = cfg.replay
-        self._names = [name_of(cfg.dataset)]
+        self._dataset = dataset
+        self._model = model
+        self._collator = collator
+        self._texts = texts
+        self._earlier = earlier
+        self._device = device
         self._init_from = cfg.init_from
         self._batch_size = cfg.batch_size
         self._num_batches = cfg.gradient_accumulation_steps
-        self._seed = cfg.drawn_seed
         self._max_seq_len = cfg.max_seq_len
-        self._skip_too_long = cfg.skip_too_long
-        self.replay: EpisodicReplay | None = None
+        self._origin_of = origin_of(dataset)
+        self._names = [name_of(cfg.dataset)]
+        if isinstance(dataset, ConcatenatedPairs):
+            self._names = dataset.names
+        self._inherited: list[str] = []
         self._errors = None
         if cfg.log_example_errors:
             self._errors = ExampleErrors(Path(cfg.output_dir))
-        self._inherited: list[str] = []
-        self._earlier: InheritedMemories | None = None
-        if not self.is_on:
-            if self._errors is not None:
-                raise ValueError(
-                    "log_example_errors=True logs what the memory takes in, and "
-                    "replay.weight=0 has none; set it to False"
-                )
-            return
-        self._texts = PairTexts(tokenizer)
-        if self.settings.start_from and not resume:
-            self._earlier = InheritedMemories(self.settings, self._texts.fingerprint)
+        self.replay: EpisodicReplay | None = None
+        if self.is_on:
+            settings = self.settings
+            if collator.views == "none":
+                settings = replace(settings, address="none")
+            require_memory(settings, model.embed_dim, memory_of(device))
+            self.replay = EpisodicReplay(
+                settings, embed_dim=model.embed_dim, seed=cfg.drawn_seed, device=device
+            )
+        elif cfg.log_example_errors:
+            raise ValueError(
+                "log_example_errors=True logs what the memory takes in, and "
+                "replay.weight=0 has none; set it to False"
+            )
+        if earlier is not None:
+            fitting = partial(self._fitting_slots, skip_too_long=cfg.skip_too_long)
+            earlier.choose(fitting, cfg.drawn_seed)
 
     @property
     def is_on(self) -> bool:
@@ -98,79 +134,74 @@ class RunMemory:
         has_any = self.settings.draw_from == "all" or self.settings.init_from
         return (self.settings.share or 0.0) if self.is_on and has_any else 0.0
 
-    def build(
-        self,
-        dataset: Pairs,
-        model: PackedDecoder,
-        collator: PairCollator,
-        *,
-        has_views: bool,
-        device: torch.device,
-    ) -> EpisodicReplay | None:
-        """An empty memory for the pairs of ``dataset``; ``None`` if nothing is replayed.
-
-        Args:
-            dataset (Pairs): all pairs of the run.
-            model (PackedDecoder): the model, which may be on the meta device.
-            collator (PairCollator): what packs new pairs.
-            has_views (bool): whether new pairs have embeddings; without them slots have no
-                addresses.
-            device (torch.device): device of the run.
-
-        Raises:
-            ValueError: if there is no room for it, or a pair of ``replay.init_from`` does not
-                fit the run's rows.
-        """
-        self._dataset = dataset
-        self._model = model
-        self._collator = collator
-        self._device = device
-        self._origin_of = origin_of(dataset)
-        if isinstance(dataset, ConcatenatedPairs):
-            self._names = dataset.names
-        if self.is_on:
-            settings = self.settings
-            if not has_views:
-                settings = replace(settings, address="none")
-            embed_dim = model.decoder.tok_embeddings.embedding_dim
-            require_memory(settings, embed_dim, memory_of(device))
-            self.replay = EpisodicReplay(
-                settings, embed_dim=embed_dim, seed=self._seed, device=device
-            )
-        if self._earlier is not None:
-            fitting = partial(self._fitting_slots, skip_too_long=self._skip_too_long)
-            self._earlier.choose(fitting, self._seed)
-        return self.replay
-
     def _fitting_slots(self, stored: StoredMemory, *, skip_too_long: bool) -> Tensor:
         """The slots whose pairs this run can train on, ascending, int64.
 
         Raises:
             ValueError: naming the slot, if one does not fit and is not to be skipped.
         """
-        decoder = self._model.decoder
 
         def find() -> Tensor:
-            stored.require_vocabulary(decoder.tok_embeddings.num_embeddings)
+            stored.require_vocabulary(self._model.vocab_size)
             fitting = fitting_pairs(
                 stored,
                 self._collator,
                 max_seq_len=self._max_seq_len,
-                num_positions=decoder.max_seq_len,
+                num_positions=self._model.num_positions,
                 skip_too_long=skip_too_long,
             )
             return torch.tensor(fitting, dtype=torch.int64)
 
         return on_rank_zero(find)
 
-    def ids(self, example_ids: Tensor) -> Tensor:
-        """The ids under which the memory holds examples of the run's dataset.
+    # ------------------------------------------------------------------ in a step
+
+    def entries(self, example_ids: Tensor, source: Tensor | None = None) -> Entries:
+        """What the memory keeps of pairs of the run's dataset.
 
         Args:
-            example_ids (Tensor): places in the dataset, int64, [B].
+            example_ids: places in the dataset, int64 [B].
+            source: their source embeddings, [B, H]; without, they have no addresses.
+        """
+        assert self.replay is not None
+        segments = [self._dataset[i].segments for i in example_ids.tolist()]
+        addresses = None if source is None else self.replay.encode(source)
+        return Entries(self.ids(example_ids), segments, addresses)
 
-        Returns:
-            Tensor: origin << 32 | place, so the places themselves where there is one dataset.
+    def draw(
+        self, entries: Entries, budget: int | None = None
+    ) -> tuple[ReplayBatch, int]:
+        """The pairs to replay beside new ones, never among them, and a checksum of the draw,
+        see :meth:`EpisodicReplay.checksum`.
+        """
+        assert self.replay is not None
+        draw = self.replay.draw(*entries, budget)
+        return draw, self.replay.checksum(draw)
+
+    @property
+    def weight(self) -> float:
+        """:math:`\\beta` of the next step."""
+        assert self.replay is not None
+        return self.replay.weight
+
+    def update(
+        self,
+        entries: Entries,
+        new: PassResult,
+        draw: ReplayBatch | None,
+        replayed: PassResult | None,
+    ) -> None:
+        """Refresh what a step replayed, then store what was new in it."""
+        assert self.replay is not None
+        score = self.settings.score
+        if draw is not None and replayed is not None:
+            self.replay.refresh(draw, replayed.scores(score))
+            self.replay.adapt_weight(draw, new.token_loss, replayed.token_loss)
+        self.replay.write(*entries, new.scores(score))
+
+    def ids(self, example_ids: Tensor) -> Tensor:
+        """The ids under which the memory holds examples, given by their places in the dataset,
+        int64 [B]: origin << 32 | place, so the places themselves where there is one dataset.
         """
         if self._origin_of is None:
             return example_ids
@@ -187,15 +218,7 @@ class RunMemory:
     def metrics_by_origin(
         self, new: PassResult, replayed: PassResult | None
     ) -> dict[str, Any]:
-        """What a step logs of each dataset, where the run or its memory has several.
-
-        Args:
-            new (PassResult): of the new pairs.
-            replayed (PassResult | None): of the replayed pairs.
-
-        Returns:
-            dict[str, Any]: numbers and scalar tensors by the name they are logged under.
-        """
+        """What a step logs of each dataset, where the run or its memory has several."""
         labels = origin_labels([*self._names, *self._inherited])
         own, inherited = labels[: len(self._names)], labels[len(self._names) :]
         metrics: dict[str, Any] = {}
@@ -213,14 +236,7 @@ class RunMemory:
         draw: ReplayBatch | None,
         replayed: PassResult | None,
     ) -> None:
-        """Log the errors of a step's examples, if the config asks for it.
-
-        Args:
-            step (int): of the run, 1-based.
-            new (PassResult): of the new pairs.
-            draw (ReplayBatch | None): what was replayed, if anything.
-            replayed (PassResult | None): of these.
-        """
+        """Log the errors of the examples of a step, 1-based, if the config asks for it."""
         if self._errors is None:
             return
         ids = self.ids(new.example_ids).tolist()
@@ -241,24 +257,17 @@ class RunMemory:
     # ------------------------------------------------------------------ from a file
 
     def start(self, passes: Passes) -> None:
-        """Begin a run: with the memory of ``replay.init_from``, if there is one.
-
-        Args:
-            passes: what measures its pairs, under the model that the run starts from.
-        """
+        """Start with the memories of ``replay.init_from``, whose pairs ``passes`` measures."""
         if self._errors is not None:
             self._errors.go_on_after(0)
         if self._earlier is not None and self.replay is not None:
             self._inherit(self._earlier, self.replay, passes)
-        for text in self._forgets():
+        for text in self._warnings():
             utils.log_rank_zero(log, text, logging.WARNING)
 
-    def go_on(self, checkpoint: Path, step: int) -> None:
-        """Go on with the memory of the run's own checkpoint, if that holds one.
-
-        Args:
-            checkpoint (Path): to go on from.
-            step (int): after which it was written.
+    def resume(self, checkpoint: Path, step: int) -> None:
+        """Restore the memory of the run's own checkpoint, written after ``step``, if it has
+        one.
         """
         if self._errors is not None:
             self._errors.go_on_after(step)
@@ -325,7 +334,7 @@ class RunMemory:
                 table.put(at, table.encode(found.source))
         model.train(was_training)
 
-    def _forgets(self) -> Iterator[str]:
+    def _warnings(self) -> Iterator[str]:
         """Warnings of settings by which a run forgets what earlier ones taught."""
         settings = self.settings
         if self._earlier is None:

@@ -13,7 +13,7 @@ from erjepa.configs import Config
 from erjepa.objective import rankme, retrieval_at_1
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.progress import RunProgress
-from erjepa.training.step.passes import PassResult, StepTotals
+from erjepa.training.step.passes import PassResult
 
 log = utils.get_logger("INFO")
 
@@ -21,97 +21,77 @@ log = utils.get_logger("INFO")
 _RATES = ("tokens_per_second_per_gpu", "pairs_per_second")
 
 
-class StepMetrics:
-    """What is logged of each step.
+def step_metrics(
+    new: PassResult,
+    replayed: PassResult | None,
+    *,
+    tokens: int,
+    flops: int,
+    run: RunProgress,
+    memory: RunMemory,
+    lr: float,
+    grad_norm: float,
+    log_collapse: bool,
+) -> dict[str, Any]:
+    """The objective of a step, its terms, and what it processed.
 
     Args:
-        cfg: config of the run.
-        run (RunProgress): where the run is.
-        memory (RunMemory): of the run, replaying or not.
-        optimizer (torch.optim.Optimizer): of the run.
+        new: of the new pairs.
+        replayed: of the replayed pairs.
+        tokens: that the step computed, over all ranks.
+        flops: operations of the step, over all ranks.
+        run: where the run is after the step.
+        memory: of the run, replaying or not.
+        lr: of the next step.
+        grad_norm: of the step, before clipping.
+        log_collapse: whether to measure how far embeddings are from collapse.
+
+    Returns:
+        Numbers and scalar tensors by the name they are logged under; rates are amounts until
+        :class:`MetricsLog` divides them by the step's seconds.
     """
-
-    def __init__(
-        self,
-        cfg: Config,
-        run: RunProgress,
-        memory: RunMemory,
-        optimizer: torch.optim.Optimizer,
-    ) -> None:
-        self._log_collapse = cfg.log_collapse
-        self._run = run
-        self._memory = memory
-        self._optimizer = optimizer
-        self._world_size = dist.get_world_size()
-
-    def __call__(
-        self,
-        new: PassResult,
-        replayed: PassResult | None,
-        new_totals: StepTotals,
-        replay_totals: StepTotals,
-        grad_norm: float,
-    ) -> dict[str, Any]:
-        """The objective of a step, its terms, and what it processed, which the run counts.
-
-        Args:
-            new (PassResult): of the new pairs.
-            replayed (PassResult | None): of the replayed pairs.
-            new_totals (StepTotals): of the pass of the new pairs.
-            replay_totals (StepTotals): of that of the replayed pairs, if they have their own.
-            grad_norm (float): of the step, before clipping.
-
-        Returns:
-            dict[str, Any]: numbers and scalar tensors by the name they are logged under;
-            rates are amounts until :class:`MetricsLog` divides them by the step's seconds.
-        """
-        replay = self._memory.replay
-        tokens = new_totals.tokens + replay_totals.tokens
-        flops = new_totals.flops + replay_totals.flops
-        self._run.count(tokens=tokens, flops=flops)
-        metrics = {
-            "loss": new.loss,
-            "lm_loss": new.token_loss,
-            "replay_lm_loss": 0.0,
-            "replay_jepa_loss": 0.0,
-            "replayed": 0 if replayed is None else len(replayed.example_ids),
-            "tokens_per_second_per_gpu": tokens / self._world_size,
-            "pairs_per_second": len(new.example_ids),
-            "step_flops": flops,
-        }
-        if new_totals.views:
-            metrics["jepa_loss"] = new.jepa.mean()
-            metrics["cosine_paired"] = new.cosine_paired
-            metrics["cosine_shuffled"] = new.cosine_shuffled
-            if self._log_collapse:
-                metrics["rankme"] = rankme(new.target[0])
-                metrics["retrieval_at_1"] = retrieval_at_1(
-                    new.predicted[0], new.target[0]
-                )
-        if replayed is not None and replay is not None and replay.adapts_weight:
-            metrics["replay_weight"] = replayed.weight
-        if replayed is not None and len(replayed.example_ids):
-            metrics["loss"] = new.loss + replayed.weight * replayed.loss
-            metrics["replay_lm_loss"] = replayed.token_loss
-            if len(replayed.jepa):
-                metrics["replay_jepa_loss"] = replayed.jepa.mean()
-        return {
-            **metrics,
-            **self._memory.metrics_by_origin(new, replayed),
-            "memory_size": 0 if replay is None else len(replay),
-            "lr": self._optimizer.param_groups[0]["lr"],
-            "grad_norm": grad_norm,
-            "total_flops": self._run.totals["flops"],
-            "total_tokens": self._run.totals["tokens"],
-        }
+    replay = memory.replay
+    metrics = {
+        "loss": new.loss,
+        "lm_loss": new.token_loss,
+        "replay_lm_loss": 0.0,
+        "replay_jepa_loss": 0.0,
+        "replayed": 0 if replayed is None else len(replayed.example_ids),
+        "tokens_per_second_per_gpu": tokens / dist.get_world_size(),
+        "pairs_per_second": len(new.example_ids),
+        "step_flops": flops,
+    }
+    if len(new.jepa):
+        metrics["jepa_loss"] = new.jepa.mean()
+        metrics["cosine_paired"] = new.cosine_paired
+        metrics["cosine_shuffled"] = new.cosine_shuffled
+        if log_collapse:
+            metrics["rankme"] = rankme(new.target[0])
+            metrics["retrieval_at_1"] = retrieval_at_1(new.predicted[0], new.target[0])
+    if replayed is not None and replay is not None and replay.adapts_weight:
+        metrics["replay_weight"] = replayed.weight
+    if replayed is not None and len(replayed.example_ids):
+        metrics["loss"] = new.loss + replayed.weight * replayed.loss
+        metrics["replay_lm_loss"] = replayed.token_loss
+        if len(replayed.jepa):
+            metrics["replay_jepa_loss"] = replayed.jepa.mean()
+    return {
+        **metrics,
+        **memory.metrics_by_origin(new, replayed),
+        "memory_size": 0 if replay is None else len(replay),
+        "lr": lr,
+        "grad_norm": grad_norm,
+        "total_flops": run.totals["flops"],
+        "total_tokens": run.totals["tokens"],
+    }
 
 
 class MetricsLog:
-    """Hands the metrics of steps to a logger and to the progress bar; on rank 0.
+    """Hands the metrics of steps to a logger and to a progress bar; on rank 0.
 
     Args:
         cfg: config of the run, which the logger keeps as well.
-        device (torch.device): device of the run.
+        device: of the run.
     """
 
     def __init__(self, cfg: Config, device: torch.device) -> None:
@@ -142,10 +122,9 @@ class MetricsLog:
         """Log one step; steps between those of ``log_every_n_steps`` if they validated.
 
         Args:
-            metrics (dict[str, Any]): numbers and scalar tensors by their name.
-            run (RunProgress): where the run is after the step; the end of the bar is where
-                its limits put it.
-            seconds (float): that the step took.
+            metrics: numbers and scalar tensors by their name.
+            run: where the run is after the step.
+            seconds: that the step took.
         """
         step, bar = run.steps, self.start(run)
         bar.total = run.expected_steps()

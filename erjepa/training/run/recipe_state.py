@@ -1,4 +1,4 @@
-"""All that a run goes on from besides its weights and its memory."""
+"""All that a run resumes besides its weights and its memory."""
 
 from collections.abc import Collection
 from typing import Any
@@ -20,11 +20,11 @@ class RecipeState:
     """Collects the state of a run's parts, and puts it back.
 
     Args:
-        model (PackedDecoder): the model, sharded.
-        optimizer (Optimizer): of its trained weights.
-        lr_scheduler (LRScheduler): of the optimizer.
-        run (RunProgress): where the run is.
-        device (torch.device): device of the run.
+        model: the model, sharded.
+        optimizer: of its trainable weights.
+        lr_scheduler: of the optimizer.
+        run: where the run is.
+        device: of the run.
     """
 
     def __init__(
@@ -54,17 +54,15 @@ class RecipeState:
             "random_states": random_states,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put everything back to where :meth:`state_dict` was taken.
-
-        Args:
-            state (dict[str, Any]): what it returned, and ``changed``: dotted keys whose
-                values are to be those of this run.
+    def load_state_dict(
+        self, state: dict[str, Any], changed: Collection[str] = ()
+    ) -> None:
+        """Put everything back to where :meth:`state_dict` was taken, but for the values of the
+        dotted keys in ``changed``, which are those of this run.
 
         Raises:
             ValueError: if it does not fit this run.
         """
-        changed = state["changed"]
         self._run.load_state_dict(state)
         if "optimizer._component_" not in changed:
             self._load_optimizer(state["optimizer"], changed)

@@ -17,9 +17,9 @@ class Step(NamedTuple):
     """What a rank runs in a step.
 
     Args:
-        batches (list[PackedBatch]): its micro-batches.
-        draw (ReplayBatch | None): the replayed pairs among theirs, which follow the new ones.
-        checksum (int): of the draw, see :meth:`EpisodicReplay.checksum`.
+        batches: its micro-batches.
+        draw: the replayed pairs among theirs, which follow the new ones.
+        checksum: of the draw, see :meth:`EpisodicReplay.checksum`.
     """
 
     batches: list[PackedBatch]
@@ -31,36 +31,30 @@ def steps_of(
     pairs: TrainingPairs,
     memory: RunMemory,
     *,
-    share: float,
     start: int,
     pin_memory: bool,
 ) -> Iterator[Step]:
     """The steps of an epoch; each may be taken once the memory has what the last one wrote.
 
     Args:
-        pairs (TrainingPairs): of the run.
-        memory (RunMemory): what replayed pairs are drawn from.
-        share (float): fraction of a step's pairs that are replayed ones.
-        start (int): step of the epoch to start at.
-        pin_memory (bool): for copies to a device.
+        pairs: of the run.
+        memory: what replayed pairs are drawn from; its share of a step runs with new pairs.
+        start: step of the epoch to start at.
+        pin_memory: for copies to a device.
 
     Yields:
         Step: with a share, new and replayed pairs packed into the same rows.
     """
-    if not share:
+    if not memory.share:
         yield from map(Step, pairs.loader)
         return
-    assert memory.replay is not None  # the share is one of replay's keys
     rank, ranks = dist.get_rank(), dist.get_world_size()
     for place, (step, new) in enumerate(pairs.loader, start):
         draw, together, checksum = None, new, 0
         if pairs.packer.has_jepa_loss(step):
-            ids = memory.ids(torch.tensor([pair.example_id for pair in new]))
-            segments = [pair.segments for pair in new]
-            budget = pairs.sampler.num_replayed(place)
-            draw = memory.replay.draw(ids, segments, None, budget)
+            entries = memory.entries(torch.tensor([pair.example_id for pair in new]))
+            draw, checksum = memory.draw(entries, pairs.sampler.num_replayed(place))
             together = [*new, *_pairs_of(draw)]
-            checksum = memory.replay.checksum(draw)
         batches = pairs.packer(StepExamples(step, together[rank::ranks]))
         pinned = [b.pin_memory() if pin_memory else b for b in batches]
         yield Step(pinned, draw, checksum)
@@ -77,14 +71,11 @@ def share_of_replay(
     """This rank's share of the replayed pairs, in as many micro-batches as every rank's.
 
     Args:
-        draw (ReplayBatch): the replayed pairs of the step.
-        collator (PairCollator): what packs them.
-        batch_size (int): most pairs of a micro-batch.
-        step (int): of the run, for what is drawn anew at each.
-        pin_memory (bool): for copies to a device.
-
-    Returns:
-        list[PackedBatch]: its micro-batches.
+        draw: the replayed pairs of the step.
+        collator: packs them.
+        batch_size: most pairs of a micro-batch.
+        step: of the run, for what is drawn anew at each.
+        pin_memory: for copies to a device.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     pairs = _pairs_of(draw)

@@ -255,7 +255,7 @@ class Passes:
         self._keep_gathered = keep_gathered
         self._count_flops = StepFlops(model.decoder)
         self._gradient_scale = gradient_scale(device)
-        self._embed_dim = model.decoder.tok_embeddings.embedding_dim
+        self._embed_dim = model.embed_dim
 
     def totals(self, batches: list[PackedBatch], checksum: int = 0) -> StepTotals:
         """What all ranks hold.

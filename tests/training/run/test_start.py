@@ -3,12 +3,10 @@
 import time
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
 
 from erjepa.configs import load
-from erjepa.training.model.averaged import AveragedWeights
-from erjepa.training.run.saving import RunCheckpoints
+from erjepa.training.run.start import build_checkpointer
 from tests.recipes.harness import on_ranks
 
 
@@ -25,10 +23,5 @@ def test_no_rank_removes_a_folder_that_another_is_making(tmp_path):
     checkpointer = f"checkpointer={__name__}.slow_checkpointer"
     cfg = load("tiny_synth", [f"output_dir={tmp_path}", checkpointer])
 
-    def start():
-        device = torch.device("cpu")
-        averaged = AveragedWeights(None, device)
-        RunCheckpoints(cfg, device, lambda path: None, averaged, resume=False).close()
-
-    on_ranks(start, 2)
+    on_ranks(lambda: build_checkpointer(cfg), 2)
     assert not (tmp_path / ".partial").exists()

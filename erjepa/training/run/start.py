@@ -1,0 +1,251 @@
+"""What a run starts from: its folder, the base, and the weights of an earlier run or its own."""
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torchtune import training, utils
+
+from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.fingerprint import changed_keys, digest_of_weights
+from erjepa.checkpoints.lock import FolderLock
+from erjepa.checkpoints.model_card import PROMPT
+from erjepa.checkpoints.peft_adapter import is_peft_adapter, load_peft_adapter
+from erjepa.checkpoints.served_chat import Serving, serving_of
+from erjepa.configs import Config
+from erjepa.datasets import Pairs
+from erjepa.objective import PackedDecoder
+from erjepa.training.model.distributed import on_rank_zero, wait_for_all
+from erjepa.training.model.trainable import TrainableWeights
+from erjepa.training.model.weights import require_same_model
+from erjepa.utils.files import EMA, write_whole
+
+log = utils.get_logger("INFO")
+
+
+def is_to_resume(cfg: Config) -> bool:
+    """Whether the run resumes a checkpoint, the same on every rank.
+
+    ``resume_from_checkpoint=auto`` resumes if there is one: ranks that torchrun or Slurm starts
+    again then need no other command.
+    """
+    if cfg.resume_from_checkpoint != "auto":
+        return cfg.resume_from_checkpoint
+    folder = Path(cfg.output_dir)
+    return on_rank_zero(lambda: bool(checkpoint.resumable_checkpoints(folder)))
+
+
+class RunFolder:
+    """``output_dir``, which rank 0 holds for the run until :meth:`close`.
+
+    Raises:
+        BlockingIOError: if another run holds it.
+        FileExistsError: if it has checkpoints of a run that is not to be resumed.
+        ValueError: if that run kept other budgets.
+    """
+
+    def __init__(
+        self, path: Path, *, resume: bool, flops_budgets: Sequence[float]
+    ) -> None:
+        self.path = path
+        self._locks: list[FolderLock] = []
+
+        def claim() -> None:
+            self._locks.append(FolderLock(path, "run"))
+            require_fresh_output(path, resume=resume, flops_budgets=flops_budgets)
+
+        on_rank_zero(claim)
+
+    def require(self) -> None:
+        """Raise a FileNotFoundError if the folder has been deleted or replaced; on rank 0."""
+        for lock in self._locks:
+            lock.require_folder()
+
+    def close(self) -> None:
+        """Let other runs have the folder."""
+        for lock in self._locks:
+            lock.release()
+
+
+def require_fresh_output(
+    output_dir: Path, *, resume: bool, flops_budgets: Sequence[float]
+) -> None:
+    """Never write over the checkpoints of another run, nor mix budgets with its.
+
+    Raises:
+        FileExistsError: if there is one that is not to be resumed.
+        ValueError: if it kept other budgets.
+    """
+    existing = checkpoint.all_checkpoints(output_dir)
+    if existing and not resume:
+        raise FileExistsError(
+            f"output_dir={output_dir} holds {existing[-1].name} of an earlier run. Go on "
+            "with it (resume_from_checkpoint=True) or choose another output_dir."
+        )
+    for i, budget in enumerate(flops_budgets):
+        path = output_dir / checkpoint.flops_name(i)
+        if path in existing and checkpoint.load_progress(path)["budget"] != budget:
+            raise ValueError(
+                f"{path} was not written at {budget:g} FLOPs; a resumed run keeps its "
+                "checkpoint_at_flops and may add larger ones."
+            )
+
+
+def build_checkpointer(cfg: Config) -> Any:
+    """The torchtune checkpointer of the base, which exports to the scratch folder."""
+    scratch = Path(cfg.output_dir) / checkpoint.SCRATCH
+    checkpointer = cfg.checkpointer.build(output_dir=str(scratch))
+    # The checkpointer makes it; a rank may fail if another removes it just then.
+    wait_for_all()
+    with contextlib.suppress(OSError):
+        scratch.rmdir()
+    return checkpointer
+
+
+def find_serving(cfg: Config, pairs: Pairs, tokenizer: Any) -> Serving:
+    """How a server will ask what these pairs ask; warns where it will not."""
+
+    def find() -> Serving:
+        folder = Path(cfg.checkpointer.get("checkpoint_dir"))
+        serving = serving_of(folder, pairs, tokenizer)
+        if serving.warning is not None:
+            log.warning(serving.warning)
+        if serving.template is not None:
+            log.info(
+                f"The chat template of {folder} asks otherwise than training does; "
+                "checkpoints get one that asks the same."
+            )
+        if serving.prompt is not None:
+            write_whole(Path(cfg.output_dir) / PROMPT, serving.prompt)
+        return serving
+
+    return on_rank_zero(find)
+
+
+class Resumed(NamedTuple):
+    """The checkpoint that a run resumes.
+
+    Args:
+        path: its folder.
+        state: the recipe state in it.
+        changed: dotted keys whose values are to be those of this run.
+    """
+
+    path: Path
+    state: dict[str, Any]
+    changed: Collection[str]
+
+
+class Start(NamedTuple):
+    """What a run starts from.
+
+    Args:
+        base: weights of the base model, by name.
+        trained: trained weights of the resumed run or of ``init_from``.
+        predictor: embeddings of the predictor tokens of the same, [k, H].
+        averaged: averages of the same, as :meth:`AveragedWeights.state_dict` returns them.
+        fingerprint: what decides the run.
+        resumed: the run's own checkpoint; ``None`` if it starts anew.
+        init_from: the checkpoint of ``init_from``.
+        carried: what comes from there, in words.
+    """
+
+    base: dict[str, Tensor]
+    trained: dict[str, Tensor] | None
+    predictor: Tensor | None
+    averaged: dict[str, Any] | None
+    fingerprint: dict[str, Any]
+    resumed: Resumed | None = None
+    init_from: Path | None = None
+    carried: Sequence[str] = ()
+
+
+def load_start(
+    cfg: Config,
+    checkpointer: Any,
+    model: PackedDecoder,
+    trainable: TrainableWeights,
+    fingerprint: Mapping[str, Any],
+    *,
+    resume: bool,
+) -> Start:
+    """Load what the run starts from, or resumes.
+
+    Args:
+        cfg: config of the run.
+        checkpointer: of the base.
+        model: may be on the meta device.
+        trainable: its trainable weights.
+        fingerprint: what decides the run, but for the base.
+        resume: whether the newest checkpoint of ``output_dir`` is resumed.
+
+    Raises:
+        FileNotFoundError: if there is nothing to resume.
+        ValueError: naming the file that is damaged, or what differs in this run.
+    """
+    path = None
+    if resume:
+        path = on_rank_zero(lambda: checkpoint.latest(Path(cfg.output_dir)))
+    trained, predictor, averaged, source = None, None, None, None
+    carried: list[str] = []
+    if not resume and cfg.init_from is not None:
+        source, trained, predictor = _load_init_from(cfg, model, trainable)
+        carried.append(f"weights of {source}")
+        if cfg.ema_decay is not None:
+            averaged, said = _load_averages(source)
+            carried.append(said)
+    base = checkpointer.load_checkpoint()[training.MODEL_KEY]
+    own = {**fingerprint, "base model": digest_of_weights(base)}
+    resumed = None
+    if path is not None:
+        trained, state = checkpoint.load_resumable(path)
+        predictor, averaged = state["predictor"], state.get("averaged")
+        changes = list(cfg.resume_changes or [])
+        changed = changed_keys(state["fingerprint"], own, changes, path)
+        resumed = Resumed(path, state, changed)
+        utils.log_rank_zero(log, f"Resuming from {path}.")
+    return Start(
+        *(base, trained, predictor, averaged, own), resumed, source, tuple(carried)
+    )
+
+
+def _load_init_from(
+    cfg: Config, model: PackedDecoder, trainable: TrainableWeights
+) -> tuple[Path, dict[str, Tensor], Tensor | None]:
+    """The checkpoint of ``init_from``, its trained weights and its predictor tokens."""
+    start = Path(str(cfg.init_from))
+    if not trainable.has_adapters:
+        raise ValueError(
+            f"init_from={start} starts from an adapter, and the model has none; to start "
+            "from whole weights, set checkpointer.checkpoint_dir"
+        )
+    like = {
+        name: weight
+        for name, weight in model.decoder.named_parameters()
+        if name in trainable.names
+    }
+    path, predictor = start, None
+    if is_peft_adapter(start) and not (start / checkpoint.ADAPTER).is_file():
+        base_dir = Path(cfg.checkpointer.get("checkpoint_dir"))
+        alpha = cfg.model.get("lora_alpha")
+        weights = load_peft_adapter(start, like, base_dir, alpha=alpha)
+    else:
+        path, weights, predictor = checkpoint.load_trained(start, "init_from")
+    require_same_model(like, weights, f"init_from={start}")
+    return path, weights, predictor
+
+
+def _load_averages(start: Path) -> tuple[dict[str, Any] | None, str]:
+    """The averages beside trained weights, as a resumed run has them, and what they are."""
+    folder = start if start.name == EMA else start / EMA
+    if not folder.is_dir():
+        return None, "no average there, so that of this run starts from them"
+    _, weights, predictor = checkpoint.load_trained(folder, "init_from")
+    progress = checkpoint.load_progress(folder)
+    steps = progress.get("averaged_steps", progress["steps"])
+    named = {f"decoder.{name}": weight for name, weight in weights.items()}
+    if predictor is not None:
+        named["predictor"] = predictor
+    return {"steps": steps, "weights": named}, f"their average over {steps} steps"
