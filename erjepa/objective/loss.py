@@ -1,8 +1,10 @@
 """The objective of LLM-JEPA on a set of pairs; ER-JEPA applies it to new and replayed pairs."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
-from typing import Literal, NamedTuple
+from inspect import Parameter, signature
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +16,7 @@ from erjepa.objective.distances import (
     l2_distance,
     mse_distance,
 )
-from erjepa.objective.sigreg import sigreg
-from erjepa.objective.vicreg import covariance_term, variance_term
+from erjepa.objective.terms import TERMS, LossTerm
 from erjepa.packing import Direction, PackedBatch
 
 
@@ -44,21 +45,16 @@ class JEPALoss(nn.Module):
     it is cut. Both branches of the distance receive gradient.
 
     Args:
-        lm_weight (float): :math:`\\gamma`.
-        jepa_weight (float): :math:`\\lambda`.
-        distance (str): d: cosine, l2, mse or infonce, see
+        lm_weight: :math:`\\gamma`.
+        jepa_weight: :math:`\\lambda`.
+        distance: d: cosine, l2, mse or infonce, see
             :mod:`~erjepa.objective.distances`. InfoNCE contrasts a pair with all others of the
-            set, see :attr:`looks_at_all`.
-        temperature (float): :math:`\\tau` of InfoNCE.
-        direction (str): which side of a pair predicts the other: source_to_target,
+            set, see :attr:`needs_whole_batch`.
+        temperature: :math:`\\tau` of InfoNCE.
+        direction: which side of a pair predicts the other: source_to_target,
             target_to_source, or both, of which the mean distance counts.
-        jepa_every (int): the JEPA loss, with the terms below, is on the first of so many
-            steps alone.
-        sigreg_weight (float): of SIGReg, see :mod:`~erjepa.objective.sigreg`.
-        sigreg_slices (int): its random directions.
-        variance_weight (float): of VICReg's variance, see :mod:`~erjepa.objective.vicreg`.
-        covariance_weight (float): of VICReg's covariance. These three are of the
-            embeddings that the distance compares, each side apart, the mean of both.
+        jepa_every: the JEPA loss, with the terms, is on the first of so many steps alone.
+        **terms: fields of the terms in :mod:`~erjepa.objective.terms`.
 
     Raises:
         ValueError: if a weight is negative, both are zero, or another value makes no sense.
@@ -72,19 +68,10 @@ class JEPALoss(nn.Module):
         temperature: float = 0.07,
         direction: Direction = "source_to_target",
         jepa_every: int = 1,
-        sigreg_weight: float = 0.0,
-        sigreg_slices: int = 256,
-        variance_weight: float = 0.0,
-        covariance_weight: float = 0.0,
+        **terms: Any,
     ) -> None:
         super().__init__()
-        for name, weight in (
-            ("lm_weight", lm_weight),
-            ("jepa_weight", jepa_weight),
-            ("sigreg_weight", sigreg_weight),
-            ("variance_weight", variance_weight),
-            ("covariance_weight", covariance_weight),
-        ):
+        for name, weight in (("lm_weight", lm_weight), ("jepa_weight", jepa_weight)):
             if not 0 <= weight < float("inf"):
                 raise ValueError(
                     f"loss.{name} must be finite and at least 0, got {weight}"
@@ -95,20 +82,16 @@ class JEPALoss(nn.Module):
             )
         if lm_weight == jepa_weight == 0:
             raise ValueError("loss.lm_weight and loss.jepa_weight are both 0")
-        self.lm_weight = lm_weight
-        for name, count in (
-            ("jepa_every", jepa_every),
-            ("sigreg_slices", sigreg_slices),
-        ):
-            if count < 1:
-                raise ValueError(f"loss.{name} must be at least 1, got {count}")
-        against_collapse = sigreg_weight + variance_weight + covariance_weight
-        if against_collapse and not jepa_weight:
+        if jepa_every < 1:
+            raise ValueError(f"loss.jepa_every must be at least 1, got {jepa_every}")
+        self._terms = _terms(terms)
+        if self._terms and not jepa_weight:
+            keys = ", ".join(f"loss.{fields(term)[0].name}" for term in self._terms)
             raise ValueError(
                 "loss.jepa_weight is 0, so there is no JEPA loss to keep from collapse; set "
-                "it above 0, or loss.sigreg_weight, loss.variance_weight and "
-                "loss.covariance_weight to 0"
+                f"it above 0, or {keys} to 0"
             )
+        self.lm_weight = lm_weight
         self.jepa_weight = jepa_weight
         self.direction = direction
         self.jepa_every = jepa_every
@@ -120,11 +103,6 @@ class JEPALoss(nn.Module):
         }
         self._distance = distances[distance]
         self.is_contrastive = distance == "infonce"
-        self._sigreg_weight = sigreg_weight
-        self._sigreg_slices = sigreg_slices
-        self._variance_weight = variance_weight
-        self._covariance_weight = covariance_weight
-        self._is_regularized = against_collapse > 0
 
     def distance(self, predicted: Tensor, target: Tensor) -> Tensor:
         """:math:`d(p, z)`: [..., n, H] and [..., n, H] to [..., n]."""
@@ -143,43 +121,36 @@ class JEPALoss(nn.Module):
         return self.distance(predicted, target).mean(dim=0)
 
     @property
-    def looks_at_all(self) -> bool:
+    def needs_whole_batch(self) -> bool:
         """Whether a term depends on all pairs of a set at once: :meth:`whole`."""
-        return self._is_regularized or (self.is_contrastive and self.jepa_weight > 0)
+        return bool(self._terms) or (self.is_contrastive and self.jepa_weight > 0)
 
     def whole(self, predicted: Tensor, target: Tensor, seed: int) -> Tensor:
         """What :meth:`forward`, which sees a part of the set, leaves out of the loss.
 
         Args:
-            predicted (Tensor): :math:`p` of all pairs, [m, B, H].
-            target (Tensor): what it is compared with, [m, B, H].
-            seed (int): of what is drawn for this set.
+            predicted: :math:`p` of all pairs, [m, B, H].
+            target: what it is compared with, [m, B, H].
+            seed: of what is drawn for this set.
 
         Returns:
-            Tensor: weighted, scalar.
+            Weighted, scalar.
         """
         loss = predicted.new_zeros(())
         if self.is_contrastive:
             loss = loss + self.jepa_weight * self.errors(predicted, target).mean()
         sides = torch.cat([predicted, target])
-        if self._sigreg_weight:
-            spread = sigreg(sides, self._sigreg_slices, seed)
-            loss = loss + self._sigreg_weight * spread.mean()
-        if self._variance_weight:
-            loss = loss + self._variance_weight * variance_term(sides).mean()
-        if self._covariance_weight:
-            loss = loss + self._covariance_weight * covariance_term(sides).mean()
+        for term in self._terms:
+            loss = loss + term.weight * term.value(sides, seed).mean()
         return loss
 
     def whole_flops(self, num_pairs: int, embed_dim: int) -> int:
         """Matrix products of :meth:`whole`, forward and backward; each side of one comparison."""
+        if not self.needs_whole_batch:
+            return 0
         flops = 6 * num_pairs**2 * embed_dim * self.is_contrastive
-        if self._sigreg_weight:
-            flops += 2 * 6 * num_pairs * embed_dim * self._sigreg_slices
-        if self._covariance_weight:
-            flops += 2 * 6 * num_pairs**2 * embed_dim
-        comparisons = 2 if self.direction == "both" else 1
-        return flops * comparisons if self.looks_at_all else 0
+        flops += sum(2 * term.flops(num_pairs, embed_dim) for term in self._terms)
+        return flops * (2 if self.direction == "both" else 1)
 
     def forward(
         self,
@@ -202,7 +173,7 @@ class JEPALoss(nn.Module):
         log_probabilities = output.logits.float().log_softmax(dim=-1)
         token_loss = -log_probabilities[batch.label_logit, batch.labels]
         loss = self.lm_weight * token_loss.sum() / num_labels
-        is_left_out = self.is_contrastive and self.looks_at_all
+        is_left_out = self.is_contrastive and self.needs_whole_batch
         with torch.set_grad_enabled(torch.is_grad_enabled() and not is_left_out):
             jepa = self.errors(output.predicted, output.target)
         if not is_left_out:
@@ -211,3 +182,39 @@ class JEPALoss(nn.Module):
             0, batch.label_pair, token_loss.detach()
         )
         return loss, PairLosses(lm, jepa.detach())
+
+
+def _terms(values: dict[str, Any]) -> list[LossTerm]:
+    """The terms that are on, of all fields of terms that are given.
+
+    Raises:
+        TypeError: if a field is none of theirs.
+    """
+    given, terms = dict(values), []
+    for term in TERMS:
+        names = {field.name for field in fields(term)} & given.keys()
+        terms.append(term(**{name: given.pop(name) for name in names}))
+    if given:
+        raise TypeError(f"JEPALoss takes no {', '.join(given)}")
+    return [term for term in terms if term.weight]
+
+
+def _with_terms() -> None:
+    """Let configs see the fields of the terms as arguments of the loss."""
+    own = signature(JEPALoss.__init__)
+    kept = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    of_terms = [
+        Parameter(
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=field.type,
+        )
+        for term in TERMS
+        for field in fields(term)
+    ]
+    found = own.replace(parameters=[*kept, *of_terms])
+    JEPALoss.__init__.__signature__ = found  # type: ignore[attr-defined]
+
+
+_with_terms()

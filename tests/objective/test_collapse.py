@@ -1,11 +1,13 @@
 """What is measured and taken against collapse, on embeddings whose answer is known."""
 
+import inspect
+from pathlib import Path
+
 import pytest
 import torch
 
 from erjepa.objective import JEPALoss, rankme, retrieval_at_1
-from erjepa.objective.sigreg import sigreg
-from erjepa.objective.vicreg import covariance_term, variance_term
+from erjepa.objective.terms import TERMS, Covariance, SIGReg, Variance
 
 
 @pytest.fixture
@@ -28,12 +30,24 @@ def test_predictions_that_find_their_target():
     assert retrieval_at_1(torch.ones(4, 3), torch.ones(4, 3)).item() == 0
 
 
+def sigreg(embeddings, seed=0):
+    return SIGReg(sigreg_slices=64).value(embeddings, seed)
+
+
+def variance_term(embeddings):
+    return Variance().value(embeddings, 0)
+
+
+def covariance_term(embeddings):
+    return Covariance().value(embeddings, 0)
+
+
 def test_sigreg_is_least_for_a_standard_normal(normal):
-    least = sigreg(normal, 64, 0)
+    least = sigreg(normal)
     for other in (normal * 2, normal * 0.5, normal + 1, normal[:, :1].expand(-1, 6)):
-        assert sigreg(other, 64, 0) > 20 * least
-    assert sigreg(normal, 64, 1) != least
-    assert sigreg(torch.stack([normal, normal * 2]), 64, 0)[0] == least
+        assert sigreg(other) > 20 * least
+    assert sigreg(normal, 1) != least
+    assert sigreg(torch.stack([normal, normal * 2]))[0] == least
 
 
 def test_vicreg_is_zero_where_nothing_has_collapsed(normal):
@@ -53,10 +67,33 @@ def test_what_keeps_from_collapse_needs_a_jepa_loss(key):
         JEPALoss(jepa_weight=0.0, **{key: 0.1})
     with pytest.raises(ValueError, match=f"loss.{key} must be finite"):
         JEPALoss(**{key: -0.1})
-    assert JEPALoss(**{key: 0.1}).looks_at_all and not JEPALoss().looks_at_all
+    assert JEPALoss(**{key: 0.1}).needs_whole_batch and not JEPALoss().needs_whole_batch
 
 
 def test_one_pair_has_no_variance():
     one = torch.ones(1, 1, 4, requires_grad=True)
     loss = JEPALoss(variance_weight=1.0, covariance_weight=1.0).whole(one, one, 0)
     assert loss == 0
+
+
+def test_configs_see_the_fields_of_terms():
+    parameter = inspect.signature(JEPALoss).parameters["sigreg_slices"]
+    assert (parameter.default, parameter.annotation) == (256, int)
+    with pytest.raises(TypeError, match="takes no sigreg_slice$"):
+        JEPALoss(sigreg_slice=3)
+
+
+def test_a_term_is_one_class(monkeypatch):
+    """The one in CONTRIBUTING.md, registered by its decorator alone."""
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    code = text.split("### A loss term")[1].split("```python\n")[1].split("```")[0]
+    before = len(TERMS)
+    try:
+        exec(code, {"__name__": __name__})
+        assert len(TERMS) == before + 1
+        side = torch.full((1, 5, 4), 3.0)
+        loss = JEPALoss(norm_weight=0.5)
+        assert loss.needs_whole_batch
+        assert loss.whole(side, side + 1, 0).item() == pytest.approx(0.5 * 50)
+    finally:
+        del TERMS[before:]

@@ -281,7 +281,7 @@ class Passes:
     def _counts(self, batch: PackedBatch, num_batches: int) -> tuple[int, ...]:
         """The fields of :class:`StepTotals` that micro-batches add up to."""
         flops = self._count_flops(batch)
-        if num_batches > 1 and batch.num_views and self._loss_fn.looks_at_all:
+        if num_batches > 1 and batch.num_views and self._loss_fn.needs_whole_batch:
             flops += self._count_flops.forward(batch)
         return StepTotals(
             labels=batch.num_labels,
@@ -313,9 +313,9 @@ class Passes:
             PassResult: the same on every rank.
         """
         outputs: list[PassOutput] = []
-        looks_at_all = self._loss_fn.looks_at_all and totals.views > 0
+        needs_whole = self._loss_fn.needs_whole_batch and totals.views > 0
         whole, states = None, list[RandomState]()
-        if looks_at_all and len(batches) > 1:
+        if needs_whole and len(batches) > 1:
             seen, orders, states = self._embed(batches)
             whole = self._whole(seen, orders, totals)
         for i, batch in enumerate(batches):
@@ -331,7 +331,7 @@ class Passes:
                 output = self._model(batch)
             loss, pair_losses = self._loss_of(output, batch, totals)
             views = stack_views(output)
-            if looks_at_all:
+            if needs_whole:
                 if whole is None:  # this micro-batch is all that the rank has
                     whole = self._whole([views], [batch.order], totals)
                 loss = loss + whole.share(views, _places(batch))
@@ -349,7 +349,7 @@ class Passes:
             loss, pair_losses = self._loss_of(output, batch, totals)
             outputs.append(_output(batch, loss, pair_losses, stack_views(output)))
         result = self._gather(outputs, totals)
-        if self._loss_fn.looks_at_all and totals.views:
+        if self._loss_fn.needs_whole_batch and totals.views:
             views, orders = [o.views for o in outputs], [o.order for o in outputs]
             whole = self._whole(views, orders, totals)
             result = result._replace(loss=result.loss + whole.value)

@@ -1,0 +1,147 @@
+"""Terms of the loss that look at the embeddings of all pairs of a step at once.
+
+A term is a class under :func:`loss_term`. Its fields are keys of ``loss`` and arguments of
+:class:`~erjepa.objective.JEPALoss`; the first is its weight, 0 by default, which turns it off.
+"""
+
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+_POINTS = 17  # of the trapezoidal rule, from 0 to _LAST; the integrand is even
+_LAST = 3.0
+_EPSILON = 1e-4
+
+
+@dataclass(frozen=True)
+class LossTerm:
+    """A term of the embeddings that the distance compares, each side by itself.
+
+    Raises:
+        ValueError: if the weight is negative or not finite, or a count is below 1.
+    """
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type is int and value < 1:
+                raise ValueError(f"loss.{field.name} must be at least 1, got {value}")
+            if field.type is float and not 0 <= value < float("inf"):
+                raise ValueError(
+                    f"loss.{field.name} must be finite and at least 0, got {value}"
+                )
+
+    @property
+    def weight(self) -> float:
+        """Of the term in the loss."""
+        return getattr(self, fields(self)[0].name)
+
+    def value(self, embeddings: Tensor, seed: int) -> Tensor:
+        """The term of each of s sides.
+
+        Args:
+            embeddings: of n pairs, [s, n, H].
+            seed: of what is drawn, the same on every rank.
+
+        Returns:
+            float32 [s].
+        """
+        raise NotImplementedError
+
+    def flops(self, num_pairs: int, embed_dim: int) -> int:
+        """Matrix products of the value of one side, forward and backward."""
+        return 0
+
+
+TERMS: list[type[LossTerm]] = []
+Term = TypeVar("Term", bound=type[LossTerm])
+
+
+def loss_term(term: Term) -> Term:
+    """Register a term."""
+    TERMS.append(term)
+    return term
+
+
+@loss_term
+@dataclass(frozen=True)
+class SIGReg(LossTerm):
+    """Sketched isotropic Gaussian regularization of LeJEPA (Balestriero and LeCun, 2025).
+
+    Embeddings of an isotropic Gaussian have not collapsed, and along any direction they are
+    standard normal. The statistic of Epps and Pulley measures how far the characteristic
+    function along a direction is from that of a standard normal, here the mean over random
+    directions:
+
+    .. math::
+        n \\int \\Big| \\frac{1}{n} \\sum_j e^{i t x_j} - e^{-t^2 / 2} \\Big|^2
+        e^{-t^2 / 2} \\, dt
+    """
+
+    sigreg_weight: float = 0.0
+    sigreg_slices: int = 256  # random directions
+
+    def value(self, embeddings: Tensor, seed: int) -> Tensor:
+        embeddings = embeddings.float()
+        generator = torch.Generator().manual_seed(seed)
+        slices = torch.randn(
+            embeddings.shape[-1], self.sigreg_slices, generator=generator
+        )
+        slices = (slices / slices.norm(dim=0)).to(embeddings.device)
+        t = torch.linspace(0, _LAST, _POINTS, device=embeddings.device)
+        weights = torch.full_like(t, 2 * _LAST / (_POINTS - 1))
+        weights[[0, -1]] /= 2
+        normal = (-t.square() / 2).exp()
+        angles = (embeddings @ slices)[..., None] * t  # [..., n, slices, points]
+        real, imaginary = angles.cos().mean(-3), angles.sin().mean(-3)
+        error = (real - normal).square() + imaginary.square()
+        return (error @ (weights * normal)).mean(-1) * embeddings.shape[-2]
+
+    def flops(self, num_pairs: int, embed_dim: int) -> int:
+        return 6 * num_pairs * embed_dim * self.sigreg_slices
+
+
+@loss_term
+@dataclass(frozen=True)
+class Variance(LossTerm):
+    """The variance of VICReg (Bardes, Ponce and LeCun, 2022); 0 of a single embedding.
+
+    .. math::
+        \\frac{1}{H} \\sum_j \\max(0, 1 - \\sqrt{\\mathrm{Var}(z_j) + \\epsilon})
+    """
+
+    variance_weight: float = 0.0
+
+    def value(self, embeddings: Tensor, seed: int) -> Tensor:
+        n = embeddings.shape[-2]
+        variance = embeddings.float().var(dim=-2, correction=min(1, n - 1))
+        deviation = (variance + _EPSILON).sqrt()
+        return (1 - deviation).clamp(min=0).mean(dim=-1) * (n > 1)
+
+
+@loss_term
+@dataclass(frozen=True)
+class Covariance(LossTerm):
+    """The covariance of VICReg; 0 of a single embedding.
+
+    .. math::
+        \\frac{1}{H} \\sum_{j \\ne k} \\mathrm{Cov}(z_j, z_k)^2
+
+    The products of n x n embeddings say the same as those of H x H dimensions:
+    :math:`\\lVert X^T X \\rVert = \\lVert X X^T \\rVert`.
+    """
+
+    covariance_weight: float = 0.0
+
+    def value(self, embeddings: Tensor, seed: int) -> Tensor:
+        centered = embeddings.float() - embeddings.float().mean(dim=-2, keepdim=True)
+        n, width = centered.shape[-2:]
+        gram = centered @ centered.transpose(-1, -2)
+        everything = gram.square().sum(dim=(-2, -1))
+        variances = centered.square().sum(dim=-2).square().sum(dim=-1)
+        return (everything - variances) / max(n - 1, 1) ** 2 / width
+
+    def flops(self, num_pairs: int, embed_dim: int) -> int:
+        return 6 * num_pairs**2 * embed_dim
