@@ -47,7 +47,7 @@ class MaskedAttention:
     """Attention under the masks of :func:`~erjepa.packing.attention_mask`.
 
     Args:
-        otherwise (Callable[..., Tensor]): torchtune's attention, for any other mask.
+        otherwise: torchtune's attention, for any other mask.
     """
 
     def __init__(self, otherwise: Callable[..., Tensor]) -> None:
@@ -59,15 +59,15 @@ class MaskedAttention:
         """Attend.
 
         Args:
-            query (Tensor): [B, heads, s, head_dim].
-            key (Tensor): [B, heads, s, head_dim].
-            value (Tensor): [B, heads, s, head_dim].
-            mask (Any): FlexAttention's; or 0 where a query sees a key, else -inf, [B, s, s];
+            query: [B, heads, s, head_dim].
+            key: [B, heads, s, head_dim].
+            value: [B, heads, s, head_dim].
+            mask: FlexAttention's; or 0 where a query sees a key, else -inf, [B, s, s];
                 or what torchtune's attention takes.
-            **kwargs (Any): for torchtune's attention; ``dropout_p`` must be 0 here.
+            **kwargs: for torchtune's attention; ``dropout_p`` must be 0 here.
 
         Returns:
-            Tensor: [B, heads, s, head_dim].
+            [B, heads, s, head_dim].
         """
         if not kwargs.get("dropout_p"):
             if isinstance(mask, BlockMask):

@@ -12,10 +12,10 @@ def rankme(embeddings: Tensor) -> Tensor:
     singular values, divided by their sum.
 
     Args:
-        embeddings (Tensor): [n, H].
+        embeddings: [n, H].
 
     Returns:
-        Tensor: from 1, where all embeddings point one way, to the smaller of n and H; scalar.
+        From 1, where all embeddings point one way, to the smaller of n and H; scalar.
     """
     values = svdvals(embeddings.float())
     shares = values / values.sum() + _EPSILON
@@ -28,11 +28,11 @@ def retrieval_at_1(predicted: Tensor, target: Tensor) -> Tensor:
     By chance, and where embeddings have collapsed, it is about 1/n.
 
     Args:
-        predicted (Tensor): [n, H].
-        target (Tensor): [n, H].
+        predicted: [n, H].
+        target: [n, H].
 
     Returns:
-        Tensor: scalar.
+        Scalar.
     """
     similarity = F.normalize(predicted, dim=-1) @ F.normalize(target, dim=-1).T
     others = similarity.clone().fill_diagonal_(-float("inf"))

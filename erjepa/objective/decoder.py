@@ -18,11 +18,11 @@ class PackedOutput(NamedTuple):
     A pair has m comparisons: one, or one in each direction.
 
     Args:
-        logits (Tensor): [q, V].
-        source (Tensor): :math:`z^u`, [n, H], or [0, H] without views.
-        predicted (Tensor): :math:`p = \\mathrm{Pred}(z^u)`, [m, n, H] or [m, 0, H]; from target
+        logits: [q, V].
+        source: :math:`z^u`, [n, H], or [0, H] without views.
+        predicted: :math:`p = \\mathrm{Pred}(z^u)`, [m, n, H] or [m, 0, H]; from target
             to source :math:`\\mathrm{Pred}(z^a)`; of spans the steps that predict.
-        target (Tensor): what p is compared with, :math:`z^a`, of the same shape.
+        target: what p is compared with, :math:`z^a`, of the same shape.
     """
 
     logits: Tensor
@@ -44,10 +44,10 @@ class PackedDecoder(nn.Module):
     inference never sees a predictor token and exported weights do not carry them.
 
     Args:
-        decoder (TransformerDecoder): the model, with or without LoRA.
-        num_predictor_tokens (int): k.
-        train_predictor_tokens (bool): whether to train their embeddings.
-        trainable_dtype (torch.dtype | None): of these; ``None``: that of the model's own.
+        decoder: the model, with or without LoRA.
+        num_predictor_tokens: k.
+        train_predictor_tokens: whether to train their embeddings.
+        trainable_dtype: of these; ``None``: that of the model's own.
         attention: ``flex``, for rows of whole blocks, or ``dense``.
     """
 
@@ -97,10 +97,10 @@ class PackedDecoder(nn.Module):
         """Run the decoder once over all views of all pairs.
 
         Args:
-            batch (PackedBatch): packed pairs on the model's device.
+            batch: packed pairs on the model's device.
 
         Returns:
-            PackedOutput: logits in the order of ``batch.label_pos``, embeddings in that of
+            Logits in the order of ``batch.label_pos``, embeddings in that of
                 the pairs.
         """
         hidden = self._body(

@@ -32,12 +32,12 @@ def infonce_distance(predicted: Tensor, target: Tensor, temperature: float) -> T
     (van den Oord et al., 2018). Where nothing tells targets apart it is :math:`\\log n`.
 
     Args:
-        predicted (Tensor): [..., n, H].
-        target (Tensor): [..., n, H].
-        temperature (float): :math:`\\tau`.
+        predicted: [..., n, H].
+        target: [..., n, H].
+        temperature: :math:`\\tau`.
 
     Returns:
-        Tensor: [..., n].
+        [..., n].
     """
     predicted = F.normalize(predicted.float(), dim=-1)
     target = F.normalize(target.float(), dim=-1)

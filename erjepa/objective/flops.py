@@ -20,7 +20,7 @@ class StepFlops:
     """Counts the operations of a forward and backward pass.
 
     Args:
-        decoder (TransformerDecoder): the model; sharded or not.
+        decoder: the model; sharded or not.
     """
 
     def __init__(self, decoder: TransformerDecoder) -> None:
@@ -42,10 +42,10 @@ class StepFlops:
         """Operations of one forward and backward pass over ``batch``.
 
         Args:
-            batch (PackedBatch): packed pairs.
+            batch: packed pairs.
 
         Returns:
-            int: number of floating-point operations.
+            Number of floating-point operations.
         """
         return (
             self._per_token * batch.num_tokens

@@ -24,8 +24,8 @@ class PairLosses(NamedTuple):
     """Unweighted losses of each pair, without gradient, float32.
 
     Args:
-        lm (Tensor): sum of the cross-entropy of the pair's labels, nats, [n].
-        jepa (Tensor): :math:`d(p, z^a)`, [n], or [0] without views; with InfoNCE among the
+        lm: sum of the cross-entropy of the pair's labels, nats, [n].
+        jepa: :math:`d(p, z^a)`, [n], or [0] without views; with InfoNCE among the
             n pairs alone.
     """
 
@@ -112,11 +112,11 @@ class JEPALoss(nn.Module):
         """The distance of each pair, of the loss and of the memory's scores.
 
         Args:
-            predicted (Tensor): of each of m comparisons, [m, n, H].
-            target (Tensor): what it is compared with, [m, n, H].
+            predicted: of each of m comparisons, [m, n, H].
+            target: what it is compared with, [m, n, H].
 
         Returns:
-            Tensor: mean over the comparisons, [n].
+            Mean over the comparisons, [n].
         """
         return self.distance(predicted, target).mean(dim=0)
 
@@ -162,13 +162,12 @@ class JEPALoss(nn.Module):
         """Weighted loss of the batch as its share of the whole set, :meth:`whole` left out.
 
         Args:
-            output (PackedOutput): of the n pairs in ``batch``.
-            batch (PackedBatch): the same pairs.
-            num_labels (int | Tensor): Z.
-            num_pairs (int | Tensor): B.
+            output: of the n pairs in ``batch``.
+            num_labels: Z.
+            num_pairs: B.
 
         Returns:
-            tuple[Tensor, PairLosses]: scalar share of the loss, and each pair's losses.
+            Scalar share of the loss, and each pair's losses.
         """
         log_probabilities = output.logits.float().log_softmax(dim=-1)
         token_loss = -log_probabilities[batch.label_logit, batch.labels]

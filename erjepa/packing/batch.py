@@ -17,27 +17,27 @@ class PackedBatch:
     ``row * L + column``.
 
     Args:
-        tokens (Tensor): token ids, padded, int64 [R, L].
-        input_pos (Tensor): position ids, which are depths in the tree, int64 [R, L].
-        end (Tensor): one past the column of each token's last descendant; padding ends right
+        tokens: token ids, padded, int64 [R, L].
+        input_pos: position ids, which are depths in the tree, int64 [R, L].
+        end: one past the column of each token's last descendant; padding ends right
             behind itself; int32 [R, L].
-        label_pos (Tensor): positions whose hidden state predicts labels, int64 [q].
-        labels (Tensor): tokens to predict, int64 [c].
-        label_logit (Tensor): which of the q positions predicts a label, int64 [c].
-        label_pair (Tensor): which of the n pairs a label belongs to, int64 [c].
-        source_pos (Tensor): positions of :math:`z^u`, int64 [n], or [0] without views.
-        predicted_pos (Tensor): positions of :math:`p` in each of m comparisons, int64 [m, n],
+        label_pos: positions whose hidden state predicts labels, int64 [q].
+        labels: tokens to predict, int64 [c].
+        label_logit: which of the q positions predicts a label, int64 [c].
+        label_pair: which of the n pairs a label belongs to, int64 [c].
+        source_pos: positions of :math:`z^u`, int64 [n], or [0] without views.
+        predicted_pos: positions of :math:`p` in each of m comparisons, int64 [m, n],
             or [m, 0] without views or where they are sums of steps.
-        target_pos (Tensor): positions of what it is compared with, of the same shape.
-        steps (Tensor): from and to which positions three steps lead, whose sum is :math:`p`,
+        target_pos: positions of what it is compared with, of the same shape.
+        steps: from and to which positions three steps lead, whose sum is :math:`p`,
             and three whose sum it is compared with, see :mod:`erjepa.packing.spans`; int64
             [n, 2, 3, 2], or [0, 2, 3, 2] where these are hidden states.
-        predictor_pos (Tensor): positions of the predictor tokens, int64 [m].
-        predictor_index (Tensor): which of the k predictor tokens stands there, int64 [m].
-        example_ids (Tensor): int64 [n].
-        order (Tensor): place of each pair among those that were packed together, int64 [n].
-        num_tokens (int): tokens that are not padding.
-        attention_area (int): (query, key) that the mask admits, padding left out.
+        predictor_pos: positions of the predictor tokens, int64 [m].
+        predictor_index: which of the k predictor tokens stands there, int64 [m].
+        example_ids: int64 [n].
+        order: place of each pair among those that were packed together, int64 [n].
+        num_tokens: tokens that are not padding.
+        attention_area: (query, key) that the mask admits, padding left out.
     """
 
     tokens: Tensor

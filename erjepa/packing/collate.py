@@ -23,12 +23,12 @@ from erjepa.packing.layout import (
 from erjepa.packing.mask import BLOCK
 from erjepa.packing.rows import (
     Sharing,
+    balanced,
     cheapest,
     few_lengths,
-    few_sizes,
     fill,
     fullest,
-    level,
+    round_up,
     share,
 )
 from erjepa.packing.spans import STEPS
@@ -39,20 +39,20 @@ class PairCollator:
     """Packs pairs into rows, each a prefix tree of its pairs' paths.
 
     Args:
-        views (Views): layout of a pair.
-        direction (Direction): which side of a pair predicts the other.
-        predictor_ids (Sequence[int]): ids of the k predictor tokens.
-        predictor_position (PredictorPosition): where they stand.
-        seed (int): of the spans of a pair, which are those of the seed, the step and the
+        views: layout of a pair.
+        direction: which side of a pair predicts the other.
+        predictor_ids: ids of the k predictor tokens.
+        predictor_position: where they stand.
+        seed: of the spans of a pair, which are those of the seed, the step and the
             example.
-        pad_id (int): id that fills the rows.
-        row_length (int | None): most tokens of a row; ``None``: no limit.
-        train_on_input (bool): predict the source too, as LLM-JEPA's code does, not the
+        pad_id: id that fills the rows.
+        row_length: most tokens of a row; ``None``: no limit.
+        train_on_input: predict the source too, as LLM-JEPA's code does, not the
             target alone.
         train_on_turns: predict the last turn of the assistant, which is the target, or all.
-        train_end_of_turn (bool): predict the end of turn, which ends a target and, with
+        train_end_of_turn: predict the end of turn, which ends a target and, with
             ``train_on_input``, every turn of the source.
-        trim (bool): cut rows to the fullest one and choose their number so that they cost
+        trim: cut rows to the fullest one and choose their number so that they cost
             least, where shapes may vary. Else rows have ``row_length``, a lone one a power
             of two less, and their number is one of few, so that compiled attention meets
             few shapes.
@@ -113,12 +113,12 @@ class PairCollator:
         can run.
 
         Args:
-            pairs (Sequence[Pair]): any number; :attr:`PackedBatch.order` leads back to it.
-            num_batches (int): number of micro-batches.
-            step (int): of the run, for what is drawn anew at each.
+            pairs: any number; :attr:`PackedBatch.order` leads back to it.
+            num_batches: number of micro-batches.
+            step: of the run, for what is drawn anew at each.
 
         Returns:
-            list[PackedBatch]: the micro-batches.
+            The micro-batches.
 
         Raises:
             ValueError: if a pair takes more than ``row_length`` tokens.
@@ -138,13 +138,13 @@ class PairCollator:
             row_length = fullest(sizes, rows) or 1
         else:
             fewest = len(fill(sizes, row_length))
-            rows = level(sizes, row_length, max(fewest, num_batches))
+            rows = balanced(sizes, row_length, max(fewest, num_batches))
             if len(rows) == num_batches:
                 row_length = few_lengths(fullest(sizes, rows), row_length, BLOCK)
         batches = [rows[i::num_batches] for i in range(num_batches)]
         if not self._trim:
             for batch in batches:
-                batch.extend([range(0)] * (few_sizes(len(batch)) - len(batch)))
+                batch.extend([range(0)] * (round_up(len(batch)) - len(batch)))
         return [self._fill(pairs, forest, batch, row_length) for batch in batches]
 
     def _lay_out(self, pair: Pair, step: int = 0) -> list[Path]:

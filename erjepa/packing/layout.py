@@ -53,11 +53,11 @@ class Path(NamedTuple):
     """Tokens from position 0 on, and what is read along them.
 
     Args:
-        tokens (array): token ids; ``-1 - i`` stands for predictor token i.
-        readouts (Mapping[str, int]): ``source``, and ``predicted_m`` or ``target_m`` of
+        tokens: token ids; ``-1 - i`` stands for predictor token i.
+        readouts: ``source``, and ``predicted_m`` or ``target_m`` of
             comparison m, to the index of the token whose hidden state is that embedding.
-        labels (range): indices of the tokens that the next-token loss predicts.
-        steps (list[Step]): those of :mod:`erjepa.packing.spans`, as indices of tokens.
+        labels: indices of the tokens that the next-token loss predicts.
+        steps: those of :mod:`erjepa.packing.spans`, as indices of tokens.
     """
 
     tokens: array
@@ -78,15 +78,15 @@ def lay_out(
     """The paths of one pair, that of ``S Q A`` first.
 
     Args:
-        pair (Pair): the tokenized pair.
-        views (Views): layout, see the module's docstring.
-        num_predictor_tokens (int): k.
-        direction (Direction): which side predicts the other.
-        predictor_position (PredictorPosition): where predictor tokens stand.
-        random (Random | None): what spans and patches are drawn from; ``None``: none are.
+        pair: the tokenized pair.
+        views: layout, see the module's docstring.
+        num_predictor_tokens: k.
+        direction: which side predicts the other.
+        predictor_position: where predictor tokens stand.
+        random: what spans and patches are drawn from; ``None``: none are.
 
     Returns:
-        list[Path]: one path with labels, and those of the views.
+        One path with labels, and those of the views.
 
     Raises:
         ValueError: if there is no such layout.
@@ -131,9 +131,6 @@ def lay_out(
 
 def layout_of(cfg: Config) -> dict[str, Any]:
     """The arguments of a collator that say how the pairs of a run are laid out.
-
-    Args:
-        cfg: config of the run.
 
     Returns:
         ``views``, ``direction`` and ``predictor_position``.

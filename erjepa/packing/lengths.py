@@ -14,11 +14,11 @@ def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[st
     """Lengths of the pairs, each with its views in a row of its own.
 
     Args:
-        dataset (Sequence[Pair]): at least one pair.
-        collator (PairCollator): lays the pairs out.
+        dataset: at least one pair.
+        collator: lays the pairs out.
 
     Returns:
-        dict[str, Any]: ``pairs``, their number; ``mean``, ``median``, ``p95``, ``p99`` and
+        ``pairs``, their number; ``mean``, ``median``, ``p95``, ``p99`` and
         ``max`` of their lengths in tokens, where a percentile is the least length that
         holds so many pairs; ``fits``, size to the share of pairs it holds;
         ``row_length``, ``"99.9%"`` and ``"100%"`` to the smallest multiple of 128 that

@@ -65,10 +65,10 @@ def dense_mask(end: Tensor) -> Tensor:
     """The mask as booleans: True where query ``[.., i, :]`` sees key ``[.., :, j]``.
 
     Args:
-        end (Tensor): int [R, L].
+        end: int [R, L].
 
     Returns:
-        Tensor: bool [R, L, L].
+        Bool [R, L, L].
     """
     index = torch.arange(end.shape[1], dtype=end.dtype, device=end.device)
     return (index <= index[:, None]) & (index[:, None] < end[:, None, :])
@@ -84,12 +84,12 @@ def block_mask(
     see all of another.
 
     Args:
-        end (Tensor): int [R, L], L a multiple of 128.
+        end: int [R, L], L a multiple of 128.
         depth: of each token in its tree, int [R, L]; for ``window``.
         window: of the layers.
 
     Returns:
-        BlockMask: [R, 1, L, L].
+        [R, 1, L, L].
     """
     least, most = end.unflatten(1, (-1, BLOCK)).aminmax(dim=-1)  # [R, L/128]
     block = torch.arange(end.shape[1] // BLOCK, dtype=end.dtype, device=end.device)

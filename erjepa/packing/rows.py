@@ -20,10 +20,10 @@ class Sharing(NamedTuple):
     Entries are in the order of nodes, then of items.
 
     Args:
-        num_items (int): n.
-        node (np.ndarray): int64 [entries].
-        item (np.ndarray): int64 [entries].
-        previous (np.ndarray): the last item before that takes the node, -1 where there is
+        num_items: n.
+        node: int64 [entries].
+        item: int64 [entries].
+        previous: the last item before that takes the node, -1 where there is
             none, int64 [entries].
     """
 
@@ -66,11 +66,11 @@ def fill(sizes: Sequence[Sequence[int]], row_length: int) -> list[range]:
     """Cut items into the fewest runs that fit, each taking in as many as it can.
 
     Args:
-        sizes (Sequence[Sequence[int]]): of runs, see :meth:`Sharing.sizes`; each item fits.
-        row_length (int): most nodes of a run.
+        sizes: of runs, see :meth:`Sharing.sizes`; each item fits.
+        row_length: most nodes of a run.
 
     Returns:
-        list[range]: the items of each run.
+        The items of each run.
     """
     runs, start = [], 0
     while start < len(sizes):
@@ -80,18 +80,18 @@ def fill(sizes: Sequence[Sequence[int]], row_length: int) -> list[range]:
     return runs
 
 
-def level(
+def balanced(
     sizes: Sequence[Sequence[int]], row_length: int, num_rows: int
 ) -> list[range]:
     """Cut items into ``num_rows`` runs of which the largest is as small as it can be.
 
     Args:
-        sizes (Sequence[Sequence[int]]): of runs, see :meth:`Sharing.sizes`.
-        row_length (int): most nodes of a run; enough for that many runs.
-        num_rows (int): number of runs; some are empty where there are fewer items.
+        sizes: of runs, see :meth:`Sharing.sizes`.
+        row_length: most nodes of a run; enough for that many runs.
+        num_rows: number of runs; some are empty where there are fewer items.
 
     Returns:
-        list[range]: the items of each run.
+        The items of each run.
     """
     runs = [range(0)]
     if sizes:
@@ -110,29 +110,31 @@ def level(
 def cheapest(
     sizes: Sequence[Sequence[int]], row_length: int, at_least: int = 1
 ) -> list[range]:
-    """Cut items as :func:`level` does, into so many rows that they cost least.
+    """Cut items as :func:`balanced` does, into so many rows that they cost least.
 
     What counts are the slots of rows trimmed to the fullest one, and attention, which is to
     all slots of a row: more rows share less, and two rows of 100 slots take half the
     attention of one of 200.
 
     Args:
-        sizes (Sequence[Sequence[int]]): of runs, see :meth:`Sharing.sizes`.
-        row_length (int): most nodes of a run.
-        at_least (int): fewest rows.
+        sizes: of runs, see :meth:`Sharing.sizes`.
+        row_length: most nodes of a run.
+        at_least: fewest rows.
 
     Returns:
-        list[range]: the items of each row.
+        The items of each row.
     """
 
     def cost(rows: list[range]) -> int:
         return _cost(len(rows), fullest(sizes, rows))
 
-    best = rows = level(sizes, row_length, max(len(fill(sizes, row_length)), at_least))
+    best = rows = balanced(
+        sizes, row_length, max(len(fill(sizes, row_length)), at_least)
+    )
     longest = max((sizes[i][i] for i in range(len(sizes))), default=0)
     # Each row is at least as long as the longest item, so more rows may be out of question.
-    while _cost(more := few_sizes(len(rows) + 1), longest) < cost(best):
-        rows = level(sizes, row_length, more)
+    while _cost(more := round_up(len(rows) + 1), longest) < cost(best):
+        rows = balanced(sizes, row_length, more)
         best = min(best, rows, key=cost)
     return best
 
@@ -146,7 +148,7 @@ def fullest(sizes: Sequence[Sequence[int]], rows: Sequence[range]) -> int:
     return max((sizes[row[0]][row[-1]] for row in rows if row), default=0)
 
 
-def few_sizes(size: int) -> int:
+def round_up(size: int) -> int:
     """``size`` rounded up to one of few: 1 to 8, then 10, 12, 14, 16, 20, 24, 28, 32, 40 ...
 
     At most a quarter larger. A compiled kernel is built anew for each size it meets.

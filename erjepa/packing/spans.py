@@ -28,11 +28,11 @@ def span_steps(length: int, random: Random) -> list[Step]:
     """The steps of a path of ``length`` tokens, 3 or more, that predict and are predicted.
 
     Args:
-        length (int): tokens of the path.
-        random (Random): to draw from.
+        length: tokens of the path.
+        random: to draw from.
 
     Returns:
-        list[Step]: three whose sum predicts, then three whose sum is predicted; those that are
+        Three whose sum predicts, then three whose sum is predicted; those that are
         not needed go nowhere.
     """
     s, r, t = sorted(random.sample(range(length), 3))
@@ -43,12 +43,12 @@ def patch_steps(source: Step, target: Step, random: Random) -> list[Step]:
     """The same for a random patch of source and target.
 
     Args:
-        source (Step): all steps of the source, as one.
-        target (Step): all steps of the target's content, as one.
-        random (Random): to draw from.
+        source: all steps of the source, as one.
+        target: all steps of the target's content, as one.
+        random: to draw from.
 
     Returns:
-        list[Step]: as of :func:`span_steps`.
+        As of :func:`span_steps`.
     """
     total = source[1] - source[0] + target[1] - target[0]
     first, last = 0, total

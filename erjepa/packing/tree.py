@@ -29,10 +29,10 @@ class PrefixTree(NamedTuple):
     """A prefix tree of N nodes.
 
     Args:
-        tokens (np.ndarray): token of each node, int32 [N].
-        depth (np.ndarray): number of its ancestors, int64 [N].
-        end (np.ndarray): one past its last descendant, int64 [N].
-        paths (list[np.ndarray]): the nodes of every path, from its first token on.
+        tokens: token of each node, int32 [N].
+        depth: number of its ancestors, int64 [N].
+        end: one past its last descendant, int64 [N].
+        paths: the nodes of every path, from its first token on.
     """
 
     tokens: np.ndarray

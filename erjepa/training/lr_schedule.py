@@ -19,14 +19,14 @@ def get_linear_schedule_with_warmup(
     long it was meant to be.
 
     Args:
-        optimizer (Optimizer): whose rate is scheduled.
-        num_training_steps (int): optimizer steps of the run.
-        num_warmup_steps (int): of them, those of the warm-up.
-        final_factor (float): rate after the last step, as a part of the optimizer's.
-        last_epoch (int): see ``LambdaLR``.
+        optimizer: whose rate is scheduled.
+        num_training_steps: optimizer steps of the run.
+        num_warmup_steps: of them, those of the warm-up.
+        final_factor: rate after the last step, as a part of the optimizer's.
+        last_epoch: see ``LambdaLR``.
 
     Returns:
-        LambdaLR: the schedule, to be stepped after each optimizer step.
+        The schedule, to be stepped after each optimizer step.
 
     Raises:
         ValueError: if the warm-up is negative or the final factor not between 0 and 1.

@@ -11,12 +11,12 @@ from erjepa.datasets import Pair
 from erjepa.packing import PairCollator, prefix_tree
 from erjepa.packing.rows import (
     _ATTENTION,
+    balanced,
     cheapest,
     few_lengths,
-    few_sizes,
     fill,
     fullest,
-    level,
+    round_up,
     share,
 )
 from tests.models_for_tests import PREDICTOR_IDS, VOCAB, random_pairs
@@ -84,7 +84,7 @@ def test_rows_are_few_level_and_cheap(seed):
         fewest = min(r for r, length in fits.items() if length <= row_length)
         assert len(fill(sizes, row_length)) == fewest
         for num_rows in range(fewest, n + 1):
-            rows = level(sizes, row_length, num_rows)
+            rows = balanced(sizes, row_length, num_rows)
             assert [i for row in rows for i in row] == list(range(n))
             assert len(rows) == num_rows and all(rows)
             assert fullest(sizes, rows) == fits[num_rows]
@@ -99,10 +99,10 @@ def test_rows_are_few_level_and_cheap(seed):
 
 
 def test_rows_that_are_asked_for_are_there():
-    assert level([], 10, 2) == [range(0), range(0)]
-    assert [len(row) for row in level(apart(4, 3), 10, 3)] == [1, 0, 1]
+    assert balanced([], 10, 2) == [range(0), range(0)]
+    assert [len(row) for row in balanced(apart(4, 3), 10, 3)] == [1, 0, 1]
     alike = [[5, 5, 5, 5]] * 4  # one row would hold them all
-    assert [len(row) for row in level(alike, 10, 3)] == [1, 1, 2]
+    assert [len(row) for row in balanced(alike, 10, 3)] == [1, 1, 2]
     assert len(cheapest(alike, 10)) == 1
     assert len(cheapest(apart(5, 5, 5, 5, 5, 5), 30, at_least=4)) == 6
 
@@ -120,7 +120,7 @@ def test_more_rows_where_they_cost_less():
 
 
 def test_sizes_are_few_and_near():
-    sizes = [few_sizes(size) for size in range(1, 65)]
+    sizes = [round_up(size) for size in range(1, 65)]
     assert sizes[:13] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 10, 12, 12, 14]
     assert all(n <= size <= 1.25 * n for n, size in enumerate(sizes, start=1))
     assert len(set(sizes)) == 20

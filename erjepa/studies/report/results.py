@@ -1,5 +1,6 @@
 """What an experiment left on disk: a frame of scored checkpoints, and of predictions."""
 
+import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import fields
@@ -16,16 +17,14 @@ from erjepa.utils.escape import printable
 from erjepa.utils.jsonl import read_jsonl
 
 ROLES = ("SFT", "LLM-JEPA", "ER-JEPA")
-# The paper's JEPA loss, the default first. Of any other it claims nothing.
+# The paper's JEPA loss, the default first; it has no further terms. Of any other it claims
+# nothing.
 _PAPERS = {
     "views": ("shared", "standalone"),
     "predictor_position": ("behind",),
     "loss.distance": ("cosine",),
     "loss.direction": ("source_to_target",),
     "loss.jepa_every": (1,),
-    "loss.sigreg_weight": (0,),
-    "loss.variance_weight": (0,),
-    "loss.covariance_weight": (0,),
 }
 
 
@@ -124,6 +123,9 @@ class Results:
         if set_to.get("loss.jepa_weight") == 0:
             return None if replays else "SFT"
         if any(set_to.get(key, ok[0]) not in ok for key, ok in _PAPERS.items()):
+            return None
+        weights = {key for key in set_to if re.fullmatch(r"loss\.\w+_weight", key)}
+        if any(set_to[key] for key in weights - {"loss.lm_weight", "loss.jepa_weight"}):
             return None
         return "ER-JEPA" if replays else "LLM-JEPA"
 

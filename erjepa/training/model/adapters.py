@@ -15,11 +15,11 @@ def initial_adapter_state(model: nn.Module, seed: int) -> dict[str, Tensor]:
     float32 whatever the model's precision.
 
     Args:
-        model (nn.Module): the model, on any device, sharded or not.
-        seed (int): seed of the run.
+        model: the model, on any device, sharded or not.
+        seed: seed of the run.
 
     Returns:
-        dict[str, Tensor]: CPU tensors by their name in ``model.state_dict()``.
+        CPU tensors by their name in ``model.state_dict()``.
     """
     generator = torch.Generator().manual_seed(seed)
     state = {}

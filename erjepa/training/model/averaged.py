@@ -28,7 +28,6 @@ class AveragedWeights:
     Args:
         decay: d, above 0 and below 1; ``None``: nothing is kept, and all calls do nothing.
         model: with its weights, sharded or not; its trainable ones are averaged.
-        device: device of the run.
         saved: what :meth:`state_dict` returned on rank 0, of this run or of the one before,
             which may lack the weights that are new; ``None``: start from the weights.
     """

@@ -38,7 +38,6 @@ def build_model(
         cfg: config of the run; its ``model`` is a builder with or without LoRA.
         dtype: that the model computes in.
         trainable_dtype: that trainable weights are held in.
-        device: device of the run.
         num_predictor_tokens: k; 0 where no pair has views.
         attention: ``flex`` or ``dense``.
 
@@ -86,7 +85,6 @@ def set_up_model(
     """Compile, checkpoint activations and shard as asked for, then load the weights.
 
     Args:
-        cfg: config of the run.
         model: from :func:`build_model`.
         trainable: from :func:`build_model`.
         base: weights of the base model.
@@ -95,7 +93,6 @@ def set_up_model(
             of ``predictor_ids`` in the base.
         predictor_ids: ids of the predictor tokens.
         dtype: that the model computes in.
-        device: device of the run.
 
     Raises:
         ValueError: if weights and model do not fit each other.
@@ -173,13 +170,8 @@ def activation_offloading(
 ) -> AbstractContextManager[Any]:
     """What forward passes run in: it moves their activations to the CPU if asked for.
 
-    Args:
-        cfg: config of the run.
-        model (PackedDecoder): the model.
-        device (torch.device): device of the run.
-
     Returns:
-        AbstractContextManager[Any]: to be entered anew at each forward pass.
+        To be entered anew at each forward pass.
 
     Raises:
         RuntimeError: without CUDA or activation checkpointing.

@@ -23,11 +23,8 @@ log = utils.get_logger("INFO")
 def memory_of(device: torch.device) -> int:
     """Bytes of memory that a rank may count on.
 
-    Args:
-        device (torch.device): that of the rank.
-
     Returns:
-        int: all of a GPU's; of a machine's a share for each of its ranks. ``sys.maxsize``
+        All of a GPU's; of a machine's a share for each of its ranks. ``sys.maxsize``
         where the system does not tell.
     """
     if device.type == "cuda":
@@ -47,7 +44,7 @@ def run_device(cfg: Config) -> torch.device:
             else the CPU.
 
     Returns:
-        torch.device: with the index of this rank.
+        With the index of this rank.
 
     Raises:
         ValueError: if this machine has no such device, or too few for its ranks, or it
@@ -91,10 +88,6 @@ def run_device(cfg: Config) -> torch.device:
 
 def attention_of(cfg: Config, device: torch.device) -> Attention:
     """How a run attends: by its key ``attention``, or what ``auto`` comes to on its device.
-
-    Args:
-        cfg: config of the run.
-        device: that of the rank.
 
     Raises:
         ValueError: if FlexAttention is asked for and cannot run, or ``row_length`` is not a

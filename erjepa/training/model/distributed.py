@@ -69,11 +69,11 @@ def gather_interleaved(mine: Tensor, total: int) -> Tensor:
     """Undo a deal: rank ``r`` holds items ``r, r + W, r + 2W, ...`` of ``total``.
 
     Args:
-        mine (Tensor): this rank's items in order, [m, ...], m = ceil((total - r) / W).
-        total (int): number of items over all W ranks.
+        mine: this rank's items in order, [m, ...], m = ceil((total - r) / W).
+        total: number of items over all W ranks.
 
     Returns:
-        Tensor: all items in order, [total, ...], the same on every rank.
+        All items in order, [total, ...], the same on every rank.
     """
     if total == 0:
         return mine[:0]
@@ -102,10 +102,10 @@ def on_rank_zero(function: Callable[[], T]) -> T:
     """Call ``function`` on rank 0 alone, while the others wait for its outcome, however long.
 
     Args:
-        function (Callable[[], T]): what one rank is to do for all.
+        function: what one rank is to do for all.
 
     Returns:
-        T: what it returned, on every rank.
+        What it returned, on every rank.
 
     Raises:
         Exception: what it raised, on every rank: none is left waiting for one that failed.
@@ -128,7 +128,7 @@ def on_each_rank(function: Callable[[], T]) -> T:
     """Call ``function`` on every rank, and wait until all have done so.
 
     Returns:
-        T: what it returned, on each rank its own.
+        What it returned, on each rank its own.
 
     Raises:
         Exception: what it raised on the first rank where it failed, on every rank.

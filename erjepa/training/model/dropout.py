@@ -14,7 +14,7 @@ class QuickDropout(nn.Module):
     """Dropout that decides by 16 random bits an entry.
 
     Args:
-        p (float): probability to drop an entry, at least 0 and below 1; rounded to a multiple
+        p: probability to drop an entry, at least 0 and below 1; rounded to a multiple
             of 2^-16.
     """
 

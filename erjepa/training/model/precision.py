@@ -18,8 +18,8 @@ def set_trainable_dtype(model: nn.Module, dtype: torch.dtype) -> None:
     """Hold the weights of a model's adapters in ``dtype``; they compute in that of their input.
 
     Args:
-        model (nn.Module): model with LoRA or DoRA layers, on the meta device.
-        dtype (torch.dtype): of the adapters' weights.
+        model: model with LoRA or DoRA layers, on the meta device.
+        dtype: of the adapters' weights.
     """
     for module in list(model.modules()):
         if not isinstance(module, (LoRALinear, DoRALinear)):

@@ -66,12 +66,11 @@ def shard(
     the trained parameters have.
 
     Args:
-        model (nn.Module): model on the meta device.
-        device (torch.device): device of the run.
-        dtype (torch.dtype): that the model computes in.
-        layer_names (Sequence[str]): further modules to shard on their own.
-        cpu_offload (bool): keep shards on the CPU; uses FSDP2 on one rank too.
-        reshard_after_forward (bool): free gathered parameters after the forward pass.
+        model: model on the meta device.
+        dtype: that the model computes in.
+        layer_names: further modules to shard on their own.
+        cpu_offload: keep shards on the CPU; uses FSDP2 on one rank too.
+        reshard_after_forward: free gathered parameters after the forward pass.
 
     Raises:
         RuntimeError: if this release of torch cannot hold trained parameters in a dtype of
@@ -130,10 +129,9 @@ def load_weights(
     """Give a model on the meta device its weights, cast and quantized as it wants them.
 
     Args:
-        model (nn.Module): model after :func:`shard`.
-        weights (dict[str, Tensor]): full tensors for all of its parameters.
-        device (torch.device): device of the run.
-        cpu_offload (bool): as for :func:`shard`.
+        model: model after :func:`shard`.
+        weights: full tensors for all of its parameters.
+        cpu_offload: as for :func:`shard`.
     """
     if isinstance(model, FSDPModule):
         training.load_from_full_model_state_dict(
@@ -164,9 +162,9 @@ def set_last_backward(model: nn.Module, last: bool, *, keep_gathered: bool) -> N
     Gradients add up on each rank and are reduced over ranks after the last one.
 
     Args:
-        model (nn.Module): model after :func:`shard`.
-        last (bool): whether it is.
-        keep_gathered (bool): keep gathered parameters until the last one, so that a step
+        model: model after :func:`shard`.
+        last: whether it is.
+        keep_gathered: keep gathered parameters until the last one, so that a step
             gathers them once; for ``reshard_after_forward=False``.
     """
     if isinstance(model, FSDPModule):

@@ -26,10 +26,10 @@ class TrainableAdapters:
     """The adapters of LoRA, DoRA or QLoRA, over a frozen base.
 
     Args:
-        decoder (TransformerDecoder): model with adapters, on the meta device.
-        model_cfg (Mapping[str, Any]): arguments of its builder.
-        trainable_dtype (torch.dtype): that adapters are held in.
-        dtype (torch.dtype): that the model computes in.
+        decoder: model with adapters, on the meta device.
+        model_cfg: arguments of its builder.
+        trainable_dtype: that adapters are held in.
+        dtype: that the model computes in.
     """
 
     has_adapters = True
@@ -106,9 +106,9 @@ class AllWeights:
     inference. The recipe state of the newest checkpoint keeps them as they are.
 
     Args:
-        decoder (TransformerDecoder): model without adapters, on the meta device.
-        trainable_dtype (torch.dtype): that its weights are held in.
-        dtype (torch.dtype): that it computes in.
+        decoder: model without adapters, on the meta device.
+        trainable_dtype: that its weights are held in.
+        dtype: that it computes in.
     """
 
     has_adapters = False
@@ -155,14 +155,14 @@ def set_trainable(
     """Set what is to be trained of a model, and in which precision it is held.
 
     Args:
-        decoder (TransformerDecoder): model of a builder with or without LoRA, on the meta
+        decoder: model of a builder with or without LoRA, on the meta
             device.
-        model_cfg (Mapping[str, Any]): arguments of its builder.
-        trainable_dtype (torch.dtype): that trained weights are held in.
-        dtype (torch.dtype): that the model computes in.
+        model_cfg: arguments of its builder.
+        trainable_dtype: that trained weights are held in.
+        dtype: that the model computes in.
 
     Returns:
-        TrainableWeights: the adapters if there are any, else all.
+        The adapters if there are any, else all.
     """
     precision = {"trainable_dtype": trainable_dtype, "dtype": dtype}
     if get_adapter_params(decoder):

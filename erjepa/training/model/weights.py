@@ -11,9 +11,9 @@ def require_same_model(
     """Compare names and shapes before anything is loaded.
 
     Args:
-        model (Mapping[str, Tensor]): parameters of the model by name; of any device.
-        weights (Mapping[str, Tensor]): weights by the same names.
-        where (str): what holds them, for the message.
+        model: parameters of the model by name; of any device.
+        weights: weights by the same names.
+        where: what holds them, for the message.
 
     Raises:
         ValueError: naming the first weight that is missing, the first that the model has no

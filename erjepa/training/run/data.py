@@ -52,14 +52,14 @@ def fitting_pairs(
     """The pairs that fit ``max_seq_len`` with their views.
 
     Args:
-        located (LocatedPairs): all pairs.
-        collator (PairCollator): what lays them out.
-        max_seq_len (int): most tokens of a pair.
-        num_positions (int): of the model, most tokens of a path of a pair.
-        skip_too_long (bool): leave out those that do not fit, and say how many.
+        located: all pairs.
+        collator: what lays them out.
+        max_seq_len: most tokens of a pair.
+        num_positions: of the model, most tokens of a path of a pair.
+        skip_too_long: leave out those that do not fit, and say how many.
 
     Returns:
-        list[int]: their places.
+        Their places.
 
     Raises:
         ValueError: naming the longest, if one does not fit and is not to be skipped, or fits
@@ -119,12 +119,12 @@ def split_pairs(
     """Of the pairs that fit: those to train on, and those of ``validation``.
 
     Args:
-        dataset (Pairs): all pairs.
-        fitting (list[int]): places of the pairs that fit.
+        dataset: all pairs.
+        fitting: places of the pairs that fit.
         validation: how many are held out, and which.
 
     Returns:
-        tuple[list[int], list[int]]: their places in the dataset.
+        Their places in the dataset.
 
     Raises:
         ValueError: if none is left to train on, or to validate on.
@@ -154,12 +154,11 @@ def mixture_of(cfg: Config, dataset: Pairs, train: list[int]) -> Mixture | None:
     """How often an epoch has the pairs of each dataset, where a list of them has weights.
 
     Args:
-        cfg: config of the run.
-        dataset (Pairs): all pairs.
-        train (list[int]): ascending places of those to train on.
+        dataset: all pairs.
+        train: ascending places of those to train on.
 
     Returns:
-        Mixture | None: of their places among ``train``; ``None`` without weights.
+        Of their places among ``train``; ``None`` without weights.
 
     Raises:
         ValueError: if an epoch would have none of a dataset.
@@ -183,12 +182,12 @@ class TrainingPairs(NamedTuple):
     """What a rank trains on, and what is held out.
 
     Args:
-        sampler (StepSampler): which pairs a step has.
-        loader (DataLoader): yields the packed micro-batches of this rank, a step at a time,
+        sampler: which pairs a step has.
+        loader: yields the packed micro-batches of this rank, a step at a time,
             ``list[PackedBatch]``; with a share of replayed pairs all new pairs of the step,
             :class:`StepExamples`, which ``packer`` then packs with the replayed ones.
-        held_out (list[int]): places in the dataset of the pairs to validate on.
-        packer (StepPacker): packs what a rank has of a step.
+        held_out: places in the dataset of the pairs to validate on.
+        packer: packs what a rank has of a step.
     """
 
     sampler: StepSampler
@@ -229,9 +228,9 @@ class StepPacker:
     """Packs what a rank has of a step, with views where the step has a JEPA loss.
 
     Args:
-        collator (PairCollator): lays pairs out with their views.
-        num_batches (int): micro-batches of a step.
-        jepa_every (int): the first of so many steps has a JEPA loss.
+        collator: lays pairs out with their views.
+        num_batches: micro-batches of a step.
+        jepa_every: the first of so many steps has a JEPA loss.
     """
 
     def __init__(
@@ -264,16 +263,14 @@ def training_pairs(
     """Keep the pairs that fit, hold some out, and deal the others into steps.
 
     Args:
-        cfg: config of the run.
-        dataset (Pairs): all pairs.
-        collator (PairCollator): what packs them.
-        num_positions (int): of the model.
-        jepa_every (int): the first of so many steps has views.
-        pin_memory (bool): for copies to a device.
-        share (float): fraction of a step's pairs that are replayed ones.
+        dataset: all pairs.
+        collator: what packs them.
+        jepa_every: the first of so many steps has views.
+        pin_memory: for copies to a device.
+        share: fraction of a step's pairs that are replayed ones.
 
     Returns:
-        TrainingPairs: those of this rank.
+        Those of this rank.
     """
     if cfg.train_on_turns == "all":
         require_turns(dataset)
@@ -333,7 +330,6 @@ def run_views(cfg: Config, jepa_weight: float, replay: ReplaySettings) -> RunVie
     """The layouts of a run's pairs.
 
     Args:
-        cfg: config of the run.
         jepa_weight: :math:`\\lambda`.
         replay: what is replayed, which may score or select pairs by their embeddings.
     """
@@ -360,14 +356,11 @@ def pair_collators(
     """What packs new pairs, and what packs replayed ones.
 
     Args:
-        cfg: config of the run.
-        tokenizer (Transform): of the model.
         views: layouts of the pairs.
-        vocab_size (int): of the model.
-        trim (bool): cut rows to their longest.
+        trim: cut rows to their longest.
 
     Returns:
-        tuple[PairCollator, PairCollator]: of new pairs, of replayed pairs.
+        Of new pairs, of replayed pairs.
     """
     predictor_ids = predictor_token_ids(
         tokenizer, views.num_predictor_tokens, vocab_size, cfg.predictor_tokens

@@ -57,13 +57,11 @@ class RunMemory:
     """The replay of a run, which knows where its examples are from.
 
     Args:
-        cfg: config of the run.
         dataset: all pairs of the run.
         model: the model, which may be on the meta device.
         collator: packs new pairs; without views slots have no addresses.
         texts: of the model's tokenizer.
         earlier: memories of earlier runs to start with; ``None`` where there are none.
-        device: device of the run.
 
     Attributes:
         settings (ReplaySettings): what is replayed, and what the memory keeps.

@@ -91,7 +91,6 @@ class MetricsLog:
 
     Args:
         cfg: config of the run, which the logger keeps as well.
-        device: of the run.
     """
 
     def __init__(self, cfg: Config, device: torch.device) -> None:

@@ -14,12 +14,12 @@ def losses_by_origin(
     """The losses of a step's new pairs, of each dataset that some of them are from.
 
     Args:
-        new (PassResult): of B new pairs.
-        parts (Tensor): place of each pair's dataset among those of the run, int64, [B].
-        labels (Sequence[str]): names of the datasets.
+        new: of B new pairs.
+        parts: place of each pair's dataset among those of the run, int64, [B].
+        labels: names of the datasets.
 
     Returns:
-        dict[str, Tensor]: ``lm_loss_NAME``, nats a label, and with views
+        ``lm_loss_NAME``, nats a label, and with views
         ``jepa_loss_NAME``, the mean distance, as ``lm_loss`` and ``jepa_loss`` are of all.
     """
     metrics = {}
@@ -38,12 +38,12 @@ def replayed_by_origin(
     """How many of a step's replayed pairs are from each dataset.
 
     Args:
-        example_ids (Tensor): their ids in the memory, int64, [R].
-        own (Sequence[str]): names of the run's datasets.
-        inherited (Sequence[str]): names of those of earlier runs; the last is origin -1.
+        example_ids: their ids in the memory, int64, [R].
+        own: names of the run's datasets.
+        inherited: names of those of earlier runs; the last is origin -1.
 
     Returns:
-        dict[str, int]: ``replayed_NAME``, of all datasets.
+        ``replayed_NAME``, of all datasets.
     """
     labels = [*own, *inherited]
     counts = dict.fromkeys((f"replayed_{label}" for label in labels), 0)

@@ -28,7 +28,6 @@ class Heartbeats:
 
     Args:
         rank: of this process.
-        num_ranks: of the run.
         timeout: seconds of silence.
     """
 
@@ -113,7 +112,6 @@ def process_group(device: torch.device, timeout: float) -> Iterator[None]:
     for ``timeout`` seconds ends the others, see :class:`Heartbeats`.
 
     Args:
-        device: device of the run.
         timeout: see :func:`init_process_group`.
     """
     global _heartbeats

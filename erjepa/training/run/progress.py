@@ -12,8 +12,7 @@ class RunProgress:
     """Counts the steps of a run.
 
     Args:
-        epochs (int): of the run.
-        steps_per_epoch (int): optimizer steps of an epoch.
+        steps_per_epoch: optimizer steps of an epoch.
         stop: limits on ``steps``, ``tokens`` and ``flops``, and ``patience``, on validations
             in a row that found nothing better; the first one reached ends the run.
 
@@ -59,10 +58,10 @@ class RunProgress:
         """Compare a validation with the best one: by accuracy if answered, then by loss.
 
         Args:
-            validation (Mapping[str, float]): what was measured, the same on every rank.
+            validation: what was measured, the same on every rank.
 
         Returns:
-            bool: whether it is the best so far.
+            Whether it is the best so far.
         """
         measured = [name for name in ("val_accuracy", "val_loss") if name in validation]
         score = [validation[name] for name in measured]

@@ -24,7 +24,6 @@ class RecipeState:
         optimizer: of its trainable weights.
         lr_scheduler: of the optimizer.
         run: where the run is.
-        device: of the run.
     """
 
     def __init__(

@@ -55,7 +55,6 @@ class RunCheckpoints:
     error there is raised on all.
 
     Args:
-        cfg: config of the run.
         folder: that the run holds.
         checkpointer: exports weights to the scratch folder.
         model: the model, which may be on the meta device.
@@ -64,7 +63,6 @@ class RunCheckpoints:
         start: what the run starts from.
         serving: how a server is to ask.
         write_memory: writes the memory into the folder of a checkpoint.
-        device: of the run.
 
     Raises:
         OSError: if there is no room for a checkpoint.

@@ -110,7 +110,7 @@ def leave_signals_to_parent(worker: int) -> None:
     would end its rank in the middle of a step.
 
     Args:
-        worker (int): number of the worker; not used.
+        worker: number of the worker; not used.
     """
     signal.set_wakeup_fd(-1)  # what it was forked with is its rank's
     signal.signal(signal.SIGINT, signal.SIG_IGN)

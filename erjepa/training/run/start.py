@@ -174,7 +174,6 @@ def load_start(
     """Load what the run starts from, or resumes.
 
     Args:
-        cfg: config of the run.
         checkpointer: of the base.
         model: may be on the meta device.
         trainable: its trainable weights.
@@ -206,9 +205,7 @@ def load_start(
         changed = changed_keys(state["fingerprint"], own, changes, path)
         resumed = Resumed(path, state, changed)
         utils.log_rank_zero(log, f"Resuming from {path}.")
-    return Start(
-        *(base, trained, predictor, averaged, own), resumed, source, tuple(carried)
-    )
+    return Start(*(base, trained, predictor, averaged, own), resumed, source, carried)
 
 
 def _load_init_from(

@@ -37,13 +37,12 @@ def steps_of(
     """The steps of an epoch; each may be taken once the memory has what the last one wrote.
 
     Args:
-        pairs: of the run.
         memory: what replayed pairs are drawn from; its share of a step runs with new pairs.
         start: step of the epoch to start at.
         pin_memory: for copies to a device.
 
     Yields:
-        Step: with a share, new and replayed pairs packed into the same rows.
+        With a share, new and replayed pairs packed into the same rows.
     """
     if not memory.share:
         yield from map(Step, pairs.loader)

@@ -31,12 +31,10 @@ def log_summary(
     data, steps, stop, objective, replay, optimizer, devices and output.
 
     Args:
-        cfg: config of the run.
-        model (nn.Module): the model, sharded or not, with what is trained marked so.
-        run (RunProgress): where the run is.
-        num_train (int): pairs to train on.
-        num_held_out (int): pairs to validate on.
-        device (torch.device): device of the run.
+        model: the model, sharded or not, with what is trained marked so.
+        run: where the run is.
+        num_train: pairs to train on.
+        num_held_out: pairs to validate on.
         replay: what is replayed.
         carried: what is carried on from earlier runs: weights, pairs.
     """

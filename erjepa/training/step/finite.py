@@ -22,11 +22,11 @@ def require_finite(
     """Fail where the losses of a step, or the norm of its gradient, are not finite.
 
     Args:
-        passes (Sequence[PassResult]): of the step.
-        step (int): of the run, 1-based.
-        where (Callable[[int], str]): names an example by its place in the dataset.
-        how_to_resume (Callable[[], str]): ends the message; called by all ranks.
-        grad_norm (float): of the step.
+        passes: of the step.
+        step: of the run, 1-based.
+        where: names an example by its place in the dataset.
+        how_to_resume: ends the message; called by all ranks.
+        grad_norm: of the step.
 
     Raises:
         RuntimeError: naming the examples of the first pass with such losses; if the gradient
@@ -51,9 +51,9 @@ def require_finite_weights(
     """Fail on all ranks where a trained weight of any rank is not finite.
 
     Args:
-        model (nn.Module): the model, sharded or not.
-        step (int): of the run, 1-based, that updated the weights.
-        how_to_resume (Callable[[], str]): ends the message; called by all ranks.
+        model: the model, sharded or not.
+        step: of the run, 1-based, that updated the weights.
+        how_to_resume: ends the message; called by all ranks.
 
     Raises:
         RuntimeError: naming the first such weight.

@@ -14,7 +14,7 @@ def gathered(model: nn.Module) -> Iterator[None]:
     called in any order and number, or not at all, without waiting for another rank.
 
     Args:
-        model (nn.Module): model after :func:`~erjepa.training.model.sharding.shard`.
+        model: model after :func:`~erjepa.training.model.sharding.shard`.
     """
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
     hooks = [(part._forward_pre_hooks, part._forward_hooks) for part in parts]

@@ -37,13 +37,13 @@ class StepTotals(NamedTuple):
     """Totals of one pass of a step, over all ranks and micro-batches.
 
     Args:
-        labels (int): tokens that the next-token loss predicts.
-        pairs (int): pairs.
-        tokens (int): tokens that are computed.
-        flops (int): operations.
-        views (int): pairs with embeddings: all, or none.
-        sum_of_ids (int): of examples; seeds what is drawn for the pass, however it is cut.
-        checksums (tuple[int, ...]): of the replay of each rank.
+        labels: tokens that the next-token loss predicts.
+        pairs: pairs.
+        tokens: tokens that are computed.
+        flops: operations.
+        views: pairs with embeddings: all, or none.
+        sum_of_ids: of examples; seeds what is drawn for the pass, however it is cut.
+        checksums: of the replay of each rank.
     """
 
     labels: int = 0
@@ -74,17 +74,17 @@ class PassResult(NamedTuple):
     """Outcome of one pass over B pairs, in batch order, equal on every rank.
 
     Args:
-        example_ids (Tensor): int64 [B].
-        loss (Tensor): weighted loss of the pass, scalar.
-        lm (Tensor): cross-entropy summed over each pair's labels, [B].
-        labels (Tensor): how many labels each pair has, float32, [B].
-        jepa (Tensor): :math:`d(p, z^a)` of each pair, [B], or [0] without views.
-        source (Tensor): :math:`z^u`, [B, H] or [0, H].
-        predicted (Tensor): :math:`p`, [m, B, H] or [m, 0, H].
-        target (Tensor): what it is compared with, :math:`z^a`, of the same shape.
-        cosine_paired (Tensor): mean cosine of :math:`p_i` and :math:`z^a_i`, scalar.
-        cosine_shuffled (Tensor): mean cosine of :math:`p_i` and :math:`z^a_{i+1}`, scalar.
-        weight (float): of the pass in the loss of the step.
+        example_ids: int64 [B].
+        loss: weighted loss of the pass, scalar.
+        lm: cross-entropy summed over each pair's labels, [B].
+        labels: how many labels each pair has, float32, [B].
+        jepa: :math:`d(p, z^a)` of each pair, [B], or [0] without views.
+        source: :math:`z^u`, [B, H] or [0, H].
+        predicted: :math:`p`, [m, B, H] or [m, 0, H].
+        target: what it is compared with, :math:`z^a`, of the same shape.
+        cosine_paired: mean cosine of :math:`p_i` and :math:`z^a_i`, scalar.
+        cosine_shuffled: mean cosine of :math:`p_i` and :math:`z^a_{i+1}`, scalar.
+        weight: of the pass in the loss of the step.
     """
 
     example_ids: Tensor
@@ -142,12 +142,12 @@ class PassOutput(NamedTuple):
     """Outcome of one micro-batch of n pairs on one rank, without gradient.
 
     Args:
-        order (Tensor): place of each pair among those of this rank in the pass, [n].
-        example_ids (Tensor): int64 [n].
-        loss (Tensor): its share of the pass's weighted loss, scalar.
-        lm (Tensor): as in :class:`PassResult`, [n], and
-        labels (Tensor): likewise.
-        views (Tensor): its embeddings, see :func:`stack_views`, [n, V, H], or [0, V, H].
+        order: place of each pair among those of this rank in the pass, [n].
+        example_ids: int64 [n].
+        loss: its share of the pass's weighted loss, scalar.
+        lm: as in :class:`PassResult`, [n], and
+        labels: likewise.
+        views: its embeddings, see :func:`stack_views`, [n, V, H], or [0, V, H].
     """
 
     order: Tensor
@@ -168,14 +168,14 @@ def gather_pass(
     """Put the pairs of a pass back into batch order, on every rank.
 
     Args:
-        outputs (list[PassOutput]): of this rank's micro-batches, in order.
-        num_pairs (int): B, over all ranks.
-        has_views (bool): whether pairs have embeddings.
-        errors (Callable[[Tensor, Tensor], Tensor]): of the loss, [m, B, H] and [m, B, H] to
+        outputs: of this rank's micro-batches, in order.
+        num_pairs: B, over all ranks.
+        has_views: whether pairs have embeddings.
+        errors: of the loss, [m, B, H] and [m, B, H] to
             [B].
 
     Returns:
-        PassResult: the same on every rank.
+        The same on every rank.
     """
     orders = [output.order for output in outputs]
 
@@ -206,8 +206,8 @@ def mean_cosines(predicted: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Mean cosine of each prediction with its own target and with that of the next pair.
 
     Args:
-        predicted (Tensor): [m, B, H].
-        target (Tensor): [m, B, H].
+        predicted: [m, B, H].
+        target: [m, B, H].
     """
     paired = 1 - cosine_distance(predicted, target).mean()
     shuffled = 1 - cosine_distance(predicted, target.roll(1, 1)).mean()
@@ -230,13 +230,12 @@ class Passes:
     """Runs the passes of a step, each over its micro-batches.
 
     Args:
-        model (PackedDecoder): the model, sharded or not.
-        loss_fn (JEPALoss): the objective of a pass.
-        device (torch.device): device of the run.
-        forward_context (AbstractContextManager[Any]): entered for every forward pass of the
+        model: the model, sharded or not.
+        loss_fn: the objective of a pass.
+        forward_context: entered for every forward pass of the
                 model. The loss is outside of it: log-probabilities, the largest tensors, are
                 used at once and not worth offloading.
-        keep_gathered (bool): keep sharded weights gathered over the micro-batches of a step.
+        keep_gathered: keep sharded weights gathered over the micro-batches of a step.
     """
 
     def __init__(
@@ -303,14 +302,14 @@ class Passes:
         """Accumulate the gradient of ``weight`` times the loss of a pass.
 
         Args:
-            batches (list[PackedBatch]): micro-batches of this rank, as many as of every rank.
-            totals (StepTotals): of the pass.
-            weight (float): of its loss in that of the step.
-            last (bool): whether it is the last pass of the step, after which ranks reduce
+            batches: micro-batches of this rank, as many as of every rank.
+            totals: of the pass.
+            weight: of its loss in that of the step.
+            last: whether it is the last pass of the step, after which ranks reduce
                 their gradients.
 
         Returns:
-            PassResult: the same on every rank.
+            The same on every rank.
         """
         outputs: list[PassOutput] = []
         needs_whole = self._loss_fn.needs_whole_batch and totals.views > 0
@@ -416,10 +415,10 @@ def stack_views(output: PackedOutput) -> Tensor:
     """The embeddings of n pairs in float32: source, predictions, what these are compared with.
 
     Args:
-        output (PackedOutput): with m comparisons of each.
+        output: with m comparisons of each.
 
     Returns:
-        Tensor: [n, 1 + 2 m, H].
+        [n, 1 + 2 m, H].
     """
     views = [output.source[None], output.predicted, output.target]
     return torch.cat([part.float() for part in views]).transpose(0, 1)

@@ -24,9 +24,8 @@ class ReplayProbe:
     replayed pass. That ends at its random state, so a run goes on as without a probe.
 
     Args:
-        model (nn.Module): the trained model, sharded or not, with the gradient of the new
+        model: the trained model, sharded or not, with the gradient of the new
             pairs reduced over the ranks.
-        device (torch.device): device of the run.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -40,8 +39,8 @@ class ReplayProbe:
         """Compare the gradients, once that of the replayed pairs has been added.
 
         Args:
-            loss (Tensor): of the replayed pairs, scalar.
-            weight (float): :math:`\\beta`, with which it was added.
+            loss: of the replayed pairs, scalar.
+            weight: :math:`\\beta`, with which it was added.
         """
         products = torch.zeros(3, dtype=torch.float64)
         for parameter, new in zip(self._parameters, self._new, strict=True):
@@ -62,7 +61,7 @@ class ReplayProbe:
         """Measure what the update did to the replayed pairs.
 
         Args:
-            replay (Callable[[], PassResult]): runs them again.
+            replay: runs them again.
         """
         set_random_state(self._before_replay, self._device)
         with torch.no_grad():

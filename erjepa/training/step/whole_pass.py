@@ -18,8 +18,8 @@ class WholePassTerm(NamedTuple):
     """A term of the loss of B pairs with V embeddings each.
 
     Args:
-        value (Tensor): scalar.
-        gradient (Tensor): of ``value`` with respect to the embeddings, [B, V, H].
+        value: scalar.
+        gradient: of ``value`` with respect to the embeddings, [B, V, H].
     """
 
     value: Tensor
@@ -40,11 +40,11 @@ class WholePassTerm(NamedTuple):
         """The share of some of the pairs.
 
         Args:
-            embeddings (Tensor): of n pairs, with their graph, [n, V, H].
-            places (Tensor): of these among all pairs, int64 [n].
+            embeddings: of n pairs, with their graph, [n, V, H].
+            places: of these among all pairs, int64 [n].
 
         Returns:
-            Tensor: scalar; the shares of all pairs add up to the value, and so do gradients.
+            Scalar; the shares of all pairs add up to the value, and so do gradients.
         """
         linear = (embeddings * self.gradient[places]).sum()
         share = self.value * (len(places) / len(self.gradient))
