@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from torchtune import modules, training
 
 from erjepa.configs import Component, Config
-from erjepa.objective import JEPALoss, PackedDecoder
+from erjepa.objective import Backend, JEPALoss, PackedDecoder
 from erjepa.packing import PackedBatch
 from erjepa.replay import ReplaySettings, memory_bytes
 from erjepa.training.model.sharding import is_sharded, modules_to_shard
@@ -216,10 +216,12 @@ def _peak(
 ) -> int:
     """Most bytes alive in a forward and backward pass, from those of a few layers."""
     layers = model.decoder.layers
+    few = len(layers) if isinstance(model.decoder, Backend) else _FEW
     batch = batch.to(torch.device("meta"))
 
     def run(count: int) -> int:
-        model.decoder.layers = layers[:count]
+        if count < len(layers):
+            model.decoder.layers = layers[:count]
         known = [*model.parameters(), *model.buffers()]
         with warnings.catch_warnings(), LiveBytes(known) as live:
             warnings.simplefilter("ignore")  # of kernels that are not fused
@@ -229,11 +231,12 @@ def _peak(
         return live.peak
 
     try:
-        most = run(min(len(layers), _FEW))
-        if len(layers) > _FEW and not offloads:
-            most += (len(layers) - _FEW) * (most - run(_FEW - 1))
+        most = run(min(len(layers), few))
+        if len(layers) > few and not offloads:
+            most += (len(layers) - few) * (most - run(few - 1))
     finally:
-        model.decoder.layers = layers
+        if model.decoder.layers is not layers:
+            model.decoder.layers = layers
     return most
 
 
@@ -304,8 +307,11 @@ def _build_caches(model: nn.Module) -> None:
 
 def _as_on_cuda(model: PackedDecoder) -> None:
     """Keep what fused kernels of a GPU keep: no scores of attention, masks as booleans."""
-    for layer in model.decoder.layers:
-        layer.attn._attention_call = _fused_attention
+    if isinstance(model.decoder, Backend):
+        model.attend_by("dense")
+    else:
+        for layer in model.decoder.layers:
+            layer.attn._attention_call = _fused_attention
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.forward = partial(_fused_dropout, module.p)  # type: ignore[method-assign]

@@ -62,10 +62,7 @@ class PackedDecoder(nn.Module):
     ) -> None:
         super().__init__()
         self.decoder = decoder
-        backend = decoder if isinstance(decoder, Backend) else TorchtuneParts(decoder)
-        backend.attend_by(attention)
-        self._body, self._logits = backend.body, backend.logits
-        self._attention = attention
+        self.attend_by(attention)
         self.predictor = None
         if num_predictor_tokens and train_predictor_tokens:
             table = decoder.tok_embeddings.weight
@@ -92,6 +89,14 @@ class PackedDecoder(nn.Module):
     def num_positions(self) -> int:
         """Most tokens of a path."""
         return self.decoder.max_seq_len
+
+    def attend_by(self, attention: Attention) -> None:
+        """Read rows by ``attention`` from now on: ``flex`` or ``dense``."""
+        decoder = self.decoder
+        backend = decoder if isinstance(decoder, Backend) else TorchtuneParts(decoder)
+        backend.attend_by(attention)
+        self._body, self._logits = backend.body, backend.logits
+        self._attention = attention
 
     def forward(self, batch: PackedBatch) -> PackedOutput:
         """Run the decoder once over all views of all pairs.
