@@ -29,7 +29,7 @@ def test_all_configs_are_packaged():
 @pytest.mark.parametrize("name", CONFIGS)
 def test_config(name, tmp_path):
     cfg = load(name)
-    if name.startswith("hf_"):  # of any model
+    if cfg.model.get("path"):  # a builder that reads the model's folder
         cfg = load(name, [f"model.path={write_folder(tmp_path, 'llama')}"])
         assert cfg.checkpointer.get("checkpoint_dir") == str(tmp_path)
     else:
@@ -74,8 +74,9 @@ def test_continual_configs_keep_what_was_learned_in_one_way():
         for name in CONFIGS
         if name.endswith("_continual")
     }
-    assert len(own) == 5
-    own.pop("hf_continual")  # has those of llama3_2_1b_continual
+    assert len(own) == 6
+    for name in ("hf_continual", "qwen3_0_6b_continual"):
+        assert {"loss", "replay"}.isdisjoint(own.pop(name))  # llama3_2_1b_continual's
     for keys in own.values():
         assert [keys[k] for k in ("loss", "replay")] == [
             own["tiny_continual"][k] for k in ("loss", "replay")

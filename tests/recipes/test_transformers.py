@@ -16,7 +16,7 @@ from tests.transformers_for_tests import write_folder
 TIMED = {"tokens_per_second_per_gpu", "pairs_per_second"}
 
 
-@pytest.fixture(scope="module", params=["gemma3_text", "qwen3"])
+@pytest.fixture(scope="module", params=["gemma3_text", "qwen2"])
 def folder(request, tmp_path_factory):
     return write_folder(tmp_path_factory.mktemp("model"), request.param)
 
