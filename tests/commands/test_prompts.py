@@ -28,7 +28,7 @@ def run(tmp_path_factory):
     """A finished run of the demo's model; its config's arguments, summary, predictions."""
     folder = tmp_path_factory.mktemp("run")
     keys = [f"max_new_tokens={TOKENS}", "dtype=fp32", "stop.steps=4"]
-    cfg = tiny(folder, *keys)
+    cfg = tiny(folder, *keys, "task=nl_rx")
     train(cfg)
     # Scored from the merged weights in float32, which are those of the run.
     summary = evaluate(cfg)

@@ -140,5 +140,5 @@ def test_what_cannot_be_compared_is_said(base, runs):
     jobs, (missing,) = said()
     assert jobs == 1 and "first.jsonl), of a run before, is not scored: " in missing
     shutil.rmtree(runs / "first")
-    gone = f"What an earlier run learned is not scored: {start}: no such folder."
+    gone = f"What the run {start} learned is not scored: {start}: no such folder."
     assert said(max_forgetting=0.5) == (1, [gone])

@@ -253,7 +253,7 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
         (["dataset.size=2"], "say overrides.dataset.size=2"),
         (["epochs=2"], "epochs is a key of runs; say overrides.epochs=2"),
         (["metods.x=2"], r"unknown config key metods. Did you mean methods\?"),
-        (["overrides.replay.weight=-1"], "overrides: replay.weight .*-1"),
+        (["overrides.replay.weight=-1"], "overrides: replay.weight: .*-1"),
         (["methods={a: {}, b: {epochs: 0}}"], "methods: b: epochs: .*1, got 0"),
         (["methods={a: {optimizer.lr: fast}}"], "methods: a: optimizer.lr: .*fast"),
         (["evaluation.max_new_tokens=0"], "evaluation: max_new_tokens: .*1, got 0"),
