@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,15 +36,6 @@ def generate_greedy(
 ) -> list[list[int]]:
     """Continue every prompt with its most likely tokens, with a key-value cache.
 
-    What all prompts begin with is computed once; the rest is padded on the left::
-
-        column   0 1 2 3 4 5 6 7 ..
-                 s s s - - a a x ..     s  shared prefix     -  padding
-                 s s s b b b b y ..     a, b  rest of the prompts     x, y  new tokens
-
-    Texts that have ended leave the batch. Unlike ``torchtune.generation.generate``, padding
-    is known by its place and not by its id, the output projection runs for the last token
-    only, and no logits are kept: with 128k tokens in the vocabulary those take gigabytes.
     A text ends at the last where the model has no more positions.
 
     Raises:
@@ -54,13 +46,40 @@ def generate_greedy(
             f"a prompt has {longest} tokens, and the model positions for "
             f"{model.max_seq_len}"
         )
-    if isinstance(model, Backend):
-        return model.generate_greedy(
-            prompts,
-            max_new_tokens=max_new_tokens,
-            stop_tokens=stop_tokens,
-            pad_id=pad_id,
-        )
+    is_backend = isinstance(model, Backend)
+    generate = model.generate_greedy if is_backend else partial(_generate, model)
+    generated = generate(
+        prompts,
+        max_new_tokens=max_new_tokens,
+        stop_tokens=stop_tokens,
+        pad_id=pad_id,
+    )
+    most = [model.max_seq_len + 1 - len(prompt) for prompt in prompts]
+    return [
+        _until(row[:n], stop_tokens) for row, n in zip(generated, most, strict=True)
+    ]
+
+
+def _generate(
+    model: TransformerDecoder,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    stop_tokens: Sequence[int],
+    pad_id: int,
+) -> list[list[int]]:
+    """The new tokens of a torchtune decoder, what follows an end included.
+
+    What all prompts begin with is computed once; the rest is padded on the left::
+
+        column   0 1 2 3 4 5 6 7 ..
+                 s s s - - a a x ..     s  shared prefix     -  padding
+                 s s s b b b b y ..     a, b  rest of the prompts     x, y  new tokens
+
+    Texts that have ended leave the batch. Unlike ``torchtune.generation.generate``, padding
+    is known by its place and not by its id, the output projection runs for the last token
+    only, and no logits are kept: with 128k tokens in the vocabulary those take gigabytes.
+    """
     device = model.tok_embeddings.weight.device
     shared = _shared_prefix(prompts)
     width = max(map(len, prompts))  # columns before the first new token
@@ -95,11 +114,7 @@ def generate_greedy(
                 ended = ended[going]
                 for cache in caches:
                     cache.take(going)
-    most = [model.max_seq_len + 1 - len(prompt) for prompt in prompts]
-    return [
-        _until(row[:n], stop_tokens)
-        for row, n in zip(generated.tolist(), most, strict=True)
-    ]
+    return generated.tolist()
 
 
 def _last_logits(

@@ -37,7 +37,7 @@ class Backend(Protocol):
         stop_tokens: Sequence[int],
         pad_id: int,
     ) -> list[list[int]]:
-        """New tokens of each prompt."""
+        """New tokens of each prompt, what follows its end included."""
 
 
 class TorchtuneParts:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torchtune import training
 from transformers import AutoModelForCausalLM
@@ -87,13 +87,8 @@ class TransformersCheckpointer:
         weights: dict[str, Tensor] = {}
         for file in files:
             try:
-                with safe_open(self._folder / file, framework="pt") as tensors:
-                    weights |= {
-                        name: tensors.get_tensor(name) for name in tensors.keys()
-                    }  # noqa: SIM118
-            except Exception as error:
-                if isinstance(error, FileNotFoundError):
-                    raise
+                weights |= load_file(self._folder / file)
+            except SafetensorError as error:
                 raise ValueError(f"{self._folder / file}: {error}") from None
         return weights
 

@@ -150,11 +150,11 @@ class TransformersDecoder(nn.Module):
         Args:
             prompts: token ids of B prompts, of any lengths.
             max_new_tokens: most tokens to generate for a prompt.
-            stop_tokens: any of these ends a text; it is not returned.
+            stop_tokens: any of these ends a text.
             pad_id: any id of the vocabulary.
 
         Returns:
-            The new tokens of each prompt.
+            The new tokens of each prompt, what follows its end included.
         """
         model = self._held["model"]
         device = self.tok_embeddings.weight.device
@@ -162,7 +162,7 @@ class TransformersDecoder(nn.Module):
         tokens = [[pad_id] * (width - len(p)) + list(p) for p in prompts]
         real = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]
         self.attend_by("dense")
-        answers = model.generate(
+        return model.generate(
             input_ids=torch.tensor(tokens, device=device),
             attention_mask=torch.tensor(real, device=device),
             generation_config=GenerationConfig(
@@ -172,11 +172,6 @@ class TransformersDecoder(nn.Module):
                 pad_token_id=pad_id,
             ),
         )[:, width:].tolist()
-        rooms = [self.max_seq_len + 1 - len(prompt) for prompt in prompts]
-        return [
-            _until(answer[:room], stop_tokens)
-            for answer, room in zip(answers, rooms, strict=True)
-        ]
 
 
 def windows_of_layers(config: PretrainedConfig) -> dict[str, Window | None]:
@@ -242,8 +237,3 @@ class _Hidden(tuple):
 
     def __getattr__(self, name: str) -> None:
         return None
-
-
-def _until(tokens: list[int], stop_tokens: Sequence[int]) -> list[int]:
-    stops = (i for i, token in enumerate(tokens) if token in stop_tokens)
-    return tokens[: next(stops, len(tokens))]
