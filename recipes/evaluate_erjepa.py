@@ -2,7 +2,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +40,7 @@ from erjepa.training.model.distributed import (
 from erjepa.training.run.process_group import process_group
 from erjepa.training.run.signals import end_with_launcher
 from erjepa.utils.escape import one_line
+from erjepa.utils.summary import Change, Summary
 
 log = utils.get_logger("INFO")
 
@@ -235,35 +236,35 @@ class EvaluationRecipeERJEPA:
             settings["alignment"] = {key: cfg[key] for key in keys}
         return settings
 
-    def evaluate(self) -> list[dict[str, Any]]:
-        """Score every checkpoint; rank 0 writes the results.
+    def evaluate(self) -> list[Summary]:
+        """Score every checkpoint; rank 0 writes the results, and returns them."""
+        found = [self._evaluate(*job) for job in self._jobs]
+        return [summary for summary in found if summary is not None]
 
-        Returns:
-            on rank 0 the summaries, with ``accuracy`` between 0 and 1.
-        """
-        return [self._evaluate(*job) for job in self._jobs]
-
-    def exit_code(self, summaries: Sequence[Mapping[str, Any]]) -> int:
+    def exit_code(self, summaries: Sequence[Summary]) -> int:
         """Of the process: 0, or 3 if accuracy fell by more than ``max_forgetting``."""
+        limit = self._max_forgetting
+        if limit is None:
+            return 0
 
         def judge() -> int:
             for summary in summaries:
-                before = summary.get("before")
-                if before and -before["difference"] > self._max_forgetting:
+                before = summary.before
+                if before and -before.difference > limit:
                     log.error(
-                        f"max_forgetting={self._max_forgetting}: of {summary['pairs']} "
-                        f"{before['lost']} were lost and {before['gained']} gained of "
-                        f"{before['examples']}."
+                        f"max_forgetting={limit}: of {summary.pairs} "
+                        f"{before.lost} were lost and {before.gained} gained of "
+                        f"{before.examples}."
                     )
                     return FORGOTTEN
             return 0
 
-        return 0 if self._max_forgetting is None else on_rank_zero(judge)
+        return on_rank_zero(judge)
 
     def _evaluate(
         self, path: Path | None, examples: Examples, before: Before | None
-    ) -> dict[str, Any]:
-        """Generate what is missing and score all."""
+    ) -> Summary | None:
+        """Generate what is missing and score all; the summary on rank 0."""
         trained = "adapter" if self._has_adapters else "full"
         weights = "base" if path is None else "merged" if self._merged else trained
         if path is not None and path.name == checkpoint.EMA:
@@ -306,32 +307,32 @@ class EvaluationRecipeERJEPA:
         by_rank = gather_objects(mine_done)
         new = {p["id"]: p for predictions in by_rank for p in predictions}
         if self._rank != 0:
-            return {}
+            return None
         rate = len(new) / seconds if new else None
         predictions = [{**done, **new}[i] for i in ids]
         scored, summary = score_predictions(examples.task, predictions)
-        summary = {
-            "checkpoint": str(path or "base"),
-            "weights": weights,
-            "split": self._cfg.eval_split,
-            "pairs": calls(examples.section),
-            **summary,
-            "cut": sum(not p["finished"] for p in predictions),
-            "targets_in_train": examples.in_train,
-            "examples_per_second": rate,
-        }
-        if before is not None:
-            summary["before"] = before.compare(examples.task, scored)
+        summary = summary.model_copy(
+            update={
+                "checkpoint": str(path or "base"),
+                "weights": weights,
+                "split": self._cfg.eval_split,
+                "pairs": calls(examples.section),
+                "cut": sum(not p["finished"] for p in predictions),
+                "targets_in_train": examples.in_train,
+                "examples_per_second": rate,
+                "before": before and before.compare(examples.task, scored),
+            }
+        )
         folder = store.finish(scored, summary)
         write_model_card(self._output_dir)
         parts = "".join(
-            f", {part['share']:.1%} of the {part['examples']} of {one_line(part['origin'])}"
-            for part in summary.get("by_origin", [])
+            f", {part.share:.1%} of the {part.examples} of {one_line(part.origin)}"
+            for part in summary.by_origin or []
         )
         log.info(
-            f"{summary['primary']} {summary['accuracy']:.1%} of {len(predictions)} for "
-            f"{summary['checkpoint']} on {one_line(summary['pairs'])}{parts}"
-            f"{_in_words(summary.get('before'))}; see {folder}."
+            f"{summary.primary} {summary.accuracy:.1%} of {len(predictions)} for "
+            f"{summary.checkpoint} on {one_line(calls(examples.section))}{parts}"
+            f"{_in_words(summary.before)}; see {folder}."
         )
         return summary
 
@@ -353,14 +354,14 @@ class EvaluationRecipeERJEPA:
         return predictions
 
 
-def _in_words(before: Mapping[str, Any] | None) -> str:
+def _in_words(before: Change | None) -> str:
     if before is None:
         return ""
-    low, high = before["interval"]
+    low, high = before.interval
     return (
-        f"; {before['checkpoint']} had {before['accuracy']:.1%} of {before['examples']}: "
-        f"{before['kept']} kept, {before['gained']} gained, {before['lost']} lost, "
-        f"{100 * before['difference']:+.1f} points (95% interval {100 * low:+.1f} to "
+        f"; {before.checkpoint} had {before.accuracy:.1%} of {before.examples}: "
+        f"{before.kept} kept, {before.gained} gained, {before.lost} lost, "
+        f"{100 * before.difference:+.1f} points (95% interval {100 * low:+.1f} to "
         f"{100 * high:+.1f})"
     )
 

@@ -3,7 +3,6 @@
 torchtune copies the base model's own card into every checkpoint; this one takes its place.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from omegaconf import OmegaConf
 from erjepa.checkpoints.peft_adapter import FOLDER as ADAPTER
 from erjepa.utils.escape import backticks, markdown, markdown_code
 from erjepa.utils.files import CONFIG, EMA, SUMMARY, write_whole
+from erjepa.utils.summary import Summary, read_summary
 
 CARD = "README.md"
 PROMPT = "prompt.txt"  # of training, where no chat template makes it
@@ -87,7 +87,7 @@ def write_model_card(output_dir: Path) -> None:
     prompt = output_dir / PROMPT
     card = model_card(
         OmegaConf.to_container(cfg),
-        {path.parent.name: json.loads(path.read_text()) for path in summaries},
+        {path.parent.name: read_summary(path.parent) for path in summaries},
         base=base_of(cfg),
         has_peft=any(output_dir.glob(f"*/{ADAPTER}/")),
         prompt=prompt.read_text() if prompt.is_file() else None,
@@ -100,7 +100,7 @@ def write_model_card(output_dir: Path) -> None:
 
 def model_card(
     config: Mapping[str, Any],
-    summaries: Mapping[str, Mapping[str, Any]],
+    summaries: Mapping[str, Summary],
     *,
     base: str,
     has_peft: bool,
@@ -197,7 +197,7 @@ def method_of(config: Mapping[str, Any]) -> tuple[str, str]:
     return ("SFT with replay" if beta else "SFT"), terms
 
 
-def _scores(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+def _scores(summaries: Mapping[str, Summary]) -> str:
     if not summaries:
         return "Not scored yet: `tune run erjepa_eval --config ...` adds the scores."
     lines = [
@@ -205,16 +205,16 @@ def _scores(summaries: Mapping[str, Mapping[str, Any]]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, summary in summaries.items():
-        reading = summary[summary["primary"]]
-        low, high = reading["interval"]
+        reading = summary.readings[summary.primary]
+        low, high = reading.interval
         cells = [
             markdown_code(name.partition("_on_")[0].removesuffix("_merged")),
-            markdown(summary.get("weights", "adapter")),
-            markdown_code(summary.get("pairs", "")),
-            markdown_code(summary["primary"]),
-            f"{summary['accuracy']:.2%}",
+            markdown(summary.weights or "adapter"),
+            markdown_code(summary.pairs or ""),
+            markdown_code(summary.primary),
+            f"{summary.accuracy:.2%}",
             f"{low:.2%} to {high:.2%}",
-            str(reading["examples"]),
+            str(reading.examples),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -2,7 +2,6 @@
 run, and without. Scores each model on both kinds, and draws what it answers right.
 """
 
-import json
 import os
 import shlex
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from erjepa.utils.command_line import CommandLine
 from erjepa.utils.files import SUMMARY
+from erjepa.utils.summary import read_summary
 
 RANKS = 2
 _OLD = "constructs=[and,not]", "without=[or,count,word]"
@@ -92,4 +92,4 @@ def _accuracy(folder: Path, kind: str, pairs: Sequence[str]) -> float:
     data.append("eval_earlier=False")  # each run is scored on both kinds here
     tune_run("erjepa_eval", folder, *data, config="tiny_continual")
     scored = max((folder / "evaluation").glob(f"*/{SUMMARY}"), key=os.path.getmtime)
-    return json.loads(scored.read_text())["accuracy"]
+    return read_summary(scored.parent).accuracy

@@ -7,7 +7,6 @@ each is scored by itself too. Or it is the output of a batch in OpenAI's format,
 --output also writes the predictions with their verdicts.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,4 +42,4 @@ def main(arguments: Sequence[str]) -> None:
         if asked.output is not None:
             asked.output.mkdir(parents=True, exist_ok=True)
             write_scores(asked.output, scored, summary)
-    print(json.dumps(summary, indent=2))
+    print(summary.to_json())

@@ -21,6 +21,7 @@ from erjepa.tasks.task import Prediction, Task
 from erjepa.utils.checked import checked
 from erjepa.utils.files import EMA, PREDICTIONS, SUMMARY
 from erjepa.utils.jsonl import parse_json
+from erjepa.utils.summary import Change
 
 log = utils.get_logger("INFO")
 
@@ -195,17 +196,15 @@ class Before:
     checkpoint: Path
     answers: Mapping[int, Prediction]
 
-    def compare(
-        self, task: Task, scored: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        """What became of its answers, see :class:`~erjepa.tasks.summary.Change`."""
+    def compare(self, task: Task, scored: Sequence[Mapping[str, Any]]) -> Change:
+        """What became of its answers."""
         verdicts = task.score(list(self.answers.values()))
         now = {prediction["id"]: prediction[task.primary] for prediction in scored}
-        found = change(
+        return change(
+            str(self.checkpoint),
             [verdict[task.primary] is True for verdict in verdicts],
             [now[i] is True for i in self.answers],
         )
-        return {"checkpoint": str(self.checkpoint), **found._asdict()}
 
 
 def answers_before(runs: Sequence[EarlierRun], examples: Examples) -> Before | None:

@@ -12,6 +12,7 @@ from erjepa.configs import Config
 from erjepa.tasks.score import write_scores
 from erjepa.utils.files import PREDICTIONS
 from erjepa.utils.jsonl import to_jsonl
+from erjepa.utils.summary import Summary
 
 SETTINGS = "settings.json"
 
@@ -95,7 +96,7 @@ class PredictionStore:
             part.write(text)
 
     def finish(
-        self, predictions: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]
+        self, predictions: Iterable[Mapping[str, Any]], summary: Summary
     ) -> Path:
         """Put the final files in place, on one rank."""
         write_scores(self._folder, predictions, summary)

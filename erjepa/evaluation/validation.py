@@ -148,10 +148,10 @@ class HeldOutAccuracy:
     def _score(self, predictions: list[dict[str, Any]]) -> dict[str, float]:
         _, summary = score_predictions(self._task, predictions)
         by_origin = {
-            f"val_accuracy_{part['origin']}": part["share"]
-            for part in summary.get("by_origin", [])
+            f"val_accuracy_{part.origin}": part.share
+            for part in summary.by_origin or []
         }
-        return {"val_accuracy": summary["accuracy"], **by_origin}
+        return {"val_accuracy": summary.accuracy, **by_origin}
 
 
 class Validation:

@@ -1,6 +1,5 @@
 """Scores predictions by a task, wherever they were generated."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -10,8 +9,9 @@ from erjepa.tasks import task_names
 from erjepa.tasks.batch_output import is_batch_output, read_batch_output
 from erjepa.tasks.summary import by_origin, summarize
 from erjepa.tasks.task import Prediction, Task
-from erjepa.utils.files import PREDICTIONS, SUMMARY, write_whole
+from erjepa.utils.files import PREDICTIONS, write_whole
 from erjepa.utils.jsonl import read_jsonl, to_jsonl
+from erjepa.utils.summary import Summary, write_summary
 
 
 def load_task(name: str, databases: str | Path | None = None) -> Task:
@@ -82,20 +82,21 @@ def require_targets(task: Task, dataset: Any, ids: Iterable[int]) -> None:
 
 def score_predictions(
     task: Task, predictions: Sequence[Prediction]
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Score predictions and add them up.
-
-    Returns:
-        the predictions with ``extracted`` and their verdicts; and the summary, with ``task`` and
-        ``accuracy``, ``by_origin`` where predictions have an ``origin``, and the number of those
-        ``unanswered``, if there are any.
-    """
+) -> tuple[list[dict[str, Any]], Summary]:
+    """Score predictions: each with ``extracted`` and its verdicts, and what they add up to."""
     verdicts = task.score(predictions)
-    summary = {"task": task.name, **summarize(predictions, verdicts, task.primary)}
-    if parts := by_origin(predictions, verdicts, task.primary):
-        summary["by_origin"] = parts
-    if unanswered := sum("unanswered" in prediction for prediction in predictions):
-        summary["unanswered"] = unanswered
+    readings = summarize(predictions, verdicts, task.primary)
+    unanswered = sum("unanswered" in prediction for prediction in predictions)
+    summary = Summary.model_validate(
+        {
+            "task": task.name,
+            "accuracy": readings[task.primary].share,
+            "primary": task.primary,
+            "by_origin": by_origin(predictions, verdicts, task.primary) or None,
+            "unanswered": unanswered or None,
+            **readings,
+        }
+    )
     scored = [
         {**prediction, "extracted": task.extract(prediction["output"]), **verdict}
         for prediction, verdict in zip(predictions, verdicts, strict=True)
@@ -154,10 +155,8 @@ def _require_texts(
 
 
 def write_scores(
-    folder: Path,
-    predictions: Iterable[Mapping[str, Any]],
-    summary: Mapping[str, Any],
+    folder: Path, predictions: Iterable[Mapping[str, Any]], summary: Summary
 ) -> None:
     """Write ``predictions.jsonl`` and, once it is there, ``summary.json``."""
     write_whole(folder / PREDICTIONS, to_jsonl(predictions))
-    write_whole(folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
+    write_summary(folder, summary)

@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 from erjepa.tasks.task import Prediction, Verdicts
+from erjepa.utils.summary import Change, Reading, ReadingOfOrigin
 
 _Z = 1.959963984540054  # the standard normal's 97.5% quantile
 
@@ -31,12 +32,8 @@ def wilson_interval(right: int, examples: int) -> tuple[float, float]:
 
 def summarize(
     predictions: Sequence[Prediction], verdicts: Sequence[Verdicts], primary: str
-) -> dict[str, Any]:
-    """Shares and 95% intervals. An undecided example counts as not right.
-
-    Returns:
-        ``accuracy`` and ``primary``, and for every verdict its ``share``, how many are ``right``
-        and ``undecided`` among the ``examples``, and the ``interval`` of the share.
+) -> dict[str, Reading]:
+    """What each kind of verdict adds up to. An undecided example counts as not right.
 
     Raises:
         ValueError: if there is no prediction, one lacks its verdicts, or ``primary`` is not among
@@ -49,24 +46,24 @@ def summarize(
         )
     if primary not in verdicts[0]:
         raise ValueError(f"primary={primary} is not among {', '.join(verdicts[0])}")
-    by_name = {name: _count([v[name] for v in verdicts]) for name in verdicts[0]}
-    return {"accuracy": by_name[primary]["share"], "primary": primary, **by_name}
+    return {
+        name: Reading(**_count([verdict[name] for verdict in verdicts]))
+        for name in verdicts[0]
+    }
 
 
 def by_origin(
     predictions: Sequence[Prediction], verdicts: Sequence[Verdicts], primary: str
-) -> list[dict[str, Any]]:
-    """The accuracy on each of the datasets that predictions are from.
-
-    Returns:
-        of each ``origin`` what :func:`summarize` says of ``primary``; in order of appearance, empty
-        where no prediction has an origin.
-    """
+) -> list[ReadingOfOrigin]:
+    """The accuracy on each of the datasets that predictions are from, in order of appearance."""
     found: dict[str, list[bool | None]] = {}
     for prediction, verdict in zip(predictions, verdicts, strict=True):
         if isinstance(origin := prediction.get("origin"), str):
+            origin = origin.encode(errors="replace").decode()  # halves of pairs
             found.setdefault(origin, []).append(verdict[primary])
-    return [{"origin": name, **_count(values)} for name, values in found.items()]
+    return [
+        ReadingOfOrigin(origin=name, **_count(values)) for name, values in found.items()
+    ]
 
 
 def _count(values: Sequence[bool | None]) -> dict[str, Any]:
@@ -76,7 +73,7 @@ def _count(values: Sequence[bool | None]) -> dict[str, Any]:
         "right": right,
         "undecided": sum(value is None for value in values),
         "examples": len(values),
-        "interval": list(wilson_interval(right, len(values))),
+        "interval": wilson_interval(right, len(values)),
     }
 
 
@@ -86,30 +83,8 @@ def verbatim_overlap(train_targets: Iterable[str], test_targets: Iterable[str]) 
     return sum(" ".join(target.split()) in seen for target in test_targets)
 
 
-class Change(NamedTuple):
-    """What became of the same examples from one model to the next.
-
-    Attributes:
-        examples: how many both models answered.
-        accuracy: share of these that the first model got right.
-        kept: right before and now.
-        gained: right now alone.
-        lost: right before alone.
-        difference: accuracy now less accuracy before.
-        interval: 95% interval of the difference.
-    """
-
-    examples: int
-    accuracy: float
-    kept: int
-    gained: int
-    lost: int
-    difference: float
-    interval: tuple[float, float]
-
-
-def change(before: Sequence[bool], now: Sequence[bool]) -> Change:
-    """How the accuracy on the same examples changed, with an interval for paired proportions.
+def change(checkpoint: str, before: Sequence[bool], now: Sequence[bool]) -> Change:
+    """How the accuracy of ``checkpoint`` on the same examples changed.
 
     The interval is the adjusted Wald one of Bonett & Price 2012, "Adjusted Wald Confidence
     Interval for a Difference of Binomial Proportions Based on Paired Data": one example is
@@ -130,5 +105,12 @@ def change(before: Sequence[bool], now: Sequence[bool]) -> Change:
     half = _Z * sqrt((up + down - (up - down) ** 2) / (n + 2))
     low, high = max(-1.0, up - down - half), min(1.0, up - down + half)
     return Change(
-        n, (kept + lost) / n, kept, gained, lost, (gained - lost) / n, (low, high)
+        checkpoint=checkpoint,
+        examples=n,
+        accuracy=(kept + lost) / n,
+        kept=kept,
+        gained=gained,
+        lost=lost,
+        difference=(gained - lost) / n,
+        interval=(low, high),
     )

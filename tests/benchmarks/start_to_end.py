@@ -1,6 +1,5 @@
 """A minute from start to end: the demo's model is trained, saved, resumed and scored."""
 
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from erjepa.commands.demo import tune_run
 from erjepa.studies.training_log import read_training_log
 from erjepa.utils.files import SUMMARY
+from erjepa.utils.summary import read_summary
 from tests.benchmarks.device import DEVICE, ON_GPU
 from tests.benchmarks.timing import Row
 
@@ -46,7 +46,7 @@ def benchmark(quick: bool) -> list[Row]:
         score += ["alignment=True"] if ON_GPU else []
         timed("scoring", tune_run, "erjepa_eval", broken, *score, ranks=1)
         (summary,) = broken.glob(f"evaluation/*/{SUMMARY}")
-        accuracy = json.loads(summary.read_text())["accuracy"]
+        accuracy = read_summary(summary.parent).accuracy
     assert len(found) == len(expected) == STEPS
     return [
         *(

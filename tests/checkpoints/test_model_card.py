@@ -10,9 +10,11 @@ from omegaconf import OmegaConf
 import erjepa.configs
 from erjepa.checkpoints import model_card as module
 from erjepa.checkpoints.model_card import base_of, write_model_card
+from erjepa.utils.summary import Summary
 
 READING = {"share": 0.5, "right": 25, "examples": 50, "interval": [0.366, 0.634]}
 SUMMARY = {
+    "task": "nl_rx",
     "weights": "adapter",
     "pairs": "nl_rx_dataset(split=test)",
     "accuracy": 0.5,
@@ -22,6 +24,7 @@ SUMMARY = {
 
 
 def model_card(cfg, summaries, has_peft=True):
+    summaries = {name: Summary(**keys) for name, keys in summaries.items()}
     return module.model_card(cfg, summaries, base=base_of(cfg), has_peft=has_peft)
 
 

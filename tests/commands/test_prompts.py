@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from erjepa.commands.prompts import main
 from erjepa.commands.score import main as score
 from erjepa.evaluation.batch_requests import CHAT, COMPLETIONS
+from erjepa.utils.summary import read_summary
 from tests.recipes.harness import train
 from tests.recipes.test_evaluation import evaluate, predictions, tiny
 
@@ -97,8 +98,9 @@ def test_round_trip(run, tmp_path, capsys):
         score(["nl_rx", file, "--targets", asked, "--output", str(folder)])
         mine, ours = read(folder / "predictions.jsonl"), run[4]
         assert mine == [{k: v for k, v in p.items() if k != "tokens"} for p in ours]
-        summary = json.loads((folder / "summary.json").read_text())
-        assert summary == {key: run[3][key] for key in summary}
+        written = read_summary(folder).model_dump(exclude_none=True)
+        summary = run[3].model_dump()
+        assert written == {key: summary[key] for key in written}
     assert len({p["output"] for p in ours}) > 5
 
 

@@ -1,9 +1,10 @@
 """Predictions survive interruptions."""
 
-import json
-
 from erjepa.evaluation.predictions import PredictionStore, folder_of
+from erjepa.utils.summary import Reading, Summary, read_summary
 
+RIGHT = Reading(share=1.0, right=1, examples=1, interval=(0.2, 1.0))
+SUMMARY = Summary(task="nl_rx", accuracy=1.0, primary="exact_match", exact_match=RIGHT)
 SETTINGS = {"model": "m", "max_new_tokens": 5}
 
 
@@ -29,11 +30,11 @@ def test_finish_replaces_parts_and_can_be_read_again(tmp_path):
     store = PredictionStore(tmp_path, SETTINGS, 0)
     store.open()
     store.append([{"id": 1, "output": "x"}])
-    store.finish([{"id": 1, "output": "x", "right": True}], {"accuracy": 1.0})
+    store.finish([{"id": 1, "output": "x", "right": True}], SUMMARY)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *("predictions.jsonl", "settings.json", "summary.json"),
     ]
-    assert json.loads((tmp_path / "summary.json").read_text()) == {"accuracy": 1.0}
+    assert read_summary(tmp_path) == SUMMARY
     assert store.open() == {1: {"id": 1, "output": "x", "right": True}}
 
 
@@ -41,7 +42,7 @@ def test_other_settings_start_anew(tmp_path):
     store = PredictionStore(tmp_path, SETTINGS, 0)
     store.open()
     store.append([{"id": 1, "output": "x"}])
-    store.finish([{"id": 1, "output": "x"}], {"accuracy": 0.0})
+    store.finish([{"id": 1, "output": "x"}], SUMMARY)
     other = PredictionStore(tmp_path, {**SETTINGS, "max_new_tokens": 6}, 0)
     assert other.open() == {}
     assert not (tmp_path / "predictions.jsonl").exists()

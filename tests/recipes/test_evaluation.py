@@ -65,8 +65,8 @@ def test_adapter_and_merged_weights_and_any_ranks_score_alike(trained, tmp_path)
     from_adapter = evaluate(tiny(trained))
     expected = predictions(trained, "epoch_0")
     right = sum(p["output"] == p["target"] for p in expected)
-    assert from_adapter["accuracy"] == right / 40 and len(expected) == 40
-    assert from_adapter["targets_in_train"] == 0
+    assert from_adapter.accuracy == right / 40 and len(expected) == 40
+    assert from_adapter.targets_in_train == 0
     assert len({p["output"] for p in expected}) > 1
 
     merged = tmp_path / "merged"
@@ -79,10 +79,10 @@ def test_adapter_and_merged_weights_and_any_ranks_score_alike(trained, tmp_path)
         ([f"checkpoint_dir={trained / 'epoch_0'}"], 2),
     ):
         summary = evaluate(tiny(tmp_path, *overrides), ranks)
-        assert predictions(tmp_path, Path(summary["checkpoint"]).name) == expected
+        assert predictions(tmp_path, Path(summary.checkpoint).name) == expected
 
     as_exported = tiny(tmp_path / "again", f"checkpoint_dir={merged}", "merged=True")
-    assert evaluate(as_exported)["weights"] == "merged"
+    assert evaluate(as_exported).weights == "merged"
     assert predictions(tmp_path / "again", "merged_merged") == expected
 
 
@@ -99,7 +99,7 @@ def test_merged_weights_are_those_that_are_exported(trained, tmp_path):
     for merged in (False, True):
         path = f"checkpoint_dir={both}"
         summary = evaluate(tiny(tmp_path, path, f"merged={merged}"))
-        scored[summary["weights"]] = predictions(
+        scored[summary.weights] = predictions(
             tmp_path, "both_merged" if merged else "both"
         )
     evaluate(tiny(tmp_path, "base_only=True"))
@@ -214,7 +214,7 @@ def test_damaged_weights_are_not_scored(trained, tmp_path, file, more):
 def test_base_only_ignores_the_adapter(trained):
     evaluate(tiny(trained))
     summary = evaluate(tiny(trained, "base_only=True"))
-    assert summary["checkpoint"] == "base" and summary["accuracy"] == 0
+    assert summary.checkpoint == "base" and summary.accuracy == 0
     base, tuned = (
         [p["output"] for p in predictions(trained, name)]
         for name in ("base", "epoch_0")
@@ -238,15 +238,15 @@ def test_killed_and_resumed(trained, tmp_path, world_size):
     summary = evaluate(cfg, world_size)
     assert predictions(tmp_path / "killed", "epoch_0") == expected
     assert not list(folder.glob("part_*"))
-    assert summary["examples_per_second"] is not None
-    assert evaluate(cfg, world_size)["examples_per_second"] is None  # all was there
+    assert summary.examples_per_second is not None
+    assert evaluate(cfg, world_size).examples_per_second is None  # all was there
 
 
 def test_other_settings_start_anew(trained, tmp_path):
     checkpoint = f"checkpoint_dir={trained / 'epoch_0'}"
     evaluate(tiny(tmp_path, checkpoint))
     summary = evaluate(tiny(tmp_path, checkpoint, "max_new_tokens=2"))
-    assert summary["examples_per_second"] is not None
+    assert summary.examples_per_second is not None
     assert max(p["tokens"] for p in predictions(tmp_path, "epoch_0")) == 2
 
 
@@ -283,7 +283,7 @@ def test_every_task(trained, tmp_path, task):
             evaluate(config_of("paired_dataset"))
     builder = "spider_dataset" if task == "spider" else "paired_dataset"
     summary = evaluate(config_of(builder), 2)
-    assert summary["task"] == task and 0 <= summary["accuracy"] <= 1
+    assert summary.task == task and 0 <= summary.accuracy <= 1
     expected = predictions(tmp_path / "whole", "epoch_0")
     assert len(expected) == 7
     for prediction in expected:
@@ -292,7 +292,7 @@ def test_every_task(trained, tmp_path, task):
     evaluate(config_of(builder, "killed"), 2, dies_at_batch=2)
     resumed = evaluate(config_of(builder, "killed"), 2)
     assert predictions(tmp_path / "killed", "epoch_0") == expected
-    assert resumed["accuracy"] == summary["accuracy"]
+    assert resumed.accuracy == summary.accuracy
 
 
 def test_a_run_is_named_by_its_folder_for_its_newest_checkpoint(tmp_path):
@@ -331,8 +331,8 @@ def test_a_perfect_model_scores_one(base, tmp_path):
     cfg = make_config(overrides)
     train(cfg, 1)
     summary = evaluate(cfg)
-    assert (summary["task"], summary["accuracy"]) == ("exact_match", 1)
-    assert summary["targets_in_train"] == 1  # it is the pair trained on
+    assert (summary.task, summary.accuracy) == ("exact_match", 1)
+    assert summary.targets_in_train == 1  # it is the pair trained on
 
 
 def test_scores_on_several_datasets_stay(trained, tmp_path):

@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 
+from erjepa.utils.summary import read_summary
 from erjepa_recipe import evaluate_erjepa
 from tests.recipes.harness import make_config, on_ranks, overrides_for, train
 
@@ -94,26 +95,25 @@ def right(run, name):
 
 def test_what_became_of_the_answers(base, runs):
     (first,), code = evaluate(config(base, runs, "first", max_forgetting=0))
-    assert (first["accuracy"], code) == (1, 0) and "before" not in first
+    assert (first.accuracy, code, first.before) == (1, 0, None)
 
     cfg = config(base, runs, "second", max_forgetting=0.3)
     (new, old), code = evaluate(cfg, 2)
-    assert code == 3 and "before" not in new
+    assert (code, new.before) == (3, None)
     folders = sorted(path.name for path in (runs / "second" / "evaluation").iterdir())
     assert folders[0] == "epoch_0" and len(folders) == 2
     was, now = right(runs / "first", "epoch_0"), right(runs / "second", folders[1])
     assert now.keys() == was.keys() == FIRST.keys()
-    found = old["before"]
-    assert found["kept"] == sum(was[x] and now[x] for x in was) > 0
-    assert found["lost"] == sum(was[x] and not now[x] for x in was) > 0
-    assert found["gained"] == 0
-    assert found["checkpoint"] == str(runs / "first" / "epoch_0")
-    written = runs / "second" / "evaluation" / folders[1] / "summary.json"
-    assert json.loads(written.read_text())["before"]["interval"] == [*found["interval"]]
+    found = old.before
+    assert found.kept == sum(was[x] and now[x] for x in was) > 0
+    assert found.lost == sum(was[x] and not now[x] for x in was) > 0
+    assert found.gained == 0
+    assert found.checkpoint == str(runs / "first" / "epoch_0")
+    assert read_summary(runs / "second" / "evaluation" / folders[1]).before == found
 
     nothing_new = config(base, runs, "second", "eval_dataset=null", max_forgetting=0.99)
     ((again,), code) = evaluate(nothing_new)
-    assert (again["before"], code) == (found, 0)
+    assert (again.before, code) == (found, 0)
     alone = config(base, runs, "second", eval_earlier=False)
     assert run(alone, lambda recipe: len(recipe._jobs)) == (1, [])
 

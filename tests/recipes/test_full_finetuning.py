@@ -245,7 +245,7 @@ def test_checkpoints_leave_and_are_scored(base, data, tmp_path):
         "| trained | every weight (full fine-tuning) |" in card and "LoRA" not in card
     )
     summary = evaluate(cfg)
-    assert summary["weights"] == "full" and summary["checkpoint"].endswith("epoch_0")
+    assert summary.weights == "full" and summary.checkpoint.endswith("epoch_0")
     with pytest.raises(ValueError, match="merged=True, but the model has no adapters"):
         evaluate(config(base, data, tmp_path, *pairs, merged=True, **settings))
 

@@ -204,12 +204,12 @@ def test_accuracy_of_each_dataset_where_they_share_a_task(base, sources, tmp_pat
     summary = evaluate(cfg, 2)
     answers = read_predictions(tmp_path, "epoch_0_step_1")
     assert [p["origin"] for p in answers] == ["few"] * 6 + ["many"] * 22
-    for part in summary["by_origin"]:
-        own = [p for p in answers if p["origin"] == part["origin"]]
+    for part in summary.by_origin:
+        own = [p for p in answers if p["origin"] == part.origin]
         right = sum(p["exact_match"] for p in own)
-        assert (part["examples"], part["right"]) == (len(own), right)
-        assert part["share"] == right / len(own)
-    assert [part["origin"] for part in summary["by_origin"]] == ["few", "many"]
+        assert (part.examples, part.right) == (len(own), right)
+        assert part.share == right / len(own)
+    assert [part.origin for part in summary.by_origin] == ["few", "many"]
     grammar = Component("erjepa.datasets.synthetic_nl_rx_dataset", {"size": 3})
     cfg = replace(cfg, eval_dataset=[*scored, grammar], task=None)
     with pytest.raises(ValueError, match="a run of erjepa_eval for each, with that"):

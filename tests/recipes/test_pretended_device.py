@@ -154,6 +154,6 @@ def test_saving_resuming_and_evaluating(tmp_path):
         with pretended_device():
             recipe = EvaluationRecipeERJEPA(cfg)
             recipe.setup()
-            return [summary["weights"] for summary in recipe.evaluate()]
+            return [summary.weights for summary in recipe.evaluate()]
 
     assert on_ranks(evaluate, 1) == [["adapter", "averaged adapter"]]

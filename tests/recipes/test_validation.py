@@ -192,20 +192,20 @@ def test_any_ranks_measure_the_same(base, answers, tmp_path):
     for name, expected in (("best", max(accuracies)), ("epoch_4", last)):
         split = ("eval_split=validation", f"checkpoint_dir={folder / name}")
         cfg = config(base, answers, folder, *split, **settings)
-        (summary, _) = on_ranks(functools.partial(evaluate, cfg), 2)
-        assert summary["accuracy"] == expected and summary["split"] == "validation"
+        ((summary,), _) = on_ranks(functools.partial(evaluate, cfg), 2)
+        assert summary.accuracy == expected and summary.split == "validation"
         scored = folder / "evaluation" / f"{name}_validation" / "predictions.jsonl"
         ids = [json.loads(line)["id"] for line in scored.read_text().splitlines()]
         split = hold_out(range_of(base, answers), 11)
         assert ids == sorted(split.held_out)
         # Of the targets, those of three quarters are "ab".
-        assert summary["targets_in_train"] == sum(i % 4 != 0 for i in ids)
+        assert summary.targets_in_train == sum(i % 4 != 0 for i in ids)
 
 
 def evaluate(cfg):
     recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
     recipe.setup()
-    return recipe.evaluate()[-1]
+    return recipe.evaluate()
 
 
 def range_of(base, data):

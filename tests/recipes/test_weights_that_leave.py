@@ -162,7 +162,7 @@ def test_greedy_tokens_of_the_embedded_base(tmp_path):
         "tiny_synth", tmp_path, "dataset.size=800", "max_new_tokens=24"
     )
     train(cfg)
-    assert evaluate(cfg)["examples_per_second"] > 0
+    assert evaluate(cfg).examples_per_second > 0
     prompts = cfg.eval_dataset.build(tokenizer)
     theirs = greedy_in_transformers(
         tmp_path / "epoch_0",

@@ -3,13 +3,8 @@
 import numpy as np
 import pytest
 
-from erjepa.tasks.summary import (
-    Change,
-    by_origin,
-    change,
-    summarize,
-    wilson_interval,
-)
+from erjepa.tasks.summary import by_origin, change, summarize, wilson_interval
+from erjepa.utils.summary import Reading
 
 
 @pytest.mark.parametrize(
@@ -44,17 +39,15 @@ def test_undecided_counts_as_not_right():
         {"first": None, "second": False},
     ]
     summary = summarize([{}] * 4, verdicts, "second")
-    assert list(summary) == ["accuracy", "primary", "first", "second"]
-    assert (summary["accuracy"], summary["primary"]) == (0.5, "second")
+    assert list(summary) == ["first", "second"]
     for name, right, undecided in (("first", 1, 2), ("second", 2, 1)):
-        assert summary[name] == {
-            "share": right / 4,
-            "right": right,
-            "undecided": undecided,
-            "examples": 4,
-            "interval": list(wilson_interval(right, 4)),
-        }
-    assert summarize([{}] * 4, verdicts, "first")["accuracy"] == 0.25
+        assert summary[name] == Reading(
+            share=right / 4,
+            right=right,
+            undecided=undecided,
+            examples=4,
+            interval=wilson_interval(right, 4),
+        )
 
 
 def test_what_cannot_be_summarized():
@@ -72,9 +65,9 @@ def test_origins_are_counted_on_their_own():
     predictions = [{} if name is None else {"origin": name} for name in origins]
     verdicts = [{"loose": True, "strict": verdict} for verdict in right]
     few, many = by_origin(predictions, verdicts, "strict")
-    assert (few["origin"], few["share"], few["undecided"]) == ("few", 1 / 2, 1)
-    assert (many["origin"], many["right"], many["examples"]) == ("many", 2, 3)
-    assert many["interval"] == list(wilson_interval(2, 3))
+    assert (few.origin, few.share, few.undecided) == ("few", 1 / 2, 1)
+    assert (many.origin, many.right, many.examples) == ("many", 2, 3)
+    assert many.interval == wilson_interval(2, 3)
     assert by_origin([{}, {"origin": 3}], verdicts[:2], "strict") == []
 
 
@@ -82,14 +75,17 @@ def test_a_change_by_hand():
     """Ten examples; p12 = 3/12, p21 = 2/12, and 1.96 sqrt((5/12 - 1/144) / 12)."""
     before = [True] * 5 + [True] + [False] * 2 + [False] * 2
     now = [True] * 5 + [False] + [True] * 2 + [False] * 2
-    found = change(before, now)
-    assert found[:6] == Change(10, 0.6, 5, 2, 1, 0.1, (0, 0))[:6]
+    found = change("first", before, now)
+    assert found.model_dump(exclude={"interval"}) == {
+        **{"checkpoint": "first", "examples": 10, "accuracy": 0.6, "difference": 0.1},
+        **{"kept": 5, "gained": 2, "lost": 1},
+    }
     assert found.interval == pytest.approx((1 / 12 - 0.3622, 1 / 12 + 0.3622), abs=1e-4)
-    assert change(now, before).difference == -found.difference
-    assert change([True], [False]).interval[0] == -1
+    assert change("second", now, before).difference == -found.difference
+    assert change("first", [True], [False]).interval[0] == -1
     for wrong in ([], [True] * 9):
         with pytest.raises(ValueError, match="as many verdicts of both"):
-            change(wrong, now)
+            change("first", wrong, now)
 
 
 def test_the_interval_of_a_change_holds_the_difference_95_times_of_100():
@@ -97,6 +93,6 @@ def test_the_interval_of_a_change_holds_the_difference_95_times_of_100():
     for _ in range(1000):
         before = rng.random(50) < 0.8
         now = np.where(before, rng.random(50) < 0.9, rng.random(50) < 0.2)
-        low, high = change(before.tolist(), now.tolist()).interval
+        low, high = change("first", before.tolist(), now.tolist()).interval
         held += low <= 0.8 * 0.9 + 0.2 * 0.2 - 0.8 <= high
     assert 930 <= held <= 985

@@ -22,7 +22,8 @@ from erjepa.studies.experiment import Experiment, Hardware, Record, read_record
 from erjepa.studies.grid.cells import Cell
 from erjepa.studies.results import Result, Split, Weights
 from erjepa.studies.training_log import read_training_log
-from erjepa.utils.files import EXPERIMENT, PREDICTIONS, SUMMARY, write_whole
+from erjepa.utils.files import EXPERIMENT, PREDICTIONS, write_whole
+from erjepa.utils.summary import read_summary
 
 CELLS = "cells"
 _PROGRESS = "steps", "total_flops", "total_tokens", "epoch"
@@ -64,10 +65,9 @@ def result_of(
     name = name if split == "test" else f"{name}_{split}"
     dataset = (scored or cell).dataset
     scores = scores_dir(path.parent, cell, dataset) / "evaluation" / name
-    summary = json.loads((scores / SUMMARY).read_text())
-    readings = {k: v for k, v in summary.items() if isinstance(v, dict)}
-    examples = readings[summary["primary"]]["examples"]
-    rate = summary["examples_per_second"]
+    summary = read_summary(scores)
+    examples = summary.readings[summary.primary].examples
+    rate = summary.examples_per_second
     log = path.parent / "logs" / "metrics.txt"
     return Result(
         cell=cell.name,
@@ -81,10 +81,10 @@ def result_of(
         budget=progress.get("budget"),
         **{key: progress[key] for key in _PROGRESS},
         split=split,
-        task=summary["task"],
-        accuracy=summary["accuracy"],
-        primary=summary["primary"],
-        readings={name: reading["share"] for name, reading in readings.items()},
+        task=summary.task,
+        accuracy=summary.accuracy,
+        primary=summary.primary,
+        readings={name: reading.share for name, reading in summary.readings.items()},
         examples=examples,
         predictions=str((scores / PREDICTIONS).relative_to(output_dir)),
         log=str(log.relative_to(output_dir)),
