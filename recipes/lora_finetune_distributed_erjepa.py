@@ -35,6 +35,7 @@ from erjepa.training.run.data import (
 from erjepa.training.run.inherited import earlier_memories
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.metrics import MetricsLog, step_metrics
+from erjepa.training.run.packed_rows import require_packable
 from erjepa.training.run.process_group import lose_patience, process_group
 from erjepa.training.run.progress import RunProgress
 from erjepa.training.run.recipe_state import RecipeState
@@ -152,6 +153,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             device=device,
         )
         if start.resumed is None:
+            require_packable(self._model, self._dataset.pairs, device, cfg.base_model)
             self._memory.start(self._passes)
         else:
             self._state.load_state_dict(start.resumed.state, start.resumed.changed)

@@ -48,7 +48,8 @@ class PackedDecoder(nn.Module):
         num_predictor_tokens: k.
         train_predictor_tokens: whether to train their embeddings.
         trainable_dtype: of these; ``None``: that of the model's own.
-        attention: ``flex``, for rows of whole blocks, or ``dense``.
+        attention: ``flex``, for rows of whole blocks, ``dense``, or ``causal``, for rows of one
+            text each.
     """
 
     def __init__(
@@ -91,12 +92,12 @@ class PackedDecoder(nn.Module):
         return self.decoder.max_seq_len
 
     def attend_by(self, attention: Attention) -> None:
-        """Read rows by ``attention`` from now on: ``flex`` or ``dense``."""
+        """Read rows by ``attention`` from now on."""
         decoder = self.decoder
         backend = decoder if isinstance(decoder, Backend) else TorchtuneParts(decoder)
         backend.attend_by(attention)
         self._body, self._logits = backend.body, backend.logits
-        self._attention = attention
+        self.attention = attention
 
     def forward(self, batch: PackedBatch) -> PackedOutput:
         """Run the decoder once over all views of all pairs.
@@ -109,7 +110,7 @@ class PackedDecoder(nn.Module):
                 the pairs.
         """
         hidden = self._body(
-            self._embed(batch), batch.end, batch.input_pos, self._attention
+            self._embed(batch), batch.end, batch.input_pos, self.attention
         ).flatten(0, 1)
         if len(batch.steps):
             start, stop = hidden[batch.steps].float().unbind(dim=3)  # [n, 2, 3, H]

@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 BLOCK = 128  # FlexAttention's block of queries, and of keys
 
-Attention = Literal["flex", "dense"]
+Attention = Literal["flex", "dense", "causal"]
 
 
 class Window(NamedTuple):
@@ -37,20 +37,23 @@ def attention_mask(
     *,
     depth: Tensor | None = None,
     window: Window | None = None,
-) -> Tensor | BlockMask:
+) -> Tensor | BlockMask | None:
     """The mask that a kind of attention takes.
 
     Args:
         end: one past the last descendant of each token, int [R, L]; for ``flex``, L is a
             multiple of 128.
         dtype: of queries and keys.
-        attention: ``flex`` or ``dense``.
+        attention: ``flex``, ``dense``, or ``causal`` for rows of one text each.
         depth: of each token in its tree, int [R, L]; for ``window``.
         window: of the layers; a row that is no longer has none.
 
     Returns:
-        FlexAttention's mask; or what is added to scores, 0 or -inf, [R, L, L].
+        FlexAttention's mask; or what is added to scores, 0 or -inf, [R, L, L]; ``None``: the
+            model's own.
     """
+    if attention == "causal":
+        return None
     if window is not None and end.shape[1] <= window.size:
         window = None
     if attention == "flex":

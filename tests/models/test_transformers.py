@@ -5,6 +5,9 @@ objective's loss and gradients equal torchtune's on the same weights; prompts ar
 transformers' own template makes, and answers those of ``generate``.
 """
 
+import random
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torchtune.data import Message
@@ -20,7 +23,8 @@ from erjepa.models.transformers import (
     lora_decoder,
 )
 from erjepa.objective import JEPALoss, PackedDecoder
-from erjepa.packing import PairCollator
+from erjepa.packing import PairCollator, attention_mask
+from erjepa.training.run.packed_rows import require_packable
 from tests.models_for_tests import BASE_SHAPE, random_pair, write_base
 from tests.transformers_for_tests import (
     FAMILIES,
@@ -67,17 +71,58 @@ def test_a_tree_is_read_as_its_paths(family, attention):
         torch.testing.assert_close(found[path], logits, rtol=0, atol=3e-6)
 
 
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}
+FALCON = {
+    **{"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8},
+    **{"mamba_expand": 1, "mamba_chunk_size": 8},
+}
+LINEAR = {
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "head_dim": 8},
+    **{
+        "num_experts_per_tok": 2,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+        "num_experts": 4,
+    },
+    **{"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
+}
+
+
 @pytest.mark.parametrize(
     ("family", "extra", "message"),
     [
-        ("mamba", {}, "layers of linear_attention"),
-        ("bloom", {}, "takes no position_ids"),
-        ("gpt2", {}, "no list of layers"),
+        *((family, {}, None) for family in ("llama", "gemma3_text", "qwen3_moe")),
+        ("bloom", {}, "BloomModel has no layers"),
+        ("mamba", {}, "NAME cannot read packed rows: The size"),
+        ("bamba", {"attn_layer_indices": [1], **MAMBA}, "differ by"),
+        ("qwen3_next", LINEAR, "differ by"),
+        ("falcon_h1", FALCON, "cannot read packed rows"),
     ],
 )
-def test_a_model_that_cannot_is_refused(family, extra, message):
-    with pytest.raises(ValueError, match=message):
-        TransformersDecoder(random_model(family, **extra))
+def test_a_model_that_mixes_the_texts_of_a_row_is_refused(family, extra, message):
+    rng = random.Random(0)
+    pairs = [random_pair(i, rng) for i in range(3)]
+    refused = pytest.raises(ValueError, match=message) if message else nullcontext()
+    with refused:
+        model = PackedDecoder(TransformersDecoder(random_model(family, **extra)))
+        require_packable(model, pairs, torch.device("cpu"), "NAME")
+
+
+def test_a_leak_in_the_mask_is_found_whoever_leaks(monkeypatch):
+    from torchtune.models.llama3_2 import llama3_2
+
+    def leaky(end, dtype, attention, **_):
+        return attention_mask(torch.full_like(end, end.shape[1]), dtype, attention)
+
+    torch.manual_seed(0)
+    model = PackedDecoder(llama3_2(**BASE_SHAPE))
+    rng = random.Random(0)
+    pairs = [random_pair(i, rng) for i in range(3)]
+    require_packable(model, pairs, torch.device("cpu"), "NAME")
+    monkeypatch.setattr("erjepa.objective.backend.attention_mask", leaky)
+    with pytest.raises(ValueError, match="model: NAME .* differ by"):
+        require_packable(model, pairs, torch.device("cpu"), "NAME")
+    assert model.attention == "dense" and model.training
 
 
 # ---------------------------------------------------------------- beside torchtune
@@ -138,8 +183,6 @@ def both(tmp_path_factory):
 
 
 def test_the_loss_and_its_gradients_are_torchtunes(both):
-    import random
-
     rng = random.Random(0)
     pairs = [random_pair(i, rng) for i in range(6)]
     collator = PairCollator(predictor_ids=[94, 95], pad_id=0)

@@ -6,7 +6,6 @@ that tokens have in their own texts. All of it is the public interface of transf
 """
 
 import copy
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +15,6 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, PretrainedConfig, PreTrainedModel
 
 from erjepa.packing import Attention, Window, attention_mask
-
-_READ = ("inputs_embeds", "attention_mask", "position_ids")
 
 
 class TransformersDecoder(nn.Module):
@@ -29,7 +26,7 @@ class TransformersDecoder(nn.Module):
         model: a causal language model; its parameters may be on the meta device.
 
     Raises:
-        ValueError: if its layers mix tokens by anything but attention under a mask.
+        ValueError: if it has no layers, attention heads or positions by their usual names.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -37,17 +34,16 @@ class TransformersDecoder(nn.Module):
         self.config = model.config
         body = model.base_model
         self._windows = windows_of_layers(self.config)
-        taken = inspect.signature(body.forward).parameters
-        if missing := [name for name in _READ if name not in taken]:
-            raise ValueError(
-                f"model: {type(body).__name__} takes no {missing[0]}, so it cannot read packed "
-                "rows; choose a model whose layers attend under a mask"
-            )
-        if not isinstance(getattr(body, "layers", None), nn.ModuleList):
-            raise ValueError(
-                f"model: {type(body).__name__} has no list of layers by the name layers, by which "
-                "it could be sharded; choose another model"
-            )
+        for holder, name in (
+            (body, "layers"),
+            (self.config, "num_attention_heads"),
+            (self.config, "max_position_embeddings"),
+        ):
+            if not hasattr(holder, name):
+                raise ValueError(
+                    f"model: {type(holder).__name__} has no {name}; choose a model whose layers "
+                    "attend under a mask"
+                )
         if self.config.tie_word_embeddings:
             output = model.get_output_embeddings()
             model.set_output_embeddings(
@@ -89,7 +85,7 @@ class TransformersDecoder(nn.Module):
         return getattr(self.config, "head_dim", None) or width
 
     def attend_by(self, attention: Attention) -> None:
-        """Have the layers take the masks of ``attention``: ``flex`` or ``dense``.
+        """Have the layers take the masks of ``attention``.
 
         Raises:
             ValueError: if transformers has no FlexAttention for this model.
@@ -99,7 +95,7 @@ class TransformersDecoder(nn.Module):
             raise ValueError(
                 f"model: {type(model).__name__} has no FlexAttention; set attention=dense"
             )
-        if attention == "dense":
+        if attention != "flex":
             # Fused attention leaves out the caps of Gemma 2's scores.
             is_capped = getattr(self.config, "attn_logit_softcapping", None)
             name = "sdpa" if model._supports_sdpa and not is_capped else "eager"
@@ -114,20 +110,24 @@ class TransformersDecoder(nn.Module):
             hidden: embeddings, [R, L, H].
             end: one past the last descendant of each token, int [R, L].
             input_pos: position of each token in its text, int [R, L].
-            attention: ``flex`` or ``dense``.
+            attention: ``flex``, ``dense``, or ``causal``, for rows of one text each.
 
         Returns:
             [R, L, H].
         """
+        body = self._held["body"]
+        if attention == "causal":
+            return body(inputs_embeds=hidden, use_cache=False).last_hidden_state
         masks = {}
-        for kind, window in self._windows.items():
+        for window in set(self._windows.values()):
             mask = attention_mask(
                 end, hidden.dtype, attention, depth=input_pos, window=window
             )
-            masks[kind] = mask[:, None] if isinstance(mask, Tensor) else mask
-        return self._held["body"](
+            masks[window] = mask[:, None] if isinstance(mask, Tensor) else mask
+        of_kinds = {kind: masks[window] for kind, window in self._windows.items()}
+        return body(
             inputs_embeds=hidden,
-            attention_mask=masks if len(masks) > 1 else masks.popitem()[1],
+            attention_mask=of_kinds if len(masks) > 1 else masks.popitem()[1],
             position_ids=input_pos,
             use_cache=False,
         ).last_hidden_state
@@ -175,15 +175,10 @@ class TransformersDecoder(nn.Module):
 
 
 def windows_of_layers(config: PretrainedConfig) -> dict[str, Window | None]:
-    """The window of each kind of layer that a model has; ``None``: its layers see all.
-
-    Raises:
-        ValueError: if a kind is not attention.
-    """
+    """The window of each kind of layer that a model has; ``None``: its layers see all."""
     size = getattr(config, "sliding_window", None)
     windows = {
-        "full_attention": None,
-        "sliding_attention": size and Window(size),
+        "sliding_attention": Window(size) if size else None,
         "chunked_attention": Window(
             getattr(config, "attention_chunk_size", None) or 0, chunked=True
         ),
@@ -191,13 +186,7 @@ def windows_of_layers(config: PretrainedConfig) -> dict[str, Window | None]:
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         kinds = ["sliding_attention" if size else "full_attention"]
-    for kind in kinds:
-        if kind not in windows:
-            raise ValueError(
-                f"model: {config.model_type} has layers of {kind}, which read a row as one "
-                f"text; choose a model whose layers are of {', '.join(windows)}"
-            )
-    return {kind: windows[kind] for kind in sorted(set(kinds))}
+    return {kind: windows.get(kind) for kind in sorted(set(kinds))}
 
 
 class _TiedOutput(nn.Module):

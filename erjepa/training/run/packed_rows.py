@@ -1,0 +1,92 @@
+"""Whether a model reads a packed row as it reads each of its texts alone: tried on the model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from erjepa.datasets import Pair
+from erjepa.objective import PackedDecoder
+from erjepa.packing import BLOCK, PairCollator, prefix_tree
+
+_LENGTH = 640  # most tokens of a text; the windows of many models are shorter
+# Relative difference of hidden states that rounding explains.
+_ROUNDING = {torch.float32: 1e-5, torch.float16: 0.02, torch.bfloat16: 0.05}
+
+
+@torch.no_grad()
+def require_packable(
+    model: PackedDecoder, pairs: Sequence[Pair], device: torch.device, name: str
+) -> None:
+    """Compare the hidden states of a packed row with those of its texts alone.
+
+    They differ where layers carry a state from token to token, or place tokens by their columns.
+    All ranks call this together, with the same pairs.
+
+    Args:
+        model: with its weights, sharded or not.
+        pairs: of which the first and the last are read.
+        device: that the model computes on.
+        name: of the model, for the error.
+
+    Raises:
+        ValueError: if they differ by more than rounding, or the model cannot read such a row.
+    """
+    texts = [
+        text[: min(_LENGTH, model.num_positions)]
+        for pair in (pairs[0], pairs[-1])
+        for text in (pair.source + pair.bridge + pair.target, pair.target_view)
+    ]
+    tree = prefix_tree(texts)
+    width = -(-len(tree.tokens) // BLOCK) * BLOCK
+    end = torch.arange(1, width + 1)  # padding ends right behind itself
+    end[: len(tree.end)] = torch.from_numpy(tree.end)
+    attention, was_training = model.attention, model.training
+    model.eval()
+    try:
+        packed = _hidden(model, device, [tree.tokens], [tree.depth], end[None])[0]
+        model.attend_by("causal")
+        with torch.compiler.set_stance(
+            "force_eager"
+        ):  # of shapes that never come again
+            rows = _hidden(model, device, texts, [range(len(text)) for text in texts])
+    except Exception as error:
+        message = " ".join(str(error).split())
+        raise ValueError(f"model: {name} cannot read packed rows: {message}") from error
+    finally:
+        model.attend_by(attention)
+        model.train(was_training)
+    alone = torch.cat([row[: len(text)] for row, text in zip(rows, texts, strict=True)])
+    in_row = torch.cat([packed[torch.from_numpy(path)] for path in tree.paths])
+    difference = float((in_row.float() - alone.float()).norm() / alone.float().norm())
+    if difference > _ROUNDING[alone.dtype]:
+        raise ValueError(
+            f"model: {name} cannot train on packed rows: hidden states of texts in a row "
+            f"differ by {difference:.1e} from those of the same texts alone, more than rounding "
+            f"({_ROUNDING[alone.dtype]:.0e}); choose a model whose layers attend under a mask"
+        )
+
+
+def _hidden(
+    model: PackedDecoder,
+    device: torch.device,
+    rows: Sequence[Any],
+    positions: Sequence[Any],
+    end: Tensor | None = None,
+) -> Tensor:
+    """Hidden states of rows, padded on the right, [R, L, H]."""
+    width = max(map(len, rows)) if end is None else end.shape[1]
+    tokens, input_pos = (
+        torch.tensor([[*values, *[0] * (width - len(values))] for values in table])
+        for table in (rows, positions)
+    )
+    batch = replace(
+        PairCollator()([]),  # no pairs, whatever is read besides
+        tokens=tokens,
+        input_pos=input_pos,
+        end=tokens if end is None else end.int(),
+        target_pos=torch.arange(tokens.numel())[None],
+    )
+    return model(batch.to(device)).target[0].view(*tokens.shape, -1)
