@@ -1,9 +1,7 @@
 """Fixtures: a random base model, and small files of pairs."""
 
 import gc
-import json
 import os
-import random
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests fork; OpenMP pools do not survive
@@ -13,11 +11,10 @@ import pytest
 import torch
 from torchtune.models.llama3 import llama3_tokenizer
 
-from tests.models_for_tests import write_base
+from tests.harness.data import tokenizer_file, write_records
+from tests.harness.models import write_base
 
 torch.set_num_threads(1)
-
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
 def pytest_collection_finish(session):
@@ -34,30 +31,6 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.skip(reason="pytest -m cuda, on a GPU"))
 
 
-# The real datasets, where there are any: nl_rx/synth_train.jsonl and so on.
-REAL_DATA = Path(
-    os.environ.get("ERJEPA_DATA", Path(__file__).parents[2] / "shared" / "data")
-)
-
-WORDS = "a line with the word dog or truck and three vowels before some number".split()
-
-
-def write_records(path: Path, count: int, seed: int = 0) -> Path:
-    """``count`` chat records of ragged lengths with distinct sources."""
-    rng = random.Random(seed)
-    with path.open("w") as lines:
-        for i in range(count):
-            source = " ".join([str(i), *rng.choices(WORDS, k=rng.randint(1, 12))])
-            target = "".join(rng.choices("abc.*[](|)&", k=rng.randint(1, 30)))
-            messages = [
-                {"role": "system", "content": "Convert."},
-                {"role": "user", "content": source},
-                {"role": "assistant", "content": target},
-            ]
-            lines.write(json.dumps({"messages": messages}) + "\n")
-    return path
-
-
 @pytest.fixture(scope="session")
 def base(tmp_path_factory) -> Path:
     return write_base(tmp_path_factory.mktemp("base"))
@@ -70,6 +43,11 @@ def tokenizer(base):
         str(base / "tokenizer.model"),
         special_tokens_path=str(base / "special_tokens.json"),
     )
+
+
+@pytest.fixture(scope="session")
+def llama3():
+    return llama3_tokenizer(str(tokenizer_file()))
 
 
 @pytest.fixture(scope="session")

@@ -75,7 +75,7 @@ def test_what_a_package_alone_needs_goes_with_it():
 
 
 def test_files_that_a_config_names(base, data, tmp_path):
-    from tests.recipes.harness import make_config, overrides_for
+    from tests.harness.runs import make_config, overrides_for
 
     cfg = make_config(overrides_for(base, data, tmp_path))
     cfg = replace(cfg, eval_dataset=cfg.dataset)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from erjepa.commands.experiment import main
 from erjepa.datasets import build_dataset
 from erjepa.training.run.data import RunViews, pair_collators, training_pairs
-from tests.recipes.harness import make_config, overrides_for
+from tests.harness.runs import make_config, overrides_for
 
 IMPORT_ALL = """
 import os, pkgutil, signal, sys

@@ -135,3 +135,22 @@ def test_replay_imports_only_torch():
             assert top in {"erjepa", "pydantic", "torch", *sys.stdlib_module_names}, (
                 path
             )
+
+
+HELPERS = {"benchmarks", "campaign", "harness", "reference"}
+
+
+def test_no_module_imports_a_test():
+    """And helpers import only the harness, references and their own folder."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        folder = path.relative_to(ROOT / "tests").parts[0]
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            for name in (f"{node.module}.{alias.name}" for alias in node.names):
+                if not name.startswith("tests."):
+                    continue
+                wrong = f"{path} imports {name}"
+                assert ".test_" not in name and ".conftest." not in name, wrong
+                if folder in HELPERS:
+                    assert name.split(".")[1] in {"harness", "reference", folder}, wrong

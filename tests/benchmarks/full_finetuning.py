@@ -5,7 +5,7 @@ from torch.distributed.fsdp import FSDPModule
 from tests.benchmarks.device import DEVICE
 from tests.benchmarks.setting import BATCH_SIZE, fresh_recipe, stepper
 from tests.benchmarks.timing import Row, interleave, peak_memory, reset_peak_memory
-from tests.recipes.harness import FULL_BUILDER
+from tests.harness.runs import FULL_BUILDER
 
 
 def benchmark(quick: bool) -> list[Row]:

@@ -10,34 +10,22 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from torch.nn.attention.flex_attention import create_block_mask
 from torchtune.models.llama3 import llama3_tokenizer
 
 from erjepa.datasets import (
-    Pair,
-    gsm8k_dataset,
-    nl_rx_dataset,
-    nq_open_dataset,
     paired_dataset,
-    spider_dataset,
 )
 from erjepa.packing import PairCollator, block_mask
 from tests.benchmarks.device import DEVICE
 from tests.benchmarks.setting import BATCH_SIZE, TINY, pairs_are, write_pairs
 from tests.benchmarks.timing import Row, interleave, ratio
+from tests.harness.data import DATASETS, tokens_per_pair
 
 STEP = 64
 ROW_LENGTH = 2048
-DATASETS = {
-    "NL-RX-SYNTH": (nl_rx_dataset, "nl_rx", {"subset": "synth"}),
-    "NL-RX-TURK": (nl_rx_dataset, "nl_rx", {"subset": "turk"}),
-    "NQ-Open": (nq_open_dataset, "nq_open", {}),
-    "Spider": (spider_dataset, "spider", {}),
-    "GSM8K": (gsm8k_dataset, "gsm8k", {}),
-}
 
 
 def benchmark(quick: bool) -> list[Row]:
@@ -100,13 +88,6 @@ def benchmark(quick: bool) -> list[Row]:
                 )
             )
     return found
-
-
-def tokens_per_pair(pairs: Sequence[Pair], views: str, size: int) -> float:
-    """Mean tokens of a pair in trees of ``size`` pairs."""
-    collator = PairCollator(views=views, predictor_ids=[0])
-    steps = [pairs[i : i + size] for i in range(0, len(pairs) - size + 1, size)]
-    return sum(collator(step).num_tokens for step in steps) / (len(steps) * size)
 
 
 def table(tokenizer_path: str) -> str:

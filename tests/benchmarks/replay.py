@@ -26,6 +26,7 @@ from erjepa.replay.addresses import Addresses
 from tests.benchmarks.device import DEVICE, ON_GPU, where
 from tests.benchmarks.setting import fresh_recipe, stepper
 from tests.benchmarks.timing import Row, Times, interleave, ratio
+from tests.harness.memories import bytes_per_slot
 
 PAIRS, WIDTH, ADDRESS, KEPT = 64, 2048, 8192, 256
 SEGMENTS = (list(range(20)),) * 5
@@ -122,17 +123,6 @@ def step(replay: EpisodicReplay, ids: Tensor, sources: Tensor, errors: Tensor) -
     draw = replay.draw(ids, segments, addresses)
     replay.refresh(draw, errors[0, : len(draw.slots)])
     replay.write(ids, segments, addresses, errors[1])
-
-
-def bytes_per_slot(memory: EpisodicMemory) -> float:
-    """What a slot in use takes: tensors with a row a slot, and its tokens."""
-    store = memory._segments
-    parts = [vars(part).values() for part in (memory, memory.address_table, store)]
-    tensors = [v for values in parts for v in values if isinstance(v, Tensor)]
-    rows = sum(t[0].nbytes for t in tensors if len(t) == memory.capacity)
-    pointer = 8
-    tokens = sum(sys.getsizeof(t) + pointer for t in store._tokens) / memory.capacity
-    return rows + tokens
 
 
 def bytes_row(memory: EpisodicMemory) -> Row:

@@ -26,8 +26,8 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA,
 )
 from tests.benchmarks.device import DEVICE, ON_GPU
-from tests.models_for_tests import write_base
-from tests.recipes.harness import (
+from tests.harness.models import write_base
+from tests.harness.runs import (
     BUILDER,
     FULL,
     FULL_BUILDER,

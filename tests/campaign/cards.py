@@ -17,7 +17,7 @@ from erjepa.utils.files import CONFIG
 from erjepa.utils.files import SUMMARY as SUMMARY_FILE
 from tests.campaign.attack import REFUSED, UNHARMED, Attack, Lost, Try
 from tests.campaign.queries import mutate
-from tests.checkpoints.test_model_card import SUMMARY, config
+from tests.harness.model_cards import SUMMARY, config
 
 _TEXTS = [
     *("---", "...", "a: b", "- x", "# y", "!!python/object", "&a *a", "'", '"', "{{"),

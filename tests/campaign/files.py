@@ -8,7 +8,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.manifest import MANIFEST
 from tests.campaign.attack import UNHARMED, Attack, Lost, Try, refused
 from tests.campaign.runs import Runs, same
-from tests.recipes.harness import train
+from tests.harness.runs import train
 
 
 def harm(rng: random.Random, path: Path, other: Path | None) -> str:

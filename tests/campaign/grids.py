@@ -37,13 +37,13 @@ from tests.campaign.attack import (
 )
 from tests.campaign.files import harm
 from tests.campaign.inputs import ODD, alter
-from tests.studies.grid.harness import (
+from tests.harness.databases import snapshot
+from tests.harness.grids import (
     Grid,
     results,
     use_fake_tune,
     write_experiment,
 )
-from tests.tasks.spider.test_sql_sandbox import snapshot
 
 _SECONDS = 60
 

@@ -12,8 +12,8 @@ import erjepa.configs
 from erjepa.datasets import paired_dataset
 from tests.campaign.attack import REFUSED, UNHARMED, Attack, Lost, Try, refused
 from tests.campaign.files import harm
-from tests.conftest import write_records
-from tests.models_for_tests import write_base
+from tests.harness.data import write_records
+from tests.harness.models import write_base
 
 ODD: list[Any] = [
     *(0, -1, 1, 2, 1.5, -0.5, 1e9, 1e308, float("nan"), float("inf"), 10**30, True),

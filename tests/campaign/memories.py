@@ -32,16 +32,16 @@ from tests.campaign.attack import (
 from tests.campaign.files import harm
 from tests.campaign.inputs import alter
 from tests.campaign.runs import same
-from tests.checkpoints import test_memory_file
-from tests.conftest import write_records
-from tests.models_for_tests import write_base
-from tests.recipes.harness import (
-    _train,
+from tests.harness.data import write_records
+from tests.harness.memories import DESCRIPTION, filled
+from tests.harness.models import write_base
+from tests.harness.ranks import on_ranks
+from tests.harness.runs import (
     make_config,
-    on_ranks,
     overrides_for,
     read_metrics,
     train,
+    train_here,
 )
 
 _SECONDS = 60
@@ -141,7 +141,7 @@ def copies(folder: Path) -> Try:
         def start() -> str:
             try:
                 with within(_SECONDS):
-                    _train(cfg, None)
+                    train_here(cfg, None)
             except Lost:
                 raise
             except Exception as error:  # noqa: BLE001
@@ -268,8 +268,7 @@ def _write_run(folder: Path, *counts: int) -> None:
     for step, count in enumerate(counts):
         path = folder / f"epoch_0_step_{step}" / checkpoint.MEMORY
         path.parent.mkdir()
-        about = test_memory_file.ABOUT
-        write_memory(path, test_memory_file.filled(10 * count), about)
+        write_memory(path, filled(10 * count), DESCRIPTION)
         texts = [json.dumps({"source": "a", "target": "b"}) + "\n"] * 10 * count
         (path / TEXTS).write_text("".join(texts))
         write_manifest(path.parent)

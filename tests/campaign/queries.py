@@ -7,7 +7,7 @@ from typing import Any
 
 from erjepa.tasks.score import load_task
 from tests.campaign.attack import UNHARMED, Attack, Lost, Try
-from tests.tasks.spider.test_sql_sandbox import ENDLESS, snapshot, write_shop
+from tests.harness.databases import ENDLESS, snapshot, write_shop
 
 _AT_ONCE = 50
 _MOST_SECONDS = (

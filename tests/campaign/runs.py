@@ -14,17 +14,17 @@ import torch
 
 from erjepa.studies.grid import processes
 from tests.campaign.attack import REFUSED, UNHARMED, Attack, Lost, Try
-from tests.conftest import write_records
-from tests.models_for_tests import write_base
-from tests.recipes.harness import (
-    _train,
+from tests.harness.data import write_records
+from tests.harness.models import write_base
+from tests.harness.ranks import start_ranks
+from tests.harness.runs import (
+    deterministic,
     make_config,
     overrides_for,
     read_metrics,
-    start_ranks,
     train,
+    train_here,
 )
-from tests.recipes.test_resume import deterministic
 
 _SETTINGS = {
     "replay__selection": "uniform",
@@ -78,7 +78,9 @@ class Ranks:
     """Forked ranks of one run, with the messages of those that fail."""
 
     def __init__(self, cfg, ranks: int) -> None:
-        self.processes, self._results = start_ranks(lambda: _train(cfg, None), ranks)
+        self.processes, self._results = start_ranks(
+            lambda: train_here(cfg, None), ranks
+        )
 
     def wait(self, seconds: float) -> bool:
         """Whether all have ended in time."""

@@ -13,7 +13,7 @@ from erjepa.checkpoints.fingerprint import (
 )
 from erjepa.configs.schema import KEYS
 from erjepa.datasets import Pair
-from tests.recipes.harness import make_config
+from tests.harness.runs import make_config
 
 # Where, how long and how fast a run runs, how it is cut, and what it reports.
 FREE = {

@@ -10,27 +10,7 @@ from safetensors.torch import load_file
 from erjepa.checkpoints import memory_file, stored_memory
 from erjepa.checkpoints.memory_file import write_memory
 from erjepa.checkpoints.stored_memory import open_memory
-from erjepa.replay import EpisodicReplay, ReplaySettings
-
-ABOUT = {"tokenizer": "x", "origins": ["a.jsonl"], "inherited": 0, "replay": {}}
-
-
-def filled(count, capacity=50, **settings):
-    keys = ReplaySettings(capacity=capacity, budget=4, **settings)
-    replay = EpisodicReplay(keys, embed_dim=8, seed=3)
-    step(replay, 0, count)
-    return replay
-
-
-def step(replay, first, count):
-    generator = torch.Generator().manual_seed(first)
-    ids = torch.arange(first, first + count)
-    segments = [([i] * (i % 5 + 1), [1], [2, i], [3], [i]) for i in ids.tolist()]
-    addresses = replay.encode(torch.randn(count, 8, generator=generator))
-    draw = replay.draw(ids, segments, addresses)
-    replay.refresh(draw, torch.rand(len(draw.slots), generator=generator))
-    replay.write(ids, segments, addresses, torch.rand(count, generator=generator))
-    return draw.slots
+from tests.harness.memories import DESCRIPTION, filled, step
 
 
 @pytest.mark.parametrize("address", ["sparse", "dense"])
@@ -40,7 +20,7 @@ def test_a_memory_goes_on_from_its_file(tmp_path, monkeypatch, count, block, add
         monkeypatch.setattr(module, "BLOCK", block)
     settings = {"selection": "mixed", "address": address}
     replay, other = filled(count, **settings), filled(45, **settings)
-    write_memory(tmp_path / "memory", replay, ABOUT)
+    write_memory(tmp_path / "memory", replay, DESCRIPTION)
     stored = open_memory(tmp_path)
     stored.load_into(other)
     assert len(other) == len(replay) == len(stored) == count
@@ -61,7 +41,7 @@ def contents(replay):
 
 def test_the_file_is_readable_without_this_project(tmp_path):
     replay = filled(30)
-    write_memory(tmp_path, replay, ABOUT)
+    write_memory(tmp_path, replay, DESCRIPTION)
     tensors = load_file(tmp_path / "slots.safetensors")
     about = json.loads((tmp_path / "memory.json").read_text())
     assert about["slots"] == 30 and about["version"] == 1
@@ -84,7 +64,7 @@ def test_writing_holds_a_block_at_a_time(tmp_path, monkeypatch):
 
     monkeypatch.setattr(replay, "state_dict", spy)
     tracemalloc.start()
-    write_memory(tmp_path, replay, ABOUT)
+    write_memory(tmp_path, replay, DESCRIPTION)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(copied) == 201 and max(copied) == 100 * 4

@@ -7,32 +7,15 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-import erjepa.configs
 from erjepa.checkpoints import model_card as module
 from erjepa.checkpoints.model_card import base_of, write_model_card
 from erjepa.utils.summary import Summary
-
-READING = {"share": 0.5, "right": 25, "examples": 50, "interval": [0.366, 0.634]}
-SUMMARY = {
-    "task": "nl_rx",
-    "weights": "adapter",
-    "pairs": "nl_rx_dataset(split=test)",
-    "accuracy": 0.5,
-    "primary": "exact_match",
-    "exact_match": READING,
-}
+from tests.harness.model_cards import SUMMARY, config
 
 
 def model_card(cfg, summaries, has_peft=True):
     summaries = {name: Summary(**keys) for name, keys in summaries.items()}
     return module.model_card(cfg, summaries, base=base_of(cfg), has_peft=has_peft)
-
-
-def config(**changes):
-    cfg = OmegaConf.create(erjepa.configs.merged("smollm2_135m_turk"))
-    for key, value in changes.items():
-        OmegaConf.update(cfg, key.replace("__", "."), value)
-    return OmegaConf.to_container(cfg)
 
 
 @pytest.mark.parametrize(

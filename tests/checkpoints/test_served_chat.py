@@ -17,9 +17,9 @@ from erjepa.datasets import PairedDataset, Record
 from erjepa.datasets.messages import RecordMessages
 from erjepa.models.smollm2 import smollm2_tokenizer
 from erjepa.models.smollm2.gguf_checkpoint import write_checkpoint
-from tests.models.test_smollm2 import write_gguf
-from tests.models_for_tests import SPECIAL_TOKENS
-from tests.recipes.harness import make_config, overrides_for, train
+from tests.harness.models import SPECIAL_TOKENS
+from tests.harness.runs import make_config, overrides_for, train
+from tests.harness.smollm2 import write_gguf
 
 DEFAULT_SYSTEM = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"

@@ -10,10 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from erjepa.checkpoints import stored_memory
-from erjepa.checkpoints.manifest import write_manifest
 from erjepa.checkpoints.memory_file import write_memory
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
-from tests.checkpoints.test_memory_file import ABOUT, filled
+from tests.harness.memories import DESCRIPTION, filled, write_run
 
 
 def slots_of(folder, change):
@@ -133,7 +132,7 @@ HARMS = {
 def test_what_no_run_writes_is_refused_in_one_line(tmp_path, harm, message):
     """Without a manifest, as in a copied folder."""
     folder = tmp_path / "memory"
-    write_memory(folder, filled(30), ABOUT)
+    write_memory(folder, filled(30), DESCRIPTION)
     harm(folder)
     with pytest.raises(
         ValueError, match=f"^key: {re.escape(str(folder))}.*{message}"
@@ -145,29 +144,18 @@ def test_what_no_run_writes_is_refused_in_one_line(tmp_path, harm, message):
 def test_examples_may_repeat_where_revisits_are_appended(tmp_path):
     replay = filled(30, on_revisit="append")
     replay.memory.example_ids[9] = 4
-    write_memory(tmp_path / "memory", replay, ABOUT)
+    write_memory(tmp_path / "memory", replay, DESCRIPTION)
     assert len(open_memory(tmp_path)) == 30
 
 
 def test_tokens_are_held_to_the_vocabulary(tmp_path):
-    write_memory(tmp_path / "memory", filled(30), ABOUT)
+    write_memory(tmp_path / "memory", filled(30), DESCRIPTION)
     stored = open_memory(tmp_path)
     stored.require_vocabulary(30)
     with pytest.raises(
         ValueError, match="slot 29 has the token 29; the vocabulary .* 29"
     ):
         stored.require_vocabulary(29)
-
-
-def write_run(folder, *names):
-    """A run whose checkpoints hold memories, each with one slot more."""
-    for count, name in enumerate(names, start=1):
-        checkpoint = folder / name
-        checkpoint.mkdir(parents=True)
-        write_memory(checkpoint / "memory", filled(count), ABOUT)
-        (checkpoint / "memory" / "texts.jsonl").write_text("{}\n")
-        write_manifest(checkpoint)
-    return folder
 
 
 @pytest.mark.parametrize(

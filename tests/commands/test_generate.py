@@ -9,7 +9,8 @@ from erjepa.commands.generate import main
 from erjepa.evaluation.chat import read_prompts
 from erjepa.evaluation.run import find_run
 from erjepa_recipe import evaluate_erjepa
-from tests.recipes.harness import make_config, on_ranks, overrides_for, train
+from tests.harness.ranks import on_ranks
+from tests.harness.runs import make_config, overrides_for, train
 
 
 @pytest.fixture(scope="module")

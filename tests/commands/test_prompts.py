@@ -14,8 +14,7 @@ from erjepa.commands.prompts import main
 from erjepa.commands.score import main as score
 from erjepa.evaluation.batch_requests import CHAT, COMPLETIONS
 from erjepa.utils.summary import read_summary
-from tests.recipes.harness import train
-from tests.recipes.test_evaluation import evaluate, predictions, tiny
+from tests.harness.runs import evaluate, predictions, tiny, train
 
 TOKENS = 12
 

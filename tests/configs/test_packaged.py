@@ -14,7 +14,7 @@ from erjepa.configs import config_names, load, merged
 from erjepa.configs.schema import KEYS, Config
 from erjepa.replay import ReplaySettings
 from erjepa.training.model.adapters import initial_adapter_state
-from tests.transformers_for_tests import write_folder
+from tests.harness.transformers_models import write_folder
 
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(path.stem for path in FOLDER.glob("*.yaml"))

@@ -10,7 +10,7 @@ from torchtune.models.phi4._tokenizer import Phi4Tokenizer
 from torchtune.models.qwen2_5 import qwen2_5_tokenizer
 
 from erjepa.datasets import ChatTemplate, predictor_token_ids
-from tests.models_for_tests import SPECIAL_TOKENS
+from tests.harness.models import SPECIAL_TOKENS
 
 IDS = {name: 256 + i for i, name in enumerate(SPECIAL_TOKENS)}
 

@@ -7,7 +7,7 @@ from torchtune.data import InputOutputToMessages
 
 from erjepa.configs import Component, load
 from erjepa.datasets import PairedDataset, Record, build_dataset
-from tests.recipes.harness import make_config, overrides_for, read_metrics, train
+from tests.harness.runs import make_config, overrides_for, read_metrics, train
 
 
 @pytest.fixture

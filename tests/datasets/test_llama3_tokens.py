@@ -4,12 +4,7 @@ The tokenizer's file is that of the package ``llama-models``, where installed, o
 ``ERJEPA_LLAMA3_TOKENIZER`` names.
 """
 
-import os
-from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
-
 import pytest
-from torchtune.models.llama3 import llama3_tokenizer
 
 from erjepa.datasets import (
     gsm8k_dataset,
@@ -18,27 +13,11 @@ from erjepa.datasets import (
     predictor_token_ids,
     spider_dataset,
 )
-from tests.conftest import REAL_DATA
-
-
-def tokenizer_file():
-    if named := os.environ.get("ERJEPA_LLAMA3_TOKENIZER"):
-        return Path(named)
-    try:
-        package = distribution("llama-models")
-    except PackageNotFoundError:
-        return Path("absent")
-    return Path(package.locate_file("llama_models/llama3/tokenizer.model"))
-
+from tests.harness.data import REAL_DATA, tokenizer_file
 
 pytestmark = pytest.mark.skipif(
     not tokenizer_file().is_file(), reason="needs Llama 3's tokenizer"
 )
-
-
-@pytest.fixture(scope="module")
-def llama3():
-    return llama3_tokenizer(str(tokenizer_file()))
 
 
 def test_predictor_tokens_fit_llama_3_2(llama3):

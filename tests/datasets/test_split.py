@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from erjepa.datasets import hold_out, nl_rx_dataset
-from tests.conftest import REAL_DATA
-from tests.models_for_tests import random_pairs
+from tests.harness.data import REAL_DATA
+from tests.harness.models import random_pairs
 
 
 def text(pair):

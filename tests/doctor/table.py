@@ -7,7 +7,7 @@ import torch
 from erjepa.doctor.checks import GIB, USED, ModelOfRun, longest_rows, rank_of
 from erjepa.doctor.memory import memory_parts
 from erjepa.training.model.sharding import reshards_after_forward
-from tests.recipes.harness import make_config
+from tests.harness.runs import make_config
 
 MODELS = {
     "1B": ("llama3_2_1b_synth", "torchtune.models.llama3_2.llama3_2_1b"),

@@ -10,7 +10,7 @@ import torch
 
 from erjepa.commands.doctor import main
 from erjepa.doctor import checks
-from tests.recipes.harness import overrides_for
+from tests.harness.runs import overrides_for
 
 ROOT = Path(__file__).parents[2]
 NAMES = (

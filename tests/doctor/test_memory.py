@@ -12,8 +12,8 @@ from erjepa.doctor.checks import ModelOfRun, longest_rows, rank_of
 from erjepa.doctor.memory import activation_bytes, memory_parts
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator
-from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
-from tests.recipes.harness import FULL, FULL_BUILDER, make_config, overrides_for, train
+from tests.harness.models import PREDICTOR_IDS, random_pairs, small_decoder
+from tests.harness.runs import FULL, FULL_BUILDER, make_config, overrides_for, train
 
 LORA = {}
 EVERY_WEIGHT = {"model": FULL_BUILDER, "dtype": "bf16"}

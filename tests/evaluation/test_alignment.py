@@ -5,7 +5,7 @@ import torch
 
 from erjepa.evaluation.alignment import pair_cosines
 from erjepa.packing import PairCollator
-from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
+from tests.harness.models import PREDICTOR_IDS, random_pairs, small_decoder
 from tests.reference.three_forwards import hidden_states
 
 

@@ -12,7 +12,7 @@ from erjepa.evaluation.generation import (
     batches_of_like_length,
     generate_greedy,
 )
-from tests.models_for_tests import small_decoder
+from tests.harness.models import small_decoder
 
 PAD = 90
 

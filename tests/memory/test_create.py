@@ -11,8 +11,8 @@ from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
 from erjepa.memory.reading import read_slots
 from erjepa.training.run.memory import name_of
-from tests.conftest import write_records
-from tests.recipes.harness import make_config, train
+from tests.harness.data import write_records
+from tests.harness.runs import make_config, train
 from tests.reference.three_forwards import pair_losses
 
 

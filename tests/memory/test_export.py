@@ -15,7 +15,7 @@ from erjepa.datasets.chat_template import ChatTemplate
 from erjepa.memory.reading import CONFIG
 from erjepa.models.smollm2 import smollm2_tokenizer
 from erjepa.models.smollm2.gguf_checkpoint import write_checkpoint
-from tests.models.test_smollm2 import write_gguf
+from tests.harness.smollm2 import write_gguf
 
 CHATS = [
     [("user", "line 1"), ("assistant", "a|b")],

@@ -11,8 +11,8 @@ from erjepa.commands.memory import main
 from erjepa.memory.prompt import prompt_embedding
 from erjepa.memory.reading import Neighbors, read_slots
 from erjepa.training.model import device
-from tests.conftest import write_records
-from tests.recipes.harness import make_config, overrides_for, train
+from tests.harness.data import write_records
+from tests.harness.runs import make_config, overrides_for, train
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ from erjepa.models.transformers import (
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator, attention_mask
 from erjepa.training.run.packed_rows import require_packable
-from tests.models_for_tests import BASE_SHAPE, random_pair, write_base
-from tests.transformers_for_tests import (
+from tests.harness.models import BASE_SHAPE, random_pair, write_base
+from tests.harness.transformers_models import (
     FAMILIES,
     STRICT,
     TEMPLATE,

@@ -7,7 +7,7 @@ from torchtune.models.gemma2 import gemma2
 
 from erjepa.objective.attention import MaskedAttention, use_masked_attention
 from erjepa.packing import PairCollator, attention_mask, dense_mask
-from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
+from tests.harness.models import PREDICTOR_IDS, random_pairs, small_decoder
 
 
 def refuse(*args, **kwargs):

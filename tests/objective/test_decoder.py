@@ -10,7 +10,7 @@ import torch
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
-from tests.models_for_tests import random_pairs, related_pairs, small_decoder
+from tests.harness.models import random_pairs, related_pairs, small_decoder
 from tests.reference.three_forwards import pair_losses, reference_loss
 
 PREDICTOR_IDS = [94, 95, 96, 97]

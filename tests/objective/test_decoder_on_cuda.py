@@ -10,8 +10,8 @@ from erjepa.objective import attention
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
-from tests.conftest import DEVICES
-from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
+from tests.harness.cases import DEVICES
+from tests.harness.models import PREDICTOR_IDS, random_pairs, small_decoder
 
 
 def packed(views):

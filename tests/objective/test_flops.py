@@ -9,7 +9,7 @@ from torchtune.models.llama3_2 import llama3_2
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.flops import StepFlops
 from erjepa.packing import PairCollator, dense_mask
-from tests.models_for_tests import (
+from tests.harness.models import (
     BASE_SHAPE,
     VOCAB,
     random_pairs,

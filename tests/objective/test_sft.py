@@ -12,7 +12,7 @@ from torchtune.modules.loss import CEWithChunkedOutputLoss
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
-from tests.models_for_tests import random_pairs, small_decoder
+from tests.harness.models import random_pairs, small_decoder
 
 
 def torchtune_sft(decoder, pairs, train_on_input):

@@ -15,7 +15,7 @@ from erjepa.datasets import paired_dataset, require_turns
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
-from tests.models_for_tests import small_decoder
+from tests.harness.models import small_decoder
 from tests.reference.three_forwards import hidden_states
 
 CHATS = [

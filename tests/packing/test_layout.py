@@ -7,7 +7,7 @@ import torch
 
 from erjepa.datasets import Pair
 from erjepa.packing import PairCollator, dense_mask, lay_out
-from tests.models_for_tests import PREDICTOR_IDS, VOCAB, related_pairs
+from tests.harness.models import PREDICTOR_IDS, VOCAB, related_pairs
 from tests.reference.slow_tree import sees, slow_tree
 
 PAIR = Pair(

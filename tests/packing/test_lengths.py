@@ -8,7 +8,7 @@ from erjepa.commands.stats import main
 from erjepa.configs import load
 from erjepa.packing import PairCollator
 from erjepa.packing.lengths import measure_config, table, token_statistics
-from tests.models_for_tests import PREDICTOR_IDS, random_pairs
+from tests.harness.models import PREDICTOR_IDS, random_pairs
 
 
 class Lengths:

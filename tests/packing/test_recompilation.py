@@ -10,8 +10,8 @@ from erjepa.configs import config_names, load
 from erjepa.objective import attention
 from erjepa.packing import BLOCK, PairCollator, block_mask, dense_mask
 from erjepa.packing.rows import few_lengths, round_up
-from tests.conftest import DEVICES
-from tests.models_for_tests import PREDICTOR_IDS, random_pairs
+from tests.harness.cases import DEVICES
+from tests.harness.models import PREDICTOR_IDS, random_pairs
 
 LENGTH = 128
 MODES = 2  # passes with a gradient, and those without

@@ -19,8 +19,7 @@ from erjepa.packing.rows import (
     round_up,
     share,
 )
-from tests.models_for_tests import PREDICTOR_IDS, VOCAB, random_pairs
-from tests.packing.test_tree import random_paths
+from tests.harness.models import PREDICTOR_IDS, VOCAB, random_pairs, random_paths
 from tests.reference.slow_tree import slow_tree
 
 

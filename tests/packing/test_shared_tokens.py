@@ -4,11 +4,7 @@ import random
 
 import pytest
 
-from tests.benchmarks.packing import DATASETS, tokens_per_pair
-from tests.conftest import REAL_DATA
-from tests.datasets.test_llama3_tokens import llama3, tokenizer_file
-
-__all__ = ["llama3"]  # a fixture
+from tests.harness.data import DATASETS, REAL_DATA, tokenizer_file, tokens_per_pair
 
 pytestmark = pytest.mark.skipif(
     not tokenizer_file().is_file() or not REAL_DATA.is_dir(),
@@ -26,7 +22,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_tokens_of_a_pair(llama3, name):  # noqa: F811
+def test_tokens_of_a_pair(llama3, name):
     build, folder, arguments = DATASETS[name]
     dataset = build(llama3, source=str(REAL_DATA / folder), **arguments)
     pairs = [dataset[i] for i in range(len(dataset))]

@@ -10,7 +10,7 @@ import torch
 
 from erjepa.packing import PairCollator, lay_out
 from erjepa.packing.spans import patch_steps, span_steps
-from tests.models_for_tests import random_pairs
+from tests.harness.models import random_pairs
 
 
 def sums(steps, hidden):

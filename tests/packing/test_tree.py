@@ -1,30 +1,11 @@
 """Prefix trees against nested dictionaries, node by node."""
 
-import random
-from array import array
-
 import numpy as np
 import pytest
 
 from erjepa.packing import prefix_tree, tree_size
+from tests.harness.models import arrays, random_paths
 from tests.reference.slow_tree import slow_tree
-
-
-def arrays(*paths):
-    return [array("i", path) for path in paths]
-
-
-def random_paths(seed):
-    """Paths that share beginnings, begin one another, and come again."""
-    rng = random.Random(seed)
-    paths = []
-    for _ in range(rng.randint(1, 30)):
-        known = rng.choice(paths) if paths else []
-        kept = known[: rng.randint(0, len(known))]
-        paths.append(
-            kept + [rng.randrange(-2, 5) for _ in range(rng.choice([0, 1, 4, 20]))]
-        )
-    return arrays(*(path or [7] for path in paths))
 
 
 def test_the_tree_of_the_docstring():

@@ -8,8 +8,8 @@ from torchtune.training import FullModelHFCheckpointer
 
 from erjepa.datasets import StepSampler, paired_dataset
 from erjepa.training.model.adapters import initial_adapter_state
-from tests.models_for_tests import BASE_SHAPE
-from tests.recipes.harness import make_config, overrides_for, read_metrics, train
+from tests.harness.models import BASE_SHAPE
+from tests.harness.runs import make_config, overrides_for, read_metrics, train
 from tests.reference.slow_training import train_slowly
 
 SETTINGS = {"budget": 5, "neighbors": 3, "capacity": 14}

@@ -17,17 +17,19 @@ from erjepa.training.model.averaged import AveragedWeights
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
-from tests.recipes.harness import (
+from tests.harness.ranks import kill_at_call
+from tests.harness.runs import (
     FULL,
     FULL_BUILDER,
-    kill_at_call,
+    evaluate,
     make_config,
     overrides_for,
+    predictions,
+    tiny,
     train,
     train_and_kill,
 )
-from tests.recipes.test_evaluation import evaluate, predictions, tiny
-from tests.recipes.test_weights_that_leave import from_pretrained, logits_of
+from tests.harness.transformers_models import from_pretrained, logits_of
 from tests.reference.plain_average import plain_average
 
 DECAY = 0.5  # reached at the eighth of twelve steps

@@ -12,15 +12,15 @@ from erjepa.training.run.saving import RunCheckpoints
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
-from tests.recipes.harness import (
-    kill_at_call,
+from tests.harness.cases import some_of
+from tests.harness.ranks import kill_at_call
+from tests.harness.runs import (
     make_config,
     overrides_for,
     read_metrics,
     train,
     train_and_kill,
 )
-from tests.slow import some_of
 
 
 def config(base, data, output_dir, **overrides):

@@ -16,17 +16,19 @@ from erjepa.training.step.passes import Passes
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
-from tests.conftest import write_records
-from tests.recipes.harness import (
-    kill_at_call,
+from tests.harness.data import write_records
+from tests.harness.ranks import kill_at_call
+from tests.harness.runs import (
+    INVARIANT,
+    assert_same,
+    deterministic,
     make_config,
     overrides_for,
     read_metrics,
+    state,
     train,
     train_and_kill,
 )
-from tests.recipes.test_invariance import INVARIANT
-from tests.recipes.test_resume import assert_same, deterministic, state
 from tests.reference.three_forwards import reference_loss
 
 LM = {"loss__jepa_weight": 0, "replay__score": "lm", "replay__selection": "uniform"}

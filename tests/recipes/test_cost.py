@@ -11,7 +11,7 @@ from erjepa.datasets import paired_dataset
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.training.step.passes import Passes
-from tests.recipes.harness import make_config, overrides_for, train
+from tests.harness.runs import make_config, overrides_for, train
 
 SFT = {"replay__weight": 0, "loss__jepa_weight": 0}
 LLM_JEPA = {"replay__weight": 0}

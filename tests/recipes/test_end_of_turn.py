@@ -3,7 +3,7 @@
 import pytest
 
 from erjepa.training.step.passes import Passes
-from tests.recipes.harness import make_config, overrides_for, train
+from tests.harness.runs import make_config, overrides_for, train
 
 
 def labels_of_passes(base, data, output_dir, monkeypatch, **overrides):

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from erjepa.checkpoints import checkpoint
 from erjepa.objective.loss import JEPALoss
 from erjepa.training.model.sharding import local_part
-from tests.conftest import write_records
-from tests.models_for_tests import write_base
-from tests.recipes.harness import make_config, overrides_for, train
+from tests.harness.data import write_records
+from tests.harness.models import write_base
+from tests.harness.runs import make_config, overrides_for, train
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torchtune import utils
 
 from erjepa.checkpoints.checkpoint import load_predictor
 from erjepa.checkpoints.manifest import MANIFEST
@@ -14,44 +13,17 @@ from erjepa.configs import load
 from erjepa.datasets import predictor_token_ids
 from erjepa.training.model import device
 from erjepa_recipe import evaluate_erjepa
-from tests.recipes.harness import (
-    kill_at_call,
+from tests.harness.cases import some_of
+from tests.harness.ranks import on_ranks
+from tests.harness.runs import (
+    evaluate,
     make_config,
-    on_doomed_ranks,
-    on_ranks,
     overrides_for,
+    predictions,
+    tiny,
     train,
 )
 from tests.reference.three_forwards import hidden_states
-from tests.slow import some_of
-
-
-def evaluate(cfg, world_size=1, dies_at_batch=None):
-    """The last summary; or None, after rank 0 was killed at a batch."""
-
-    def run():
-        if dies_at_batch is not None and utils.get_world_size_and_rank()[1] == 0:
-            kill_at_call(evaluate_erjepa, "generate_answers", dies_at_batch)
-        recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
-        recipe.setup()
-        return recipe.evaluate()
-
-    if dies_at_batch is not None:
-        return on_doomed_ranks(run, world_size)
-    return on_ranks(run, world_size)[0][-1]
-
-
-def tiny(output_dir, *overrides):
-    """The packaged demo config, cut short; comparing languages of regexes takes seconds."""
-    short = ["dataset.size=64", "eval_batch_size=16", "task=exact_match"]
-    if not any(override.startswith("eval_dataset=") for override in overrides):
-        short.append("eval_dataset.size=40")
-    return make_config([f"output_dir={output_dir}", *short, *overrides], "tiny_synth")
-
-
-def predictions(output_dir, name):
-    lines = (Path(output_dir) / "evaluation" / name / "predictions.jsonl").read_text()
-    return [json.loads(line) for line in lines.splitlines()]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ import pytest
 
 from erjepa.utils.summary import read_summary
 from erjepa_recipe import evaluate_erjepa
-from tests.recipes.harness import make_config, on_ranks, overrides_for, train
+from tests.harness.ranks import on_ranks
+from tests.harness.runs import make_config, overrides_for, train
 
 FIRST = {"say x": "ab", "say yy": "cd", "say zzz": "ef"}
 SECOND = {"say x": "ab", "say yy": "ef"}

@@ -9,7 +9,7 @@ import pytest
 
 from erjepa.checkpoints import checkpoint, space
 from erjepa.training.run.saving import RunCheckpoints
-from tests.recipes.harness import make_config, overrides_for, train
+from tests.harness.runs import make_config, overrides_for, train
 
 Usage = namedtuple("Usage", "total used free")
 RESUME = "resume_from_checkpoint=True"

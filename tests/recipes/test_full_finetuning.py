@@ -16,21 +16,23 @@ from torchtune.training import FullModelHFCheckpointer
 from erjepa.checkpoints import checkpoint
 from erjepa.datasets import StepSampler, paired_dataset
 from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
-from tests.models_for_tests import BASE_SHAPE
-from tests.recipes.harness import (
+from tests.harness.models import BASE_SHAPE
+from tests.harness.ranks import kill_at_call
+from tests.harness.runs import (
     FULL,
     FULL_BUILDER,
-    kill_at_call,
+    assert_same,
+    deterministic,
+    evaluate,
     make_config,
     overrides_for,
     read_metrics,
+    state,
     train,
     train_and_kill,
+    watch_gradients,
 )
-from tests.recipes.test_evaluation import evaluate
-from tests.recipes.test_precision import watch_gradients
-from tests.recipes.test_resume import assert_same, deterministic, state
-from tests.recipes.test_weights_that_leave import from_pretrained, logits_of
+from tests.harness.transformers_models import from_pretrained, logits_of
 from tests.reference.slow_training import train_slowly
 from tests.reference.three_forwards import reference_loss
 

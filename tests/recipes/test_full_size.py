@@ -10,9 +10,9 @@ from torchtune import training
 from torchtune.models.convert_weights import tune_to_hf
 from torchtune.models.llama3_2 import llama3_2_1b
 
-from tests.conftest import write_records
-from tests.models_for_tests import write_config, write_tokenizer
-from tests.recipes.harness import make_config, read_metrics, train
+from tests.harness.data import write_records
+from tests.harness.models import write_config, write_tokenizer
+from tests.harness.runs import make_config, read_metrics, train
 
 GIB = 1024**3
 SHAPE = {

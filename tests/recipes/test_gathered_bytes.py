@@ -3,8 +3,8 @@
 import torch.distributed as dist
 
 from erjepa.training.model import distributed
-from tests.models_for_tests import BASE_SHAPE
-from tests.recipes.harness import make_config, overrides_for, train
+from tests.harness.models import BASE_SHAPE
+from tests.harness.runs import make_config, overrides_for, train
 
 
 def test_a_step_gathers_three_embeddings_of_a_pair(base, data, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from erjepa.checkpoints import checkpoint
-from tests.recipes.harness import make_config, overrides_for, train
+from tests.harness.runs import make_config, overrides_for, train
 
 SETTINGS = {"batch_size": 8, "epochs": 1, "replay__selection": "uniform"}
 

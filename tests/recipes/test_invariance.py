@@ -10,28 +10,17 @@ import torch
 import torch.distributed as dist
 
 from erjepa.replay import EpisodicReplay
-from tests.recipes.harness import make_config, overrides_for, read_metrics, train
+from tests.harness.runs import (
+    INVARIANT,
+    make_config,
+    memory_of,
+    overrides_for,
+    read_metrics,
+    train,
+)
 
 # (ranks, batch_size, gradient_accumulation_steps), all of 8 pairs a step
 CUTS = [(1, 2, 4), (1, 4, 2), (2, 4, 1), (2, 1, 4), (4, 2, 1), (4, 1, 2)]
-INVARIANT = (
-    *("loss", "lm_loss", "jepa_loss", "replay_lm_loss", "replay_jepa_loss"),
-    *("cosine_paired", "cosine_shuffled", "grad_norm", "replayed", "memory_size"),
-    "lr",
-)
-
-
-def memory_of(recipe):
-    memory = recipe._memory.replay.memory
-    return {
-        "ids": memory.example_ids.clone(),
-        "scores": memory.scores.clone(),
-        "counts": memory.replay_counts.clone(),
-        "segments": [
-            [list(segment) for segment in pair]
-            for pair in memory.segments(range(len(memory)))
-        ],
-    }
 
 
 def run(base, data, output_dir, world_size, batch_size, accumulation, **overrides):

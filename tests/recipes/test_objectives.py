@@ -3,8 +3,8 @@
 import pytest
 
 from erjepa.objective import PackedDecoder
-from tests.recipes.harness import make_config, overrides_for, read_metrics, train
-from tests.slow import some_of
+from tests.harness.cases import some_of
+from tests.harness.runs import make_config, overrides_for, read_metrics, train
 
 SFT = {"replay__weight": 0, "loss__jepa_weight": 0}
 TIMED = {"tokens_per_second_per_gpu", "pairs_per_second"}

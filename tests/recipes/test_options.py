@@ -11,9 +11,9 @@ from torchtune.models.llama3_2 import lora_llama3_2
 from erjepa.checkpoints import checkpoint
 from erjepa.objective import JEPALoss
 from erjepa.training.run.data import StepExamples
-from tests.models_for_tests import write_base
-from tests.recipes.harness import make_config, overrides_for, read_metrics, train
-from tests.slow import some_of
+from tests.harness.cases import some_of
+from tests.harness.models import write_base
+from tests.harness.runs import make_config, overrides_for, read_metrics, train
 
 
 def run(base, data, output_dir, world_size=1, **overrides):

@@ -18,19 +18,21 @@ from erjepa.replay.retention import ORIGIN_BITS
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
-from tests.conftest import write_records
-from tests.recipes.harness import (
-    kill_at_call,
+from tests.harness.data import write_records
+from tests.harness.ranks import kill_at_call
+from tests.harness.runs import (
+    INVARIANT,
+    assert_same,
+    deterministic,
+    evaluate,
     make_config,
     overrides_for,
     read_metrics,
+    state,
     train,
     train_and_kill,
 )
-from tests.recipes.test_evaluation import evaluate
-from tests.recipes.test_evaluation import predictions as read_predictions
-from tests.recipes.test_invariance import INVARIANT
-from tests.recipes.test_resume import assert_same, deterministic, state
+from tests.harness.runs import predictions as read_predictions
 
 LOSSES = ("lm_loss", "jepa_loss")
 

@@ -9,10 +9,15 @@ import pytest
 import torch
 
 from erjepa.training.model.adapters import initial_adapter_state
-from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
-from tests.models_for_tests import write_base
-from tests.recipes.harness import make_config, overrides_for, read_metrics, train
-from tests.slow import some_of
+from tests.harness.cases import some_of
+from tests.harness.models import write_base
+from tests.harness.runs import (
+    make_config,
+    overrides_for,
+    read_metrics,
+    train,
+    watch_gradients,
+)
 
 ADAPTERS = {
     "lora": {},
@@ -31,35 +36,6 @@ def wide_base(tmp_path_factory):
 def settings_for(adapter):
     wide = {f"model__{name}": value for name, value in WIDE.items()}
     return {**BF16, **wide, **ADAPTERS[adapter]}
-
-
-def watch_gradients(patch):
-    """Collect the dtypes of gradients and of hidden states, and whether gradients are
-    what bfloat16 holds.
-    """
-    recipe_class = recipe.FinetuneRecipeERJEPA
-    seen = {"gradients": set(), "hidden": set(), "rounded": set()}
-    clip = recipe_class._clipped_grad_norm
-    build = recipe.build_model
-
-    def clipped(self, *passes):
-        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
-        gradients = [getattr(g, "_local_tensor", g) for g in gradients]
-        gradients = [g for g in gradients if g.numel()]  # a rank may have no part
-        seen["gradients"].update(g.dtype for g in gradients)
-        if self._run.steps > 1:  # B is zero before, and so is the gradient of A
-            seen["rounded"].update(g.equal(g.bfloat16().float()) for g in gradients)
-        return clip(self, *passes)
-
-    def built(*args, **kwargs):
-        model, trained = build(*args, **kwargs)
-        for layer in model.decoder.layers:
-            layer.register_forward_hook(lambda *a: seen["hidden"].add(a[2].dtype))
-        return model, trained
-
-    patch.setattr(recipe_class, "_clipped_grad_norm", clipped)
-    patch.setattr(recipe, "build_model", built)
-    return seen
 
 
 @pytest.mark.parametrize("adapter", some_of(ADAPTERS, ["lora"]))

@@ -5,8 +5,9 @@ import torch
 
 from erjepa_recipe.evaluate_erjepa import EvaluationRecipeERJEPA
 from erjepa_recipe.lora_finetune_distributed_erjepa import FinetuneRecipeERJEPA
-from tests.pretended_device import pretended_device
-from tests.recipes.harness import make_config, on_ranks
+from tests.harness.pretended_device import pretended_device
+from tests.harness.ranks import on_ranks
+from tests.harness.runs import make_config
 
 MOST_WAITS = 40  # of a step
 

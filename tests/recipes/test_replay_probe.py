@@ -5,7 +5,7 @@ The measures themselves are held to the slow algorithm in ``test_against_referen
 
 import pytest
 
-from tests.recipes.harness import make_config, overrides_for, read_metrics, train
+from tests.harness.runs import make_config, overrides_for, read_metrics, train
 
 PROBED = {
     "gradient_cosine",

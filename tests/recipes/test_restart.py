@@ -15,14 +15,8 @@ from erjepa.checkpoints import checkpoint
 from erjepa.configs import load
 from erjepa.studies.training_log import read_training_log
 from erjepa.training.run.start import is_to_resume
-from tests.recipes.harness import (
-    free_port,
-    make_config,
-    on_ranks,
-    overrides_for,
-    train,
-)
-from tests.recipes.test_tune_run import start
+from tests.harness.ranks import free_port, on_ranks
+from tests.harness.runs import make_config, overrides_for, start_tune, train
 
 NAMES = ("loss", "grad_norm", "replay_lm_loss", "memory_size", "total_tokens")
 
@@ -55,7 +49,7 @@ def launchers(base, data, folder):
     keys = [*settings(base, data, folder), "resume_from_checkpoint=auto"]
 
     def one():
-        return start(
+        return start_tune(
             *[*options, *rendezvous, "--max-restarts", 3, "erjepa_recipe"],
             *["--config", "llama3_2_1b_synth", *keys],
             cwd=folder,

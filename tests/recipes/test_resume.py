@@ -15,17 +15,20 @@ from erjepa.training.run.saving import RunCheckpoints
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
-from tests.recipes.harness import (
-    kill_at_call,
+from tests.harness.cases import some_of
+from tests.harness.ranks import kill_at_call
+from tests.harness.runs import (
+    TIMED,
+    assert_same,
+    deterministic,
     make_config,
     overrides_for,
     read_metrics,
+    state,
     train,
     train_and_kill,
 )
-from tests.slow import some_of
 
-TIMED = {"tokens_per_second_per_gpu", "pairs_per_second"}
 COUNTED = {"step_flops", "total_flops", "total_tokens"}  # what ranks do not share
 
 # Where rank 0 is killed: at a step, or within the save that follows the sixth step.
@@ -54,31 +57,6 @@ def config(base, data, output_dir, **overrides):
         **overrides,
     }
     return make_config(overrides_for(base, data, output_dir, **settings))
-
-
-def state(recipe):
-    replay = recipe._memory.replay.state_dict()
-    weights = {
-        name: getattr(p, "full_tensor", lambda p=p: p)().detach().clone()
-        for name, p in recipe._model.named_parameters()
-        if p.requires_grad
-    }
-    return {"weights": weights, "memory": replay["memory"]}
-
-
-def deterministic(metrics):
-    return [{k: v for k, v in m.items() if k not in TIMED} for m in metrics]
-
-
-def assert_same(a, b):
-    if isinstance(a, torch.Tensor):
-        assert torch.equal(a, b)
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            assert_same(a[key], b[key])
-    else:
-        assert a == b
 
 
 @pytest.fixture(scope="module")

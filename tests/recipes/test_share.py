@@ -12,16 +12,19 @@ from erjepa.datasets import Pair
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
-from tests.recipes.harness import (
-    kill_at_call,
+from tests.harness.ranks import kill_at_call
+from tests.harness.runs import (
+    INVARIANT,
+    assert_same,
+    deterministic,
     make_config,
+    memory_of,
     overrides_for,
     read_metrics,
+    state,
     train,
     train_and_kill,
 )
-from tests.recipes.test_invariance import INVARIANT, memory_of
-from tests.recipes.test_resume import assert_same, deterministic, state
 from tests.reference.three_forwards import reference_loss
 
 SHARE = {

@@ -18,15 +18,17 @@ from erjepa.training.run.signals import StopSignals, end_with_launcher
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
-from tests.recipes.harness import (
+from tests.harness.ranks import on_ranks
+from tests.harness.runs import (
+    TUNE,
+    assert_same,
+    deterministic,
     make_config,
-    on_ranks,
     overrides_for,
     read_metrics,
+    state,
     train,
 )
-from tests.recipes.test_resume import assert_same, deterministic, state
-from tests.recipes.test_tune_run import TUNE
 
 RESUME = "resume_from_checkpoint=True"
 

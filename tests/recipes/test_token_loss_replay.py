@@ -15,22 +15,24 @@ from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main as read_memory
 from erjepa.datasets import Pair
 from erjepa.objective.decoder import PackedDecoder
+from erjepa.replay.weight import ReplayWeight
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
-from tests.recipes.harness import (
-    kill_at_call,
+from tests.harness.cases import some_of
+from tests.harness.ranks import kill_at_call
+from tests.harness.runs import (
+    assert_same,
+    deterministic,
     make_config,
+    memory_of,
     overrides_for,
     read_metrics,
+    state,
     train,
     train_and_kill,
 )
-from tests.recipes.test_invariance import memory_of
-from tests.recipes.test_resume import assert_same, deterministic, state
 from tests.reference.three_forwards import reference_loss
-from tests.replay.test_weight import ReplayWeight
-from tests.slow import some_of
 
 LM = {
     **{"replay__score": "lm", "replay__selection": "prioritized"},

@@ -1,35 +1,18 @@
 """What a user types: ``tune run`` from another directory, with and without launchers."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import REAL_DATA
-from tests.recipes.harness import (
-    free_port,
+from tests.harness.data import REAL_DATA
+from tests.harness.ranks import free_port
+from tests.harness.runs import (
     make_config,
     overrides_for,
     read_metrics,
+    start_tune,
     train,
 )
-
-TUNE = Path(sys.executable).parent / "tune"
-
-
-def start(*arguments, cwd):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [TUNE, "run", *map(str, arguments)],
-        cwd=cwd,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def finish(process, code=0):
@@ -50,14 +33,14 @@ def test_one_process_two_launchers_and_evaluation(base, data, tmp_path):
     """One process = two launchers of two ranks; then the evaluation recipe on two ranks."""
     config = ["--config", "llama3_2_1b_synth"]
     one = overrides_for(base, data, tmp_path / "one", batch_size=8, epochs=1)
-    finish(start("erjepa_recipe", *config, *one, cwd=tmp_path))
+    finish(start_tune("erjepa_recipe", *config, *one, cwd=tmp_path))
     expected = read_metrics(tmp_path / "one")
 
     both = overrides_for(base, data, tmp_path / "both", batch_size=2, epochs=1)
     launcher = ["--nnodes", 2, "--nproc_per_node", 2, "--rdzv_backend", "c10d"]
     launcher += ["--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_id", "test"]
     nodes = [
-        start(*launcher, "erjepa_recipe", *config, *both, cwd=tmp_path)
+        start_tune(*launcher, "erjepa_recipe", *config, *both, cwd=tmp_path)
         for _ in range(2)
     ]
     for node in nodes:
@@ -75,7 +58,7 @@ def test_one_process_two_launchers_and_evaluation(base, data, tmp_path):
     for ranks, name in ((2, "epoch_0"), (1, "base")):
         only_base = f"base_only={name == 'base'}"
         finish(
-            start(
+            start_tune(
                 *("--nproc_per_node", ranks, "erjepa_eval", *config),
                 *(*evaluated, only_base),
                 cwd=tmp_path,
@@ -92,7 +75,8 @@ def test_one_process_two_launchers_and_evaluation(base, data, tmp_path):
 
 def test_unknown_config_lists_the_packaged_ones(tmp_path):
     output = finish(
-        start("erjepa_recipe", "--config", "llama3_2_1b_sinth", cwd=tmp_path), code=2
+        start_tune("erjepa_recipe", "--config", "llama3_2_1b_sinth", cwd=tmp_path),
+        code=2,
     )
     assert "no packaged config of that name" in output
     assert "llama3_2_1b_synth" in output and "tiny_synth" in output

@@ -17,18 +17,19 @@ from erjepa_recipe import evaluate_erjepa
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
-from tests.recipes.harness import (
-    kill_at_call,
+from tests.harness.cases import some_of
+from tests.harness.ranks import kill_at_call, on_ranks
+from tests.harness.runs import (
+    assert_same,
+    deterministic,
     make_config,
-    on_ranks,
     overrides_for,
     read_metrics,
+    state,
     train,
     train_and_kill,
 )
-from tests.recipes.test_resume import assert_same, deterministic, state
 from tests.reference.three_forwards import reference_loss
-from tests.slow import some_of
 
 SIZE = 9
 

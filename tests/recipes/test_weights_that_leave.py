@@ -9,31 +9,16 @@ import pytest
 import torch
 from peft import AutoPeftModelForCausalLM, PeftModel
 from transformers import (
-    AutoModelForCausalLM,
     AutoTokenizer,
     Qwen2Config,
     Qwen2ForCausalLM,
 )
 
-from tests.models.test_smollm2 import FOLDER as SMOLLM2
-from tests.models.test_smollm2 import real
-from tests.models_for_tests import BASE_SHAPE, write_tokenizer
-from tests.recipes.harness import make_config, overrides_for, train
-from tests.recipes.test_evaluation import evaluate, predictions
-
-TOKENS = torch.randint(
-    0, BASE_SHAPE["vocab_size"], (4, 40), generator=torch.Generator().manual_seed(0)
-)
-
-
-def logits_of(model, tokens=TOKENS):
-    with torch.no_grad():
-        output = model.eval()(tokens)
-    return getattr(output, "logits", output)
-
-
-def from_pretrained(folder):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+from tests.harness.models import BASE_SHAPE, write_tokenizer
+from tests.harness.runs import evaluate, make_config, overrides_for, predictions, train
+from tests.harness.smollm2 import FOLDER as SMOLLM2
+from tests.harness.smollm2 import real
+from tests.harness.transformers_models import TOKENS, from_pretrained, logits_of
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import torch
 
 from erjepa.replay import DenseAddressTable, SparseAddressTable
 from erjepa.replay import addresses as addresses_module
-from tests.conftest import DEVICES
+from tests.harness.cases import DEVICES
 from tests.reference.list_memory import ListMemory
 
 

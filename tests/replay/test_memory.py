@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from erjepa.replay import EpisodicMemory, SparseAddressTable
 from erjepa.replay.memory import SegmentStore
-from tests.benchmarks.replay import bytes_per_slot
-from tests.replay.histories import (
+from tests.harness.histories import (
     assert_same,
     histories,
     make_memory,
@@ -22,6 +21,7 @@ from tests.replay.histories import (
     pool_addresses,
     quick,
 )
+from tests.harness.memories import bytes_per_slot
 
 modes = st.sampled_from(["keep", "refresh", "append"])
 kinds = st.sampled_from(["sparse", "dense"])

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from erjepa.replay.selection import prioritized
+from tests.harness.histories import memory_of, select
 from tests.reference.plain_priorities import chances_of_lists
-from tests.replay.test_selection import memory_of, select
 
 SCORES = [0.5, 1.0, 4.0, 2.0]
 DRAWS = 4000

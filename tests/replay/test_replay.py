@@ -13,8 +13,8 @@ from erjepa.replay import (
     require_memory,
 )
 from erjepa.utils.checked import checked
-from tests.conftest import DEVICES
-from tests.replay.histories import make_reference
+from tests.harness.cases import DEVICES
+from tests.harness.histories import make_reference
 
 EMBED_DIM = 8
 

@@ -15,8 +15,7 @@ from erjepa.replay import (
 )
 from erjepa.replay.registry import RETENTIONS
 from erjepa.replay.retention import retained
-from tests.reference.list_memory import ListMemory
-from tests.replay.histories import (
+from tests.harness.histories import (
     RATE,
     assert_same,
     histories,
@@ -26,6 +25,7 @@ from tests.replay.histories import (
     quick,
     scores,
 )
+from tests.reference.list_memory import ListMemory
 
 ORIGINS = [n << 32 for n in (0, 1, 2)]
 

@@ -19,32 +19,20 @@ from erjepa.replay.selection import (
     mixed,
     uniform,
 )
-from tests.conftest import DEVICES
-from tests.replay.histories import (
+from tests.harness.cases import DEVICES
+from tests.harness.histories import (
     POOL,
     histories,
     make_memory,
     make_reference,
+    memory_of,
     play,
     pool_addresses,
     quick,
+    select,
 )
 
 small_values = st.sampled_from([-math.inf, -1.0, -0.0, 0.0, 0.5, 2.0])
-
-
-def select(policy, memory, *, sources=(0,), current=(), seed=0, **settings):
-    budget = settings.pop("budget", 4)
-    return policy(
-        Request(
-            memory,
-            pool_addresses(memory, list(sources)),
-            memory.eligible(torch.tensor(current, dtype=torch.int64)),
-            budget,
-            ReplaySettings(**{"neighbors": 2} | settings),
-            torch.Generator().manual_seed(seed),
-        )
-    )
 
 
 def round_robin(request):
@@ -57,14 +45,6 @@ def mixed_of(mix):
         return mixed(replace(request, settings=replace(request.settings, mix=mix)))
 
     return policy
-
-
-def memory_of(*pairs, address="sparse"):
-    """A memory of (example, pool row, score) entries, one per slot."""
-    memory = make_memory(max(1, len(pairs)), on_revisit="append", address=address)
-    if pairs:
-        play(("write", list(pairs)), memory)
-    return memory
 
 
 @quick

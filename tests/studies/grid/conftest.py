@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from erjepa.studies.grid import processes
-from tests.studies.grid.harness import use_fake_tune, write_experiment
+from tests.harness.grids import use_fake_tune, write_experiment
 
 
 @pytest.fixture

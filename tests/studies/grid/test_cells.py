@@ -12,34 +12,7 @@ from erjepa.studies.grid.cells import (
     evaluation_command,
     training_command,
 )
-from erjepa.studies.grid.config import Experiment
-
-METHODS = {
-    "Matched": {"replay.weight": 0, "stop.tokens_of": "ER-JEPA content"},
-    "LLM-JEPA": {"replay.weight": 0},
-    "ER-JEPA content": {},
-}
-
-
-def experiment(**changes):
-    return Experiment(
-        **{
-            "name": "small",
-            "output_dir": "/out",
-            "seeds": [7, 8],
-            "datasets": {
-                "synth": "tiny_synth",
-                "turk": {
-                    "config": "smollm2_135m_turk",
-                    "replay.weight": 3,
-                    "databases": "d",
-                },
-            },
-            "methods": METHODS,
-            "overrides": {"epochs": 2, "replay.weight": 2},
-            **changes,
-        }
-    )
+from tests.harness.grids import experiment
 
 
 def test_cells():

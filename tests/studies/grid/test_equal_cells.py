@@ -7,7 +7,7 @@ import pytest
 from erjepa.commands.experiment import main
 from erjepa.studies.grid.cells import cells
 from erjepa.studies.grid.config import load_experiment
-from tests.studies.grid.harness import calls, results, write_experiment
+from tests.harness.grids import calls, results, write_experiment
 
 SEQUENCE = """
 name: sequence

@@ -11,38 +11,11 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-import yaml
 
 from erjepa.checkpoints import checkpoint
 from erjepa.commands.experiment import main
-from tests.recipes.harness import overrides_for, read_metrics
-
-# Of a line, all but these are the same however often a grid was killed.
-TIMED = {"train_seconds", "eval_seconds"}
-
-
-def write_experiment(folder, base, data, methods, **keys):
-    """A small experiment on the small base model, scored on its own training pairs."""
-    overrides = overrides_for(base, data, folder)
-    settings = dict(o.partition("=")[::2] for o in overrides if "=" in o)
-    del settings["output_dir"]
-    settings["eval_dataset"] = "erjepa.datasets.paired_dataset"
-    settings["eval_dataset.source"] = str(data)
-    settings |= {"max_new_tokens": 4, "eval_batch_size": 11, "epochs": 4}
-    settings |= {"save_adapter_weights_only": True, "save_every_n_steps": 3}
-    experiment = {
-        **{"name": "small", "output_dir": str(folder / "out"), "seeds": [1]},
-        **{"datasets": {"pairs": "llama3_2_1b_synth"}, "methods": methods},
-        **{"overrides": settings, "alignment": True, **keys},
-    }
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(experiment, sort_keys=False))
-    return path
-
-
-def results(folder):
-    lines = (folder / "out" / "results.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+from tests.harness.grids import TIMED_KEYS, results, write_small_experiment
+from tests.harness.runs import read_metrics
 
 
 def test_one_cell(base, data, tmp_path, capsys):
@@ -50,7 +23,7 @@ def test_one_cell(base, data, tmp_path, capsys):
     budget, steps = 2.5e8, 5
     methods = {"ER-JEPA content": {"stop.steps": steps, "ema_decay": 0.5}}
     keys = {"budgets": [budget], "score_weights": ["last", "ema"]}
-    path = write_experiment(tmp_path, base, data, methods, **keys)
+    path = write_small_experiment(tmp_path, base, data, methods, **keys)
     assert main(["run", str(path)]) == 0, capsys.readouterr().out
     at_budget, averaged_at_budget, end, averaged = results(tmp_path)
     assert [line["weights"] for line in results(tmp_path)] == 2 * ["last", "ema"]
@@ -109,7 +82,7 @@ def test_killed_ten_times(base, data, tmp_path):
     for folder in (whole, killed):
         folder.mkdir()
         keys = {"budgets": [0.5e9, 1.2e9, 2.0e9], "match": "flops", "devices": [0, 1]}
-        paths[folder] = write_experiment(folder, base, data, methods, **keys)
+        paths[folder] = write_small_experiment(folder, base, data, methods, **keys)
     unbroken = start(paths[whole])
     began = time.monotonic()
     assert unbroken.wait(timeout=900) == 0, unbroken.stdout.read()
@@ -132,7 +105,7 @@ def test_killed_ten_times(base, data, tmp_path):
 
     def lines(folder):
         found = [
-            {key: value for key, value in line.items() if key not in TIMED}
+            {key: value for key, value in line.items() if key not in TIMED_KEYS}
             for line in results(folder)
         ]
         return sorted(found, key=str)
@@ -150,7 +123,7 @@ def test_a_sequence_carries_weights_and_memory_on(base, data, tmp_path, capsys):
     methods = {"Uniform": {"replay.selection": "uniform"}}
     datasets = dict.fromkeys(["first", "second"], "llama3_2_1b_synth")
     keys = {"datasets": datasets, "continual": True, "budgets": [0.5e9]}
-    path = write_experiment(tmp_path, base, data, methods, match="flops", **keys)
+    path = write_small_experiment(tmp_path, base, data, methods, match="flops", **keys)
     assert main(["run", str(path)]) == 0, capsys.readouterr().out
     places = [(line["stage"], line["dataset"]) for line in results(tmp_path)]
     assert places == [(stage, on) for stage in datasets for on in datasets]

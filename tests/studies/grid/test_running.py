@@ -17,42 +17,19 @@ from erjepa.commands.experiment import main
 from erjepa.studies.grid import processes
 from erjepa.studies.grid.running import environments
 from erjepa.utils.folders import MARK
-from tests.studies.grid.harness import (
+from tests.harness.grids import (
+    EXPECTED,
     Grid,
     calls,
+    experiment,
     results,
+    run,
+    summary,
     use_fake_tune,
     write_experiment,
 )
-from tests.studies.grid.test_cells import experiment
 
 SLUGS = {"ER-JEPA": "er-jepa", "LLM-JEPA": "llm-jepa", "Matched": "matched"}
-
-
-def run(folder, *arguments):
-    return main(["run", str(folder / "fake.yaml"), *arguments])
-
-
-def summary(folder):
-    """Method, seed, checkpoint, budget and steps of each line, sorted."""
-    keys = ("method", "seed", "checkpoint", "budget", "steps")
-    return sorted(tuple(line[key] for key in keys) for line in results(folder))
-
-
-# LLM-JEPA takes 10 operations a step, ER-JEPA 20; budgets are 45 and 80. A step has one token
-# more than operations; token-matched ends at the 84 tokens of ER-JEPA's four steps.
-EXPECTED = sorted(
-    (method, seed, checkpoint, budget, steps)
-    for seed in (1, 2)
-    for method, checkpoint, budget, steps in (
-        ("LLM-JEPA", "flops_0", 45, 5),
-        ("LLM-JEPA", "flops_1", 80, 8),
-        ("ER-JEPA", "flops_0", 45, 3),
-        ("ER-JEPA", "flops_1", 80, 4),
-        ("Matched", "flops_0", 45, 5),
-        ("Matched", "flops_1", 80, 8),
-    )
-)
 
 
 FEW = "methods={SFT: {}, ER-JEPA: {}}", "seeds=[1]", "match=epochs", "budgets=null"

@@ -10,7 +10,7 @@ import pytest
 from erjepa.commands.experiment import main
 from erjepa.studies.grid.cells import cells, scored_as, training_command
 from erjepa.studies.grid.config import load_experiment
-from tests.studies.grid.harness import Grid, calls, results, write_experiment
+from tests.harness.grids import Grid, calls, results, write_experiment
 
 SEQUENCE = """
 name: sequence

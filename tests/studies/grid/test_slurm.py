@@ -12,9 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipes.harness import free_port
-from tests.studies.grid import test_grid
-from tests.studies.grid.harness import FAKE_TUNE, write_experiment
+from tests.harness.grids import (
+    FAKE_TUNE,
+    TIMED_KEYS,
+    results,
+    write_experiment,
+    write_small_experiment,
+)
+from tests.harness.ranks import free_port
 
 ROOT = Path(__file__).parents[3]
 
@@ -186,7 +191,7 @@ def test_as_a_local_grid(slurm, base, data, tmp_path):
     for name in ("local", "cluster"):
         (tmp_path / name).mkdir()
         keys = {"budgets": [2e9, 4e9, 6e9], "match": "flops", "seeds": [1, 2]}
-        path = test_grid.write_experiment(tmp_path / name, base, data, methods, **keys)
+        path = write_small_experiment(tmp_path / name, base, data, methods, **keys)
         path.write_text(path.read_text().replace("epochs: 4", "epochs: 60"))
         grids.append(Grid(path))
     local, cluster = grids
@@ -195,8 +200,8 @@ def test_as_a_local_grid(slurm, base, data, tmp_path):
 
     def lines(grid):
         return [
-            {k: v for k, v in line.items() if k not in test_grid.TIMED}
-            for line in test_grid.results(grid.out.parent)
+            {k: v for k, v in line.items() if k not in TIMED_KEYS}
+            for line in results(grid.out.parent)
         ]
 
     assert lines(cluster) == lines(local)

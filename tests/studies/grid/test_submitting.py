@@ -15,9 +15,7 @@ from erjepa.studies.grid.attempts import Claim, last_attempt
 from erjepa.studies.grid.output import begun
 from erjepa.studies.grid.running import environments
 from erjepa.utils.jsonl import to_jsonl
-from tests.studies.grid.harness import results
-from tests.studies.grid.test_cells import experiment
-from tests.studies.grid.test_running import EXPECTED, run, summary
+from tests.harness.grids import EXPECTED, experiment, results, run, summary
 
 COMMANDS = {
     # The Nth call fails where `refuse` says N.

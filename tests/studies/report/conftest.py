@@ -5,8 +5,8 @@ import json
 import pytest
 
 from erjepa.studies.report.results import Results
-from tests.studies.report.fake_output import METHODS, write_output
-from tests.studies.report.parts import BUDGETS, SEEDS
+from tests.harness.fake_output import METHODS, write_output
+from tests.harness.report_parts import BUDGETS, SEEDS
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from erjepa.commands.report import main
 from erjepa.studies import report
 from erjepa.studies.report.build import build_report, register_sections
 from erjepa.studies.report.sections import SECTIONS
-from tests.studies.report.fake_output import METHODS, write_output
+from tests.harness.fake_output import METHODS, write_output
 
 FEW = {name: METHODS[name] for name in ("SFT", "LLM-JEPA", "ER-JEPA content")}
 

@@ -8,7 +8,7 @@ import pytest
 from erjepa.studies.report.build import build_report
 from erjepa.studies.report.results import Results
 from erjepa.studies.report.sections import SECTIONS
-from tests.studies.report.fake_output import write_output
+from tests.harness.fake_output import write_output
 
 METHODS = {
     "SFT": {"replay.weight": 0},

@@ -10,8 +10,8 @@ from erjepa.studies.report.results import Results
 from erjepa.studies.report.table import EXTRA, MISSING, SAME, WRONG
 from erjepa.studies.statistics.examples import choose_examples
 from erjepa.tasks.nl_rx.regex_kinds import prediction_category, regex_tokens
-from tests.studies.report.fake_output import write_output
-from tests.studies.report.parts import BUDGETS, MAIN, SEEDS, make, parts_of
+from tests.harness.fake_output import write_output
+from tests.harness.report_parts import BUDGETS, MAIN, SEEDS, make, parts_of
 
 
 def test_the_rule():

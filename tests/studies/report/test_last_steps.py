@@ -7,7 +7,7 @@ from copy import copy
 import pytest
 
 from erjepa.studies.report.results import Unavailable
-from tests.studies.report.parts import BUDGETS, make, parts_of
+from tests.harness.report_parts import BUDGETS, make, parts_of
 
 
 def test_embeddings(results, rows):

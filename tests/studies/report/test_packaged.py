@@ -15,8 +15,8 @@ from erjepa.studies.report.accuracy import settings
 from erjepa.studies.report.build import build_report
 from erjepa.studies.report.figures import Figure
 from erjepa.studies.report.sections import SECTIONS
-from tests.slow import some_of
-from tests.studies.report.fake_output import write_output
+from tests.harness.cases import some_of
+from tests.harness.fake_output import write_output
 
 PACKAGED = erjepa.configs.config_names("experiments")
 DOCS = Path(__file__).parents[3] / "docs"

@@ -6,8 +6,8 @@ import pytest
 from scipy import stats
 
 from erjepa.studies.report.results import Results, Unavailable
-from tests.studies.report.fake_output import write_output
-from tests.studies.report.parts import (
+from tests.harness.fake_output import write_output
+from tests.harness.report_parts import (
     BUDGETS,
     SEEDS,
     accuracies,

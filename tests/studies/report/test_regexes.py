@@ -14,8 +14,8 @@ from erjepa.tasks.nl_rx.regex_kinds import (
     prediction_category,
     structures,
 )
-from tests.studies.report.fake_output import METHODS, write_output
-from tests.studies.report.parts import (
+from tests.harness.fake_output import METHODS, write_output
+from tests.harness.report_parts import (
     BUDGETS,
     MAIN,
     SEEDS,

@@ -6,7 +6,7 @@ import pytest
 
 from erjepa.studies.report.results import Results, Unavailable
 from erjepa.studies.report.sections import SECTIONS
-from tests.studies.report.fake_output import METHODS, write_output
+from tests.harness.fake_output import METHODS, write_output
 
 
 def rewrite(output, keep=lambda row: True, tail=""):

@@ -4,8 +4,8 @@ import pytest
 
 from erjepa.studies.report.results import Results, Unavailable
 from erjepa.studies.report.sections import SECTIONS
-from tests.studies.report.fake_output import write_output
-from tests.studies.report.parts import curves
+from tests.harness.fake_output import write_output
+from tests.harness.report_parts import curves
 
 CONTROL = {"replay.selection": "current_batch"}
 NO_REPLAY = {"replay.weight": 0}

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from erjepa.studies.report.results import Results, Unavailable
-from tests.studies.report.fake_output import METHODS, write_output
-from tests.studies.report.parts import (
+from tests.harness.fake_output import METHODS, write_output
+from tests.harness.report_parts import (
     BUDGETS,
     MAIN,
     SEEDS,

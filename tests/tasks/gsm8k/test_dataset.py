@@ -7,7 +7,7 @@ import pytest
 
 from erjepa.datasets.sources import subsample
 from erjepa.tasks.gsm8k.dataset import GSM8K_REVISION, gsm8k_dataset
-from tests.conftest import REAL_DATA
+from tests.harness.data import REAL_DATA
 
 ROWS = [
     {"question": f"What is {i} and 1?", "answer": f"{i}+1={i + 1}\n#### {i + 1}"}

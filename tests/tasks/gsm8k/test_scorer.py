@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from erjepa.tasks.gsm8k.scorer import TASK, extract, read_number
-from tests.conftest import REAL_DATA
+from tests.harness.data import REAL_DATA
 
 
 def verdicts(output, target="2 + 16 = 18\n#### 18"):

@@ -8,7 +8,7 @@ import datasets
 import pytest
 
 from erjepa.tasks.nl_rx.dataset import nl_rx_dataset, synthetic_nl_rx_dataset
-from tests.conftest import REAL_DATA, write_records
+from tests.harness.data import REAL_DATA, write_records
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from erjepa.tasks.nl_rx.regex_kinds import length_group, regex_tokens, structures
 from erjepa.tasks.nl_rx.regex_syntax import parse
-from tests.conftest import REAL_DATA
+from tests.harness.data import REAL_DATA
 
 C, AND, A, Q, B, K = (
     "complement",

@@ -11,7 +11,7 @@ import pytest
 from erjepa.tasks.nl_rx.regex_language import languages_equal
 from erjepa.tasks.nl_rx.regex_syntax import parse
 from erjepa.tasks.nl_rx.scorer import TASK
-from tests.conftest import REAL_DATA
+from tests.harness.data import REAL_DATA
 
 ALL_RIGHT = {"exact_match": True, "dfa_equal": True, "llm_jepa": True}
 ALL_WRONG = {"exact_match": False, "dfa_equal": False, "llm_jepa": False}

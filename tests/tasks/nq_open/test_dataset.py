@@ -11,7 +11,7 @@ from erjepa.tasks.nq_open.dataset import (
     NQ_OPEN_SOURCE,
     nq_open_dataset,
 )
-from tests.conftest import REAL_DATA
+from tests.harness.data import REAL_DATA
 
 ROWS = [
     {"question": "how many", "answer": ["9"]},

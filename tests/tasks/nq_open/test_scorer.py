@@ -5,7 +5,7 @@ import json
 import pytest
 
 from erjepa.tasks.nq_open.scorer import TASK
-from tests.conftest import REAL_DATA
+from tests.harness.data import REAL_DATA
 
 
 def verdicts(output, target="The Beatles; 9; St. Paul's"):

@@ -12,7 +12,7 @@ from erjepa.tasks.spider.dataset import (
     schema_text,
     spider_dataset,
 )
-from tests.conftest import REAL_DATA
+from tests.harness.data import REAL_DATA
 
 SCHEMA = {
     "db_id": "shop",

@@ -20,7 +20,7 @@ from erjepa.tasks.spider.scorer import (
 )
 from erjepa.tasks.spider.sql_sandbox import SqlSandbox
 from erjepa.tasks.summary import verbatim_overlap
-from tests.conftest import REAL_DATA
+from tests.harness.data import REAL_DATA
 
 VERDICTS = ("execution", "exact_match", "llm_jepa")
 

@@ -4,7 +4,6 @@ Every query of this file runs beside a watched folder: its files stay byte-ident
 no file appears there or in the folder that the workers run in.
 """
 
-import hashlib
 import os
 import random
 import signal
@@ -20,42 +19,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from erjepa.tasks.spider.sql_sandbox import GRACE_SECONDS, Limits, SqlSandbox, _Worker
+from tests.harness.databases import ENDLESS, snapshot, write_shop
 
 SECONDS = 0.3
 LIMITS = Limits(seconds=SECONDS)
 ROOT = Path(__file__).parents[2]
 HAS_PROC = Path("/proc/self/limits").exists()
 HAS_SETLIMIT = hasattr(sqlite3.Connection, "setlimit")
-ENDLESS = (
-    "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM t) SELECT {} FROM t"
-)
 STUCK_IN_C = "SELECT instr(zeroblob(4000000), zeroblob(2000000) || x'01')"
-
-
-def write_shop(path):
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE clerk (id INTEGER PRIMARY KEY, name, age)")
-        connection.executemany(
-            "INSERT INTO clerk VALUES (?, ?, ?)",
-            [(i, f"clerk {i}", 20 + i % 7) for i in range(100)],
-        )
-        connection.execute("CREATE INDEX by_age ON clerk (age)")
-        connection.execute("CREATE TABLE shop (id INTEGER PRIMARY KEY, clerk_id)")
-        connection.executemany(
-            "INSERT INTO shop VALUES (?, ?)", [(i, i) for i in range(5)]
-        )
-    connection.close()
-    return path
-
-
-def snapshot(folder):
-    """Every file with its content and times, and what is in the workers' folder."""
-    files = {
-        str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime)
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-    return files, sorted(os.listdir(os.path.abspath(os.sep)))
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from torchtune.modules.peft import get_merged_lora_ckpt
 
 from erjepa.training.model import adapters
 from erjepa.training.model.adapters import initial_adapter_state, merge_adapters
-from tests.models_for_tests import small_decoder
-from tests.pretended_device import pretended_device
+from tests.harness.models import small_decoder
+from tests.harness.pretended_device import pretended_device
 
 
 def test_initial_adapters_follow_from_the_seed_alone():

@@ -16,7 +16,7 @@ from erjepa.training.model.distributed import (
     wait_for_all,
 )
 from erjepa.training.run import process_group
-from tests.recipes.harness import on_ranks
+from tests.harness.ranks import on_ranks
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from erjepa.training.model.dropout import QuickDropout, quicken_dropout
-from tests.models_for_tests import small_decoder
+from tests.harness.models import small_decoder
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

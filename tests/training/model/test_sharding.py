@@ -9,7 +9,7 @@ from torchtune.training import set_default_dtype
 
 from erjepa.doctor.checks import rank_of
 from erjepa.training.model.sharding import reshards_after_forward
-from tests.recipes.harness import make_config, overrides_for, read_metrics, train
+from tests.harness.runs import make_config, overrides_for, read_metrics, train
 
 STEPS = 4
 GROUPS = 3  # of parameters: two layers, and the rest

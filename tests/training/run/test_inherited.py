@@ -7,8 +7,8 @@ import torch.distributed as dist
 
 from erjepa.checkpoints import stored_memory
 from erjepa.training.run.inherited import open_on_all
-from tests.checkpoints.test_stored_memory import write_run
-from tests.recipes.harness import on_ranks
+from tests.harness.memories import write_run
+from tests.harness.ranks import on_ranks
 
 
 def test_ranks_open_one_memory_though_it_is_pruned_for_some(tmp_path):

@@ -13,7 +13,7 @@ from erjepa.training.model.distributed import all_reduce_sum
 from erjepa.training.run import process_group
 from erjepa.training.run.process_group import lose_patience
 from erjepa.training.run.signals import StopSignals
-from tests.recipes.harness import start_ranks
+from tests.harness.ranks import start_ranks
 
 
 @pytest.mark.parametrize(

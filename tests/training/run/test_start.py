@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from erjepa.configs import load
 from erjepa.training.run.start import build_checkpointer
-from tests.recipes.harness import on_ranks
+from tests.harness.ranks import on_ranks
 
 
 def slow_checkpointer(output_dir):

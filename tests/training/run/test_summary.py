@@ -9,7 +9,7 @@ import torch.distributed as dist
 from erjepa.configs import load
 from erjepa.training.run.progress import RunProgress
 from erjepa.training.run.summary import log_summary
-from tests.models_for_tests import small_decoder
+from tests.harness.models import small_decoder
 
 
 @pytest.fixture

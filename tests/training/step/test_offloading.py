@@ -8,15 +8,9 @@ from torchtune.training import OffloadActivations
 
 from erjepa.objective import JEPALoss
 from erjepa.packing import PairCollator
-from tests.models_for_tests import PREDICTOR_IDS, random_pairs
-from tests.recipes.harness import on_ranks
-from tests.training.step.test_whole_pass import (
-    OBJECTIVES,
-    WEIGHTS,
-    gradients,
-    packed_model,
-    passes_of,
-)
+from tests.harness.models import PREDICTOR_IDS, random_pairs
+from tests.harness.passes import OBJECTIVES, WEIGHTS, gradients, packed_model, passes_of
+from tests.harness.ranks import on_ranks
 
 
 def saved_tensor_hooks():

@@ -4,7 +4,6 @@ Chain: a forward for each view of each pair and loops over pairs = one rank and 
 micro-batch = several of either, in loss, in each pair's error and in every gradient.
 """
 
-from contextlib import nullcontext
 from random import Random
 
 import pytest
@@ -13,55 +12,22 @@ from torchtune.models.llama3 import lora_llama3
 from torchtune.models.llama3_2 import lora_llama3_2
 
 from erjepa.evaluation.validation import HeldOutLoss
-from erjepa.objective import JEPALoss, PackedDecoder
+from erjepa.objective import JEPALoss
 from erjepa.packing import PairCollator, lay_out
-from erjepa.training.step.passes import Passes
-from tests.models_for_tests import PREDICTOR_IDS, random_pairs, small_decoder
-from tests.recipes.harness import on_ranks
+from tests.harness.models import PREDICTOR_IDS, random_pairs
+from tests.harness.passes import (
+    OBJECTIVES,
+    SHARED,
+    WEIGHTS,
+    gradients,
+    packed_model,
+    passes_of,
+)
+from tests.harness.ranks import on_ranks
 from tests.reference.slow_objectives import reference_loss
 
 CUTS = [(1, 1), (1, 3), (2, 1), (2, 2)]  # ranks, micro-batches
-WEIGHTS = {"lm_weight": 0.7, "jepa_weight": 1.3}
-INFONCE = {"distance": "infonce", "temperature": 0.5}
-SHARED = {"views": "shared"}
-OBJECTIVES = {  # keys of the loss, layout of a pair
-    "l2": ({"distance": "l2"}, SHARED),
-    "mse": ({"distance": "mse"}, {"views": "standalone"}),
-    "infonce": (INFONCE, SHARED),
-    "to source": (INFONCE, {"direction": "target_to_source", **SHARED}),
-    "both": (INFONCE, {"direction": "both", "predictor_position": "front", **SHARED}),
-    "in front": ({}, {"predictor_position": "front", "views": "standalone"}),
-    "spans": ({}, {"views": "spans"}),
-    "sigreg": ({"sigreg_weight": 0.3, "sigreg_slices": 8, **INFONCE}, SHARED),
-    "vicreg": (
-        {"variance_weight": 2.0, "covariance_weight": 0.5},
-        {"direction": "both", **SHARED},
-    ),
-    "patches": (INFONCE, {"views": "patches"}),
-}
 SEED, STEP = 5, 3
-
-
-def packed_model(**kwargs):
-    decoder = small_decoder(**kwargs)
-    model = PackedDecoder(decoder, num_predictor_tokens=2)
-    rows = decoder.tok_embeddings.weight[PREDICTOR_IDS]
-    model.predictor.data.copy_(rows.detach() * 1.5)
-    return model
-
-
-def passes_of(model, loss_fn):
-    return Passes(
-        model,
-        loss_fn,
-        torch.device("cpu"),
-        forward_context=nullcontext(),
-        keep_gathered=False,
-    )
-
-
-def gradients(model):
-    return {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
 
 
 def one_pass(pairs, objective, num_batches, **layout):

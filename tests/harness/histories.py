@@ -4,7 +4,15 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from erjepa.replay import DenseAddressTable, EpisodicMemory, SparseAddressTable
+from erjepa.replay import (
+    DenseAddressTable,
+    EpisodicMemory,
+    ReplaySettings,
+    SparseAddressTable,
+)
+from erjepa.replay.selection import (
+    Request,
+)
 from tests.reference.list_memory import ListMemory
 
 quick = settings(deadline=None, derandomize=True, max_examples=150)
@@ -101,3 +109,25 @@ def assert_same(memory, reference):
         sources = torch.stack([reference.address(z) for z in POOL])
         cosines = memory.similarity(memory.address_table.encode(POOL))
         torch.testing.assert_close(cosines, sources @ expected.T, atol=1e-6, rtol=0)
+
+
+def select(policy, memory, *, sources=(0,), current=(), seed=0, **settings):
+    budget = settings.pop("budget", 4)
+    return policy(
+        Request(
+            memory,
+            pool_addresses(memory, list(sources)),
+            memory.eligible(torch.tensor(current, dtype=torch.int64)),
+            budget,
+            ReplaySettings(**{"neighbors": 2} | settings),
+            torch.Generator().manual_seed(seed),
+        )
+    )
+
+
+def memory_of(*pairs, address="sparse"):
+    """A memory of (example, pool row, score) entries, one per slot."""
+    memory = make_memory(max(1, len(pairs)), on_revisit="append", address=address)
+    if pairs:
+        play(("write", list(pairs)), memory)
+    return memory

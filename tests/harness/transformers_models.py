@@ -4,7 +4,13 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from tests.harness.models import BASE_SHAPE
 
 SPECIAL = ["<|end|>", "<|im_start|>", "<|im_end|>"]
 VOCAB = 272  # rows of the embeddings, of which 259 have a token
@@ -104,3 +110,18 @@ def write_folder(folder: Path, family: str, template: str = TEMPLATE) -> Path:
     fast.save_pretrained(folder)
     random_model(family).save_pretrained(folder)
     return folder
+
+
+TOKENS = torch.randint(
+    0, BASE_SHAPE["vocab_size"], (4, 40), generator=torch.Generator().manual_seed(0)
+)
+
+
+def logits_of(model, tokens=TOKENS):
+    with torch.no_grad():
+        output = model.eval()(tokens)
+    return getattr(output, "logits", output)
+
+
+def from_pretrained(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

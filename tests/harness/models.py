@@ -164,3 +164,20 @@ def write_base(folder: Path, **shape) -> Path:
     weights = {name: weight.contiguous() for name, weight in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+def arrays(*paths):
+    return [array("i", path) for path in paths]
+
+
+def random_paths(seed):
+    """Paths that share beginnings, begin one another, and come again."""
+    rng = random.Random(seed)
+    paths = []
+    for _ in range(rng.randint(1, 30)):
+        known = rng.choice(paths) if paths else []
+        kept = known[: rng.randint(0, len(known))]
+        paths.append(
+            kept + [rng.randrange(-2, 5) for _ in range(rng.choice([0, 1, 4, 20]))]
+        )
+    return arrays(*(path or [7] for path in paths))

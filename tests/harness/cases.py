@@ -1,8 +1,10 @@
-"""Of many like cases, some among the quick tests and the others among the slow ones."""
+"""Parameters of tests: devices, and some of many cases."""
 
 from collections.abc import Collection, Iterable
 
 import pytest
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
 def some_of(names: Iterable[str], quick: Collection[str]) -> list:

@@ -29,7 +29,7 @@ import erjepa.objective.attention
 import erjepa.training.model.device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
-PROJECT = Path(__file__).parents[1]
+PROJECT = Path(__file__).parents[2]
 LINES_OF = (f"{PROJECT}/erjepa/", f"{PROJECT}/recipes/")
 INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 

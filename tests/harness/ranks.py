@@ -1,4 +1,4 @@
-"""Runs the training recipe on ranks that are forked from the test, and reads its log."""
+"""Forked ranks of one process group, some of them killed."""
 
 import itertools
 import multiprocessing
@@ -9,73 +9,14 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from torchtune import utils
 
-import erjepa.configs
-from erjepa.configs import Config
-from erjepa.studies.training_log import read_training_log
 from erjepa.training.run.process_group import process_group
-from erjepa_recipe.lora_finetune_distributed_erjepa import (
-    FinetuneRecipeERJEPA,
-)
-from tests.models_for_tests import BASE_SHAPE
 
 # Of this process, below those that the system deals out.
 PORTS = itertools.count(10_000 + 997 * os.getpid() % 20_000)
-BUILDER = "torchtune.models.llama3_2.lora_llama3_2"
-FULL_BUILDER = "torchtune.models.llama3_2.llama3_2"
-FULL = "llama3_2_1b_synth_full"  # the config that trains every weight
-
-
-def overrides_for(
-    base: Path, data: Path, output_dir: Path, **overrides: Any
-) -> list[str]:
-    """Overrides that make ``llama3_2_1b_synth`` a small run on the CPU.
-
-    Keyword arguments name config keys with ``__`` for a dot. With ``model=FULL_BUILDER`` they
-    are for the config ``FULL``.
-    """
-    settings = {
-        "output_dir": output_dir,
-        "model": BUILDER,
-        **{f"model.{name}": value for name, value in BASE_SHAPE.items()},
-        "model.lora_attn_modules": "[q_proj,k_proj,v_proj,output_proj]",
-        "model.apply_lora_to_mlp": True,
-        "model.lora_rank": 4,
-        "model.lora_alpha": 8,
-        "model.lora_dropout": 0.0,
-        "tokenizer.path": base / "tokenizer.model",
-        "tokenizer.special_tokens_path": base / "special_tokens.json",
-        "checkpointer.checkpoint_dir": base,
-        "dataset": "erjepa.datasets.paired_dataset",
-        "dataset.source": data,
-        "device": "cpu",
-        "dtype": "fp32",
-        "row_length": "null",
-        "batch_size": 4,
-        "epochs": 2,
-        "optimizer.lr": 3e-3,
-        "num_workers": 0,
-        "optimizer.fused": False,
-        "lr_scheduler.num_warmup_steps": 2,
-    }
-    settings.update({key.replace("__", "."): v for key, v in overrides.items()})
-    if settings["model"] == FULL_BUILDER:
-        settings = {key: v for key, v in settings.items() if "lora" not in key}
-    return [f"{key}={value}" for key, value in settings.items()]
-
-
-def make_config(overrides: list[str], name: str = "llama3_2_1b_synth") -> Config:
-    """The packaged config with overrides, as the command line has it."""
-    return erjepa.configs.load(name, overrides)
-
-
-def train(cfg, world_size: int = 1, inspect: Callable | None = None) -> list[Any]:
-    """Train on ``world_size`` forked ranks; ``inspect(recipe)`` of each rank is returned."""
-    return on_ranks(lambda: _train(cfg, inspect), world_size)
 
 
 def on_ranks(
@@ -109,17 +50,6 @@ def start_ranks(
     for process in ranks:
         process.start()
     return ranks, results
-
-
-def train_and_kill(cfg, world_size: int, arm: Callable[[], None]) -> None:
-    """Train until rank 0, armed by ``arm()``, is killed; then kill the others."""
-
-    def doomed():
-        if utils.get_world_size_and_rank()[1] == 0:
-            arm()
-        _train(cfg, None)
-
-    on_doomed_ranks(doomed, world_size)
 
 
 def on_doomed_ranks(function: Callable[[], Any], world_size: int) -> None:
@@ -156,13 +86,6 @@ def free_port() -> int:
                 return port
 
 
-def _train(cfg, inspect: Callable | None) -> Any:
-    recipe = FinetuneRecipeERJEPA(cfg)
-    recipe.setup()
-    recipe.train()
-    return inspect(recipe) if inspect else None
-
-
 def _run_rank(function, rank, world_size, port, results, timeout) -> None:
     os.environ.update(
         RANK=str(rank),
@@ -184,8 +107,3 @@ def _run_rank(function, rank, world_size, port, results, timeout) -> None:
     except Exception as error:  # noqa: BLE001
         message = pickle.dumps((rank, RuntimeError(f"{outcome!r}: {error}")))
     results.put(message)
-
-
-def read_metrics(output_dir: Path) -> list[dict[str, float]]:
-    """The metrics of every step, in order."""
-    return list(read_training_log(output_dir / "logs" / "metrics.txt").values())

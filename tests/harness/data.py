@@ -1,0 +1,65 @@
+"""Files of pairs: small made-up ones, and the real datasets where there are any."""
+
+import json
+import os
+import random
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from erjepa.datasets import (
+    Pair,
+    gsm8k_dataset,
+    nl_rx_dataset,
+    nq_open_dataset,
+    spider_dataset,
+)
+from erjepa.packing import PairCollator
+
+# The real datasets, where there are any: nl_rx/synth_train.jsonl and so on.
+REAL_DATA = Path(
+    os.environ.get("ERJEPA_DATA", Path(__file__).parents[2] / "shared" / "data")
+)
+WORDS = "a line with the word dog or truck and three vowels before some number".split()
+
+
+def write_records(path: Path, count: int, seed: int = 0) -> Path:
+    """``count`` chat records of ragged lengths with distinct sources."""
+    rng = random.Random(seed)
+    with path.open("w") as lines:
+        for i in range(count):
+            source = " ".join([str(i), *rng.choices(WORDS, k=rng.randint(1, 12))])
+            target = "".join(rng.choices("abc.*[](|)&", k=rng.randint(1, 30)))
+            messages = [
+                {"role": "system", "content": "Convert."},
+                {"role": "user", "content": source},
+                {"role": "assistant", "content": target},
+            ]
+            lines.write(json.dumps({"messages": messages}) + "\n")
+    return path
+
+
+def tokenizer_file():
+    if named := os.environ.get("ERJEPA_LLAMA3_TOKENIZER"):
+        return Path(named)
+    try:
+        package = distribution("llama-models")
+    except PackageNotFoundError:
+        return Path("absent")
+    return Path(package.locate_file("llama_models/llama3/tokenizer.model"))
+
+
+DATASETS = {
+    "NL-RX-SYNTH": (nl_rx_dataset, "nl_rx", {"subset": "synth"}),
+    "NL-RX-TURK": (nl_rx_dataset, "nl_rx", {"subset": "turk"}),
+    "NQ-Open": (nq_open_dataset, "nq_open", {}),
+    "Spider": (spider_dataset, "spider", {}),
+    "GSM8K": (gsm8k_dataset, "gsm8k", {}),
+}
+
+
+def tokens_per_pair(pairs: Sequence[Pair], views: str, size: int) -> float:
+    """Mean tokens of a pair in trees of ``size`` pairs."""
+    collator = PairCollator(views=views, predictor_ids=[0])
+    steps = [pairs[i : i + size] for i in range(0, len(pairs) - size + 1, size)]
+    return sum(collator(step).num_tokens for step in steps) / (len(steps) * size)

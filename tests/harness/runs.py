@@ -1,0 +1,213 @@
+"""Runs the training recipe on ranks that are forked from the test, and reads its log."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torchtune import utils
+
+import erjepa.configs
+from erjepa.configs import Config
+from erjepa.studies.training_log import read_training_log
+from erjepa_recipe import evaluate_erjepa
+from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
+from erjepa_recipe.lora_finetune_distributed_erjepa import (
+    FinetuneRecipeERJEPA,
+)
+from tests.harness.models import BASE_SHAPE
+from tests.harness.ranks import kill_at_call, on_doomed_ranks, on_ranks
+
+BUILDER = "torchtune.models.llama3_2.lora_llama3_2"
+FULL_BUILDER = "torchtune.models.llama3_2.llama3_2"
+FULL = "llama3_2_1b_synth_full"  # the config that trains every weight
+TUNE = Path(sys.executable).parent / "tune"
+# Metrics that do not depend on how a step is cut.
+INVARIANT = (
+    *("loss", "lm_loss", "jepa_loss", "replay_lm_loss", "replay_jepa_loss"),
+    *("cosine_paired", "cosine_shuffled", "grad_norm", "replayed", "memory_size"),
+    "lr",
+)
+TIMED = {"tokens_per_second_per_gpu", "pairs_per_second"}
+
+
+def overrides_for(
+    base: Path, data: Path, output_dir: Path, **overrides: Any
+) -> list[str]:
+    """Overrides that make ``llama3_2_1b_synth`` a small run on the CPU.
+
+    Keyword arguments name config keys with ``__`` for a dot. With ``model=FULL_BUILDER`` they
+    are for the config ``FULL``.
+    """
+    settings = {
+        "output_dir": output_dir,
+        "model": BUILDER,
+        **{f"model.{name}": value for name, value in BASE_SHAPE.items()},
+        "model.lora_attn_modules": "[q_proj,k_proj,v_proj,output_proj]",
+        "model.apply_lora_to_mlp": True,
+        "model.lora_rank": 4,
+        "model.lora_alpha": 8,
+        "model.lora_dropout": 0.0,
+        "tokenizer.path": base / "tokenizer.model",
+        "tokenizer.special_tokens_path": base / "special_tokens.json",
+        "checkpointer.checkpoint_dir": base,
+        "dataset": "erjepa.datasets.paired_dataset",
+        "dataset.source": data,
+        "device": "cpu",
+        "dtype": "fp32",
+        "row_length": "null",
+        "batch_size": 4,
+        "epochs": 2,
+        "optimizer.lr": 3e-3,
+        "num_workers": 0,
+        "optimizer.fused": False,
+        "lr_scheduler.num_warmup_steps": 2,
+    }
+    settings.update({key.replace("__", "."): v for key, v in overrides.items()})
+    if settings["model"] == FULL_BUILDER:
+        settings = {key: v for key, v in settings.items() if "lora" not in key}
+    return [f"{key}={value}" for key, value in settings.items()]
+
+
+def make_config(overrides: list[str], name: str = "llama3_2_1b_synth") -> Config:
+    """The packaged config with overrides, as the command line has it."""
+    return erjepa.configs.load(name, overrides)
+
+
+def train(cfg, world_size: int = 1, inspect: Callable | None = None) -> list[Any]:
+    """Train on ``world_size`` forked ranks; ``inspect(recipe)`` of each rank is returned."""
+    return on_ranks(lambda: train_here(cfg, inspect), world_size)
+
+
+def train_and_kill(cfg, world_size: int, arm: Callable[[], None]) -> None:
+    """Train until rank 0, armed by ``arm()``, is killed; then kill the others."""
+
+    def doomed():
+        if utils.get_world_size_and_rank()[1] == 0:
+            arm()
+        train_here(cfg, None)
+
+    on_doomed_ranks(doomed, world_size)
+
+
+def train_here(cfg, inspect: Callable | None) -> Any:
+    recipe = FinetuneRecipeERJEPA(cfg)
+    recipe.setup()
+    recipe.train()
+    return inspect(recipe) if inspect else None
+
+
+def read_metrics(output_dir: Path) -> list[dict[str, float]]:
+    """The metrics of every step, in order."""
+    return list(read_training_log(output_dir / "logs" / "metrics.txt").values())
+
+
+def evaluate(cfg, world_size=1, dies_at_batch=None):
+    """The last summary; or None, after rank 0 was killed at a batch."""
+
+    def run():
+        if dies_at_batch is not None and utils.get_world_size_and_rank()[1] == 0:
+            kill_at_call(evaluate_erjepa, "generate_answers", dies_at_batch)
+        recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
+        recipe.setup()
+        return recipe.evaluate()
+
+    if dies_at_batch is not None:
+        return on_doomed_ranks(run, world_size)
+    return on_ranks(run, world_size)[0][-1]
+
+
+def tiny(output_dir, *overrides):
+    """The packaged demo config, cut short; comparing languages of regexes takes seconds."""
+    short = ["dataset.size=64", "eval_batch_size=16", "task=exact_match"]
+    if not any(override.startswith("eval_dataset=") for override in overrides):
+        short.append("eval_dataset.size=40")
+    return make_config([f"output_dir={output_dir}", *short, *overrides], "tiny_synth")
+
+
+def predictions(output_dir, name):
+    lines = (Path(output_dir) / "evaluation" / name / "predictions.jsonl").read_text()
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+def memory_of(recipe):
+    memory = recipe._memory.replay.memory
+    return {
+        "ids": memory.example_ids.clone(),
+        "scores": memory.scores.clone(),
+        "counts": memory.replay_counts.clone(),
+        "segments": [
+            [list(segment) for segment in pair]
+            for pair in memory.segments(range(len(memory)))
+        ],
+    }
+
+
+def watch_gradients(patch):
+    """Collect the dtypes of gradients and of hidden states, and whether gradients are
+    what bfloat16 holds.
+    """
+    recipe_class = recipe.FinetuneRecipeERJEPA
+    seen = {"gradients": set(), "hidden": set(), "rounded": set()}
+    clip = recipe_class._clipped_grad_norm
+    build = recipe.build_model
+
+    def clipped(self, *passes):
+        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+        gradients = [getattr(g, "_local_tensor", g) for g in gradients]
+        gradients = [g for g in gradients if g.numel()]  # a rank may have no part
+        seen["gradients"].update(g.dtype for g in gradients)
+        if self._run.steps > 1:  # B is zero before, and so is the gradient of A
+            seen["rounded"].update(g.equal(g.bfloat16().float()) for g in gradients)
+        return clip(self, *passes)
+
+    def built(*args, **kwargs):
+        model, trained = build(*args, **kwargs)
+        for layer in model.decoder.layers:
+            layer.register_forward_hook(lambda *a: seen["hidden"].add(a[2].dtype))
+        return model, trained
+
+    patch.setattr(recipe_class, "_clipped_grad_norm", clipped)
+    patch.setattr(recipe, "build_model", built)
+    return seen
+
+
+def state(recipe):
+    replay = recipe._memory.replay.state_dict()
+    weights = {
+        name: getattr(p, "full_tensor", lambda p=p: p)().detach().clone()
+        for name, p in recipe._model.named_parameters()
+        if p.requires_grad
+    }
+    return {"weights": weights, "memory": replay["memory"]}
+
+
+def deterministic(metrics):
+    return [{k: v for k, v in m.items() if k not in TIMED} for m in metrics]
+
+
+def assert_same(a, b):
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_same(a[key], b[key])
+    else:
+        assert a == b
+
+
+def start_tune(*arguments, cwd):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [TUNE, "run", *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
