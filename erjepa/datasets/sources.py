@@ -1,7 +1,8 @@
 """Where the records of a split are, and which of them to keep."""
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
@@ -45,18 +46,18 @@ def locate(source: str, name: str, split: str) -> str:
 
 
 def subsample(
-    items: Sequence[Item], size: int | None, seed: int | None
+    items: Sequence[Item],
+    size: int | None,
+    seed: int | None,
+    group: Callable[[Item], Hashable] | None = None,
 ) -> Sequence[Item]:
-    """Some of the items, in their order; the same ones every time.
+    """Some of the items, in their order; a larger size keeps the choice of a smaller one.
 
     Args:
         items: to choose from.
         size: how many to keep; ``None``, or more than there are: all.
-        seed: of a random choice, where a larger size keeps the choice of a smaller one. ``None``:
-            the first ``size``.
-
-    Returns:
-        the chosen ones.
+        seed: of a random choice; ``None``: the first ones.
+        group: of an item; of each group as many are kept, as far as there are. ``None``: one group.
 
     Raises:
         ValueError: if ``size`` is less than 1, or missing where there is a seed.
@@ -67,8 +68,14 @@ def subsample(
         return items
     if size < 1:
         raise ValueError(f"max_examples={size} must be at least 1")
-    if seed is None:
-        return items[:size]
     order = list(range(len(items)))
-    random.Random(seed).shuffle(order)
+    if seed is not None:
+        random.Random(seed).shuffle(order)
+    if group is not None:
+        taken: Counter[Hashable] = Counter()
+        rank = {}
+        for i in order:
+            rank[i] = taken[key := group(items[i])]
+            taken[key] += 1
+        order.sort(key=rank.__getitem__)
     return [items[i] for i in sorted(order[:size])]

@@ -1,0 +1,1 @@
+"""Texts and the labels that they have, one of the options in the prompt."""

@@ -1,0 +1,108 @@
+"""Text classification: any records of texts and labels.
+
+A prompt asks a question, lists the options and ends with the text. This is the order of the
+instructions of O-LoRA (Wang et al. 2023, "Orthogonal Subspace Learning for Language Model
+Continual Learning"), in this project's words:
+
+    What is the text about? Answer with one of the options.
+    Options: Business, Science or Technology, Sports, World
+
+    Title: Oil prices fall
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from torchtune import utils
+from torchtune.data import InputOutputToMessages, Message
+from torchtune.modules.transforms import Transform
+
+from erjepa.datasets.messages import require_text
+from erjepa.datasets.paired import PairedDataset
+from erjepa.datasets.records import Record, load_records
+from erjepa.datasets.sources import locate, subsample
+
+log = utils.get_logger("INFO")
+
+
+def classification_dataset(
+    tokenizer: Transform,
+    *,
+    source: str,
+    split: str = "train",
+    text: str = "text",
+    label: str = "label",
+    options: Sequence[str] | None = None,
+    question: str = "Which label does the text have?",
+    max_examples: int | None = None,
+    sample_seed: int | None = None,
+    balanced: bool = False,
+    name: str | None = None,
+    revision: str | None = None,
+) -> PairedDataset:
+    """Texts with a prompt as sources, and their labels as targets.
+
+    Args:
+        source: a file, a folder with ``{split}.jsonl``, a URL, or a dataset of the hub.
+        text: name of the column of texts.
+        label: name of the column of labels: texts, whole numbers or truth values.
+        options: labels to choose from; records with any other are left out. ``None``: all labels
+            of the file, sorted.
+        name, revision: of a dataset of the hub.
+        balanced: ``max_examples`` keeps equally many of each label, as far as there are.
+
+    Raises:
+        ValueError: naming the record that has no such text or label, or if no record is left.
+    """
+    place = locate(source, "classification", split)
+    records = [
+        _labelled(record, text, label)
+        for record in load_records(place, split=split, name=name, revision=revision)
+    ]
+    found = Counter(map(_label, records))
+    chosen = sorted(found) if options is None else [str(option) for option in options]
+    if others := {name: found[name] for name in found if name not in chosen}:
+        said = f"{source}: left out, as dataset.options={chosen} lacks their labels: {others}"
+        if len(others) == len(found):
+            raise ValueError(f"{said}; no record is left")
+        utils.log_rank_zero(log, said)
+    asked = [record for record in records if _label(record) in chosen]
+    kept = subsample(asked, max_examples, sample_seed, _label if balanced else None)
+    transform = ClassificationMessages(question, chosen)
+    return PairedDataset(kept, tokenizer, transform, task="classification")
+
+
+class ClassificationMessages:
+    """Message transform of records with ``input``, a text, and ``output``, its label."""
+
+    def __init__(self, question: str, options: Sequence[str]) -> None:
+        self._prompt = f"{question} Answer with one of the options.\nOptions: {', '.join(options)}\n\n"
+        self._transform = InputOutputToMessages()
+
+    def __call__(self, fields: Mapping[str, str]) -> Mapping[str, list[Message]]:
+        return self._transform({**fields, "input": self.user_text(fields["input"])})
+
+    def user_text(self, text: str) -> str:
+        """What the user says to have a text labelled."""
+        return self._prompt + text
+
+
+def _label(record: Record) -> str:
+    return record.fields["output"]
+
+
+def _labelled(record: Record, text: str, label: str) -> Record:
+    for key, column in (("text", text), ("label", label)):
+        if column not in record.fields:
+            raise ValueError(
+                f"{record.where}: no column {column!r}; it has {list(record.fields)}. Set "
+                f"dataset.{key} to one of them"
+            )
+    content, value = record.fields[text], record.fields[label]
+    try:
+        require_text(content, f"column {text!r}")
+        output = str(value) if isinstance(value, int) else value
+        require_text(output, f"column {label!r}")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{record.where}: {error}") from None
+    return Record(record.where, {"input": content.strip(), "output": output.strip()})

@@ -1,0 +1,7 @@
+"""Classification: an answer is right when it is the label, character by character."""
+
+from dataclasses import replace
+
+from erjepa.tasks.exact_match.scorer import TASK as EXACT_MATCH
+
+TASK = replace(EXACT_MATCH, name="classification")
