@@ -44,10 +44,9 @@ MAY_IMPORT = {
     "studies.statistics": set(),
     "studies.report": {"studies", "studies.statistics", "tasks", "utils"},
     "studies.grid": {"checkpoints", "configs", "studies", "training.run", "utils"},
-    "bundle": {"configs", "datasets", "utils"},
     # Each is imported by no other; they import what they call, most of it when called.
     "commands": {
-        *("bundle", "checkpoints", "configs", "doctor", "evaluation", "memory"),
+        *("checkpoints", "configs", "doctor", "evaluation", "memory"),
         *(
             "models",
             "packing",

@@ -10,10 +10,35 @@ which installs them offline, puts files where the config names them, and runs th
 machine. key=value sets keys of the configs, such as dataset.source=FOLDER.
 """
 
-from collections.abc import Sequence
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from erjepa.utils.command_line import CommandLine
+
+if TYPE_CHECKING:
+    from erjepa.configs import Config
+
+ROOT = Path(__file__).parents[2]
+INSTALLER = ROOT / "scripts" / "install.sh"
+_PIP = (sys.executable, "-m", "pip")
+_EXTRA = "dev"
+# What older names of manylinux mean.
+_OLD_NAMES = {17: "2014", 12: "2010", 5: "1"}
+# SCRATCH SIZE OUTPUT FILE...: symbolic links, as in a cache of the hub, become what they name.
+_PACK = """
+set -o pipefail
+tar -chP --transform 's,^/,files/,' -C "$1" project wheels "${@:4}" | split -d -b "$2" - "$3/part_"
+cd "$3" && sha256sum part_* > SHA256SUMS
+"""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -21,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
     parser = CommandLine(prog="erjepa bundle", description=__doc__)
     parser.add_argument("words", metavar="CONFIG | key=value", nargs="*")
     parser.add_argument("--output", metavar="FOLDER", type=Path, required=True)
-    parser.add_argument("--max-part-size", metavar="SIZE", default="60MiB")
+    parser.add_argument("--max-part-size", metavar="SIZE", default="60M")
     parser.add_argument("--python", metavar="VERSION", default="3.12")
     parser.add_argument("--platform", default="manylinux_2_28_x86_64")
     parser.add_argument(
@@ -29,15 +54,177 @@ def main(arguments: Sequence[str]) -> None:
     )
     asked = parser.parse_intermixed_args(arguments)
     with parser.errors(asked):
-        from erjepa.bundle.make import make_bundle
+        print(make_bundle(asked))
 
-        said = make_bundle(
-            asked.output,
-            [word for word in asked.words if "=" not in word],
-            [word for word in asked.words if "=" in word],
-            max_part_size=asked.max_part_size,
-            python=asked.python,
-            platform=asked.platform,
-            without=list(filter(None, asked.without.split(","))),
+
+def make_bundle(asked: argparse.Namespace) -> str:
+    """Make a bundle as the arguments of the command ask; what it holds, in a sentence."""
+    from erjepa.configs import load
+
+    _run("split", f"--bytes={asked.max_part_size}", os.devnull)  # refuses a wrong size
+    tags = platform_tags(asked.platform)
+    if not re.fullmatch(r"3\.\d+", asked.python):
+        raise ValueError(f"--python {asked.python}: expected a version such as 3.12")
+    overrides = [word for word in asked.words if "=" in word]
+    configs = [load(word, overrides) for word in asked.words if "=" not in word]
+    files = {path for cfg in configs for path in files_of(cfg)}
+    files = {path for path in files if files.isdisjoint(path.parents)}
+    output: Path = asked.output
+    output.mkdir(parents=True, exist_ok=True)
+    if any(output.iterdir()):
+        raise FileExistsError(f"{output} is not empty; choose another folder")
+    # Beside the parts, which are about as large: a full disk is found out there.
+    with tempfile.TemporaryDirectory(dir=output, prefix=".") as folder:
+        scratch = Path(folder)
+        copy_project(scratch / "project")
+        target = ["--only-binary=:all:", f"--python-version={asked.python}"]
+        target += [f"--platform={tag}" for tag in tags]
+        without = [name for name in asked.without.split(",") if name]
+        pinned = collect_wheels(scratch, target, without)
+        pack(scratch, asked.max_part_size, output, files)
+    _, _, glibc, machine = asked.platform.split("_", 3)
+    (output / "bundle.env").write_text(
+        f"PYTHON_VERSION={asked.python}\nMACHINE={machine}\nGLIBC={glibc}\n"
+        f"WITHOUT={asked.without}\n"
+    )
+    shutil.copy(INSTALLER, output)
+    sizes = [part.stat().st_size for part in output.glob("part_*")]
+    return (
+        f"{len(pinned)} packages, {len(files)} files and folders, "
+        f"{sum(sizes) / 2**20:.0f} MiB in {len(sizes)} parts. "
+        f"There: bash {output.name}/{INSTALLER.name}"
+    )
+
+
+def platform_tags(platform: str) -> list[str]:
+    """The platform of wheels and all those that it can run, newest first; pip wants each."""
+    match = re.fullmatch(r"manylinux_2_(\d+)_(\w+)", platform)
+    if match is None:
+        raise ValueError(
+            f"--platform {platform}: expected manylinux_2_GLIBC_MACHINE, such as "
+            "manylinux_2_28_x86_64; `ldd --version` tells a machine's glibc"
         )
-        print(said)
+    tags, machine = [], match[2]
+    for glibc in range(int(match[1]), 4, -1):
+        tags.append(f"manylinux_2_{glibc}_{machine}")
+        if glibc in _OLD_NAMES:
+            tags.append(f"manylinux{_OLD_NAMES[glibc]}_{machine}")
+    return tags
+
+
+def files_of(cfg: "Config") -> set[Path]:
+    """The files and folders outside the project that a config names, as absolute paths.
+
+    Raises:
+        FileNotFoundError: naming the key, if a file of the base model is not on this machine.
+        ValueError: naming the key, if a dataset is no file or folder of this machine.
+    """
+    from erjepa.configs import components, require_files
+
+    require_files(cfg)
+    tokenizer = map(cfg.tokenizer.get, ("path", "merges_file"))
+    found = [cfg.checkpointer.get("checkpoint_dir"), *tokenizer, cfg.databases]
+    for key, section in (("dataset", cfg.dataset), ("eval_dataset", cfg.eval_dataset)):
+        for component in components(section or []):
+            source = component.get("source")  # None: it makes its pairs
+            if source is not None and not Path(source).exists():
+                raise ValueError(
+                    f"{key}.source={source} is no file or folder here; fetch it and set "
+                    f"{key}.source to it"
+                )
+            found.append(source)
+    paths = {Path(path).absolute() for path in found if path}
+    return {path for path in paths if ROOT / "erjepa" not in path.parents}
+
+
+def copy_project(folder: Path) -> None:
+    """Copy the files of the checkout, without those that git ignores."""
+    listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if not (ROOT / "pyproject.toml").exists():
+        raise RuntimeError(f"{ROOT} is no checkout of the project; run this from one")
+    for name in _run("git", "-C", str(ROOT), *listing).split("\0"):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+
+
+def collect_wheels(
+    scratch: Path, target: Sequence[str], without: Collection[str]
+) -> list[str]:
+    """Build the wheel of ``scratch/project``, and download those of what it needs.
+
+    pip reads conditions on the version of Python as those of the Python that runs it, so make
+    a bundle with the version it is for where that is possible; the installer runs ``pip check``.
+
+    Args:
+        target: pip's options that say what the wheels are for.
+        without: packages that the machine has. What they alone need is left out too.
+
+    Returns:
+        ``NAME==VERSION`` of each package.
+    """
+    from packaging.utils import canonicalize_name
+
+    wheels, report = scratch / "wheels", scratch / "report.json"
+    _run(*_PIP, "wheel", "--no-deps", f"--wheel-dir={wheels}", str(scratch / "project"))
+    (wheel,) = wheels.iterdir()
+    asked = ["--dry-run", "--ignore-installed", f"--report={report}"]
+    asked += [f"--target={scratch}", *target, f"{wheel}[{_EXTRA}]"]
+    _run(*_PIP, "install", *asked)
+    found = json.loads(report.read_text())
+    packages: dict[str, Any] = {
+        canonicalize_name(item["metadata"]["name"]): item["metadata"]
+        for item in found["install"]
+    }
+    left_out: set[str] = {canonicalize_name(name) for name in without}
+    if unknown := left_out - packages.keys():
+        raise ValueError(
+            f"--without {','.join(sorted(unknown))}: not among what it needs"
+        )
+    needed = needed_packages(packages, "erjepa", left_out, found["environment"])
+    names = sorted(needed - {"erjepa"})
+    pinned = [f"{name}=={packages[name]['version']}" for name in names]
+    _run(*_PIP, "download", "--no-deps", f"--dest={wheels}", *target, *pinned)
+    return pinned
+
+
+def needed_packages(
+    packages: Mapping[str, Mapping[str, Any]],
+    root: str,
+    left_out: Collection[str],
+    environment: Mapping[str, str],
+) -> set[str]:
+    """The packages that ``root`` needs where those left out are there."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    reached: set[tuple[str, str]] = set()
+    ahead = [(root, ""), (root, _EXTRA)]
+    while ahead:
+        name, extra = ahead.pop()
+        if (name, extra) in reached or name in left_out or name not in packages:
+            continue
+        reached.add((name, extra))
+        for text in packages[name].get("requires_dist", ()):
+            need = Requirement(text)
+            where = {**environment, "extra": extra}
+            if need.marker is None or need.marker.evaluate(where):
+                other = canonicalize_name(need.name)
+                ahead += [(other, of) for of in ("", *need.extras)]
+    return {name for name, _ in reached}
+
+
+def pack(scratch: Path, max_size: str, output: Path, files: Iterable[Path]) -> None:
+    """Write ``project`` and ``wheels`` of ``scratch``, and files below ``files``, in parts."""
+    paths = map(str, (scratch, max_size, output, *sorted(files)))
+    _run("bash", "-c", _PACK, "pack", *paths)
+
+
+def _run(*command: str) -> str:
+    """What a program prints; its last error as a ``RuntimeError`` if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"{command[0]} failed"]
+        errors = [line for line in said if line.startswith("ERROR")]
+        raise RuntimeError((errors or said)[-1])
+    return done.stdout
