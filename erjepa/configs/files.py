@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
     while path is not None:
         if path in [earlier for earlier, _ in found]:
             raise ValueError(f"{path}: its defaults lead back to itself")
-        values = _read(path)
+        values = dict(_read(path, os.stat(path).st_mtime_ns))
         defaults = values.pop("defaults", None)
         found.append((path, values))
         if defaults is None:
@@ -131,7 +132,9 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _read(path: str) -> dict[str, Any]:
+@cache
+def _read(path: str, changed: int) -> dict[str, Any]:
+    """The values of a file as it was at the time ``changed``."""
     try:
         cfg = OmegaConf.load(path)
     except (

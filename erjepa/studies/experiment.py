@@ -48,6 +48,7 @@ Flops = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Keys = Annotated[Mapping[str, Any], BeforeValidator(_section)]
 Dataset = Annotated[str | Mapping[str, Any], PlainValidator(_dataset)]
 AtLeastOne = Field(min_length=1)
+Order = Annotated[list[Text], AtLeastOne, AfterValidator(_distinct)]
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class Experiment:
         devices: devices to share out under ``launcher: local``, ``nproc_per_node`` for each of
             the runs side by side; without CUDA it only sets how many. ``None``: one by one.
         model: to name configs by, ``${model}_synth``.
+        data: folder to name files by, ``${data}/mnli``.
         budgets_of: to choose budgets from, ``${budgets_of.${model}}``.
         launcher: ``local``: runs on this machine; ``slurm``: tasks of a cluster.
         slurm: what a task asks of Slurm, by the names of submitit's ``SlurmExecutor``:
@@ -131,6 +133,7 @@ class Experiment:
         Annotated[Sequence[Device], AtLeastOne, AfterValidator(_distinct)] | None
     ) = None
     model: str | None = None
+    data: str | None = None
     budgets_of: Keys = field(default_factory=dict)
     launcher: Literal["local", "slurm"] = "local"
     slurm: Keys = field(default_factory=dict)

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
-from erjepa.configs import Config
 from erjepa.studies.experiment import CONTROLS, WEIGHTS, Experiment
-from erjepa.studies.grid.config import as_arguments, config_of
+from erjepa.studies.grid.config import as_arguments, config_of, load_run
 from erjepa.studies.names import slug
 
 
@@ -99,7 +97,7 @@ def _decides(
     experiment: Experiment, cell: Cell, first_of: Mapping[str, Cell]
 ) -> tuple[Any, ...]:
     """All that a cell's results depend on: equal cells have equal results."""
-    cfg = _load(cell.config, *as_arguments(cell.overrides))
+    cfg = load_run(cell.config, *as_arguments(cell.overrides))
     trained = {**cfg.as_dict(), "output_dir": None}
     inherited = cfg.replay.draw_from == "inherited"
     if not cfg.replay.weight:
@@ -108,15 +106,10 @@ def _decides(
         trained["replay"] |= {"share": None}  # there is nothing to draw
     scored = []
     for one in scored_as(experiment, cell) if experiment.continual else []:
-        keys = _load(one.config, *as_arguments(one.overrides)).as_dict()
+        keys = load_run(one.config, *as_arguments(one.overrides)).as_dict()
         scored.append({**keys, "output_dir": None, "dataset": None, "replay": None})
     needs = [name and first_of[name].name for name in (cell.tokens_of, cell.after)]
     return cell.dataset, cell.seed, cell.datasets, needs, trained, scored
-
-
-@cache
-def _load(config: str, *arguments: str) -> Config:
-    return erjepa.configs.load(config, arguments)
 
 
 def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
@@ -174,14 +167,14 @@ def _overrides(
 
 def _dataset(config: str, overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What a run trains on, as components."""
-    found = _load(config, *as_arguments(overrides)).dataset
+    found = load_run(config, *as_arguments(overrides)).dataset
     return [part.as_dict() for part in erjepa.configs.components(found)]
 
 
 def _batch_size(config: str, overrides: Mapping[str, Any]) -> int:
     if "batch_size" in overrides:
         return overrides["batch_size"]
-    return _load(config).batch_size
+    return load_run(config).batch_size
 
 
 def training_command(

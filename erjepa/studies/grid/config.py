@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import erjepa.configs
 from erjepa.configs.schema import KEYS, Config
-from erjepa.studies.experiment import CONTROLS, Experiment
+from erjepa.studies.experiment import CONTROLS, Experiment, Order
 from erjepa.utils.checked import checked, reject_unknown
 
 # Sections whose keys a file and the command line add to.
@@ -36,7 +37,7 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
 
     A file may start from another one, ``defaults: NAME``. Its ``overrides``, ``evaluation``,
     ``budgets_of`` and ``slurm`` add to those there, key by key; any other key replaces the
-    whole key.
+    whole key. A key ``order`` names which of ``datasets`` there are, and in which order.
 
     Args:
         name (str): path, or name of a packaged experiment.
@@ -60,12 +61,18 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
         for argument in arguments:
             _override(values, argument)
         known = [field.name for field in fields(Experiment)]
-        reject_unknown("", values, known)
+        reject_unknown("", values, [*known, "order"])
         try:
             values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
         except OmegaConfBaseException as error:
             raise ValueError(" ".join(str(error).split())) from None
+        order = values.pop("order", None)
         experiment = checked(Experiment, values, "")
+        if order is not None:
+            order = checked(Order, order, "order")
+            reject_unknown("datasets.", order, experiment.datasets)
+            datasets = {name: experiment.datasets[name] for name in order}
+            experiment = replace(experiment, datasets=datasets)
         for name in experiment.datasets:
             _check_runs(experiment, name)
     except (ValueError, TypeError) as error:
@@ -107,7 +114,7 @@ def _override(values: dict[str, Any], argument: str) -> None:
     section, _, rest = key.partition(".")
     if not separator or not section:
         raise ValueError(f"argument {argument!r}: expected key=value")
-    names = [field.name for field in fields(Experiment)]
+    names = [*(field.name for field in fields(Experiment)), "order"]
     of_runs = {*KEYS} - {*names, *_OWN}
     if section in of_runs:
         raise ValueError(
@@ -144,6 +151,12 @@ def as_arguments(overrides: Mapping[str, Any]) -> list[str]:
     ]
 
 
+@cache
+def load_run(config: str, *arguments: str) -> Config:
+    """The config of a run with overrides, read once."""
+    return erjepa.configs.load(config, arguments)
+
+
 def _check_runs(experiment: Experiment, dataset: str) -> None:
     """Reject what the recipe would reject in a run of any method on a dataset."""
     config, own = config_of(experiment.datasets[dataset])
@@ -172,7 +185,7 @@ def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> Config:
     for key in CONTROLS:
         overrides.pop(key, None)
     try:
-        return erjepa.configs.load(config, as_arguments(overrides))
+        return load_run(config, *as_arguments(overrides))
     except ValueError as error:
         said = [place for place, keys in places.items() if _names_any(error, keys)]
         raise ValueError(f"{(said or list(places))[0]}: {error}") from None

@@ -20,7 +20,7 @@ from torchtune.modules.transforms import Transform
 from erjepa.datasets.messages import require_text
 from erjepa.datasets.paired import PairedDataset
 from erjepa.datasets.records import Record, load_records
-from erjepa.datasets.sources import locate, subsample
+from erjepa.datasets.sources import subsample
 
 log = utils.get_logger("INFO")
 
@@ -43,7 +43,7 @@ def classification_dataset(
     """Texts with a prompt as sources, and their labels as targets.
 
     Args:
-        source: a file, a folder with ``{split}.jsonl``, a URL, or a dataset of the hub.
+        source: a file, a folder with one of the split, a URL, or a dataset of the hub.
         text: name of the column of texts.
         label: name of the column of labels: texts, whole numbers or truth values.
         options: labels to choose from; records with any other are left out. ``None``: all labels
@@ -54,10 +54,9 @@ def classification_dataset(
     Raises:
         ValueError: naming the record that has no such text or label, or if no record is left.
     """
-    place = locate(source, "classification", split)
     records = [
         _labelled(record, text, label)
-        for record in load_records(place, split=split, name=name, revision=revision)
+        for record in load_records(source, split=split, name=name, revision=revision)
     ]
     found = Counter(map(_label, records))
     chosen = sorted(found) if options is None else [str(option) for option in options]

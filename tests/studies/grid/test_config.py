@@ -156,6 +156,23 @@ def test_arguments(load):
     assert experiment.budgets == [1e12, 2e12]
 
 
+def test_an_order_names_some_of_the_datasets(load):
+    text = VALID + "order: [c, a]\n"
+    text = text.replace(
+        "{synth: tiny_synth}", "{a: tiny_synth, b: tiny_synth, c: tiny_synth}"
+    )
+    assert list(load(text).datasets) == ["c", "a"]
+    assert list(load(text, "order=[b]").datasets) == ["b"]
+    for order, message in (
+        ("[a,x]", "unknown config key datasets.x. Known keys: a, b, c"),
+        ("[a,a]", r"order: \['a', 'a'\] has one twice"),
+        ("a", "order: input should be a valid array"),
+        ("[]", "order: .* at least 1 item"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            load(text, f"order={order}")
+
+
 def test_all_keys_survive_a_round_trip(load, tmp_path):
     experiment = load()
     again = OmegaConf.to_yaml(OmegaConf.create(experiment.as_dict()))

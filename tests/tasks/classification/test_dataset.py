@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from erjepa.tasks.classification.dataset import classification_dataset
-from tests.conftest import REAL_DATA
+from tests.harness.data import REAL_DATA
 
 ROWS = [
     {"review": f" text {i} ", "stars": stars, "id": i}

@@ -8,4 +8,4 @@ def test_exact_match_of_the_label():
     predictions = [{"target": "Sports", "output": output} for output in outputs]
     scored, summary = score_predictions(load_task("classification"), predictions)
     assert [p["exact_match"] for p in scored] == [True, True, *[False] * 4]
-    assert (summary["task"], summary["accuracy"]) == ("classification", 2 / 6)
+    assert (summary.task, summary.accuracy) == ("classification", 2 / 6)
