@@ -4,7 +4,7 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test test-all demo bench lint clean
+.PHONY: test test-all demo bench docs lint clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -20,6 +20,9 @@ test-all: test  ## the slow ones as well, one at a time: some take 20 GiB
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+docs: $(VENV)/installed  ## tables of docs/keys.md, from the comments of a config
+	$(BIN)/python scripts/keys.py
 
 demo: $(VENV)/installed  ## train ER-JEPA on the embedded model and pairs, and score it
 	$(BIN)/erjepa demo

@@ -17,8 +17,12 @@ TAG = re.compile(r"\[[a-z-]+\]")
 
 
 @dataclass(frozen=True)
-class _Line:
-    """How a file writes a key: its value, and the comments above and behind it."""
+class Line:
+    """How a file writes a key: its value, and the comments above and behind it.
+
+    Args:
+        is_spaced: whether an empty line is above it.
+    """
 
     value: Any
     text: str
@@ -47,7 +51,7 @@ def as_yaml(config: Config, name: str, *remarks: str) -> str:
     paragraphs = [*heads[0], *(heads[-1][1:] if len(heads) > 1 else [])]
     if remarks:
         paragraphs.insert(1, [f"# {remark}" for remark in remarks])
-    files = [_lines(text) for text in texts]
+    files = [lines_of(text) for text in texts]
     values = config.as_written()
     lines = [line for paragraph in paragraphs for line in (*paragraph, "")]
     written = "\n".join([*lines, *_write(values, files)]) + "\n"
@@ -61,7 +65,7 @@ def as_yaml(config: Config, name: str, *remarks: str) -> str:
 
 
 def _write(
-    values: Mapping[str, Any], files: list[dict[str, _Line]], path: str = ""
+    values: Mapping[str, Any], files: list[dict[str, Line]], path: str = ""
 ) -> list[str]:
     written: list[str] = []
     for key, value in values.items():
@@ -108,10 +112,10 @@ def _head(text: str) -> list[list[str]]:
     return [paragraph for paragraph in paragraphs[:-1] if paragraph]
 
 
-def _lines(text: str) -> dict[str, _Line]:
+def lines_of(text: str) -> dict[str, Line]:
     """Every key of a file by its dotted path."""
     rows = text.split("\n")
-    found: dict[str, _Line] = {}
+    found: dict[str, Line] = {}
 
     def visit(node: yaml.MappingNode, values: Mapping[str, Any], prefix: str) -> None:
         for key, value in node.value:
@@ -124,7 +128,7 @@ def _lines(text: str) -> dict[str, _Line]:
             while above and rows[above - 1].lstrip().startswith("#"):
                 above -= 1
             _, mark, behind = rows[end.line][end.column :].partition("#")
-            found[prefix + name] = _Line(
+            found[prefix + name] = Line(
                 value=values.get(name),
                 text=written if is_on_line else "",
                 above=tuple(row.strip() for row in rows[above:line]),

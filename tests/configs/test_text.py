@@ -33,9 +33,9 @@ def test_the_commented_file_is_shown_as_it_is():
 
 def test_comments_are_inherited():
     text = shown("smollm2_135m_spider")
-    assert line(text, "capacity").endswith("# M [paper] the largest it tries")
+    assert line(text, "capacity").endswith(" [paper] the largest it tries")
     assert line(text, "predictor_tokens").endswith("# special tokens that no chat has")
-    assert "\n\n# Objective\nloss:\n" in text
+    assert "\n\n# Objective\nloss:  # the loss of" in text
     assert text.startswith("# ER-JEPA fine-tuning of SmolLM2-135M-Instruct on Spider")
     assert text.count("# [paper]: printed in the ER-JEPA paper.") == 1
 
@@ -44,12 +44,14 @@ def test_what_a_tag_says_goes_with_its_value():
     text = shown("tiny_synth", "replay.capacity=30", "clip_grad_norm=3.0")
     assert line(text, "lora_rank") == "  lora_rank: 64"
     assert line(text, "lora_alpha") == "  lora_alpha: 128"
-    assert line(text, "capacity") == "  capacity: 30  # M"
-    assert line(text, "clip_grad_norm") == "clip_grad_norm: 3.0"
+    assert (
+        line(text, "capacity")
+        == "  capacity: 30  # slots (M); when full, one is evicted"
+    )
+    assert line(text, "clip_grad_norm").startswith("clip_grad_norm: 3.0  #")
     assert "[inferred] 16 pairs a step" not in text
     assert (
-        line(text, "batch_size")
-        == "batch_size: 16  # pairs of one rank and micro-batch"
+        line(text, "batch_size") == "batch_size: 16  # pairs per rank and micro-batch"
     )
     # The same values as in the paper.
     assert line(text, "fill").endswith("[paper]")
