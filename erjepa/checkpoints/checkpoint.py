@@ -1,19 +1,15 @@
 """Checkpoints that are complete or absent, and where to resume.
 
 A checkpoint is one folder of ``output_dir``: ``epoch_0`` after the first epoch,
-``epoch_1_step_40`` within the second, ``flops_0`` at the first of ``checkpoint_at_flops``. It
-holds what torchtune's checkpointer writes (weights, adapter, their configs),
-``progress.json``: where the run was, ``predictor.pt``: the embeddings of the predictor
-tokens, where they are trained, ``memory``: the episodic memory, and ``manifest.json``: the
-size and SHA-256 of each file. Where weights are averaged, the averages are in ``ema``, a
-checkpoint for scoring of its own. The newest of an epoch or step also have ``recipe_state.pt``: all that a run needs to go on as if
-it had not stopped; without adapters that includes the weights in the precision that they are
-trained in, where the model's files are rounded. Those at FLOPs are for scoring, and so is
-``best``, a link to the one that did best on validation, ``best_step_80``.
+``epoch_1_step_40`` within the second, ``flops_0`` at the first of ``checkpoint_at_flops``,
+``best_step_80``, to which the link ``best`` leads. It holds what torchtune's checkpointer
+writes, the embeddings of the predictor tokens, the episodic memory, averaged weights in
+``ema``, where the run was, and the manifest of all these files. Those of epochs and steps can
+be resumed: their ``recipe_state.pt`` has the rest of the run's state, and without adapters the
+weights in the precision that they are trained in.
 
-torchtune writes the files of a checkpoint one after the other where they are to be found, so
-a killed run can leave half of one. Here they are written aside, and one rename puts them in
-place.
+torchtune writes the files of a checkpoint one after the other in place, so a killed run can
+leave half of one. Here they are written aside, and one rename puts them in place.
 """
 
 import json
@@ -53,7 +49,7 @@ _FLOPS_NAME = re.compile(r"flops_(\d+)$")
 
 
 class _Progress(TypedDict, total=False):
-    """Of ``progress.json``, what is read; a checkpoint of validation holds its metrics too."""
+    """What is read of ``progress.json``; a checkpoint of validation also has its metrics."""
 
     __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]
 
@@ -94,10 +90,7 @@ def all_checkpoints(output_dir: Path) -> list[Path]:
 
 
 def newest(path: Path) -> Path:
-    """The checkpoint that a user names: one itself, or the newest of a run.
-
-    Args:
-        path: output folder of a run, or a checkpoint.
+    """The checkpoint that a user names: one itself, or the newest of a run's ``output_dir``.
 
     Raises:
         FileNotFoundError: if there is no such folder, or the run has no checkpoint.
@@ -124,9 +117,9 @@ class Exported(NamedTuple):
     """Weights that go into a checkpoint.
 
     Args:
-        write (Callable[[str], None]): called with the ``epoch`` to hand to a torchtune
-            checkpointer whose ``output_dir`` is ``output_dir / SCRATCH``.
-        predictor (Tensor | None): trained embeddings of the k predictor tokens, [k, H].
+        write: called with the ``epoch`` to hand to a torchtune checkpointer whose ``output_dir``
+            is ``output_dir / SCRATCH``.
+        predictor: trained embeddings of the k predictor tokens, [k, H].
     """
 
     write: Callable[[str], None]
@@ -143,26 +136,18 @@ def publish(
     state: dict[str, Any] | None = None,
     write_memory: Callable[[Path], None] | None = None,
     keep_last_n: int | None = None,
+    keep_epochs: bool = False,
 ) -> Path:
     """Write a checkpoint aside, then put it in place at once, also of one of the same name.
 
-    After one with a ``state`` the oldest make room: see ``keep_last_n``.
+    After one with a ``state`` the oldest that can be resumed are deleted.
 
     Args:
-        output_dir (Path): folder of the run.
-        name (str): name of the checkpoint.
-        weights (Exported): the weights of the run.
-        progress (dict[str, Any]): contents of ``progress.json``.
-        averaged (Exported | None): their averages.
-        state (dict[str, Any] | None): contents of ``recipe_state.pt``.
-        write_memory (Callable[[Path], None] | None): called with the folder to put the memory
-            into.
-        keep_last_n (int | None): how many checkpoints to go on from are kept, this one
-            included. Older ones at the end of an epoch keep their weights; those within an
-            epoch are deleted. ``None``: all are kept as they are.
-
-    Returns:
-        Path: the checkpoint.
+        averaged: averages of the weights.
+        state: contents of ``recipe_state.pt``.
+        write_memory: called with the folder to put the episodic memory into.
+        keep_last_n: how many that can be resumed are kept, this one included; ``None``: all.
+        keep_epochs: whether those at the end of an epoch lose their ``state`` alone.
     """
     scratch = output_dir / SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)
@@ -183,7 +168,11 @@ def publish(
         os.rename(final, scratch / "replaced")
     os.rename(written, final)
     if state is not None and keep_last_n is not None:
-        _make_room(output_dir, keep_last_n)
+        for path in resumable_checkpoints(output_dir)[:-keep_last_n]:
+            if keep_epochs and "step" not in path.name:
+                (path / RECIPE_STATE).unlink()
+            else:
+                os.rename(path, scratch / path.name)  # absent first, then deleted
     shutil.rmtree(scratch)
     return final
 
@@ -211,24 +200,6 @@ def _drop_copies(written: Path) -> None:
         (written / file).unlink(missing_ok=True)
 
 
-def _make_room(output_dir: Path, keep_last_n: int) -> None:
-    kept = resumable_checkpoints(output_dir)[-keep_last_n:]
-    for path in checkpoints(output_dir):
-        if path in kept:
-            continue
-        if _is_within_epoch(path):
-            os.rename(
-                path, output_dir / SCRATCH / path.name
-            )  # absent first, then deleted
-        else:
-            (path / RECIPE_STATE).unlink(missing_ok=True)
-
-
-def _is_within_epoch(path: Path) -> bool:
-    match = _NAME.match(path.name)
-    return match is not None and match.group(2) is not None
-
-
 def best_name(step: int | str) -> str:
     """Name of the checkpoint that did best on validation, after ``step`` steps of the run."""
     return f"{BEST}_step_{step}"
@@ -249,14 +220,11 @@ def set_best(path: Path) -> None:
 
 
 def of_weights(path: Path, which: str) -> list[Path]:
-    """The folders of a checkpoint's weights.
+    """The folders of a checkpoint's weights: the last ones, then the averaged ones.
 
     Args:
-        path (Path): the checkpoint, or already the folder of its averaged weights.
-        which (str): ``last``, ``ema`` or ``both``.
-
-    Returns:
-        list[Path]: the last weights, then the averaged ones.
+        path: the checkpoint, or already the folder of its averaged weights.
+        which: ``last``, ``ema`` or ``both``.
 
     Raises:
         FileNotFoundError: if averaged weights are asked for, and there are none.
@@ -290,13 +258,7 @@ def load_predictor(path: Path) -> Tensor | None:
 
 
 def latest(output_dir: Path) -> Path:
-    """The newest checkpoint that a run can go on from, after every file of it was read.
-
-    Args:
-        output_dir (Path): folder of the run.
-
-    Returns:
-        Path: its folder.
+    """The newest checkpoint of a run to resume from, after every file of it was read.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -316,16 +278,10 @@ def latest(output_dir: Path) -> Path:
 
 
 def how_to_resume_before(bad: Path, then: str = "") -> str:
-    """Name the newest good checkpoint before ``bad``, and the command that makes it the newest.
+    """Name the newest good checkpoint before ``bad``, and the command that makes it the newest,
+    followed by ``then``.
 
     Each checkpoint but the newest is good unless it is damaged: its run continued from it.
-
-    Args:
-        bad (Path): a checkpoint of an epoch or step.
-        then (str): what to say after the command.
-
-    Returns:
-        str: for a message.
     """
     found = checkpoints(bad.parent)
     for i in reversed(range(found.index(bad))):
@@ -338,15 +294,7 @@ def how_to_resume_before(bad: Path, then: str = "") -> str:
 
 
 def load_resumable(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a run goes on from.
-
-    Args:
-        path (Path): a checkpoint with a recipe state.
-
-    Returns:
-        tuple[dict[str, Any], dict[str, Any]]: trained weights in torchtune's format, and
-        recipe state, ``predictor`` included.
-    """
+    """Trained weights in torchtune's format, and the recipe state with ``predictor``."""
     state = torch.load(path / RECIPE_STATE, **_MAPPED)
     if (path / ADAPTER).is_file():
         trained = torch.load(path / ADAPTER, **_MAPPED)
@@ -359,13 +307,12 @@ def load_trained(path: Path, key: str) -> tuple[Path, dict[str, Tensor], Tensor 
     """Trained weights that another run starts from.
 
     Args:
-        path (Path): a checkpoint, or the folder of a run, of which the newest is taken.
-        key (str): that names it, for the message.
+        path: a checkpoint, or the folder of a run, of which the newest is taken.
+        key: that names it, for the message.
 
     Returns:
-        tuple[Path, dict[str, Tensor], Tensor | None]: the checkpoint, its adapter in
-        torchtune's format, and the embeddings of the predictor tokens, [k, H], if they were
-        trained.
+        The checkpoint, its adapter in torchtune's format, and the embeddings of the predictor
+        tokens, [k, H], if they were trained.
 
     Raises:
         FileNotFoundError: if there is no adapter.
@@ -386,10 +333,10 @@ def load_trained(path: Path, key: str) -> tuple[Path, dict[str, Tensor], Tensor 
 def require_intact(path: Path, patterns: Iterable[str]) -> None:
     """Read files of a checkpoint, and fail if one is not what was written.
 
+    A folder without a manifest was not written by a run, and is taken as it is, with a warning.
+
     Args:
-        path (Path): folder of the checkpoint; one without a manifest was not written by a
-            run, and is taken as it is, with a warning.
-        patterns (Iterable[str]): names of files that are going to be used.
+        patterns: names of the files that are going to be used.
 
     Raises:
         ValueError: naming the file.
@@ -401,5 +348,5 @@ def require_intact(path: Path, patterns: Iterable[str]) -> None:
 
 
 def resumable_checkpoints(output_dir: Path) -> list[Path]:
-    """The checkpoints that a run can go on from, oldest first."""
+    """The checkpoints that can be resumed, oldest first."""
     return [p for p in checkpoints(output_dir) if (p / RECIPE_STATE).is_file()]

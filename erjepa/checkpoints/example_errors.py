@@ -1,4 +1,4 @@
-"""The errors of each example over training, in one file that a run can go on with."""
+"""The errors of each example over training, in one file that a resumed run continues."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,11 +17,11 @@ class Visit(NamedTuple):
     """One time that an example was trained on.
 
     Args:
-        step (int): of the run, 1-based.
-        example (int): its id in the memory, see :mod:`erjepa.checkpoints.memory_file`.
-        replayed (bool): whether from the memory, not as a new pair.
-        lm_loss (float): cross-entropy a label, in nats, before the update.
-        jepa_loss (float): :math:`d(p, z^a)` before the update.
+        step: of the run, 1-based.
+        example: its id in the episodic memory, see :mod:`erjepa.checkpoints.memory_file`.
+        replayed: whether from the memory, not as a new pair.
+        lm_loss: cross-entropy per label, in nats, before the update.
+        jepa_loss: :math:`d(p, z^a)` before the update.
     """
 
     step: int
@@ -32,18 +32,14 @@ class Visit(NamedTuple):
 
 
 class ExampleErrors:
-    """Appends the visits of each step to ``example_errors.csv``; on rank 0.
-
-    Args:
-        output_dir (Path): folder of the run.
-    """
+    """Appends the visits of each step to ``example_errors.csv`` of a run; on rank 0."""
 
     def __init__(self, output_dir: Path) -> None:
         self._path = output_dir / EXAMPLE_ERRORS
         self._file: TextIO | None = None
 
     def go_on_after(self, step: int) -> None:
-        """Keep what was logged up to ``step``; what a killed run did later comes again."""
+        """Keep the visits up to ``step``; those of a killed run after it come again."""
         if dist.get_rank() != 0:
             return
         if not step:
@@ -57,13 +53,13 @@ class ExampleErrors:
             self._file.writelines(map(_line, visits))
 
     def flush(self) -> None:
-        """Let the file hold all of them, before a checkpoint does."""
+        """Write them through, before a checkpoint is saved."""
         if self._file is not None:
             self._file.flush()
 
 
 def keep_visits(path: Path, is_kept: Callable[[Visit], bool]) -> None:
-    """Rewrite a file of :class:`ExampleErrors`, whole, with some of its visits."""
+    """Rewrite a file of :class:`ExampleErrors` as a whole, with some of its visits."""
     header = ",".join(_COLUMNS) + "\n"
     write_whole(path, header + "".join(map(_line, filter(is_kept, read_visits(path)))))
 

@@ -39,15 +39,11 @@ _DEFAULTS = {
 def fingerprint(
     cfg: Config, *, pairs_of_a_step: int, pairs: Iterable[Pair]
 ) -> dict[str, Any]:
-    """What decides the run, by dotted key.
+    """What decides the run, by dotted key: numbers, texts and lists.
 
     Args:
-        cfg: config of the run.
-        pairs_of_a_step (int): over all ranks and micro-batches.
-        pairs (Iterable[Pair]): that it trains on, in the order of their dataset.
-
-    Returns:
-        dict[str, Any]: numbers, texts and lists.
+        pairs_of_a_step: over all ranks and micro-batches.
+        pairs: that it trains on, in the order of their dataset.
     """
     values = cfg.as_dict()
     found: dict[str, Any] = {
@@ -83,13 +79,10 @@ def changed_keys(
     """The keys that a resumed run has changed, all of them allowed.
 
     Args:
-        saved (Mapping[str, Any]): fingerprint of the run that wrote the checkpoint.
-        mine (Mapping[str, Any]): that of the run which goes on with it.
-        allowed (Collection[str]): ``resume_changes``; a section allows all of its keys.
-        where (object): the checkpoint, for messages.
-
-    Returns:
-        set[str]: dotted keys.
+        saved: fingerprint of the run that wrote the checkpoint.
+        mine: that of the resumed run.
+        allowed: ``resume_changes``; a section allows all of its keys.
+        where: the checkpoint, for messages.
 
     Raises:
         ValueError: naming what differs without being allowed, or is allowed and no key.

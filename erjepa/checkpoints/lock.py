@@ -29,7 +29,7 @@ _PATIENCE = 30.0  # seconds for what a killed holder has left to end
 
 @dataclass(frozen=True)
 class _Holder:
-    """The contents of the file: who holds the lock."""
+    """The contents of the file."""
 
     what: str
     pid: int
@@ -45,10 +45,9 @@ class FolderLock:
     some network drives, a warning takes the place of the lock.
 
     Args:
-        folder: folder of output, made if there is none.
-        what: what is to hold it: ``run`` or ``grid``.
-        inherited: whether processes that this one starts hold it too, until the last of them
-            ends.
+        folder: made if absent.
+        what: ``run`` or ``grid``, for messages.
+        inherited: whether child processes hold it too, until the last of them ends.
 
     Raises:
         BlockingIOError: naming the holder, if there is one.
@@ -85,7 +84,7 @@ class FolderLock:
         return self._file.fileno()
 
     def require_folder(self) -> None:
-        """Fail if the folder has been deleted or replaced since it was locked.
+        """Fail if the folder has been deleted or replaced since.
 
         Raises:
             FileNotFoundError: naming the folder.
@@ -122,7 +121,7 @@ class FolderLock:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a :class:`FolderLock` holds ``folder``, as far as that can be known."""
+    """Whether a :class:`FolderLock` is known to hold ``folder``."""
     if fcntl is None or not (folder / LOCK).exists():
         return False
     with (folder / LOCK).open() as file, contextlib.suppress(OSError):
@@ -153,7 +152,7 @@ def _holder(file: TextIO) -> _Holder | None:
 
 
 def _lives(holder: _Holder | None) -> bool:
-    """Whether the process is alive, as far as that can be known from here."""
+    """Whether the process is alive, as far as that can be known from this host."""
     if holder is None:
         return False
     if holder.host != socket.gethostname():

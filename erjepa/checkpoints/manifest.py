@@ -39,8 +39,7 @@ def write_manifest(folder: Path, leave_out: Iterable[str] = ()) -> None:
     """Write all files of ``folder`` through to the disk, and then what they are.
 
     Args:
-        folder (Path): of a checkpoint, with all its files.
-        leave_out (Iterable[str]): names of files that may change later.
+        leave_out: names of files that may change later.
     """
     names = sorted(
         path.relative_to(folder).as_posix()
@@ -85,12 +84,11 @@ def read_manifest(folder: Path) -> dict[str, Listed]:
 
 
 def relisted(folder: Path, new: Mapping[str, Path]) -> str:
-    """The manifest of a checkpoint, some of whose files are going to be replaced.
+    """The manifest of a checkpoint whose ``new`` files are going to be replaced.
 
     Args:
-        folder (Path): of the checkpoint.
-        new (Mapping[str, Path]): the files that will be in place, by their paths in it; they
-            are written through to the disk.
+        new: the files that will be in place, by their paths in it; they are written through to
+            the disk.
 
     Raises:
         ValueError: if its manifest is missing or damaged.
@@ -99,15 +97,10 @@ def relisted(folder: Path, new: Mapping[str, Path]) -> str:
 
 
 def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
-    """What is wrong with the files of a checkpoint.
+    """The first file of a checkpoint that is not the one written, and why; ``None`` if all are.
 
     Args:
-        folder (Path): of the checkpoint.
-        patterns (Iterable[str] | None): names of files to read, such as
-            ``model*.safetensors``; ``None``: all that were written.
-
-    Returns:
-        str | None: the first file that is not the one written, and why; ``None`` if all are.
+        patterns: names of files to read, such as ``model*.safetensors``; ``None``: all.
     """
     try:
         files = read_manifest(folder)
@@ -130,7 +123,7 @@ def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
 
 
 def _text(files: Mapping[str, Listed]) -> str:
-    """The manifest, with a digest of its own, which a change anywhere in it belies."""
+    """The manifest, with its own digest, so that a change anywhere in it is found."""
     plain = {name: asdict(listed) for name, listed in files.items()}
     digest = hashlib.sha256(json.dumps(plain).encode()).hexdigest()
     return json.dumps({"files": plain, "sha256": digest}, indent=2) + "\n"

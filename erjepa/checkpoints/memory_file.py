@@ -67,12 +67,10 @@ _DTYPES = {
 def write_memory(
     folder: Path, replay: EpisodicReplay, about: Mapping[str, Any]
 ) -> None:
-    """Write ``memory.json`` and ``slots.safetensors``.
+    """Write ``memory.json`` and ``slots.safetensors`` into a folder, made if absent.
 
     Args:
-        folder (Path): made, if it is not there.
-        replay (EpisodicReplay): what holds the memory.
-        about (Mapping[str, Any]): tokenizer, origins, inherited and replay, see above.
+        about: tokenizer, origins, inherited and replay, see above.
     """
     folder.mkdir(exist_ok=True)
     about = {
@@ -99,10 +97,8 @@ def write_texts(
     """Write ``texts.jsonl``, if the memory is not too large for it.
 
     Args:
-        folder (Path): where to.
-        memory (EpisodicMemory): what is described.
-        texts (PairTexts): texts of its pairs.
-        where (Callable[[int], str]): file and line of an example, by its id.
+        texts: texts of its pairs.
+        where: file and line of an example, by its id.
     """
     if len(memory) > _MOST_TEXTS:
         return
@@ -134,11 +130,10 @@ def write_slots(
     """Write ``slots.safetensors``.
 
     Args:
-        folder (Path): where to.
-        states (Iterable[Mapping[str, Any]]): at least one state of an ``EpisodicReplay``, each
-            of the range of slots that follows the one before.
-        slots (int): how many slots these have in all.
-        tokens (int): and how many tokens.
+        states: at least one state of an ``EpisodicReplay``, each of the range of slots that
+            follows the one before.
+        slots: how many slots these have in all.
+        tokens: how many tokens.
     """
     begin, at = 0, dict[str, int]()
     with (folder / SLOTS).open("wb") as file:
@@ -163,8 +158,8 @@ def _header(
     """The start of a file of safetensors, and where each tensor begins after it.
 
     Args:
-        tensors (Mapping[str, Tensor]): some rows of each tensor.
-        counts (Mapping[str, int]): how many rows each will have.
+        tensors: some rows of each tensor.
+        counts: how many rows each will have.
     """
     header, at, end = {}, {}, 0
     for name, tensor in tensors.items():

@@ -74,11 +74,7 @@ model = AutoModelForCausalLM.from_pretrained("FOLDER")
 
 
 def write_model_card(output_dir: Path) -> None:
-    """Write the card of a run into its folder, and into those of its checkpoints.
-
-    Args:
-        output_dir (Path): folder of the run, with its config and what evaluations found.
-    """
+    """Write the card of a run into its folder, and into those of its checkpoints."""
     config_file = output_dir / CONFIG
     if not config_file.is_file():
         return  # a metric logger of the user's own that keeps no config
@@ -106,18 +102,14 @@ def model_card(
     has_peft: bool,
     prompt: str | None = None,
 ) -> str:
-    """The text of the card.
+    """The text of the card, in Markdown.
 
     Args:
-        config (Mapping[str, Any]): of the training run.
-        summaries (Mapping[str, Mapping[str, Any]]): what evaluation wrote, by checkpoint.
+        config: of the training run.
+        summaries: what evaluation wrote, by checkpoint.
         base: name or folder of the base model.
         has_peft: whether adapters were also written for PEFT; torchtune does not for Phi-3.
-        prompt: of training, where the folders' chat template gives another one.
-        prompt: of training, where the folders' chat template gives another one.
-
-    Returns:
-        str: Markdown.
+        prompt: of training, if the folders' chat template gives another one.
     """
     method, objective = method_of(config)
     datasets = datasets_of(config)
@@ -162,14 +154,14 @@ def model_card(
 
 
 def base_of(config: Mapping[str, Any]) -> str:
-    """What a run trains from: ``base_model``, if its folder is named so, else the folder."""
+    """The base model of a run: ``base_model``, if its folder has that name, else the folder."""
     folder = os.path.abspath(config["checkpointer"]["checkpoint_dir"])
     name = config["base_model"]
     return name if Path(name).name == Path(folder).name else folder
 
 
 def datasets_of(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Name of each dataset that a run trains on, and the call that makes it."""
+    """Name of each dataset of a run, and the call that makes it."""
     given = config["dataset"]
     found = []
     for part in given if isinstance(given, list) else [given]:

@@ -25,11 +25,8 @@ SELECT name, count(*) FROM users WHERE id >= 42 GROUP BY name;\tdef f(x):\n    r
 class PairTexts:
     """Source and target of a pair of tokens, as text.
 
-    Args:
-        tokenizer (Transform): torchtune model tokenizer.
-
     Attributes:
-        fingerprint (str): the same for tokenizers that cut text, and frame chats, alike.
+        fingerprint: the same for tokenizers that cut text, and frame chats, alike.
     """
 
     def __init__(self, tokenizer: Transform) -> None:
@@ -58,12 +55,7 @@ class PairTexts:
         self.fingerprint = digest.hexdigest()
 
     def __call__(self, segments: Sequence[Sequence[int]]) -> tuple[str, str]:
-        """Text of source and target.
-
-        Args:
-            segments (Sequence[Sequence[int]]): source, bridge, target and the two views, as in
-                :class:`~erjepa.datasets.Pair`.
-        """
+        """Text of source and target; ``segments`` are those of a :class:`~erjepa.datasets.Pair`."""
         source, target = (
             self._decode(list(view[header:])).strip()
             for view, header in zip(segments[3:], self._headers, strict=True)
@@ -71,10 +63,7 @@ class PairTexts:
         return source, target
 
     def messages(self, segments: Sequence[Sequence[int]]) -> list[dict[str, str]]:
-        """The chat of a pair: a system message or none, then turns of user and assistant.
-
-        Args:
-            segments: as above.
+        """The chat of a pair: at most one system message, then turns of user and assistant.
 
         Raises:
             ValueError: if no such chat is tokenized to these segments.

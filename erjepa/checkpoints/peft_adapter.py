@@ -41,11 +41,11 @@ _PEFT_PARTS = {
 
 
 def set_peft_adapter_apart(checkpoint: Path) -> None:
-    """Move PEFT's files of a checkpoint to ``adapter/`` and put right what is wrong in them.
+    """Move PEFT's files of a checkpoint, if there are any, to ``adapter/`` and correct them.
 
     Args:
         checkpoint: folder that a torchtune checkpointer wrote, with the base model's
-            ``config.json``. Without PEFT's files nothing happens.
+            ``config.json``.
     """
     if not (checkpoint / WEIGHTS).is_file():
         return
@@ -92,7 +92,7 @@ def _rows(name: str, weight: Tensor, model: Mapping[str, Any]) -> Tensor:
 
 @dataclass(frozen=True)
 class _Config:
-    """Keys of ``adapter_config.json`` that decide what an adapter computes, beside its weights."""
+    """Keys of ``adapter_config.json`` that decide what an adapter computes."""
 
     peft_type: Literal["LORA"]
     r: int
@@ -111,7 +111,6 @@ _UNREAD = (
 
 
 def is_peft_adapter(folder: Path) -> bool:
-    """Whether ``folder`` holds an adapter in PEFT's format."""
     return (folder / CONFIG).is_file()
 
 

@@ -44,16 +44,13 @@ _PLAIN = """\
 
 
 class ServedChat:
-    """What an engine makes of a chat.
+    """What a serving engine makes of a chat.
 
     Args:
         folder: of a model, with its tokenizer.
 
-    Attributes:
-        template: the Jinja template.
-
     Raises:
-        ValueError: if the folder has no chat template, or no ``tokenizer.json`` to be read.
+        ValueError: if the folder has no chat template, or no ``tokenizer.json`` that can be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -117,10 +114,8 @@ class ServedChat:
             return False
 
     def plain(self, template: ChatTemplate) -> str:
-        """A template of training's prompts; with tools, which training has none of, the one before.
-
-        Args:
-            template: that training goes by.
+        """A template of training's prompts, those that ``template`` gives. Training has no tools; a
+        chat with tools is rendered by the folder's own template.
         """
 
         def between(*roles: Any) -> list[str]:
@@ -157,8 +152,8 @@ class Serving(NamedTuple):
 
     Args:
         template: the chat template to export; ``None``: the base's.
-        warning: what differs all the same.
-        prompt: a prompt of training, of which ``warning`` is true.
+        warning: what still differs.
+        prompt: a prompt of training that differs.
     """
 
     template: str | None = None
@@ -167,11 +162,10 @@ class Serving(NamedTuple):
 
 
 def serving_of(folder: Path, pairs: Pairs, tokenizer: Any) -> Serving:
-    """Find a chat template that makes the prompts of training.
+    """Find a chat template that makes the prompts of training, of which up to 64 are compared.
 
     Args:
         folder: of the base model.
-        pairs: that a run trains on; up to 64 of them are compared.
         tokenizer: torchtune model tokenizer of the run.
     """
     if not any((folder / name).is_file() for name in (TEMPLATE, _CONFIG)):

@@ -1,4 +1,4 @@
-"""Room on the disk: what checkpoints are going to take, and what is there."""
+"""Space on the disk: what checkpoints will take, and what is free."""
 
 import errno
 import shutil
@@ -15,12 +15,12 @@ _ADAM = 2  # numbers that an optimizer keeps of each trained one; about
 
 
 class CheckpointSizes(NamedTuple):
-    """Bytes of the parts of a checkpoint; about.
+    """Approximate bytes of the parts of a checkpoint.
 
     Args:
-        weights (int): merged model, or what was trained; the averaged one with it.
-        adapter (int): adapter in both formats, the averaged one with it.
-        state (int): what resuming needs besides.
+        weights: merged model, or the trained one; with its average.
+        adapter: adapter in both formats, with its average.
+        state: what only resuming needs.
     """
 
     weights: int
@@ -29,7 +29,7 @@ class CheckpointSizes(NamedTuple):
 
     @property
     def whole(self) -> int:
-        """Of a checkpoint that a run can go on from."""
+        """Of a checkpoint that can be resumed."""
         return self.weights + self.adapter + self.state + _BESIDE
 
     def run(
@@ -37,21 +37,20 @@ class CheckpointSizes(NamedTuple):
         *,
         epochs: int,
         keep_last_n: int | None,
+        keep_epochs: bool,
         keep_best: bool,
         num_budgets: int,
     ) -> int:
-        """Bytes of all checkpoints of a run.
+        """Most bytes that the checkpoints of a run take at a time.
 
-        Args:
-            epochs: that are left.
-            keep_last_n: checkpoints that can be resumed; ``None``: the run keeps all.
-            keep_best: whether the best weights are kept as well.
-            num_budgets: of ``checkpoint_at_flops``.
+        Where it keeps all, those within its ``epochs`` are left out; ``num_budgets`` is the
+        length of ``checkpoint_at_flops``.
         """
-        inference = self.weights + self.adapter
-        kept = (epochs + (2 if keep_best else 0)) * inference
-        states = self.state * ((keep_last_n or 0) + 1)
-        return kept + states + num_budgets * self.adapter + _BESIDE
+        resumable = (keep_last_n or 0) + 1  # one is written before an older one goes
+        older = epochs - 1 if keep_epochs or keep_last_n is None else 0
+        best = 2 if keep_best else 0
+        kept = (resumable + older + best) * (self.weights + self.adapter)
+        return kept + resumable * self.state + num_budgets * self.adapter + _BESIDE
 
 
 def checkpoint_sizes(
@@ -65,14 +64,11 @@ def checkpoint_sizes(
     """What a checkpoint takes.
 
     Args:
-        base (Iterable[Tensor]): weights of the base model, as its files have them.
-        trained (Iterable[nn.Parameter]): what is trained, sharded or not.
-        has_adapters (bool): whether those are adapters.
-        adapter_only (bool): whether no merged model is written.
-        averaged (bool): whether averages in float32 are written as well.
-
-    Returns:
-        CheckpointSizes: in bytes.
+        base: weights of the base model, as its files have them.
+        trained: trainable weights, sharded or not.
+        has_adapters: whether those are adapters.
+        adapter_only: whether no merged model is written.
+        averaged: whether averages in float32 are written as well.
     """
     weights = 0 if adapter_only else sum(map(_bytes, base))
     trained = list(trained)
@@ -86,21 +82,15 @@ def checkpoint_sizes(
 
 
 def require_space(folder: Path, sizes: CheckpointSizes, run: int) -> str | None:
-    """Find out before a run starts whether its checkpoints have room.
-
-    Args:
-        folder: where they are written.
-        sizes: of one checkpoint.
-        run: bytes of all of them.
-
-    Returns:
-        A warning if the disk may fill up.
+    """A warning if the disk of ``folder`` may fill up with the ``run`` bytes of all checkpoints.
 
     Raises:
         OSError: if there is no room for one checkpoint.
     """
     free = free_bytes(folder)
-    less = "save_adapter_weights_only=True or keep_last_n=2 take less"
+    less = (
+        "save_adapter_weights_only=True, keep_last_n=2 and keep_epochs=False take less"
+    )
     if free < sizes.whole:
         raise OSError(
             f"output_dir={folder}: a checkpoint takes about {readable(sizes.whole)}, and "
@@ -120,17 +110,9 @@ def free_bytes(folder: Path) -> int:
 
 
 def is_full_disk(error: Exception, folder: Path, needed: int) -> bool:
-    """Whether a write that failed did so for lack of space.
+    """Whether writing ``needed`` bytes to ``folder`` failed for lack of space.
 
     torch and safetensors do not say so: what is free decides.
-
-    Args:
-        error (Exception): what the write raised.
-        folder (Path): where it wrote, with what it left.
-        needed (int): bytes that it was to write.
-
-    Returns:
-        bool: whether it did.
     """
     if isinstance(error, OSError) and error.errno in _FULL:
         return True

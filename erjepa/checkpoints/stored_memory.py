@@ -1,4 +1,4 @@
-"""The one place that reads a memory file: who starts from one, resumes, or looks at it."""
+"""The one place that reads an episodic memory from the disk: to start from, resume or look at it."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -111,15 +111,12 @@ class About:
 
 
 class StoredMemory:
-    """A memory on the disk. Its files are held open, so that they can be read to the end even
-    if the run that wrote them deletes the checkpoint.
-
-    Args:
-        folder: that holds it.
+    """An episodic memory on the disk. Its files are held open, so that they can be read to the end
+    even if the run that wrote them deletes the checkpoint.
 
     Attributes:
-        about (About): the contents of ``memory.json``.
-        has_manifest (bool): whether its files are those of a checkpoint with a manifest.
+        about: the contents of ``memory.json``.
+        has_manifest: whether its files are those of a checkpoint with a manifest.
 
     Raises:
         FileNotFoundError: if the checkpoint was deleted meanwhile.
@@ -161,14 +158,14 @@ class StoredMemory:
 
     @property
     def texts(self) -> BufferedReader | None:
-        """The lines of ``texts.jsonl``, from the first, if there are any."""
+        """The open ``texts.jsonl``, at its start, if there is one."""
         if (file := self._files.get(TEXTS)) is not None:
             file.seek(0)
         return file
 
     @property
     def pairs(self) -> TokenizedPairs:
-        """The pairs of all slots; the example ids of these are the slots."""
+        """The pairs of all slots; their example ids are the slots."""
         lengths, tokens = self.read("lengths", "tokens")
         count = torch.tensor([len(self)], dtype=torch.int32)
         return TokenizedPairs([torch.cat([count, lengths.flatten(), tokens]).numpy()])
@@ -192,13 +189,11 @@ class StoredMemory:
         return [self._tensors.get_tensor(name) for name in names if name in present]
 
     def blocks(self, slots: Tensor | None = None) -> Iterator[tuple[int, dict]]:
-        """The state of an ``EpisodicReplay``, some thousand slots at a time.
+        """The state of an ``EpisodicReplay``, some thousand slots at a time: how many slots came before,
+        and the state of a range.
 
         Args:
             slots: those to read, ascending, int64; ``None``: all.
-
-        Yields:
-            tuple[int, dict]: how many of the slots came before, and the state of a range.
         """
         slices = {name: self._tensors.get_slice(name) for name in self._tensors.keys()}  # noqa: SIM118
         generator, token, read = self._tensors.get_tensor("generator"), 0, 0
@@ -233,7 +228,7 @@ class StoredMemory:
         return state
 
     def load_into(self, replay: EpisodicReplay) -> None:
-        """Let ``replay`` resume where the memory was written.
+        """Let ``replay`` continue where the memory was written.
 
         Raises:
             ValueError: naming the key, if its settings differ.
@@ -242,10 +237,9 @@ class StoredMemory:
             replay.load_state_dict(state, start)
 
     def write_part(self, folder: Path, kept: Tensor) -> None:
-        """Write a memory of some of the slots: all that is in its files of the others goes.
+        """Write a memory of some of the slots into another folder; nothing of the others is in it.
 
         Args:
-            folder: where to, another one.
             kept: slots, ascending, int64.
         """
         about = parse_json(self._files[ABOUT].read(), str(self.folder / ABOUT))
@@ -396,7 +390,7 @@ def _call(function: Callable[[], T]) -> T:
 def open_memory(
     path: Path, key: str = "", *, once: _Caller = _call, on_each: _Caller = _call
 ) -> StoredMemory:
-    """Open and check the memory of a run's newest checkpoint, or of a checkpoint.
+    """Open and check the episodic memory of a run's newest checkpoint, or of a checkpoint.
 
     Args:
         path: output folder, checkpoint, or the folder ``memory`` of one, which may be a copy.
@@ -407,7 +401,7 @@ def open_memory(
     Raises:
         FileNotFoundError: if there is none.
         ValueError: in one line, naming the file and the slot that cannot be trusted, and an
-            older checkpoint whose memory can: an older one is never taken by itself.
+            older checkpoint whose memory can; an older one is never taken by itself.
     """
     said = f"{key}: " if key else ""
     while True:
@@ -443,7 +437,7 @@ def _find(path: Path, said: str) -> Path:
 
 
 def _other(path: Path) -> str:
-    """What to name instead of a newest checkpoint whose memory is damaged."""
+    """The newest older checkpoint with an intact memory, for a message."""
     for older in checkpoints(path)[-2::-1]:
         with contextlib.suppress(ValueError, FileNotFoundError):
             StoredMemory(older / MEMORY).check()
@@ -467,7 +461,7 @@ def _read_about(file: BufferedReader, path: Path) -> About:
 
 
 def _first_outside(values: Tensor, stop: int) -> int | None:
-    """Place of the first of ``values``, flattened, that is not in 0 ... stop - 1."""
+    """Place of the first of ``values``, flattened, outside 0 ... stop - 1."""
     if not values.numel():
         return None
     least, most = (int(value) for value in values.aminmax())

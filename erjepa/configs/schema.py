@@ -98,31 +98,34 @@ class Config:
 
     output_dir: str
     base_model: str = "<repository>"
-
-    model: Component
-    tokenizer: Component
-    checkpointer: Component
+    seed: Seed | None
     continue_from: str | None = None
     init_from: str | None = None
     resume_from_checkpoint: bool | Literal["auto"] = False
     resume_changes: list[str] | None = None
-    save_adapter_weights_only: bool = False
+    cudnn_deterministic_mode: Literal["default", "warn", "error", 0, 1, 2] | None = None
+
+    model: Component
+    tokenizer: Component
+    checkpointer: Component
+
     save_every_n_steps: Count | None = 500
     keep_last_n: Count | None = 2
+    keep_epochs: bool = False
+    save_adapter_weights_only: bool = False
     checkpoint_at_flops: list[Number] | None = None
+    keep_best: bool = False
 
     dataset: Components
     eval_dataset: Components | None = None
-    validation: Validation = Validation()
-    eval_every_n_steps: Count | None = None
-    keep_best: bool = False
-    seed: Seed | None
     shuffle: bool = True
     batch_size: Count
     max_seq_len: Count
     row_length: Count | None = None
     skip_too_long: bool = False
     num_workers: Whole = 0
+    validation: Validation = Validation()
+    eval_every_n_steps: Count | None = None
 
     loss: Component
     num_predictor_tokens: Whole = 1
@@ -155,7 +158,6 @@ class Config:
     fsdp_cpu_offload: bool = False
     fsdp_reshard_after_forward: bool | None = None
     step_timeout: Annotated[Number, Field(ge=10)] = 600.0
-    cudnn_deterministic_mode: Literal["default", "warn", "error", 0, 1, 2] | None = None
 
     task: str | None = None
     databases: str | None = None
@@ -211,7 +213,7 @@ class Config:
             )
         if self.resume_changes and not self.resume_from_checkpoint:
             raise ValueError(
-                f"resume_changes={self.resume_changes} is for a run that is gone on with, "
+                f"resume_changes={self.resume_changes} is for a resumed run, "
                 "resume_from_checkpoint=True"
             )
         if (share := self.replay.share) is not None:
@@ -309,61 +311,56 @@ def _as_written(written: Any, resolved: Any, value: Any) -> Any:
 
 KEYS = tuple(entry.name for entry in fields(Config) if entry.name != "source")
 
-# What other projects, and the paper, call a key; and keys of a section without its name.
+# What other projects, and the paper, call a key.
+_OTHER_NAMES = {
+    "optimizer.lr": "lr learning_rate",
+    "optimizer.weight_decay": "weight_decay",
+    "lr_scheduler.num_warmup_steps": "warmup_steps num_warmup_steps",
+    "model.lora_rank": "rank r lora_r lora_rank",
+    "model.lora_alpha": "alpha lora_alpha",
+    "model.lora_dropout": "dropout lora_dropout",
+    "epochs": "num_epochs num_train_epochs",
+    "stop.steps": "max_steps",
+    "stop.patience": "early_stopping_patience",
+    "batch_size": "micro_batch_size per_device_train_batch_size",
+    "gradient_accumulation_steps": "grad_accum",
+    "clip_grad_norm": "max_grad_norm grad_clip",
+    "dtype": "precision torch_dtype bf16 fp16",
+    "max_seq_len": "max_length max_seq_length",
+    "save_every_n_steps": "save_steps",
+    "keep_last_n": "save_total_limit keep_last_n_checkpoints",
+    "eval_every_n_steps": "eval_steps",
+    "log_every_n_steps": "logging_steps",
+    "metric_logger": "report_to",
+    "checkpointer.checkpoint_dir": "model_name_or_path",
+    "enable_activation_checkpointing": "gradient_checkpointing",
+    "validation.size": "val_size val_set_size val_split test_size",
+    "train_on_turns": "masking_strategy mask_history roles_to_train assistant_only_loss",
+    "resume_from_checkpoint": "resume",
+    "ema_decay": "ema averaging_decay",
+    "loss.lm_weight": "gamma lm_weight",
+    "loss.jepa_weight": "lambda lbd jepa_weight",
+    "loss.temperature": "temperature tau",
+    "loss.distance": "distance",
+    "loss.jepa_every": "jepa_every jepa_ratio",
+    "loss.direction": "direction reverse_pred",
+    "predictor_position": "front_pred",
+    "num_predictor_tokens": "k",
+    "replay.weight": "beta replay_weight",
+    "replay.budget": "R replay_budget",
+    "replay.neighbors": "kappa",
+    "replay.capacity": "M memory_size",
+    "replay.score_update_rate": "eta",
+    "replay.address_dim": "S",
+    "replay.address_top_k": "K",
+}
 SYNONYMS = {
+    # Keys of a section without its name.
     **{
-        entry.name: f"replay.{entry.name}"
-        for entry in fields(ReplaySettings)
-        if entry.name not in KEYS
+        f.name: f"replay.{f.name}" for f in fields(ReplaySettings) if f.name not in KEYS
     },
-    **{entry.name: f"stop.{entry.name}" for entry in fields(Stop)},
-    **dict.fromkeys(("lr", "learning_rate"), "optimizer.lr"),
-    "weight_decay": "optimizer.weight_decay",
-    **dict.fromkeys(
-        ("warmup_steps", "num_warmup_steps"), "lr_scheduler.num_warmup_steps"
-    ),
-    **dict.fromkeys(("rank", "r", "lora_r", "lora_rank"), "model.lora_rank"),
-    **dict.fromkeys(("alpha", "lora_alpha"), "model.lora_alpha"),
-    **dict.fromkeys(("dropout", "lora_dropout"), "model.lora_dropout"),
-    **dict.fromkeys(("num_epochs", "num_train_epochs"), "epochs"),
-    "max_steps": "stop.steps",
-    "early_stopping_patience": "stop.patience",
-    **dict.fromkeys(("micro_batch_size", "per_device_train_batch_size"), "batch_size"),
-    "grad_accum": "gradient_accumulation_steps",
-    **dict.fromkeys(("max_grad_norm", "grad_clip"), "clip_grad_norm"),
-    **dict.fromkeys(("precision", "torch_dtype", "bf16", "fp16"), "dtype"),
-    **dict.fromkeys(("max_length", "max_seq_length"), "max_seq_len"),
-    "save_steps": "save_every_n_steps",
-    **dict.fromkeys(("save_total_limit", "keep_last_n_checkpoints"), "keep_last_n"),
-    "eval_steps": "eval_every_n_steps",
-    "logging_steps": "log_every_n_steps",
-    "report_to": "metric_logger",
-    "model_name_or_path": "checkpointer.checkpoint_dir",
-    "gradient_checkpointing": "enable_activation_checkpointing",
-    **dict.fromkeys(
-        ("val_size", "val_set_size", "val_split", "test_size"), "validation.size"
-    ),
-    **dict.fromkeys(("masking_strategy", "mask_history"), "train_on_turns"),
-    **dict.fromkeys(("roles_to_train", "assistant_only_loss"), "train_on_turns"),
-    "resume": "resume_from_checkpoint",
-    **dict.fromkeys(("ema", "averaging_decay"), "ema_decay"),
-    **dict.fromkeys(("gamma", "lm_weight"), "loss.lm_weight"),
-    **dict.fromkeys(("lambda", "lbd", "jepa_weight"), "loss.jepa_weight"),
-    **dict.fromkeys(("temperature", "tau"), "loss.temperature"),
-    "distance": "loss.distance",
-    "jepa_every": "loss.jepa_every",
-    "direction": "loss.direction",
-    "front_pred": "predictor_position",
-    "reverse_pred": "loss.direction",
-    "jepa_ratio": "loss.jepa_every",
-    "k": "num_predictor_tokens",
-    **dict.fromkeys(("beta", "replay_weight"), "replay.weight"),
-    **dict.fromkeys(("R", "replay_budget"), "replay.budget"),
-    "kappa": "replay.neighbors",
-    **dict.fromkeys(("M", "memory_size"), "replay.capacity"),
-    "eta": "replay.score_update_rate",
-    "S": "replay.address_dim",
-    "K": "replay.address_top_k",
+    **{f.name: f"stop.{f.name}" for f in fields(Stop)},
+    **{name: key for key, names in _OTHER_NAMES.items() for name in names.split()},
 }
 
 

@@ -39,11 +39,11 @@ def as_yaml(config: Config, name: str, *remarks: str) -> str:
 
     Args:
         config: to write.
-        name (str): path or name of the config that it was loaded from.
-        *remarks (str): lines for the head of the file.
+        name: path or name of the config that it was loaded from.
+        *remarks: lines for the head of the file.
 
     Returns:
-        str: YAML, which reads as ``config``.
+        YAML, which reads as ``config``.
     """
     paths = [path for path, _ in chain(name)]
     texts = [Path(path).read_text("utf-8") for path in paths]

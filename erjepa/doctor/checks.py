@@ -442,6 +442,7 @@ def _disk(cfg: Config, run: ModelOfRun) -> str:
     whole_run = sizes.run(
         epochs=cfg.epochs,
         keep_last_n=cfg.keep_last_n,
+        keep_epochs=cfg.keep_epochs,
         keep_best=cfg.keep_best,
         num_budgets=len(budgets),
     )

@@ -25,6 +25,7 @@ FREE = {
         "resume_from_checkpoint",
         "resume_changes",
         "keep_best",
+        "keep_epochs",
         "keep_last_n",
     ),
     *("save_adapter_weights_only", "save_every_n_steps", "checkpoint_at_flops"),

@@ -204,6 +204,8 @@ def training_command(
         if cell.overrides.get("replay.selection") == "current_batch":
             del carried["replay.init_from"]  # it has no memory
         own |= {k: v for k, v in carried.items() if k not in cell.overrides}
+    if experiment.budgets is None:  # every epoch is scored
+        own["keep_epochs"] = True
     if budgets := budgets_of(experiment, cell):
         own["checkpoint_at_flops"] = budgets
     if tokens is not None:

@@ -21,7 +21,7 @@ _ADDED = ("overrides", "evaluation", "budgets_of", "slurm")
 # What the grid itself sets for each run.
 _OWN = (
     "seed output_dir resume_from_checkpoint checkpoint_at_flops checkpoint_dir alignment "
-    "eval_split checkpoint"
+    "eval_split checkpoint keep_epochs"
 ).split()
 
 

@@ -95,6 +95,7 @@ class RunCheckpoints:
         self._keep_best = cfg.keep_best
         # The newest is not known to be good: no step has followed it yet.
         self._keep_last_n = cfg.keep_last_n and max(cfg.keep_last_n, 2)
+        self._keep_epochs = cfg.keep_epochs
         self._flops_budgets = list(cfg.checkpoint_at_flops or [])
         self._is_rank_zero = dist.get_rank() == 0
         self._saved_at, epochs = 0, cfg.epochs
@@ -114,6 +115,7 @@ class RunCheckpoints:
         run = self._sizes.run(
             epochs=epochs,
             keep_last_n=self._keep_last_n,
+            keep_epochs=self._keep_epochs,
             keep_best=self._keep_best,
             num_budgets=len(self._flops_budgets),
         )
@@ -278,6 +280,7 @@ class RunCheckpoints:
                 state=state,
                 write_memory=self._write_memory,
                 keep_last_n=self._keep_last_n,
+                keep_epochs=self._keep_epochs,
             )
             write_model_card(self._output_dir)
         except Exception as error:

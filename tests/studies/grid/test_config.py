@@ -50,7 +50,8 @@ def test_packaged_experiments(name, tmp_path):
     for cell in (trained[0], trained[-1]):
         command = training_command(experiment, cell, tmp_path)
         start = command.index("--config") + 1
-        erjepa.configs.load(command[start], command[start + 1 :])
+        cfg = erjepa.configs.load(command[start], command[start + 1 :])
+        assert cfg.keep_epochs == (experiment.budgets is None)
 
     # Every section of its report exists, takes what it is given, and says what it lacks.
     begin(tmp_path, experiment)

@@ -1,0 +1,41 @@
+"""Which checkpoints of a run stay, and what they hold."""
+
+import pytest
+
+from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.checkpoint import RECIPE_STATE, Exported, publish
+from erjepa.checkpoints.space import CheckpointSizes
+
+
+def save(folder, name, **kept):
+    weights = Exported(lambda epoch: None)
+    publish(folder, name, weights, progress={}, state={}, **kept)
+    return [path.name for path in checkpoint.checkpoints(folder)]
+
+
+@pytest.mark.parametrize("keep_epochs", [False, True])
+def test_the_newest_can_be_resumed_and_older_epochs_may_stay(tmp_path, keep_epochs):
+    for name in ("epoch_0_step_1", "epoch_0", "epoch_1_step_1", "epoch_1", "epoch_2"):
+        names = save(tmp_path, name, keep_last_n=2, keep_epochs=keep_epochs)
+    assert names == [*["epoch_0"] * keep_epochs, "epoch_1", "epoch_2"]
+    resumable = [path.name for path in checkpoint.resumable_checkpoints(tmp_path)]
+    assert resumable == ["epoch_1", "epoch_2"]
+    assert {path.name for path in tmp_path.iterdir()} == {*names}
+
+
+def test_weights_that_a_run_kept_stay_when_it_is_resumed(tmp_path):
+    for name in ("epoch_0", "epoch_1"):
+        save(tmp_path, name, keep_last_n=1, keep_epochs=True)
+    assert save(tmp_path, "epoch_2", keep_last_n=1) == ["epoch_0", "epoch_2"]
+    assert not (tmp_path / "epoch_0" / RECIPE_STATE).exists()
+
+
+def test_the_space_of_a_run_is_that_of_what_it_keeps():
+    sizes = CheckpointSizes(weights=100, adapter=10, state=1)
+    kept = {"keep_best": False, "num_budgets": 0}
+    few, all_epochs = (
+        sizes.run(epochs=25, keep_last_n=2, keep_epochs=keep, **kept)
+        for keep in (False, True)
+    )
+    assert few - sizes.run(epochs=1, keep_last_n=2, keep_epochs=False, **kept) == 0
+    assert all_epochs - few == 24 * 110
