@@ -53,7 +53,7 @@ def test_training_command(tmp_path):
     run = ["tune", "run", "erjepa_recipe", "--config", "tiny_synth"]
     own = ["replay.weight=0", "seed=7", f"output_dir={tmp_path}"]
     command = training_command(experiment(), cell, tmp_path)
-    assert command == [*run, "~task", layers, *own]
+    assert command == [*run, "~task", layers, *own, "keep_epochs=true"]
 
     flops = experiment(budgets=[10.0, 25.0], match="flops", nproc_per_node=4)
     assert training_command(flops, cell, tmp_path) == [
