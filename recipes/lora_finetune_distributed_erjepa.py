@@ -294,12 +294,13 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             replay_totals = passes.totals(batches, checksum)
             replay_totals.require_equal_replay(run.steps + 1)
             if is_probed and replay_totals.pairs:
-                probe = ReplayProbe(self._model, self._device)
+                replay_again = partial(passes.measure, batches, replay_totals)
+                probe = ReplayProbe(self._model, self._device, replay_again)
             replayed = passes.forward_backward(
                 batches, replay_totals, weight=memory.weight, last=True
             )
             if probe is not None:
-                probe.after_replay(replayed.loss, replayed.weight)
+                probe.after_replay(replayed, self._optimizer.param_groups[0]["lr"])
 
         # Update of the weights.
         grad_norm = self._clipped_grad_norm(new, replayed)
@@ -308,7 +309,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._averaged.update()
         self._lr_scheduler.step()
         if probe is not None:
-            probe.after_update(partial(passes.measure, batches, replay_totals))
+            probe.after_update()
 
         # Update of the memory: refresh what was replayed, then store what is new.
         if replays:

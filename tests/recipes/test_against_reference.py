@@ -100,7 +100,10 @@ def test_recipe_equals_the_slow_algorithm(base, data, tmp_path, selection):
     assert metrics[-1]["memory_size"] == 14 and metrics[-1]["replayed"] == 5
     for step, (mine, slow) in enumerate(zip(metrics, expected, strict=True), start=1):
         for name, value in slow.items():
-            assert mine[name] == pytest.approx(value, rel=1e-4), f"{name}, step {step}"
+            rounding = 2e-6 if name == "replay_benefit" else 0  # of two losses
+            assert mine[name] == pytest.approx(value, rel=1e-4, abs=rounding), (
+                f"{name}, step {step}"
+            )
     assert fast["ids"] == [slot["example"] for slot in memory.slots]
     assert fast["counts"] == [slot["count"] for slot in memory.slots]
     assert max(fast["counts"]) > 0

@@ -1,5 +1,7 @@
 """ER-JEPA as the paper states it: one process, one pair at a time, a list as memory."""
 
+from functools import partial
+
 import torch
 
 from erjepa.datasets import PairedDataset
@@ -21,6 +23,20 @@ def embeddings(decoder, pairs, predictor_ids, predictor):
             sources.append(z_u)
             errors.append((1 - torch.cosine_similarity(p, z_a, dim=0)).item())
     return sources, errors
+
+
+def replay_loss_at(parameters, update, replay_loss):
+    """The loss of the replayed pairs with ``update`` added to the weights."""
+    kept = [p.detach().clone() for p in parameters]
+    with torch.no_grad():
+        for p, part in zip(
+            parameters, update.split([p.numel() for p in parameters]), strict=True
+        ):
+            p.add_(part.view_as(p))
+        loss, *_ = replay_loss()
+        for p, weight in zip(parameters, kept, strict=True):
+            p.copy_(weight)
+    return loss
 
 
 def train_slowly(
@@ -78,9 +94,14 @@ def train_slowly(
         )
         update = {}
         if replayed:
-            replay, *_ = reference_loss(
-                decoder, replayed, predictor_rows=predictor, **objective
+            replay_loss = partial(
+                reference_loss,
+                decoder,
+                replayed,
+                predictor_rows=predictor,
+                **objective,
             )
+            replay, *_ = replay_loss()
             ours, theirs = (
                 torch.cat(
                     [
@@ -94,17 +115,23 @@ def train_slowly(
             )
             update["gradient_cosine"] = torch.cosine_similarity(ours, theirs, dim=0)
             update["replay_gradient_norm"] = theirs.norm()
+            along = ours * (theirs @ ours) / (ours @ ours)
+            update["replay_gradient_outside"] = (theirs - along).norm()
             update["replay_loss_before"] = replay
             loss = loss + beta * replay
         optimizer.zero_grad()
         loss.backward()
+        if replayed:
+            rate = optimizer.param_groups[0]["lr"]
+            update["replay_benefit_expected"] = -rate * beta * theirs @ theirs
+            update["replay_benefit"] = replay_loss_at(
+                parameters, -rate * (ours + beta * theirs), replay_loss
+            ) - replay_loss_at(parameters, -rate * ours, replay_loss)
         norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
         optimizer.step()
         if replayed:
             with torch.no_grad():
-                update["replay_loss_after"], *_ = reference_loss(
-                    decoder, replayed, predictor_rows=predictor, **objective
-                )
+                update["replay_loss_after"], *_ = replay_loss()
 
         memory.refresh(slots, replay_errors)
         memory.write(ids, [pair.segments for pair in new], sources, errors)

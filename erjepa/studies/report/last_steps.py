@@ -1,4 +1,4 @@
-"""Sections on the last steps that runs logged: losses, and whether embeddings tell pairs apart."""
+"""Sections on the last steps that runs logged: losses, embeddings, what replay gains."""
 
 import pandas as pd
 
@@ -17,6 +17,13 @@ _EMBEDDINGS = {
     "cosine_shuffled": "of strangers",
     "rankme": "RankMe",
     "retrieval_at_1": "Retrieval@1",
+}
+_PROPOSITION = {
+    "replay_benefit": "Loss with less without",
+    "replay_benefit_expected": "First order",
+    "replay_gradient_norm": "Gradient of replay",
+    "replay_gradient_outside": "of it outside the new",
+    "gradient_cosine": "Cosine of both",
 }
 
 
@@ -42,6 +49,21 @@ def embeddings(results: Results, dataset: str, methods: list[str]) -> Parts:
     )
     wanted = "cosines (overrides.log_collapse=True)"
     yield _table(results, title, ends, _logged(ends, _EMBEDDINGS), wanted)
+
+
+@section("The proposition", by_default=False)
+def proposition(results: Results, dataset: str, methods: list[str]) -> Parts:
+    """What replayed pairs gain from their own gradient in one step."""
+    ends = results.final(dataset, methods)
+    title = (
+        f"The paper's proposition over the last 50 steps on {dataset}: loss of the replayed "
+        "pairs after a gradient step with them less that after a step without; what it is to "
+        "first order, minus rate times weight times the squared norm of their gradient; that "
+        "norm; the norm of its part orthogonal to the gradient of the new pairs, which bounds "
+        "the projected norm from above; cosine of the two gradients"
+    )
+    wanted = "updates (overrides.log_replay_gradients_every_n_steps=10)"
+    yield _table(results, title, ends, _logged(ends, _PROPOSITION), wanted)
 
 
 def _logged(ends: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:

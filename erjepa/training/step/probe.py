@@ -1,8 +1,13 @@
-"""What one update owes to its replayed pairs, measured.
+r"""What one update owes to its replayed pairs, measured.
 
-The paper's proposition on a single update compares the gradients of the new and of the replayed
-loss, :math:`g_B` and :math:`g_R`, and the loss of the replayed pairs before and after the step.
-These are the same quantities for the update that a run makes, optimizer and clipping included.
+The paper's proposition compares two gradient-descent steps from the same weights, without and with
+the replayed pairs, :math:`\omega_C = \omega - \eta g_B` and :math:`\omega_E = \omega_C -
+\eta \beta g_R`:
+
+.. math:: L_R(\omega_E) - L_R(\omega_C) = -\eta \beta \lVert g_R \rVert^2 + O(\eta^2).
+
+Both sides are measured here, at the run's learning rate, and the loss of the replayed pairs before
+and after the update that the run makes, optimizer and clipping included.
 """
 
 from collections.abc import Callable
@@ -12,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from erjepa.training.model.distributed import all_reduce_sum
-from erjepa.training.model.sharding import local_part
+from erjepa.training.model.sharding import free_gathered, local_part
 from erjepa.training.step.passes import PassResult
 from erjepa.training.step.random_state import random_state, set_random_state
 
@@ -20,52 +25,77 @@ from erjepa.training.step.random_state import random_state, set_random_state
 class ReplayProbe:
     """Measures one optimizer step, in three calls around its replayed pass.
 
-    The replayed pairs are run once more after the update, with the dropout masks of the
-    replayed pass. That ends at its random state, so a run goes on as without a probe.
+    The replayed pairs run again with the dropout masks of the replayed pass, which leaves weights
+    and random state as they were.
 
     Args:
         model: the trained model, sharded or not, with the gradient of the new
             pairs reduced over the ranks.
+        replay: runs the replayed pairs again.
     """
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
+    def __init__(
+        self, model: nn.Module, device: torch.device, replay: Callable[[], PassResult]
+    ) -> None:
         self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._model = model
         self._device = device
+        self._replay = replay
         self._new = [_gradient(p).clone() for p in self._parameters]
         self._before_replay = random_state(device)
         self.metrics: dict[str, float] = {}
 
-    def after_replay(self, loss: Tensor, weight: float) -> None:
-        """Compare the gradients, once that of the replayed pairs has been added.
+    def after_replay(self, replayed: PassResult, lr: float) -> None:
+        r"""Compare gradients and the two updates, once the replayed gradient has been added.
 
         Args:
-            loss: of the replayed pairs, scalar.
-            weight: :math:`\\beta`, with which it was added.
+            lr: learning rate :math:`\eta` of the two updates.
         """
+        weight = replayed.weight
+        gradients = [
+            (_gradient(p) - new) / weight
+            for p, new in zip(self._parameters, self._new, strict=True)
+        ]
         products = torch.zeros(3, dtype=torch.float64)
-        for parameter, new in zip(self._parameters, self._new, strict=True):
-            new = new.double()
-            replayed = (_gradient(parameter).double() - new) / weight
-            for i, (a, b) in enumerate(
-                [(new, replayed), (new, new), (replayed, replayed)]
-            ):
-                products[i] += (a * b).sum().cpu()
+        for new, replay in zip(self._new, gradients, strict=True):
+            a, b = new.double(), replay.double()
+            products += torch.stack([(a * b).sum(), (a * a).sum(), (b * b).sum()]).cpu()
         if isinstance(self._parameters[0], DTensor):
             products = all_reduce_sum(products)
-        dot, new_norm, replay_norm = products[0], *products[1:].sqrt()
-        self.metrics["gradient_cosine"] = (dot / (new_norm * replay_norm)).item()
-        self.metrics["replay_gradient_norm"] = replay_norm.item()
-        self.metrics["replay_loss_before"] = loss.item()
+        dot, new_norm, norm = products[0], *products[1:].sqrt()
+        cosine = dot / (new_norm * norm)
+        outside = norm * (1 - cosine.square()).clamp(min=0).sqrt()
+        self.metrics |= {
+            "gradient_cosine": cosine.item(),
+            "replay_gradient_norm": norm.item(),
+            "replay_gradient_outside": outside.item(),
+            "replay_loss_before": replayed.loss.item(),
+            "replay_benefit": self._benefit(gradients, lr, weight),
+            "replay_benefit_expected": (-lr * weight * norm.square()).item(),
+        }
 
-    def after_update(self, replay: Callable[[], PassResult]) -> None:
-        """Measure what the update did to the replayed pairs.
+    def after_update(self) -> None:
+        """Measure what the update did to the replayed pairs."""
+        self.metrics["replay_loss_after"] = self._loss().item()
 
-        Args:
-            replay: runs them again.
-        """
+    @torch.no_grad()
+    def _benefit(self, gradients: list[Tensor], lr: float, weight: float) -> float:
+        r""":math:`L_R(\omega_E) - L_R(\omega_C)`."""
+        weights = [local_part(p) for p in self._parameters]
+        kept = [w.clone() for w in weights]
+        torch._foreach_add_(weights, self._new, alpha=-lr)
+        without = self._loss()
+        torch._foreach_add_(weights, gradients, alpha=-lr * weight)
+        benefit = self._loss() - without
+        torch._foreach_copy_(weights, kept)
+        return benefit.item()
+
+    @torch.no_grad()
+    def _loss(self) -> Tensor:
         set_random_state(self._before_replay, self._device)
-        with torch.no_grad():
-            self.metrics["replay_loss_after"] = replay().loss.item()
+        loss = self._replay().loss
+        free_gathered(self._model)  # so that the next pass gathers changed weights
+        return loss
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -49,3 +49,21 @@ def test_losses(results):
     some.runs = results.runs.assign(metrics=[{}] * len(results.runs))
     with pytest.raises(Unavailable, match="losses"):
         make("losses", some, "synth")
+
+
+def test_proposition(results):
+    """Runs without replay measure no update, and are left out."""
+    some = copy(results)
+    measured = {"replay_benefit": -0.5, "replay_benefit_expected": -0.25}
+    measured |= {"replay_gradient_norm": 2.0, "gradient_cosine": 0.5}
+    metrics = [{} if m == "SFT" else measured for m in results.runs.method]
+    some.runs = results.runs.assign(metrics=metrics)
+    _, (table,) = parts_of(make("proposition", some, "synth"))
+    assert "SFT" not in [method for method, *_ in table.rows] and table.rows
+    for _, benefit, expected, norm, outside, cosine in table.rows:
+        assert [benefit.mean, expected.mean, norm.mean, cosine.mean] == [
+            *measured.values()
+        ]
+        assert math.isnan(outside.mean)
+    with pytest.raises(Unavailable, match="log_replay_gradients_every_n_steps"):
+        make("proposition", results, "synth")
