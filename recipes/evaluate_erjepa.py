@@ -2,7 +2,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,12 +25,14 @@ from erjepa.evaluation.examples import (
     Examples,
     calls,
     read_examples,
+    texts,
 )
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.predictions import PredictionStore, folder_of, name_of_scores
 from erjepa.packing import PairCollator, layout_of
 from erjepa.tasks.score import score_predictions
+from erjepa.tasks.summary import Texts, reading_without
 from erjepa.training.model.device import attention_of, run_device
 from erjepa.training.model.distributed import (
     gather_objects,
@@ -70,7 +72,7 @@ class EvaluationRecipeERJEPA:
     ``checkpoint=ema`` the averaged weights there, under ``NAME_ema``, or both; with
     ``base_only=True`` the base model. Writes ``predictions.jsonl`` and ``summary.json`` to
     ``output_dir/evaluation/NAME``, those of a further dataset beside it; interrupted, it goes on
-    where it stopped. With ``alignment=True`` each prediction has the ``cosine`` of its pair's
+    where it stopped. With ``alignment=True`` each prediction has the cosines of its pair's
     embeddings. Ranks share the examples; each holds the whole model.
 
     A run that was continued from another one is scored on the datasets of the runs before it
@@ -157,7 +159,7 @@ class EvaluationRecipeERJEPA:
 
     def _setup_jobs(self, cfg: Config) -> None:
         """Find out before generating what is to be scored on what."""
-        self._train_targets: list[str] | None = None
+        self._train_texts: list[Texts] | None = None
         self._examples: dict[str, Examples] = {}
         self._jobs = [job for path in self._checkpoints for job in self._jobs_of(path)]
         if not self._jobs:
@@ -195,13 +197,13 @@ class EvaluationRecipeERJEPA:
         return list(jobs.values())
 
     def _read(self, cfg: Config) -> Examples:
-        return read_examples(cfg, self._tokenizer, self._targets_of_training)
+        return read_examples(cfg, self._tokenizer, self._texts_of_training)
 
-    def _targets_of_training(self) -> list[str] | None:
-        if self._train_targets is None and self._rank == 0:
+    def _texts_of_training(self) -> list[Texts] | None:
+        if self._train_texts is None and self._rank == 0:
             train = build_dataset(self._cfg.dataset, self._tokenizer)
-            self._train_targets = [train.target_text(i) for i in range(len(train))]
-        return self._train_targets
+            self._train_texts = texts(train, range(len(train)))
+        return self._train_texts
 
     def _miss(self, problem: str) -> None:
         """Say that forgetting is not known; where it is to be judged, that is an error."""
@@ -318,7 +320,7 @@ class EvaluationRecipeERJEPA:
                 "split": self._cfg.eval_split,
                 "pairs": calls(examples.section),
                 "cut": sum(not p["finished"] for p in predictions),
-                "targets_in_train": examples.in_train,
+                **_unseen(examples, scored, summary.primary),
                 "examples_per_second": rate,
                 "before": before and before.compare(examples.task, scored),
             }
@@ -350,8 +352,21 @@ class EvaluationRecipeERJEPA:
                 self._model, self._collator, pairs, self._predictor, self._attention
             )
             for prediction, cosine in zip(predictions, cosines, strict=True):
-                prediction["cosine"] = cosine
+                prediction.update(cosine)
         return predictions
+
+
+def _unseen(
+    examples: Examples, scored: Sequence[Mapping[str, Any]], primary: str
+) -> dict[str, Any]:
+    """What an evaluation says of examples that occur in training."""
+    if (seen := examples.seen) is None:
+        return {}
+    return {
+        "targets_in_train": len(seen.targets),
+        "unseen_pairs": reading_without(scored, seen.pairs, primary),
+        "unseen_targets": reading_without(scored, seen.targets, primary),
+    }
 
 
 def _in_words(before: Change | None) -> str:

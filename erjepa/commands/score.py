@@ -29,6 +29,9 @@ def main(arguments: Sequence[str]) -> None:
         "--databases", metavar="DIR", type=Path, help="Spider's databases"
     )
     parser.add_argument(
+        "--primary", metavar="METRIC", help="the one that is the accuracy"
+    )
+    parser.add_argument(
         "--targets", metavar="FILE.jsonl", type=Path, help="of a batch's prompts"
     )
     parser.add_argument(
@@ -36,7 +39,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     asked = parser.parse_args(arguments)
     with parser.errors(asked):
-        task = load_task(asked.task, asked.databases)
+        task = load_task(asked.task, asked.databases, asked.primary)
         predictions = read_predictions(asked.file, task, asked.targets)
         scored, summary = score_predictions(task, predictions)
         if asked.output is not None:

@@ -160,6 +160,7 @@ class Config:
     step_timeout: Annotated[Number, Field(ge=10)] = 600.0
 
     task: str | None = None
+    primary: str | None = None
     databases: str | None = None
     eval_split: Literal["test", "validation"] = "test"
     eval_earlier: bool = True

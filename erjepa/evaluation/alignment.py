@@ -19,10 +19,12 @@ def pair_cosines(
     pairs: Sequence[Pair],
     predictor: Tensor | None = None,
     attention: Attention = "dense",
-) -> list[float]:
-    """:math:`\\cos(p_i, z_i^a)` of each pair, read as in training.
+) -> list[dict[str, float]]:
+    """Cosines of each pair, read as in training; without a JEPA loss in the same way.
 
-    A model trained without a JEPA loss is read in the same way.
+    ``cosine`` is that of prediction and target, :math:`\\cos(p_i, z_i^a)`, which the loss aligns;
+    ``cosine_of_input`` that of source and target, :math:`\\cos(z_i^u, z_i^a)`, which the caption
+    of the paper's figure names. Spans and targets that predict have no such second one.
 
     Args:
         predictor: trained embeddings of the k predictor tokens, [k, H]; ``None``: those of the
@@ -33,5 +35,9 @@ def pair_cosines(
     if predictor is not None:
         model.predictor = nn.Parameter(predictor.to(table), requires_grad=False)
     output = model(collator(pairs).to(table.device))
-    cosines = 1 - cosine_distance(output.predicted, output.target)
-    return cosines.mean(dim=0).tolist()
+    cosines = {"cosine": (1 - cosine_distance(output.predicted, output.target)).mean(dim=0)}
+    reads_both_sides = collator.views in ("shared", "standalone")
+    if reads_both_sides and collator.direction != "target_to_source":
+        cosines["cosine_of_input"] = 1 - cosine_distance(output.source, output.target[0])
+    columns = zip(*(values.tolist() for values in cosines.values()), strict=True)
+    return [dict(zip(cosines, values, strict=True)) for values in columns]

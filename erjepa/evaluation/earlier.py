@@ -26,7 +26,7 @@ from erjepa.utils.summary import Change
 log = utils.get_logger("INFO")
 
 # Keys that say, besides the dataset, what is scored and how.
-_HOW = ("validation", "task", "databases", "max_new_tokens")
+_HOW = ("validation", "task", "primary", "databases", "max_new_tokens")
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _read_run(
                 scores.append((folder, settings))
     # Those of the checkpoint say best how it is scored.
     scores.sort(key=lambda found: found[0].name.partition("_on_")[0] != name)
-    how = {key: values[key] for key in _HOW if key in values}
+    how = {"primary": None} | {key: values[key] for key in _HOW if key in values}
     return EarlierRun(file, checkpoint, key, values.get(key), how, name, scores)
 
 

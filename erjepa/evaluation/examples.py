@@ -1,6 +1,6 @@
 """The examples that an evaluation answers, and what scores the answers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +8,10 @@ from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints.model_card import datasets_of
 from erjepa.configs import Config, components
+from erjepa.configs.component import Components
 from erjepa.datasets import Pairs, build_dataset, hold_out
 from erjepa.tasks.score import load_task, require_fields, require_targets
-from erjepa.tasks.summary import verbatim_overlap
+from erjepa.tasks.summary import Seen, Texts, seen_in
 from erjepa.tasks.task import Task
 
 # Key of the dataset that is scored, by `eval_split`.
@@ -23,7 +24,7 @@ class Examples:
 
     Args:
         cfg: config that says what they are and how they are scored.
-        in_train: how many of their targets occur in training, if that is known.
+        seen: which of them occur in training, if that is known.
     """
 
     cfg: Config
@@ -31,12 +32,17 @@ class Examples:
     dataset: Pairs
     ids: Sequence[int]
     task: Task
-    in_train: int | None
+    seen: Seen | None
 
     @property
     def call(self) -> str:
         """The calls that make the dataset."""
         return calls(self.section)
+
+
+def texts(dataset: Pairs, ids: Iterable[int]) -> list[Texts]:
+    """Source and target of examples."""
+    return [(dataset.source_text(i), dataset.target_text(i)) for i in ids]
 
 
 def calls(section: Any) -> str:
@@ -52,34 +58,53 @@ def section_of(cfg: Config) -> Any:
 def read_examples(
     cfg: Config,
     tokenizer: Transform,
-    train_targets: Callable[[], Sequence[str] | None],
+    train_texts: Callable[[], Sequence[Texts] | None],
 ) -> Examples:
     """The pairs of ``eval_dataset``, or those that ``validation`` holds out of ``dataset``.
 
     Args:
-        train_targets: called for the targets trained on, with ``eval_dataset``; ``None``: they are
-            not known.
+        train_texts: called for what was trained on, with ``eval_dataset``; ``None``: it is not
+            known.
 
     Raises:
         ValueError: naming the key, if there are none, or they cannot be scored.
     """
     key, section = cfg.scored
     dataset = build_dataset(section, tokenizer, key)
-    task = load_task(cfg.task or dataset.task, cfg.databases)
-    for part, component in zip(dataset.parts, components(section), strict=True):
-        require_fields(task, part, component.path)
     if cfg.eval_split == "validation":
         size = cfg.validation.size
         assert size is not None  # the config requires it
         split = hold_out(dataset.pairs, size, cfg.validation.seed)
         ids = sorted(split.held_out)
-        require_targets(task, dataset, ids)
-        known: Sequence[str] | None = [dataset.target_text(i) for i in split.train]
+        task = scoring_task(cfg, dataset, section, ids)
+        known: Sequence[Texts] | None = texts(dataset, split.train)
     else:
         ids = list(range(len(dataset)))
-        require_targets(task, dataset, ids)
-        known = train_targets()
-    in_train = None
+        task = scoring_task(cfg, dataset, section, ids)
+        known = train_texts()
+    seen = None
     if known is not None:
-        in_train = verbatim_overlap(known, [dataset.target_text(i) for i in ids])
-    return Examples(cfg, section_of(cfg), dataset, ids, task, in_train)
+        seen = seen_in(known, dict(zip(ids, texts(dataset, ids), strict=True)))
+    return Examples(cfg, section_of(cfg), dataset, ids, task, seen)
+
+
+def scoring_task(
+    cfg: Config, dataset: Pairs, section: Components, ids: Sequence[int]
+) -> Task:
+    """The task that examples are scored by, once the dataset has all that it needs.
+
+    Raises:
+        ValueError: naming the key, or the first example that cannot be scored.
+    """
+    task = load_task(cfg.task or dataset.task, cfg.databases, cfg.primary)
+    for part, component in zip(dataset.parts, components(section), strict=True):
+        require_fields(task, part, component.path)
+    require_targets(task, dataset, ids)
+    if cfg.primary is not None:
+        target = dataset.target_text(ids[0])
+        fields = {"target": target, "output": target, **dataset.scoring_fields(ids[0])}
+        if cfg.primary not in (known := task.score([fields])[0]):
+            raise ValueError(
+                f"primary={cfg.primary}: task={task.name} has {', '.join(known)}"
+            )
+    return task

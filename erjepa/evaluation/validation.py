@@ -10,20 +10,16 @@ from torch import Tensor
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
-from erjepa.configs import Config, components
+from erjepa.configs import Config
 from erjepa.datasets import Pairs
 from erjepa.evaluation.answers import generate_answers
+from erjepa.evaluation.examples import scoring_task
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.origin_losses import OriginLosses
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss, PairLosses
 from erjepa.packing import PairCollator
-from erjepa.tasks.score import (
-    load_task,
-    require_fields,
-    require_targets,
-    score_predictions,
-)
+from erjepa.tasks.score import score_predictions
 from erjepa.tasks.task import Task
 from erjepa.training.model.distributed import (
     all_reduce_sum,
@@ -172,12 +168,8 @@ class Validation:
         )
         self.accuracy = None
         if generate := cfg.validation.generate:
-            task = load_task(cfg.task or dataset.task, cfg.databases)
-            parts = zip(dataset.parts, components(cfg.dataset), strict=True)
-            for part, component in parts:
-                require_fields(task, part, component.path)
             answered = ids[:generate]
-            require_targets(task, dataset, answered)
+            task = scoring_task(cfg, dataset, cfg.dataset, answered)
             self.accuracy = HeldOutAccuracy(
                 dataset,
                 answered,

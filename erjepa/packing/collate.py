@@ -74,7 +74,7 @@ class PairCollator:
         trim: bool = False,
     ) -> None:
         self.views = views
-        self._direction = direction
+        self.direction = direction
         has_predictor = views in ("shared", "standalone")
         self.predictor_ids = list(predictor_ids) if has_predictor else []
         self._predictor_position = predictor_position
@@ -155,7 +155,7 @@ class PairCollator:
             pair,
             self.views,
             len(self.predictor_ids),
-            direction=self._direction,
+            direction=self.direction,
             predictor_position=self._predictor_position,
             random=random,
         )
@@ -201,7 +201,7 @@ class PairCollator:
         tokens[predictor_pos] = np.array(self.predictor_ids, np.int64)[predictor_index]
 
         order = sorted(places)
-        comparisons = range(len(COMPARISONS[self._direction]))
+        comparisons = range(len(COMPARISONS[self.direction]))
         sides = [
             [f"{side}_{m}" for m in comparisons] for side in ("predicted", "target")
         ]

@@ -1,6 +1,7 @@
 """Scores predictions by a task, wherever they were generated."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from erjepa.utils.jsonl import read_jsonl, to_jsonl
 from erjepa.utils.summary import Summary, write_summary
 
 
-def load_task(name: str, databases: str | Path | None = None) -> Task:
+def load_task(
+    name: str, databases: str | Path | None = None, primary: str | None = None
+) -> Task:
     """A task by name, or by its path.
 
     Args:
         name: such as ``gsm8k``; or the dotted path of a :class:`Task`.
         databases: folder of databases, for a task that has them, as ``spider`` does.
+        primary: the verdict whose share is the accuracy; ``None``: the task's own.
 
     Raises:
         ValueError: if there is no such task, or it has no databases.
@@ -29,11 +33,13 @@ def load_task(name: str, databases: str | Path | None = None) -> Task:
         raise ValueError(
             f"task={name} is a {type(task).__name__}; expected an erjepa.tasks.Task"
         )
-    if databases is None:
-        return task
-    if task.with_databases is None:
-        raise ValueError(f"databases={databases}: {name} has none; leave the key out")
-    return task.with_databases(Path(databases))
+    if databases is not None:
+        if task.with_databases is None:
+            raise ValueError(
+                f"databases={databases}: {name} has none; leave the key out"
+            )
+        task = task.with_databases(Path(databases))
+    return task if primary is None else replace(task, primary=primary)
 
 
 def _find(name: str) -> Any:

@@ -1,13 +1,14 @@
 """What the verdicts of an evaluation add up to."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from erjepa.tasks.task import Prediction, Verdicts
 from erjepa.utils.summary import Change, Reading, ReadingOfOrigin
 
+Texts = tuple[str, str]  # of source and target
 _Z = 1.959963984540054  # the standard normal's 97.5% quantile
 
 
@@ -52,6 +53,37 @@ def summarize(
     }
 
 
+class Seen(NamedTuple):
+    """Ids of examples that occur in training, as pairs or by their targets."""
+
+    pairs: frozenset[int]
+    targets: frozenset[int]
+
+
+def seen_in(train: Iterable[Texts], scored: Mapping[int, Texts]) -> Seen:
+    """Which examples occur in ``train``, but for white space."""
+
+    def single_spaced(texts: Texts) -> Texts:
+        source, target = (" ".join(text.split()) for text in texts)
+        return source, target
+
+    pairs = set(map(single_spaced, train))
+    targets = {target for _, target in pairs}
+    found = {i: single_spaced(texts) for i, texts in scored.items()}
+    return Seen(
+        frozenset(i for i, pair in found.items() if pair in pairs),
+        frozenset(i for i, (_, target) in found.items() if target in targets),
+    )
+
+
+def reading_without(
+    scored: Sequence[Prediction], seen: Collection[int], metric: str
+) -> Reading | None:
+    """What a metric adds up to on examples that are not among ``seen``; ``None``: there is none."""
+    values = [one[metric] for one in scored if one["id"] not in seen]
+    return Reading(**_count(values)) if values else None
+
+
 def by_origin(
     predictions: Sequence[Prediction], verdicts: Sequence[Verdicts], primary: str
 ) -> list[ReadingOfOrigin]:
@@ -75,12 +107,6 @@ def _count(values: Sequence[bool | None]) -> dict[str, Any]:
         "examples": len(values),
         "interval": wilson_interval(right, len(values)),
     }
-
-
-def verbatim_overlap(train_targets: Iterable[str], test_targets: Iterable[str]) -> int:
-    """How many test targets occur in training, but for white space."""
-    seen = {" ".join(target.split()) for target in train_targets}
-    return sum(" ".join(target.split()) in seen for target in test_targets)
 
 
 def change(checkpoint: str, before: Sequence[bool], now: Sequence[bool]) -> Change:

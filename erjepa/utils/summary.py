@@ -51,7 +51,9 @@ class Change(BaseModel, frozen=True):
 class Summary(BaseModel, frozen=True, extra="allow"):
     """The scores of one model on one dataset. Keys that are no field are ``readings``, by name.
 
-    What only an evaluation knows is ``None`` where answers of another program were scored.
+    ``unseen_pairs`` and ``unseen_targets`` are the primary reading of the examples that do not
+    occur in training, as pairs or by their targets. What only an evaluation knows is ``None``
+    where answers of another program were scored.
     """
 
     checkpoint: str | None = None
@@ -65,6 +67,8 @@ class Summary(BaseModel, frozen=True, extra="allow"):
     unanswered: int | None = None
     cut: int | None = None
     targets_in_train: int | None = None
+    unseen_pairs: Reading | None = None
+    unseen_targets: Reading | None = None
     examples_per_second: float | None = None
     before: Change | None = None
 

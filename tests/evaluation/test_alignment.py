@@ -16,13 +16,14 @@ def test_pair_cosines(views, k, trained):
     decoder, pairs, ids = small_decoder().eval(), random_pairs(6), PREDICTOR_IDS[:k]
     rows = torch.randn(k, 32) if trained and k else None
     predictor = {} if rows is None else dict(zip(ids, rows, strict=True))
-    expected = []
+    ours, theirs = [], []
     for pair in pairs:
         source = pair.source if views == "shared" else pair.source_view
-        p = hidden_states(decoder, [*source, *ids], predictor)[-1]
+        states = hidden_states(decoder, [*source, *ids], predictor)
         z = hidden_states(decoder, list(pair.target_view), {})[-1]
-        expected.append(((p @ z) / (p.norm() * z.norm())).item())
+        for found, state in ((ours, states[-1]), (theirs, states[len(source) - 1])):
+            found.append(torch.cosine_similarity(state, z, dim=0).item())
     collator = PairCollator(views=views, predictor_ids=ids)
-    assert pair_cosines(decoder, collator, pairs, rows) == pytest.approx(
-        expected, abs=1e-5
-    )
+    cosines = pair_cosines(decoder, collator, pairs, rows)
+    assert [c["cosine"] for c in cosines] == pytest.approx(ours, abs=1e-5)
+    assert [c["cosine_of_input"] for c in cosines] == pytest.approx(theirs, abs=1e-5)

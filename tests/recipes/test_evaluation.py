@@ -39,6 +39,8 @@ def test_adapter_and_merged_weights_and_any_ranks_score_alike(trained, tmp_path)
     right = sum(p["output"] == p["target"] for p in expected)
     assert from_adapter.accuracy == right / 40 and len(expected) == 40
     assert from_adapter.targets_in_train == 0
+    assert from_adapter.unseen_pairs == from_adapter.readings["exact_match"]
+    assert from_adapter.unseen_targets == from_adapter.unseen_pairs
     assert len({p["output"] for p in expected}) > 1
 
     merged = tmp_path / "merged"
@@ -149,7 +151,9 @@ def test_alignment(trained, tmp_path, trained_rows):
     assert max(expected) - min(expected) > 1e-3
     evaluate(tiny(trained))
     without = predictions(trained, "epoch_0")
-    assert [{k: v for k, v in p.items() if k != "cosine"} for p in scored] == without
+    cosines = {"cosine", "cosine_of_input"}
+    assert [{k: p[k] for k in p.keys() - cosines} for p in scored] == without
+    assert cosines <= scored[0].keys()
 
 
 def test_alignment_needs_whole_blocks_on_cuda(trained, tmp_path, monkeypatch):
@@ -305,6 +309,7 @@ def test_a_perfect_model_scores_one(base, tmp_path):
     summary = evaluate(cfg)
     assert (summary.task, summary.accuracy) == ("exact_match", 1)
     assert summary.targets_in_train == 1  # it is the pair trained on
+    assert summary.unseen_pairs is summary.unseen_targets is None
 
 
 def test_scores_on_several_datasets_stay(trained, tmp_path):

@@ -185,6 +185,19 @@ def test_exact_match(output, right):
     assert task.score([{"target": "", "output": ""}]) == [{"exact_match": False}]
 
 
+def test_another_metric_is_the_accuracy(tmp_path, capsys):
+    answers = [
+        {"target": "9; nine", "output": "nin"},
+        {"target": "Paul", "output": "x"},
+    ]
+    file = write(tmp_path / "answers.jsonl", *answers)
+    for primary, accuracy in (("llm_jepa", 0.5), ("exact_match", 0)):
+        main(["nq_open", file, "--primary", primary])
+        summary = json.loads(capsys.readouterr().out)
+        assert (summary["primary"], summary["accuracy"]) == (primary, accuracy)
+    fails(["nq_open", file, "--primary", "best"], "primary=best is not among", capsys)
+
+
 def fails(arguments, error, capsys):
     with pytest.raises(SystemExit) as exit:
         main(arguments)

@@ -1,10 +1,20 @@
 """Shares, counts and intervals."""
 
+import json
+
 import numpy as np
 import pytest
 
-from erjepa.tasks.summary import by_origin, change, summarize, wilson_interval
+from erjepa.tasks.summary import (
+    by_origin,
+    change,
+    reading_without,
+    seen_in,
+    summarize,
+    wilson_interval,
+)
 from erjepa.utils.summary import Reading
+from tests.harness.data import REAL_DATA
 
 
 @pytest.mark.parametrize(
@@ -96,3 +106,27 @@ def test_the_interval_of_a_change_holds_the_difference_95_times_of_100():
         low, high = change("first", before.tolist(), now.tolist()).interval
         held += low <= 0.8 * 0.9 + 0.2 * 0.2 - 0.8 <= high
     assert 930 <= held <= 985
+
+
+def test_what_occurs_in_training_is_seen():
+    train = [("how  many", "a\nb"), ("who", "c")]
+    test = {3: ("how many ", "a b"), 5: ("who", "a b"), 7: ("who", "d")}
+    assert seen_in(train, test) == ({3}, {3, 5})
+    assert seen_in([], test) == (set(), set())
+    scored = [{"id": i, "right": i != 7} for i in test]
+    assert reading_without(scored, {3}, "right").right == 1
+    assert reading_without(scored, {3}, "right").examples == 2
+    assert reading_without(scored, set(test), "right") is None
+
+
+@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real NL-RX-SYNTH")
+def test_how_many_pairs_of_synth_are_seen():
+    train, test = (
+        [
+            tuple(turn["content"] for turn in json.loads(line)["messages"][-2:])
+            for line in (REAL_DATA / "nl_rx" / f"synth_{split}.jsonl").open()
+        ]
+        for split in ("train", "test")
+    )
+    seen = seen_in(train, dict(enumerate(test)))
+    assert (len(test), len(seen.pairs), len(seen.targets)) == (2000, 39, 111)

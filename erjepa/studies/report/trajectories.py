@@ -95,16 +95,23 @@ def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
 
 @section("Alignment and correctness", main=True)
 def alignment(
-    results: Results, dataset: str, methods: list[str], seed: int | None = None
+    results: Results,
+    dataset: str,
+    methods: list[str],
+    seed: int | None = None,
+    column: str = "cosine",
 ) -> Parts:
-    """Cosine of prompt and target, and correctness, of the same examples over checkpoints."""
+    """Cosine of prompt and target, and correctness, of the same examples over checkpoints.
+
+    ``column`` of predictions: ``cosine``, after the predictor, or ``cosine_of_input``, before it.
+    """
     seed = results.seeds[0] if seed is None else seed
     whole = results.over_points(dataset, methods)
     for method in methods:
         if (method, seed) not in whole.index:
             raise Unavailable(f"{method} on {dataset} with seed {seed} is not finished")
     whole = whole.loc[[(method, seed) for method in methods]]
-    correct, cosine = _histories(results, dataset, whole)
+    correct, cosine = _histories(results, dataset, whole, column)
     if cosine.isna().any(axis=None):
         raise Unavailable("the evaluations computed no cosines (key `alignment`)")
     runs = results.of(dataset, methods)
@@ -148,16 +155,16 @@ def alignment(
 
 
 def _histories(
-    results: Results, dataset: str, runs: pd.DataFrame
+    results: Results, dataset: str, runs: pd.DataFrame, column: str = "cosine"
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Correctness and cosine: a row an example of a run of ``runs``, a column a point."""
     rows = results.of(dataset, list(runs.index.unique("method")))
     is_whole = pd.MultiIndex.from_frame(rows[["method", "seed"]]).isin(runs.index)
     found = results.predictions(rows[is_whole & rows.point.notna()])
-    found["cosine"] = found.get("cosine", float("nan"))
+    found[column] = found.get(column, float("nan"))
     example = ["method", "seed", "id"]
     correct = pivot(found, example, "point", "correct").astype(bool)
-    return correct, pivot(found, example, "point", "cosine")
+    return correct, pivot(found, example, "point", column)
 
 
 def _draw_loss(axes: Axes, results: Results, name: str) -> None:

@@ -22,7 +22,7 @@ names the database and how many predictions that is. Queries run in
 
 Faults of LLM-JEPA's split: it is random, so every database of its test file occurs in its
 training file, and 1041 of the 1447 test queries occur there verbatim. See
-:func:`~erjepa.tasks.summary.verbatim_overlap`, and ``split_by="database"`` of
+:func:`~erjepa.tasks.summary.seen_in`, and ``split_by="database"`` of
 :func:`~erjepa.tasks.spider.dataset.spider_dataset`.
 
 Faults of LLM-JEPA's scorer, which hands the output to the ``sqlite3`` program:
