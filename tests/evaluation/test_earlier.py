@@ -69,7 +69,8 @@ def test_datasets_and_scores(write_run, tmp_path):
     write_run("c", "b")
     b, a = found(tmp_path / "c" / "epoch_1").values()
     (unscored,) = b.datasets()
-    assert unscored == {"eval_dataset": data("b"), "task": "gsm8k"}
+    expected = {"eval_dataset": data("b"), "task": "gsm8k", "primary": None}
+    assert unscored == expected
     of_a = list(a.datasets())
     assert [keys["eval_dataset"]["source"][0] for keys in of_a] == [*"yx", "o", "x"]
     assert all(keys["max_new_tokens"] == 5 for keys in of_a)
