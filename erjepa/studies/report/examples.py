@@ -13,7 +13,7 @@ from erjepa.studies.report.table import EXTRA, MISSING, SAME, WRONG, Marked, Tab
 from erjepa.studies.statistics.examples import choose_examples
 from erjepa.tasks.nl_rx.regex_kinds import CORRECT, ERROR_CATEGORIES, regex_tokens
 
-_RIGHT, _WRONG, _CHARACTERS = 2, 7, 300  # the first two are the paper's
+_RIGHT, _WRONG, _NQ_OPEN, _CHARACTERS = 2, 7, 5, 300  # the first three are the paper's
 _MARKS = {"equal": SAME, "replace": WRONG, "insert": EXTRA, "delete": MISSING}
 _HOW = {
     "nl_rx": "Against the target, parts are marked as wrong, extra or missing. ",
@@ -35,8 +35,9 @@ def examples(
     """Errors of ``baseline`` that ``improved`` corrects, with the paper's quota.
 
     Two that ``between``, by default LLM-JEPA, has right as well, and seven that it has
-    wrong. For regexes there is a group for each category of errors, and what differs from
-    the target is marked; other tasks have one group and show the answers that are scored.
+    wrong; of NQ-Open five, right or wrong. For regexes there is a group for each category of
+    errors, and what differs from the target is marked; other tasks have one group and show the
+    answers that are scored.
     """
     baseline = results.first("SFT", baseline)
     improved = results.first("ER-JEPA", improved)
@@ -47,6 +48,7 @@ def examples(
         quota = (
             f"at most {_RIGHT} that {between} has right and {_WRONG} that it has wrong"
         )
+    counts = {True: _RIGHT, False: _WRONG}
     shown = list(dict.fromkeys([*methods, baseline, between, improved]))
     task = results.task(dataset) or ""
     groups: Sequence[str] = ERROR_CATEGORIES
@@ -60,7 +62,10 @@ def examples(
     candidates = pd.DataFrame(
         {"group": wide[baseline], "right": wide[between] == CORRECT, "target": targets}
     )[wide[baseline].ne(CORRECT) & wide[improved].eq(CORRECT)]
-    chosen = choose_examples(candidates, groups, {True: _RIGHT, False: _WRONG})
+    if task == "nq_open":
+        candidates["right"] = False
+        counts, quota = {False: _NQ_OPEN}, f"at most {_NQ_OPEN}"
+    chosen = choose_examples(candidates, groups, counts)
     if chosen.empty:
         raise Unavailable(f"{improved} corrects no error of {baseline} on {dataset}")
     predictions = found.set_index(["seed", "id", "method"])
