@@ -15,10 +15,6 @@ class ChatTemplate:
     the last content token follows from tokenization alone: no model family is named and
     no offset is fixed.
 
-    Args:
-        tokenizer: a torchtune model tokenizer, called as ``tokenizer({"messages": messages},
-            inference=True)``.
-
     Raises:
         ValueError: if the tokenizer truncates, renders no prompts, or ends turns without a token.
     """
@@ -54,14 +50,7 @@ class ChatTemplate:
         self.end_of_turn = ended[content_end]
 
     def __call__(self, messages: list[Message]) -> tuple[array, ...]:
-        """Tokenize one example.
-
-        Args:
-            messages: the chat; the last message is the target, all before it are the source.
-
-        Returns:
-            ``source, bridge, target, source_view, target_view`` as in
-            :class:`~erjepa.datasets.Pair`.
+        """The segments of a :class:`~erjepa.datasets.Pair` of a chat, which ends with the target.
 
         Raises:
             ValueError: if source or target is missing or empty, or if the template does not render

@@ -27,12 +27,7 @@ class Origin(NamedTuple):
 class ConcatenatedPairs(Dataset):
     """Datasets one after the other; without weights, an epoch has every pair of each once.
 
-    Example ids go on from one dataset to the next, so a replayed pair keeps its origin. Nothing
-    here depends on the order in which examples are dealt, nor on how often: a
-    :class:`~erjepa.datasets.Mixture` deals them by weight.
-
-    Args:
-        parts: at least one.
+    Example ids go on from one dataset to the next, so a replayed pair keeps its origin.
 
     Attributes:
         labels: their short names, see :func:`~erjepa.datasets.origin_labels`.

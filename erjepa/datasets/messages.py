@@ -113,10 +113,7 @@ def messages_of(
     column_map: Mapping[str, str] | None = None,
     new_system_prompt: str | None = None,
 ) -> RecordMessages:
-    """The transform for records: the one that ``column_map`` or the columns tell.
-
-    Args:
-        records: at least one; the first tells.
+    """The transform for records: the one that ``column_map`` or the first one's columns tell.
 
     Raises:
         ValueError: if no format is told, or more than one.

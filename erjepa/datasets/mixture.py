@@ -21,11 +21,6 @@ class Mixture:
 
     Weights in proportion to the sizes give every example once, as the concatenation does.
 
-    Args:
-        sizes: number of examples of each dataset; their places are those in the concatenation.
-        weights: of the datasets, above 0; only their proportions count.
-        seed: of the orders.
-
     Attributes:
         counts: examples that an epoch has of each dataset.
 
@@ -72,8 +67,7 @@ def apportion(total: int, weights: Sequence[float]) -> list[int]:
     """Whole numbers in proportion to ``weights`` whose sum is ``total``.
 
     By largest remainders (Hamilton's method): each is its share rounded down, and what is left
-    goes to the largest fractions, ties to the first. No other such numbers are nearer to the
-    shares, by the sum of distances.
+    goes to the largest fractions, ties to the first.
     """
     exact = [Fraction(weight) for weight in weights]
     shares = [total * weight / sum(exact) for weight in exact]

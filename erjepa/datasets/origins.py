@@ -6,14 +6,10 @@ from pathlib import PurePath
 
 
 def origin_labels(names: Sequence[str]) -> list[str]:
-    """Short names of datasets, for the names of metrics; no two are equal.
+    """Short names of datasets by their sources or builders, for the names of metrics.
 
-    Args:
-        names: source of each, or its builder, with arguments or without.
-
-    Returns:
-        of letters, digits and underscores: ``data/my pairs.jsonl`` is ``my_pairs``,
-        ``spider_dataset`` is ``spider``, and what comes again is ``my_pairs_2``.
+    ``data/my pairs.jsonl`` is ``my_pairs``, a second one ``my_pairs_2``, ``spider_dataset`` is
+    ``spider``.
     """
     labels: list[str] = []
     for name in names:

@@ -23,14 +23,11 @@ log = utils.get_logger("INFO")
 class PairedDataset(Dataset):
     """Map-style dataset of tokenized pairs; item ``i`` has example id ``i``.
 
-    All pairs are tokenized here, so that a bad record is reported before a model is
-    loaded. Records are messages first (torchtune's message transforms), tokens second
-    (:class:`~erjepa.datasets.ChatTemplate`).
+    All pairs are tokenized here, so that a bad record is reported before a model is loaded.
 
     Args:
         message_transform: from the fields of a record to ``{"messages": [...]}``.
-        task: the task that answers are scored by where a config names none: a name, or the dotted
-            path of a task.
+        task: name or dotted path of the task that answers are scored by, unless a config names one.
         scoring_fields: from the text of a source to what scoring its answer needs besides the
             target.
 
@@ -160,9 +157,8 @@ def paired_dataset(
     """Pairs from a file, a folder, a URL or the hub. Says what was read, and what was not.
 
     Args:
-        column_map: what a format calls a column, to its name: ``input`` and ``output``;
-            ``instruction``, ``input`` and ``output``; ``messages``; or ``conversations``. Default:
-            what the columns tell, see :mod:`~erjepa.datasets.messages`.
+        column_map: what a format of :mod:`~erjepa.datasets.messages` calls a column, to its name.
+            ``None``: the columns tell.
         new_system_prompt: system message to put before every chat, in place of its own.
 
     Raises:

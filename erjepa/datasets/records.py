@@ -40,11 +40,8 @@ def load_records(
     """Read records from a file, a URL of one, a folder, or the Hugging Face hub.
 
     Args:
-        source: path or ``https://`` URL of a file with one of the endings above, path of a folder,
-            or the name of a dataset on the hub.
-        split: split of a folder or a hub dataset; a file is one split already.
-        **load_dataset_kwargs (Any): passed to ``datasets.load_dataset`` for the hub, for instance
-            ``name`` or ``revision``.
+        split: of a folder or a hub dataset; a file is one split already.
+        **load_dataset_kwargs: of ``datasets.load_dataset`` for the hub, such as ``revision``.
 
     Raises:
         FileNotFoundError: if ``source`` looks like a local file and there is none.

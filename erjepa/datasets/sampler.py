@@ -31,16 +31,6 @@ class StepSampler(Sampler[list[int]]):
 
         share 0.25   7 2 9 | 4 0 5 | 1 8 3 | 6      3 new and 1 replayed
 
-    Torchtune's recipes use ``StatefulDistributedSampler``, which is built without the
-    recipe's seed and pads the last batch with repeated examples.
-
-    Args:
-        batch_size: examples of one micro-batch of one rank.
-        gradient_accumulation_steps: micro-batches of one rank in a step.
-        seed: seed of the permutations; every epoch has its own.
-        mixture: which examples an epoch has, as many as the dataset; ``None``: each once.
-        share: fraction of a step's pairs that are replayed ones.
-
     Raises:
         ValueError: if the share leaves no room for a new pair.
     """

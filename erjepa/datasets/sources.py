@@ -54,10 +54,9 @@ def subsample(
     """Some of the items, in their order; a larger size keeps the choice of a smaller one.
 
     Args:
-        items: to choose from.
         size: how many to keep; ``None``, or more than there are: all.
         seed: of a random choice; ``None``: the first ones.
-        group: of an item; of each group as many are kept, as far as there are. ``None``: one group.
+        group: of an item; as many are kept of each, as far as there are.
 
     Raises:
         ValueError: if ``size`` is less than 1, or missing where there is a seed.

@@ -28,11 +28,8 @@ class Split(NamedTuple):
 def hold_out(dataset: Sequence[Pair], size: int | float, seed: int = 0) -> Split:
     """Draw pairs to hold out; which ones depends on the dataset and the seed alone.
 
-    Training must not know them, so a verbatim copy of a held-out pair, in source and target,
-    leaves the training pairs too.
-
-    Args:
-        size: how many to hold out, below N; below 1, what fraction, rounded up.
+    A copy of a held-out pair, in source and target, leaves the training pairs too. A ``size``
+    below 1 is a fraction, rounded up.
 
     Raises:
         ValueError: if no pair is left to train on.

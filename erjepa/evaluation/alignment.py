@@ -35,9 +35,13 @@ def pair_cosines(
     if predictor is not None:
         model.predictor = nn.Parameter(predictor.to(table), requires_grad=False)
     output = model(collator(pairs).to(table.device))
-    cosines = {"cosine": (1 - cosine_distance(output.predicted, output.target)).mean(dim=0)}
+    cosines = {
+        "cosine": (1 - cosine_distance(output.predicted, output.target)).mean(dim=0)
+    }
     reads_both_sides = collator.views in ("shared", "standalone")
     if reads_both_sides and collator.direction != "target_to_source":
-        cosines["cosine_of_input"] = 1 - cosine_distance(output.source, output.target[0])
+        cosines["cosine_of_input"] = 1 - cosine_distance(
+            output.source, output.target[0]
+        )
     columns = zip(*(values.tolist() for values in cosines.values()), strict=True)
     return [dict(zip(cosines, values, strict=True)) for values in columns]

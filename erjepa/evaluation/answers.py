@@ -18,32 +18,46 @@ def generate_answers(
     *,
     max_new_tokens: int,
 ) -> list[dict[str, Any]]:
-    """Greedy answers to one batch of examples, with what scoring needs.
+    """Greedy answers to one batch of examples, as predictions with what scoring needs.
 
-    Returns:
-        a prediction for each example, in order: ``id``, the texts ``prompt``, ``target`` and
-        ``output``, ``tokens`` of the output, whether it ``finished`` by itself, the dataset's
-        fields for scoring, and in a list of datasets the short name of its own as ``origin``.
+    In a list of datasets each has the short name of its own as ``origin``.
     """
+    prompts = [dataset.prompt(i) for i in ids]
+    outputs = generate_texts(model, tokenizer, prompts, max_new_tokens)
+    return [
+        {
+            "id": i,
+            "prompt": dataset.source_text(i),
+            "target": dataset.target_text(i),
+            **output,
+            **dataset.scoring_fields(i),
+            **_origin(dataset, i),
+        }
+        for i, output in zip(ids, outputs, strict=True)
+    ]
+
+
+def generate_texts(
+    model: TransformerDecoder,
+    tokenizer: Transform,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+) -> list[dict[str, Any]]:
+    """Greedy answers to one batch of prompts: ``output``, how many ``tokens``, and ``finished``."""
     outputs = generate_greedy(
         model,
-        [dataset.prompt(i) for i in ids],
+        prompts,
         max_new_tokens=max_new_tokens,
         stop_tokens=tokenizer.stop_tokens,
         pad_id=tokenizer.pad_id,
     )
     return [
         {
-            "id": i,
-            "prompt": dataset.source_text(i),
-            "target": dataset.target_text(i),
             "output": tokenizer.decode(tokens),
             "tokens": len(tokens),
             "finished": len(tokens) < max_new_tokens,
-            **dataset.scoring_fields(i),
-            **_origin(dataset, i),
         }
-        for i, tokens in zip(ids, outputs, strict=True)
+        for tokens in outputs
     ]
 
 

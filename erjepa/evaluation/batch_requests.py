@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from erjepa.checkpoints.served_chat import ServedChat, as_json
 from erjepa.configs import Config
-from erjepa.datasets import Pairs, build_dataset, hold_out
+from erjepa.evaluation.examples import scored_pairs
 from erjepa.tasks.batch_output import CHAT, COMPLETIONS
 from erjepa.utils.files import write_whole
 from erjepa.utils.jsonl import to_jsonl
@@ -33,14 +33,7 @@ def read_prompts(cfg: Config, tokenizer: Any) -> Iterator[Prompt]:
     Raises:
         ValueError: if the config has no pairs to score.
     """
-    key, section = cfg.scored
-    dataset: Pairs = build_dataset(section, tokenizer, key)
-    ids: Sequence[int] = range(len(dataset))
-    if cfg.eval_split == "validation":
-        size = cfg.validation.size
-        assert size is not None  # the config requires it
-        split = hold_out(dataset.pairs, size, cfg.validation.seed)
-        ids = sorted(split.held_out)
+    dataset, ids, _ = scored_pairs(cfg, tokenizer)
     for i in ids:
         target = {
             "prompt": dataset.source_text(i),
@@ -53,11 +46,7 @@ def read_prompts(cfg: Config, tokenizer: Any) -> Iterator[Prompt]:
 def request(
     prompt: Prompt, url: str, model: str, max_tokens: int, stop_tokens: Sequence[int]
 ) -> dict[str, Any]:
-    """A line of the batch file.
-
-    Args:
-        url: ``CHAT``, for a chat, or ``COMPLETIONS``, for its token ids.
-    """
+    """A line of the batch file: for ``CHAT`` with the messages, else with token ids."""
     asked = {"messages": prompt.messages} if url == CHAT else {"prompt": prompt.tokens}
     body = {"model": model, **asked, "max_tokens": max_tokens, "temperature": 0}
     body["stop_token_ids"] = list(stop_tokens)
@@ -65,13 +54,10 @@ def request(
 
 
 def require_same_tokens(folder: Path, prompts: Sequence[Prompt]) -> None:
-    """Find out before generating whether an engine would ask what training asked.
-
-    Args:
-        folder: of the model that is served, with its tokenizer and chat template.
+    """Find out whether the chat template in a model's folder asks what training asked.
 
     Raises:
-        ValueError: if the template there makes other tokens, showing the first prompt.
+        ValueError: if it makes other tokens, showing the first prompt.
     """
     try:
         served = ServedChat(folder)
@@ -96,11 +82,7 @@ def write_requests(
     max_tokens: int,
     stop_tokens: Sequence[int],
 ) -> Path:
-    """Write the batch file, and the targets beside it.
-
-    Args:
-        file: the batch file, of requests as :func:`request` makes them.
-    """
+    """Write the batch file, and the targets beside it."""
     targets = file.with_suffix(".targets.jsonl")
     rows = (
         {"custom_id": str(p.id), "prompt_token_ids": p.tokens, **p.target}

@@ -7,7 +7,8 @@ from typing import Any
 from tqdm import tqdm
 
 from erjepa.configs import Config
-from erjepa.evaluation.generation import batches_of_like_length, generate_greedy
+from erjepa.evaluation.answers import generate_texts
+from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import first_pair
 from erjepa.training.model.device import run_device
@@ -25,40 +26,21 @@ def answers(
     """Greedy answers to prompts.
 
     Args:
-        cfg: config of the run; ``merged``, ``max_new_tokens``, ``eval_batch_size`` and ``device``
-            count here.
         path: checkpoint; ``None``: the base model.
         system_prompt: system message; "": none; ``None``: that of the first training pair.
-
-    Returns:
-        ``prompt``, ``output``, ``tokens`` of the output, and whether it ``finished`` by itself, in
-        order.
     """
     device = run_device(cfg)
     tokenizer = cfg.tokenizer.build()
     pairs = first_pair(cfg, tokenizer)
     tokens = [pairs.ask(prompt, system_prompt) for prompt in prompts]
     model = load_model(cfg, device, path)
-    outputs: dict[int, list[int]] = {}
+    outputs: dict[int, dict[str, Any]] = {}
     batches = batches_of_like_length(tokens, cfg.eval_batch_size)
     for batch in tqdm(batches, unit="batch", disable=len(batches) == 1):
-        generated = generate_greedy(
-            model,
-            [tokens[i] for i in batch],
-            max_new_tokens=cfg.max_new_tokens,
-            stop_tokens=tokenizer.stop_tokens,
-            pad_id=tokenizer.pad_id,
-        )
+        asked = [tokens[i] for i in batch]
+        generated = generate_texts(model, tokenizer, asked, cfg.max_new_tokens)
         outputs.update(zip(batch, generated, strict=True))
-    return [
-        {
-            "prompt": prompt,
-            "output": tokenizer.decode(outputs[i]),
-            "tokens": len(outputs[i]),
-            "finished": len(outputs[i]) < cfg.max_new_tokens,
-        }
-        for i, prompt in enumerate(prompts)
-    ]
+    return [{"prompt": prompt, **outputs[i]} for i, prompt in enumerate(prompts)]
 
 
 def read_prompts(file: Path) -> list[str]:

@@ -120,12 +120,9 @@ class EarlierRun:
 def earlier_runs(path: Path, cfg: Config) -> list[EarlierRun]:
     """The runs before the one that wrote a checkpoint, nearest first.
 
-    The config in the folder of a run names what it started from. A run that is no longer
-    there is warned of; an adapter of PEFT, or a memory without a run, is passed over.
-
-    Args:
-        cfg: config of the evaluation, which names the runs before where the checkpoint lies in no
-            run.
+    The config in the folder of a run names what it started from; where the checkpoint lies in
+    none, ``cfg`` does. A run that is no longer there is warned of; an adapter of PEFT, or a
+    memory without a run, is passed over.
     """
     try:
         file, _ = find_run(path)
@@ -186,12 +183,7 @@ def _read_run(
 
 @dataclass(frozen=True)
 class Before:
-    """What an earlier run answered to examples that are scored again.
-
-    Args:
-        checkpoint: folder of its weights.
-        answers: its predictions by example.
-    """
+    """What an earlier run answered to examples that are scored again, by example."""
 
     checkpoint: Path
     answers: Mapping[int, Prediction]
@@ -208,11 +200,7 @@ class Before:
 
 
 def answers_before(runs: Sequence[EarlierRun], examples: Examples) -> Before | None:
-    """What the nearest of the runs before that was scored on some examples answered to them.
-
-    Returns:
-        the answers to examples that are still the same; ``None`` if no run has any.
-    """
+    """What the nearest run before answered to those examples that are still the same, if any."""
     for run in runs:
         if (file := run.predictions(examples.section)) is None:
             continue

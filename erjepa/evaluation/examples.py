@@ -69,23 +69,30 @@ def read_examples(
     Raises:
         ValueError: naming the key, if there are none, or they cannot be scored.
     """
-    key, section = cfg.scored
-    dataset = build_dataset(section, tokenizer, key)
-    if cfg.eval_split == "validation":
-        size = cfg.validation.size
-        assert size is not None  # the config requires it
-        split = hold_out(dataset.pairs, size, cfg.validation.seed)
-        ids = sorted(split.held_out)
-        task = scoring_task(cfg, dataset, section, ids)
-        known: Sequence[Texts] | None = texts(dataset, split.train)
-    else:
-        ids = list(range(len(dataset)))
-        task = scoring_task(cfg, dataset, section, ids)
-        known = train_texts()
+    dataset, ids, trained = scored_pairs(cfg, tokenizer)
+    task = scoring_task(cfg, dataset, cfg.scored[1], ids)
+    known = train_texts() if trained is None else texts(dataset, trained)
     seen = None
     if known is not None:
         seen = seen_in(known, dict(zip(ids, texts(dataset, ids), strict=True)))
     return Examples(cfg, section_of(cfg), dataset, ids, task, seen)
+
+
+def scored_pairs(
+    cfg: Config, tokenizer: Transform
+) -> tuple[Pairs, Sequence[int], Sequence[int] | None]:
+    """The dataset that is scored, which of its pairs are, and which are trained on, if any.
+
+    Raises:
+        ValueError: if the config has no pairs to score.
+    """
+    key, section = cfg.scored
+    dataset = build_dataset(section, tokenizer, key)
+    if cfg.eval_split == "test":
+        return dataset, range(len(dataset)), None
+    assert cfg.validation.size is not None  # the config requires it
+    split = hold_out(dataset.pairs, cfg.validation.size, cfg.validation.seed)
+    return dataset, sorted(split.held_out), split.train
 
 
 def scoring_task(

@@ -19,10 +19,7 @@ from erjepa.training.model.weights import require_same_model
 def empty_model(
     cfg: Config, device: torch.device, *, merged: bool
 ) -> TransformerDecoder:
-    """The model of a config, whose weights are still to be loaded.
-
-    Args:
-        merged: whether for merged weights, which are never quantized.
+    """The model of a config, whose weights are still to be loaded; for merged ones unquantized.
 
     Raises:
         ValueError: if there are no adapters to merge.
@@ -96,16 +93,7 @@ def load_weights(
 def load_model(
     cfg: Config, device: torch.device, path: Path | None
 ) -> TransformerDecoder:
-    """The model of a config with its weights, in evaluation mode.
-
-    Args:
-        cfg: config of the run; ``merged`` says which weights of a checkpoint.
-        path: checkpoint; ``None``: the base model.
-
-    Raises:
-        FileNotFoundError: if there are no such weights.
-        ValueError: if they are damaged, or of another model.
-    """
+    """The model of a config with the weights that :func:`load_weights` loads."""
     model = empty_model(cfg, device, merged=cfg.merged)
     with TemporaryDirectory() as scratch:
         unused = Path(scratch) / "unused"

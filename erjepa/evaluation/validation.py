@@ -126,8 +126,8 @@ class HeldOutAccuracy:
         """Accuracy under the model as it is.
 
         Returns:
-            ``val_accuracy``, by the task's primary reading, and of a list of datasets
-            ``val_accuracy_NAME`` of each that has pairs here. The same on every rank.
+            ``val_accuracy``, and of a list of datasets ``val_accuracy_NAME`` of each that has pairs
+            here. The same on every rank.
         """
         mine = []
         for batch in self._batches[dist.get_rank() :: dist.get_world_size()]:

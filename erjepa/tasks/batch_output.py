@@ -66,12 +66,8 @@ def is_batch_output(path: Path) -> bool:
 def read_batch_output(path: Path, targets: Path) -> list[tuple[str, dict[str, Any]]]:
     """Predictions of the answers in a file, in the order of the targets.
 
-    Args:
-        path: output of a batch, of chats or of completions. Lines may come in any order.
-
     Returns:
-        For each target its place, and ``id``, ``prompt``, ``target``, ``output``, whether it
-        ``finished`` by itself, and the task's fields. Where the model refused to answer, or
+        For each target its place and its prediction. Where the model refused to answer, or
         answered without a text, ``output`` is empty and ``unanswered`` says why.
 
     Raises:

@@ -18,11 +18,9 @@ from erjepa.utils.summary import Summary, write_summary
 def load_task(
     name: str, databases: str | Path | None = None, primary: str | None = None
 ) -> Task:
-    """A task by name, or by its path.
+    """A task by name or dotted path, on a folder of databases if it has them.
 
     Args:
-        name: such as ``gsm8k``; or the dotted path of a :class:`Task`.
-        databases: folder of databases, for a task that has them, as ``spider`` does.
         primary: the verdict whose share is the accuracy; ``None``: the task's own.
 
     Raises:
@@ -78,8 +76,7 @@ def require_targets(task: Task, dataset: Any, ids: Iterable[int]) -> None:
     """Find out before generating whether all answers can be scored.
 
     Raises:
-        ValueError: naming the first example whose target is none that answers can be scored by, and
-            why.
+        ValueError: naming the first example whose answers cannot be, and why.
     """
     for i in ids:
         if problem := task.problem(dataset.target_text(i)):
@@ -115,13 +112,8 @@ def read_predictions(
 ) -> list[dict[str, Any]]:
     """Read predictions from a JSONL file.
 
-    Args:
-        task: what they are to be scored by; every line must have its fields, as texts, and a target
-            that it can score by.
-
     Raises:
-        ValueError: naming file and line, if a line is not a JSON object, lacks a field or has
-            another target, or naming the file if it is empty.
+        ValueError: naming file and line, if the task cannot score it, or the file if it is empty.
     """
     predictions = []
     for where, prediction in _lines(path, targets):

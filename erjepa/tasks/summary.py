@@ -17,9 +17,6 @@ def wilson_interval(right: int, examples: int) -> tuple[float, float]:
 
     Unlike the interval around the share itself it stays within 0 and 1, and is no point
     where all examples or none are right.
-
-    Args:
-        examples: number of examples, at least 1.
     """
     share, shrink = right / examples, 1 + _Z**2 / examples
     center = (share + _Z**2 / (2 * examples)) / shrink

@@ -20,14 +20,11 @@ class Task:
     """How the answers of a dataset are scored.
 
     Args:
-        name: name on the command line and in ``summary.json``.
         primary: the verdict whose share is the ``accuracy``.
         extract: the answer within a generated text.
-        score: verdicts of each prediction, in order; every prediction has every verdict of the
-            task.
-        fields: the texts that a prediction must have; its dataset gives those besides target and
-            output.
-        problem: why a target is none that answers can be scored by; ``None`` where it is one.
+        score: verdicts of each prediction, in order; every one has every verdict.
+        fields: texts that a prediction must have; its dataset gives those besides target and output.
+        problem: why answers cannot be scored by a target; ``None`` where they can.
         with_databases: the same task on a folder of databases; ``None``: it has none.
     """
 

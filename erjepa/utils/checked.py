@@ -22,9 +22,7 @@ def checked(kind: type[T], value: Any, where: str) -> T:
     Halves of surrogate pairs, which UTF-8 does not have, become ``?``.
 
     Args:
-        kind: a dataclass, or any other type that pydantic checks. Unknown fields of a dataclass are
-            ignored.
-        value: numbers, texts, lists and mappings, as ``json.loads`` returns them.
+        kind: any type that pydantic checks; unknown fields of a dataclass are ignored.
         where: the place it was read, such as ``results.jsonl:3``, or ``""``.
 
     Raises:
@@ -71,10 +69,7 @@ def reject_unknown(
     known: Iterable[Any],
     synonyms: Mapping[str, str] | None = None,
 ) -> None:
-    """Reject keys that are not known.
-
-    Args:
-        prefix: what stands before the keys in messages, such as ``replay.``.
+    """Reject keys that are not known; messages have ``prefix``, such as ``replay.``, before them.
 
     Raises:
         ValueError: naming the first unknown key, and the known one that is like it, if any.

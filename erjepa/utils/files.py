@@ -21,11 +21,7 @@ _CHUNK = 1 << 20  # bytes
 
 
 def config_of_run(path: Path) -> Path | None:
-    """The config that a run left in its folder.
-
-    Args:
-        path: that folder, one of its checkpoints, or a folder in one.
-    """
+    """The config of the run whose folder, checkpoint, or folder in a checkpoint ``path`` is."""
     near = (path, *path.absolute().parents[:2], *path.resolve().parents[:2])
     files = (folder / CONFIG for folder in near)
     return next((file for file in files if file.is_file()), None)
@@ -54,8 +50,7 @@ def require_utf8(content: bytes, name: str, line: int = 1) -> None:
 def write_whole(path: Path, text: str, writer: str = "") -> None:
     """Write a file aside, then put it in place: a killed process leaves the file before.
 
-    Args:
-        writer: tells this process from others that may write the file at once.
+    ``writer`` tells this process from others that may write the file at once.
     """
     aside = path.with_name(f".{path.name}{writer}")
     with aside.open("w") as file:

@@ -14,9 +14,6 @@ MARK = ".made_by_erjepa"
 def make_folder(root: Path, folder: Path) -> None:
     """Make a folder below ``root`` and mark it; an empty or a marked one may exist.
 
-    Args:
-        root: the output folder, which may itself be a symbolic link.
-
     Raises:
         ValueError: if the folder has files but no mark, or a symbolic link leads to it.
     """

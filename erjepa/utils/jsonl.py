@@ -12,10 +12,7 @@ from erjepa.utils.files import require_utf8
 def read_jsonl(
     path: Path, name: str | None = None, *, growing: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a JSONL file, each with the place it was read, ``FILE:LINE``.
-
-    Args:
-        name: what the places call it; ``None``: its path.
+    """The objects of a JSONL file, each with the place it was read, ``NAME:LINE``.
 
     Raises:
         ValueError: naming the place, if a line is not a JSON object.
@@ -27,11 +24,7 @@ def read_jsonl(
 def jsonl_of(
     lines: Iterable[bytes], name: str, *, growing: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of an open JSONL file, as :func:`read_jsonl` yields them.
-
-    Args:
-        lines: of bytes, so that the number of a line that is not UTF-8 is known.
-    """
+    """The objects of an open JSONL file, as :func:`read_jsonl` yields them."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -50,10 +43,7 @@ def jsonl_of(
 
 
 def parse_json(content: bytes, name: str, line: int | None = None) -> Any:
-    """What the JSON of a file, or of a line of it, holds.
-
-    Args:
-        line: number of the line; ``None``: ``content`` is the whole file.
+    """What the JSON of a file, or of its line number ``line``, holds.
 
     Raises:
         ValueError: naming the place, if it is not JSON, or is more than Python reads.

@@ -41,7 +41,14 @@ FREE = {
     *("enable_activation_checkpointing", "enable_activation_offloading"),
     *("custom_sharded_layers", "fsdp_cpu_offload", "fsdp_reshard_after_forward"),
     *("step_timeout", "batch_size", "gradient_accumulation_steps", "row_length"),
-    *("eval_dataset", "eval_every_n_steps", "task", "primary", "databases", "eval_split"),
+    *(
+        "eval_dataset",
+        "eval_every_n_steps",
+        "task",
+        "primary",
+        "databases",
+        "eval_split",
+    ),
     *(
         "checkpoint",
         "checkpoint_dir",

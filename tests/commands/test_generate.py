@@ -82,7 +82,7 @@ def test_the_system_message_is_that_of_the_pairs_or_what_is_said(run, monkeypatc
         seen.append(bytes(t for t in prompts[0] if t < 256).decode())
         return [[] for _ in prompts]
 
-    monkeypatch.setattr("erjepa.evaluation.chat.generate_greedy", generate)
+    monkeypatch.setattr("erjepa.evaluation.answers.generate_greedy", generate)
     for more in ([], ["--system", "Hm."], ["--system", ""]):
         main([str(run), "one", *more])
     asked = "user\n\noneassistant\n\n"

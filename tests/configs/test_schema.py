@@ -123,6 +123,19 @@ POSITIVE = "input should be greater than 0"
             "dataset.split=dev",
             "dataset.split: input should be 'train' or 'test', got \"dev\"",
         ),
+        *(
+            (
+                f"dataset={{_component_: erjepa.datasets.{builder}, {key}: x}}",
+                f"dataset.{key}: input should be '{first}'",
+            )
+            for builder, key, first in (
+                ("gsm8k_dataset", "split", "train"),
+                ("nl_rx_dataset", "subset", "synth"),
+                ("nq_open_dataset", "answers", "joined"),
+                ("spider_dataset", "prompt", "bare"),
+                ("spider_dataset", "split_by", "record"),
+            )
+        ),
         ("tokenizer.path=3", "tokenizer.path: input should be a valid string, got 3"),
         ("seed=-1", f"seed: {WHOLE}, got -1"),
         (

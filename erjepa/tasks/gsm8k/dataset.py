@@ -32,12 +32,7 @@ def gsm8k_dataset(
             :func:`~erjepa.datasets.question_answer.question_answer_dataset`.
         revision: of a hub dataset. ``None``: a fixed one of the default source, so that a run can
             be repeated; the newest of any other.
-
-    Raises:
-        ValueError: if there is no such split.
     """
-    if split not in ("train", "test"):
-        raise ValueError(f"dataset.split={split}: GSM8K has train and test only")
     if source == GSM8K_SOURCE:
         revision = revision or GSM8K_REVISION
     return question_answer_dataset(

@@ -41,11 +41,7 @@ def extract(output: str) -> str:
 
 
 def read_number(answer: str) -> Decimal | None:
-    """The one number that an extracted answer states.
-
-    Returns:
-        its value; ``None`` if there is no number, or more than one.
-    """
+    """The one number that an answer states; ``None`` if there is none, or more than one."""
     match = _NUMBER.fullmatch(_THOUSANDS.sub("", answer))
     if match is None:
         return None

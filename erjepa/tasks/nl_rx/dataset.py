@@ -28,19 +28,7 @@ def nl_rx_dataset(
     max_examples: int | None = None,
     sample_seed: int | None = None,
 ) -> PairedDataset:
-    """NL-RX-SYNTH or NL-RX-TURK as chat pairs.
-
-    Raises:
-        ValueError: if there is no such subset or split.
-    """
-    for key, value, known in (
-        ("subset", subset, ("synth", "turk")),
-        ("split", split, ("train", "test")),
-    ):
-        if value not in known:
-            raise ValueError(
-                f"dataset.{key}={value}: NL-RX has {' and '.join(known)} only"
-            )
+    """NL-RX-SYNTH or NL-RX-TURK as chat pairs."""
     records = load_records(f"{source.rstrip('/')}/{subset}_{split}.jsonl")
     return PairedDataset(
         subsample(records, max_examples, sample_seed),

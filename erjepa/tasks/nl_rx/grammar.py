@@ -100,11 +100,7 @@ def _lines(bodies: list[Node]) -> Iterator[Node]:
 
 
 def split_of(regex: str) -> str:
-    """Name the split a regex belongs to, for every seed and size alike.
-
-    Returns:
-        "test" for one regex in ``TEST_SHARE``, else "train".
-    """
+    """The split that a regex belongs to, for every seed and size alike."""
     digest = hashlib.sha256(regex.encode()).digest()
     return "test" if digest[0] % TEST_SHARE == 0 else "train"
 
@@ -137,18 +133,11 @@ def generate_pairs(
 ) -> list[tuple[str, str]]:
     """Draw pairs without replacement: no regex and no description occurs twice.
 
-    Args:
-        split: "train" or "test". No regex occurs in both, whatever the seeds.
-        constructs: draw from the regexes that have one or more of these, of ``CONSTRUCTS``. Default
-            is all regexes.
+    No regex occurs in both splits, whatever the seeds. Regexes have one or more of ``constructs``,
+    if given, and none of ``without``.
 
     Raises:
-        ValueError: If ``split`` or a construct is unknown, or ``size`` is negative or more than
-            there are.
-
-    Examples:
-        >>> generate_pairs(1, split="train", seed=5)  # doctest: +SKIP
-        [("lines ending with a vowel before a digit", ".*([AEIOUaeiou].*[0-9])")]
+        ValueError: if the split or a construct is unknown, or there are fewer pairs.
     """
     if split not in SPLITS:
         raise ValueError(f"Unknown split {split!r}; expected one of {SPLITS}.")
@@ -176,15 +165,7 @@ def generate_records(
     without: Sequence[str] = (),
     system_prompt: str = SYSTEM_PROMPT,
 ) -> list[dict[str, Any]]:
-    """Draw pairs as chat records, in the layout of the NL-RX files.
-
-    Returns:
-        {"messages": [system, user, assistant]}, where the user message is the description and the
-        assistant message the regex.
-
-    Raises:
-        ValueError: As :func:`generate_pairs`.
-    """
+    """The pairs of :func:`generate_pairs` as chat records, in the layout of the NL-RX files."""
     pairs = generate_pairs(
         size, split=split, seed=seed, constructs=constructs, without=without
     )

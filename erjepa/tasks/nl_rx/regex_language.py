@@ -16,9 +16,8 @@ the letter b instead.
 The alphabet is Unicode without the newline. Letters that neither regex tells apart
 count as one: the regexes of the dataset need 1 to 15, half of them no more than 5.
 
-Covered: the whole language of ``regex_syntax``, exactly.
-Not covered: regexes beyond the bounds, which stay undecided. The comparison of two
-finished automata is within the bound on states, but not on time.
+Regexes beyond the bounds stay undecided. The comparison of two finished automata is within
+the bound on states, but not on time.
 """
 
 import itertools
@@ -57,13 +56,7 @@ class _BeyondBounds(Exception):
 
 
 def languages_equal(a: str, b: str, *, max_states: int, seconds: float) -> bool | None:
-    """Whether two regexes describe the same lines.
-
-    Args:
-        seconds: time that reading both, and building their automata, may take.
-
-    Returns:
-        the answer; None where a bound was reached before there was one.
+    """Whether two regexes describe the same lines; ``None``: a bound was reached before.
 
     Raises:
         RegexSyntaxError: one of the texts is not a regex.
@@ -83,9 +76,6 @@ def _alphabet(trees: tuple[Node, ...], deadline: float) -> dict[str, bool]:
     r"""One letter of each kind, and whether it is a word character.
 
     Without ``\b`` none counts as one, which saves telling them apart.
-
-    Raises:
-        TimeoutError: the deadline has passed.
     """
     nodes = set()
     for node in itertools.chain(*map(_walk, trees)):
@@ -128,12 +118,7 @@ class _Derivatives:
     known: dict[tuple[Node, bool, str], Node] = field(default_factory=dict)
 
     def automaton(self, tree: Node, max_states: int) -> DFA:
-        """The complete automaton of a regex.
-
-        Raises:
-            _BeyondBounds: it has more states than allowed.
-            TimeoutError: the deadline has passed.
-        """
+        """The complete automaton of a regex."""
         states = {(False, tree): 0}
         transitions: dict[int, dict[str, int]] = {}
         queue = deque(states)
@@ -161,11 +146,7 @@ class _Derivatives:
         )
 
     def derivative(self, node: Node, before: bool, symbol: str) -> Node:
-        """What may follow ``symbol`` in texts of ``node``.
-
-        Args:
-            before: whether the letter before ``symbol`` is a word character.
-        """
+        """What may follow ``symbol`` in texts of ``node``, after a word character or not."""
         key = node, before, symbol
         if key not in self.known:
             _require_time(self.deadline)

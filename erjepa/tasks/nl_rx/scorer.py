@@ -18,10 +18,8 @@ Known faults:
 - The tool that the dataset is published with reads ``\b`` as the letter b. Here it is a
   word boundary (see ``regex_language``); 408 of the 2000 test regexes have one.
 
-Covered: every regex of the dataset; outputs that are no regex (wrong) or more than the
-bounds allow (undecided, None).
-Not covered: a regex within other text, such as a sentence or a code fence, is not looked
-for; LLM-JEPA's option to compare only the beginning of the output.
+Outputs that are no regex are wrong, those beyond the bounds undecided. A regex within other
+text, such as a sentence or a code fence, is not looked for.
 """
 
 from collections.abc import Sequence
@@ -42,11 +40,7 @@ def extract(output: str) -> str:
 
 
 def score(predictions: Sequence[Prediction]) -> list[Verdicts]:
-    """Verdicts of each prediction, in order.
-
-    Returns:
-        "exact_match", "dfa_equal" (None: undecided) and "llm_jepa".
-    """
+    """Verdicts of each prediction, in order."""
     return [_verdicts(one["target"], one["output"]) for one in predictions]
 
 

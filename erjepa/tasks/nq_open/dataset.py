@@ -41,16 +41,7 @@ def nq_open_dataset(
         answers: the target where a question has several answers: all, joined by ``"; "`` as in
             LLM-JEPA's files, or the first one. The scorer knows the other answers only if they are
             joined.
-
-    Raises:
-        ValueError: if there is no such split or choice of answers.
     """
-    for key, value, known in (
-        ("split", split, ("train", "test", "validation")),
-        ("answers", answers, ("joined", "first")),
-    ):
-        if value not in known:
-            raise ValueError(f"dataset.{key}={value}: expected {' or '.join(known)}")
     if source == NQ_OPEN_HUB:
         revision = revision or NQ_OPEN_HUB_REVISION
     return question_answer_dataset(

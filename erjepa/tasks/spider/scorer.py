@@ -101,11 +101,8 @@ def spider_task(
     """The task, given the databases to run queries on.
 
     Args:
-        databases: folder with ``{db_id}/{db_id}.sqlite``. ``None``, or a database that is not
-            there: only ``exact_match`` is decided.
-
-    Returns:
-        predictions need ``target``, ``output`` and ``db_id``.
+        databases: folder with ``{db_id}/{db_id}.sqlite``. Without it, or without a database, only
+            ``exact_match`` is decided.
 
     Raises:
         FileNotFoundError: if there is no such folder.

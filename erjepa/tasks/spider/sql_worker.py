@@ -149,11 +149,7 @@ def encode(rows: Iterable[tuple], limits: Limits) -> str:
 
 
 def answer(uri: str, sql: str, limits: Limits) -> str:
-    """Run one query.
-
-    Args:
-        sql: exactly one statement, hostile until shown otherwise.
-    """
+    """Rows of one statement, or its error, as JSON."""
     try:
         with contextlib.closing(open_database(uri, limits)) as connection:
             cursor = connection.execute(sql)

@@ -80,8 +80,6 @@ def test_what_is_asked_of_the_hub_and_of_urls(tokenizer, remote):
 
 
 def test_what_is_not_there_is_named(tokenizer, tmp_path):
-    with pytest.raises(ValueError, match="dataset.split=dev: GSM8K has train and test"):
-        gsm8k_dataset(tokenizer, split="dev")
     with pytest.raises(FileNotFoundError, match="neither train.jsonl nor gsm8k_train"):
         gsm8k_dataset(tokenizer, source=str(tmp_path))
     for source in (str(tmp_path / "no"), "./no"):

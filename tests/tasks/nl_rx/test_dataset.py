@@ -42,12 +42,6 @@ def test_a_url_that_cannot_be_read(tokenizer, served):
         nl_rx_dataset(tokenizer, source=served[1], subset="turk", split="test")
 
 
-def test_nl_rx_has_two_subsets_and_two_splits(tokenizer):
-    for key, value in (("subset", "deep"), ("split", "dev")):
-        with pytest.raises(ValueError, match=f"dataset.{key}={value}: NL-RX has"):
-            nl_rx_dataset(tokenizer, **{key: value})
-
-
 def test_synthetic_pairs_say_where_they_come_from(tokenizer):
     train = synthetic_nl_rx_dataset(tokenizer, size=20)
     test = synthetic_nl_rx_dataset(tokenizer, size=20, split="test")

@@ -83,12 +83,6 @@ def test_what_is_asked_of_the_hub_and_of_urls(tokenizer, remote):
     ]
 
 
-def test_unknown_splits_and_answers(tokenizer):
-    for key, known in (("split", "train or test"), ("answers", "joined or first")):
-        with pytest.raises(ValueError, match=f"dataset.{key}=all: expected {known}"):
-            nq_open_dataset(tokenizer, **{key: "all"})
-
-
 @pytest.mark.parametrize("answers", ["joined", "first"])
 @pytest.mark.parametrize("answer", [[], [9], None])
 def test_an_answer_that_is_none_is_named(answer, answers, tokenizer, tmp_path):

@@ -156,9 +156,6 @@ def test_errors_name_the_key_or_the_record(tokenizer, tmp_path):
     tables = tmp_path / "tables.json"
     tables.write_text(json.dumps([SCHEMA]))
     for options, message in (
-        ({"split": "dev"}, "dataset.split=dev"),
-        ({"prompt": "full"}, "dataset.prompt=full"),
-        ({"split_by": "year"}, "dataset.split_by=year"),
         ({"split_by": "database"}, "dataset.split_by=database"),
         ({"prompt": "with_schema"}, "dataset.tables is not set"),
         (
