@@ -9,7 +9,7 @@ from erjepa.utils.command_line import CommandLine
 # Module of erjepa.commands, imported when it is called -> what it does.
 COMMANDS = {
     "demo": "train, score and draw the embedded model",
-    "configs": "list, show, copy and check configs",
+    "configs": "list, show, copy, check and make configs",
     "doctor": "check a machine and a config before a run",
     "stats": "count the tokens of a config's pairs",
     "generate": "answer prompts with a trained model",

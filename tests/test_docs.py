@@ -13,6 +13,7 @@ The others are checked to mean something: recipe, config, keys, commands, target
 """
 
 import ast
+import contextlib
 import importlib.util
 import json
 import os
@@ -26,7 +27,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from erjepa.__main__ import COMMANDS
+from erjepa.__main__ import COMMANDS, main
 from erjepa.configs import load
 from erjepa.studies.grid.config import load_experiment
 from erjepa.studies.report.build import SECTIONS
@@ -150,6 +151,9 @@ def folder(tmp_path, monkeypatch):
 def test_commands_mean_something(page, folder):
     here = folder(page)
     for words in commands(page):
+        if words[:3] == ["erjepa", "configs", "init"]:
+            with contextlib.chdir(here):
+                main(words[1:])
         if words[:3] == ["erjepa", "configs", "cp"]:
             cfg = load(words[3])
             (here / words[4]).write_text(

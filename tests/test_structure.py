@@ -46,8 +46,9 @@ MAY_IMPORT = {
     "studies.grid": {"checkpoints", "configs", "studies", "training.run", "utils"},
     # Each is imported by no other; they import what they call, most of it when called.
     "commands": {
-        *("checkpoints", "configs", "doctor", "evaluation", "memory"),
+        *("checkpoints", "configs", "datasets", "doctor", "evaluation"),
         *(
+            "memory",
             "models",
             "packing",
             "studies",

@@ -1,9 +1,10 @@
-"""Lists, shows, copies and checks configs.
+"""Lists, shows, copies, checks and makes configs.
 
 erjepa configs ls                          # names, with their first lines
 erjepa configs show NAME [key=value ...]   # every key, in full
 erjepa configs cp NAME FILE [key=value ...]
 erjepa configs validate FILE [key=value ...]
+erjepa configs init FILE --data PAIRS [--from NAME] [--set key=value]   # for your own data
 """
 
 import argparse
@@ -13,6 +14,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from erjepa.utils.command_line import CommandLine
+from erjepa.utils.escape import one_line
+
+_HEAD = """\
+# {config}, on {data}.
+#
+# Train, then score the pairs held out:
+#   tune run erjepa_recipe --config {file}
+#   tune run erjepa_eval --config {file} eval_split=validation
+#
+# All other keys are those of {config}; to see them: erjepa configs show {file}
+
+"""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -26,11 +39,33 @@ def main(arguments: Sequence[str]) -> None:
         if name == "cp":
             command.add_argument("file", type=Path)
         command.add_argument("overrides", nargs="*", metavar="key=value")
+    command = commands.add_parser("init")
+    command.add_argument("file", type=Path, help="where to write the config")
+    command.add_argument(
+        "--data", required=True, help="file, folder, URL, or dataset of the hub"
+    )
+    command.add_argument(
+        "--from",
+        dest="config",
+        metavar="NAME",
+        default="smollm2_135m_continual",
+        help="config to start from (default: %(default)s)",
+    )
+    command.add_argument(
+        "--set",
+        dest="overrides",
+        metavar="key=value",
+        action="append",
+        default=[],
+        help="further keys, such as dataset.column_map='{input: A, output: B}'",
+    )
     chosen = parser.parse_args(arguments)
     with parser.errors(chosen):
         try:
             if chosen.command == "ls":
                 _list()
+            elif chosen.command == "init":
+                _init(chosen)
             else:
                 _read(chosen)
         except BrokenPipeError:  # of `| head`
@@ -62,3 +97,48 @@ def _read(chosen: argparse.Namespace) -> None:
     with chosen.file.open("x", encoding="utf-8") as file:
         file.write(text)
     print(f"{chosen.config} is in {chosen.file}")
+
+
+def _init(chosen: argparse.Namespace) -> None:
+    """Write a config for the user's own data, whose columns its first record tells."""
+    import yaml
+
+    from erjepa.configs import merge, merged, read, with_overrides
+    from erjepa.datasets.messages import messages_of, not_read
+    from erjepa.datasets.records import load_records
+
+    data = Path(chosen.data)
+    source = str(data.absolute()) if data.exists() else chosen.data
+    component = "erjepa.datasets.paired_dataset"
+    values = with_overrides(
+        {
+            "output_dir": chosen.file.stem,
+            "dataset": {"_component_": component, "source": source},
+            "eval_dataset": None,
+            "validation": {"size": 0.1},
+        },
+        chosen.overrides,
+    )
+    dataset = values["dataset"]
+    records = load_records(source, split=dataset.get("split", "train"))
+    columns = messages_of(records, dataset.get("column_map"))
+    dataset["column_map"] = columns.columns
+    read(merge(merged(chosen.config), values))  # which checks it
+    comments = {
+        "output_dir": "checkpoints, logs and scores",
+        "column_map": one_line(str(columns)),
+        "eval_dataset": "pairs to score, in a section like dataset",
+        "size": "fraction of the pairs to hold out of training",
+    }
+    with chosen.file.open("x", encoding="utf-8") as file:
+        file.write(_HEAD.format(config=chosen.config, data=data.name, file=chosen.file))
+        values = {"defaults": chosen.config, **values}
+        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        for line in text.splitlines():
+            comment = comments.get(line.partition(":")[0].strip())
+            file.write(f"{line}  # {comment}\n" if comment else f"{line}\n")
+    unread = ", ".join(not_read(records, columns)) or "nothing"
+    print(
+        f"{chosen.data}: {len(records)} records; {columns}; not read: {unread}. Train with"
+    )
+    print(f"  tune run erjepa_recipe --config {chosen.file}")

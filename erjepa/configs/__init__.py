@@ -13,6 +13,7 @@ from erjepa.configs.files import (
     config_path,
     merge,
     merged,
+    with_overrides,
 )
 from erjepa.configs.reading import load, read, resolved
 from erjepa.configs.schema import Config, Stop, Validation, require_files
@@ -35,4 +36,5 @@ __all__ = [
     "require_files",
     "resolved",
     "weights_of",
+    "with_overrides",
 ]

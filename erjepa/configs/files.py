@@ -25,15 +25,12 @@ def config_names(folder: str = ".") -> list[str]:
 
 
 def config_path(name: str, folder: str = ".") -> str:
-    """Path of a config given by path, by the name of a packaged one, or by a run.
+    """Path of the YAML file of a config.
 
     Args:
-        name (str): a path, a bare name such as ``llama3_2_1b_synth``, or the output folder of
-            a run or one of its checkpoints.
-        folder (str): folder of the packaged configs to look in, such as ``experiments``.
-
-    Returns:
-        str: path of the YAML file.
+        name: a path, the name of a packaged config such as ``llama3_2_1b_synth``, or the output
+            folder of a run or one of its checkpoints.
+        folder: folder of the packaged configs to look in, such as ``experiments``.
 
     Raises:
         FileNotFoundError: naming the packaged configs, if there is no such config.
@@ -51,7 +48,7 @@ def config_path(name: str, folder: str = ".") -> str:
 
 
 def _prepare() -> None:
-    """Make ready to read configs, which may name files of packages: ``${package_dir:NAME}``."""
+    """Register ``${package_dir:NAME}``, by which configs name files of packages."""
     # tiktoken caches local tokenizers by path, so a file made anew would be read stale.
     os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
     OmegaConf.register_resolver(
@@ -60,20 +57,17 @@ def _prepare() -> None:
 
 
 def merged(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """What a config says, with what it starts from and with overrides; nothing is checked.
+    """Values of a config by key, with the files it starts from and with overrides; unchecked.
 
-    A file may start from another one, ``defaults: NAME``, and then says only what differs.
-    Where it names a ``_component_``, that section starts afresh: no argument of another
-    component is left.
+    A file may start from another one, ``defaults: NAME``, and then says only what differs. Where it
+    names a ``_component_``, that section starts afresh: no argument of another component is left.
+    Interpolations stay as they are written.
 
     Args:
-        name (str): path, or name of a packaged config.
-        overrides (Sequence[str]): as on the command line: ``key=value``,
-            ``section.key=value``, ``~key`` to remove one. ``section=path`` of a component
-            replaces it together with its arguments, whatever the order.
-
-    Returns:
-        dict[str, Any]: by key, with interpolations as they are written.
+        name: as in :func:`config_path`.
+        overrides: as on the command line: ``key=value``, ``section.key=value``, ``~key`` to
+            remove one. ``section=path`` of a component replaces it together with its arguments,
+            whatever the order.
 
     Raises:
         FileNotFoundError: if there is no such config.
@@ -82,15 +76,12 @@ def merged(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for _, own in reversed(chain(name)):
         values = merge(values, own)
-    return _with_overrides(values, overrides)
+    return with_overrides(values, overrides)
 
 
 def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
-    """Path and values of a config file, then of the one it starts from, and so on.
-
-    Args:
-        name: as in :func:`config_path`.
-        folder: as there.
+    """Path and values of a config file, then of the one it starts from, and so on; arguments as
+    there.
     """
     _prepare()
     path = config_path(name, folder)
@@ -113,15 +104,8 @@ def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with ``changes``: key by key within sections, components as a whole.
-
-    Args:
-        base (Mapping[str, Any]): values of a config.
-        changes (Mapping[str, Any]): what differs. A section with ``_component_`` takes the
-            place of the whole section.
-
-    Returns:
-        dict[str, Any]: keys in the order of ``base``, then new ones.
+    """``base`` with ``changes``: key by key within sections, but a section of ``changes`` with a
+    ``_component_`` replaces the whole section.
     """
     merged = dict(base)
     for key, value in changes.items():
@@ -150,7 +134,8 @@ def _read(path: str, changed: int) -> dict[str, Any]:
     return OmegaConf.to_container(cfg, resolve=False)
 
 
-def _with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Values of a config with overrides; both as in :func:`merged`."""
     dotlist = []
     for override in overrides:
         key, separator, value = override.partition("=")

@@ -1,0 +1,81 @@
+"""A config for the user's own data."""
+
+import json
+
+import pytest
+from omegaconf import OmegaConf
+
+from erjepa.__main__ import main
+from erjepa.configs import load
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def init(file, *words):
+    main(["configs", "init", file, "--from", "tiny_synth", *words])
+
+
+CHAT = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("record", "columns", "said"),
+    [
+        (
+            {"question": "a", "answer": "b", "id": 7},
+            {"input": "question", "output": "answer"},
+            "id",
+        ),
+        ({"dialogue": CHAT, "messages": CHAT}, {"messages": "messages"}, "dialogue"),
+        (
+            {"instruction": "a", "output": "b"},
+            {"instruction": "instruction", "output": "output"},
+            "nothing",
+        ),
+    ],
+)
+def test_the_first_record_tells_the_columns(here, capsys, record, columns, said):
+    (here / "data.jsonl").write_text(json.dumps(record) + "\n")
+    init("my.yaml", "--data", "data.jsonl", "--set", "epochs=3")
+    cfg = load("my.yaml")
+    assert cfg.dataset.path == "erjepa.datasets.paired_dataset"
+    assert cfg.dataset.get("source") == str(here / "data.jsonl")
+    assert cfg.dataset.get("column_map") == columns
+    assert (cfg.output_dir, cfg.epochs, cfg.eval_dataset) == ("my", 3, None)
+    assert cfg.validation.size == 0.1
+    assert OmegaConf.load("my.yaml").defaults == "tiny_synth"
+    printed = capsys.readouterr().out
+    assert (
+        f"not read: {said}. Train with\n  tune run erjepa_recipe --config my.yaml"
+        in printed
+    )
+
+
+def test_columns_of_other_names_are_named_by_the_user(here, capsys):
+    (here / "rules.csv").write_text("id,description,regex\n1,a vowel,[aeiou]\n")
+    with pytest.raises(SystemExit):
+        init("rules.yaml", "--data", "rules.csv")
+    assert "the columns ['id', 'description', 'regex']" in capsys.readouterr().err
+    assert not (here / "rules.yaml").exists()
+    column_map = "{input: description, output: regex}"
+    init("rules.yaml", "--data", "rules.csv", f"--set=dataset.column_map={column_map}")
+    assert (
+        "# description as source, regex as target\n"
+        in (here / "rules.yaml").read_text()
+    )
+
+
+def test_it_writes_over_nothing_and_nothing_wrong(here, capsys):
+    (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    with pytest.raises(SystemExit):
+        init("my.yaml", "--data", "pairs.jsonl", "--set=epohcs=3")
+    assert "Did you mean epochs?" in capsys.readouterr().err
+    (here / "my.yaml").write_text("epochs: 1\n")
+    with pytest.raises(SystemExit):
+        init("my.yaml", "--data", "pairs.jsonl")
+    assert "File exists: 'my.yaml'" in capsys.readouterr().err
+    assert (here / "my.yaml").read_text() == "epochs: 1\n"
