@@ -96,7 +96,8 @@ class Experiment:
         score_on: ``test``, or ``validation``: pairs held out of the training pairs, to choose
             settings by.
         score_weights: which weights of each checkpoint: ``last``, ``ema`` (the averaged ones,
-            which need ``ema_decay``), or both.
+            which need ``ema_decay``), or both. In a sequence averages go on from run to run, and
+            the next run starts from the last weights.
         alignment: whether predictions have the cosine of their pair.
         evaluation: further overrides for the evaluation.
         report: sections of the report; ``None``: those that it has by default.
@@ -151,11 +152,6 @@ class Experiment:
             if len(self.datasets) < 2:
                 raise ValueError(
                     "continual=True needs a sequence of datasets, two or more"
-                )
-            if list(self.score_weights) != ["last"]:
-                raise ValueError(
-                    f"score_weights={list(self.score_weights)}: continual=True scores the "
-                    "last weights, which the next dataset starts from; set it to [last]"
                 )
             if self.score_on != "test":
                 raise ValueError(

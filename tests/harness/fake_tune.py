@@ -45,7 +45,7 @@ def save(path, step, total, **more):
     if path.exists():
         return
     aside = path.parent / ".partial"
-    aside.mkdir(exist_ok=True)
+    (aside / "ema").mkdir(parents=True, exist_ok=True)
     where = {"steps": step, "epoch": step / 10, "total_flops": total}
     progress = {**where, "total_tokens": total + step, "train_seconds": 1.5}
     (aside / "progress.json").write_text(json.dumps({**more, **progress}))
@@ -69,18 +69,18 @@ def evaluate(settings):
             of_another = output_dir.name.startswith("on_")
             assert path.parent == (output_dir.parent if of_another else output_dir)
             steps = json.loads((path / "progress.json").read_text())["steps"]
-        name = path.name
-        if settings.get("eval_split") == "validation":
-            name += "_validation"
-        folder = output_dir / "evaluation" / name
-        folder.mkdir(parents=True, exist_ok=True)
+        split = "_validation" * (settings.get("eval_split") == "validation")
+        kinds = ["", "_ema"] if settings.get("checkpoint") == "both" else [""]
+        folders = [output_dir / "evaluation" / f"{path.name}{k}{split}" for k in kinds]
         share = (10 * steps + int(settings["seed"])) / 1000
         reading = {"share": share, "right": 1, "examples": 50, "interval": [0, 1]}
         summary = {"task": "nl_rx", "accuracy": share, "primary": "exact_match"}
         summary |= {"exact_match": reading, "dfa_equal": {**reading, "share": 1.0}}
         summary |= {"cut": 0, "examples_per_second": 25.0}
-        (folder / "predictions.jsonl").write_text(f"{steps}\n")
-        (folder / "summary.json").write_text(json.dumps(summary))
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "predictions.jsonl").write_text(f"{steps}\n")
+            (folder / "summary.json").write_text(json.dumps(summary))
 
 
 def tell(what):

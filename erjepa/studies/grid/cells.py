@@ -245,7 +245,7 @@ def evaluation_command(
         # Every dataset of a sequence is scored by itself.
         **({"eval_earlier": False} if experiment.continual else {}),
         **({} if experiment.score_on == "test" else {"eval_split": "validation"}),
-        **({} if weights == "last" else {"checkpoint": weights}),
+        **({"checkpoint": weights} if checkpoints and weights != "last" else {}),
         **experiment.evaluation,
         **({"checkpoint_dir": checkpoints} if checkpoints else {"base_only": True}),
     }

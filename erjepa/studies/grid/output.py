@@ -60,7 +60,7 @@ def result_of(
     """
     untrained = dict.fromkeys((*_PROGRESS, "train_seconds"), 0)
     progress = checkpoint.load_progress(path) if cell.datasets else untrained
-    (folder,) = checkpoint.of_weights(path, weights)
+    (folder,) = checkpoint.of_weights(path, weights if cell.datasets else "last")
     name = checkpoint.score_name(folder)
     name = name if split == "test" else f"{name}_{split}"
     dataset = (scored or cell).dataset

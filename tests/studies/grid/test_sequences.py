@@ -159,6 +159,18 @@ def test_every_dataset_after_every_stage(fake_sequence, capsys):
     assert run(fake_sequence) == 0 and len(calls(fake_sequence)) == told
 
 
+def test_averaged_weights_of_a_sequence(fake_sequence):
+    keys = ("overrides.ema_decay=0.9", "score_weights=[last,ema]", "budgets=[40]")
+    assert run(fake_sequence, *keys, "order=[first,second]") == 0
+    found = results(fake_sequence)
+    last, averaged = (
+        {(line["cell"], line["dataset"]) for line in found if line["weights"] == kind}
+        for kind in ("last", "ema")
+    )
+    assert last == averaged and ("second/base/seed_1", "first") in averaged
+    assert len(found) == 2 * len(last)
+
+
 @pytest.mark.slow
 def test_a_stage_waits_for_the_one_before(fake_sequence, monkeypatch):
     """Runs take a while, and the stand-in needs what it is to start from."""
