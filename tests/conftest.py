@@ -54,3 +54,9 @@ def llama3():
 def data(tmp_path_factory) -> Path:
     """44 pairs: six steps of 8 an epoch, the last one of 4."""
     return write_records(tmp_path_factory.mktemp("data") / "train.jsonl", 44)
+
+
+@pytest.fixture(scope="session")
+def other_data(tmp_path_factory) -> Path:
+    """24 other pairs, for a run after another."""
+    return write_records(tmp_path_factory.mktemp("other") / "new.jsonl", 24, seed=9)

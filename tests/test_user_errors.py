@@ -3,15 +3,14 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from erjepa_recipe import evaluate_erjepa
 from erjepa_recipe import lora_finetune_distributed_erjepa as finetune_erjepa
+from tests.harness.runs import TUNE
 
-TUNE = Path(sys.executable).parent / "tune"
 ON_A_CPU = "device=cpu dtype=fp32 row_length=null"
 
 

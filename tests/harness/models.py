@@ -12,6 +12,7 @@ from torchtune.models.convert_weights import tune_to_hf
 from torchtune.models.llama3_2 import llama3_2, lora_llama3_2
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.peft import get_adapter_params, set_trainable_params
+from torchtune.training import FullModelHFCheckpointer
 
 from erjepa.datasets import Pair
 
@@ -164,6 +165,14 @@ def write_base(folder: Path, **shape) -> Path:
     weights = {name: weight.contiguous() for name, weight in weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+def base_weights(base: Path, output_dir: Path) -> dict[str, torch.Tensor]:
+    """Weights of :func:`write_base`, as torchtune reads and names them."""
+    checkpointer = FullModelHFCheckpointer(
+        str(base), ["model.safetensors"], "LLAMA3_2", str(output_dir)
+    )
+    return checkpointer.load_checkpoint()["model"]
 
 
 def arrays(*paths):

@@ -33,6 +33,7 @@ INVARIANT = (
     "lr",
 )
 TIMED = {"tokens_per_second_per_gpu", "pairs_per_second"}
+COUNTED = {"step_flops", "total_flops", "total_tokens"}  # what ranks do not share
 
 
 def overrides_for(

@@ -20,12 +20,6 @@ SHIPPED = Path(__file__).parents[2] / "erjepa" / "models" / "tiny"
 FILES = ["config.json", "model.safetensors", "special_tokens.json", "tokenizer.model"]
 
 
-@pytest.fixture(autouse=True)
-def no_tiktoken_cache(monkeypatch):
-    """tiktoken keeps what it read under the path's name, even once it is rewritten."""
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
-
-
 def load_tokenizer(directory):
     return llama3_tokenizer(
         str(directory / "tokenizer.model"), str(directory / "special_tokens.json")

@@ -2,20 +2,31 @@
 
 import pytest
 import torch
-from torchtune.models.llama3_2 import lora_llama3_2
+from torchtune.models.llama3_2 import llama3_2, lora_llama3_2
 from torchtune.modules.peft import get_adapter_params, set_trainable_params
-from torchtune.training import FullModelHFCheckpointer
 
 from erjepa.datasets import StepSampler, paired_dataset
 from erjepa.training.model.adapters import initial_adapter_state
-from tests.harness.models import BASE_SHAPE
-from tests.harness.runs import make_config, overrides_for, read_metrics, train
+from tests.harness.models import BASE_SHAPE, base_weights
+from tests.harness.runs import (
+    BUILDER,
+    FULL,
+    FULL_BUILDER,
+    make_config,
+    overrides_for,
+    read_metrics,
+    train,
+)
 from tests.reference.slow_training import train_slowly
 
 SETTINGS = {"budget": 5, "neighbors": 3, "capacity": 14}
 
 
-def reference_model(base, tmp_path):
+def reference_model(base, output_dir, builder):
+    if builder == FULL_BUILDER:
+        decoder = llama3_2(**BASE_SHAPE)
+        decoder.load_state_dict(base_weights(base, output_dir))
+        return decoder
     decoder = lora_llama3_2(
         ["q_proj", "k_proj", "v_proj", "output_proj"],
         apply_lora_to_mlp=True,
@@ -23,11 +34,8 @@ def reference_model(base, tmp_path):
         lora_alpha=8,
         **BASE_SHAPE,
     )
-    checkpointer = FullModelHFCheckpointer(
-        str(base), ["model.safetensors"], "LLAMA3_2", str(tmp_path / "reference")
-    )
-    weights = checkpointer.load_checkpoint()["model"]
-    decoder.load_state_dict({**weights, **initial_adapter_state(decoder, 82)})
+    adapters = initial_adapter_state(decoder, 82)
+    decoder.load_state_dict({**base_weights(base, output_dir), **adapters})
     set_trainable_params(decoder, get_adapter_params(decoder))
     return decoder
 
@@ -48,12 +56,24 @@ def result(recipe):
     }
 
 
-@pytest.mark.parametrize("selection", ["content", "hard"])
-def test_recipe_equals_the_slow_algorithm(base, data, tmp_path, selection):
+@pytest.mark.parametrize(
+    ("selection", "builder", "lr", "tolerance"),
+    [
+        ("content", BUILDER, 3e-3, 1e-4),
+        ("hard", BUILDER, 3e-3, 1e-4),
+        ("content", FULL_BUILDER, 1e-3, 1e-3),
+    ],
+    ids=["content", "hard", "every weight"],
+)
+def test_recipe_equals_the_slow_algorithm(
+    base, data, tmp_path, selection, builder, lr, tolerance
+):
     overrides = overrides_for(
         base,
         data,
         tmp_path / "out",
+        model=builder,
+        optimizer__lr=lr,
         replay__selection=selection,
         replay__weight=0.7,
         clip_grad_norm=2.0,
@@ -61,7 +81,8 @@ def test_recipe_equals_the_slow_algorithm(base, data, tmp_path, selection):
         dataset__max_examples=22,
         **{f"replay__{name}": value for name, value in SETTINGS.items()},
     )
-    cfg = make_config(overrides)
+    name = FULL if builder == FULL_BUILDER else "llama3_2_1b_synth"
+    cfg = make_config(overrides, name)
     (fast,) = train(cfg, 1, result)
 
     tokenizer = cfg.tokenizer.build()
@@ -78,7 +99,7 @@ def test_recipe_equals_the_slow_algorithm(base, data, tmp_path, selection):
     for epoch in range(2):
         sampler.set_position(epoch)
         steps += list(sampler)
-    decoder = reference_model(base, tmp_path)
+    decoder = reference_model(base, tmp_path / "reference", builder)
     expected, memory = train_slowly(
         decoder,
         dataset,
@@ -88,7 +109,7 @@ def test_recipe_equals_the_slow_algorithm(base, data, tmp_path, selection):
         beta=0.7,
         projection=fast["projection"],
         top_k=fast["top_k"],
-        lr=3e-3,
+        lr=lr,
         warmup=2,
         num_training_steps=len(steps),
         max_norm=2.0,
@@ -101,16 +122,16 @@ def test_recipe_equals_the_slow_algorithm(base, data, tmp_path, selection):
     for step, (mine, slow) in enumerate(zip(metrics, expected, strict=True), start=1):
         for name, value in slow.items():
             rounding = 2e-6 if name == "replay_benefit" else 0  # of two losses
-            assert mine[name] == pytest.approx(value, rel=1e-4, abs=rounding), (
+            assert mine[name] == pytest.approx(value, rel=tolerance, abs=rounding), (
                 f"{name}, step {step}"
             )
     assert fast["ids"] == [slot["example"] for slot in memory.slots]
     assert fast["counts"] == [slot["count"] for slot in memory.slots]
     assert max(fast["counts"]) > 0
     scores = [slot["score"].item() for slot in memory.slots]
-    assert fast["scores"] == pytest.approx(scores, rel=1e-4)
+    assert fast["scores"] == pytest.approx(scores, rel=tolerance)
     for name, weight in fast["weights"].items():
         if name != "predictor":
             torch.testing.assert_close(
-                weight, decoder.get_parameter(name), rtol=1e-3, atol=1e-5
+                weight, decoder.get_parameter(name), rtol=1e-3, atol=tolerance / 10
             )

@@ -15,7 +15,6 @@ from erjepa.memory.create import create
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )
-from tests.harness.data import write_records
 from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
     INVARIANT,
@@ -38,11 +37,6 @@ NEW = {
     "epochs": 1,
     "save_every_n_steps": 2,
 }
-
-
-@pytest.fixture(scope="module")
-def other_data(tmp_path_factory):
-    return write_records(tmp_path_factory.mktemp("other") / "new.jsonl", 24, seed=9)
 
 
 @pytest.fixture(scope="module")

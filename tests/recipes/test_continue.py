@@ -39,11 +39,6 @@ CONTINUAL = {
 
 
 @pytest.fixture(scope="module")
-def other_data(tmp_path_factory):
-    return write_records(tmp_path_factory.mktemp("other") / "new.jsonl", 24, seed=9)
-
-
-@pytest.fixture(scope="module")
 def first(base, data, tmp_path_factory):
     """Runs on the first data, by what they were trained with, three steps of 8 pairs each."""
     folder = tmp_path_factory.mktemp("first")

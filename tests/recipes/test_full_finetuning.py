@@ -1,8 +1,9 @@
 """A model without adapters: every weight is trained, exported and resumed.
 
 Chain: gradient of a step = torch's through the plain model, one pair at a time, on one rank and on
-two; a run = the slow algorithm; float32 weights that compute in bfloat16; a killed and resumed run =
-the uninterrupted one, bit for bit; exported weights in transformers = the live model.
+two; float32 weights that compute in bfloat16; a killed and resumed run = the uninterrupted one, bit
+for bit; exported weights in transformers = the live model. That a run = the slow algorithm is in
+``test_against_reference.py``.
 """
 
 import functools
@@ -11,12 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torchtune.models.llama3_2 import llama3_2
-from torchtune.training import FullModelHFCheckpointer
 
 from erjepa.checkpoints import checkpoint
-from erjepa.datasets import StepSampler, paired_dataset
+from erjepa.datasets import paired_dataset
 from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
-from tests.harness.models import BASE_SHAPE
+from tests.harness.models import BASE_SHAPE, base_weights
 from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
     FULL,
@@ -33,7 +33,6 @@ from tests.harness.runs import (
     watch_gradients,
 )
 from tests.harness.transformers_models import from_pretrained, logits_of
-from tests.reference.slow_training import train_slowly
 from tests.reference.three_forwards import reference_loss
 
 Recipe = recipe.FinetuneRecipeERJEPA
@@ -48,10 +47,7 @@ def config(base, data, output_dir, *more, **overrides):
 def plain_model(base, output_dir):
     """The base as torchtune has it."""
     decoder = llama3_2(**BASE_SHAPE)
-    checkpointer = FullModelHFCheckpointer(
-        str(base), ["model.safetensors"], "LLAMA3_2", str(output_dir / "reference")
-    )
-    decoder.load_state_dict(checkpointer.load_checkpoint()["model"])
+    decoder.load_state_dict(base_weights(base, output_dir / "reference"))
     return decoder
 
 
@@ -103,62 +99,6 @@ def test_the_gradient_of_every_weight(base, data, tmp_path, world_size):
         assert gradient.abs().max() > 1e-3, name
         torch.testing.assert_close(
             before[name] - found[name], gradient, rtol=1e-3, atol=1e-5, msg=name
-        )
-
-
-def test_recipe_equals_the_slow_algorithm(base, data, tmp_path):
-    settings = {"budget": 5, "neighbors": 3, "capacity": 14}
-    cfg = config(
-        base,
-        data,
-        tmp_path,
-        dataset__max_examples=22,
-        clip_grad_norm=2.0,
-        log_replay_gradients_every_n_steps=1,
-        **{f"replay__{name}": value for name, value in settings.items()},
-    )
-
-    def result(run):
-        addresses = run._memory.replay.memory.address_table
-        return addresses.projection, addresses.top_k, weights_of(run)
-
-    ((projection, top_k, weights),) = train(cfg, 1, result)
-    sampler = StepSampler(
-        22,
-        batch_size=4,
-        gradient_accumulation_steps=1,
-        world_size=1,
-        rank=0,
-        seed=82,
-    )
-    steps = []
-    for epoch in range(2):
-        sampler.set_position(epoch)
-        steps += list(sampler)
-    decoder = plain_model(base, tmp_path)
-    expected, _ = train_slowly(
-        decoder,
-        pairs_of(cfg, data, 22),
-        steps,
-        predictor_ids=[266],
-        selection="content",
-        beta=1.0,
-        projection=projection,
-        top_k=top_k,
-        lr=1e-3,
-        warmup=2,
-        num_training_steps=len(steps),
-        max_norm=2.0,
-        **settings,
-    )
-    metrics = read_metrics(tmp_path)
-    assert len(metrics) == len(expected) == 12
-    for step, (mine, slow) in enumerate(zip(metrics, expected, strict=True), start=1):
-        for name, value in slow.items():
-            assert mine[name] == pytest.approx(value, rel=1e-3), f"{name}, step {step}"
-    for name, weight in decoder.named_parameters():
-        torch.testing.assert_close(
-            weights[f"decoder.{name}"], weight, rtol=1e-3, atol=1e-4, msg=name
         )
 
 

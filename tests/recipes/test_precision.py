@@ -19,12 +19,15 @@ from tests.harness.runs import (
     watch_gradients,
 )
 
+WIDE = {"embed_dim": 256, "intermediate_dim": 512}  # as NF4's blocks need
 ADAPTERS = {
     "lora": {},
     "dora": {"model__use_dora": True},
-    "qlora": {"model__quantize_base": True},
+    "qlora": {
+        "model__quantize_base": True,
+        **{f"model__{name}": value for name, value in WIDE.items()},
+    },
 }
-WIDE = {"embed_dim": 256, "intermediate_dim": 512}  # as NF4's blocks need
 BF16 = {"dtype": "bf16", "epochs": 1, "max_steps_per_epoch": 3}
 
 
@@ -33,14 +36,15 @@ def wide_base(tmp_path_factory):
     return write_base(tmp_path_factory.mktemp("wide") / "base", **WIDE)
 
 
-def settings_for(adapter):
-    wide = {f"model__{name}": value for name, value in WIDE.items()}
-    return {**BF16, **wide, **ADAPTERS[adapter]}
+@pytest.fixture
+def base_of(adapter, request):
+    """Of a shape that its adapters allow."""
+    return request.getfixturevalue("wide_base" if adapter == "qlora" else "base")
 
 
 @pytest.mark.parametrize("adapter", some_of(ADAPTERS, ["lora"]))
 def test_trained_in_float32_computed_in_bfloat16(
-    wide_base, data, tmp_path, adapter, monkeypatch
+    base_of, data, tmp_path, adapter, monkeypatch
 ):
     seen = watch_gradients(monkeypatch)
 
@@ -59,8 +63,8 @@ def test_trained_in_float32_computed_in_bfloat16(
     metrics = {}
     for world_size in (1, 2):
         output_dir = tmp_path / str(world_size)
-        overrides = settings_for(adapter) | {"batch_size": 4 // world_size}
-        cfg = make_config(overrides_for(wide_base, data, output_dir, **overrides))
+        overrides = BF16 | ADAPTERS[adapter] | {"batch_size": 4 // world_size}
+        cfg = make_config(overrides_for(base_of, data, output_dir, **overrides))
         for found in train(cfg, world_size, dtypes):
             assert found == {
                 "predictor": torch.float32,
@@ -78,12 +82,12 @@ def test_trained_in_float32_computed_in_bfloat16(
             assert two[name] == pytest.approx(one[name], rel=0.02)
 
 
-def test_a_model_with_dora_starts_as_its_base(wide_base, data, tmp_path):
+def test_a_model_with_dora_starts_as_its_base(base, data, tmp_path):
     first = {}
     for adapter in ("lora", "dora"):
-        overrides = settings_for(adapter) | {"stop__steps": 1}
+        overrides = BF16 | ADAPTERS[adapter] | {"stop__steps": 1}
         output_dir = tmp_path / adapter
-        cfg = make_config(overrides_for(wide_base, data, output_dir, **overrides))
+        cfg = make_config(overrides_for(base, data, output_dir, **overrides))
         train(cfg)
         first[adapter] = read_metrics(output_dir)[0]["lm_loss"]
     assert first["dora"] == first["lora"]
@@ -91,7 +95,7 @@ def test_a_model_with_dora_starts_as_its_base(wide_base, data, tmp_path):
 
 @pytest.fixture(scope="module")
 def updates(base, data, tmp_path_factory):
-    """What 12 steps at the paper's learning rate change in A, by the precision of the run."""
+    """What ten steps at the paper's learning rate change in A, by the precision of the run."""
 
     def changes(run):
         start = initial_adapter_state(run._model.decoder, 82)
@@ -109,6 +113,7 @@ def updates(base, data, tmp_path_factory):
     found = {}
     for name, precision in runs.items():
         paper = {"optimizer__lr": 1e-5, "lr_scheduler__num_warmup_steps": 0}
+        paper["stop__steps"] = 10
         output_dir = tmp_path_factory.mktemp(name)
         cfg = make_config(overrides_for(base, data, output_dir, **paper, **precision))
         (found[name],) = train(cfg, 1, changes)

@@ -5,7 +5,7 @@ The measures themselves are held to the slow algorithm in ``test_against_referen
 
 import pytest
 
-from tests.harness.runs import make_config, overrides_for, read_metrics, train
+from tests.harness.runs import TIMED, make_config, overrides_for, read_metrics, train
 
 PROBED = {
     "gradient_cosine",
@@ -16,7 +16,6 @@ PROBED = {
     "replay_loss_before",
     "replay_loss_after",
 }
-TIMED = {"tokens_per_second_per_gpu", "pairs_per_second"}
 
 
 def run(base, data, output_dir, world_size=1, **overrides):

@@ -18,6 +18,7 @@ from erjepa_recipe.lora_finetune_distributed_erjepa import (
 from tests.harness.cases import some_of
 from tests.harness.ranks import kill_at_call
 from tests.harness.runs import (
+    COUNTED,
     TIMED,
     assert_same,
     deterministic,
@@ -28,8 +29,6 @@ from tests.harness.runs import (
     train,
     train_and_kill,
 )
-
-COUNTED = {"step_flops", "total_flops", "total_tokens"}  # what ranks do not share
 
 # Where rank 0 is killed: at a step, or within the save that follows the sixth step.
 KILLS = {

@@ -10,10 +10,8 @@ from transformers import AutoModelForCausalLM
 from erjepa.checkpoints import checkpoint
 from erjepa.evaluation.model import load_model
 from erjepa.studies.training_log import read_training_log
-from tests.harness.runs import make_config, train
+from tests.harness.runs import TIMED, make_config, train
 from tests.harness.transformers_models import write_folder
-
-TIMED = {"tokens_per_second_per_gpu", "pairs_per_second"}
 
 
 @pytest.fixture(scope="module", params=["gemma3_text", "qwen2"])

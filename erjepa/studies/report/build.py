@@ -112,9 +112,8 @@ def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
             file = folder / "tables" / f"{part.name}.{suffix}"
             file.write_text(printable(write(part)), encoding="utf-8")
     else:
-        for suffix in ("png", "svg"):
-            file = folder / "figures" / f"{part.name}.{suffix}"
-            file.write_bytes(part.saved(suffix))
+        for suffix, content in (("png", part.saved("png")), ("svg", part.svgs[0])):
+            (folder / "figures" / f"{part.name}.{suffix}").write_bytes(content)
     return part
 
 

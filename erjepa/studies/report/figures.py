@@ -3,6 +3,7 @@
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from io import BytesIO
 from math import ceil
 from pathlib import Path
@@ -51,11 +52,15 @@ class Figure:
         """In inches, where there is room."""
         return COLUMN if self.columns == 1 else PAGE
 
+    @cached_property
+    def svgs(self) -> list[bytes]:
+        """The picture as SVG, and if that is another, with its panels in a column."""
+        return [self.saved("svg", n) for n in sorted({1, self.columns}, reverse=True)]
+
     @property
     def addresses(self) -> list[str]:
-        """The picture as SVG within an address, and if that is another, panels in a column."""
-        svgs = [self.saved("svg", n) for n in sorted({1, self.columns}, reverse=True)]
-        return [f"data:image/svg+xml;base64,{b64encode(x).decode()}" for x in svgs]
+        """``svgs``, each within an address."""
+        return [f"data:image/svg+xml;base64,{b64encode(x).decode()}" for x in self.svgs]
 
     def saved(self, form: str, columns: int | None = None) -> bytes:
         """The picture as ``png`` or ``svg``, its panels laid out in columns below one legend.
