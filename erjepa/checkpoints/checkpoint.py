@@ -28,7 +28,7 @@ from typing_extensions import TypedDict
 
 from erjepa.checkpoints.manifest import MANIFEST, damage, write_manifest
 from erjepa.checkpoints.model_card import CARD
-from erjepa.checkpoints.peft_adapter import FOLDER, set_peft_adapter_apart
+from erjepa.checkpoints.peft_adapter import FOLDER, move_peft_adapter
 from erjepa.utils.checked import checked
 from erjepa.utils.files import CONFIG, EMA, let_others_read
 from erjepa.utils.jsonl import parse_json
@@ -185,7 +185,7 @@ def _write(
     written.mkdir(parents=True)
     weights.write(epoch)
     _drop_copies(written)
-    set_peft_adapter_apart(written)
+    move_peft_adapter(written)
     (written / PROGRESS).write_text(json.dumps(progress, indent=2) + "\n")
     if weights.predictor is not None:
         torch.save(weights.predictor, written / PREDICTOR)

@@ -38,7 +38,7 @@ class ExampleErrors:
         self._path = output_dir / EXAMPLE_ERRORS
         self._file: TextIO | None = None
 
-    def go_on_after(self, step: int) -> None:
+    def continue_after(self, step: int) -> None:
         """Keep the visits up to ``step``; those of a killed run after it come again."""
         if dist.get_rank() != 0:
             return

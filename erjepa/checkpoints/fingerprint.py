@@ -72,7 +72,7 @@ def digest_of_weights(weights: Mapping[str, Tensor]) -> str:
 
 def changed_keys(
     saved: Mapping[str, Any],
-    mine: Mapping[str, Any],
+    current: Mapping[str, Any],
     allowed: Collection[str],
     where: object,
 ) -> set[str]:
@@ -80,14 +80,14 @@ def changed_keys(
 
     Args:
         saved: fingerprint of the run that wrote the checkpoint.
-        mine: that of the resumed run.
+        current: that of the resumed run.
         allowed: ``resume_changes``; a section allows all of its keys.
         where: the checkpoint, for messages.
 
     Raises:
         ValueError: naming what differs without being allowed, or is allowed and no key.
     """
-    known = {**saved, **mine}
+    known = {**saved, **current}
     for name in allowed:
         if name in _FIXED or not any(_is_under(key, name) for key in known):
             raise ValueError(
@@ -96,7 +96,7 @@ def changed_keys(
             )
     # Checkpoints written before a key existed had its default.
     saved = {**_DEFAULTS, **saved}
-    changed = {key for key in known if saved.get(key) != mine.get(key)}
+    changed = {key for key in known if saved.get(key) != current.get(key)}
     refused = {
         key
         for key in changed
@@ -105,7 +105,7 @@ def changed_keys(
     if not refused:
         return changed
     lines = [
-        f"  {key}: {saved.get(key)} there, {mine.get(key)} here"
+        f"  {key}: {saved.get(key)} there, {current.get(key)} here"
         for key in known
         if key in refused
     ]

@@ -40,7 +40,7 @@ _PEFT_PARTS = {
 }
 
 
-def set_peft_adapter_apart(checkpoint: Path) -> None:
+def move_peft_adapter(checkpoint: Path) -> None:
     """Move PEFT's files of a checkpoint, if there are any, to ``adapter/`` and correct them.
 
     Args:

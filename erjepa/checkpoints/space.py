@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from erjepa.configs import Config
+
 _FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
 _BESIDE = 32 << 20  # bytes: tokenizer, configs, memory; about
 _ADAM = 2  # numbers that an optimizer keeps of each trained one; about
@@ -32,34 +34,29 @@ class CheckpointSizes(NamedTuple):
         """Of a checkpoint that can be resumed."""
         return self.weights + self.adapter + self.state + _BESIDE
 
-    def run(
-        self,
-        *,
-        epochs: int,
-        keep_last_n: int | None,
-        keep_epochs: bool,
-        keep_best: bool,
-        num_budgets: int,
-    ) -> int:
-        """Most bytes that the checkpoints of a run take at a time.
+    def run(self, cfg: Config, epochs: int) -> int:
+        """Most bytes that the checkpoints of a run take at a time, ``epochs`` before its end.
 
-        Where it keeps all, those within its ``epochs`` are left out; ``num_budgets`` is the
-        length of ``checkpoint_at_flops``.
+        Where it keeps all, those within epochs are left out.
         """
-        resumable = (keep_last_n or 0) + 1  # one is written before an older one goes
-        older = epochs - 1 if keep_epochs or keep_last_n is None else 0
-        best = 2 if keep_best else 0
+        keeps_epochs = cfg.keep_epochs or cfg.keep_last_n is None
+        # One is written before an older one goes.
+        resumable = 1 + (max(cfg.keep_last_n, 2) if cfg.keep_last_n else 0)
+        if cfg.save_every_n_steps is None:
+            resumable = min(resumable, epochs)
+        older = epochs - 1 if keeps_epochs else 0
+        best = 2 if cfg.keep_best else 0
+        budgets = len(cfg.checkpoint_at_flops or [])
         kept = (resumable + older + best) * (self.weights + self.adapter)
-        return kept + resumable * self.state + num_budgets * self.adapter + _BESIDE
+        return kept + resumable * self.state + budgets * self.adapter + _BESIDE
 
 
 def checkpoint_sizes(
+    cfg: Config,
     base: Iterable[Tensor],
     trained: Iterable[nn.Parameter],
     *,
     has_adapters: bool,
-    adapter_only: bool,
-    averaged: bool,
 ) -> CheckpointSizes:
     """What a checkpoint takes.
 
@@ -67,10 +64,9 @@ def checkpoint_sizes(
         base: weights of the base model, as its files have them.
         trained: trainable weights, sharded or not.
         has_adapters: whether those are adapters.
-        adapter_only: whether no merged model is written.
-        averaged: whether averages in float32 are written as well.
     """
-    weights = 0 if adapter_only else sum(map(_bytes, base))
+    averaged = cfg.ema_decay is not None
+    weights = 0 if cfg.save_adapter_weights_only else sum(map(_bytes, base))
     trained = list(trained)
     own = sum(map(_bytes, trained))
     average = 4 * sum(p.shape.numel() for p in trained) if averaged else 0

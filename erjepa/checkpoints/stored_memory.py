@@ -1,4 +1,4 @@
-"""The one place that reads an episodic memory from the disk: to start from, resume or look at it."""
+"""The one place that reads an episodic memory from the disk."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, FiniteFloat
@@ -33,7 +33,7 @@ from erjepa.utils.checked import checked
 from erjepa.utils.files import open_regular
 from erjepa.utils.jsonl import jsonl_of, parse_json, to_jsonl
 
-T = TypeVar("T")
+_Caller = Callable[[Callable[[], Any]], Any]
 _SEGMENTS = len(Pair._fields) - 1
 _LONGEST_ADDRESS = 1.001  # they are of length 1, up to rounding, or 0
 Natural = Annotated[int, Field(ge=0, lt=2**63)]
@@ -189,8 +189,8 @@ class StoredMemory:
         return [self._tensors.get_tensor(name) for name in names if name in present]
 
     def blocks(self, slots: Tensor | None = None) -> Iterator[tuple[int, dict]]:
-        """The state of an ``EpisodicReplay``, some thousand slots at a time: how many slots came before,
-        and the state of a range.
+        """The state of an ``EpisodicReplay``, some thousand slots at a time: how many slots came
+        before, and the state of a range.
 
         Args:
             slots: those to read, ascending, int64; ``None``: all.
@@ -379,16 +379,12 @@ class StoredMemory:
         raise ValueError(f"{self.folder / SLOTS}: slot {slot} {text}")
 
 
-class _Caller(Protocol):
-    def __call__(self, function: Callable[[], T]) -> T: ...
-
-
-def _call(function: Callable[[], T]) -> T:
-    return function()
-
-
 def open_memory(
-    path: Path, key: str = "", *, once: _Caller = _call, on_each: _Caller = _call
+    path: Path,
+    key: str = "",
+    *,
+    once: _Caller = lambda function: function(),
+    on_each: _Caller = lambda function: function(),
 ) -> StoredMemory:
     """Open and check the episodic memory of a run's newest checkpoint, or of a checkpoint.
 

@@ -14,12 +14,7 @@ from erjepa.utils.command_line import CommandLine
 def parse(recipe_main: Callable[[Config], Any]) -> Callable[[], Any]:
     """``torchtune.config.parse`` for configs by name, checked before anything is loaded.
 
-    Args:
-        recipe_main: main function of a recipe.
-
-    Returns:
-        The same, reading the command line. A user's error, such as a
-        config that makes no sense, ends the process with one message.
+    A user's error, such as a config that makes no sense, ends the process with one message.
     """
 
     @functools.wraps(recipe_main)

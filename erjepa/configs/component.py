@@ -58,7 +58,7 @@ class Component:
         return self.function(*args, **{**own, **kwargs})
 
     def as_dict(self) -> dict[str, Any]:
-        """The section as YAML has it."""
+        """The section as in YAML."""
         weight = {} if self.weight is None else {WEIGHT: self.weight}
         return {COMPONENT: self.path, **self.arguments, **weight}
 
@@ -85,8 +85,8 @@ class Signature:
     Args:
         positional: how many arguments the recipe gives first.
         given: arguments that the recipe gives by name.
-        types: types and bounds of arguments. Others are checked by the annotations of the
-            component, where these are plain types.
+        types: types and bounds of arguments. Others are checked by the component's annotations,
+            if these are plain types.
         may_be_list: whether the key takes a list of components, which may have weights.
     """
 

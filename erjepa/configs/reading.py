@@ -25,17 +25,13 @@ _SECTIONS = {"stop": Stop, "validation": Validation, "replay": ReplaySettings}
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Config:
-    """A config with what it starts from and with overrides, checked before anything is loaded.
-
-    Args:
-        name: as in :func:`~erjepa.configs.merged`.
-        overrides: as there.
+    """A config with the files it starts from and overrides, checked; arguments as in
+    :func:`~erjepa.configs.merged`.
 
     Raises:
         FileNotFoundError: if there is no such config.
-        ValueError: naming the file or the override that cannot be read; or for the first key
-            that is unknown, missing or has a value that makes no sense, the key, the value and
-            what is allowed.
+        ValueError: naming the file or the override that cannot be read; or the first key that is
+            unknown, missing or has a value that makes no sense, the value and what is allowed.
     """
     return read(merged(name, overrides))
 

@@ -38,12 +38,8 @@ def as_yaml(config: Config, name: str, *remarks: str) -> str:
     as ``[paper]`` is left out where the value is another.
 
     Args:
-        config: to write.
         name: path or name of the config that it was loaded from.
         *remarks: lines for the head of the file.
-
-    Returns:
-        YAML, which reads as ``config``.
     """
     paths = [path for path, _ in chain(name)]
     texts = [Path(path).read_text("utf-8") for path in paths]

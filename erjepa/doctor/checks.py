@@ -433,19 +433,12 @@ def _disk(cfg: Config, run: ModelOfRun) -> str:
         if not (has_adapters and name in run.trained.names)
     ]
     sizes = checkpoint_sizes(
+        cfg,
         base,
         [p for p in run.decoder.parameters() if p.requires_grad],
         has_adapters=has_adapters,
-        adapter_only=cfg.save_adapter_weights_only,
-        averaged=cfg.ema_decay is not None,
     )
-    whole_run = sizes.run(
-        epochs=cfg.epochs,
-        keep_last_n=cfg.keep_last_n,
-        keep_epochs=cfg.keep_epochs,
-        keep_best=cfg.keep_best,
-        num_budgets=len(budgets),
-    )
+    whole_run = sizes.run(cfg, cfg.epochs)
     existing = next(
         path for path in (folder, *folder.absolute().parents) if path.exists()
     )

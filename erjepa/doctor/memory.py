@@ -29,7 +29,7 @@ from torchtune import modules, training
 from erjepa.configs import Component, Config
 from erjepa.objective import Backend, JEPALoss, PackedDecoder
 from erjepa.packing import PackedBatch
-from erjepa.replay import ReplaySettings, memory_bytes
+from erjepa.replay import ReplaySettings, slot_bytes
 from erjepa.training.model.sharding import is_sharded, modules_to_shard
 
 _FEW = 3  # layers that are run; the others are like them
@@ -79,7 +79,7 @@ def memory_parts(
         parts |= dict.fromkeys(("weights", "optimizer", "averaged weights"), 0)
     if replay.weight:
         embed_dim = model.decoder.tok_embeddings.embedding_dim
-        slot, projection = memory_bytes(replay, embed_dim)
+        slot, projection = slot_bytes(replay, embed_dim)
         parts["replay memory"] = replay.capacity * slot + projection
     return parts
 

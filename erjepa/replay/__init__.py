@@ -4,12 +4,12 @@ Imports only the standard library, torch and pydantic; knows nothing of models, 
 """
 
 from erjepa.replay.addresses import DenseAddressTable, SparseAddressTable
-from erjepa.replay.memory import EpisodicMemory
+from erjepa.replay.episodic_memory import EpisodicMemory
 from erjepa.replay.replay import (
     EpisodicReplay,
     ReplayBatch,
-    memory_bytes,
-    require_memory,
+    require_room,
+    slot_bytes,
 )
 from erjepa.replay.settings import ReplaySettings
 
@@ -20,6 +20,6 @@ __all__ = [
     "ReplayBatch",
     "ReplaySettings",
     "SparseAddressTable",
-    "memory_bytes",
-    "require_memory",
+    "require_room",
+    "slot_bytes",
 ]

@@ -16,10 +16,9 @@ _CHUNK_ENTRIES = {"cpu": 1 << 18, "cuda": 1 << 24}
 class Addresses(NamedTuple):
     """Addresses of B source embeddings, of length 1.
 
-    Attributes:
-        values (Tensor): float32, shape [B, H] when dense; the kept entries, shape [B, K],
-            when sparse.
-        indices (Tensor | None): positions of the kept entries, ascending, int64, [B, K].
+    Args:
+        values: float32; dense addresses, [B, H], or the kept entries of sparse ones, [B, K].
+        indices: positions of the kept entries, ascending, int64, [B, K].
     """
 
     values: Tensor
@@ -39,18 +38,10 @@ class Addresses(NamedTuple):
 class SparseAddressTable:
     """Frozen random projection with sparse Top-K: the paper's Phi and its address table.
 
-    Phi(z) keeps the K entries of W z with the largest magnitude, sign and size included,
-    and is zero elsewhere; W is [S, H] with entries from N(0, 1/H) (appendix "Content
-    Replay"). Addresses are stored normalized, so that a dot product is the cosine.
-
-    Args:
-        capacity (int): number of slots M.
-        embed_dim (int): size of a source embedding, H.
-        address_dim (int): size of an address, S.
-        top_k (int): entries kept per address, K.
-        seed (int): seed of the projection. It is drawn on the CPU, so equal seeds give
-            equal projections on every rank and device.
-        device (torch.device | str): where projection and table live.
+    Phi(z) keeps the K entries (``top_k``) of W z with the largest magnitude, sign and size
+    included, and is zero elsewhere; W is [S, H] (``address_dim``, ``embed_dim``) with entries from
+    N(0, 1/H) (appendix "Content Replay"), drawn from ``seed`` on the CPU, so equal on every rank.
+    The table has M addresses (``capacity``), normalized, so that a dot product is the cosine.
 
     Raises:
         ValueError: if ``top_k`` is larger than ``address_dim``.
@@ -80,17 +71,10 @@ class SparseAddressTable:
 
     @torch.no_grad()
     def encode(self, embeddings: Tensor) -> Addresses:
-        """Normalized sparse addresses of source embeddings.
+        """Normalized sparse addresses of source embeddings z^u [B, H] of any float dtype.
 
-        Args:
-            embeddings (Tensor): source embeddings z^u, any float dtype, shape [B, H].
-
-        Returns:
-            Addresses: B of them; equal magnitudes are kept from the lower index on, and a
-            zero embedding has zero values.
-
-        Raises:
-            ValueError: if an embedding is not finite.
+        Of equal magnitudes those at lower indices are kept; a zero embedding has zero values. An
+        embedding that is not finite is a ValueError.
         """
         embeddings = embeddings.to(self.projection.device, torch.float32)
         require_finite("source embeddings", embeddings)
@@ -100,22 +84,14 @@ class SparseAddressTable:
         return Addresses(F.normalize(projected.gather(1, indices), dim=1), indices)
 
     def put(self, slots: Tensor, addresses: Addresses) -> None:
-        """Stores B addresses in as many distinct ``slots`` [B]."""
+        """Store B addresses in as many distinct ``slots`` [B]."""
         assert addresses.indices is not None  # none but a dense address lacks them
         self._indices[slots] = addresses.indices.to(self._indices.dtype)
         self._values[slots] = addresses.values
 
     @torch.no_grad()
     def similarity(self, addresses: Addresses, num_slots: int) -> Tensor:
-        """Cosine of every address with the first slots, at O(B N K).
-
-        Args:
-            addresses (Addresses): B of them, the paper's cues.
-            num_slots (int): number of slots in use, N.
-
-        Returns:
-            Tensor: cosines in float32, shape [B, N].
-        """
+        """Cosine of B addresses with the first N slots, float32, [B, N], at O(B N K)."""
         batch = addresses.values.shape[0]
         # Row s of ``dense`` holds what each address has at entry s: the dot products of one
         # slot are then a weighted sum of K rows, which is an embedding bag.
@@ -147,11 +123,7 @@ class SparseAddressTable:
         }
 
     def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Restores the slots from ``start`` on, and the projection that made the addresses.
-
-        Raises:
-            ValueError: if a dimension differs from the saved one.
-        """
+        """Restore the slots from ``start`` on, and the projection, of the same dimensions."""
         own = self.state_dict(slice(0))
         _require_same_settings(state, {**own, "seed": state.get("seed")})
         if self.seed != state["seed"]:
@@ -164,13 +136,7 @@ class SparseAddressTable:
 
 
 class DenseAddressTable:
-    """Normalized source embeddings as addresses: the ablation of the sparse ones.
-
-    Args:
-        capacity (int): number of slots M.
-        embed_dim (int): size of a source embedding, H.
-        device (torch.device | str): where the table lives.
-    """
+    """Normalized source embeddings as addresses: the ablation of the sparse ones."""
 
     def __init__(
         self, capacity: int, embed_dim: int, *, device: torch.device | str
@@ -181,22 +147,18 @@ class DenseAddressTable:
 
     @torch.no_grad()
     def encode(self, embeddings: Tensor) -> Addresses:
-        """Unit vectors of source embeddings [B, H]; a zero embedding stays zero.
-
-        Raises:
-            ValueError: if an embedding is not finite.
-        """
+        """Unit vectors of finite source embeddings [B, H]; a zero embedding stays zero."""
         embeddings = embeddings.to(self._values.device, torch.float32)
         require_finite("source embeddings", embeddings)
         return Addresses(F.normalize(embeddings, dim=1))
 
     def put(self, slots: Tensor, addresses: Addresses) -> None:
-        """Stores B addresses in as many distinct ``slots`` [B]."""
+        """Store B addresses in as many distinct ``slots`` [B]."""
         self._values[slots] = addresses.values
 
     @torch.no_grad()
     def similarity(self, addresses: Addresses, num_slots: int) -> Tensor:
-        """Cosine of every address with the first slots, float32, shape [B, N].
+        """Cosine of B addresses with the first N slots, float32, [B, N].
 
         Computed in float64: how a product in float32 is rounded depends on where in the
         matrix its row stands, and slots of equal addresses are to tie.
@@ -219,18 +181,14 @@ class DenseAddressTable:
         }
 
     def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Restores the slots from ``start`` on: addresses of embeddings of the same size.
-
-        Raises:
-            ValueError: if the saved addresses are sparse or of another size.
-        """
+        """Restore the slots from ``start`` on, of the same dimension."""
         _require_same_settings(state, self.state_dict(slice(0)))
         part = slice(start, start + len(state["values"]))
         self._values[part] = state["values"].to(self._values.device)
 
 
 def _projection(address_dim: int, embed_dim: int, seed: int) -> Tensor:
-    """W, drawn on the CPU: float32, [S, H], entries from N(0, 1/H)."""
+    """W: float32, [S, H]."""
     drawn = torch.randn(
         address_dim,
         embed_dim,
@@ -242,7 +200,7 @@ def _projection(address_dim: int, embed_dim: int, seed: int) -> Tensor:
 
 
 def require_finite(name: str, values: Tensor) -> None:
-    """Raises a ValueError if one of ``values`` is nan or inf."""
+    """Raise a ValueError if one of ``values`` is nan or inf."""
     if not bool(values.isfinite().all()):
         raise ValueError(
             f"{name} must be finite, got nan or inf; the model diverged before they "
@@ -251,7 +209,7 @@ def require_finite(name: str, values: Tensor) -> None:
 
 
 def _require_same_settings(saved: dict[str, Any], ours: dict[str, Any]) -> None:
-    """Raises a ValueError unless two address states agree in kind and in every int."""
+    """Raise a ValueError unless two address states agree in kind and in every int."""
     if saved.keys() != ours.keys():
         raise ValueError(
             "replay.address differs from the checkpoint's (sparse, dense, or none where "
@@ -267,17 +225,10 @@ def _require_same_settings(saved: dict[str, Any], ours: dict[str, Any]) -> None:
 
 
 def top_k_descending(values: Tensor, k: int) -> Tensor:
-    """The k largest values of every row, descending, ties to the lower index.
+    """Indices of the k largest values of every row of [B, N], descending, as int64 [B, k].
 
-    ``torch.topk`` leaves the order of equal values open; replay may not. The result is a function of the values alone, so every rank that holds the same values
-    selects the same slots.
-
-    Args:
-        values (Tensor): comparable values without NaN, shape [B, N].
-        k (int): how many to take per row, 0 <= k <= N.
-
-    Returns:
-        Tensor: int64 indices into the rows, shape [B, k].
+    ``torch.topk`` leaves the order of equal values open; here the lower index comes first. So every
+    rank that holds the same values selects the same slots.
     """
     indices = top_k_ascending(values, k)
     # The indices ascend, and a stable sort keeps equal values in that order.

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from erjepa.replay.addresses import top_k_descending
 from erjepa.replay.registry import Retention
-from erjepa.replay.retention import ORIGIN_BITS, origins, priorities
+from erjepa.replay.retention import ORIGIN_BITS, Offer, origins, priorities
 
 
 class Placement(NamedTuple):
     """The outcome of a batch of writes.
 
-    Attributes:
+    Args:
         writer: slot to the row of the batch that it holds in the end.
         replaced: slots that received a new entry rather than a revisit.
         size: number of slots in use afterwards.
@@ -30,18 +30,11 @@ class Placement(NamedTuple):
 
 
 class SlotGroups:
-    """The slots in use while a batch of writes goes in, for the rules of ``retention.py``.
+    """The slots in use while a batch of B writes goes in, for the rules of ``retention.py``.
 
-    The rules tell slots apart by groups: by origin or, where the origin does not matter,
-    inherited slots (-1) from those of the run (0). All that they ask is answered on the CPU.
-
-    Args:
-        priorities: of the slots before the batch, float32, shape [N].
-        groups: their groups, int64, shape [N]; ``None``: all in group 0.
-        num_writes: B.
-
-    Attributes:
-        sizes: number of slots in each group.
+    The rules tell slots apart by ``groups``, int64 [N]: by origin or, where the origin does not
+    matter, inherited slots (-1) from those of the run (0); ``None``: all are 0. All that they ask
+    is answered on the CPU.
     """
 
     def __init__(
@@ -80,7 +73,7 @@ class SlotGroups:
         return self._priorities[slot].item()
 
     def at(self, place: int, groups: Collection[int]) -> int | None:
-        """The slot at that place among all of ``groups`` in ascending order, if there is one."""
+        """The slot at that place among all of ``groups`` in ascending order, if any."""
         if place >= sum(self.sizes[group] for group in groups):
             return None
         if self._groups is None or all(g in groups for g, n in self.sizes.items() if n):
@@ -140,28 +133,20 @@ def place_writes(
     seen_before: int,
     generator: torch.Generator | None,
 ) -> Placement:
-    """Slots for B writes in order, at O(N + B log B).
+    """Where B writes in order go, at O(N + B log B): the last writer of every slot.
 
     An example that has a slot is not written ("keep") or written there ("refresh"). Any
     other, and with "append" every one, takes the next free slot, else the one that the
     retention rule evicts.
 
     Args:
-        example_ids: examples to write, int64, shape [B].
-        scores: their scores, float32, shape [B].
-        stored_ids: examples of the slots in use, int64, shape [N].
-        stored_scores: scores sigma of these slots, float32, shape [N].
-        stored_counts: replay counts r of these slots, shape [N].
+        example_ids, scores: of the writes, int64 and float32, shape [B].
+        stored_ids, stored_scores, stored_counts: of the slots in use, shape [N].
         capacity: number of slots, M.
-        on_revisit: keep, refresh or append.
-        retain: a rule that is asked in batches.
+        retain: a rule that takes an ``Offer``.
         reserved: most inherited slots that are never evicted.
         seen: how many pairs have been offered a place so far.
         seen_before: how many of them to the run that the memory is inherited from.
-        generator: for rules that draw.
-
-    Returns:
-        Placement: the last writer of every slot that is written.
     """
     ids, size = example_ids.tolist(), len(stored_ids)
     groups = None
@@ -197,13 +182,9 @@ def place_writes(
                 if sum(slots.sizes[g] for g in candidates if g < 0) <= reserved:
                     candidates = [g for g in candidates if g >= 0]
                     offered -= seen_before
+                score = new_scores[row].item()
                 slot = retain.evict(
-                    slots,
-                    group,
-                    new_scores[row].item(),
-                    candidates,
-                    seen=offered,
-                    generator=generator,
+                    Offer(slots, group, score, candidates, offered, generator)
                 )
                 if slot is None:
                     continue

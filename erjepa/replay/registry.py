@@ -10,11 +10,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Registry(Generic[Rule]):
-    """Rules of one key, such as ``selection``.
-
-    Args:
-        key: of the section ``replay``.
-        kind: makes a rule of a function and of what the decorator says of it.
+    """Rules of one ``key`` of the section ``replay``; ``kind`` makes a rule of a function and its
+    traits.
     """
 
     def __init__(self, key: str, kind: Callable[..., Rule]) -> None:
@@ -82,7 +79,7 @@ class Retention:
 
     Args:
         evict: returns the slot to evict, or ``None`` to leave the new pair out.
-        in_batches: whether it is asked for a batch of writes at a time, by groups of slots.
+        in_batches: whether it takes an ``Offer``; others read the memory themselves.
         by_origin: whether it tells slots apart by their origin.
         counts_replays: whether a slot that was replayed more often is weaker.
         at_random: whether all slots are equally strong.

@@ -1,4 +1,4 @@
-"""What a training recipe holds: memory, selection and randomness behind five calls."""
+"""Memory, selection and randomness of a training run behind five calls."""
 
 from array import array
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
-from erjepa.replay.memory import EpisodicMemory, Segments
+from erjepa.replay.episodic_memory import EpisodicMemory, Segments
 from erjepa.replay.registry import RETENTIONS, SELECTIONS
 from erjepa.replay.retention import origins
 from erjepa.replay.selection import Request
@@ -18,14 +18,7 @@ from erjepa.replay.weight import ReplayWeight
 
 
 class ReplayBatch(NamedTuple):
-    """The pairs to replay in one step.
-
-    Attributes:
-        example_ids (list[int]): the examples they are.
-        segments (list[tuple[array, ...]]): the token segments of each, at most R of them.
-        slots (list[int] | None): the slots they come from; None when they are the
-            current pairs, which ``refresh`` then leaves alone.
-    """
+    """The pairs to replay in one step; ``slots`` is ``None`` for current pairs, which have none."""
 
     example_ids: list[int]
     segments: list[tuple[array, ...]]
@@ -33,17 +26,11 @@ class ReplayBatch(NamedTuple):
 
 
 class EpisodicReplay:
-    """Episodic replay for one training run.
+    """Episodic replay for one training run, of source embeddings of size H (``embed_dim``).
 
     A step calls ``encode`` and ``draw``, trains on what it drew, then calls ``refresh`` and
     ``write``. Every rank calls them with the pairs of the whole step in one order, so that
-    all memories stay equal.
-
-    Args:
-        settings (ReplaySettings): the `replay:` keys.
-        embed_dim (int): size of a source embedding, H.
-        seed (int): seed of the address projection and of random selections.
-        device (torch.device | str): where addresses, scores and counts live.
+    all memories stay equal. ``seed`` decides the address projection and random selections.
 
     Raises:
         ValueError: if an address keeps more entries than its default length has.
@@ -68,16 +55,16 @@ class EpisodicReplay:
         self._device = device
         self.memory = self._empty_memory()
 
-    def _empty_memory(self, set_apart: int = 0) -> EpisodicMemory:
+    def _empty_memory(self, reserved_slots: int = 0) -> EpisodicMemory:
         settings, device = self.settings, self._device
-        capacity = settings.capacity + set_apart
+        capacity = settings.capacity + reserved_slots
         return EpisodicMemory(
             capacity,
             _address_table(settings, capacity, self.embed_dim, self.seed, device),
             on_revisit=settings.on_revisit,
             retain=RETENTIONS.find(settings.retention),
             reserve=settings.reserve,
-            set_apart=set_apart,
+            reserved_slots=reserved_slots,
             score_update_rate=settings.score_update_rate,
             device=device,
         )
@@ -86,9 +73,9 @@ class EpisodicReplay:
         """Number of slots in use."""
         return len(self.memory)
 
-    def set_apart(self, slots: int) -> None:
-        """Add that many slots to a memory that is still empty, for inherited pairs, which then
-        never make room for new ones.
+    def add_reserved_slots(self, slots: int) -> None:
+        """Add slots to a memory that is still empty, for inherited pairs, which are then never
+        evicted.
         """
         assert not len(self)
         self.memory = self._empty_memory(slots)
@@ -104,8 +91,8 @@ class EpisodicReplay:
         return self._weight.is_auto
 
     def encode(self, source_embeddings: Tensor) -> Addresses | None:
-        """Addresses of z^u ([B, H], any float dtype), by which the step's pairs draw from
-        the memory and are found in it later; None where the memory keeps none.
+        """Addresses of z^u ([B, H], any float dtype), by which the step's pairs draw from the
+        memory and are found in it later; ``None`` if the memory keeps none.
         """
         if self.memory.address_table is None:
             return None
@@ -118,17 +105,13 @@ class EpisodicReplay:
         addresses: Addresses | None,
         budget: int | None = None,
     ) -> ReplayBatch:
-        """Chooses the pairs to replay next to the current ones.
+        """Choose the pairs to replay next to the B pairs of the step: at most R, none while the
+        memory holds no other example; a slot of an example of the step is never drawn.
 
         Args:
-            example_ids (Tensor): examples of the whole step, int64, shape [B]; their own
-                slots are never drawn.
-            segments (Sequence[Segments]): their B tuples of token segments.
-            addresses (Addresses | None): B of them, from ``encode``.
-            budget (int | None): R, if it is not that of the settings.
-
-        Returns:
-            ReplayBatch: at most R pairs; none while the memory holds no other example.
+            example_ids: int64, shape [B].
+            addresses: from ``encode``.
+            budget: R; ``None``: that of the settings.
 
         Raises:
             ValueError: if a user's selection exceeds the budget or what is eligible.
@@ -202,12 +185,12 @@ class EpisodicReplay:
         ]
 
     def refresh(self, batch: ReplayBatch, errors: Tensor) -> None:
-        """Takes in the errors [n] of the n pairs of ``batch``, as replayed."""
+        """Update the memory with the errors [n] of the n pairs of ``batch``, as replayed."""
         if batch.slots is not None:
             self.memory.refresh(batch.slots, errors)
 
     def adapt_weight(self, batch: ReplayBatch, new: Tensor, replayed: Tensor) -> None:
-        """Takes in the cross-entropy a label of the step's new pairs, and of ``batch``."""
+        """Update beta with the cross-entropy per label of new pairs, and of ``batch``."""
         if self.adapts_weight and batch.example_ids:
             self._weight.update(new.item(), replayed.item())
 
@@ -218,7 +201,7 @@ class EpisodicReplay:
         addresses: Addresses | None,
         errors: Tensor,
     ) -> None:
-        """Stores the step's B pairs with their errors [B]; shapes as in ``draw``."""
+        """Store the step's B pairs with their errors [B]; shapes as in ``draw``."""
         self.memory.write(example_ids, segments, addresses, errors, self._generator)
 
     def state_dict(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
@@ -232,28 +215,17 @@ class EpisodicReplay:
         }
 
     def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Continues where ``state_dict`` was taken, its random draws included, whatever the
-        seed of this run.
-
-        Args:
-            state (dict[str, Any]): of one range of slots.
-            start (int): where to put them, see ``EpisodicMemory.load_state_dict``.
-
-        Raises:
-            ValueError: if the memory's settings differ from the saved ones.
+        """Continue where ``state_dict`` was taken, random draws included, whatever the seed of this
+        run; a state of a range of slots is put at ``start``. ValueError if settings of the memory
+        differ.
         """
         self.memory.load_state_dict(state["memory"], start)
         self._generator.set_state(state["generator"])
         self._weight.load_state_dict(state.get("weight", {}))
 
 
-def memory_bytes(settings: ReplaySettings, embed_dim: int) -> tuple[int, int]:
-    """Bytes of a slot, its tokens left out, and of the projection of addresses.
-
-    Args:
-        settings: of the memory.
-        embed_dim: size of a source embedding, H.
-    """
+def slot_bytes(settings: ReplaySettings, embed_dim: int) -> tuple[int, int]:
+    """Bytes of a slot without its tokens, and of the projection of addresses of size H."""
     dim, top_k = settings.sparse_shape(embed_dim)
     projection = 4 * dim * embed_dim if settings.address == "sparse" else 0
     # Id, score, count and the place of its tokens; the address.
@@ -262,19 +234,11 @@ def memory_bytes(settings: ReplaySettings, embed_dim: int) -> tuple[int, int]:
     return slot + sizes.get(settings.address, 0), projection
 
 
-def require_memory(settings: ReplaySettings, embed_dim: int, available: int) -> None:
-    """Find out before anything is allocated whether a memory has room.
-
-    Args:
-        settings (ReplaySettings): of the memory.
-        embed_dim (int): size of a source embedding, H.
-        available (int): bytes that there are.
-
-    Raises:
-        ValueError: naming the keys and the bytes that they would take. The tokens of the
-            stored pairs, some hundred bytes each, are not counted.
+def require_room(settings: ReplaySettings, embed_dim: int, available: int) -> None:
+    """Raise a ValueError, before anything is allocated, if the slots do not fit into ``available``
+    bytes. The tokens of the stored pairs, some hundred bytes each, are not counted.
     """
-    slot, projection = memory_bytes(settings, embed_dim)
+    slot, projection = slot_bytes(settings, embed_dim)
     if (taken := settings.capacity * slot + projection) > available:
         raise ValueError(
             f"replay.capacity={settings.capacity} slots of {slot:,} bytes and a projection "

@@ -1,31 +1,21 @@
-"""Which slot of a full memory makes room for a new pair: the paper's rule (appendix "Shared
-Episodic Memory"), and three others.
+"""Which slot of a full memory is evicted: the paper's rule (appendix "Shared Episodic Memory"),
+and three others.
 
-Pairs are written one after the other, so a rule sees those of its own step that came before.
-The rules of this file are asked for a batch of writes at a time, see ``placement.py``:
-
-    rule(slots, group, priority, candidates, *, seen, generator) -> int | None
-
-    slots       SlotGroups: the slots of the full memory, in groups
-    group       of the pair that is to be written, which has no slot
-    priority    of that pair
-    candidates  the groups whose slots may be evicted
-    seen        how many pairs have been offered a place among the candidates, this one included
-    generator   CPU generator; the only source of randomness
-
-They return the slot to evict, or None to leave the new pair out. A function of another module
-takes their place by its dotted path. It is asked for each pair, and reads the memory itself:
+Pairs are written one after the other, so a rule sees those of its own step that came before. A
+rule of this file takes an :class:`Offer` and returns the slot to evict, or None to leave the
+new pair out. A function of another module, named by its dotted path, reads the memory itself:
 
     retain(memory, example_id, candidates, *, seen, generator) -> int | None
 
     memory      EpisodicMemory, full: M slots in use
     example_id  of the pair that is to be written, which has no slot
     candidates  bool mask [M]: the slots that may be evicted
+    seen, generator  as in Offer
 """
 
 from bisect import bisect_right
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,79 +35,67 @@ def origins(example_ids: Tensor) -> Tensor:
     return example_ids >> ORIGIN_BITS
 
 
+class Offer(NamedTuple):
+    """A pair for a full memory.
+
+    Args:
+        slots: of the memory, in groups.
+        group, priority: of the pair.
+        candidates: the groups whose slots may be evicted.
+        seen: how many pairs have been offered a place among the candidates, this one included.
+        generator: of the CPU; the only source of randomness.
+    """
+
+    slots: "SlotGroups"
+    group: int
+    priority: float
+    candidates: Collection[int]
+    seen: int
+    generator: torch.Generator | None
+
+
 @RETENTIONS.register("score", in_batches=True)
-def score(
-    slots: "SlotGroups",
-    group: int,
-    priority: float,
-    candidates: Collection[int],
-    *,
-    seen: int,
-    generator: torch.Generator | None,
-) -> int | None:
+def score(offer: Offer) -> int | None:
     """The candidate of the lowest sigma / (1 + r), ties to the lowest slot: the paper's."""
-    return slots.weakest(candidates)
+    return offer.slots.weakest(offer.candidates)
 
 
 @RETENTIONS.register("reservoir", in_batches=True, at_random=True)
-def reservoir(
-    slots: "SlotGroups",
-    group: int,
-    priority: float,
-    candidates: Collection[int],
-    *,
-    seen: int,
-    generator: torch.Generator | None,
-) -> int | None:
+def reservoir(offer: Offer) -> int | None:
     """Any candidate with equal probability, or none: every pair offered so far is kept with
     the same probability (Vitter 1985, algorithm R).
     """
-    pick = int(torch.randint(seen, (), generator=generator, device="cpu"))
-    return slots.at(pick, candidates)
+    pick = torch.randint(offer.seen, (), generator=offer.generator, device="cpu")
+    return offer.slots.at(int(pick), offer.candidates)
 
 
 @RETENTIONS.register("balanced", in_batches=True, by_origin=True)
-def balanced(
-    slots: "SlotGroups",
-    group: int,
-    priority: float,
-    candidates: Collection[int],
-    *,
-    seen: int,
-    generator: torch.Generator | None,
-) -> int | None:
+def balanced(offer: Offer) -> int | None:
     """The weakest candidate of the origin with the most slots, the new pair counted; of
     equally large origins the one of the lowest number. Within an origin as ``score``.
     """
-    return slots.weakest([_largest(slots, group, candidates)])
+    return offer.slots.weakest([_largest(offer)])
 
 
 @RETENTIONS.register("surprise", in_batches=True, by_origin=True, counts_replays=False)
-def surprise(
-    slots: "SlotGroups",
-    group: int,
-    priority: float,
-    candidates: Collection[int],
-    *,
-    seen: int,
-    generator: torch.Generator | None,
-) -> int | None:
+def surprise(offer: Offer) -> int | None:
     """As ``balanced``, but within an origin the slot of the lowest score, however often it was
     replayed, is evicted; a new pair that scores no higher is left out. So each origin keeps an
     equal number of its most surprising pairs (SuRe, arXiv:2511.22367).
     """
-    largest = _largest(slots, group, candidates)
-    slot = slots.weakest([largest])
-    is_outdone = largest == group and priority <= slots.priority(slot)
+    largest = _largest(offer)
+    slot = offer.slots.weakest([largest])
+    is_outdone = largest == offer.group and offer.priority <= offer.slots.priority(slot)
     return None if is_outdone else slot
 
 
-def _largest(slots: "SlotGroups", group: int, candidates: Collection[int]) -> int:
-    return max(candidates, key=lambda g: (slots.sizes[g] + (g == group), -g))
+def _largest(offer: Offer) -> int:
+    sizes, group = offer.slots.sizes, offer.group
+    return max(offer.candidates, key=lambda g: (sizes[g] + (g == group), -g))
 
 
 def priorities(scores: Tensor, replay_counts: Tensor) -> Tensor:
-    """sigma / (1 + r) of slots, float32: the lowest is given up first."""
+    """sigma / (1 + r) of slots, float32: the lowest is evicted first."""
     return scores / (1 + replay_counts)
 
 
@@ -133,23 +111,12 @@ def retained(
     capacity: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """The slots that a memory of another capacity takes over.
+    """The slots that a memory of another capacity takes over: ascending, int64, at most
+    ``capacity``.
 
-    Those are left that the rule would leave if slots were given up one by one; a rule of
-    another module has no say in this, and ``score`` stands in for it.
-
-    Args:
-        rule (Retention): of the memory that takes over.
-        example_ids (Tensor): of the slots, int64, shape [N].
-        scores (Tensor): sigma, float32, shape [N].
-        replay_counts (Tensor): r, shape [N].
-        weights (Tensor): how many pairs that were offered each slot stands for, float32, shape
-            [N]; ``reservoir`` draws in proportion.
-        capacity (int): how many may stay.
-        generator (torch.Generator): of the CPU, for ``reservoir``.
-
-    Returns:
-        Tensor: ascending slots, int64, at most ``capacity``.
+    Those are left that the ``rule`` of the new memory would leave if slots were evicted one by
+    one; ``score`` stands in for a rule of another module. Ids, sigma, r and ``weights`` have shape
+    [N]; a slot stands for ``weights`` offered pairs, in proportion to which ``reservoir`` draws.
     """
     if len(scores) <= capacity:
         return torch.arange(len(scores))

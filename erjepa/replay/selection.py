@@ -1,9 +1,9 @@
 """Which slots are replayed (appendix "Replay Selection Policies"); ``mixed`` and
 ``prioritized`` are this project's.
 
-A selection takes a :class:`Request` and returns slots in the order of their replay; a repeated
-slot is replayed repeatedly. ``SELECTIONS.register`` gives it a name and says what it needs; a
-function of another module is named by its dotted path.
+A selection takes a :class:`Request` and returns slots in the order of their replay, repeats
+allowed. ``SELECTIONS.register`` gives it a name and says what it needs; a function of another
+module is named by its dotted path.
 """
 
 import math
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from erjepa.replay.addresses import Addresses, top_k_descending
-from erjepa.replay.memory import EpisodicMemory
+from erjepa.replay.episodic_memory import EpisodicMemory
 from erjepa.replay.registry import SELECTIONS
 from erjepa.replay.settings import ReplaySettings
 
@@ -151,9 +151,8 @@ def current_batch(request: Request) -> list[int]:
 
 
 def _neighbors(request: Request, wanted: int) -> Iterator[Tensor]:
-    """The lists K_j, [b, min(kappa, eligible slots)], of b addresses at a time.
-
-    ``wanted`` is how many distinct slots the caller looks for.
+    """The lists K_j, [b, min(kappa, eligible slots)], of b addresses at a time, for a caller that
+    looks for ``wanted`` distinct slots.
     """
     memory, addresses = request.memory, request.addresses
     assert addresses is not None
@@ -170,8 +169,8 @@ def _neighbors(request: Request, wanted: int) -> Iterator[Tensor]:
 
 
 def fill_to(slots: list[int], budget: int) -> list[int]:
-    """The paper's Fill_R: repeats a shorter list in its order until it has ``budget``
-    entries; an empty list stays empty.
+    """The paper's Fill_R: repeats a shorter list until it has ``budget`` entries, unless it is
+    empty.
     """
     if not slots:
         return []

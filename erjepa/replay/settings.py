@@ -102,7 +102,7 @@ class ReplaySettings:
     def _check_share(self) -> None:
         if self.budget is not None:
             raise ValueError(
-                f"replay.share={self.share} makes room for replayed pairs in the step, "
+                f"replay.share={self.share} is the replayed part of the step, "
                 f"replay.budget={self.budget} adds them to it; set one of the two"
             )
         if self.weight != 1 or not self.views:

@@ -1,4 +1,4 @@
-"""How much replayed pairs count: a number, or what forgetting asks for."""
+"""Weight of the replayed pairs: a number, or one that adapts to what is forgotten."""
 
 from typing import Any
 
@@ -6,22 +6,17 @@ _RATE = 0.1  # of a new loss in its running mean
 
 
 class ReplayWeight:
-    """beta, fixed or adaptive.
+    """beta, fixed or adaptive between beta_min (``least``) and beta_max (``most``).
 
-    With ``auto`` it is the ratio of what the replayed pairs lose to what the new ones do:
+    With ``auto`` it is the ratio of the losses of the replayed and the new pairs:
 
     .. math::
         \\beta_{t+1} = \\min\\Big(\\max\\Big(\\frac{m^r_t}{m^n_t}, \\beta_{\\min}\\Big),
         \\beta_{\\max}\\Big), \\qquad m_t = 0.9\\, m_{t-1} + 0.1\\, \\ell_t,
 
-    with :math:`\\ell^n, \\ell^r` the cross-entropy a label of the new and of the replayed pairs
-    of a step. Before anything was replayed beta is 1, within the bounds. What is forgotten loses
-    more, counts more and is learned again, so that the ratio falls back.
-
-    Args:
-        weight (float | str): beta, or ``auto``.
-        least (float): beta_min.
-        most (float): beta_max.
+    with :math:`\\ell^n, \\ell^r` the cross-entropy per label of the new and of the replayed pairs
+    of a step. Before anything was replayed beta is 1, within the bounds. Forgotten pairs have a
+    larger loss, so they count more and are learned again, and the ratio falls.
     """
 
     def __init__(self, weight: float | str, least: float, most: float) -> None:
@@ -43,7 +38,7 @@ class ReplayWeight:
         return min(max(replayed / new if new > 0 else 1.0, self._least), self._most)
 
     def update(self, new: float, replayed: float) -> None:
-        """Take in the losses of a step that replayed something."""
+        """Update the means with the losses of a step that replayed something."""
         if self._means is None:
             self._means = new, replayed
         else:
@@ -54,11 +49,11 @@ class ReplayWeight:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Its running means, where it adapts; plain numbers."""
+        """Its running means as plain numbers, if it adapts."""
         return {"means": self._means and list(self._means)} if self.is_auto else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`state_dict` was taken."""
+        """Continue where :meth:`state_dict` was taken."""
         if self.is_auto and state.get("means"):
             new, replayed = state["means"]
             self._means = new, replayed

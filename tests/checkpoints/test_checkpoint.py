@@ -5,6 +5,7 @@ import pytest
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.checkpoint import RECIPE_STATE, Exported, publish
 from erjepa.checkpoints.space import CheckpointSizes
+from erjepa.configs import load
 
 
 def save(folder, name, **kept):
@@ -31,11 +32,12 @@ def test_weights_that_a_run_kept_stay_when_it_is_resumed(tmp_path):
 
 
 def test_the_space_of_a_run_is_that_of_what_it_keeps():
-    sizes = CheckpointSizes(weights=100, adapter=10, state=1)
-    kept = {"keep_best": False, "num_budgets": 0}
-    few, all_epochs = (
-        sizes.run(epochs=25, keep_last_n=2, keep_epochs=keep, **kept)
-        for keep in (False, True)
-    )
-    assert few - sizes.run(epochs=1, keep_last_n=2, keep_epochs=False, **kept) == 0
-    assert all_epochs - few == 24 * 110
+    def space(epochs, *overrides):
+        cfg = load("tiny_synth", overrides)
+        return CheckpointSizes(weights=100, adapter=10, state=1).run(cfg, epochs)
+
+    assert space(25) == space(1)
+    assert space(25, "keep_epochs=True") == space(25) + 24 * 110
+    assert space(25, "keep_last_n=1") == space(25)
+    assert space(25, "keep_last_n=3") == space(25) + 111
+    assert space(1, "save_every_n_steps=null") == space(1) - 2 * 111

@@ -19,7 +19,7 @@ def rank(monkeypatch):
 
 def test_what_is_logged_is_read(tmp_path):
     log = ExampleErrors(tmp_path)
-    log.go_on_after(0)
+    log.continue_after(0)
     log.log(VISITS)
     log.flush()
     assert list(read_visits(tmp_path / "example_errors.csv")) == VISITS
@@ -28,24 +28,24 @@ def test_what_is_logged_is_read(tmp_path):
 def test_what_a_killed_run_did_after_its_checkpoint_comes_again(tmp_path):
     path = tmp_path / "example_errors.csv"
     log = ExampleErrors(tmp_path)
-    log.go_on_after(0)
+    log.continue_after(0)
     log.log(VISITS)
     log.flush()
     path.write_text(path.read_text() + "3,7,1,0.")  # as a kill leaves it
     log = ExampleErrors(tmp_path)
-    log.go_on_after(1)
+    log.continue_after(1)
     log.log(VISITS[2:])
     log.flush()
     assert list(read_visits(path)) == VISITS
     fresh = ExampleErrors(tmp_path)
-    fresh.go_on_after(0)
+    fresh.continue_after(0)
     assert list(read_visits(path)) == []
 
 
 def test_other_ranks_write_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
     log = ExampleErrors(tmp_path)
-    log.go_on_after(0)
+    log.continue_after(0)
     log.log(VISITS)
     log.flush()
     assert not list(tmp_path.iterdir())

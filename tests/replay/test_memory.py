@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from erjepa.replay import EpisodicMemory, SparseAddressTable
-from erjepa.replay.memory import SegmentStore
+from erjepa.replay.episodic_memory import SegmentStore
 from tests.harness.histories import (
     assert_same,
     histories,

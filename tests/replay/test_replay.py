@@ -10,7 +10,7 @@ from erjepa.replay import (
     EpisodicReplay,
     ReplayBatch,
     ReplaySettings,
-    require_memory,
+    require_room,
 )
 from erjepa.utils.checked import checked
 from tests.harness.cases import DEVICES
@@ -345,6 +345,6 @@ def test_the_memory_it_takes_is_known_before(settings):
     tensors += [t for t in vars(table).values() if isinstance(t, torch.Tensor)]
     places = 8 * memory.capacity  # of the tokens, in a list
     taken = sum(tensor.nbytes for tensor in tensors) + places
-    require_memory(replay.settings, EMBED_DIM, taken)
+    require_room(replay.settings, EMBED_DIM, taken)
     with pytest.raises(ValueError, match=rf"=\d+ slots of .* take {taken:,} bytes;"):
-        require_memory(replay.settings, EMBED_DIM, taken - 1)
+        require_room(replay.settings, EMBED_DIM, taken - 1)

@@ -23,9 +23,9 @@ from erjepa.configs import Component, Components, Config
 from erjepa.datasets import ConcatenatedPairs, Pair, Pairs, origin_labels
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
-from erjepa.replay import EpisodicReplay, ReplayBatch, require_memory
+from erjepa.replay import EpisodicReplay, ReplayBatch, require_room
 from erjepa.replay.addresses import Addresses
-from erjepa.replay.memory import Segments
+from erjepa.replay.episodic_memory import Segments
 from erjepa.replay.retention import ORIGIN_BITS, origins
 from erjepa.training.model.device import memory_of
 from erjepa.training.model.distributed import on_rank_zero
@@ -106,7 +106,7 @@ class RunMemory:
             settings = self.settings
             if collator.views == "none":
                 settings = replace(settings, address="none")
-            require_memory(settings, model.embed_dim, memory_of(device))
+            require_room(settings, model.embed_dim, memory_of(device))
             self.replay = EpisodicReplay(
                 settings, embed_dim=model.embed_dim, seed=cfg.drawn_seed, device=device
             )
@@ -257,7 +257,7 @@ class RunMemory:
     def start(self, passes: Passes) -> None:
         """Start with the memories of ``replay.init_from``, whose pairs ``passes`` measures."""
         if self._errors is not None:
-            self._errors.go_on_after(0)
+            self._errors.continue_after(0)
         if self._earlier is not None and self.replay is not None:
             self._inherit(self._earlier, self.replay, passes)
         for text in self._warnings():
@@ -268,7 +268,7 @@ class RunMemory:
         one.
         """
         if self._errors is not None:
-            self._errors.go_on_after(step)
+            self._errors.continue_after(step)
         if self.replay is None or not (checkpoint / MEMORY).is_dir():
             return
         stored = open_on_all(checkpoint, "resume_from_checkpoint")
@@ -302,8 +302,8 @@ class RunMemory:
             return
         settings = replay.settings
         both = replace(settings, capacity=settings.capacity + slots)
-        require_memory(both, replay.embed_dim, memory_of(self._device))
-        replay.set_apart(slots)
+        require_room(both, replay.embed_dim, memory_of(self._device))
+        replay.add_reserved_slots(slots)
 
     def _recompute(
         self, replay: EpisodicReplay, passes: Passes, *, scores: bool, addresses: bool

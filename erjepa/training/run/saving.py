@@ -103,22 +103,14 @@ class RunCheckpoints:
             self._saved_at = start.resumed.state["totals"]["steps"]
             epochs -= start.resumed.state["epoch"]
         self._sizes = checkpoint_sizes(
+            cfg,
             start.base.values(),
             [p for p in model.parameters() if p.requires_grad],
             has_adapters=trainable.has_adapters,
-            adapter_only=self._adapter_only,
-            averaged=averaged.is_on,
         )
-        on_rank_zero(lambda: self._require_space(epochs))
+        on_rank_zero(lambda: self._require_space(self._sizes.run(cfg, epochs)))
 
-    def _require_space(self, epochs: int) -> None:
-        run = self._sizes.run(
-            epochs=epochs,
-            keep_last_n=self._keep_last_n,
-            keep_epochs=self._keep_epochs,
-            keep_best=self._keep_best,
-            num_budgets=len(self._flops_budgets),
-        )
+    def _require_space(self, run: int) -> None:
         if warning := require_space(self._output_dir, self._sizes, run):
             log.warning(warning)
 

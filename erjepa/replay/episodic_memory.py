@@ -26,23 +26,22 @@ class EpisodicMemory:
     """Stored pairs with address, running error and replay count.
 
     A slot is the paper's m_n = (s_n, tau^u_n, tau^a_n, sigma_n, r_n) (appendix "Episodic
-    Memory and Retrieval"): address, tokens, ``score`` and ``replay_count``, plus the
-    example it came from. What the error is of, JEPA or next token, is the caller's. The slots in use are always 0 .. len - 1; none is ever freed.
+    Memory and Retrieval"): address, tokens, ``score`` and ``replay_count``, plus the example it
+    came from. What the error is of, JEPA or next token, is the caller's. The slots in use are
+    always 0 .. len - 1; none is ever freed.
 
     Args:
-        capacity (int): number of slots M.
-        address_table (SparseAddressTable | DenseAddressTable | None): addresses of M slots;
-            None: slots have none.
-        on_revisit (str): what writing an example that has a slot does: "keep" nothing,
-            the slot stays as inserted; "refresh" rewrites tokens, address and score there
-            and keeps the replay count; "append" takes another slot.
-        retain (Retention): which slot of a full memory makes room, see ``retention.py``.
-        reserve (float): share of the slots that inherited examples keep: they make no room
+        capacity: number of slots M.
+        address_table: addresses of M slots; ``None``: slots have none.
+        on_revisit: what writing an example that has a slot does: "keep" nothing; "refresh"
+            rewrites tokens, address and score there and keeps the replay count; "append" takes
+            another slot.
+        retain: which slot of a full memory is evicted, see ``retention.py``.
+        reserve: fraction of the slots reserved for inherited examples: these are not evicted
             while they have no more than that.
-        set_apart (int): the same as a number of slots.
-        score_update_rate (float): weight of a new error in the running one, eta.
-        device (torch.device | str): where ids, scores and counts live; the device of
-            ``address_table``. Tokens stay on the CPU.
+        reserved_slots: the same as a number of slots.
+        score_update_rate: weight of a new error in the running one, eta.
+        device: of ids, scores, counts and ``address_table``. Tokens stay on the CPU.
 
     Attributes:
         history: checksum of the slots that this process has written.
@@ -56,7 +55,7 @@ class EpisodicMemory:
         on_revisit: str = "refresh",
         retain: Retention = SCORE,
         reserve: float = 0.0,
-        set_apart: int = 0,
+        reserved_slots: int = 0,
         score_update_rate: float = 0.1,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -66,7 +65,7 @@ class EpisodicMemory:
         self.score_update_rate = score_update_rate
         self.device = torch.device(device)
         self._retain = retain
-        self._reserved = max(int(reserve * capacity), set_apart)
+        self._reserved = max(int(reserve * capacity), reserved_slots)
         self.history = 0
         self._size = 0
         self._seen = self._seen_before = (
@@ -108,21 +107,19 @@ class EpisodicMemory:
         scores: Tensor,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Stores B pairs; the same as storing them one by one.
+        """Store B pairs; the same as storing them one by one.
 
-        A full memory evicts the slot of the lowest sigma / (1 + r) in float32 (appendix
-        "Shared Episodic Memory"), ties to the lowest slot; the other retention rules choose
-        otherwise. All take O(M + B log B), a rule of a user's and a reserve of reservoir
-        O(M B). What the batch itself wrote can be evicted by
-        what follows in it. A new entry starts with a replay count of 0.
+        A full memory evicts the slot of the lowest sigma / (1 + r) in float32 (appendix "Shared
+        Episodic Memory"), ties to the lowest slot; the other retention rules choose otherwise. All
+        take O(M + B log B), a rule of another module and a reserve of reservoir O(M B). What the
+        batch itself wrote can be evicted by what follows in it. A new entry starts with a replay
+        count of 0.
 
         Args:
-            example_ids (Tensor): int64, shape [B]; repeats allowed.
-            segments (Sequence[Segments]): B tuples of token segments, e.g. (source, target).
-            addresses (Addresses | None): B of them, from ``address_table.encode``; None without
-                one.
-            scores (Tensor): their errors, in the paper d(p, z^a), shape [B].
-            generator (torch.Generator | None): for a retention rule that draws.
+            example_ids: int64, shape [B]; repeats allowed.
+            segments: B tuples of token segments, e.g. (source, target).
+            addresses: B of them, from ``address_table.encode``; ``None`` without a table.
+            scores: their errors, in the paper d(p, z^a), shape [B].
 
         Raises:
             ValueError: if the numbers of ids, pairs, addresses and scores differ, pairs differ
@@ -182,7 +179,7 @@ class EpisodicMemory:
             return Placement({}, [], size, seen)
         if not (0 <= slot < size and bool(own[slot])):
             raise ValueError(
-                f"replay.retention must return None or a slot that may be given up; it "
+                f"replay.retention must return None or a slot that may be evicted; it "
                 f"returned {slot}"
             )
         return Placement({slot: row}, [slot], size, seen)
@@ -210,12 +207,9 @@ class EpisodicMemory:
             self.address_table.put(at, addresses.rows(taken))
 
     def refresh(self, slots: Sequence[int], errors: Tensor) -> None:
-        """Takes in the errors of a replay forward pass: sigma <- (1 - eta) sigma + eta d
-        and r <- r + 1 (appendix "Shared Episodic Memory"), once per occurrence, in order.
-
-        Args:
-            slots (Sequence[int]): replayed slots, repeats allowed, n of them.
-            errors (Tensor): their errors d under the current model, shape [n].
+        """Update replayed slots, repeats allowed, with their n errors d under the current model:
+        sigma <- (1 - eta) sigma + eta d and r <- r + 1 (appendix "Shared Episodic Memory"), in
+        order.
 
         Raises:
             ValueError: if a slot is not in use, or there is not one finite error per slot.
@@ -248,23 +242,14 @@ class EpisodicMemory:
         return self.address_table.similarity(addresses, self._size)
 
     def inherit(self, example_ids: Tensor, seen: int) -> None:
-        """Makes what the memory holds inherited.
-
-        Args:
-            example_ids (Tensor): by which the run that goes on from here knows the examples,
-                all of origins below 0, int64, shape [N].
-            seen (int): how many pairs have been offered a place so far.
+        """Make what the memory holds inherited, under other example ids [N], all of origins below
+        0; ``seen`` is how many pairs have been offered a place so far.
         """
         self.example_ids.copy_(example_ids)
         self._seen = self._seen_before = max(seen, self._size)
 
     def state_dict(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
-        """A copy of the slots in use, on the CPU: plain tensors, ints and a string.
-
-        Args:
-            start (int): first slot to copy.
-            stop (int | None): end of the slots to copy; ``None``: all in use.
-        """
+        """A copy of the slots from ``start`` to ``stop`` on the CPU: tensors, ints and a string."""
         part = slice(start, self._size if stop is None else min(stop, self._size))
         return {
             "capacity": self.capacity,
@@ -280,13 +265,11 @@ class EpisodicMemory:
         }
 
     def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Replaces the content by what ``state_dict`` returned.
+        """Replace the content by what ``state_dict`` returned, one range of slots at a time.
 
         Args:
-            state (dict[str, Any]): of one range of slots; with ``None`` for ``addresses``,
-                those are to be put in place afterwards.
-            start (int): where to put them; the slots before it stay as they are, those after
-                them are free. So a memory can be loaded a range at a time.
+            state: of a range of slots; ``None`` for ``addresses``: they are put in place afterwards.
+            start: its place; the slots before it stay as they are, those after the range are free.
 
         Raises:
             ValueError: if capacity is below the saved one, or other settings differ.
@@ -319,7 +302,7 @@ class EpisodicMemory:
 
 
 def _require_one_per_pair(name: str, values: Tensor, pairs: int) -> None:
-    """Raises a ValueError unless the shape of ``values`` is [pairs]."""
+    """Raise a ValueError unless the shape of ``values`` is [pairs]."""
     if values.shape != (pairs,):
         raise ValueError(
             f"{name} must have shape [{pairs}], one per pair, got {list(values.shape)}"
@@ -327,12 +310,9 @@ def _require_one_per_pair(name: str, values: Tensor, pairs: int) -> None:
 
 
 class SegmentStore:
-    """The tokens of each slot's pair as bytes, four a token, cut into segments when read.
+    """The tokens of each slot's pair as bytes, four per token, cut into segments when read.
 
     The first pair fixes the number of segments, e.g. two for (source, target).
-
-    Args:
-        capacity (int): number of slots M.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -340,7 +320,7 @@ class SegmentStore:
         self._lengths = torch.empty(capacity, 0, dtype=torch.int32, device="cpu")
 
     def check(self, pairs: Sequence[Segments]) -> None:
-        """Raises a ValueError unless all pairs have the store's number of segments."""
+        """Raise a ValueError unless all pairs have the store's number of segments."""
         if not pairs:
             return
         expected = self._lengths.shape[1] or len(pairs[0])
@@ -352,7 +332,7 @@ class SegmentStore:
                 )
 
     def write(self, slots: Sequence[int], pairs: Sequence[Segments]) -> None:
-        """Stores the segments of one pair in each of the distinct ``slots``."""
+        """Store the segments of one pair in each of the distinct ``slots``."""
         if not slots:
             return
         if not self._lengths.shape[1]:
@@ -385,19 +365,14 @@ class SegmentStore:
         return int(self._lengths[:num_slots].sum())
 
     def state_dict(self, part: slice) -> dict[str, Any]:
-        """The pairs in a range of slots.
-
-        Returns:
-            dict[str, Any]: ``tokens``, all tokens in one int32 tensor, and ``lengths``,
-            the int32 segment lengths, shape [N, number of segments].
-        """
+        """Pairs of a range of slots: their tokens, and the lengths of segments [N, segments]."""
         return {
             "tokens": _as_tensor(bytearray().join(self._tokens[part])),
             "lengths": self._lengths[part].clone(),
         }
 
     def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Restores the slots from ``start`` on from ``state``, and empties those after."""
+        """Restore the slots from ``start`` on, and empty those after them."""
         capacity, lengths = len(self._tokens), state["lengths"]
         flat = bytearray(state["tokens"].nbytes)
         _as_tensor(flat).copy_(state["tokens"])
