@@ -82,3 +82,10 @@ def test_a_recipe_is_not_run_with_a_config_that_makes_no_sense(run, capsys):
     assert not given
     code, given = run("--config", "tiny_synth", "--epochs", "0")
     assert code == 2 and not given
+
+
+def test_an_unknown_config_lists_the_packaged_ones(run, capsys):
+    code, given = run("--config", "llama3_2_1b_sinth")
+    said = capsys.readouterr().err
+    assert code == 2 and not given and "no packaged config of that name" in said
+    assert all(name in said for name in erjepa.configs.config_names())

@@ -46,7 +46,8 @@ def test_steps_between_those_with_a_jepa_loss_are_steps_of_sft(
     forward = PackedDecoder.forward
 
     def counted(self, batch):
-        seen.append((batch.num_tokens, batch.tokens.numel(), batch.num_views))
+        if self.training:
+            seen.append((batch.num_tokens, batch.tokens.numel(), batch.num_views))
         return forward(self, batch)
 
     monkeypatch.setattr(PackedDecoder, "forward", counted)
