@@ -29,9 +29,9 @@ def forwards(base, data, output_dir, overrides, monkeypatch):
     forward = PackedDecoder.forward
 
     def counted(self, batch):
-        seen.append(
-            (batch.example_ids.tolist(), batch.num_tokens, batch.tokens.numel())
-        )
+        if self.training:
+            ids = batch.example_ids.tolist()
+            seen.append((ids, batch.num_tokens, batch.tokens.numel()))
         return forward(self, batch)
 
     monkeypatch.setattr(PackedDecoder, "forward", counted)

@@ -47,11 +47,12 @@ def run(base, data, output_dir, ranks=1, inspect=None, **overrides):
 
 
 def views_seen(monkeypatch):
-    """Of each forward pass: pairs, tokens, and pairs with views."""
+    """Of each forward pass of training: pairs, tokens, and pairs with views."""
     seen, forward = [], PackedDecoder.forward
 
     def noted(self, batch):
-        seen.append((batch.num_pairs, batch.num_tokens, batch.source_pos.numel()))
+        if self.training:
+            seen.append((batch.num_pairs, batch.num_tokens, batch.source_pos.numel()))
         return forward(self, batch)
 
     monkeypatch.setattr(PackedDecoder, "forward", noted)
