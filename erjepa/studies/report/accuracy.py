@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from erjepa.studies.report.figures import Figure, canvas, draw_bars, draw_grid
-from erjepa.studies.report.results import Results, Unavailable
+from erjepa.studies.report.results import DOTS, MEAN, Results, Unavailable
 from erjepa.studies.report.sections import Parts, section
 from erjepa.studies.report.table import SD, Table, spread
 
@@ -40,10 +40,9 @@ def accuracy(
         frame = frame.astype({"Seeds": int})
     start = f"Accuracy{where} at the end of runs"
     end = f"{results.note(ends, methods)} {remark}".rstrip()
-    dots = "means, one sample standard deviation, and single seeds as dots"
-    yield Figure(f"{start}: {dots}. {end}", picture, height)
-    cells = "in percent, mean ± one sample standard deviation"
-    yield Table(f"{start}, {cells}. {end}", frame, best=best)
+    yield Figure(f"{start}{results.if_seeds(DOTS)}. {end}", picture, height)
+    caption = f"{start}, in percent{results.if_seeds(MEAN)}. {end}"
+    yield Table(caption, frame, best=best)
 
 
 @section("Readings of the answers")

@@ -34,14 +34,7 @@ register_sections()
 
 
 def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
-    """Write the report of an experiment, finished or not.
-
-    Args:
-        output (Path): the experiment's output folder.
-        config (Mapping[str, Any] | None): its config; None: as ``experiment.json`` has it.
-
-    Returns:
-        Path: the page.
+    """Write the report of an experiment, finished or not; the path of its page.
 
     Raises:
         FileNotFoundError: if ``output`` is no experiment's.

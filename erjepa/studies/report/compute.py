@@ -12,7 +12,7 @@ from erjepa.studies.report.figures import (
     draw_bars,
     draw_curves,
 )
-from erjepa.studies.report.results import Results, Unavailable, pivot
+from erjepa.studies.report.results import BANDS, DOTS, MEAN, Results, Unavailable, pivot
 from erjepa.studies.report.sections import Parts, section
 from erjepa.studies.report.table import Table, spread
 from erjepa.studies.statistics.area import normalized_auc
@@ -51,9 +51,8 @@ def figure_1(results: Results, methods: list[str], matched: str | None = None) -
     right.set_title(f"(b) {dataset} over training compute")
     where = "matched compute" if other.budgets else "checkpoints, mean compute of each"
     yield Figure(
-        f"(a) Accuracy at the end of runs: means, one sample standard deviation, and single "
-        f"seeds as dots. (b) Accuracy on {dataset} at {where}: means, bands of one sample "
-        f"standard deviation. {results.note(ends, methods)}",
+        f"(a) Accuracy at the end of runs{results.if_seeds(DOTS)}. (b) Accuracy on {dataset} "
+        f"at {where}{results.if_seeds(BANDS)}. {results.note(ends, methods)}",
         picture,
         columns=2,
     )
@@ -80,8 +79,8 @@ def _at_budgets(
     picture, (axes,) = canvas()
     _draw_over_compute(axes, results, rows, results.methods)
     yield Figure(
-        f"Accuracy{of_which} on {dataset} at equal training compute: means, bands of one sample "
-        f"standard deviation. {note}",
+        f"Accuracy{of_which} on {dataset} at equal training compute{results.if_seeds(BANDS)}. "
+        f"{note}",
         picture,
         2.5,
     )
@@ -90,8 +89,8 @@ def _at_budgets(
         areas = [normalized_auc(budgets, run) for run in whole.to_numpy()]
         columns["AUC (%)"] = pd.Series(areas, whole.index).reindex(wide.index)
     yield Table(
-        f"Accuracy (%){of_which} on {dataset} at equal training compute in {unit}, mean ± one sample "
-        "standard deviation; AUC: area under the curve divided by the range of compute, "
+        f"Accuracy (%){of_which} on {dataset} at equal training compute in {unit}"
+        f"{results.if_seeds(MEAN)}; AUC: area under the curve divided by the range of compute, "
         f"of each seed that has every budget. {note}",
         spread(columns, {"Method": "method"}),
         best=list(columns),
@@ -131,8 +130,8 @@ def learning_curves(results: Results, dataset: str, methods: list[str]) -> Parts
     draw_curves(axes, rows, "epoch", "accuracy", results.methods, **how)
     axes.locator_params("x", integer=True)
     yield Figure(
-        f"Accuracy on {dataset} over epochs: means over the seeds scored there, and one "
-        "sample standard deviation. Runs are not matched in compute.",
+        f"Accuracy on {dataset} over epochs"
+        f"{results.if_seeds(': means over the seeds scored there, and one sample standard deviation')}. Runs are not matched in compute.",
         picture,
         2.5,
     )
@@ -141,7 +140,9 @@ def learning_curves(results: Results, dataset: str, methods: list[str]) -> Parts
 @section("Cost of training")
 def cost(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy, steps, compute, tokens and training time of whole runs."""
-    ends = results.final(dataset, methods)
+    ends = results.trained(dataset, methods)
+    if results.config.continual:
+        methods = list(ends.method.unique())  # others train on other datasets
     size, unit = flops_unit(ends.total_flops.max())
     columns = {
         "Accuracy (%)": ends.accuracy,

@@ -12,7 +12,7 @@ from erjepa.studies.report.figures import (
     draw_bars,
     draw_curves,
 )
-from erjepa.studies.report.results import Results, Unavailable, pivot
+from erjepa.studies.report.results import MEAN, Results, Unavailable, pivot
 from erjepa.studies.report.sections import Parts, section
 from erjepa.studies.report.table import Table, spread
 from erjepa.studies.statistics.forgetting import Continual, continual_measures
@@ -54,8 +54,8 @@ def continual(results: Results, methods: list[str]) -> Parts:
         panel.set_xticks(range(1, len(names) + 1), names)
     dotted = "" if ceiling is None else f"; dotted: {joint}, on all datasets at once"
     yield Figure(
-        "Accuracy on each dataset after each stage of the sequence: means, and one "
-        f"sample standard deviation{dotted}. {note}",
+        "Accuracy on each dataset after each stage of the sequence"
+        f"{results.if_seeds(': means, and one sample standard deviation')}{dotted}. {note}",
         picture,
         columns=min(3, len(names)),
     )
@@ -64,10 +64,10 @@ def continual(results: Results, methods: list[str]) -> Parts:
     picture, panels = canvas(len(names))
     for name, panel in zip(names, panels, strict=True):
         draw_bars(panel, at_end[at_end.dataset == name], "accuracy", "method", methods)
-        panel.set(title=f"on {name}", xlim=(0, None))
+        panel.set_title(f"on {name}")
     yield Figure(
-        "Accuracy on each dataset at the end of the sequence: means, one sample standard "
-        f"deviation, and single runs. {note}",
+        "Accuracy on each dataset at the end of the sequence"
+        f"{results.if_seeds(': means, one sample standard deviation, and single runs')}. {note}",
         picture,
         height=0.5 + 0.22 * at_end.method.nunique(),
         columns=min(2, len(names)),
@@ -77,8 +77,7 @@ def continual(results: Results, methods: list[str]) -> Parts:
     after = rows.stage.mask(~rows.method.isin(sequences), rows.method.map(controls))
     cells = pivot(rows.assign(after=after), [*_RUN, "after"], "dataset", "accuracy")
     yield Table(
-        "Accuracy (%) on each dataset after training on another, mean ± one sample standard "
-        f"deviation. {note}",
+        f"Accuracy (%) on each dataset after training on another{results.if_seeds(MEAN)}. {note}",
         spread(cells[names], {"Method": "method", "After": "after"}),
         name="matrix",
     )

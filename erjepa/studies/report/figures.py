@@ -31,21 +31,13 @@ STYLE = Path(__file__).with_name("report.mplstyle")
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture.
+    """A picture: ``canvas``, with the labels of its first panel as the legend."""
 
-    Args:
-        caption (str): what it shows, over what.
-        canvas (Canvas): it, with the labels of its first panel as the legend.
-        height (float): of a row of panels, in inches.
-        columns (int): panels side by side, where there is room.
-        name (str): what sets it apart within its section.
-    """
-
-    caption: str
+    caption: str  # what it shows, over what
     canvas: Canvas
-    height: float = 2.4
-    columns: int = 1
-    name: str = ""
+    height: float = 2.4  # of a row of panels, in inches
+    columns: int = 1  # panels side by side, where there is room
+    name: str = ""  # what sets it apart within its section
 
     @property
     def width(self) -> float:
@@ -74,6 +66,7 @@ class Figure:
         grid = GridSpec(rows, columns, figure=self.canvas)
         for i, axes in enumerate(panels):
             axes.set_subplotspec(grid[i])
+            _begin_at_zero(axes)
         own = [axes.get_legend() for axes in panels]
         for old in filter(None, [*self.canvas.legends, *own]):
             old.remove()
@@ -91,6 +84,14 @@ class Figure:
         )
         svg = file.getvalue().replace(_INK.encode(), b"currentColor")
         return svg.replace(b"*{stroke-", _INK_ON_PAGES + b"*{stroke-", 1)
+
+
+def _begin_at_zero(axes: Axes) -> None:
+    """Nothing is below 0%, whatever the margin or the spread."""
+    if axes.get_xlabel().endswith("(%)") and axes.get_xlim()[0] < 0:
+        axes.set_xlim(left=0)
+    if axes.get_ylabel().endswith("(%)") and axes.get_ylim()[0] < 0:
+        axes.set_ylim(bottom=0)
 
 
 def canvas(panels: int = 1) -> tuple[Canvas, list[Axes]]:

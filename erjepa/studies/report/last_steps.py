@@ -30,7 +30,7 @@ _PROPOSITION = {
 @section("Losses", by_default=False)
 def losses(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Training losses at the end of runs."""
-    ends = results.final(dataset, methods)
+    ends = results.trained(dataset, methods)
     logged = _logged(ends, _LOSSES)
     on = logged != 0  # a path that is off logs 0
     logged = logged.where(on).dropna(axis=1, how="all")
@@ -41,7 +41,7 @@ def losses(results: Results, dataset: str, methods: list[str]) -> Parts:
 @section("Embeddings", by_default=False)
 def embeddings(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Cosines of pairs and of strangers, rank of the targets, predictions that find theirs."""
-    ends = results.final(dataset, methods)
+    ends = results.trained(dataset, methods)
     title = (
         f"Embeddings of the last 50 steps on {dataset}: cosine of a prediction and its target; "
         "of a prediction and another pair's target; RankMe, the effective number of dimensions "
@@ -54,7 +54,7 @@ def embeddings(results: Results, dataset: str, methods: list[str]) -> Parts:
 @section("The proposition", by_default=False)
 def proposition(results: Results, dataset: str, methods: list[str]) -> Parts:
     """What replayed pairs gain from their own gradient in one step."""
-    ends = results.final(dataset, methods)
+    ends = results.trained(dataset, methods)
     title = (
         f"The paper's proposition over the last 50 steps on {dataset}: loss of the replayed "
         "pairs after a gradient step with them less that after a step without; what it is to "

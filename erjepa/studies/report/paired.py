@@ -50,19 +50,12 @@ def paired_table(
     claims: Sequence[tuple[str, str]] = CLAIMS,
     name: str = "",
 ) -> Table:
-    """Paired tests over seeds.
+    """Paired tests over seeds, a row for each dataset and pair; Unavailable if no pair shares two.
 
     Args:
-        results (Results): of the experiment.
-        caption (str): what is compared.
-        values (Mapping[str, pd.Series]): dataset to what is compared, in percent, the greater
-            the better, by method and seed.
-        pairs (Sequence[tuple[str, str]]): methods, and what each is compared with.
-        claims (Sequence[tuple[str, str]]): roles of pairs that are tested one-tailed.
-        name (str): of the table within its section.
-
-    Returns:
-        Table: a row a dataset and pair; Unavailable if no pair shares two seeds.
+        values: dataset to what is compared, in percent, the greater the better, by method and seed.
+        pairs: methods, and what each is compared with.
+        claims: roles of pairs that are tested one-tailed.
     """
     rows = []
     for dataset, series in values.items():

@@ -142,7 +142,8 @@ def lengths(results: Results, dataset: str, methods: list[str]) -> Parts:
     draw_curves(axes, rates, "Regex tokens", "accuracy", results.methods)
     axes.set_xlabel("length of the target (regex tokens)")
     caption = f"Accuracy on {dataset} by regex tokens of the target. {note}"
-    yield Figure(f"{caption} Bands are one sample standard deviation.", picture)
+    bands = results.if_seeds(" Bands are one sample standard deviation.")
+    yield Figure(f"{caption}{bands}", picture)
     yield Table(f"{caption} Accuracy in percent.", frame)
 
 

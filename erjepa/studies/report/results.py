@@ -16,6 +16,10 @@ from erjepa.utils.checked import checked
 from erjepa.utils.escape import printable
 from erjepa.utils.jsonl import read_jsonl
 
+# What captions say of the spread over seeds.
+MEAN = ", mean ± one sample standard deviation"
+DOTS = ": means, one sample standard deviation, and single seeds as dots"
+BANDS = ": means, bands of one sample standard deviation"
 ROLES = ("SFT", "LLM-JEPA", "ER-JEPA")
 # The paper's JEPA loss, the default first; it has no further terms. Of any other it claims
 # nothing.
@@ -183,6 +187,24 @@ class Results:
             return f"Over {counts.iloc[0]} of {planned} seeds."
         short = [f"{x} {count}" for x, count in counts.items() if count < planned]
         return f"Over {planned} seeds; fewer are finished of {', '.join(short)}."
+
+    def if_seeds(self, text: str) -> str:
+        """What a caption says of the spread over seeds; nothing of a single one."""
+        return text if len(self.seeds) > 1 else ""
+
+    def trained(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
+        """The ends of finished runs that were trained on a dataset: of a sequence those of its
+        own stage. Unavailable if there is none.
+        """
+        if not self.config.continual:
+            return self.final(dataset, methods)
+        rows = self.of(dataset, methods)
+        rows = rows[rows.stage == dataset].drop_duplicates("cell", keep="last")
+        if rows.empty:
+            raise Unavailable(
+                f"no run of these methods on {dataset} has reached its end"
+            )
+        return rows
 
     def missing(self) -> dict[tuple[str, str], dict[int, int]]:
         """Dataset and method to seeds without a scored end, and their scored checkpoints."""

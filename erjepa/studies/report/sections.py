@@ -17,26 +17,20 @@ Parts = Iterator[Part]
 class Section:
     """What makes a section, and what it needs.
 
-    Args:
-        build (Callable[..., Parts]): takes the results, a dataset unless it is about all of
-            them together, the methods and further arguments of the config; raises
-            ``Unavailable`` where the results do not allow it.
-        title (str): its heading.
-        task (str | None): the only task that it can be made for.
-        budgets (bool): whether the experiment must have budgets.
-        main (bool): whether, with no methods named, it is about the first of each role.
-        curves (bool): whether it draws a curve for each method, so that, with none named,
-            there must be few, and those that stop at another's tokens are left out.
-        by_default (bool): whether a report has it when its config names no sections.
+    ``build`` takes the results, a dataset unless it is about all of them together, the methods and
+    further arguments of the config; it raises ``Unavailable`` where the results do not allow it.
     """
 
     build: Callable[..., Parts]
-    title: str
-    task: str | None = None
-    budgets: bool = False
+    title: str  # its heading
+    task: str | None = None  # the only task that it can be made for
+    budgets: bool = False  # whether the experiment must have budgets
+    # Whether, with no methods named, it is about the first of each role
     main: bool = False
+    # Whether it draws a curve for each method, so that, with none named, there must be few, and
+    # those that stop at another's tokens are left out
     curves: bool = False
-    by_default: bool = True
+    by_default: bool = True  # whether a report has it when its config names no sections
 
     @property
     def arguments(self) -> list[str]:

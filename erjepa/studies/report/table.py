@@ -19,20 +19,14 @@ SAME, WRONG, EXTRA, MISSING = "same", "wrong", "extra", "missing"
 
 @dataclass(frozen=True)
 class Format:
-    """How cells are written.
+    """How cells are written, and what surrounds texts of each kind, and a whole marked text."""
 
-    Args:
-        escape (Callable[[str], str]): a text, so that nothing in it is read as markup.
-        wrong, extra, missing, best, same (str): what surrounds a text of that kind.
-        code (str): what surrounds a whole marked text.
-    """
-
-    escape: Callable[[str], str]
+    escape: Callable[[str], str]  # so that nothing is read as markup
     wrong: str
     extra: str
     missing: str
     best: str = "{}"
-    code: str = "{}"
+    code: str = "{}"  # around a whole marked text
     same: str = "{}"
 
     def write(self, text: str, kind: str = SAME) -> str:
@@ -42,22 +36,16 @@ class Format:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table. A column ``X sd`` of its frame has the standard deviations of ``X``."""
 
-    Args:
-        caption (str): what it shows, over what.
-        frame (pd.DataFrame): its cells: texts, numbers, marked texts; None or NaN where there
-            is no value. A column ``X sd`` has the standard deviations of ``X``.
-        digits (Mapping[str, int]): column to digits after the point, where they are not two.
-        best (Collection[str]): columns whose greatest number stands out, unless all are equal.
-        name (str): what sets it apart within its section.
-    """
-
-    caption: str
+    caption: str  # what it shows, over what
+    # Texts, numbers, marked texts; None or NaN where there is no value
     frame: pd.DataFrame
+    # After the point, where they are not two
     digits: Mapping[str, int] = field(default_factory=dict)
+    # Columns whose greatest number stands out, unless all are equal
     best: Collection[str] = ()
-    name: str = ""
+    name: str = ""  # what sets it apart within its section
 
     @property
     def columns(self) -> list[str]:
@@ -95,12 +83,11 @@ def spread(
     """Means and sample standard deviations over rows of a group, in order of appearance.
 
     Args:
-        columns (Mapping[str, pd.Series] | pd.DataFrame): heading to values.
-        by (Mapping[str, pd.Series | str]): heading to what names the group of each value; a
-            text: a level of their index.
+        columns: heading to values.
+        by: heading to what names the group of each value; a text: a level of their index.
 
     Returns:
-        pd.DataFrame: a row a group; headings of ``by``, and of each column ``X`` and ``X sd``.
+        A row a group; headings of ``by``, and of each column ``X`` and ``X sd``.
     """
     found = {}
     for heading, values in columns.items():

@@ -39,7 +39,7 @@ def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
     yield Table(
         f"Accuracy that runs on {dataset} lose between successive checkpoints, in percentage "
         "points: seeds that lose any, the largest loss within a run, and the best checkpoint "
-        "less the last; mean ± one sample standard deviation. "
+        f"less the last{results.if_seeds('; mean ± one sample standard deviation')}. "
         f"{results.note(accuracy.reset_index(), methods)}",
         frame,
     )
@@ -78,10 +78,11 @@ def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
         if not results.budgets:
             axes.locator_params("x", integer=True)
     note = results.note(accuracy.reset_index(), methods)
+    bands = results.if_seeds(" Bands are one sample standard deviation.")
     yield Figure(
         f"(a) Accuracy on {dataset}; (b) share of wrong predictions that are correct at the "
         "next checkpoint; (c) share of correct predictions that are wrong at the next one; "
-        f"each drawn at the later checkpoint. Bands are one sample standard deviation. {note}",
+        f"each drawn at the later checkpoint.{bands} {note}",
         picture,
         columns=3,
     )

@@ -5,11 +5,13 @@ import json
 import re
 from html.parser import HTMLParser
 
+import pandas as pd
 import pytest
 
 from erjepa.commands.report import main
 from erjepa.studies import report
 from erjepa.studies.report.build import build_report, register_sections
+from erjepa.studies.report.figures import Figure, canvas, draw_bars, draw_curves
 from erjepa.studies.report.sections import SECTIONS
 from tests.harness.fake_output import METHODS, write_output
 
@@ -348,3 +350,22 @@ def test_a_tie_is_neither_above_nor_below(tmp_path):
     path.write_text(re.sub(r'"accuracy": [\d.]+', '"accuracy": 0.5', path.read_text()))
     page = " ".join(build_report(output).read_text().split())
     assert "LLM-JEPA is level with SFT on average" in page
+
+
+def test_of_one_seed_no_spread_is_told(tmp_path):
+    output = write_output(tmp_path / "out", seeds=(1,), budgets=[1e15, 2e15])
+    texts = [build_report(output), *(output / "report" / "tables").glob("*.md")]
+    for path in texts:
+        assert not re.search("±|sample standard", path.read_text()), path
+    assert "One seed." in texts[0].read_text()
+
+
+@pytest.mark.parametrize("draw", [draw_bars, draw_curves])
+def test_an_axis_of_accuracy_begins_at_0_at_the_lowest(draw):
+    """Nothing right, and a spread that reaches below it."""
+    for values in ([0.0] * 4, [0.0, 9.0, 0.0, 1.0]):
+        rows = pd.DataFrame({"method": "SFT", "at": [1, 1, 2, 2], "accuracy": values})
+        picture, (axes,) = canvas()
+        draw(axes, rows, "at", "accuracy", ["SFT"])
+        Figure("", picture).saved("svg")
+        assert axes.get_ylim()[0] == 0 and axes.get_ylim()[1] > max(values)

@@ -6,7 +6,9 @@ from copy import copy
 
 import pytest
 
-from erjepa.studies.report.results import Unavailable
+from erjepa.studies.report.results import Results, Unavailable
+from erjepa.studies.report.sections import SECTIONS
+from tests.harness.fake_output import write_output
 from tests.harness.report_parts import BUDGETS, make, parts_of
 
 
@@ -67,3 +69,21 @@ def test_proposition(results):
         assert math.isnan(outside.mean)
     with pytest.raises(Unavailable, match="log_replay_gradients_every_n_steps"):
         make("proposition", results, "synth")
+
+
+def test_a_sequence_shows_the_runs_on_each_dataset(tmp_path):
+    """Not the losses and the cost of its last stage, which scored all datasets."""
+    methods = {"SFT": {"replay.weight": 0}, "Joint": {"trains_on": "all"}}
+    names = {"b": "tiny_synth", "a": "tiny_synth"}
+    settings = {"methods": methods, "datasets": names, "continual": True}
+    output = write_output(tmp_path, budgets=[1e15], seeds=(1,), examples=2, **settings)
+    results = Results(output)
+    losses = results.runs.stage.map({"b": {"lm_loss": 5.0}, "a": {"lm_loss": 8.0}})
+    results.runs = results.runs.assign(metrics=losses, steps=losses.str["lm_loss"])
+    expected = {"b": {"SFT": 5.0}, "a": {"SFT": 8.0, "Joint": 8.0}}
+    for dataset, own in expected.items():
+        for section, column in (("losses", "Next token"), ("cost", "Steps")):
+            (table,) = SECTIONS[section].parts(results, dataset)
+            found = table.frame.set_index("Method")[column]
+            assert found.to_dict() == own, (section, dataset)
+            assert "One seed." in table.caption and "±" not in table.caption
