@@ -45,10 +45,7 @@ def main(arguments: Sequence[str]) -> int:
             if asked.command in ("run", "show"):
                 experiment = load_experiment(asked.name, asked.overrides)
                 return _run(experiment) if asked.command == "run" else _show(experiment)
-            output_dir = output_of(asked.name)
-            {"status": _status, "cancel": _cancel, "report": _report}[asked.command](
-                output_dir
-            )
+            _say(asked.command, output_of(asked.name))
             return 0
     except KeyboardInterrupt:
         return 130
@@ -108,20 +105,17 @@ def _show(experiment: "Experiment") -> int:
     return 0
 
 
-def _status(output_dir: Path) -> None:
-    from erjepa.studies.grid.status import status
+def _say(command: str, output_dir: Path) -> None:
+    """Print where the runs are, how many jobs were cancelled, or where the report is."""
+    if command == "report":
+        from erjepa.studies.report.build import build_report
 
+        print(build_report(output_dir))
+        return
+    from erjepa.studies.grid.status import cancel_jobs, status
+
+    if command == "cancel":
+        print(f"{cancel_jobs(output_dir)} jobs cancelled. Run again to go on.")
+        return
     for line in status(output_dir):
         print(line)
-
-
-def _cancel(output_dir: Path) -> None:
-    from erjepa.studies.grid.status import cancel_jobs
-
-    print(f"{cancel_jobs(output_dir)} jobs cancelled. Run again to go on.")
-
-
-def _report(output_dir: Path) -> None:
-    from erjepa.studies.report.build import build_report
-
-    print(build_report(output_dir))

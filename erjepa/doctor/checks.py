@@ -69,23 +69,14 @@ T = TypeVar("T")
 
 
 class Report:
-    """Prints a line for each check.
-
-    Attributes:
-        has_faults: whether there is something to fix.
-    """
+    """Prints a line for each check; ``has_faults`` if there is something to fix."""
 
     has_faults = False
 
     def check(
         self, name: str, function: Callable[[], T], say: Callable[[T], str] = str
     ) -> T | None:
-        """Print what a check finds, or what it raises.
-
-        Args:
-            name: of the check.
-            function: what the run would call, with errors that a user is to read.
-            say: makes a line of what it returns.
+        """Print what a check finds, or what it raises: an error that the run would end with.
 
         Returns:
             What ``function`` returned; ``None`` if it raised.
@@ -107,13 +98,9 @@ class Report:
 def examine(
     cfg: Config, report: Report, *, ranks: int, gpu_memory: int | None = None
 ) -> None:
-    """Check a run, from the versions of torch to the memory of a step.
+    """Check a run of so many ranks, from the versions of torch to the memory of a step.
 
-    Args:
-        cfg: config of the run.
-        report: prints what is found.
-        ranks: of the run.
-        gpu_memory: bytes of each GPU, if they are not this machine's.
+    ``gpu_memory`` has the bytes of each GPU, if they are not this machine's.
     """
     check = report.check
     with rank_of(ranks):
@@ -169,19 +156,12 @@ def rank_of(ranks: int) -> Iterator[None]:
 
 
 class Device(NamedTuple):
-    """What a rank trains on.
-
-    Args:
-        device: of the run.
-        name: of the GPU, or ``cpu``.
-        memory: bytes for a rank; ``None`` if the device is not there.
-        is_here: whether it is this machine's.
-    """
+    """What a rank trains on."""
 
     device: torch.device
-    name: str
-    memory: int | None
-    is_here: bool = True
+    name: str  # of the GPU, or cpu
+    memory: int | None  # bytes for a rank; None: the device is not there
+    is_here: bool = True  # whether it is this machine's
 
     def line(self) -> str:
         """Name and memory."""
@@ -258,37 +238,21 @@ def _files(cfg: Config) -> str:
 
 
 class ModelOfRun(NamedTuple):
-    """The model of a run, on the meta device, with what decides the rows that it reads.
+    """The model of a run, on the meta device, with what decides the rows that it reads."""
 
-    Args:
-        decoder: with what is trained set.
-        trained: what of it is trained.
-        loss_fn: the objective.
-        replay: what is replayed.
-        views: layouts of the pairs.
-        device: of the run.
-        attention: ``flex`` or ``dense``.
-    """
-
-    decoder: PackedDecoder
+    decoder: PackedDecoder  # with what is trained set
     trained: TrainableWeights
     loss_fn: JEPALoss
     replay: ReplaySettings
     views: RunViews
     device: torch.device
-    attention: Attention
+    attention: Attention  # flex or dense
 
     @classmethod
     def of(
         cls, cfg: Config, device: torch.device, attention: Attention
     ) -> "ModelOfRun":
-        """The model of a config.
-
-        Args:
-            cfg: config of the run.
-            device: of the run.
-            attention: ``flex`` or ``dense``.
-        """
+        """The model of a config."""
         loss_fn = cfg.loss.build()
         replay = cfg.replay
         views = run_views(cfg, loss_fn.jepa_weight, replay)
@@ -327,17 +291,11 @@ def _dtype(name: str) -> torch.dtype:
 
 
 class Rows(NamedTuple):
-    """Micro-batches of a rank.
+    """Micro-batches of a rank."""
 
-    Args:
-        pairs: what they are of.
-        largest: micro-batch of the longest pairs.
-        steps: micro-batches of the first steps.
-    """
-
-    pairs: str
-    largest: PackedBatch
-    steps: list[list[PackedBatch]]
+    pairs: str  # what they are of
+    largest: PackedBatch  # of the longest pairs
+    steps: list[list[PackedBatch]]  # the first ones
 
     def line(self) -> str:
         """Pairs, and shapes of rows, the most frequent first."""
@@ -348,13 +306,7 @@ class Rows(NamedTuple):
 
 
 def rows_of_data(cfg: Config, run: ModelOfRun, tokenizer: Any) -> Rows:
-    """Rows of the pairs that a run trains on.
-
-    Args:
-        cfg: config of the run.
-        run: its model.
-        tokenizer: of the model.
-    """
+    """Rows of the pairs that a run trains on."""
     cfg = replace(cfg, num_workers=0, seed=cfg.seed or 0)
     collator = run.collator(cfg, tokenizer)
     found = training_pairs(
@@ -379,10 +331,6 @@ def rows_of_data(cfg: Config, run: ModelOfRun, tokenizer: Any) -> Rows:
 def longest_rows(cfg: Config, run: ModelOfRun) -> Rows:
     """Rows of pairs that are not there: of ``max_seq_len`` tokens, which they do not share,
     and with as many in the target as in the source.
-
-    Args:
-        cfg: config of the run.
-        run: its model.
     """
     k = run.views.num_predictor_tokens
     names = cfg.predictor_tokens or [f"reserved {i}" for i in range(k)]

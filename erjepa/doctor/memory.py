@@ -46,11 +46,8 @@ def memory_parts(
     """Bytes that a step takes on the device of a rank, by part.
 
     Args:
-        cfg: config of the run.
         model: from ``build_model``; it is used up.
-        loss_fn: the objective.
         batch: the largest micro-batch.
-        replay: of the run.
         device: of the run; a GPU need not be there.
 
     Returns:
@@ -85,12 +82,7 @@ def memory_parts(
 
 
 def optimizer_bytes(optimizer: Component, trained: Iterable[Tensor]) -> int:
-    """What an optimizer keeps of parameters after a step.
-
-    Args:
-        optimizer: section of the config.
-        trained: what a rank has of them, on the meta device.
-    """
+    """What an optimizer keeps after a step of what a rank trains, on the meta device."""
     if "fused" in optimizer.arguments:
         optimizer = optimizer.with_arguments(fused=False)  # which is for a device
     parameters = [nn.Parameter(tensor) for tensor in trained]
@@ -241,13 +233,8 @@ def _peak(
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of the tensors that are made within and still alive, each storage once.
-
-    Args:
-        known: tensors whose storages do not count.
-
-    Attributes:
-        peak: the most at a time.
+    """Bytes of the tensors that are made within and still alive, each storage once; ``peak``: the
+    most at a time. Storages of ``known`` tensors do not count.
     """
 
     def __init__(self, known: Iterable[Tensor]) -> None:

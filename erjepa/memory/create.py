@@ -42,8 +42,7 @@ def create(
     Args:
         out: a folder that is not there yet.
         cfg: config of a run: its dataset, tokenizer and seed, and ``replay.score``.
-        number: of pairs; ``None``: all, or a share.
-        share: of the pairs.
+        number: of pairs; ``None``: all, or a ``share`` of them.
         by: ``surprise``: pairs with the largest token loss, as many of each dataset.
         checkpoint: run or checkpoint whose model has this loss; ``None``: the base model.
 
@@ -126,13 +125,7 @@ def create(
 def surprises(
     cfg: Config, dataset: Pairs, tokenizer: Transform, checkpoint: Path | None
 ) -> tuple[Tensor, Tensor]:
-    """How much pairs surprise a model.
-
-    Args:
-        cfg: config of a run.
-        dataset: its pairs.
-        tokenizer: of the model.
-        checkpoint: run or checkpoint whose weights it has; ``None``: the base model.
+    """How much pairs surprise the model of ``checkpoint``, or the base model.
 
     Returns:
         Places of the pairs that fit ``max_seq_len``, ascending, int64, [n], and the

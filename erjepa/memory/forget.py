@@ -39,26 +39,15 @@ _ASIDE = ".forgetting"  # in a checkpoint: new files that are being written
 
 @dataclass(frozen=True)
 class Choice:
-    """The pairs to delete, by one of these.
+    """The pairs to delete, by one of these."""
 
-    Args:
-        match: text that their source or target contains.
-        ids: of examples, as the memory has them.
-        source: name of a dataset, all of whose pairs go.
-    """
-
-    match: str | None = None
-    ids: Sequence[int] | None = None
-    source: str | None = None
+    match: str | None = None  # text that their source or target contains
+    ids: Sequence[int] | None = None  # of examples, as the memory has them
+    source: str | None = None  # name of a dataset, all of whose pairs go
 
 
 def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
-    """Delete pairs, and say so in lines of text.
-
-    Args:
-        run: output folder.
-        choice: which pairs.
-        dry_run: show the pairs, and delete nothing.
+    """Delete pairs, or with ``dry_run`` only show them; in lines of text.
 
     Raises:
         FileNotFoundError: if the run has no memory.
@@ -105,18 +94,8 @@ def _folders(run: Path) -> list[Path]:
 
 
 class _Found:
-    """The pairs that are to be deleted.
-
-    Args:
-        run (Path): output folder.
-        choice (Choice): which ones.
-
-    Attributes:
-        slots (dict[int, Slot]): by example, one of each that a memory holds.
-        examples (set[int]): these, and those that have only visits.
-
-    Raises:
-        ValueError: if a memory is damaged, its texts are not known, or no dataset has the name.
+    """The pairs to delete: ``slots`` by example, one of each that a memory holds; ``examples``,
+    these and those that have only visits.
     """
 
     def __init__(self, run: Path, choice: Choice) -> None:

@@ -22,11 +22,8 @@ _COLUMNS = (
 
 
 def page(reading: Reading) -> str:
-    """The HTML of a memory.
-
-    Args:
-        reading (Reading): what is in it. Above twenty thousand slots the table has those of
-            the largest scores.
+    """The HTML of a memory. Above twenty thousand slots its table has those of the largest
+    scores.
     """
     slots = sorted(reading.slots, key=lambda slot: -slot.score)[:_MOST_ROWS]
     rows = []

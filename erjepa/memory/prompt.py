@@ -18,15 +18,7 @@ from erjepa.training.model.device import attention_of, run_device
 def prompt_embedding(
     checkpoint: Path, prompt: str, overrides: Sequence[str] = ()
 ) -> Tensor:
-    """:math:`z^u` of a prompt, which is put as the sources of the training pairs were.
-
-    Args:
-        checkpoint (Path): whose model embeds it, in the folder of its run.
-        prompt (str): the source.
-        overrides (Sequence[str]): ``key=value`` of the run's config, such as ``device=cpu``.
-
-    Returns:
-        Tensor: [1, H], on the CPU.
+    """z^u of a prompt, [1, H] on the CPU, which is put as the sources of the training pairs were.
 
     Raises:
         FileNotFoundError: if the run's config or its model is not there.

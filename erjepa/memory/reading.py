@@ -20,29 +20,17 @@ from erjepa.utils.jsonl import jsonl_of
 
 @dataclass
 class Slot:
-    """One stored pair.
-
-    Args:
-        slot (int): its place.
-        example (int): its id in the memory.
-        origin (str): the dataset it is from.
-        where (str): file and line, where they are known.
-        source (str): text.
-        target (str): text.
-        score (float): running JEPA error.
-        replay_count (int): how many times it was replayed.
-        flags (list[str]): why it is suspect.
-    """
+    """One stored pair."""
 
     slot: int
-    example: int
-    origin: str
-    where: str
+    example: int  # id in the memory
+    origin: str  # the dataset it is from
+    where: str  # file and line, where they are known
     source: str
     target: str
-    score: float
+    score: float  # running JEPA error
     replay_count: int
-    flags: list[str] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)  # why it is suspect
 
     def row(self) -> dict[str, Any]:
         """As a line of a table."""
@@ -145,11 +133,7 @@ def decoder_of(stored: StoredMemory) -> Callable[[Pair], tuple[str, str]] | None
 
 
 class Neighbors:
-    """Finds the slots whose sources are most alike.
-
-    Args:
-        stored (StoredMemory): the memory.
-    """
+    """Finds the slots whose sources are most alike."""
 
     def __init__(self, stored: StoredMemory) -> None:
         values, *indices = stored.read("address_values", "address_indices")
@@ -180,11 +164,8 @@ class Neighbors:
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
     def of_embedding(self, embedding: Tensor, count: int) -> list[tuple[int, float]]:
-        """The ``count`` slots whose sources are most like an embedding, and their cosines.
-
-        Args:
-            embedding (Tensor): :math:`z^u`, [1, H].
-            count (int): how many.
+        """The ``count`` slots whose sources are most like an embedding z^u, [1, H], and
+        their cosines.
         """
         cosines = self._table.similarity(self._encode(embedding), self._size)[0]
         best = cosines.topk(min(count, self._size))

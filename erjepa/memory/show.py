@@ -28,13 +28,10 @@ def show(
     """Read a memory; as lines of text, and into files.
 
     Args:
-        run: output folder, or one of its checkpoints.
         top: lines of each list.
         near: a slot, to show those most like it.
-        prompt: to show the slots most like it, by the run's model.
-        overrides: ``key=value`` of the run's config, for the prompt.
-        csv_file: all slots are written there.
-        html_file: a page is written there.
+        prompt: to show the slots most like it, by the run's model with ``overrides`` of its config.
+        csv_file, html_file: where all slots, and a page, are written.
 
     Raises:
         FileNotFoundError: if there is no memory.
@@ -58,12 +55,7 @@ def show(
 
 
 def summary(reading: Reading, top: int) -> list[str]:
-    """What is in a memory, as lines of text.
-
-    Args:
-        reading (Reading): the memory.
-        top (int): lines of each list.
-    """
+    """What is in a memory, as lines of text, ``top`` of each list."""
     slots, stored = reading.slots, reading.stored
     capacity = stored.about.state.memory.capacity
     lines = [f"{stored.folder}: {len(slots)} of {capacity} slots", ""]
@@ -119,13 +111,7 @@ def neighbors(reading: Reading, slot: int, top: int) -> list[str]:
 def like_prompt(
     reading: Reading, prompt: str, top: int, overrides: Sequence[str] = ()
 ) -> list[str]:
-    """The slots whose sources are most like a prompt, as lines of text.
-
-    Args:
-        reading (Reading): the memory, in a checkpoint whose model embeds the prompt.
-        prompt (str): the source.
-        top (int): how many.
-        overrides (Sequence[str]): ``key=value`` of the run's config.
+    """The slots whose sources are most like a prompt, as the checkpoint's model embeds it.
 
     Raises:
         ValueError: if the memory is empty, or the prompt is.

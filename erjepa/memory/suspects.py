@@ -11,26 +11,16 @@ from erjepa.memory.trajectories import Trajectory, flag, trajectories
 
 @dataclass
 class Reading:
-    """A memory, read.
-
-    Args:
-        stored (StoredMemory): its files.
-        slots (list[Slot]): its slots, flagged.
-        visits (list[Visit]): what was logged of examples; none without ``log_example_errors``.
-        found (dict[int, Trajectory]): the same by example.
-    """
+    """A memory, read."""
 
     stored: StoredMemory
-    slots: list[Slot]
-    visits: list[Visit]
-    found: dict[int, Trajectory]
+    slots: list[Slot]  # flagged
+    visits: list[Visit]  # none without ``log_example_errors``
+    found: dict[int, Trajectory]  # by example
 
 
 def read_suspects(path: Path) -> Reading:
     """Read the memory of a run or checkpoint, and flag what is suspect.
-
-    Args:
-        path (Path): output folder, checkpoint, or the folder ``memory`` of one.
 
     Raises:
         FileNotFoundError: if there is none.

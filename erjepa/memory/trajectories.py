@@ -19,17 +19,11 @@ _MAD = 1.4826  # of normal numbers: standard deviation over median absolute devi
 
 @dataclass
 class Trajectory:
-    """The visits of one example, in order.
-
-    Args:
-        steps (list[int]): of the run.
-        errors (list[float]): cross-entropy a token, in nats.
-        replays (int): how many of the visits were replays.
-    """
+    """The visits of one example, in order."""
 
     steps: list[int] = field(default_factory=list)
-    errors: list[float] = field(default_factory=list)
-    replays: int = 0
+    errors: list[float] = field(default_factory=list)  # cross-entropy a token, in nats
+    replays: int = 0  # visits that were replays
 
     @property
     def learned(self) -> bool:
@@ -86,10 +80,8 @@ def flag(
 ) -> None:
     """Say of each slot why it is suspect, if it is.
 
-    Args:
-        slots: whose ``flags`` are filled.
-        prompts: tokens of the source of each, the system message included.
-        found: of the examples, as far as they were logged.
+    ``prompts`` has the tokens of each source, system message included; ``found`` the examples
+    that were logged.
     """
     hard = stay_hard(found)
     # Of each prompt one slot for each of its answers.

@@ -53,16 +53,12 @@ Order = Annotated[list[Text], AtLeastOne, AfterValidator(_distinct)]
 
 @dataclass(frozen=True)
 class Controls:
-    """Keys of a method that the grid reads; the recipe does not know them.
+    """Keys of a method that the grid reads; the recipe does not know them."""
 
-    Args:
-        tokens_of: the method at whose tokens a run ends.
-        batch_size_times: multiplies the pairs of a step.
-        trains_on: which datasets of a sequence, see :class:`Experiment`.
-    """
-
+    # The method at whose tokens a run ends
     tokens_of: Annotated[str | None, Field(alias="stop.tokens_of")] = None
-    batch_size_times: Count | None = None
+    batch_size_times: Count | None = None  # multiplies the pairs of a step
+    # Which datasets of a sequence, see :class:`Experiment`
     trains_on: Literal["so_far", "all", "nothing"] | None = None
 
 
@@ -203,17 +199,11 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What ``experiment.json`` holds: the experiment, and what ran it.
+    """What ``experiment.json`` holds: the experiment as it was run last, and what ran it."""
 
-    Args:
-        versions: of Python and of packages.
-        revision: of this project's source tree in Git; ``None``: it was installed.
-        hardware: of the machine.
-        config: the experiment, as it was run last.
-    """
-
+    # Of Python and of packages
     versions: Mapping[str, str] = field(default_factory=dict)
-    revision: str | None = None
+    revision: str | None = None  # of the source tree in Git; None: it was installed
     hardware: Hardware = field(default_factory=Hardware)
     config: Experiment
 

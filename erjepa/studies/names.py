@@ -14,9 +14,7 @@ def slug(name: str) -> str:
 def require_path_components(key: str, names: Mapping[str, str]) -> None:
     """Reject names that lead out of their folder, or that a file system takes for one another.
 
-    Args:
-        key: of the config, for the message.
-        names: each name to its component of a path.
+    ``names`` has each name's component of a path; ``key`` is that of the config.
 
     Raises:
         ValueError: in one line, naming the key and the name.

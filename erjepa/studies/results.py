@@ -19,65 +19,38 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What an experiment keeps of a scored checkpoint: a line of ``results.jsonl``.
+    """What an experiment keeps of a scored checkpoint: a line of ``results.jsonl``."""
 
-    Args:
-        cell (str): the run, such as ``synth/llm-jepa/seed_82``.
-        dataset (str): as the experiment calls it.
-        method (str): as the experiment calls it.
-        seed (int): of the run.
-        overrides (Mapping[str, Any]): what the run sets on the command line.
-        checkpoint (str): name of the checkpoint's folder.
-        budget (float | None): FLOPs that it was saved at; None: at the end of an epoch or
-            of the run.
-        steps (int): optimizer steps up to it.
-        total_flops (float): training compute up to it.
-        total_tokens (int): tokens processed up to it.
-        epoch (float): passes over the training pairs up to it.
-        split (str): what was scored, ``test`` or ``validation``.
-        task (str): of the dataset.
-        accuracy (float): share of examples that are right, by ``primary``.
-        primary (str): the reading of the answers that is the accuracy.
-        readings (Mapping[str, float]): every reading of the answers, to its share.
-        examples (int): how many were scored.
-        predictions (str): file of the predictions, in the experiment's folder.
-        log (str): the run's log, in the experiment's folder.
-        train_seconds (float): training up to it, without evaluation.
-        eval_seconds (float | None): scoring it.
-        weights (str): which weights of the checkpoint, ``last`` or ``ema``.
-        of (int | None): lines of the run, one for each checkpoint, kind of weights and dataset;
-            None: an older line does not say.
-        stage (str | None): in a sequence of datasets the one that the run was trained on,
-            after those before it; ``dataset`` is the one that it was scored on, which may
-            be any of them. None: the experiment is no sequence.
-        metrics (Mapping[str, float]): means of what the run logged in the last steps up to it;
-            empty where it wrote no log file.
-    """
-
-    cell: str
-    dataset: str
+    cell: str  # the run, such as synth/llm-jepa/seed_82
+    dataset: str  # that it was scored on, as the experiment calls it
     method: str
     seed: int
-    overrides: Mapping[str, Any]
-    checkpoint: str
+    overrides: Mapping[str, Any]  # what the run sets on the command line
+    checkpoint: str  # name of its folder
+    # FLOPs that it was saved at; None: at the end of an epoch or of the run
     budget: float | None
-    steps: Whole
-    total_flops: float
-    total_tokens: Whole
-    epoch: float
+    steps: Whole  # optimizer steps up to it
+    total_flops: float  # training compute up to it
+    total_tokens: Whole  # processed up to it
+    epoch: float  # passes over the training pairs up to it
     split: Split
     task: str
-    accuracy: Share
+    accuracy: Share  # by the reading `primary`
     primary: str
-    readings: Mapping[str, Share]
-    examples: Whole
-    predictions: str
-    log: str
-    train_seconds: float
-    eval_seconds: float | None
+    readings: Mapping[str, Share]  # every reading of the answers, to its share
+    examples: Whole  # how many were scored
+    predictions: str  # file in the experiment's folder
+    log: str  # of the run, in the experiment's folder
+    train_seconds: float  # up to it, without evaluation
+    eval_seconds: float | None  # scoring it
     weights: Weights = "last"
+    # Lines of the run: one for each checkpoint, kind of weights and dataset; None: an older
+    # line does not say
     of: Annotated[int, Field(ge=1)] | None = None
+    # In a sequence of datasets the one that the run was trained on, after those before it;
+    # None: the experiment is no sequence
     stage: str | None = None
+    # Means of what the run logged in the last steps up to it; empty without a log file
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -22,10 +22,6 @@ PANELS = {
 def draw_training_curve(log: Path, picture: Path) -> None:
     """Draw losses, cosines and accuracy over steps, as far as they are logged.
 
-    Args:
-        log (Path): log of the run.
-        picture (Path): file to write; its suffix chooses the format.
-
     Raises:
         ValueError: if the log holds no step.
     """

@@ -5,13 +5,9 @@ from pathlib import Path
 
 
 def read_training_log(path: Path) -> dict[int, dict[str, float]]:
-    """Metrics by step. Of a step that was logged twice (killed, then resumed) the last counts.
+    """Metrics by step, in order.
 
-    Args:
-        path (Path): file of ``torchtune.training.metric_logging.DiskLogger``.
-
-    Returns:
-        dict[int, dict[str, float]]: step to metric names and values, in order of steps.
+    Of a step that was logged twice (killed, then resumed) the last counts.
     """
     steps = {}
     for line in path.read_text().splitlines():

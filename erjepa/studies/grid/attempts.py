@@ -25,49 +25,25 @@ ATTEMPTS = "attempts"
 
 @dataclass(frozen=True)
 class Attempt:
-    """What ``N.json`` holds.
-
-    Args:
-        host (str): where the cell runs.
-        pid (int): the process that runs it, a grid or a task of Slurm.
-        job (str | None): the job of Slurm; ``None``: a grid of one machine.
-        since (str): when it began.
-        ended (str | None): when it ended; ``None``: it has not, or it was killed.
-        failure (str | None): why it failed; ``None``: it did not, or was told to stop.
-    """
+    """What ``N.json`` holds."""
 
     host: str
-    pid: int
-    job: JobId | None
+    pid: int  # a grid, or a task of Slurm
+    job: JobId | None  # None: a grid of one machine, which holds the lock
     since: str
-    ended: str | None = None
-    failure: str | None = None
+    ended: str | None = None  # None: it has not, or it was killed
+    failure: str | None = None  # None: it did not, or was told to stop
 
 
 def last_attempt(output_dir: Path, cell: str) -> Attempt | None:
-    """The newest attempt at a cell.
-
-    Args:
-        output_dir (Path): folder of the experiment.
-        cell (str): name of the cell.
-
-    Returns:
-        Attempt | None: ``None`` if there was none.
-    """
+    """The newest attempt at a cell, if there was one."""
     number = _newest(output_dir / ATTEMPTS / cell)
     return _read(output_dir / ATTEMPTS / cell, number) if number else None
 
 
 def is_going(output_dir: Path, attempt: Attempt, jobs: Mapping[str, Job]) -> bool:
-    """Whether an attempt is under way.
-
-    Args:
-        output_dir (Path): folder of the experiment.
-        attempt (Attempt): the newest one at a cell.
-        jobs (Mapping[str, Job]): what Slurm has of the experiment's jobs.
-
-    Returns:
-        bool: False if it ended or was killed, or its job waits to go on.
+    """Whether the newest attempt at a cell is under way. ``jobs`` is what Slurm has of the
+    experiment's jobs; one that waits to go on is not under way.
     """
     if attempt.ended is not None:
         return False
@@ -79,12 +55,7 @@ def is_going(output_dir: Path, attempt: Attempt, jobs: Mapping[str, Job]) -> boo
 class Claim:
     """Holds a cell for this process, as its newest attempt.
 
-    Args:
-        output_dir (Path): folder of the experiment.
-        cell (str): name of the cell.
-        job (str | None): the job of Slurm that this process is; ``None``: a grid, which
-            holds the lock. An earlier attempt of the same one is over: Slurm starts a job
-            again when it has ended.
+    An earlier attempt of the same ``job`` is over: Slurm starts a job again when it has ended.
 
     Raises:
         BlockingIOError: naming who runs the cell, if another does.
@@ -111,11 +82,7 @@ class Claim:
             aside.unlink()
 
     def end(self, failure: str | None = None) -> None:
-        """Let others have the cell.
-
-        Args:
-            failure (str | None): why it failed, if it did.
-        """
+        """Let others have the cell; ``failure`` says why it failed, if it did."""
         ended = replace(self._attempt, ended=_now(), failure=failure)
         write_whole(self._path, _text(ended))
 

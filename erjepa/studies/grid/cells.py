@@ -14,29 +14,18 @@ from erjepa.studies.names import slug
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a method on a dataset with a seed.
-
-    Args:
-        dataset (str): short name of the dataset.
-        config (str): config of the recipe.
-        method (str): name of the method.
-        seed (int): seed of the run.
-        overrides (Mapping[str, Any]): of the experiment, the dataset and the method.
-        tokens_of (str | None): name of the cell whose tokens end this run.
-        after (str | None): name of the cell whose weights and memory this run starts from.
-        datasets (int): how many datasets' budgets it has; 0: it is not trained.
-        same_as (str | None): name of an earlier cell whose run would be equal. This one is not
-            run and has that one's results.
-    """
+    """One run: a method on a dataset with a seed."""
 
     dataset: str
-    config: str
+    config: str  # of the recipe
     method: str
     seed: int
-    overrides: Mapping[str, Any]
-    tokens_of: str | None = None
+    overrides: Mapping[str, Any]  # of the experiment, the dataset and the method
+    tokens_of: str | None = None  # name of the cell whose tokens end this run
+    # Name of the cell whose weights and memory this run starts from
     after: str | None = None
-    datasets: int = 1
+    datasets: int = 1  # whose budgets it has; 0: it is not trained
+    # Name of an earlier cell whose run would be equal: it is not run and has that one's results
     same_as: str | None = None
 
     @property
@@ -184,17 +173,10 @@ def training_command(
     tokens: int | str | None = None,
     after: Path | None = None,
 ) -> list[str]:
-    """The command that trains a cell, or resumes it.
+    """The command that trains a cell in ``folder``, or resumes it.
 
-    Args:
-        experiment (Experiment): what it belongs to.
-        cell (Cell): the run.
-        folder (Path): its output_dir.
-        tokens (int | str | None): tokens at which it ends, or what is to stand for them.
-        after (Path | None): output_dir of the run that it starts from, if it starts from one.
-
-    Returns:
-        list[str]: arguments of ``tune``.
+    ``tokens`` are those at which it ends, or what is to stand for them; ``after`` is the folder of
+    the run that it starts from.
     """
     own: dict[str, Any] = {"seed": cell.seed, "output_dir": str(folder)}
     if after is not None:
@@ -232,10 +214,7 @@ def _end_of(experiment: Experiment, folder: Path) -> str:
 def evaluation_command(
     experiment: Experiment, cell: Cell, folder: Path, paths: Iterable[Path]
 ) -> list[str]:
-    """The command that scores checkpoints of a cell; arguments as above, and ``paths``.
-
-    No paths: the base model.
-    """
+    """The command that scores checkpoints of a cell; without ``paths`` the base model."""
     checkpoints = [str(path) for path in paths]
     weights = WEIGHTS[tuple(experiment.score_weights)]
     own = {
@@ -253,17 +232,8 @@ def evaluation_command(
 
 
 def checkpoints_to_score(experiment: Experiment, folder: Path) -> list[Path]:
-    """The checkpoints of a finished run that its experiment asks for, oldest first.
-
-    Those at budgets, or else at the ends of epochs; and the run's end, unless that is a
-    budget.
-
-    Args:
-        experiment (Experiment): what the run belongs to.
-        folder (Path): output_dir of the run.
-
-    Returns:
-        list[Path]: folders of the checkpoints.
+    """The checkpoints of a finished run that its experiment asks for, oldest first: those at
+    budgets, or else at the ends of epochs; and the run's end, unless that is a budget.
     """
     *before, end = checkpoint.checkpoints(folder)
     if experiment.budgets is None:

@@ -37,15 +37,8 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
 
     A file may start from another one, ``defaults: NAME``. Its ``overrides``, ``evaluation``,
     ``budgets_of`` and ``slurm`` add to those there, key by key; any other key replaces the
-    whole key. A key ``order`` names which of ``datasets`` there are, and in which order.
-
-    Args:
-        name (str): path, or name of a packaged experiment.
-        arguments (Sequence[str]): ``key=value``, replacing a key; ``overrides.key=value``
-            adds to a section.
-
-    Returns:
-        Experiment: with interpolations resolved.
+    whole key. So does ``key=value`` in ``arguments``; ``overrides.key=value`` adds to a section.
+    A key ``order`` names which of ``datasets`` there are, and in which order.
 
     Raises:
         ValueError: naming the file and the key, if a key is unknown or a value makes no
@@ -81,10 +74,7 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
 
 
 def output_of(name: str) -> Path:
-    """The folder of an experiment's results.
-
-    Args:
-        name: that folder; or the path of the experiment's YAML file, or its name.
+    """The folder of an experiment's results: that folder, or by the experiment's YAML or name.
 
     Raises:
         FileNotFoundError: if there is no such folder, file or packaged experiment.

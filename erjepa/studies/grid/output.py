@@ -26,6 +26,7 @@ from erjepa.utils.files import EXPERIMENT, PREDICTIONS, write_whole
 from erjepa.utils.summary import read_summary
 
 CELLS = "cells"
+LOG = "run.log"  # of a cell: what its processes print
 _PROGRESS = "steps", "total_flops", "total_tokens", "epoch"
 # Metrics that a line does not keep: the machine's speed and memory, and totals.
 _NOT_KEPT = re.compile(r".*per_second|peak_memory_|total_")
@@ -47,16 +48,9 @@ def result_of(
     """What an experiment keeps of a checkpoint that was scored.
 
     Args:
-        output_dir (Path): folder of the experiment.
-        cell (Cell): the run.
-        overrides (Mapping[str, Any]): what set the method apart on the command line.
-        path (Path): folder of the checkpoint; there is none of the base model.
-        split (str): what was scored, ``test`` or ``validation``.
-        weights (str): which weights were, ``last`` or ``ema``.
-        scored (Cell | None): of a sequence, the cell on whose dataset it was scored.
-
-    Returns:
-        Result: what ``results.jsonl`` has a line of.
+        overrides: what set the method apart on the command line.
+        path: folder of the checkpoint; there is none of the base model.
+        scored: of a sequence, the cell on whose dataset it was scored.
     """
     untrained = dict.fromkeys((*_PROGRESS, "train_seconds"), 0)
     progress = checkpoint.load_progress(path) if cell.datasets else untrained
@@ -95,15 +89,8 @@ def result_of(
 
 
 def last_metrics(log: Path, steps: int) -> dict[str, float]:
-    """Means of the last steps that a run logged, up to step ``steps``.
-
-    Args:
-        log (Path): file of the log; without it there are none.
-        steps (int): the last step that counts.
-
-    Returns:
-        dict[str, float]: of each metric over those of the last 50 steps that logged it, of
-        replay over those that replayed a pair.
+    """Means of each metric over those of the last 50 steps, up to ``steps``, that logged it; of
+    replay over those that replayed a pair. Without a log there are none.
     """
     logged = read_training_log(log) if log.is_file() else {}
     rows = [row for step, row in logged.items() if 0 <= steps - step < _LAST_STEPS]
@@ -122,11 +109,8 @@ def scores_dir(folder: Path, cell: Cell, dataset: str) -> Path:
 
 
 def begin(output_dir: Path, experiment: Experiment) -> None:
-    """Record what is run, or check that it is what was begun.
-
-    Args:
-        output_dir (Path): folder of the experiment.
-        experiment (Experiment): what is run; may add seeds, datasets and methods.
+    """Record what is run, or check that it is what was begun; seeds, datasets and methods may be
+    added.
 
     Raises:
         ValueError: naming the key, if the experiment that was begun is another one.

@@ -19,19 +19,10 @@ _PATIENCE = 30.0  # seconds for the processes of a killed grid to end
 def start(
     command: Sequence[str], log: Path, environment: Mapping[str, str], held: int
 ) -> subprocess.Popen:
-    """Start ``tune`` with its output added to ``log``.
+    """Start ``tune`` with its output added to ``log``, in a group of its own.
 
     On Linux the process is told when the grid dies, however it dies: ``PR_SET_PDEATHSIG``
-    sends it SIGTERM, upon which a run saves and ends.
-
-    Args:
-        command (Sequence[str]): arguments of ``tune``.
-        log (Path): file for what it prints.
-        environment (Mapping[str, str]): variables to add.
-        held (int): descriptor of the lock.
-
-    Returns:
-        subprocess.Popen: the process, leader of a group of its own.
+    sends it SIGTERM, upon which a run saves and ends. ``held`` is the descriptor of the lock.
     """
     parent = os.getpid()
 

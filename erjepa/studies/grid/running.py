@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
 
@@ -22,21 +23,15 @@ from erjepa.studies.experiment import Experiment
 from erjepa.studies.grid import processes
 from erjepa.studies.grid.attempts import Claim
 from erjepa.studies.grid.cells import Cell, cells
-from erjepa.studies.grid.output import CELLS, begin
-from erjepa.studies.grid.stages import Stage, results_of_equal, stages, tidy
-from erjepa.studies.results import add_results, read_results, whole_cells
+from erjepa.studies.grid.output import CELLS, LOG, begin
+from erjepa.studies.grid.stages import results_of_equal, stages, tidy
+from erjepa.studies.results import Result, add_results, read_results, whole_cells
 
 _POLL = 0.2  # seconds
 
 
 def run_experiment(experiment: Experiment) -> list[str]:
-    """Run every cell that is not finished.
-
-    Args:
-        experiment (Experiment): what to run.
-
-    Returns:
-        list[str]: names of the cells that failed.
+    """Run every cell that is not finished; the names of those that failed.
 
     Raises:
         BlockingIOError: if another grid is running on the same output_dir.
@@ -82,9 +77,8 @@ class _Grid:
                 self._start_what_can()
                 time.sleep(_POLL)
                 for run in list(self._running):
-                    code = run.process.poll() if run.process else None
-                    if code is not None:
-                        self._go_on(run, code)
+                    if run.process and run.process.poll() is not None:
+                        self._go_on(run)
         finally:
             processes.stop([run.process for run in self._running if run.process])
             for run in self._running:
@@ -107,46 +101,41 @@ class _Grid:
                     self._finished.add(cell.name)
                     self._say(cell, f"equal to {cell.same_as}")
                     continue
-                to_do = stages(self._experiment, self._output_dir, cell, before)
                 try:
                     claim = Claim(self._output_dir, cell.name, job=None)
                 except OSError as error:
                     self._failed.append(cell.name)
                     self._say(cell, f"failed: {error}")
                     continue
-                run = _Run(cell, to_do, self._free.pop(0), claim)
-                self._running.append(run)
-                self._next_stage(run)
+                environment = self._free.pop(0)
+                work = self._work(cell, environment, before)
+                self._running.append(_Run(cell, work, environment, claim))
+                self._go_on(self._running[-1])
 
-    def _go_on(self, run: "_Run", code: int) -> None:
-        if code != 0:
-            log = self._folder(run.cell) / "run.log"
-            last = processes.tail(log)
-            self._end(run, f"failed with exit code {code}; {log} ends with\n{last}")
-        else:
-            self._next_stage(run)
+    def _work(
+        self, cell: Cell, environment: dict[str, str], before: Sequence[Result]
+    ) -> Iterator[Popen]:
+        """Run a cell, a process at a time, and keep its results."""
+        log = self._output_dir / CELLS / cell.name / LOG
 
-    def _next_stage(self, run: "_Run") -> None:
+        def start(what: str, command: list[str]) -> Popen:
+            self._say(cell, what)
+            return processes.start(command, log, environment, self._held)
+
+        results = yield from stages(
+            self._experiment, self._output_dir, cell, before, start
+        )
+        add_results(self._output_dir, results)
+        tidy(self._output_dir, cell, results)
+
+    def _go_on(self, run: "_Run") -> None:
         try:
-            started = self._start_stage(run)
+            run.process = next(run.work, None)
         except (OSError, RuntimeError, ValueError) as error:
-            self._end(run, f"failed: {error}")
+            self._end(run, str(error))
         else:
-            if not started:
+            if run.process is None:
                 self._end(run, None)
-
-    def _start_stage(self, run: "_Run") -> bool:
-        """Start the next process of a cell; False: there is none, and its results are kept."""
-        try:
-            stage = next(run.stages)
-        except StopIteration as end:
-            add_results(self._output_dir, end.value)
-            tidy(self._output_dir, run.cell, end.value)
-            return False
-        self._say(run.cell, stage.what)
-        log = self._folder(run.cell) / "run.log"
-        run.process = processes.start(stage.command, log, run.environment, self._held)
-        return True
 
     def _end(self, run: "_Run", failure: str | None) -> None:
         self._running.remove(run)
@@ -158,10 +147,7 @@ class _Grid:
             self._say(run.cell, self._outcome(run))
         else:
             self._failed.append(run.cell.name)
-            self._say(run.cell, failure)
-
-    def _folder(self, cell: Cell) -> Path:
-        return self._output_dir / CELLS / cell.name
+            self._say(run.cell, f"failed: {failure}")
 
     def _say(self, cell: Cell, what: str) -> None:
         number, width = self._all.index(cell) + 1, len(str(len(self._all)))
@@ -178,22 +164,16 @@ class _Grid:
         return f"{ended}; {left} cells left, about {minutes:.0f} min" if left else ended
 
 
+@dataclass
 class _Run:
     """A cell that is running."""
 
-    def __init__(
-        self,
-        cell: Cell,
-        to_do: Iterator[Stage],
-        environment: dict[str, str],
-        claim: Claim,
-    ) -> None:
-        self.cell = cell
-        self.stages = to_do
-        self.claim = claim
-        self.environment = environment
-        self.process: Popen | None = None
-        self.start = time.monotonic()
+    cell: Cell
+    work: Iterator[Popen]
+    environment: dict[str, str]
+    claim: Claim
+    process: Popen | None = None
+    start: float = field(default_factory=time.monotonic)
 
 
 def environments(experiment: Experiment) -> list[dict[str, str]]:

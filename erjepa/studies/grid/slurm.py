@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from subprocess import Popen
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from erjepa.studies.experiment import Count, Experiment
 from erjepa.studies.grid import processes
 from erjepa.studies.grid.attempts import ATTEMPTS, Claim
 from erjepa.studies.grid.cells import Cell, cells
-from erjepa.studies.grid.output import CELLS, begin, begun
+from erjepa.studies.grid.output import CELLS, LOG, begin, begun
 from erjepa.studies.grid.slurm_queue import JobId, cancel, queue
 from erjepa.studies.grid.stages import results_of_equal, stages, tidy
 from erjepa.studies.names import slug
@@ -48,13 +49,7 @@ _POLL = 0.2  # seconds
 
 
 def submit(experiment: Experiment) -> list[str]:
-    """Submit every cell that is neither finished nor queued: all of them, or none.
-
-    Args:
-        experiment (Experiment): what to run.
-
-    Returns:
-        list[str]: names of the cells that were submitted.
+    """Submit every cell that is neither finished nor queued, all of them or none; their names.
 
     Raises:
         BlockingIOError: if a grid of this machine is running on the output_dir.
@@ -105,14 +100,10 @@ def jobs_of(output_dir: Path) -> dict[str, str]:
 
 
 def gather_results(output_dir: Path, experiment: Experiment) -> None:
-    """Put ``results.jsonl`` together from the lines that each cell has.
+    """Put ``results.jsonl`` together from the lines that each cell has, in the order of cells.
 
     Tasks that end at once do so at once. Each looks again after it has written, so the last
     one to write has seen the lines of all.
-
-    Args:
-        output_dir (Path): folder of the experiment.
-        experiment (Experiment): gives the order of cells.
     """
     path, found = output_dir / RESULTS, cells(experiment)
     names = [cell.name for cell in found]
@@ -137,11 +128,8 @@ def gather_results(output_dir: Path, experiment: Experiment) -> None:
 
 
 class CellTask:
-    """What a task of Slurm does: it runs one cell, as submitit calls it.
-
-    Args:
-        output_dir (Path): folder of the experiment, which all nodes see.
-        cell (str): name of the cell.
+    """What a task of Slurm does: it runs one cell, as submitit calls it, in a folder that all
+    nodes see.
     """
 
     def __init__(self, output_dir: Path, cell: str) -> None:
@@ -149,11 +137,7 @@ class CellTask:
         self._cell = cell
 
     def __call__(self) -> None:
-        """Train and score the cell, or go on with it.
-
-        Raises:
-            RuntimeError: if that failed; Slurm takes the job for failed.
-        """
+        """Train and score the cell, or go on with it; an error fails the job."""
         to_queue_again = signal.getsignal(signal.SIGUSR2)  # of submitit
         try:
             with _stopped_by_signals() as received:
@@ -186,43 +170,35 @@ class CellTask:
             lock = FolderLock(output_dir / ATTEMPTS / cell.name, "cell", inherited=True)
             if lacking := sorted(cell.needs - whole_cells(results)):
                 raise RuntimeError(cell.lacks(lacking[0]))
-            results = self._results(experiment, cell, results, lock.fileno())
-            folder = output_dir / CELLS / cell.name
-            write_whole(folder / RESULTS, to_jsonl(map(asdict, results)))
-            gather_results(output_dir, experiment)
-            tidy(output_dir, cell, results)
+            patience = _limits(experiment).signal_delay_s - _TO_QUEUE_AGAIN
+            for process in self._work(experiment, cell, results, lock.fileno()):
+                try:
+                    while process.poll() is None:
+                        time.sleep(_POLL)
+                finally:
+                    processes.stop([process], max(patience, 1))
         except Exception as error:
             failure = str(error)
             raise
         finally:
             claim.end(failure)
 
-    def _results(
+    def _work(
         self, experiment: Experiment, cell: Cell, before: Sequence[Result], held: int
-    ) -> list[Result]:
-        """Run the processes of a cell, one after the other."""
-        log = self._output_dir / CELLS / cell.name / "run.log"
-        to_do = stages(experiment, self._output_dir, cell, before)
-        patience = _limits(experiment).signal_delay_s - _TO_QUEUE_AGAIN
+    ) -> Iterator[Popen]:
+        """Run the cell, a process at a time, and keep its results."""
+        output_dir, folder = self._output_dir, self._output_dir / CELLS / cell.name
         with _own_caches() as caches:
             environment = {**caches, "OMP_NUM_THREADS": _threads(experiment)}
-            while True:
-                try:
-                    stage = next(to_do)
-                except StopIteration as end:
-                    return end.value
-                print(f"{cell.name}: {stage.what}", flush=True)
-                process = processes.start(stage.command, log, environment, held)
-                try:
-                    while process.poll() is None:
-                        time.sleep(_POLL)
-                finally:
-                    processes.stop([process], max(patience, 1))
-                if process.returncode != 0:
-                    raise RuntimeError(
-                        f"failed with exit code {process.returncode}; {log} ends with\n"
-                        f"{processes.tail(log)}"
-                    )
+
+            def start(what: str, command: list[str]) -> Popen:
+                print(f"{cell.name}: {what}", flush=True)
+                return processes.start(command, folder / LOG, environment, held)
+
+            results = yield from stages(experiment, output_dir, cell, before, start)
+        write_whole(folder / RESULTS, to_jsonl(map(asdict, results)))
+        gather_results(output_dir, experiment)
+        tidy(output_dir, cell, results)
 
 
 @dataclass(frozen=True)

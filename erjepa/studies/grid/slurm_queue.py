@@ -24,13 +24,7 @@ class Job(NamedTuple):
 
 
 def queue(jobs: Collection[str]) -> dict[str, Job]:
-    """Those of ``jobs`` that have not ended.
-
-    Args:
-        jobs (Collection[str]): ids, of a task of an array ``ARRAY_TASK``.
-
-    Returns:
-        dict[str, Job]: by id.
+    """Those of ``jobs``, by id, that have not ended.
 
     Raises:
         RuntimeError: if Slurm does not answer.
@@ -48,9 +42,6 @@ def queue(jobs: Collection[str]) -> dict[str, Job]:
 
 def cancel(jobs: Collection[str]) -> None:
     """End jobs, those that wait and those that run; of ended ones nothing is said.
-
-    Args:
-        jobs (Collection[str]): their ids.
 
     Raises:
         RuntimeError: if Slurm does not answer.

@@ -1,12 +1,13 @@
 """What a cell does, a process at a time: training, scoring, and what is kept of both."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from subprocess import Popen
 
 from erjepa.checkpoints import checkpoint
 from erjepa.studies.experiment import Experiment
+from erjepa.studies.grid import processes
 from erjepa.studies.grid.cells import (
     Cell,
     budgets_of,
@@ -15,37 +16,29 @@ from erjepa.studies.grid.cells import (
     scored_as,
     training_command,
 )
-from erjepa.studies.grid.output import CELLS, result_of, scores_dir
+from erjepa.studies.grid.output import CELLS, LOG, result_of, scores_dir
 from erjepa.studies.results import Result
 from erjepa.utils.folders import make_folder, remove
 
 
-class Stage(NamedTuple):
-    """A process that a cell needs next: what it does, and the command."""
-
-    what: str
-    command: list[str]
-
-
 def stages(
-    experiment: Experiment, output_dir: Path, cell: Cell, before: Sequence[Result]
-) -> Generator[Stage, None, list[Result]]:
-    """What a cell does. Each stage has ended well before the next one is asked for.
+    experiment: Experiment,
+    output_dir: Path,
+    cell: Cell,
+    before: Sequence[Result],
+    start: Callable[[str, list[str]], Popen],
+) -> Generator[Popen, None, list[Result]]:
+    """What a cell does, a process at a time: each has ended before the next one is asked for.
 
     Args:
-        experiment (Experiment): what the cell belongs to.
-        output_dir (Path): folder of the experiment.
-        cell (Cell): the run.
         before: results of the experiment, those of the cells that it needs among them.
-
-    Yields:
-        Stage: the process to run next.
+        start: starts a command, and is told what it does.
 
     Returns:
-        list[Result]: lines of ``results.jsonl``, whose checkpoints are to be kept.
+        Lines of ``results.jsonl``, whose checkpoints are to be kept.
 
     Raises:
-        RuntimeError: if the run ended before the last budget.
+        RuntimeError: if a process failed, or the run ended before the last budget.
         ValueError: if the folder of the cell was not made by a grid.
     """
     folder, tokens = output_dir / CELLS / cell.name, _tokens_of(cell, before)
@@ -57,7 +50,7 @@ def stages(
     paths: list[Path] = []
     if cell.datasets:
         command = training_command(experiment, cell, folder, tokens, after)
-        yield Stage("training", command)
+        yield from _run(start, "training", command, folder)
         paths = checkpoints_to_score(experiment, folder)
         if experiment.match == "flops" and tokens is None:
             _require_last_budget(budgets_of(experiment, cell), paths)
@@ -65,7 +58,8 @@ def stages(
     for scored in scored_as(experiment, cell):
         what = f"scoring {names}" + experiment.continual * f" on {scored.dataset}"
         scores = scores_dir(folder, cell, scored.dataset)
-        yield Stage(what, evaluation_command(experiment, scored, scores, paths))
+        command = evaluation_command(experiment, scored, scores, paths)
+        yield from _run(start, what, command, folder)
     overrides = dict(cell.overrides)
     if tokens is not None:
         overrides["stop.tokens"] = tokens
@@ -84,6 +78,21 @@ def stages(
         for scored in scored_as(experiment, cell)
     ]
     return [replace(result, of=len(results)) for result in results]
+
+
+def _run(
+    start: Callable[[str, list[str]], Popen],
+    what: str,
+    command: list[str],
+    folder: Path,
+) -> Iterator[Popen]:
+    process = start(what, command)
+    yield process
+    if process.returncode != 0:
+        log = folder / LOG
+        raise RuntimeError(
+            f"exit code {process.returncode}; {log} ends with\n{processes.tail(log)}"
+        )
 
 
 def results_of_equal(cell: Cell, results: Iterable[Result]) -> list[Result]:
@@ -112,13 +121,7 @@ def _tokens_of(cell: Cell, results: Iterable[Result]) -> int | None:
 
 
 def tidy(output_dir: Path, cell: Cell, results: Sequence[Result]) -> None:
-    """Remove what only resuming needs, once the results of a cell are on disk.
-
-    Args:
-        output_dir: folder of the experiment.
-        cell: the run.
-        results: its results; checkpoints that are not among them are removed.
-    """
+    """Remove what only resuming needs, and checkpoints without ``results``, which are on disk."""
     keep = {result.checkpoint for result in results}
     for path in checkpoint.checkpoints(output_dir / CELLS / cell.name):
         kept = path.name in keep

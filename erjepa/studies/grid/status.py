@@ -5,20 +5,14 @@ from pathlib import Path
 
 from erjepa.studies.grid.attempts import is_going, last_attempt
 from erjepa.studies.grid.cells import cells
-from erjepa.studies.grid.output import CELLS, begun
+from erjepa.studies.grid.output import CELLS, LOG, begun
 from erjepa.studies.grid.slurm import gather_results, jobs_of
 from erjepa.studies.grid.slurm_queue import cancel, queue
 from erjepa.studies.results import read_results, whole_cells
 
 
 def status(output_dir: Path) -> Iterator[str]:
-    """A line for each cell: waiting, running and where, done, or failed and why.
-
-    Args:
-        output_dir (Path): folder of the experiment.
-
-    Yields:
-        str: ``CELL: STATE``, in the order of cells.
+    """A line for each cell, ``CELL: STATE``: waiting, running and where, done, or failed and why.
 
     Raises:
         FileNotFoundError: if there is no experiment.
@@ -33,7 +27,7 @@ def status(output_dir: Path) -> Iterator[str]:
     accuracy = {result.cell: result.accuracy for result in results}
     for cell in cells(experiment):
         name, job = cell.name, jobs.get(cell.name)
-        log = output_dir / CELLS / name / "run.log"
+        log = output_dir / CELLS / name / LOG
         attempt = last_attempt(output_dir, name)
         if name in finished:
             state = f"done, accuracy {accuracy[name]:.1%} at the end"
@@ -55,13 +49,7 @@ def status(output_dir: Path) -> Iterator[str]:
 
 
 def cancel_jobs(output_dir: Path) -> int:
-    """End what was submitted to Slurm and has not ended.
-
-    Args:
-        output_dir (Path): folder of the experiment.
-
-    Returns:
-        int: how many jobs that were.
+    """End what was submitted to Slurm and has not ended; how many jobs that were.
 
     Raises:
         FileNotFoundError: if there is no experiment.

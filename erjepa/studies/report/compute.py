@@ -129,9 +129,10 @@ def learning_curves(results: Results, dataset: str, methods: list[str]) -> Parts
     how = {"err_style": "bars"}
     draw_curves(axes, rows, "epoch", "accuracy", results.methods, **how)
     axes.locator_params("x", integer=True)
+    means = ": means over the seeds scored there, and one sample standard deviation"
     yield Figure(
-        f"Accuracy on {dataset} over epochs"
-        f"{results.if_seeds(': means over the seeds scored there, and one sample standard deviation')}. Runs are not matched in compute.",
+        f"Accuracy on {dataset} over epochs{results.if_seeds(means)}. "
+        "Runs are not matched in compute.",
         picture,
         2.5,
     )

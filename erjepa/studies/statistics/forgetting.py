@@ -14,20 +14,14 @@ import numpy as np
 
 
 class Continual(NamedTuple):
-    """Measures of a sequence, in the unit of its accuracies; None: they need what is absent.
+    """Measures of a sequence, in the unit of its accuracies."""
 
-    Attributes:
-        average_accuracy (float): mean over j of a[T][j].
-        forgetting (float): mean over j < T of the largest a[i][j], i < T, less a[T][j].
-        backward_transfer (float): mean over j < T of a[T][j] - a[j][j]; negative where
-            later tasks take away.
-        forward_transfer (float | None): mean over j > 1 of a[j - 1][j] - b[j], where b is
-            the accuracy of the untrained model: what tasks before j give to it.
-    """
-
-    average_accuracy: float
-    forgetting: float
+    average_accuracy: float  # mean over j of a[T][j]
+    forgetting: float  # mean over j < T of the largest a[i][j], i < T, less a[T][j]
+    # Mean over j < T of a[T][j] - a[j][j]; negative where later tasks take away
     backward_transfer: float
+    # Mean over j > 1 of a[j - 1][j] - b[j], b of the untrained model: what tasks before j give
+    # to it; None without b
     forward_transfer: float | None
 
 
@@ -37,11 +31,8 @@ def continual_measures(
     """Average accuracy, forgetting and transfer of one run over a sequence of tasks.
 
     Args:
-        accuracy (Sequence[Sequence[float]]): a, [T, T]: a row for each stage.
-        untrained (Sequence[float] | None): b, [T]; None: there is no forward transfer.
-
-    Returns:
-        Continual: the measures.
+        accuracy: a, [T, T]: a row for each stage.
+        untrained: b, [T]; None: there is no forward transfer.
 
     Raises:
         ValueError: if the matrix is not square, of two tasks or more, and whole; or b is of

@@ -34,7 +34,7 @@ def paired_test(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> PairedTest:
-    """Paired tests of a method against a reference.
+    """Paired tests of a method against a reference, over the seeds that both have.
 
     The t-test takes the differences of seeds to be independent draws from one normal
     distribution. The exact sign-flip test takes each difference to be as likely with the other
@@ -45,14 +45,13 @@ def paired_test(
     is corrected for the number of tests, and none covers the choice of test examples.
 
     Args:
-        values, reference (Mapping[int, float] | pd.Series): seed to value of the method, and
-            of the other; only seeds that both have count.
-        two_sided (bool): whether p-values are for a difference of either sign; otherwise
-            for the method's mean being the greater one.
-        resamples, seed (int): draws of the bootstrap, and the seed of its generator.
+        values, reference: seed to value of the method, and of the other.
+        two_sided: whether p-values are for a difference of either sign; otherwise for the
+            method's mean being the greater one.
+        resamples, seed: draws of the bootstrap, and the seed of its generator.
 
-    Returns:
-        PairedTest: in the unit of the values; ValueError if they share fewer than two seeds.
+    Raises:
+        ValueError: if they share fewer than two seeds.
     """
     # Rounded, so that draws that cancel have a mean of zero.
     both = (pd.Series(values) - pd.Series(reference)).dropna().sort_index()

@@ -8,14 +8,13 @@ def transitions(correct: pd.DataFrame) -> pd.DataFrame:
     """What becomes of predictions from each checkpoint to the next.
 
     Args:
-        correct (pd.DataFrame): whether a prediction is right: a row for each example of each
-            run, the levels of the index but the last naming the run; a column a checkpoint,
-            in order.
+        correct: whether a prediction is right: a row for each example of each run, the levels of
+            the index but the last naming the run; a column a checkpoint, in order.
 
     Returns:
-        pd.DataFrame: a row for each run and later checkpoint, level ``point``: how many
-        were ``wrong`` at the earlier one, how many of those are ``corrected``, how many were
-        ``right`` and how many of those are ``lost``.
+        A row for each run and later checkpoint, level ``point``: how many were ``wrong`` at the
+        earlier one, how many of those are ``corrected``, how many were ``right`` and how many of
+        those are ``lost``.
     """
     before, after = correct.shift(axis=1).iloc[:, 1:].astype(bool), correct.iloc[:, 1:]
     kinds = {"wrong": ~before, "corrected": ~before & after}

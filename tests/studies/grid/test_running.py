@@ -174,7 +174,7 @@ def test_a_failed_cell_is_reported_and_tried_again(fake, capsys, monkeypatch):
     monkeypatch.setenv("FAKE_FAILURE", "erjepa_recipe er-jepa/seed_1")
     assert run(fake) == 1
     printed = capsys.readouterr().out
-    assert "synth/er-jepa/seed_1: failed with exit code 3; " in printed
+    assert "synth/er-jepa/seed_1: failed: exit code 3; " in printed
     assert (
         "run.log ends with\n" in printed and "    loss is not?[31m finite?\n" in printed
     )

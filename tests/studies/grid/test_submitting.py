@@ -253,7 +253,7 @@ def test_where_the_cells_of_a_local_grid_are(fake, fake_slurm, capsys, monkeypat
     states = status(fake, capsys)
     assert states["synth/llm-jepa/seed_1"] == "done, accuracy 8.1% at the end"
     log = fake / "out" / "cells" / cell / "run.log"
-    assert states[cell] == f"failed: failed with exit code 3; {log} ends with"
+    assert states[cell] == f"failed: exit code 3; {log} ends with"
     assert states[matched] == "waiting"
     lock = FolderLock(fake / "out", "grid")
     Claim(fake / "out", matched, None)
