@@ -136,7 +136,7 @@ class EvaluationRecipeERJEPA:
         cfg = self._cfg
         if self._alignment:
             self._attention = attention_of(cfg, self._device)
-        erjepa.configs.require_files(cfg)
+        self._cfg = cfg = erjepa.configs.require_files(cfg)
         self._tokenizer = cfg.tokenizer.build()
         self._setup_jobs(cfg)
         self._model = empty_model(cfg, self._device, merged=self._merged)

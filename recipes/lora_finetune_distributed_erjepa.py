@@ -109,7 +109,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         cfg, device = self._cfg, self._device
         attention = attention_of(cfg, device)
         self._loss_fn = cfg.loss.build()
-        erjepa.configs.require_files(cfg)
+        self._cfg = cfg = erjepa.configs.require_files(cfg)
         tokenizer = cfg.tokenizer.build()
         texts = PairTexts(tokenizer)
         earlier = earlier_memories(cfg.replay, texts.fingerprint, resume=self._resume)

@@ -25,7 +25,8 @@ DECIDING = (
     *("optimizer", "lr_scheduler", "clip_grad_norm", "max_steps_per_epoch"),
     "ema_decay",
 )
-_FAST = ("optimizer.fused", "optimizer.foreach")  # the same update, computed otherwise
+# The same update, computed otherwise; the same base model, from elsewhere.
+_FREE = ("optimizer.fused", "optimizer.foreach", "model.path", "model.revision")
 # Without these there is no place in the data to go on from.
 _FIXED = ("seed", "pairs of a step", "validation.size", "validation.seed")
 _SAMPLE = 256  # numbers of each weight
@@ -57,7 +58,7 @@ def fingerprint(
         found["dataset.weight"] = weights
     for key in DECIDING:
         found.update(_flat(key, values[key]))
-    return {key: value for key, value in found.items() if key not in _FAST}
+    return {key: value for key, value in found.items() if key not in _FREE}
 
 
 def digest_of_weights(weights: Mapping[str, Tensor]) -> str:
@@ -87,6 +88,7 @@ def changed_keys(
     Raises:
         ValueError: naming what differs without being allowed, or is allowed and no key.
     """
+    saved = {key: value for key, value in saved.items() if key not in _FREE}
     known = {**saved, **current}
     for name in allowed:
         if name in _FIXED or not any(_is_under(key, name) for key in known):

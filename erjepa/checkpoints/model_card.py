@@ -157,7 +157,8 @@ def base_of(config: Mapping[str, Any]) -> str:
     """The base model of a run: ``base_model``, if its folder has that name, else the folder."""
     folder = os.path.abspath(config["checkpointer"]["checkpoint_dir"])
     name = config["base_model"]
-    return name if Path(name).name == Path(folder).name else folder
+    is_its = name == config["model"].get("path") or Path(name).name == Path(folder).name
+    return name if is_its else folder
 
 
 def datasets_of(config: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -50,7 +50,7 @@ def _answer(asked: argparse.Namespace, parser: CommandLine) -> None:
         parser.error("there is no prompt: type one, or name a FILE of them")
     cfg_file, path = find_run(asked.run)
     cfg = load(str(cfg_file), asked.set)
-    require_files(cfg)
+    cfg = require_files(cfg)
     path = checkpoint.of_weights(path, cfg.checkpoint)[0]
     found = answers(cfg, path, prompts, system_prompt=asked.system)
     if asked.output is not None:

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
         from erjepa.evaluation import batch_requests
 
         cfg = load(asked.config, asked.overrides)
-        require_files(cfg)
+        cfg = require_files(cfg)
         tokenizer = cfg.tokenizer.build()
         prompts = list(batch_requests.read_prompts(cfg, tokenizer))
         if asked.check is not None:

@@ -5,7 +5,7 @@ A key without a default must be in the config. The keys of ``replay`` are the fi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +15,7 @@ from pydantic import Field
 
 from erjepa.configs.component import Component, Components, Signature, components
 from erjepa.replay import ReplaySettings
+from erjepa.utils.hub import is_repository, local_copy
 
 Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
@@ -365,12 +366,25 @@ SYNONYMS = {
 }
 
 
-def require_files(config: Config) -> None:
-    """Fail with the command that gets them where the base model's files are missing.
+def require_files(config: Config) -> Config:
+    """The config with the folders of its base model, which are downloaded if ``model.path`` names
+    a repository of the hub.
 
     Raises:
         FileNotFoundError: naming the key, the path and the ``tune download`` command.
     """
+    path = config.model.get("path")
+    if path is not None and is_repository(path):
+        copy = local_copy(path, config.model.get("revision"), "model.path")
+        pinned = config.model.with_arguments(revision=copy.name)
+        tokenizer, checkpointer = config.tokenizer, config.checkpointer
+        if not Path(tokenizer.get("path", ".")).exists():
+            tokenizer = tokenizer.with_arguments(path=str(copy))
+        if not Path(checkpointer.get("checkpoint_dir", ".")).exists():
+            checkpointer = checkpointer.with_arguments(checkpoint_dir=str(copy))
+        config = replace(
+            config, model=pinned, tokenizer=tokenizer, checkpointer=checkpointer
+        )
     folder = config.checkpointer.get("checkpoint_dir")
     for key, path in (
         ("checkpointer.checkpoint_dir", folder),
@@ -384,3 +398,4 @@ def require_files(config: Config) -> None:
                 f"  tune download {config.base_model} --output-dir {folder}\n"
                 f"or set {key} to where it is."
             )
+    return config

@@ -231,7 +231,7 @@ def _shared_memory(cfg: Config, device: Device, ranks: int) -> str:
 
 
 def _files(cfg: Config) -> str:
-    require_files(cfg)
+    cfg = require_files(cfg)
     with TemporaryDirectory() as scratch:
         cfg.checkpointer.build(output_dir=f"{scratch}/unused")
     return f"base model in {cfg.checkpointer.get('checkpoint_dir')}"

@@ -137,7 +137,7 @@ def surprises(
     """
     device = run_device(cfg)
     attention = attention_of(cfg, device)
-    require_files(cfg)
+    cfg = require_files(cfg)
     path = None if checkpoint is None else find_run(checkpoint)[1]
     decoder = load_model(cfg, device, path)
     collator, _ = pair_collators(

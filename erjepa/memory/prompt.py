@@ -29,7 +29,7 @@ def prompt_embedding(
     cfg = load(str(cfg_file), overrides)
     device = run_device(cfg)
     attention = attention_of(cfg, device)
-    require_files(cfg)
+    cfg = require_files(cfg)
     tokenizer = cfg.tokenizer.build()
     pair = first_pair(cfg, tokenizer).pair_of(prompt)
     model = load_model(cfg, device, path)

@@ -14,11 +14,15 @@ from erjepa.configs import config_names, load, merged
 from erjepa.configs.schema import KEYS, Config
 from erjepa.replay import ReplaySettings
 from erjepa.training.model.adapters import initial_adapter_state
+from erjepa.utils.hub import is_repository
 from tests.harness.transformers_models import write_folder
 
 FOLDER = Path(__file__).parents[2] / "configs"
 CONFIGS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 COMMENTED = "llama3_2_1b_synth"
+# Families of transformers in names of configs; others are Llamas.
+OF_FAMILY = {"qwen3": "qwen3", "gemma3": "gemma3_text", "smollm3": "smollm3"}
+OF_TRANSFORMERS = {name for name in CONFIGS if name.startswith(("hf_", *OF_FAMILY))}
 
 
 def test_all_configs_are_packaged():
@@ -29,8 +33,11 @@ def test_all_configs_are_packaged():
 @pytest.mark.parametrize("name", CONFIGS)
 def test_config(name, tmp_path):
     cfg = load(name)
-    if cfg.model.get("path"):  # a builder that reads the model's folder
-        cfg = load(name, [f"model.path={write_folder(tmp_path, 'llama')}"])
+    if path := cfg.model.get("path"):  # a builder that reads the model's folder
+        assert path == "MODEL" or is_repository(path)
+        family = next((f for f in OF_FAMILY if f in name), "llama")
+        write_folder(tmp_path, OF_FAMILY.get(family, family))
+        cfg = load(name, [f"model.path={tmp_path}"])
         assert cfg.checkpointer.get("checkpoint_dir") == str(tmp_path)
     else:
         assert cfg.as_written() == merged(name), (
@@ -74,9 +81,11 @@ def test_continual_configs_keep_what_was_learned_in_one_way():
         for name in CONFIGS
         if name.endswith("_continual")
     }
-    assert len(own) == 6
-    for name in ("hf_continual", "qwen3_0_6b_continual"):
+    assert len(own) == 15
+    for name in OF_TRANSFORMERS:
         assert {"loss", "replay"}.isdisjoint(own.pop(name))  # llama3_2_1b_continual's
+        lines = (FOLDER / f"{name}.yaml").read_text().splitlines()
+        assert len(lines) <= 12 or name == "hf_continual"
     for keys in own.values():
         assert [keys[k] for k in ("loss", "replay")] == [
             own["tiny_continual"][k] for k in ("loss", "replay")

@@ -5,7 +5,9 @@ objective's loss and gradients equal torchtune's on the same weights; prompts ar
 transformers' own template makes, and answers those of ``generate``.
 """
 
+import json
 import random
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -14,6 +16,7 @@ from torchtune.data import Message
 from torchtune.models.convert_weights import hf_to_tune
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from erjepa.configs import load
 from erjepa.datasets import ChatTemplate
 from erjepa.evaluation.generation import generate_greedy
 from erjepa.models.transformers import (
@@ -301,3 +304,38 @@ def test_a_layer_that_is_not_there_is_named(tmp_path):
     folder = write_folder(tmp_path, "llama")
     with pytest.raises(ValueError, match="wqkv is no linear layer .* down_proj, gate"):
         lora_decoder(str(folder), lora_target_modules=["q_proj", "wqkv"])
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"model_type": "t5"}, "t5 is no decoder that writes text"),
+        (
+            {"model_type": "next_month"},
+            "knows no model_type next_month; pip install -U",
+        ),
+    ],
+)
+def test_a_folder_without_a_decoder_is_refused(tmp_path, keys, message):
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    with pytest.raises(ValueError, match=message):
+        lora_decoder(str(tmp_path))
+
+
+def test_a_transformers_too_old_is_refused_in_one_line(monkeypatch):
+    for name in [n for n in sys.modules if n.startswith("erjepa.models.transformers")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("erjepa.models.transformers")
+    monkeypatch.setitem(sys.modules, "transformers.initialization", None)
+    with pytest.raises(ValueError, match="is no component: .*pip install -U 'erjepa"):
+        load("hf_continual")
+
+
+def test_prompts_do_not_change_from_day_to_day(tmp_path):
+    dated = "{{ strftime_now('%d %b %Y') }}" + TEMPLATE
+    tokenizer = TransformersTokenizer(str(write_folder(tmp_path, "llama", dated)))
+    tokens, _ = tokenizer.tokenize_messages(chat("ask"))
+    assert tokenizer.decode(tokens).startswith("26 Jul 2024")

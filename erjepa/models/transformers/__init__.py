@@ -1,9 +1,12 @@
 """Any decoder of transformers: its model, tokenizer and files, in torchtune's form."""
 
-from erjepa.models.transformers.builders import decoder, lora_decoder
-from erjepa.models.transformers.checkpointer import TransformersCheckpointer
-from erjepa.models.transformers.decoder import TransformersDecoder
-from erjepa.models.transformers.tokenizer import TransformersTokenizer
+try:
+    from erjepa.models.transformers.builders import decoder, lora_decoder
+    from erjepa.models.transformers.checkpointer import TransformersCheckpointer
+    from erjepa.models.transformers.decoder import TransformersDecoder
+    from erjepa.models.transformers.tokenizer import TransformersTokenizer
+except ImportError as error:  # absent, or older than 5
+    raise ImportError(f"{error}: pip install -U 'erjepa[transformers]'") from error
 
 __all__ = [
     "TransformersCheckpointer",

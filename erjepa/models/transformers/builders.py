@@ -3,10 +3,18 @@
 from collections.abc import Sequence
 
 import torch
+import transformers
 from accelerate import init_empty_weights
 from torch import nn
 from torchtune.modules.peft import DoRALinear, LoRALinear
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.initialization import no_init_weights
 
 from erjepa.models.transformers.decoder import TransformersDecoder
@@ -14,33 +22,50 @@ from erjepa.models.transformers.decoder import TransformersDecoder
 ALL_LINEAR = "all-linear"
 
 
-def empty_model(path: str) -> PreTrainedModel:
+def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
     """The causal language model of a folder, on the meta device, its buffers on the CPU.
 
     Of a model that reads images too, the part that reads text.
+
+    Raises:
+        ValueError: if this release of transformers does not know it, or it is no decoder.
     """
-    config = AutoConfig.from_pretrained(path).get_text_config()
+    kind = PretrainedConfig.get_config_dict(path, revision=revision)[0].get(
+        "model_type"
+    )
+    if kind not in CONFIG_MAPPING:
+        raise ValueError(
+            f"model.path={path}: transformers {transformers.__version__} knows no model_type "
+            f"{kind}; pip install -U transformers, or choose another model"
+        )
+    config = AutoConfig.from_pretrained(path, revision=revision).get_text_config()
+    if config.is_encoder_decoder or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ValueError(
+            f"model.path={path}: {kind} is no decoder that writes text; choose another model"
+        )
     dtype = torch.get_default_dtype()
     with torch.device("cpu"), init_empty_weights(include_buffers=False):
         with no_init_weights():
             return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
-def decoder(path: str) -> TransformersDecoder:
+def decoder(path: str, revision: str | None = None) -> TransformersDecoder:
     """
     A decoder of transformers, for full fine-tuning.
 
     Args:
-        path (str): folder of the model, with its ``config.json``.
+        path (str): folder of the model, or its repository on the hub.
+        revision (str | None): of the repository.
 
     Returns:
         TransformersDecoder: Instantiation of the model, without its weights
     """
-    return _placed(TransformersDecoder(empty_model(path)))
+    return _placed(TransformersDecoder(empty_model(path, revision)))
 
 
 def lora_decoder(
     path: str,
+    revision: str | None = None,
     lora_rank: int = 8,
     lora_alpha: float = 16,
     lora_dropout: float = 0.0,
@@ -52,7 +77,8 @@ def lora_decoder(
     A decoder of transformers with LoRA enabled.
 
     Args:
-        path (str): folder of the model, with its ``config.json``.
+        path (str): folder of the model, or its repository on the hub.
+        revision (str | None): of the repository.
         lora_rank (int): rank of each low-rank approximation
         lora_alpha (float): scaling factor for the low-rank approximation
         lora_dropout (float): dropout probability for the low-rank approximation
@@ -69,7 +95,7 @@ def lora_decoder(
     Raises:
         ValueError: if the model has no such layers.
     """
-    model = empty_model(path)
+    model = empty_model(path, revision)
     linear = {
         name: module
         for name, module in model.base_model.named_modules()

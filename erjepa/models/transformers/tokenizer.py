@@ -11,6 +11,8 @@ from transformers import AutoConfig, AutoTokenizer
 
 _EMPTY = {"role": "assistant", "content": ""}
 _MOST_RESERVED = 64
+# Today's date would change the prompts of a run from day to day.
+_FIXED_DATE = "{%- macro strftime_now(_) -%}26 Jul 2024{%- endmacro -%}"
 
 
 class TransformersTokenizer(ModelTokenizer, Transform):
@@ -38,6 +40,8 @@ class TransformersTokenizer(ModelTokenizer, Transform):
                 f"tokenizer.path={path}: the tokenizer has no chat template; choose a chat model, "
                 "or add a chat_template.jinja to the folder"
             )
+        if "strftime_now" in self._tokenizer.chat_template:
+            self._tokenizer.chat_template = _FIXED_DATE + self._tokenizer.chat_template
         self._template_kwargs = dict(chat_template_kwargs or {})
         self.max_seq_len = max_seq_len
         self.special_tokens = self._special_tokens(path)

@@ -1,0 +1,61 @@
+"""A model that is named by its repository is downloaded once, or one line says what to do."""
+
+import pytest
+from huggingface_hub import constants
+from huggingface_hub.errors import (
+    GatedRepoError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from erjepa.configs import load, require_files
+from erjepa.utils import hub
+
+CONFIG = "qwen3_0_6b_continual"
+
+
+def test_a_repository_becomes_its_local_copy(tmp_path, monkeypatch):
+    cached = tmp_path / "models--Qwen--Qwen3-0.6B"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("a" * 40)
+    copy = cached / "snapshots" / ("a" * 40)
+    copy.mkdir(parents=True)
+    (copy / "config.json").write_text("{}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for overrides in ([], [f"model.revision={'a' * 40}"], ["tokenizer.path=gone"]):
+        cfg = require_files(load(CONFIG, overrides))
+        assert cfg.checkpointer.get("checkpoint_dir") == str(copy)
+        assert cfg.tokenizer.get("path") == str(copy)
+        assert cfg.model.get("path") == "Qwen/Qwen3-0.6B"  # so that it moves elsewhere
+        assert cfg.model.get("revision") == "a" * 40
+    with pytest.raises(FileNotFoundError, match="model.path=a/b is no folder, and the"):
+        require_files(load(CONFIG, ["model.path=a/b"]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (GatedRepoError, "accept its terms at https://huggingface.co/Qwen/Qwen3-0.6B"),
+        (RepositoryNotFoundError, "is no folder, and no repository of the hub"),
+        (RevisionNotFoundError, "has no revision v2"),
+        (ConnectionError, "set it to the model's folder"),
+    ],
+)
+def test_what_cannot_be_had_is_said_in_one_line(monkeypatch, kind, said):
+    def fail(*_, **__):
+        raise kind.__new__(kind, "a\nb")
+
+    monkeypatch.setattr(hub, "snapshot_download", fail)
+    with pytest.raises(FileNotFoundError, match=said) as caught:
+        require_files(load(CONFIG, ["model.revision=v2"]))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_one"),
+    [("a/b", True), ("a/b-1.5_c", True), ("MODEL", False), ("/a/b", False)]
+    + [("./b", False), ("../b", False), ("a/b/c", False), ("tests/utils", False)],
+)
+def test_a_repository_is_an_owner_and_a_name(path, is_one):
+    assert hub.is_repository(path) == is_one
