@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "packing": {"configs", "datasets"},
     "objective": {"packing"},
     "tasks": {"datasets", "utils"},
-    "models": {"checkpoints", "packing", "utils"},
+    "models": {"checkpoints", "datasets", "packing", "utils"},
     "checkpoints": {"configs", "datasets", "replay", "utils"},
     "training": set(),  # the schedule of the learning rate alone
     "training.model": {"configs", "objective", "packing", "utils"},

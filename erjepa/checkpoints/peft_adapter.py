@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torchtune import utils
@@ -31,8 +31,6 @@ FOLDER = "adapter"
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 _MODEL = "config.json"
-# What a checkpointer says of its weights' rows where these need no change.
-ORDERED = "transformers"
 _PEFT_PARTS = {
     "lora_a.weight": "lora_A.weight",
     "lora_b.weight": "lora_B.weight",
@@ -51,17 +49,21 @@ def move_peft_adapter(checkpoint: Path) -> None:
         return
     model = json.loads((checkpoint / _MODEL).read_text())
     weights = load_file(checkpoint / WEIGHTS)
-    folder = checkpoint / FOLDER
-    folder.mkdir()
-    with safe_open(checkpoint / WEIGHTS, framework="pt") as file:
-        is_ordered = (file.metadata() or {}).get("rows") == ORDERED
-    if not is_ordered:
-        weights = {n: _rows(n, weight, model) for n, weight in weights.items()}
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    weights = {n: _rows(n, weight, model) for n, weight in weights.items()}
     config = json.loads((checkpoint / CONFIG).read_text())
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    write_peft_adapter(checkpoint, weights, config)
     for name in (WEIGHTS, CONFIG):
         os.remove(checkpoint / name)
+
+
+def write_peft_adapter(
+    checkpoint: Path, weights: dict[str, Tensor], config: Mapping[str, Any]
+) -> None:
+    """Write ``adapter/`` of a checkpoint: weights by PEFT's names, and its config."""
+    folder = checkpoint / FOLDER
+    folder.mkdir()
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
 
 
 def peft_name(name: str) -> str:

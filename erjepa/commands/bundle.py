@@ -121,7 +121,7 @@ def files_of(cfg: "Config") -> set[Path]:
     """
     from erjepa.configs import components, require_files
 
-    require_files(cfg)
+    cfg = require_files(cfg)
     tokenizer = map(cfg.tokenizer.get, ("path", "merges_file"))
     found = [cfg.checkpointer.get("checkpoint_dir"), *tokenizer, cfg.databases]
     for key, section in (("dataset", cfg.dataset), ("eval_dataset", cfg.eval_dataset)):

@@ -7,6 +7,23 @@ from torchtune.data import Message
 from torchtune.modules.transforms import Transform
 
 
+def shared_ending(one: list[int], other: list[int]) -> list[int]:
+    """What follows the content of a chat's last message, of two that differ in that content.
+
+    Raises:
+        ValueError: if their tokens do not differ.
+    """
+    if one == other:
+        raise ValueError(
+            "the chat template leaves out the last message of a chat of user and assistant; "
+            "choose a chat model"
+        )
+    length = 0
+    while one[-1 - length] == other[-1 - length]:
+        length += 1
+    return one[len(one) - length :]
+
+
 class ChatTemplate:
     """Cuts a tokenized chat at the edges of its contents, for any torchtune tokenizer.
 
@@ -111,14 +128,8 @@ class ChatTemplate:
     def _ending_length(
         self, context: list[Message], role: str, inference: bool = True
     ) -> int:
-        first, second = (
-            self._render([*context, Message(role=role, content=content)], inference)
-            for content in ("a", "b")
-        )
-        length = 0
-        while first[-1 - length] == second[-1 - length]:
-            length += 1
-        return length
+        chats = ([*context, Message(role=role, content=c)] for c in ("a", "b"))
+        return len(shared_ending(*(self._render(chat, inference) for chat in chats)))
 
     def _render(self, messages: list[Message], inference: bool = True) -> list[int]:
         return self._tokenizer({"messages": messages}, inference=inference)["tokens"]

@@ -1,12 +1,18 @@
 """A small GGUF file as llama.cpp's converter would write it, and the folder of the real SmolLM2."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 from tokenizers.pre_tokenizers import ByteLevel
+
+from erjepa.configs import Config, load
 
 FOLDER = Path(os.environ.get("ERJEPA_SMOLLM2", "/tmp/SmolLM2-135M-Instruct"))
 real = pytest.mark.skipif(not FOLDER.is_dir(), reason="needs SmolLM2's folder")
@@ -89,3 +95,60 @@ def write_gguf(path, architecture="llama", pre="smollm"):
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+LINEAR = {
+    **dict.fromkeys(["q_proj", "k_proj", "v_proj", "o_proj"], "self_attn"),
+    **dict.fromkeys(["gate_proj", "up_proj", "down_proj"], "mlp"),
+}
+
+
+def smollm2_config(backend: str, *, rank: int, **overrides: Any) -> Config:
+    """The real SmolLM2 by ``torchtune`` or ``transformers``, with the prompts of the former."""
+    settings = {
+        "model.lora_rank": rank,
+        "model.lora_alpha": 2 * rank,
+        "tokenizer.path": FOLDER / "tokenizer.json",
+        "checkpointer.checkpoint_dir": FOLDER,
+        "dataset": "erjepa.datasets.paired_dataset",
+        "num_workers": 0,
+        "row_length": "null",
+        **overrides,
+    }
+    if backend == "transformers":
+        package = "erjepa.models.transformers"
+        settings = {
+            "model": f"{package}.lora_decoder",
+            "model.path": FOLDER,
+            "checkpointer": f"{package}.TransformersCheckpointer",
+            **settings,
+        }
+    return load("smollm2_135m_synth", [f"{k}={v}" for k, v in settings.items()])
+
+
+def write_adapter(folder: Path, rank: int) -> Path:
+    """A random adapter of the real SmolLM2 in PEFT's format."""
+    shape = json.loads((FOLDER / "config.json").read_text())
+    width, head = shape["hidden_size"], shape["head_dim"]
+    kv, hidden = shape["num_key_value_heads"] * head, shape["intermediate_size"]
+    sizes = {
+        **{"q_proj": (width, width), "o_proj": (width, width)},
+        **{"k_proj": (width, kv), "v_proj": (width, kv)},
+        **{"gate_proj": (width, hidden), "up_proj": (width, hidden)},
+        "down_proj": (hidden, width),
+    }
+    generator, weights = torch.Generator().manual_seed(0), {}
+    for layer in range(shape["num_hidden_layers"]):
+        for name, part in LINEAR.items():
+            prefix = f"base_model.model.model.layers.{layer}.{part}.{name}"
+            for side, size in (
+                ("A", (rank, sizes[name][0])),
+                ("B", (sizes[name][1], rank)),
+            ):
+                weight = 0.02 * torch.randn(size, generator=generator)
+                weights[f"{prefix}.lora_{side}.weight"] = weight
+    folder.mkdir()
+    save_file(weights, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder

@@ -37,6 +37,7 @@ from tests.harness.transformers_models import (
     random_model,
     write_folder,
 )
+from tests.reference.llm_jepa import llm_jepa_loss
 
 
 def tree(prefix: int, *branches: int):
@@ -206,6 +207,31 @@ def test_the_loss_and_its_gradients_are_torchtunes(both):
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
 
 
+def test_the_loss_and_its_gradients_are_those_of_llm_jepas_code(both):
+    _, decoder = both
+    rng, predictor_ids = random.Random(0), [94, 95]
+    pairs = [random_pair(i, rng) for i in range(6)]
+    batch = PairCollator(views="standalone", predictor_ids=predictor_ids)(pairs)
+    model = PackedDecoder(decoder, num_predictor_tokens=2, train_predictor_tokens=False)
+    ours, _ = JEPALoss(0.5, 2.0)(model(batch), batch, batch.num_labels, batch.num_pairs)
+    theirs = llm_jepa_loss(
+        decoder._held["model"],
+        pairs,
+        predictor_ids=predictor_ids,
+        pad_id=0,
+        lm_weight=0.5,
+        jepa_weight=2.0,
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
+    adapter = [p for name, p in decoder.named_parameters() if "lora" in name]
+    for one, two in zip(
+        torch.autograd.grad(ours, adapter),
+        torch.autograd.grad(theirs, adapter),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-7)
+
+
 # ------------------------------------------------------------------ the tokenizer
 
 
@@ -339,3 +365,10 @@ def test_prompts_do_not_change_from_day_to_day(tmp_path):
     tokenizer = TransformersTokenizer(str(write_folder(tmp_path, "llama", dated)))
     tokens, _ = tokenizer.tokenize_messages(chat("ask"))
     assert tokenizer.decode(tokens).startswith("26 Jul 2024")
+
+
+def test_a_template_without_an_assistants_turn_is_refused(tmp_path):
+    template = "{{ messages[0]['content'] }}"
+    folder = write_folder(tmp_path, "llama", template)
+    with pytest.raises(ValueError, match="leaves out the last message of a chat"):
+        TransformersTokenizer(str(folder))

@@ -1,6 +1,5 @@
 """Weights of transformers' models: read from their folder, written as ``save_pretrained`` does."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,16 +8,15 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from torchtune import training
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from erjepa.checkpoints.peft_adapter import ORDERED, peft_name
+from erjepa.checkpoints.peft_adapter import peft_name, write_peft_adapter
 from erjepa.models.transformers.builders import empty_model
 
-_ADAPTER = "adapter_model"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 
 
@@ -123,17 +121,13 @@ class TransformersCheckpointer:
                 model.save_pretrained(folder, state_dict=weights)
         if training.ADAPTER_KEY in state_dict:
             adapter = state_dict[training.ADAPTER_KEY]
-            torch.save(adapter, folder / f"{_ADAPTER}.pt")
-            save_file(
-                {peft_name(name): weight for name, weight in adapter.items()},
-                folder / f"{_ADAPTER}.safetensors",
-                metadata={"format": "pt", "rows": ORDERED},
-            )
+            torch.save(adapter, folder / "adapter_model.pt")
             config = {
                 **state_dict[training.ADAPTER_CONFIG],
                 "base_model_name_or_path": self.repo_id,
             }
-            (folder / "adapter_config.json").write_text(json.dumps(config))
+            weights = {peft_name(name): weight for name, weight in adapter.items()}
+            write_peft_adapter(folder, weights, config)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from torchtune.modules.transforms import Transform
 from torchtune.modules.transforms.tokenizers import ModelTokenizer
 from transformers import AutoConfig, AutoTokenizer
 
+from erjepa.datasets.chat_template import shared_ending
+
 _EMPTY = {"role": "assistant", "content": ""}
 _MOST_RESERVED = 64
 # Today's date would change the prompts of a run from day to day.
@@ -73,16 +75,9 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         return special | {f"<reserved_{i}>": i for i in free[:_MOST_RESERVED]}
 
     def _ending_of(self, role: str) -> list[int]:
-        """The tokens behind the content of a chat's last message: those that do not depend on it."""
         before = [{"role": "user", "content": "a"}] if role == "assistant" else []
-        one, other = (
-            self._render([*before, {"role": role, "content": content}])
-            for content in ("a", "b")
-        )
-        length = 0
-        while one[-1 - length] == other[-1 - length]:
-            length += 1
-        return one[len(one) - length :]
+        chats = ([*before, {"role": role, "content": c}] for c in ("a", "b"))
+        return shared_ending(*map(self._render, chats))
 
     @property
     def vocab_size(self) -> int:
