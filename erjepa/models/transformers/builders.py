@@ -30,9 +30,8 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
     Raises:
         ValueError: if this release of transformers does not know it, or it is no decoder.
     """
-    kind = PretrainedConfig.get_config_dict(path, revision=revision)[0].get(
-        "model_type"
-    )
+    values, _ = PretrainedConfig.get_config_dict(path, revision=revision)
+    kind = values.get("model_type")
     if kind not in CONFIG_MAPPING:
         raise ValueError(
             f"model.path={path}: transformers {transformers.__version__} knows no model_type "
@@ -50,15 +49,11 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
 
 
 def decoder(path: str, revision: str | None = None) -> TransformersDecoder:
-    """
-    A decoder of transformers, for full fine-tuning.
+    """A decoder of transformers without its weights, for full fine-tuning.
 
     Args:
-        path (str): folder of the model, or its repository on the hub.
-        revision (str | None): of the repository.
-
-    Returns:
-        TransformersDecoder: Instantiation of the model, without its weights
+        path: folder of the model, or its repository on the hub.
+        revision: of the repository.
     """
     return _placed(TransformersDecoder(empty_model(path, revision)))
 
@@ -73,24 +68,11 @@ def lora_decoder(
     use_dora: bool = False,
     quantize_base: bool = False,
 ) -> TransformersDecoder:
-    """
-    A decoder of transformers with LoRA enabled.
+    """The same with LoRA; other arguments are those of torchtune's builders.
 
     Args:
-        path (str): folder of the model, or its repository on the hub.
-        revision (str | None): of the repository.
-        lora_rank (int): rank of each low-rank approximation
-        lora_alpha (float): scaling factor for the low-rank approximation
-        lora_dropout (float): dropout probability for the low-rank approximation
-        lora_target_modules (str | Sequence[str]): last names of the linear layers to adapt, such as
-            ``q_proj``; ``all-linear``: every one but the output projection, as in PEFT
-        use_dora (bool): Decompose the LoRA weight into magnitude and direction, as
-            introduced in "DoRA: Weight-Decomposed Low-Rank Adaptation"
-            (https://arxiv.org/abs/2402.09353).
-        quantize_base (bool): Whether to hold the adapted layers' weights in NF4 (QLoRA)
-
-    Returns:
-        TransformersDecoder: Instantiation of the model with LoRA applied, without its weights
+        lora_target_modules: last names of the linear layers to adapt, such as ``q_proj``;
+            ``all-linear``: every one but the output projection, as in PEFT.
 
     Raises:
         ValueError: if the model has no such layers.

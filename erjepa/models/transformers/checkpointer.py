@@ -21,19 +21,14 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", "
 
 
 class TransformersCheckpointer:
-    """
-    Reads a model of transformers and writes it back in the same form, as torchtune's
-    checkpointers do theirs: a folder ``epoch_N`` that ``from_pretrained`` loads, with its
-    tokenizer and an adapter that PEFT loads.
+    """Reads a model of transformers and writes it back: a folder ``epoch_N`` that
+    ``from_pretrained`` loads, with its tokenizer and an adapter that PEFT loads.
 
     Args:
-        checkpoint_dir (str): folder of the model.
-        output_dir (str): folder to write to.
-        checkpoint_files (list[str] | None): files of weights in ``checkpoint_dir``. ``None``: every
-            ``model*.safetensors``.
+        checkpoint_files: files of weights; ``None``: every ``model*.safetensors``.
 
     Attributes:
-        repo_id (str | None): the base that adapters' configs name.
+        repo_id: the base that adapters' configs name.
 
     Raises:
         FileNotFoundError: if the folder has no ``config.json``.
@@ -59,7 +54,6 @@ class TransformersCheckpointer:
         """The weights by their names in the model, mapped from the disk where files have them so.
 
         Raises:
-            FileNotFoundError: if a file is missing.
             ValueError: if a file is damaged.
         """
         model = empty_model(str(self._folder))
@@ -78,7 +72,6 @@ class TransformersCheckpointer:
         return {training.MODEL_KEY: weights}
 
     def _found(self) -> dict[str, Tensor]:
-        """Weights by their names in the files."""
         files = self._files or sorted(
             path.name for path in self._folder.glob("model*.safetensors")
         )
@@ -99,14 +92,8 @@ class TransformersCheckpointer:
     def save_checkpoint(
         self, state_dict: dict[str, Any], epoch: int | str, adapter_only: bool = False
     ) -> None:
-        """
-        Write ``output_dir/epoch_{epoch}``.
-
-        Args:
-            state_dict (dict[str, Any]): the model, unless ``adapter_only``; the adapter and its
-                config, if there is one
-            epoch (int | str): that names the folder
-            adapter_only (bool): If True, only save the adapter weights
+        """Write ``output_dir/epoch_{epoch}``: the model, unless ``adapter_only``, and the adapter,
+        if there is one.
         """
         folder = self._output_dir / f"epoch_{epoch}"
         folder.mkdir(parents=True, exist_ok=True)

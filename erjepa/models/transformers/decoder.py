@@ -85,7 +85,7 @@ class TransformersDecoder(nn.Module):
         return getattr(self.config, "head_dim", None) or width
 
     def attend_by(self, attention: Attention) -> None:
-        """Have the layers take the masks of ``attention``.
+        """As :meth:`~erjepa.objective.backend.Backend.attend_by`.
 
         Raises:
             ValueError: if transformers has no FlexAttention for this model.
@@ -104,17 +104,7 @@ class TransformersDecoder(nn.Module):
     def body(
         self, hidden: Tensor, end: Tensor, input_pos: Tensor, attention: Attention
     ) -> Tensor:
-        """Hidden states after the final norm.
-
-        Args:
-            hidden: embeddings, [R, L, H].
-            end: one past the last descendant of each token, int [R, L].
-            input_pos: position of each token in its text, int [R, L].
-            attention: ``flex``, ``dense``, or ``causal``, for rows of one text each.
-
-        Returns:
-            [R, L, H].
-        """
+        """As :meth:`~erjepa.objective.backend.Backend.body`."""
         body = self._held["body"]
         if attention == "causal":
             return body(inputs_embeds=hidden, use_cache=False).last_hidden_state
@@ -145,17 +135,7 @@ class TransformersDecoder(nn.Module):
         stop_tokens: Sequence[int],
         pad_id: int,
     ) -> list[list[int]]:
-        """Continue every prompt with its most likely tokens, by ``generate`` of transformers.
-
-        Args:
-            prompts: token ids of B prompts, of any lengths.
-            max_new_tokens: most tokens to generate for a prompt.
-            stop_tokens: any of these ends a text.
-            pad_id: any id of the vocabulary.
-
-        Returns:
-            The new tokens of each prompt, what follows its end included.
-        """
+        """As :meth:`~erjepa.objective.backend.Backend.generate_greedy`, by ``generate``."""
         model = self._held["model"]
         device = self.tok_embeddings.weight.device
         width = max(map(len, prompts))

@@ -21,10 +21,9 @@ class TransformersTokenizer(ModelTokenizer, Transform):
     """Tokens of a chat as the model's own template renders it, as servers do.
 
     Args:
-        path (str): folder of the model, with its tokenizer.
-        max_seq_len (int | None): must be ``None``; a template cannot be cut.
-        chat_template_kwargs (Mapping[str, Any] | None): variables of the template, such as
-            ``enable_thinking``.
+        path: folder of the model, with its tokenizer.
+        max_seq_len: must be ``None``; a template cannot be cut.
+        chat_template_kwargs: variables of the template, such as ``enable_thinking``.
 
     Raises:
         ValueError: if the tokenizer has no chat template.
@@ -91,7 +90,6 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         return [self.bos_id] * add_bos + tokens + [self.eos_id] * add_eos
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
-        """Text of ``token_ids``."""
         return self._tokenizer.decode(
             token_ids, skip_special_tokens=skip_special_tokens
         )
@@ -99,17 +97,12 @@ class TransformersTokenizer(ModelTokenizer, Transform):
     def tokenize_messages(
         self, messages: list[Message], *, add_end_tokens: bool = True
     ) -> tuple[list[int], list[bool]]:
-        """
-        Tokenize a list of messages into a list of token ids and masks.
+        """The tokens of a chat, and masks that say nothing: :class:`~erjepa.datasets.ChatTemplate`
+        finds out where the contents are.
 
         Args:
-            messages (list[Message]): the chat.
-            add_end_tokens (bool): whether the last message ends; False: where it is an empty answer,
-                the chat is a prompt for one.
-
-        Returns:
-            tuple[list[int], list[bool]]: the list of token ids and the list of masks, which are of
-            no use: where the contents are, :class:`~erjepa.datasets.ChatTemplate` finds out.
+            add_end_tokens: whether the last message ends; False: where it is an empty answer, the
+                chat is a prompt for one.
 
         Raises:
             RuntimeError: if a message holds anything but text.
@@ -180,16 +173,7 @@ class TransformersTokenizer(ModelTokenizer, Transform):
     def __call__(
         self, sample: Mapping[str, Any], inference: bool = False
     ) -> Mapping[str, Any]:
-        """
-        Replace ``messages`` of a sample by ``tokens`` and ``mask``.
-
-        Args:
-            sample (Mapping[str, Any]): with the key ``messages``.
-            inference (bool): whether the last message is left open.
-
-        Returns:
-            Mapping[str, Any]: the sample with the keys ``tokens`` and ``mask``.
-        """
+        """Replace ``messages`` of a sample by ``tokens`` and ``mask``."""
         rest = {key: value for key, value in sample.items() if key != "messages"}
         tokens, mask = self.tokenize_messages(
             sample["messages"], add_end_tokens=not inference
