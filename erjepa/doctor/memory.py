@@ -297,7 +297,7 @@ def _build_caches(model: nn.Module) -> None:
 def _as_on_cuda(model: PackedDecoder) -> None:
     """Keep what fused kernels of a GPU keep: no scores of attention, masks as booleans."""
     if isinstance(model.decoder, Backend):
-        model.attend_by("dense" if model.attention == "dense" else "causal")
+        model.attend_by("dense")
     else:
         for layer in model.decoder.layers:
             layer.attn._attention_call = _fused_attention
