@@ -11,7 +11,7 @@ and moves the rows of Qwen's adapters, whose halves it keeps apart as well.
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,7 @@ FOLDER = "adapter"
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 _MODEL = "config.json"
+_TRAINED = "adapter_model.pt"  # the same weights by their names in the model
 _PEFT_PARTS = {
     "lora_a.weight": "lora_A.weight",
     "lora_b.weight": "lora_B.weight",
@@ -49,21 +50,20 @@ def move_peft_adapter(checkpoint: Path) -> None:
         return
     model = json.loads((checkpoint / _MODEL).read_text())
     weights = load_file(checkpoint / WEIGHTS)
-    weights = {n: _rows(n, weight, model) for n, weight in weights.items()}
+    if _is_torchtunes(torch.load(checkpoint / _TRAINED, mmap=True, weights_only=True)):
+        weights = {n: _rows(n, weight, model) for n, weight in weights.items()}
+    folder = checkpoint / FOLDER
+    folder.mkdir()
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     config = json.loads((checkpoint / CONFIG).read_text())
-    write_peft_adapter(checkpoint, weights, config)
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     for name in (WEIGHTS, CONFIG):
         os.remove(checkpoint / name)
 
 
-def write_peft_adapter(
-    checkpoint: Path, weights: dict[str, Tensor], config: Mapping[str, Any]
-) -> None:
-    """Write ``adapter/`` of a checkpoint: weights by PEFT's names, and its config."""
-    folder = checkpoint / FOLDER
-    folder.mkdir()
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+def _is_torchtunes(names: Iterable[str]) -> bool:
+    """Whether names of an adapter's weights are of torchtune's model, or of transformers'."""
+    return all(name.startswith("layers.") for name in names)
 
 
 def peft_name(name: str) -> str:
@@ -186,7 +186,7 @@ def _exported(
     weights: dict[str, Tensor], model: Mapping[str, Any]
 ) -> dict[str, Tensor]:
     """Adapter weights by PEFT's names, their rows in Hugging Face's order."""
-    if not all(name.startswith("layers.") for name in weights):  # of transformers
+    if not _is_torchtunes(weights):
         return {peft_name(name): weight for name, weight in weights.items()}
     by_name = tune_to_peft_adapter_weights(
         weights,

@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
@@ -196,7 +196,7 @@ def activation_bytes(
         label_pair=batch.label_pair[:1],
     )
     as_gathered = _dtype(cfg) if _groups(cfg, model) else None
-    kernels = FusedAttention() if device.type == "cuda" else nullcontext()
+    kernels = _fused_kernels() if device.type == "cuda" else nullcontext()
     with _computing(model, as_gathered), kernels:
         peaks = [
             _peak(model, loss_fn, part, offloads=cfg.enable_activation_offloading)
@@ -306,16 +306,15 @@ def _as_on_cuda(model: PackedDecoder) -> None:
             module.forward = partial(_fused_dropout, module.p)  # type: ignore[method-assign]
 
 
-class FusedAttention(TorchFunctionMode):
-    """torch's attention as its fused kernels compute it."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Run an operation; attention without its scores."""
-        if func is nn.functional.scaled_dot_product_attention:
-            func = _fused_attention
-        return func(*args, **(kwargs or {}))
+@contextmanager
+def _fused_kernels() -> Iterator[None]:
+    """torch's attention as its fused kernels compute it, in recomputed layers too."""
+    own = F.scaled_dot_product_attention
+    F.scaled_dot_product_attention = _fused_attention  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = own
 
 
 def _fused_attention(query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tensor:

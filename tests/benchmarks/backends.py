@@ -10,11 +10,12 @@ import torch.distributed as dist
 
 from erjepa.training.model.distributed import init_process_group
 from erjepa_recipe.lora_finetune_distributed_erjepa import FinetuneRecipeERJEPA
-from tests.benchmarks.device import DEVICE
+from tests.benchmarks.device import DEVICE, ON_GPU, bfloat16_by
 from tests.benchmarks.setting import pairs_are, stepper, write_pairs
 from tests.benchmarks.timing import Row, interleave, ratio
 from tests.harness.smollm2 import FOLDER, smollm2_config
 
+DTYPE = "fp32" if not ON_GPU and bfloat16_by() == "conversion" else "bf16"
 BACKENDS = ("torchtune", "transformers")
 
 
@@ -30,7 +31,8 @@ def benchmark(quick: bool) -> list[Row]:
         steps = {}
         for backend in BACKENDS:
             overrides = {"output_dir": Path(name) / backend, "dataset.source": pairs}
-            if DEVICE.type == "cuda":
+            overrides["dtype"] = DTYPE
+            if ON_GPU:
                 overrides["row_length"] = 2048
             recipe = FinetuneRecipeERJEPA(smollm2_config(backend, rank=32, **overrides))
             recipe.setup()
@@ -38,7 +40,7 @@ def benchmark(quick: bool) -> list[Row]:
             steps[backend] = stepper(recipe)
             steps[backend]()  # has nothing to replay
         times = interleave(steps, repeats=3 if quick else 9, warmup=1)
-    setting = f"SmolLM2-135M, {pairs_are()}, 16 pairs a step"
+    setting = f"SmolLM2-135M in {DTYPE}, {pairs_are()}, 16 pairs a step"
     return [
         *(times[b].row(f"step of ER-JEPA by {b}, {setting}") for b in BACKENDS),
         ratio(

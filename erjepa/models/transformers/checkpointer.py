@@ -1,5 +1,6 @@
 """Weights of transformers' models: read from their folder, written as ``save_pretrained`` does."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,13 +9,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torchtune import training
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from erjepa.checkpoints.peft_adapter import peft_name, write_peft_adapter
+from erjepa.checkpoints.peft_adapter import CONFIG, WEIGHTS, peft_name
 from erjepa.models.transformers.builders import empty_model
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
@@ -109,12 +110,13 @@ class TransformersCheckpointer:
         if training.ADAPTER_KEY in state_dict:
             adapter = state_dict[training.ADAPTER_KEY]
             torch.save(adapter, folder / "adapter_model.pt")
+            weights = {peft_name(name): weight for name, weight in adapter.items()}
+            save_file(weights, folder / WEIGHTS)
             config = {
                 **state_dict[training.ADAPTER_CONFIG],
                 "base_model_name_or_path": self.repo_id,
             }
-            weights = {peft_name(name): weight for name, weight in adapter.items()}
-            write_peft_adapter(folder, weights, config)
+            (folder / CONFIG).write_text(json.dumps(config))
 
 
 @contextmanager
