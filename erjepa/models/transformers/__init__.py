@@ -6,6 +6,8 @@ try:
     from erjepa.models.transformers.decoder import TransformersDecoder
     from erjepa.models.transformers.tokenizer import TransformersTokenizer
 except ImportError as error:  # absent, or older than 5
+    if (error.name or "").startswith("erjepa"):
+        raise
     raise ImportError(f"{error}: pip install -U 'erjepa[transformers]'") from error
 
 __all__ = [
