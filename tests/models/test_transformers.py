@@ -224,7 +224,8 @@ def test_memory_on_a_gpu_is_forecast_as_torchtunes(both, checkpointing):
         gpu = torch.device("cuda")
         with rank_of(1):
             found.append(sum(activation_bytes(cfg, model, JEPALoss(), batch, gpu)))
-    assert found[1] == pytest.approx(found[0], rel=0.3)
+    masks = 2 * 4 * batch.end.numel() * batch.end.shape[1]  # counted as dense
+    assert 0.7 * found[0] < found[1] < 1.3 * found[0] + masks
 
 
 def test_the_loss_and_its_gradients_are_those_of_llm_jepas_code(both):
