@@ -171,6 +171,12 @@ class EvaluationRecipeERJEPA:
         runs, jobs = list[EarlierRun](), dict[str, _Job]()
         if path is not None and self._cfg.eval_earlier:
             runs = on_rank_zero(partial(earlier_runs, path, self._cfg))
+            for run in runs:
+                if not any(run.datasets()):
+                    self._miss(
+                        f"what {run.checkpoint} learned is not scored, as its config has no "
+                        f"{run.key}; to score it: {run.scoring_command(None)}"
+                    )
         for keys in ({}, *(keys for run in runs for keys in run.datasets())):
             section = {**self._cfg.as_dict(), **keys}[SCORED[self._cfg.eval_split]]
             if section is None or (name := json.dumps(section, sort_keys=True)) in jobs:

@@ -424,6 +424,8 @@ def memory_folder(path: Path) -> Path | None:
 def _find(path: Path, said: str) -> Path:
     if folder := memory_folder(path):
         return folder
+    if not path.exists():
+        raise FileNotFoundError(f"{said}{path} does not exist")
     raise FileNotFoundError(
         f"{said}{path} holds no memory. Give the output_dir of a run with replay, or one of "
         f"its checkpoints; their folder {MEMORY} has a {ABOUT}. After a run without replay, "

@@ -107,11 +107,14 @@ class EarlierRun:
         return None
 
     def scoring_command(self, pairs: Any) -> str:
-        """The command that scores the checkpoint on these pairs."""
+        """The command that scores the checkpoint on these pairs; ``None``: on a file."""
         overrides = [f"checkpoint_dir={self.checkpoint}"]
         overrides += ["eval_split=validation"] * (self.key == SCORED["validation"])
         overrides += ["merged=True"] * self.name.endswith("_merged")
-        if pairs != self.pairs:
+        if pairs is None:
+            overrides += [f"{self.key}=erjepa.datasets.paired_dataset"]
+            overrides += [f"{self.key}.source=FILE"]
+        elif pairs != self.pairs:
             overrides.append(f"{self.key}={json.dumps(pairs)}")
         command = ["tune", "run", "erjepa_eval", "--config", str(self.config)]
         return shlex.join([*command, *overrides])

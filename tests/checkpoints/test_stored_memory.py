@@ -222,5 +222,5 @@ def test_one_that_was_named_and_is_pruned_is_gone(tmp_path, monkeypatch):
         "_open",
         lambda *_: shutil.rmtree(tmp_path / "epoch_1") or open("x"),
     )
-    with pytest.raises(FileNotFoundError, match="epoch_1 holds no memory"):
+    with pytest.raises(FileNotFoundError, match="epoch_1 does not exist"):
         open_memory(tmp_path / "epoch_1")

@@ -75,7 +75,7 @@ def test_arguments_are_checked(name, capsys):
         (["stats", "tiny_synth", "dataset.size=x"], "dataset.size"),
         (["score", "gsm8k", "absent.jsonl"], "absent.jsonl"),
         (["generate", "absent", "prompt"], "absent: no such folder"),
-        (["memory", "absent"], "absent holds no memory"),
+        (["memory", "absent"], "absent does not exist"),
         (["curve", "absent", "curve.png"], "absent"),
         (["doctor", "--config", "absent"], "no packaged config"),
         (["bundle", "--output=x", "--python=4"], "--python 4: expected a version"),

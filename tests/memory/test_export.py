@@ -89,6 +89,6 @@ def test_errors_are_one_line(memory, tmp_path, capsys):
 
     inside = memory / "memory" / "chats.jsonl"
     assert "is a run's own; choose a file elsewhere" in refused(memory, inside)
-    assert "holds no memory" in refused(tmp_path / "none", tmp_path / "x.jsonl")
+    assert "none does not exist" in refused(tmp_path / "none", tmp_path / "x.jsonl")
     (memory / CONFIG).unlink()
     assert f"has a {CONFIG}, which names" in refused(memory, tmp_path / "x.jsonl")

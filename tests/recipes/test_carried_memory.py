@@ -243,7 +243,7 @@ def test_a_run_from_another_s_checkpoint_keeps_none_of_its_files(
     [
         ({"replay__address_dim": 64}, "address_dim is 64, but .*recomputed"),
         ({"replay__address": "dense"}, "replay.address differs .*recomputed"),
-        ({"replay__init_from": "nowhere"}, "nowhere holds no memory"),
+        ({"replay__init_from": "nowhere"}, "nowhere does not exist"),
     ],
 )
 def test_what_cannot_be_carried_on(

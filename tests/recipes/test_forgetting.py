@@ -8,6 +8,7 @@ import logging
 import shutil
 
 import pytest
+from omegaconf import OmegaConf
 
 from erjepa.utils.summary import read_summary
 from erjepa_recipe import evaluate_erjepa
@@ -120,16 +121,27 @@ def test_what_became_of_the_answers(base, runs):
 
 
 def test_what_cannot_be_compared_is_said(base, runs):
-    """Not scored before, another file by now, no file, no run."""
+    """No dataset, not scored before, another file by now, no file, no run."""
 
     def said(**settings):
         cfg = config(base, runs, "second", **settings)
         return run(cfg, lambda recipe: len(recipe._jobs))
 
     start, saved = runs / "first" / "epoch_0", runs / "first" / "torchtune_config.yaml"
+    score = f"tune run erjepa_eval --config {saved} checkpoint_dir={start}"
+    own = saved.read_text()
+    cfg = OmegaConf.create(own)
+    cfg.eval_dataset = None
+    OmegaConf.save(cfg, saved)
+    jobs, (unscored,) = said()
+    assert jobs == 1 and unscored.startswith(f"what {start} learned is not scored")
+    on_file = "eval_dataset=erjepa.datasets.paired_dataset eval_dataset.source=FILE"
+    assert unscored.endswith(f"{score} {on_file}")
+    with pytest.raises(ValueError, match="max_forgetting=0.5: what .* is not scored"):
+        said(max_forgetting=0.5)
+    saved.write_text(own)
     jobs, (unknown,) = said()
     assert jobs == 2 and unknown.startswith(f"what {start} had on paired_dataset(")
-    score = f"tune run erjepa_eval --config {saved} checkpoint_dir={start}"
     assert unknown.endswith(score)
     with pytest.raises(ValueError, match="max_forgetting=0.5: what"):
         said(max_forgetting=0.5)
