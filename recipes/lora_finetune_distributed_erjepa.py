@@ -2,36 +2,26 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 from torchtune import training, utils
-from torchtune.modules.transforms import Transform
 from torchtune.recipe_interfaces import FTRecipeInterface
 
 import erjepa.configs
-from erjepa.checkpoints.fingerprint import fingerprint
 from erjepa.checkpoints.pair_texts import PairTexts
+from erjepa.checkpoints.served_chat import Serving
 from erjepa.configs import Config
 from erjepa.datasets import build_dataset
 from erjepa.evaluation.validation import Validation
-from erjepa.packing import Attention
 from erjepa.training.model.averaged import AveragedWeights
 from erjepa.training.model.build import activation_offloading, build_model, set_up_model
-from erjepa.training.model.device import attention_of, memory_of, run_device
-from erjepa.training.model.distributed import (
-    all_reduce_sum,
-    on_rank_zero,
-    wait_for_all,
-)
-from erjepa.training.model.sharding import reshards_after_forward
+from erjepa.training.model.device import attention_of, run_device
+from erjepa.training.model.distributed import all_reduce_sum, wait_for_all
+from erjepa.training.model.sharding import with_resharding
 from erjepa.training.model.trainable import TrainableWeights
-from erjepa.training.run.data import (
-    pair_collators,
-    run_views,
-    training_pairs,
-)
+from erjepa.training.run.data import pair_collators, run_views
 from erjepa.training.run.inherited import earlier_memories
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.metrics import MetricsLog, step_metrics
@@ -49,7 +39,7 @@ from erjepa.training.run.start import (
     is_to_resume,
     load_start,
 )
-from erjepa.training.run.steps import Step, share_of_replay, steps_of
+from erjepa.training.run.steps import Step, TrainingPairs
 from erjepa.training.run.summary import log_summary
 from erjepa.training.step.finite import require_finite
 from erjepa.training.step.passes import Passes, PassResult, StepTotals
@@ -72,12 +62,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     loggers, profiler.
 
     Checkpoints are complete or absent, at the end of each epoch, every ``save_every_n_steps``
-    and at SIGINT or SIGTERM; ``resume_from_checkpoint=True`` goes on from the newest one as if
-    the run had not stopped. The adapter alone, or the model without one, is kept at each budget of
-    ``checkpoint_at_flops``, to compare runs at equal compute. With ``validation.size`` pairs
-    held out of training, losses and accuracy on them are logged and ``keep_best`` keeps the
-    best checkpoint; neither changes what is trained, nor counts as FLOPs, tokens or time of
-    training.
+    and at SIGINT or SIGTERM; ``resume_from_checkpoint=True`` continues from the newest one as
+    if the run had not stopped. ``checkpoint_at_flops`` keeps trained weights at equal compute;
+    ``validation.size`` holds pairs out, and ``keep_best`` keeps the weights that do best on
+    them. Validation changes nothing that is trained, and counts as no FLOPs, tokens or time.
 
     Args:
         cfg: config after overrides, see ``configs/``.
@@ -88,18 +76,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def __init__(self, cfg: Config) -> None:
         self._device = utils.get_device(device=cfg.device)
-        self._on_cuda = self._device.type == "cuda"
-        self._dtype = training.get_dtype(cfg.dtype, device=self._device)
-        self._trainable_dtype = training.get_dtype(
-            cfg.trainable_dtype or cfg.dtype, device=self._device
-        )
         seed = training.set_seed(seed=cfg.seed, debug_mode=cfg.cudnn_deterministic_mode)
         self._cfg = replace(cfg, seed=seed)  # one is drawn where it is null
         self._resume = is_to_resume(cfg)
-        clip_grad_norm = cfg.clip_grad_norm
-        self._clip_grad_norm = float(
-            "inf" if clip_grad_norm is None else clip_grad_norm
-        )
         self._stop_signals = StopSignals(lose_patience)
 
     # ------------------------------------------------------------------ set-up
@@ -108,155 +87,103 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         """Build everything; whatever can be wrong in the config fails before weights load."""
         cfg, device = self._cfg, self._device
         attention = attention_of(cfg, device)
-        self._loss_fn = cfg.loss.build()
-        self._cfg = cfg = erjepa.configs.require_files(cfg)
+        loss_fn = self._loss_fn = cfg.loss.build()
+        cfg = self._cfg = erjepa.configs.require_files(cfg)
         tokenizer = cfg.tokenizer.build()
         texts = PairTexts(tokenizer)
         earlier = earlier_memories(cfg.replay, texts.fingerprint, resume=self._resume)
-        self._folder = RunFolder(
-            Path(cfg.output_dir),
-            resume=self._resume,
-            flops_budgets=cfg.checkpoint_at_flops or (),
-        )
+        self._folder = RunFolder(cfg, resume=self._resume)
         checkpointer = build_checkpointer(cfg)
+        dataset = self._dataset = build_dataset(cfg.dataset, tokenizer)
+        serving = find_serving(cfg, dataset, tokenizer)
 
-        self._dataset = build_dataset(cfg.dataset, tokenizer)
-        serving = find_serving(cfg, self._dataset, tokenizer)
-        trainable = self._build_model(tokenizer, attention)
-        cfg = self._cfg
-        self._memory = RunMemory(
-            cfg, self._dataset, self._model, self._collator, texts, earlier, device
+        # The model without its weights, and the pairs that it reads.
+        views = run_views(cfg, loss_fn.jepa_weight)
+        model, trainable = build_model(
+            cfg, device, views.num_predictor_tokens, attention
         )
-        self._setup_data(tokenizer)
+        cfg = self._cfg = with_resharding(cfg, model, device)
+        offloading = activation_offloading(cfg, model, device)
+        keeps = not cfg.fsdp_reshard_after_forward
+        self._passes = Passes(model, loss_fn, device, offloading, keep_gathered=keeps)
+        self._model = model
+        collators = pair_collators(
+            cfg, tokenizer, views, model.vocab_size, trim=attention == "dense"
+        )
+        collator = self._collator = collators.new
+        self._memory = RunMemory(cfg, dataset, model, collator, texts, earlier, device)
+        self._pairs = TrainingPairs(
+            cfg,
+            dataset,
+            collators,
+            num_positions=model.num_positions,
+            jepa_every=loss_fn.jepa_every,
+            share=self._memory.share,
+            device=device,
+        )
+        self._validation = None
+        if ids := self._pairs.held_out:
+            self._validation = Validation(
+                cfg, dataset, ids, tokenizer, collator, loss_fn, device
+            )
+        self._run = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
         self._metrics_log = MetricsLog(cfg, device)
 
-        prints = fingerprint(
-            cfg,
-            pairs_of_a_step=self._pairs.sampler.examples_per_step,
-            pairs=self._pairs.loader.dataset,  # type: ignore[arg-type]
-        )
         start = load_start(
-            cfg, checkpointer, self._model, trainable, prints, resume=self._resume
+            cfg, checkpointer, model, trainable, self._pairs, resume=self._resume
         )
+        self._setup_training(start, trainable, checkpointer, serving)
+        wait_for_all()  # each read at its own pace; within a step the wait is limited
+
+    def _setup_training(
+        self,
+        start: Start,
+        trainable: TrainableWeights,
+        checkpointer: Any,
+        serving: Serving,
+    ) -> None:
+        """Load the weights, make what trains and saves them, and go to where the run is."""
+        cfg, model, device = self._cfg, self._model, self._device
         self._carried = start.carried
-        self._setup_training(start, trainable)
+        predictor_ids = self._collator.predictor_ids
+        set_up_model(cfg, model, trainable, start.weights, predictor_ids, device)
+        self._averaged = AveragedWeights(
+            cfg.ema_decay, model, device, start.weights.averaged
+        )
+        self._optimizer = cfg.optimizer.build(
+            [p for p in model.parameters() if p.requires_grad]
+        )
+        self._lr_scheduler = cfg.lr_scheduler.build(
+            self._optimizer, num_training_steps=cfg.epochs * self._run.steps_per_epoch
+        )
+        self._profiler, _ = cfg.profiler.build()
+        state = RecipeState(
+            model, self._optimizer, self._lr_scheduler, self._run, device
+        )
         self._checkpoints = RunCheckpoints(
             cfg,
             self._folder,
             checkpointer,
-            self._model,
-            trainable,
-            self._averaged,
             start,
+            model=model,
+            trainable=trainable,
+            averaged=self._averaged,
+            memory=self._memory,
+            run=self._run,
+            state=state,
             serving=serving,
-            write_memory=self._memory.write,
             device=device,
         )
         if start.resumed is None:
-            require_packable(self._model, self._dataset.pairs, device, cfg.base_model)
+            require_packable(model, self._dataset.pairs, device, cfg.base_model)
             self._memory.start(self._passes)
         else:
-            self._state.load_state_dict(start.resumed.state, start.resumed.changed)
+            state.load_state_dict(start.resumed.state, start.resumed.changed)
             self._memory.resume(start.resumed.path, self._run.steps)
-        wait_for_all()  # each read at its own pace; within a step the wait is limited
-
-    def _build_model(
-        self, tokenizer: Transform, attention: Attention
-    ) -> TrainableWeights:
-        """The model, without its weights, and what packs pairs for it."""
-        cfg = self._cfg
-        views = run_views(cfg, self._loss_fn.jepa_weight, cfg.replay)
-        self._model, trainable = build_model(
-            cfg,
-            dtype=self._dtype,
-            trainable_dtype=self._trainable_dtype,
-            device=self._device,
-            num_predictor_tokens=views.num_predictor_tokens,
-            attention=attention,
-        )
-        memory = memory_of(self._device)
-        # Ranks that decided otherwise would wait for each other.
-        reshards = on_rank_zero(
-            lambda: reshards_after_forward(cfg, self._model, memory)
-        )
-        self._cfg = replace(cfg, fsdp_reshard_after_forward=reshards)
-        self._forward_context = activation_offloading(cfg, self._model, self._device)
-        self._collator, self._replay_collator = pair_collators(
-            cfg,
-            tokenizer,
-            views=views,
-            vocab_size=self._model.vocab_size,
-            trim=attention == "dense",
-        )
-        return trainable
-
-    def _setup_data(self, tokenizer: Transform) -> None:
-        """The pairs to train on and those held out, and how many steps they make."""
-        cfg = self._cfg
-        self._pairs = training_pairs(
-            cfg,
-            self._dataset,
-            self._collator,
-            num_positions=self._model.num_positions,
-            jepa_every=self._loss_fn.jepa_every,
-            pin_memory=self._on_cuda,
-            share=self._memory.share,
-        )
-        self._validation = None
-        if self._pairs.held_out:
-            self._validation = Validation(
-                cfg,
-                self._dataset,
-                self._pairs.held_out,
-                tokenizer,
-                self._collator,
-                self._loss_fn,
-                self._device,
-            )
-        steps = self._pairs.sampler.steps_per_epoch
-        self._run = RunProgress(
-            cfg.epochs, min(steps, cfg.max_steps_per_epoch or steps), cfg.stop
-        )
-
-    def _setup_training(self, start: Start, trainable: TrainableWeights) -> None:
-        """Give the model its weights, and make what trains them."""
-        cfg = self._cfg
-        set_up_model(
-            cfg,
-            self._model,
-            trainable,
-            start.base,
-            start.trained,
-            start.predictor,
-            predictor_ids=self._collator.predictor_ids,
-            dtype=self._dtype,
-            device=self._device,
-        )
-        self._averaged = AveragedWeights(
-            cfg.ema_decay, self._model, self._device, start.averaged
-        )
-        self._passes = Passes(
-            self._model,
-            self._loss_fn,
-            self._device,
-            forward_context=self._forward_context,
-            keep_gathered=not cfg.fsdp_reshard_after_forward,
-        )
-        self._optimizer = cfg.optimizer.build(
-            [p for p in self._model.parameters() if p.requires_grad]
-        )
-        self._lr_scheduler = cfg.lr_scheduler.build(
-            self._optimizer,
-            num_training_steps=cfg.epochs * self._run.steps_per_epoch,
-        )
-        self._profiler, _ = cfg.profiler.build()
-        self._state = RecipeState(
-            self._model, self._optimizer, self._lr_scheduler, self._run, self._device
-        )
 
     # --------------------------------------------------------------- the step
 
-    def _train_step(self, step: Step, new_totals: StepTotals) -> dict[str, float]:
+    def _train_step(self, step: Step) -> dict[str, Any]:
         """One optimizer step: the loss of Eq. 4, then the rules of the episodic memory.
 
         New and replayed pairs run one after the other, so gradients add up to those of the sum
@@ -264,35 +191,30 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         step, they run with the new ones. Counts, selection and memory are those of the whole
         step, the same on every rank.
         """
-        # New pairs. A step without the JEPA loss that others have replays nothing.
-        memory, passes, run = self._memory, self._passes, self._run
-        has_views = self._collator.views != "none"
-        replays = memory.is_on and (new_totals.views > 0 or not has_views)
-        runs_twice = replays and step.draw is None and memory.can_draw
-        is_probed = self._is_time_to_probe()
-        new = passes.forward_backward(
-            step.batches, new_totals, last=not runs_twice or is_probed
-        )
-        draw, replayed = step.draw, None
+        memory, passes, number = self._memory, self._passes, self._run.steps + 1
+        # A step without the JEPA loss that others have replays nothing.
+        replays = memory.is_on and self._pairs.has_jepa_loss(number - 1)
+        has_replay_pass = replays and step.draw is None and memory.can_draw
+        every = self._cfg.log_replay_gradients_every_n_steps
+        is_probed = has_replay_pass and every is not None and number % every == 0
+
+        # New pairs.
+        totals = passes.totals(step.batches, step.checksum, number)
+        last = is_probed or not has_replay_pass
+        new = passes.forward_backward(step.batches, totals, last=last)
+        draw, replayed, probe = step.draw, None, None
         if draw is not None:
             new, replayed = new.split(len(new.example_ids) - len(draw.example_ids))
-
-        # Replayed pairs: chosen by the new ones, never among them.
-        replay_totals, probe = StepTotals(), None
         if replays:
             self._require_finite(new)
             entries = memory.entries(new.example_ids, new.source)
-        if runs_twice:
+
+        # Replayed pairs: chosen by the new ones, never among them.
+        replay_totals = StepTotals()
+        if has_replay_pass:
             draw, checksum = memory.draw(entries)
-            batches = share_of_replay(
-                draw,
-                self._replay_collator,
-                self._cfg.batch_size,
-                step=run.steps,
-                pin_memory=self._on_cuda,
-            )
-            replay_totals = passes.totals(batches, checksum)
-            replay_totals.require_equal_replay(run.steps + 1)
+            batches = self._pairs.pack_replayed(draw, number - 1)
+            replay_totals = passes.totals(batches, checksum, number)
             if is_probed and replay_totals.pairs:
                 replay_again = partial(passes.measure, batches, replay_totals)
                 probe = ReplayProbe(self._model, self._device, replay_again)
@@ -313,32 +235,28 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
         # Update of the memory: refresh what was replayed, then store what is new.
         if replays:
-            memory.update(entries, new, draw, replayed)
-            memory.log_errors(run.steps + 1, new, draw, replayed)
+            memory.update(number, entries, new, draw, replayed)
 
-        tokens = new_totals.tokens + replay_totals.tokens
-        flops = new_totals.flops + replay_totals.flops
-        run.count(tokens=tokens, flops=flops)
+        tokens = totals.tokens + replay_totals.tokens
+        flops = totals.flops + replay_totals.flops
+        self._run.count(tokens=tokens, flops=flops)
         metrics = step_metrics(
             new,
             replayed,
+            memory,
+            self._run,
             tokens=tokens,
             flops=flops,
-            run=run,
-            memory=memory,
             lr=self._optimizer.param_groups[0]["lr"],
             grad_norm=grad_norm,
             log_collapse=self._cfg.log_collapse,
         )
         return metrics if probe is None else {**metrics, **probe.metrics}
 
-    def _is_time_to_probe(self) -> bool:
-        every = self._cfg.log_replay_gradients_every_n_steps
-        return every is not None and (self._run.steps + 1) % every == 0
-
     def _clipped_grad_norm(self, *passes: PassResult | None) -> float:
+        limit = self._cfg.clip_grad_norm
         total = torch.nn.utils.clip_grad_norm_(
-            self._model.parameters(), max_norm=self._clip_grad_norm
+            self._model.parameters(), float("inf") if limit is None else limit
         )
         norm = (total.full_tensor() if isinstance(total, DTensor) else total).item()
         self._require_finite(*passes, grad_norm=norm)
@@ -351,7 +269,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             [p for p in passes if p is not None],
             step=self._run.steps + 1,
             where=self._memory.where,
-            how_to_resume=partial(self._checkpoints.how_to_resume, self._run),
+            how_to_resume=self._checkpoints.how_to_resume,
             grad_norm=grad_norm,
         )
 
@@ -360,45 +278,37 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     def train(self) -> None:
         """Run to the last epoch, or to the first of ``stop.flops``, ``.tokens``, ``.steps``.
 
-        SIGINT and SIGTERM end it after the step, with a checkpoint to go on from.
+        SIGINT and SIGTERM end it after the step, with a checkpoint to resume.
         """
-        if self._on_cuda:
+        if self._device.type == "cuda":
             training.cleanup_before_training()
         self._model.train()
         self._profiler.start()
         with self._stop_signals:
             while not (self._run.is_over() or self.exit_code):
                 self._train_epoch()
-            if self.exit_code and not self._checkpoints.is_saved(self._run):
+            if self.exit_code and not self._checkpoints.is_saved:
                 self.save_checkpoint()
         self._profiler.stop()
 
     def _train_epoch(self) -> None:
         run = self._run
-        self._pairs.sampler.set_position(run.epoch, run.step_in_epoch, run.steps)
-        steps = steps_of(
-            self._pairs,
-            self._memory,
-            start=run.step_in_epoch,
-            pin_memory=self._on_cuda,
-        )
+        steps = self._pairs.steps(run, self._memory)
         self._metrics_log.start(run)
         for _ in range(run.step_in_epoch, run.steps_per_epoch):
             start = time.perf_counter()
             if self._is_told_to_stop():
                 break
-            step = next(steps)
-            totals = self._passes.totals(step.batches, step.checksum)
-            totals.require_equal_replay(run.steps + 1)
-            metrics = self._train_step(step, totals)
+            metrics = self._train_step(next(steps))
             seconds = time.perf_counter() - start
             run.advance(seconds)
             validation = self._validate()
             self._metrics_log.step({**metrics, **validation}, run=run, seconds=seconds)
             self._profiler.step()
             # Before the one to resume from, so that a killed run leaves none out.
-            self._checkpoints.save_at_flops(self._model, run, metrics["step_flops"])
-            self._checkpoints.save_if_best(self._model, run, validation)
+            self._checkpoints.save_at_flops(metrics["step_flops"])
+            if validation and run.judge(validation) and self._cfg.keep_best:
+                self._checkpoints.save_best(validation)
             if run.is_time(self._cfg.save_every_n_steps):
                 self.save_checkpoint()
             if run.has_reached_stop():
@@ -425,10 +335,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def save_checkpoint(self) -> None:
         """Write weights and all that a resumed run needs; complete or absent."""
-        self._checkpoints.save(self._model, self._run, self._state.state_dict())
+        self._checkpoints.save()
 
     def log_summary(self) -> None:
-        """Say in some lines what is about to run; every key is in ``output_dir``."""
+        """Log in some lines what is about to run; every key is in ``output_dir``."""
         pairs = self._pairs.sampler.examples_per_step
         log_summary(
             self._cfg,
@@ -442,10 +352,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
 
     def cleanup(self) -> None:
-        """Close the log, say how to go on after a signal, and leave ``output_dir``."""
+        """Close the log, say how to resume after a signal, and leave ``output_dir``."""
         self._metrics_log.close()
         if self.exit_code:
-            self._checkpoints.print_resume_command(self._run)
+            self._checkpoints.print_resume_command()
         self._folder.close()
 
 

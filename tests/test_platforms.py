@@ -4,11 +4,13 @@ import subprocess
 import sys
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from erjepa.commands.experiment import main
 from erjepa.datasets import build_dataset
-from erjepa.training.run.data import RunViews, pair_collators, training_pairs
+from erjepa.training.run.data import RunViews, pair_collators
+from erjepa.training.run.steps import TrainingPairs
 from tests.harness.runs import make_config, overrides_for
 
 IMPORT_ALL = """
@@ -52,25 +54,21 @@ def test_processes_that_pack_may_be_spawned(base, data, tokenizer, monkeypatch):
     cfg = make_config([o for o in overrides if "output_dir" not in o])
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
-    collator, _ = pair_collators(
-        cfg,
-        tokenizer,
-        views=RunViews(new=cfg.views, replayed=cfg.views, num_predictor_tokens=1),
-        vocab_size=10**6,
-        trim=True,
-    )
+    views = RunViews(new=cfg.views, replayed=cfg.views, num_predictor_tokens=1)
+    collators = pair_collators(cfg, tokenizer, views, 10**6, trim=True)
     dataset = build_dataset(cfg.dataset, tokenizer)
     packed = {}
     for context in ("spawn", None):
-        sampler, loader, *_ = training_pairs(
+        pairs = TrainingPairs(
             cfg,
             dataset,
-            collator,
+            collators,
             num_positions=512,
             jepa_every=1,
-            pin_memory=False,
+            device=torch.device("cpu"),
         )
-        sampler.set_position(0, 0)
+        loader = pairs.loader
+        pairs.sampler.set_position(0, 0)
         if context is None:
             loader = loader.__class__(
                 loader.dataset,

@@ -20,7 +20,6 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torchtune import training
 
 from erjepa.checkpoints.space import checkpoint_sizes, readable, require_space
 from erjepa.configs import Config, require_files
@@ -37,15 +36,17 @@ from erjepa.training.model.device import (
     require_whole_blocks,
     run_device,
 )
+from erjepa.training.model.precision import dtypes_of
 from erjepa.training.model.sharding import reshards_after_forward
 from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.run.data import (
+    PairCollators,
     RunViews,
     pair_collators,
     run_views,
-    training_pairs,
 )
 from erjepa.training.run.start import require_fresh_output
+from erjepa.training.run.steps import TrainingPairs
 
 GIB = 2**30
 USED = 0.9  # of a GPU's memory; the rest is for its context, NCCL and the allocator
@@ -255,16 +256,11 @@ class ModelOfRun(NamedTuple):
         """The model of a config."""
         loss_fn = cfg.loss.build()
         replay = cfg.replay
-        views = run_views(cfg, loss_fn.jepa_weight, replay)
+        views = run_views(cfg, loss_fn.jepa_weight)
         if views.new == "none":
             replay = replace(replay, address="none")
         decoder, trained = build_model(
-            cfg,
-            dtype=_dtype(cfg.dtype),
-            trainable_dtype=_dtype(cfg.trainable_dtype or cfg.dtype),
-            device=device,
-            num_predictor_tokens=views.num_predictor_tokens,
-            attention=attention,
+            cfg, device, views.num_predictor_tokens, attention
         )
         return cls(decoder, trained, loss_fn, replay, views, device, attention)
 
@@ -274,20 +270,12 @@ class ModelOfRun(NamedTuple):
         trained = sum(size for size, is_trained in sizes if is_trained)
         return f"{sum(size for size, _ in sizes):,} parameters, {trained:,} trained"
 
-    def collator(self, cfg: Config, tokenizer: Any) -> PairCollator:
-        """What packs new pairs."""
-        new, _ = pair_collators(
-            cfg,
-            tokenizer,
-            views=self.views,
-            vocab_size=self.decoder.decoder.tok_embeddings.num_embeddings,
-            trim=self.attention == "dense",
+    def collators(self, cfg: Config, tokenizer: Any) -> PairCollators:
+        """What packs its pairs."""
+        trim = self.attention == "dense"
+        return pair_collators(
+            cfg, tokenizer, self.views, self.decoder.vocab_size, trim=trim
         )
-        return new
-
-
-def _dtype(name: str) -> torch.dtype:
-    return training.get_dtype(name, device=torch.device("cpu"))
 
 
 class Rows(NamedTuple):
@@ -308,14 +296,15 @@ class Rows(NamedTuple):
 def rows_of_data(cfg: Config, run: ModelOfRun, tokenizer: Any) -> Rows:
     """Rows of the pairs that a run trains on."""
     cfg = replace(cfg, num_workers=0, seed=cfg.seed or 0)
-    collator = run.collator(cfg, tokenizer)
-    found = training_pairs(
+    collators = run.collators(cfg, tokenizer)
+    collator = collators.new
+    found = TrainingPairs(
         cfg,
         build_dataset(cfg.dataset, tokenizer),
-        collator,
-        num_positions=run.decoder.decoder.max_seq_len,
+        collators,
+        num_positions=run.decoder.num_positions,
         jepa_every=run.loss_fn.jepa_every,
-        pin_memory=False,
+        device=torch.device("cpu"),
     )
     pairs: Any = found.loader.dataset
     lengths = [collator.length(pairs[i]) for i in range(len(pairs))]
@@ -335,9 +324,8 @@ def longest_rows(cfg: Config, run: ModelOfRun) -> Rows:
     k = run.views.num_predictor_tokens
     names = cfg.predictor_tokens or [f"reserved {i}" for i in range(k)]
     special_tokens = {name: i for i, name in enumerate(names)}
-    collator = run.collator(
-        cfg, SimpleNamespace(pad_id=0, special_tokens=special_tokens)
-    )
+    tokenizer = SimpleNamespace(pad_id=0, special_tokens=special_tokens)
+    collator = run.collators(cfg, tokenizer).new
     tokens = count()
 
     def pair(length: int) -> Pair:
@@ -376,7 +364,7 @@ def _disk(cfg: Config, run: ModelOfRun) -> str:
     )
     has_adapters, decoder = run.trained.has_adapters, run.decoder.decoder
     base = [
-        weight.detach().to(_dtype(cfg.dtype)) if not has_adapters else weight
+        weight.detach().to(dtypes_of(cfg)[0]) if not has_adapters else weight
         for name, weight in decoder.named_parameters()
         if not (has_adapters and name in run.trained.names)
     ]

@@ -31,6 +31,7 @@ from erjepa.configs import Component, Config
 from erjepa.objective import Backend, JEPALoss, PackedDecoder
 from erjepa.packing import PackedBatch
 from erjepa.replay import ReplaySettings, slot_bytes
+from erjepa.training.model.precision import dtypes_of
 from erjepa.training.model.sharding import is_sharded, modules_to_shard
 
 _FEW = 3  # layers that are run; the others are like them
@@ -165,7 +166,7 @@ def _gradients(
 
 
 def _dtype(cfg: Config) -> torch.dtype:
-    return training.get_dtype(cfg.dtype, device=torch.device("cpu"))
+    return dtypes_of(cfg)[0]
 
 
 # ------------------------------------------------------------------ activations

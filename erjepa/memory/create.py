@@ -74,11 +74,7 @@ def create(
     else:
         generator = torch.Generator().manual_seed(cfg.drawn_seed)
         collator, _ = pair_collators(
-            cfg,
-            tokenizer,
-            views=RunViews("none", "none", 0),
-            vocab_size=tokenizer.vocab_size,
-            trim=True,
+            cfg, tokenizer, RunViews("none", "none", 0), tokenizer.vocab_size, trim=True
         )
         places = torch.tensor(
             fitting_pairs(
@@ -143,8 +139,8 @@ def surprises(
     collator, _ = pair_collators(
         cfg,
         tokenizer,
-        views=RunViews("none", "none", 0),
-        vocab_size=decoder.tok_embeddings.num_embeddings,
+        RunViews("none", "none", 0),
+        decoder.tok_embeddings.num_embeddings,
         trim=attention == "dense",
     )
     fitting = fitting_pairs(

@@ -174,7 +174,7 @@ def stepper(recipe: FinetuneRecipeERJEPA) -> Callable[[], dict]:
         for epoch in itertools.count():
             recipe._pairs.sampler.set_position(epoch)
             for batches in recipe._pairs.loader:
-                yield recipe._train_step(Step(batches), recipe._passes.totals(batches))
+                yield recipe._train_step(Step(batches))
 
     iterator = steps()
     return lambda: next(iterator)

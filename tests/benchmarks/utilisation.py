@@ -16,6 +16,7 @@ import torch._dynamo.utils
 from torch.profiler import ProfilerActivity, profile
 
 from erjepa.packing import attention_mask
+from erjepa.training.model.precision import dtypes_of
 from tests.benchmarks.device import DEVICE, ON_GPU, synchronize
 from tests.benchmarks.setting import BATCH_SIZE, fresh_recipe, stepper
 from tests.benchmarks.timing import Row, interleave, peak_memory, reset_peak_memory
@@ -74,7 +75,10 @@ def measure(
             step()
         first_steps = time.perf_counter() - start
         mask = partial(
-            attention_mask, batches[-1].end, recipe._dtype, recipe._model._attention
+            attention_mask,
+            batches[-1].end,
+            dtypes_of(recipe._cfg)[0],
+            recipe._model._attention,
         )
         product, product_flops = mlp_product(recipe, batches[-1].tokens.numel())
         batches.clear()

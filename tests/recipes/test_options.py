@@ -10,7 +10,7 @@ from torchtune.models.llama3_2 import lora_llama3_2
 
 from erjepa.checkpoints import checkpoint
 from erjepa.objective import JEPALoss
-from erjepa.training.run.data import StepExamples
+from erjepa.training.run.steps import StepExamples
 from tests.harness.cases import some_of
 from tests.harness.models import write_base
 from tests.harness.runs import make_config, overrides_for, read_metrics, train

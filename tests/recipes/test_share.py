@@ -44,7 +44,7 @@ def test_one_pass_equals_separate_forward_passes(
 ):
     found, train_step = [], Recipe._train_step
 
-    def noted(self, step, totals):
+    def noted(self, step):
         drawn = step.draw.segments
         ids = step.batches[0].example_ids.tolist()
         new = [self._dataset[i] for i in ids[: len(ids) - len(drawn)]]
@@ -60,7 +60,7 @@ def test_one_pass_equals_separate_forward_passes(
         trained = [p for p in self._model.parameters() if p.requires_grad]
         gradients = torch.autograd.grad(loss, trained, allow_unused=True)
         norm = torch.cat([g.flatten() for g in gradients if g is not None]).norm()
-        metrics = train_step(self, step, totals)
+        metrics = train_step(self, step)
         expected = {"loss": loss.item(), "grad_norm": norm.item()}
         found.append(
             (len(new), len(old), {k: float(metrics[k]) for k in expected}, expected)

@@ -93,7 +93,7 @@ def test_a_signal_before_the_first_step_leaves_nothing_to_go_on_from(
         recipe._stop_signals._note(signal.SIGTERM)
         recipe.train()
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            recipe._checkpoints.print_resume_command(recipe._run)
+            recipe._checkpoints.print_resume_command()
         return recipe.exit_code, said.getvalue()
 
     ((code, said),) = on_ranks(stopped, 1)

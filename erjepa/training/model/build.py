@@ -16,35 +16,30 @@ from erjepa.objective import PackedDecoder
 from erjepa.objective.attention import RECOMPILE_LIMIT
 from erjepa.packing import Attention
 from erjepa.training.model.dropout import quicken_dropout
+from erjepa.training.model.precision import dtypes_of
 from erjepa.training.model.sharding import load_weights, shard
 from erjepa.training.model.trainable import TrainableWeights, set_trainable
-from erjepa.training.model.weights import require_same_model
+from erjepa.training.model.weights import StartWeights, require_same_model
 
 log = utils.get_logger("INFO")
 
 
 def build_model(
     cfg: Config,
-    *,
-    dtype: torch.dtype,
-    trainable_dtype: torch.dtype,
     device: torch.device,
     num_predictor_tokens: int,
     attention: Attention,
 ) -> tuple[PackedDecoder, TrainableWeights]:
-    """A model on the meta device, and its trainable weights.
+    """The model of a run on the meta device, and its trainable weights.
 
     Args:
-        cfg: config of the run; its ``model`` is a builder with or without LoRA.
-        dtype: that the model computes in.
-        trainable_dtype: that trainable weights are held in.
         num_predictor_tokens: k; 0 where no pair has views.
-        attention: ``flex`` or ``dense``.
 
     Raises:
         ValueError: if every weight is trained but those of the predictor tokens, or adapters
             alone are to be saved, and there are none.
     """
+    dtype, trainable_dtype = dtypes_of(cfg)
     with training.set_default_dtype(dtype), torch.device("meta"):
         decoder = cfg.model.build()
     trainable = set_trainable(
@@ -74,55 +69,20 @@ def set_up_model(
     cfg: Config,
     model: PackedDecoder,
     trainable: TrainableWeights,
-    base: dict[str, Tensor],
-    start: dict[str, Tensor] | None,
-    predictor: Tensor | None,
-    *,
+    start: StartWeights,
     predictor_ids: Sequence[int],
-    dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    """Compile, checkpoint activations and shard as asked for, then load the weights.
-
-    Args:
-        model: from :func:`build_model`.
-        trainable: from :func:`build_model`.
-        base: weights of the base model.
-        start: trainable weights to start from; ``None``: as they are initialized.
-        predictor: embeddings of the predictor tokens to start from, [k, H]; ``None``: those
-            of ``predictor_ids`` in the base.
-        predictor_ids: ids of the predictor tokens.
-        dtype: that the model computes in.
+    """Compile, checkpoint activations and shard a model from :func:`build_model` as asked for,
+    then load the weights that it starts from.
 
     Raises:
         ValueError: if weights and model do not fit each other.
     """
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     decoder = model.decoder
-    parameters = dict(decoder.named_parameters())
-    weights = trainable.initial_state(decoder, base, cfg.drawn_seed)
-    require_same_model(parameters, weights, cfg.checkpointer.get("checkpoint_dir"))
-    if start is not None:
-        if start.keys() != trainable.names:
-            raise ValueError(
-                "the checkpoint that this run starts from trained other weights; keep its "
-                "model"
-            )
-        weights.update(start)
-        require_same_model(
-            parameters, weights, "the checkpoint that this run starts from"
-        )
-    weights = {f"decoder.{name}": weight for name, weight in weights.items()}
-    if model.predictor is not None:
-        if predictor is None:
-            predictor = model.initial_predictor(base, list(predictor_ids))
-        if predictor.shape != model.predictor.shape:
-            raise ValueError(
-                f"the checkpoint that this run starts from has {len(predictor)} predictor "
-                f"tokens, and num_predictor_tokens={len(model.predictor)}; keep its number"
-            )
-        weights["predictor"] = predictor
-
+    dtype, _ = dtypes_of(cfg)
+    weights = _whole_weights(cfg, model, trainable, start, predictor_ids)
     if cfg.compile:
         torch._dynamo.config.cache_size_limit = RECOMPILE_LIMIT
         for layer in decoder.layers:
@@ -143,11 +103,46 @@ def set_up_model(
     _place_buffers(model, device)
     with training.set_default_dtype(dtype), device:
         _call(model, "rope_init")
-    if start is None:
+    if start.trained is None:
         _call(model, "initialize_dora_magnitude")
     training.validate_no_params_on_meta_device(model)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start_time
     utils.log_rank_zero(log, f"Sharding and loading the model took {seconds:.1f} s.")
+
+
+def _whole_weights(
+    cfg: Config,
+    model: PackedDecoder,
+    trainable: TrainableWeights,
+    start: StartWeights,
+    predictor_ids: Sequence[int],
+) -> dict[str, Tensor]:
+    """What the model starts from, by its names for it."""
+    decoder, predictor = model.decoder, start.predictor
+    parameters = dict(decoder.named_parameters())
+    weights = trainable.initial_state(decoder, start.base, cfg.drawn_seed)
+    require_same_model(parameters, weights, cfg.checkpointer.get("checkpoint_dir"))
+    if start.trained is not None:
+        if start.trained.keys() != trainable.names:
+            raise ValueError(
+                "the checkpoint that this run starts from trained other weights; keep its "
+                "model"
+            )
+        weights.update(start.trained)
+        require_same_model(
+            parameters, weights, "the checkpoint that this run starts from"
+        )
+    weights = {f"decoder.{name}": weight for name, weight in weights.items()}
+    if model.predictor is not None:
+        if predictor is None:
+            predictor = model.initial_predictor(start.base, list(predictor_ids))
+        if predictor.shape != model.predictor.shape:
+            raise ValueError(
+                f"the checkpoint that this run starts from has {len(predictor)} predictor "
+                f"tokens, and num_predictor_tokens={len(model.predictor)}; keep its number"
+            )
+        weights["predictor"] = predictor
+    return weights
 
 
 def _place_buffers(model: PackedDecoder, device: torch.device) -> None:

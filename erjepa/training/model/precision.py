@@ -12,6 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchtune.modules.peft import DoRALinear, LoRALinear
+from torchtune.training import get_dtype
+
+from erjepa.configs import Config
+
+
+def dtypes_of(cfg: Config) -> tuple[torch.dtype, torch.dtype]:
+    """What a run computes in, and what it holds its trainable weights in."""
+    cpu = torch.device("cpu")  # others may be without bfloat16, which run_device finds
+    return get_dtype(cfg.dtype, cpu), get_dtype(cfg.trainable_dtype or cfg.dtype, cpu)
 
 
 def set_trainable_dtype(model: nn.Module, dtype: torch.dtype) -> None:

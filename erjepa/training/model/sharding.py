@@ -6,6 +6,7 @@ copied, at each use anyway; FSDP2 then does so on one rank as on several.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,9 @@ from torchao.dtypes.nf4tensor import NF4Tensor, to_nf4
 from torchtune import training
 
 from erjepa.configs import Config
+from erjepa.training.model.device import memory_of
+from erjepa.training.model.distributed import on_rank_zero
+from erjepa.training.model.precision import dtypes_of
 
 
 def is_sharded(model: nn.Module, dtype: torch.dtype, *, cpu_offload: bool) -> bool:
@@ -101,6 +105,14 @@ def shard(
         )
 
 
+def with_resharding(cfg: Config, model: nn.Module, device: torch.device) -> Config:
+    """The config with ``fsdp_reshard_after_forward`` decided, the same on every rank."""
+    memory = memory_of(device)
+    # Ranks that decided otherwise would wait for each other.
+    reshards = on_rank_zero(lambda: reshards_after_forward(cfg, model, memory))
+    return replace(cfg, fsdp_reshard_after_forward=reshards)
+
+
 def reshards_after_forward(cfg: Config, model: nn.Module, memory: int) -> bool:
     """Whether ranks free gathered weights between the forward and the backward pass.
 
@@ -113,7 +125,7 @@ def reshards_after_forward(cfg: Config, model: nn.Module, memory: int) -> bool:
     """
     if cfg.fsdp_reshard_after_forward is not None:
         return cfg.fsdp_reshard_after_forward
-    dtype = training.get_dtype(cfg.dtype, device=torch.device("cpu"))
+    dtype, _ = dtypes_of(cfg)
     gathered = dtype.itemsize * sum(p.numel() for p in model.parameters())
     is_large = 8 * gathered > memory
     return is_large or cfg.fsdp_cpu_offload or dist.get_world_size() == 1

@@ -1,8 +1,27 @@
-"""Whether a checkpoint is of the model that it is to be loaded into."""
+"""The weights that a run starts from, and whether they are of its model."""
 
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from torch import Tensor
+
+
+class StartWeights(NamedTuple):
+    """The weights that a run starts from.
+
+    Args:
+        base: of the base model, by name.
+        trained: trained weights, of the resumed run or of ``init_from``; ``None``: as they are
+            initialized.
+        predictor: embeddings of the predictor tokens of the same, [k, H]; ``None``: those of
+            their ids in the base.
+        averaged: averages of the same, as :meth:`AveragedWeights.state_dict` returns them.
+    """
+
+    base: dict[str, Tensor]
+    trained: dict[str, Tensor] | None = None
+    predictor: Tensor | None = None
+    averaged: dict[str, Any] | None = None
 
 
 def require_same_model(

@@ -184,18 +184,26 @@ class RunMemory:
 
     def update(
         self,
+        step: int,
         entries: Entries,
         new: PassResult,
         draw: ReplayBatch | None,
         replayed: PassResult | None,
     ) -> None:
-        """Refresh what a step replayed, then store what was new in it."""
+        """Refresh what step ``step`` (1-based) replayed, then store what was new in it; write
+        their errors to a log if the config asks for it.
+        """
         assert self.replay is not None
         score = self.settings.score
         if draw is not None and replayed is not None:
             self.replay.refresh(draw, replayed.scores(score))
             self.replay.adapt_weight(draw, new.token_loss, replayed.token_loss)
         self.replay.write(*entries, new.scores(score))
+        if self._errors is not None:
+            self._errors.log(_visits(step, entries.ids.tolist(), new))
+            if draw is not None and replayed is not None:
+                ids = draw.example_ids
+                self._errors.log(_visits(step, ids, replayed, are_replayed=True))
 
     def ids(self, example_ids: Tensor) -> Tensor:
         """The ids under which the memory holds examples, given by their places in the dataset,
@@ -226,31 +234,6 @@ class RunMemory:
         if replayed is not None and len(labels) > 1:
             metrics.update(replayed_by_origin(replayed.example_ids, own, inherited))
         return metrics
-
-    def log_errors(
-        self,
-        step: int,
-        new: PassResult,
-        draw: ReplayBatch | None,
-        replayed: PassResult | None,
-    ) -> None:
-        """Log the errors of the examples of a step, 1-based, if the config asks for it."""
-        if self._errors is None:
-            return
-        ids = self.ids(new.example_ids).tolist()
-        parts = [(ids, new)]
-        if draw is not None and replayed is not None:
-            parts.append((draw.example_ids, replayed))
-        for was_replayed, (examples, result) in enumerate(parts):
-            jepa = result.jepa.tolist() or [math.nan] * len(examples)
-            self._errors.log(
-                [
-                    Visit(step, example, bool(was_replayed), lm, jepa)
-                    for example, lm, jepa in zip(
-                        examples, result.scores("lm").tolist(), jepa, strict=True
-                    )
-                ]
-            )
 
     # ------------------------------------------------------------------ from a file
 
@@ -427,6 +410,17 @@ class RunMemory:
             },
         )
         write_texts(folder, self.replay.memory, self._texts, self.where)
+
+
+def _visits(
+    step: int, ids: Sequence[int], result: PassResult, *, are_replayed: bool = False
+) -> list[Visit]:
+    lm = result.scores("lm").tolist()
+    jepa = result.jepa.tolist() or [math.nan] * len(ids)
+    return [
+        Visit(step, example, are_replayed, *errors)
+        for example, *errors in zip(ids, lm, jepa, strict=True)
+    ]
 
 
 def origin_of(dataset: Pairs) -> Tensor | None:

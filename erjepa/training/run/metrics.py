@@ -24,11 +24,11 @@ _RATES = ("tokens_per_second_per_gpu", "pairs_per_second")
 def step_metrics(
     new: PassResult,
     replayed: PassResult | None,
+    memory: RunMemory,
+    run: RunProgress,
     *,
     tokens: int,
     flops: int,
-    run: RunProgress,
-    memory: RunMemory,
     lr: float,
     grad_norm: float,
     log_collapse: bool,
@@ -36,12 +36,9 @@ def step_metrics(
     """The objective of a step, its terms, and what it processed.
 
     Args:
-        new: of the new pairs.
-        replayed: of the replayed pairs.
+        run: where the run is after the step.
         tokens: that the step computed, over all ranks.
         flops: operations of the step, over all ranks.
-        run: where the run is after the step.
-        memory: of the run, replaying or not.
         lr: of the next step.
         grad_norm: of the step, before clipping.
         log_collapse: whether to measure how far embeddings are from collapse.

@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +27,9 @@ from erjepa.training.model.averaged import AveragedWeights
 from erjepa.training.model.distributed import on_rank_zero
 from erjepa.training.model.sharding import free_gathered
 from erjepa.training.model.trainable import TrainableWeights
+from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.progress import RunProgress
+from erjepa.training.run.recipe_state import RecipeState
 from erjepa.training.run.signals import resuming_command
 from erjepa.training.run.start import RunFolder, Start
 from erjepa.training.step.finite import require_finite_weights
@@ -57,12 +58,8 @@ class RunCheckpoints:
     Args:
         folder: that the run holds.
         checkpointer: exports weights to the scratch folder.
-        model: the model, which may be on the meta device.
-        trainable: its trainable weights.
-        averaged: averages of these.
         start: what the run starts from.
         serving: how a server is to ask.
-        write_memory: writes the memory into the folder of a checkpoint.
 
     Raises:
         OSError: if there is no room for a checkpoint.
@@ -73,23 +70,28 @@ class RunCheckpoints:
         cfg: Config,
         folder: RunFolder,
         checkpointer: Any,
+        start: Start,
+        *,
         model: PackedDecoder,
         trainable: TrainableWeights,
         averaged: AveragedWeights,
-        start: Start,
-        *,
+        memory: RunMemory,
+        run: RunProgress,
+        state: RecipeState,
         serving: Serving,
-        write_memory: Callable[[Path], None],
         device: torch.device,
     ) -> None:
         self._folder, self._output_dir = folder, folder.path
         self._checkpointer = checkpointer
         self._checkpointer.repo_id = base_of(cfg.as_dict())  # for PEFT's config
+        self._model = model
         self._trainable = trainable
         self._averaged = averaged
+        self._memory = memory
+        self._run = run
+        self._state = state
         self._fingerprint = start.fingerprint
         self._serving = serving
-        self._write_memory = write_memory
         self._device = device
         self._adapter_only = cfg.save_adapter_weights_only
         self._keep_best = cfg.keep_best
@@ -104,7 +106,7 @@ class RunCheckpoints:
             epochs -= start.resumed.state["epoch"]
         self._sizes = checkpoint_sizes(
             cfg,
-            start.base.values(),
+            start.weights.base.values(),
             [p for p in model.parameters() if p.requires_grad],
             has_adapters=trainable.has_adapters,
         )
@@ -116,34 +118,35 @@ class RunCheckpoints:
 
     # ------------------------------------------------------------------ how to resume
 
-    def is_saved(self, run: RunProgress) -> bool:
+    @property
+    def is_saved(self) -> bool:
         """Whether there is nothing new to save; nor is there before the first step."""
-        return self._saved_at == run.steps
+        return self._saved_at == self._run.steps
 
-    def print_resume_command(self, run: RunProgress) -> None:
+    def print_resume_command(self) -> None:
         """Tell the user of a run that was told to stop how to resume it."""
         said = "Stopped before the first step: there is nothing to go on from."
-        if run.steps:
-            said = f"Stopped after step {run.steps}. To go on:\n  {resuming_command()}"
+        if steps := self._run.steps:
+            said = f"Stopped after step {steps}. To go on:\n  {resuming_command()}"
         if self._is_rank_zero:
             print(said, flush=True)
 
-    def how_to_resume(self, run: RunProgress) -> str:
+    def how_to_resume(self) -> str:
         """Name the newest good checkpoint, and the commands that resume from it, the same on
         every rank.
 
         For a run that ends because losses, gradients or weights are not finite. A checkpoint
         is good if they were finite in a step after it.
         """
-        return on_rank_zero(lambda: self._how_to_resume(self.is_saved(run)))
+        return on_rank_zero(self._how_to_resume)
 
-    def _how_to_resume(self, is_newest_bad: bool) -> str:
+    def _how_to_resume(self) -> str:
         resumable = checkpoint.resumable_checkpoints(self._output_dir)
         if not resumable:
             return "There is no checkpoint to resume from."
         newest, command = resumable[-1], f"\n  {resuming_command()}"
         said = f"{newest.name} is good; to resume from it{command}"
-        if is_newest_bad:
+        if self.is_saved:  # after the step that was not finite
             before = checkpoint.how_to_resume_before(newest, f"\nthen{command}")
             said = f"{newest.name} leads to this. {before}"
         return (
@@ -153,11 +156,10 @@ class RunCheckpoints:
 
     # ------------------------------------------------------------------ when and what
 
-    def save(
-        self, model: PackedDecoder, run: RunProgress, state: dict[str, Any]
-    ) -> None:
-        """Write a checkpoint that can be resumed; ``state`` is all but weights and memory."""
-        weights = self._gather(model, run)
+    def save(self) -> None:
+        """Write a checkpoint that can be resumed."""
+        state = self._state.state_dict()
+        weights = self._gather()
 
         def write() -> None:
             own = {**state, "fingerprint": self._fingerprint}
@@ -165,25 +167,22 @@ class RunCheckpoints:
                 own["weights"] = kept
             if self._averaged.is_on:
                 own["averaged"] = self._averaged.state_dict(weights.averaged)
-            path = self._write(
-                run.checkpoint_name(),
+            self._write(
+                self._run.checkpoint_name(),
                 weights,
                 adapter_only=self._adapter_only,
-                progress=run.summary(),
+                progress={},
                 state=own,
             )
-            log.info(f"Saved {path}.")
 
         on_rank_zero(write)
-        self._saved_at = run.steps
+        self._saved_at = self._run.steps
 
-    def save_at_flops(
-        self, model: PackedDecoder, run: RunProgress, step_flops: float
-    ) -> None:
+    def save_at_flops(self, step_flops: float) -> None:
         """Keep the adapter, or the model without any, at each budget that the last step, of
         ``step_flops``, reached.
         """
-        total = run.totals["flops"]
+        total = self._run.totals["flops"]
         reached = [
             (checkpoint.flops_name(i), budget)
             for i, budget in enumerate(self._flops_budgets)
@@ -191,49 +190,44 @@ class RunCheckpoints:
         ]
         if not reached:
             return
-        weights = self._gather(model, run)
+        weights = self._gather()
 
         def write() -> None:
             for name, budget in reached:
-                path = self._write(
+                self._write(
                     name,
                     weights,
                     adapter_only=self._trainable.has_adapters,
-                    progress={"budget": budget, **run.summary()},
+                    progress={"budget": budget},
                 )
-                log.info(f"Saved {path}.")
 
         on_rank_zero(write)
 
-    def save_if_best(
-        self, model: PackedDecoder, run: RunProgress, validation: dict[str, float]
-    ) -> None:
-        """Keep the weights if ``validation``, of the last step, is the best so far: see
-        :meth:`RunProgress.judge`, which this calls.
-        """
-        if not (validation and run.judge(validation) and self._keep_best):
-            return
-        measured = next(iter(run.best))
-        weights = self._gather(model, run)
+    def save_best(self, validation: dict[str, float]) -> None:
+        """Keep the weights, which are the best so far by ``validation``."""
+        weights = self._gather()
+        measured = next(iter(self._run.best))
 
         def write() -> None:
             path = self._write(
-                checkpoint.best_name(run.steps),
+                checkpoint.best_name(self._run.steps),
                 weights,
                 adapter_only=self._adapter_only,
-                progress={**validation, **run.summary()},
+                progress=validation,
+                said=f": {measured} {validation[measured]:.4f}",
             )
             checkpoint.set_best(path)
-            log.info(f"Saved {path}: {measured} {validation[measured]:.4f}.")
 
         on_rank_zero(write)
 
     # ------------------------------------------------------------------ how
 
-    def _gather(self, model: PackedDecoder, run: RunProgress) -> _Gathered:
-        how_to_resume = partial(self.how_to_resume, run)
+    def _gather(self) -> _Gathered:
+        model = self._model
         free_gathered(model)
-        require_finite_weights(model, step=run.steps, how_to_resume=how_to_resume)
+        require_finite_weights(
+            model, step=self._run.steps, how_to_resume=self.how_to_resume
+        )
         weights = training.gather_cpu_state_dict(
             model, self._is_rank_zero, device=self._device
         )
@@ -250,6 +244,7 @@ class RunCheckpoints:
         adapter_only: bool,
         progress: dict[str, Any],
         state: dict[str, Any] | None = None,
+        said: str = "",
     ) -> Path:
         """Publish a checkpoint; whatever fails leaves none, and nothing in the scratch."""
         self._folder.require()
@@ -267,10 +262,10 @@ class RunCheckpoints:
                 self._output_dir,
                 name,
                 checkpoint.Exported(partial(write, weights.decoder), weights.predictor),
-                progress={**progress, **self._averaged.progress()},
+                progress=progress | self._run.summary() | self._averaged.progress(),
                 averaged=averaged,
                 state=state,
-                write_memory=self._write_memory,
+                write_memory=self._memory.write,
                 keep_last_n=self._keep_last_n,
                 keep_epochs=self._keep_epochs,
             )
@@ -284,6 +279,7 @@ class RunCheckpoints:
             if is_full:
                 raise OSError(self._no_room(name, needed)) from error
             raise
+        log.info(f"Saved {path}{said}.")
         return path
 
     def _no_room(self, name: str, needed: int) -> str:

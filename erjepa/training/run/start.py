@@ -1,7 +1,7 @@
 """What a run starts from: its folder, the base, and the weights of an earlier run or its own."""
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torchtune import training, utils
 
 from erjepa.checkpoints import checkpoint
-from erjepa.checkpoints.fingerprint import changed_keys, digest_of_weights
+from erjepa.checkpoints.fingerprint import changed_keys, digest_of_weights, fingerprint
 from erjepa.checkpoints.lock import FolderLock
 from erjepa.checkpoints.model_card import PROMPT
 from erjepa.checkpoints.peft_adapter import is_peft_adapter, load_peft_adapter
@@ -19,7 +19,8 @@ from erjepa.datasets import Pairs
 from erjepa.objective import PackedDecoder
 from erjepa.training.model.distributed import on_rank_zero, wait_for_all
 from erjepa.training.model.trainable import TrainableWeights
-from erjepa.training.model.weights import require_same_model
+from erjepa.training.model.weights import StartWeights, require_same_model
+from erjepa.training.run.steps import TrainingPairs
 from erjepa.utils.files import EMA, write_whole
 
 log = utils.get_logger("INFO")
@@ -46,15 +47,14 @@ class RunFolder:
         ValueError: if that run kept other budgets.
     """
 
-    def __init__(
-        self, path: Path, *, resume: bool, flops_budgets: Sequence[float]
-    ) -> None:
-        self.path = path
+    def __init__(self, cfg: Config, *, resume: bool) -> None:
+        self.path = Path(cfg.output_dir)
         self._locks: list[FolderLock] = []
 
         def claim() -> None:
-            self._locks.append(FolderLock(path, "run"))
-            require_fresh_output(path, resume=resume, flops_budgets=flops_budgets)
+            self._locks.append(FolderLock(self.path, "run"))
+            budgets = cfg.checkpoint_at_flops or ()
+            require_fresh_output(self.path, resume=resume, flops_budgets=budgets)
 
         on_rank_zero(claim)
 
@@ -142,23 +142,15 @@ class Start(NamedTuple):
     """What a run starts from.
 
     Args:
-        base: weights of the base model, by name.
-        trained: trained weights of the resumed run or of ``init_from``.
-        predictor: embeddings of the predictor tokens of the same, [k, H].
-        averaged: averages of the same, as :meth:`AveragedWeights.state_dict` returns them.
+        weights: of the base, and of the resumed run or of ``init_from``.
         fingerprint: what decides the run.
         resumed: the run's own checkpoint; ``None`` if it starts anew.
-        init_from: the checkpoint of ``init_from``.
-        carried: what comes from there, in words.
+        carried: what comes from an earlier run, in words.
     """
 
-    base: dict[str, Tensor]
-    trained: dict[str, Tensor] | None
-    predictor: Tensor | None
-    averaged: dict[str, Any] | None
+    weights: StartWeights
     fingerprint: dict[str, Any]
     resumed: Resumed | None = None
-    init_from: Path | None = None
     carried: Sequence[str] = ()
 
 
@@ -167,7 +159,7 @@ def load_start(
     checkpointer: Any,
     model: PackedDecoder,
     trainable: TrainableWeights,
-    fingerprint: Mapping[str, Any],
+    pairs: TrainingPairs,
     *,
     resume: bool,
 ) -> Start:
@@ -177,17 +169,22 @@ def load_start(
         checkpointer: of the base.
         model: may be on the meta device.
         trainable: its trainable weights.
-        fingerprint: what decides the run, but for the base.
+        pairs: that the run trains on.
         resume: whether the newest checkpoint of ``output_dir`` is resumed.
 
     Raises:
         FileNotFoundError: if there is nothing to resume.
         ValueError: naming the file that is damaged, or what differs in this run.
     """
+    own = fingerprint(
+        cfg,
+        pairs_of_a_step=pairs.sampler.examples_per_step,
+        pairs=pairs.loader.dataset,  # type: ignore[arg-type]
+    )
     path = None
     if resume:
         path = on_rank_zero(lambda: checkpoint.latest(Path(cfg.output_dir)))
-    trained, predictor, averaged, source = None, None, None, None
+    trained, predictor, averaged = None, None, None
     carried: list[str] = []
     if not resume and cfg.init_from is not None:
         source, trained, predictor = _load_init_from(cfg, model, trainable)
@@ -196,7 +193,7 @@ def load_start(
             averaged, said = _load_averages(source)
             carried.append(said)
     base = checkpointer.load_checkpoint()[training.MODEL_KEY]
-    own = {**fingerprint, "base model": digest_of_weights(base)}
+    own["base model"] = digest_of_weights(base)
     resumed = None
     if path is not None:
         trained, state = checkpoint.load_resumable(path)
@@ -205,7 +202,8 @@ def load_start(
         changed = changed_keys(state["fingerprint"], own, changes, path)
         resumed = Resumed(path, state, changed)
         utils.log_rank_zero(log, f"Resuming from {path}.")
-    return Start(*(base, trained, predictor, averaged, own), resumed, source, carried)
+    weights = StartWeights(base, trained, predictor, averaged)
+    return Start(weights, own, resumed, carried)
 
 
 def _load_init_from(

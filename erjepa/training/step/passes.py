@@ -43,7 +43,6 @@ class StepTotals(NamedTuple):
         flops: operations.
         views: pairs with embeddings: all, or none.
         sum_of_ids: of examples; seeds what is drawn for the pass, however it is cut.
-        checksums: of the replay of each rank.
     """
 
     labels: int = 0
@@ -52,22 +51,6 @@ class StepTotals(NamedTuple):
     flops: int = 0
     views: int = 0
     sum_of_ids: int = 0
-    checksums: tuple[int, ...] = ()
-
-    def require_equal_replay(self, step: int) -> None:
-        """Raise a RuntimeError unless all ranks drew and stored the same pairs.
-
-        Args:
-            step: of the run, 1-based.
-        """
-        ((usual, _),) = Counter(self.checksums).most_common(1)
-        if others := [rank for rank, c in enumerate(self.checksums) if c != usual]:
-            raise RuntimeError(
-                f"The memory of rank {', '.join(map(str, others))} differs from that of rank "
-                f"{self.checksums.index(usual)} at step {step}. Stopping before the optimizer "
-                "update; use devices of one kind and the same versions on all ranks, and "
-                "resume with resume_from_checkpoint=True"
-            )
 
 
 class PassResult(NamedTuple):
@@ -243,8 +226,8 @@ class Passes:
         model: PackedDecoder,
         loss_fn: JEPALoss,
         device: torch.device,
-        *,
         forward_context: AbstractContextManager[Any],
+        *,
         keep_gathered: bool,
     ) -> None:
         self._model = model
@@ -256,26 +239,29 @@ class Passes:
         self._gradient_scale = gradient_scale(device)
         self._embed_dim = model.embed_dim
 
-    def totals(self, batches: list[PackedBatch], checksum: int = 0) -> StepTotals:
-        """What all ranks hold.
+    def totals(
+        self, batches: list[PackedBatch], checksum: int = 0, step: int = 1
+    ) -> StepTotals:
+        """What all ranks hold in their micro-batches.
 
         Args:
-            batches: micro-batches of this rank.
-            checksum: of its replay.
+            checksum: of this rank's replay.
+            step: of the run, 1-based.
+
+        Raises:
+            RuntimeError: unless all ranks drew and stored the same pairs.
         """
         counts = [self._counts(batch, len(batches)) for batch in batches]
         # Each rank adds to a place of its own, so the sum has the checksum of each.
         checksums = [0] * dist.get_world_size()
         checksums[dist.get_rank()] = checksum
-        mine = [*map(sum, zip(*counts, strict=True))]
         # On the CPU, so that nothing waits for the device.
-        total = torch.tensor([*mine, *checksums], dtype=torch.int64)
-        summed = all_reduce_sum(total).tolist()
-        found = StepTotals(*summed[: len(mine)])
-        of_whole = self._loss_fn.whole_flops(found.views, self._embed_dim)
-        return found._replace(
-            flops=found.flops + of_whole, checksums=tuple(summed[len(mine) :])
-        )
+        local = torch.tensor([*map(sum, zip(*counts, strict=True)), *checksums])
+        summed = all_reduce_sum(local).tolist()
+        totals = StepTotals(*summed[: -len(checksums)])
+        _require_equal(summed[-len(checksums) :], step)
+        of_whole = self._loss_fn.whole_flops(totals.views, self._embed_dim)
+        return totals._replace(flops=totals.flops + of_whole)
 
     def _counts(self, batch: PackedBatch, num_batches: int) -> tuple[int, ...]:
         """The fields of :class:`StepTotals` that micro-batches add up to."""
@@ -289,7 +275,7 @@ class Passes:
             flops=flops,
             views=batch.num_views,
             sum_of_ids=int(batch.example_ids.sum()),
-        )[:-1]
+        )
 
     def forward_backward(
         self,
@@ -396,6 +382,18 @@ class Passes:
         self, output: PackedOutput, batch: PackedBatch, totals: StepTotals
     ) -> tuple[Tensor, PairLosses]:
         return self._loss_fn(output, batch, max(totals.labels, 1), max(totals.pairs, 1))
+
+
+def _require_equal(checksums: list[int], step: int) -> None:
+    """Of the replay of each rank."""
+    ((usual, _),) = Counter(checksums).most_common(1)
+    if others := [rank for rank, c in enumerate(checksums) if c != usual]:
+        raise RuntimeError(
+            f"The memory of rank {', '.join(map(str, others))} differs from that of rank "
+            f"{checksums.index(usual)} at step {step}. Stopping before the optimizer "
+            "update; use devices of one kind and the same versions on all ranks, and "
+            "resume with resume_from_checkpoint=True"
+        )
 
 
 def _output(

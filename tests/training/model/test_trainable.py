@@ -1,0 +1,130 @@
+"""What is trained: adapters over a frozen base, or every weight; and what leaves of either."""
+
+import pytest
+import torch
+from torchtune import training
+from torchtune.models.llama3_2 import llama3_2
+
+from erjepa.training.model.trainable import (
+    AllWeights,
+    TrainableAdapters,
+    set_trainable,
+)
+from tests.harness.models import small_decoder
+
+ARGUMENTS = {
+    "lora_rank": 4,
+    "lora_alpha": 8,
+    "lora_attn_modules": ["q_proj", "v_proj"],
+    "apply_lora_to_mlp": True,
+    "lora_dropout": 0.1,
+}
+LORA = {name: ARGUMENTS[name] for name in ("lora_attn_modules", "apply_lora_to_mlp")}
+NO_LORA = {"lora_attn_modules", "apply_lora_to_mlp", "lora_rank", "lora_alpha"}
+
+
+def full_decoder():
+    def builder(**kwargs):
+        return llama3_2(**{k: v for k, v in kwargs.items() if k not in NO_LORA})
+
+    return small_decoder(builder=builder).requires_grad_(True)
+
+
+def trainable(decoder, trainable_dtype=torch.float32, dtype=torch.float32):
+    return set_trainable(
+        decoder, ARGUMENTS, trainable_dtype=trainable_dtype, dtype=dtype
+    )
+
+
+def base_of(decoder):
+    """Weights of the base, each with a value of its own."""
+    state = decoder.state_dict()
+    return {
+        name: torch.randn_like(w) for name, w in state.items() if "lora" not in name
+    }
+
+
+def test_adapters_are_trained_where_there_are_any():
+    decoder = small_decoder(**LORA).requires_grad_(True)
+    found = trainable(decoder)
+    assert isinstance(found, TrainableAdapters) and found.has_adapters
+    named = dict(decoder.named_parameters())
+    assert {name for name, p in named.items() if p.requires_grad} == found.names
+    assert found.names == {name for name in named if "lora" in name} != set()
+
+
+def test_every_weight_is_trained_without_adapters():
+    decoder = full_decoder()
+    found = trainable(decoder, dtype=torch.bfloat16)
+    assert isinstance(found, AllWeights) and not found.has_adapters
+    named = dict(decoder.named_parameters())
+    assert found.names == named.keys()
+    assert {p.dtype for p in named.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("held", [torch.float32, torch.bfloat16])
+def test_adapters_are_held_in_their_dtype_and_the_base_in_its_own(held):
+    decoder = small_decoder(**LORA).bfloat16()
+    found = trainable(decoder, held, torch.bfloat16)
+    dtypes = {name: p.dtype for name, p in decoder.named_parameters()}
+    assert {dtypes[name] for name in found.names} == {held}
+    assert {dtypes[name] for name in dtypes.keys() - found.names} == {torch.bfloat16}
+
+
+def test_adapters_start_from_the_seed_over_the_tensors_of_the_base():
+    decoder = small_decoder(**LORA)
+    base = base_of(decoder)
+    found = trainable(decoder)
+    start = found.initial_state(decoder, base, seed=3)
+    assert start.keys() == dict(decoder.named_parameters()).keys()
+    assert all(start[name] is weight for name, weight in base.items())
+    again = found.initial_state(decoder, base, seed=4)
+    differ = {name for name in found.names if not start[name].equal(again[name])}
+    assert differ == {name for name in found.names if "lora_a" in name}
+
+
+@pytest.mark.parametrize("adapter_only", [True, False])
+def test_an_adapter_is_exported_with_what_peft_asks_for(adapter_only):
+    decoder = small_decoder(**LORA)
+    weights = {name: w.clone() for name, w in decoder.state_dict().items()}
+    layer = "layers.1.attn.q_proj"
+    a, b = (weights[f"{layer}.lora_{part}.weight"].clone() for part in "ab")
+    merged = weights[f"{layer}.weight"] + 8 / 4 * b @ a
+    found = trainable(decoder)
+    adapter = {name: weights[name] for name in found.names}
+    content = found.export(weights, torch.device("cpu"), adapter_only=adapter_only)
+    assert content[training.ADAPTER_KEY].keys() == adapter.keys()
+    assert all(content[training.ADAPTER_KEY][n].equal(w) for n, w in adapter.items())
+    config = content[training.ADAPTER_CONFIG]
+    assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (4, 8, 0.1)
+    assert {"q_proj", "v_proj"} < set(config["target_modules"])
+    assert (training.MODEL_KEY in content) is not adapter_only
+    if not adapter_only:
+        model = content[training.MODEL_KEY]
+        assert not any("lora" in name for name in model)
+        torch.testing.assert_close(model[f"{layer}.weight"], merged)
+    assert found.resumable(weights) is None  # the exported adapter is exact
+
+
+def test_layers_are_named_by_their_adapters_where_the_builder_names_none():
+    decoder = small_decoder(**LORA)
+    arguments = {"lora_rank": 4, "lora_alpha": 8}
+    found = set_trainable(
+        decoder, arguments, trainable_dtype=torch.float32, dtype=torch.float32
+    )
+    content = found.export(decoder.state_dict(), torch.device("cpu"), adapter_only=True)
+    modules = content[training.ADAPTER_CONFIG]["target_modules"]
+    assert modules == ["q_proj", "v_proj", "w1", "w2", "w3"]
+
+
+def test_every_weight_is_exported_in_the_dtype_of_the_base_and_resumed_as_it_is():
+    decoder = full_decoder()
+    base = base_of(decoder)
+    found = trainable(decoder, torch.float32, torch.bfloat16)
+    start = found.initial_state(decoder, base, seed=0)
+    assert start == base and start is not base
+    content = found.export(start, torch.device("cpu"), adapter_only=False)
+    assert content.keys() == {training.MODEL_KEY}
+    for name, weight in content[training.MODEL_KEY].items():
+        assert weight.dtype == torch.bfloat16 and weight.equal(base[name].bfloat16())
+    assert found.resumable(start) is start
