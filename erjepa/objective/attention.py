@@ -44,10 +44,8 @@ def use_masked_attention(decoder: TransformerDecoder) -> None:
 
 
 class MaskedAttention:
-    """Attention under the masks of :func:`~erjepa.packing.attention_mask`.
-
-    Args:
-        otherwise: torchtune's attention, for any other mask.
+    """Attention under the masks of :func:`~erjepa.packing.attention_mask`; under any other mask,
+    or with dropout, torchtune's.
     """
 
     def __init__(self, otherwise: Callable[..., Tensor]) -> None:
@@ -56,18 +54,11 @@ class MaskedAttention:
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, *, mask: Any, **kwargs: Any
     ) -> Tensor:
-        """Attend.
+        """Attend, all of them [B, heads, s, head_dim].
 
         Args:
-            query: [B, heads, s, head_dim].
-            key: [B, heads, s, head_dim].
-            value: [B, heads, s, head_dim].
-            mask: FlexAttention's; or 0 where a query sees a key, else -inf, [B, s, s];
-                or what torchtune's attention takes.
-            **kwargs: for torchtune's attention; ``dropout_p`` must be 0 here.
-
-        Returns:
-            [B, heads, s, head_dim].
+            mask: FlexAttention's; or 0 where a query sees a key, else -inf, [B, s, s]; or what
+                torchtune's attention takes.
         """
         if not kwargs.get("dropout_p"):
             if isinstance(mask, BlockMask):

@@ -8,14 +8,9 @@ _EPSILON = 1e-7
 
 
 def rankme(embeddings: Tensor) -> Tensor:
-    """Effective rank, RankMe (Garrido et al., 2023): the exponential of the entropy of the
-    singular values, divided by their sum.
-
-    Args:
-        embeddings: [n, H].
-
-    Returns:
-        From 1, where all embeddings point one way, to the smaller of n and H; scalar.
+    """Effective rank of embeddings [n, H], RankMe (Garrido et al., 2023): the exponential of the
+    entropy of the singular values, divided by their sum. From 1, where all embeddings point one
+    way, to the smaller of n and H.
     """
     values = svdvals(embeddings.float())
     shares = values / values.sum() + _EPSILON
@@ -23,16 +18,9 @@ def rankme(embeddings: Tensor) -> Tensor:
 
 
 def retrieval_at_1(predicted: Tensor, target: Tensor) -> Tensor:
-    """The share of pairs whose prediction is nearest, by cosine, to its own target.
+    """Fraction of pairs whose prediction, [n, H], is nearest by cosine to its own target, [n, H].
 
     By chance, and where embeddings have collapsed, it is about 1/n.
-
-    Args:
-        predicted: [n, H].
-        target: [n, H].
-
-    Returns:
-        Scalar.
     """
     similarity = F.normalize(predicted, dim=-1) @ F.normalize(target, dim=-1).T
     others = similarity.clone().fill_diagonal_(-float("inf"))

@@ -12,44 +12,29 @@ from erjepa.packing import Attention, PackedBatch
 
 
 class PackedOutput(NamedTuple):
-    """What the objective needs of n pairs with labels at q positions; H: embedding width,
-    V: vocabulary.
+    """What the objective needs of n pairs, each with m comparisons: one, or one per direction.
 
-    A pair has m comparisons: one, or one in each direction.
-
-    Args:
-        logits: [q, V].
-        source: :math:`z^u`, [n, H], or [0, H] without views.
-        predicted: :math:`p = \\mathrm{Pred}(z^u)`, [m, n, H] or [m, 0, H]; from target
-            to source :math:`\\mathrm{Pred}(z^a)`; of spans the steps that predict.
-        target: what p is compared with, :math:`z^a`, of the same shape.
+    Without views n is 0 but in ``logits``. H: embedding width, V: vocabulary.
     """
 
-    logits: Tensor
-    source: Tensor
+    logits: Tensor  # [q, V], at the q positions that predict labels
+    source: Tensor  # z^u, [n, H]
+    # p = Pred(z^u), [m, n, H]; from target to source Pred(z^a); of spans the steps that predict
     predicted: Tensor
-    target: Tensor
+    target: Tensor  # what p is compared with, z^a, [m, n, H]
 
 
 class PackedDecoder(nn.Module):
     """A torchtune decoder that reads packed pairs.
 
-    Holds the decoder as it is and calls its parts itself: the output projection runs once
-    for each position that predicts labels, and embeddings are the hidden states after the
-    final norm. What pairs of a row share is computed once, under one LoRA dropout.
+    It calls the decoder's parts itself: the output projection runs once for each position that
+    predicts labels, and embeddings are the hidden states after the final norm. What pairs of a row
+    share is computed once, under one LoRA dropout.
 
-    The k predictor tokens are reserved tokens of the vocabulary. LoRA keeps embeddings
-    frozen, so with ``train_predictor_tokens`` their k rows live here, as a parameter that
-    takes the place of the embeddings in the forward pass. They are training state:
-    inference never sees a predictor token and exported weights do not carry them.
-
-    Args:
-        decoder: the model, with or without LoRA.
-        num_predictor_tokens: k.
-        train_predictor_tokens: whether to train their embeddings.
-        trainable_dtype: of these; ``None``: that of the model's own.
-        attention: ``flex``, for rows of whole blocks, ``dense``, or ``causal``, for rows of one
-            text each.
+    The k predictor tokens are reserved tokens of the vocabulary. LoRA keeps embeddings frozen, so
+    with ``train_predictor_tokens`` their k rows are a parameter here, which replaces the embeddings
+    in the forward pass. They are training state: inference never sees a predictor token, and
+    exported weights do not carry them.
     """
 
     def __init__(
@@ -100,15 +85,7 @@ class PackedDecoder(nn.Module):
         self.attention = attention
 
     def forward(self, batch: PackedBatch) -> PackedOutput:
-        """Run the decoder once over all views of all pairs.
-
-        Args:
-            batch: packed pairs on the model's device.
-
-        Returns:
-            Logits in the order of ``batch.label_pos``, embeddings in that of
-                the pairs.
-        """
+        """Logits in the order of ``batch.label_pos``, embeddings in that of the pairs."""
         hidden = self._body(
             self._embed(batch), batch.end, batch.input_pos, self.attention
         ).flatten(0, 1)
@@ -129,14 +106,9 @@ class PackedDecoder(nn.Module):
     def initial_predictor(
         self, weights: Mapping[str, Tensor], ids: list[int]
     ) -> Tensor:
-        """What the embeddings of the predictor tokens begin with: those of the tokens ``ids``.
+        """The embeddings that the predictor tokens start from, [k, H]: those of the tokens ``ids``.
 
-        Args:
-            weights: of the decoder, by name; to be called before it is sharded.
-            ids: k token ids.
-
-        Returns:
-            [k, H].
+        To be called before the decoder is sharded, whose weights these are by name.
         """
         table = self.decoder.tok_embeddings
         names = (n for n, p in self.decoder.named_parameters() if p is table.weight)

@@ -30,14 +30,6 @@ def infonce_distance(predicted: Tensor, target: Tensor, temperature: float) -> T
         {\\sum_j \\exp(\\cos(p_i, z_j) / \\tau)}
 
     (van den Oord et al., 2018). Where nothing tells targets apart it is :math:`\\log n`.
-
-    Args:
-        predicted: [..., n, H].
-        target: [..., n, H].
-        temperature: :math:`\\tau`.
-
-    Returns:
-        [..., n].
     """
     predicted = F.normalize(predicted.float(), dim=-1)
     target = F.normalize(target.float(), dim=-1)

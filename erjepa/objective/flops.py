@@ -17,11 +17,7 @@ from erjepa.packing import PackedBatch
 
 
 class StepFlops:
-    """Counts the operations of a forward and backward pass.
-
-    Args:
-        decoder: the model; sharded or not.
-    """
+    """Counts the operations of a forward and backward pass; the model may be sharded."""
 
     def __init__(self, decoder: TransformerDecoder) -> None:
         frozen, trained = 0, 0
@@ -39,14 +35,7 @@ class StepFlops:
         self._per_attended = 12 * attention_width * len(decoder.layers)
 
     def __call__(self, batch: PackedBatch) -> int:
-        """Operations of one forward and backward pass over ``batch``.
-
-        Args:
-            batch: packed pairs.
-
-        Returns:
-            Number of floating-point operations.
-        """
+        """Operations of one forward and backward pass over ``batch``."""
         return (
             self._per_token * batch.num_tokens
             + self._per_projected * batch.num_projected

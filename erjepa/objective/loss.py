@@ -21,15 +21,10 @@ from erjepa.packing import Direction, PackedBatch
 
 
 class PairLosses(NamedTuple):
-    """Unweighted losses of each pair, without gradient, float32.
+    """Unweighted losses of each of n pairs, without gradient, float32."""
 
-    Args:
-        lm: sum of the cross-entropy of the pair's labels, nats, [n].
-        jepa: :math:`d(p, z^a)`, [n], or [0] without views; with InfoNCE among the
-            n pairs alone.
-    """
-
-    lm: Tensor
+    lm: Tensor  # cross-entropy summed over the pair's labels, nats, [n]
+    # d(p, z^a), [n], or [0] without views; with InfoNCE among the n pairs alone
     jepa: Tensor
 
 
@@ -40,19 +35,17 @@ class JEPALoss(nn.Module):
         \\frac{\\gamma}{Z} \\sum_i \\sum_{\\ell \\in T_i} \\mathrm{CE}_{i,\\ell}
         + \\frac{\\lambda}{B} \\sum_i d(p_i, z_i^a)
 
-    (Eq. 3 of the ER-JEPA paper, where d is the cosine distance). Z and B count the *whole*
-    set, over all ranks and micro-batches, so the parts add up to the loss of the set however
-    it is cut. Both branches of the distance receive gradient.
+    (Eq. 3 of the ER-JEPA paper, where d is the cosine distance). Z and B count the *whole* set,
+    over all ranks and micro-batches, so the parts add up to the loss of the set however it is cut.
+    Both branches of the distance receive gradient.
 
     Args:
         lm_weight: :math:`\\gamma`.
         jepa_weight: :math:`\\lambda`.
-        distance: d: cosine, l2, mse or infonce, see
-            :mod:`~erjepa.objective.distances`. InfoNCE contrasts a pair with all others of the
-            set, see :attr:`needs_whole_batch`.
+        distance: d, see :mod:`~erjepa.objective.distances`. InfoNCE contrasts a pair with all
+            others of the set, see :attr:`needs_whole_batch`.
         temperature: :math:`\\tau` of InfoNCE.
-        direction: which side of a pair predicts the other: source_to_target,
-            target_to_source, or both, of which the mean distance counts.
+        direction: which side of a pair predicts the other; of both, the mean distance counts.
         jepa_every: the JEPA loss, with the terms, is on the first of so many steps alone.
         **terms: fields of the terms in :mod:`~erjepa.objective.terms`.
 
@@ -109,14 +102,8 @@ class JEPALoss(nn.Module):
         return self._distance(predicted, target)
 
     def errors(self, predicted: Tensor, target: Tensor) -> Tensor:
-        """The distance of each pair, of the loss and of the memory's scores.
-
-        Args:
-            predicted: of each of m comparisons, [m, n, H].
-            target: what it is compared with, [m, n, H].
-
-        Returns:
-            Mean over the comparisons, [n].
+        """The distance of each pair, of the loss and of the memory's scores: [m, n, H] and
+        [m, n, H] to [n], the mean over m comparisons.
         """
         return self.distance(predicted, target).mean(dim=0)
 
@@ -126,15 +113,12 @@ class JEPALoss(nn.Module):
         return bool(self._terms) or (self.is_contrastive and self.jepa_weight > 0)
 
     def whole(self, predicted: Tensor, target: Tensor, seed: int) -> Tensor:
-        """What :meth:`forward`, which sees a part of the set, leaves out of the loss.
+        """What :meth:`forward`, which sees a part of the set, leaves out of the loss, weighted.
 
         Args:
             predicted: :math:`p` of all pairs, [m, B, H].
             target: what it is compared with, [m, B, H].
             seed: of what is drawn for this set.
-
-        Returns:
-            Weighted, scalar.
         """
         loss = predicted.new_zeros(())
         if self.is_contrastive:
@@ -159,15 +143,8 @@ class JEPALoss(nn.Module):
         num_labels: int | Tensor,
         num_pairs: int | Tensor,
     ) -> tuple[Tensor, PairLosses]:
-        """Weighted loss of the batch as its share of the whole set, :meth:`whole` left out.
-
-        Args:
-            output: of the n pairs in ``batch``.
-            num_labels: Z.
-            num_pairs: B.
-
-        Returns:
-            Scalar share of the loss, and each pair's losses.
+        """The batch's share of the weighted loss of the whole set, :meth:`whole` left out, and the
+        losses of its n pairs. ``num_labels`` and ``num_pairs`` are Z and B.
         """
         log_probabilities = output.logits.float().log_softmax(dim=-1)
         token_loss = -log_probabilities[batch.label_logit, batch.labels]
@@ -184,11 +161,6 @@ class JEPALoss(nn.Module):
 
 
 def _terms(values: dict[str, Any]) -> list[LossTerm]:
-    """The terms that are on, of all fields of terms that are given.
-
-    Raises:
-        TypeError: if a field is none of theirs.
-    """
     given, terms = dict(values), []
     for term in TERMS:
         names = {field.name for field in fields(term)} & given.keys()

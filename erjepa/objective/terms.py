@@ -39,14 +39,11 @@ class LossTerm:
         return getattr(self, fields(self)[0].name)
 
     def value(self, embeddings: Tensor, seed: int) -> Tensor:
-        """The term of each of s sides.
+        """The term of each of s sides, float32 [s].
 
         Args:
             embeddings: of n pairs, [s, n, H].
             seed: of what is drawn, the same on every rank.
-
-        Returns:
-            float32 [s].
         """
         raise NotImplementedError
 

@@ -39,23 +39,15 @@ class PairCollator:
     """Packs pairs into rows, each a prefix tree of its pairs' paths.
 
     Args:
-        views: layout of a pair.
-        direction: which side of a pair predicts the other.
-        predictor_ids: ids of the k predictor tokens.
-        predictor_position: where they stand.
-        seed: of the spans of a pair, which are those of the seed, the step and the
-            example.
-        pad_id: id that fills the rows.
+        seed: of the spans of a pair, which are those of the seed, the step and the example.
         row_length: most tokens of a row; ``None``: no limit.
-        train_on_input: predict the source too, as LLM-JEPA's code does, not the
-            target alone.
+        train_on_input: predict the source too, as LLM-JEPA's code does, not the target alone.
         train_on_turns: predict the last turn of the assistant, which is the target, or all.
         train_end_of_turn: predict the end of turn, which ends a target and, with
             ``train_on_input``, every turn of the source.
-        trim: cut rows to the fullest one and choose their number so that they cost
-            least, where shapes may vary. Else rows have ``row_length``, a lone one a power
-            of two less, and their number is one of few, so that compiled attention meets
-            few shapes.
+        trim: cut rows to the fullest one and choose their number so that they cost least, where
+            shapes may vary. Else rows have ``row_length``, a lone one a power of two less, and
+            their number is one of few, so that compiled attention meets few shapes.
     """
 
     def __init__(
@@ -101,24 +93,17 @@ class PairCollator:
         return max(len(path.tokens) for path in self._lay_out(pair))
 
     def __call__(self, pairs: Sequence[Pair]) -> PackedBatch:
-        """Pack ``pairs`` into one micro-batch, see :meth:`split`; their order stays."""
+        """Pack ``pairs`` into one micro-batch, in their order."""
         return self.split(pairs, 1)[0]
 
     def split(
         self, pairs: Sequence[Pair], num_batches: int, step: int = 0
     ) -> list[PackedBatch]:
-        """Pack ``pairs`` together, then deal the rows into micro-batches.
+        """Pack ``pairs``, those that share most together, and deal the rows into micro-batches.
 
-        Pairs that share most lie together. No pairs give rows of padding, so that all ranks
-        can run.
-
-        Args:
-            pairs: any number; :attr:`PackedBatch.order` leads back to it.
-            num_batches: number of micro-batches.
-            step: of the run, for what is drawn anew at each.
-
-        Returns:
-            The micro-batches.
+        No pairs give rows of padding, so that all ranks can run. :attr:`PackedBatch.order` leads
+        back to the order of the pairs. What is drawn anew at each step of the run depends on
+        ``step``.
 
         Raises:
             ValueError: if a pair takes more than ``row_length`` tokens.
@@ -161,7 +146,6 @@ class PairCollator:
         )
 
     def _grow(self, pairs: Sequence[Pair], step: int) -> "_Forest":
-        """All ``pairs`` as one tree, and how they share it, in the order of their tokens."""
         layouts = [self._lay_out(pair, step) for pair in pairs]
         tree = prefix_tree([path.tokens for layout in layouts for path in layout])
         paths = iter(tree.paths)
@@ -177,7 +161,6 @@ class PairCollator:
         rows: Sequence[range],
         row_length: int,
     ) -> PackedBatch:
-        """One micro-batch, with a run of the forest's pairs in each row."""
         tree = forest.tree
         size = len(rows) * row_length
         tokens = np.full(size, self._pad_id, np.int64)
@@ -263,15 +246,13 @@ class PairCollator:
 
 
 class _Forest(NamedTuple):
-    """Pairs as one tree, whatever rows they come to: layout and nodes of each pair's paths,
-    and the order of the pairs in which ``sharing`` says which nodes they have in common.
-    """
+    """All pairs as one tree, whatever rows they come to."""
 
     tree: PrefixTree
-    layouts: list[list[Path]]
-    nodes: list[list[np.ndarray]]
-    order: list[int]
-    sharing: Sharing
+    layouts: list[list[Path]]  # of each pair
+    nodes: list[list[np.ndarray]]  # of each pair's paths
+    order: list[int]  # of the pairs, by their tokens
+    sharing: Sharing  # of the nodes, in that order
 
 
 def _int64(values: Sequence | np.ndarray) -> Tensor:

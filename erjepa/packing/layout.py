@@ -50,20 +50,14 @@ COMPARISONS = {
 
 
 class Path(NamedTuple):
-    """Tokens from position 0 on, and what is read along them.
+    """Tokens from position 0 on, and what is read along them."""
 
-    Args:
-        tokens: token ids; ``-1 - i`` stands for predictor token i.
-        readouts: ``source``, and ``predicted_m`` or ``target_m`` of
-            comparison m, to the index of the token whose hidden state is that embedding.
-        labels: indices of the tokens that the next-token loss predicts.
-        steps: those of :mod:`erjepa.packing.spans`, as indices of tokens.
-    """
-
-    tokens: array
+    tokens: array  # -1 - i stands for predictor token i
+    # "source", and "predicted_m" or "target_m" of comparison m, to the index of the token whose
+    # hidden state is that embedding.
     readouts: Mapping[str, int] = MappingProxyType({})
-    labels: range = range(0)
-    steps: list[Step] = []
+    labels: range = range(0)  # indices of the tokens that the next-token loss predicts
+    steps: list[Step] = []  # see erjepa.packing.spans
 
 
 def lay_out(
@@ -75,18 +69,11 @@ def lay_out(
     predictor_position: PredictorPosition = "behind",
     random: Random | None = None,
 ) -> list[Path]:
-    """The paths of one pair, that of ``S Q A`` first.
+    """The paths of one pair: that of ``S Q A``, which has the labels, then those of the views.
 
     Args:
-        pair: the tokenized pair.
-        views: layout, see the module's docstring.
         num_predictor_tokens: k.
-        direction: which side predicts the other.
-        predictor_position: where predictor tokens stand.
         random: what spans and patches are drawn from; ``None``: none are.
-
-    Returns:
-        One path with labels, and those of the views.
 
     Raises:
         ValueError: if there is no such layout.
@@ -130,11 +117,7 @@ def lay_out(
 
 
 def layout_of(cfg: Config) -> dict[str, Any]:
-    """The arguments of a collator that say how the pairs of a run are laid out.
-
-    Returns:
-        ``views``, ``direction`` and ``predictor_position``.
-    """
+    """The arguments of a collator that say how the pairs of a run are laid out."""
     return {
         "views": cfg.views,
         "direction": cfg.loss.get("direction", "source_to_target"),

@@ -11,18 +11,10 @@ SIZES = (128, 256, 512, 1024)
 
 
 def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[str, Any]:
-    """Lengths of the pairs, each with its views in a row of its own.
+    """Lengths of the pairs in tokens, each with its views in a row of its own.
 
-    Args:
-        dataset: at least one pair.
-        collator: lays the pairs out.
-
-    Returns:
-        ``pairs``, their number; ``mean``, ``median``, ``p95``, ``p99`` and
-        ``max`` of their lengths in tokens, where a percentile is the least length that
-        holds so many pairs; ``fits``, size to the share of pairs it holds;
-        ``row_length``, ``"99.9%"`` and ``"100%"`` to the smallest multiple of 128 that
-        holds so many.
+    A percentile is the least length that holds so many pairs; ``fits`` is the fraction of pairs
+    that a size holds, ``row_length`` the smallest multiple of 128 that holds so many.
 
     Raises:
         ValueError: if there is no pair.

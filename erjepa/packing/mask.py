@@ -38,19 +38,15 @@ def attention_mask(
     depth: Tensor | None = None,
     window: Window | None = None,
 ) -> Tensor | BlockMask | None:
-    """The mask that a kind of attention takes.
+    """The mask that a kind of attention takes: FlexAttention's; or what is added to scores, 0 or
+    -inf, [R, L, L]; or ``None`` for ``causal``, the model's own.
 
     Args:
-        end: one past the last descendant of each token, int [R, L]; for ``flex``, L is a
-            multiple of 128.
+        end: one past the last descendant of each token, int [R, L]; for ``flex``, L is a multiple
+            of 128.
         dtype: of queries and keys.
-        attention: ``flex``, ``dense``, or ``causal`` for rows of one text each.
-        depth: of each token in its tree, int [R, L]; for ``window``.
-        window: of the layers; a row that is no longer has none.
-
-    Returns:
-        FlexAttention's mask; or what is added to scores, 0 or -inf, [R, L, L]; ``None``: the
-            model's own.
+        depth: of each token in its tree, int [R, L]; for ``window``, which rows no longer than
+            it do without.
     """
     if attention == "causal":
         return None
@@ -65,14 +61,7 @@ def attention_mask(
 
 
 def dense_mask(end: Tensor) -> Tensor:
-    """The mask as booleans: True where query ``[.., i, :]`` sees key ``[.., :, j]``.
-
-    Args:
-        end: int [R, L].
-
-    Returns:
-        Bool [R, L, L].
-    """
+    """The mask as booleans, [R, L, L]: True where query ``[.., i, :]`` sees key ``[.., :, j]``."""
     index = torch.arange(end.shape[1], dtype=end.dtype, device=end.device)
     return (index <= index[:, None]) & (index[:, None] < end[:, None, :])
 
@@ -80,19 +69,11 @@ def dense_mask(end: Tensor) -> Tensor:
 def block_mask(
     end: Tensor, *, depth: Tensor | None = None, window: Window | None = None
 ) -> BlockMask:
-    """The same mask for FlexAttention, from the first and the last end in each block.
+    """The same mask for FlexAttention, [R, 1, L, L], from the first and the last end in each block.
 
-    A block of queries sees something of an earlier block of keys if one of those has not ended
-    at its first query, and all of it if none has at its last. Under a window no block is taken to
-    see all of another.
-
-    Args:
-        end: int [R, L], L a multiple of 128.
-        depth: of each token in its tree, int [R, L]; for ``window``.
-        window: of the layers.
-
-    Returns:
-        [R, 1, L, L].
+    A block of queries sees something of an earlier block of keys if one of those has not ended at
+    its first query, and all of it if none has at its last. Under a window no block is taken to see
+    all of another. L is a multiple of 128.
     """
     least, most = end.unflatten(1, (-1, BLOCK)).aminmax(dim=-1)  # [R, L/128]
     block = torch.arange(end.shape[1] // BLOCK, dtype=end.dtype, device=end.device)

@@ -15,22 +15,16 @@ _ATTENTION = 2048
 
 
 class Sharing(NamedTuple):
-    """Which nodes of a tree n items take; one entry for an item and a node of it.
-
-    Entries are in the order of nodes, then of items.
-
-    Args:
-        num_items: n.
-        node: int64 [entries].
-        item: int64 [entries].
-        previous: the last item before that takes the node, -1 where there is
-            none, int64 [entries].
+    """Which nodes of a tree n items take; one entry for an item and a node of it, in the order of
+    nodes, then of items.
     """
 
-    num_items: int
-    node: np.ndarray
-    item: np.ndarray
-    previous: np.ndarray
+    num_items: int  # n
+    node: np.ndarray  # int64 [entries]
+    item: np.ndarray  # int64 [entries]
+    previous: (
+        np.ndarray
+    )  # the last item before that takes the node, or -1, int64 [entries]
 
     def nodes(self, items: range) -> np.ndarray:
         """The nodes that a run of items takes, ascending."""
@@ -38,7 +32,7 @@ class Sharing(NamedTuple):
         return self.node[first & (self.previous < items.start)]
 
     def sizes(self) -> list[list[int]]:
-        """Their number: ``sizes()[a][b]`` for the items from a to b, both included; [n][n]."""
+        """Numbers of nodes: ``sizes()[a][b]`` of the items from a to b, both included; [n][n]."""
         n = self.num_items
         entries = self.item * (n + 1) + self.previous + 1
         by_previous = np.bincount(entries, minlength=n * (n + 1)).reshape(n, n + 1)
@@ -63,14 +57,8 @@ def share(items: Sequence[Sequence[np.ndarray]]) -> Sharing:
 
 
 def fill(sizes: Sequence[Sequence[int]], row_length: int) -> list[range]:
-    """Cut items into the fewest runs that fit, each taking in as many as it can.
-
-    Args:
-        sizes: of runs, see :meth:`Sharing.sizes`; each item fits.
-        row_length: most nodes of a run.
-
-    Returns:
-        The items of each run.
+    """Cut items into the fewest runs of at most ``row_length`` nodes, which each item fits; each
+    run takes as many as it can. ``sizes`` are those of :meth:`Sharing.sizes`.
     """
     runs, start = [], 0
     while start < len(sizes):
@@ -85,13 +73,8 @@ def balanced(
 ) -> list[range]:
     """Cut items into ``num_rows`` runs of which the largest is as small as it can be.
 
-    Args:
-        sizes: of runs, see :meth:`Sharing.sizes`.
-        row_length: most nodes of a run; enough for that many runs.
-        num_rows: number of runs; some are empty where there are fewer items.
-
-    Returns:
-        The items of each run.
+    That many runs of at most ``row_length`` nodes are enough; some are empty where there are fewer
+    items.
     """
     runs = [range(0)]
     if sizes:
@@ -110,19 +93,12 @@ def balanced(
 def cheapest(
     sizes: Sequence[Sequence[int]], row_length: int, at_least: int = 1
 ) -> list[range]:
-    """Cut items as :func:`balanced` does, into so many rows that they cost least.
+    """Cut items as :func:`balanced` does, into so many rows, ``at_least`` or more, that they cost
+    least.
 
-    What counts are the slots of rows trimmed to the fullest one, and attention, which is to
-    all slots of a row: more rows share less, and two rows of 100 slots take half the
-    attention of one of 200.
-
-    Args:
-        sizes: of runs, see :meth:`Sharing.sizes`.
-        row_length: most nodes of a run.
-        at_least: fewest rows.
-
-    Returns:
-        The items of each row.
+    What counts are the slots of rows trimmed to the fullest one, and attention, which is to all
+    slots of a row: more rows share less, and two rows of 100 slots take half the attention of one
+    of 200.
     """
 
     def cost(rows: list[range]) -> int:

@@ -25,31 +25,15 @@ STEPS = 3
 
 
 def span_steps(length: int, random: Random) -> list[Step]:
-    """The steps of a path of ``length`` tokens, 3 or more, that predict and are predicted.
-
-    Args:
-        length: tokens of the path.
-        random: to draw from.
-
-    Returns:
-        Three whose sum predicts, then three whose sum is predicted; those that are
-        not needed go nowhere.
+    """The steps of a path of ``length`` tokens, 3 or more: three whose sum predicts, then three
+    whose sum is predicted; those that are not needed go nowhere.
     """
     s, r, t = sorted(random.sample(range(length), 3))
     return [*_padded([(s, r)]), *_padded([(r, t)])]
 
 
 def patch_steps(source: Step, target: Step, random: Random) -> list[Step]:
-    """The same for a random patch of source and target.
-
-    Args:
-        source: all steps of the source, as one.
-        target: all steps of the target's content, as one.
-        random: to draw from.
-
-    Returns:
-        As of :func:`span_steps`.
-    """
+    """The same for a random patch of ``source`` and ``target``, all steps of either as one."""
     total = source[1] - source[0] + target[1] - target[0]
     first, last = 0, total
     while last - first == total:  # not all of it: nothing would be left
@@ -62,7 +46,6 @@ def patch_steps(source: Step, target: Step, random: Random) -> list[Step]:
 
 
 def _cut(first: int, last: int, source: Step, target: Step) -> list[Step]:
-    """The steps from one place of source and target, laid end to end, to another."""
     size = source[1] - source[0]
     parts = [
         (source[0] + min(first, size), source[0] + min(last, size)),

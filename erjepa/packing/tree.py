@@ -26,19 +26,12 @@ import numpy as np
 
 
 class PrefixTree(NamedTuple):
-    """A prefix tree of N nodes.
+    """A prefix tree of N nodes."""
 
-    Args:
-        tokens: token of each node, int32 [N].
-        depth: number of its ancestors, int64 [N].
-        end: one past its last descendant, int64 [N].
-        paths: the nodes of every path, from its first token on.
-    """
-
-    tokens: np.ndarray
-    depth: np.ndarray
-    end: np.ndarray
-    paths: list[np.ndarray]
+    tokens: np.ndarray  # of each node, int32 [N]
+    depth: np.ndarray  # number of its ancestors, int64 [N]
+    end: np.ndarray  # one past its last descendant, int64 [N]
+    paths: list[np.ndarray]  # the nodes of every path, from its first token on
 
 
 def prefix_tree(paths: Sequence[array]) -> PrefixTree:

@@ -12,21 +12,15 @@ def get_linear_schedule_with_warmup(
     final_factor: float = 0.0,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """From zero to the optimizer's rate over the warm-up, then on a line to a part of it.
+    """From zero to the optimizer's rate over the warm-up, then on a line to a fraction of it.
 
     Without warm-up and down to zero it is the default of Hugging Face's trainer, which LLM-JEPA
-    keeps. A final factor of 1 keeps the rate constant, so that a run does not depend on how
-    long it was meant to be.
+    keeps. A final factor of 1 keeps the rate constant, so that a run does not depend on how long it
+    was meant to be.
 
     Args:
-        optimizer: whose rate is scheduled.
         num_training_steps: optimizer steps of the run.
-        num_warmup_steps: of them, those of the warm-up.
-        final_factor: rate after the last step, as a part of the optimizer's.
-        last_epoch: see ``LambdaLR``.
-
-    Returns:
-        The schedule, to be stepped after each optimizer step.
+        final_factor: rate after the last step, as a fraction of the optimizer's.
 
     Raises:
         ValueError: if the warm-up is negative or the final factor not between 0 and 1.

@@ -8,18 +8,11 @@ from torchtune.modules.peft import DoRALinear, LoRALinear, get_merged_lora_ckpt
 
 
 def initial_adapter_state(model: nn.Module, seed: int) -> dict[str, Tensor]:
-    """LoRA's initialization (A Kaiming-uniform, B zero) drawn from a generator of its own.
+    """LoRA's initialization (A Kaiming-uniform, B zero) from a generator of its own, on the CPU.
 
-    torchtune initializes the shards of each rank from that rank's random state, so the
-    adapter a run starts from depends on the number of ranks. These are full tensors, drawn in
-    float32 whatever the model's precision.
-
-    Args:
-        model: the model, on any device, sharded or not.
-        seed: seed of the run.
-
-    Returns:
-        CPU tensors by their name in ``model.state_dict()``.
+    torchtune initializes the shards of each rank from that rank's random state, so the adapter a
+    run starts from depends on the number of ranks. These are full tensors, drawn in float32
+    whatever the model's precision, by their name in ``model.state_dict()``.
     """
     generator = torch.Generator().manual_seed(seed)
     state = {}
@@ -47,16 +40,8 @@ def merge_adapters(
 ) -> dict[str, Tensor]:
     """Put the adapters' effect into the base's weights, in place, a layer at a time on ``device``.
 
+    Weights are on the CPU, where launchers leave a rank one thread, and stay there in their dtype.
     On CUDA the products of the adapters' matrices may differ from a CPU's in their last bit.
-
-    Args:
-        weights: base and adapter, by their names in the model, on the CPU.
-        device: device of the run; launchers leave a rank one thread of a CPU.
-        rank: of the adapters.
-        alpha: of the adapters.
-
-    Returns:
-        The weights without adapters, each on the CPU in the dtype that it had.
     """
     adapted = [
         name.removesuffix(".lora_a.weight")

@@ -19,17 +19,17 @@ class AveragedWeights:
         d_t = \\min\\Big(d, \\frac{1 + t}{10 + t}\\Big)
 
     after the t-th update of the weights, with :math:`\\bar w_0 = w_0`. The second term of the
-    minimum lets a short average forget where the run started, as in TensorFlow. A run that
-    starts from one with an average goes on with that and its t: the slow learner of SuRe
-    (arXiv:2511.22367), in which the minimum forgets nothing of earlier runs. Averages are
-    float32 whatever the weights are held in, and sharded as these are. Of an adapter its
-    matrices are averaged, not their product.
+    minimum lets a short average forget where the run started, as in TensorFlow. A run that starts
+    from one with an average continues that and its t: the slow learner of SuRe (arXiv:2511.22367),
+    in which the minimum forgets nothing of earlier runs. Averages are float32 whatever the weights
+    are held in, and sharded as these are. Of an adapter its matrices are averaged, not their
+    product.
 
     Args:
         decay: d, above 0 and below 1; ``None``: nothing is kept, and all calls do nothing.
-        model: with its weights, sharded or not; its trainable ones are averaged.
-        saved: what :meth:`state_dict` returned on rank 0, of this run or of the one before,
-            which may lack the weights that are new; ``None``: start from the weights.
+        model: with its weights, sharded or not.
+        saved: what :meth:`state_dict` returned on rank 0, of this run or of the one before, which
+            may lack the weights that are new; ``None``: start from the weights.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class AveragedWeights:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the weights after an update of theirs."""
+        """Add the weights after an update of theirs."""
         if self._decay is None or not self._averages:
             return
         self._steps += 1
@@ -73,8 +73,8 @@ class AveragedWeights:
         torch._foreach_lerp_(list(self._averages.values()), weights, 1 - decay)
 
     def gather(self) -> dict[str, Tensor]:
-        """Called on all ranks: the averages by their names in the model, whole, float32, on
-        the CPU, on rank 0; nothing on others, nor where none are kept.
+        """The whole averages by their names in the model, float32, on the CPU of rank 0; nothing on
+        others, nor where none are kept. Called on all ranks.
         """
         gathered = {}
         for name, average in self._averages.items():
@@ -88,7 +88,7 @@ class AveragedWeights:
         return {"averaged_steps": self._steps} if self.is_on else {}
 
     def state_dict(self, gathered: Mapping[str, Tensor]) -> dict[str, Any]:
-        """What a resumed run goes on from, of what :meth:`gather` returned on rank 0."""
+        """What a resumed run needs, of what :meth:`gather` returned on rank 0."""
         return {"steps": self._steps, "weights": dict(gathered)}
 
 

@@ -146,7 +146,7 @@ def _whole_weights(
 
 
 def _place_buffers(model: PackedDecoder, device: torch.device) -> None:
-    """Move what is computed when a model is built; on the meta device it is computed later."""
+    """Move what is computed when a model is built, not later, as on the meta device."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             if not buffer.is_meta:
@@ -154,7 +154,6 @@ def _place_buffers(model: PackedDecoder, device: torch.device) -> None:
 
 
 def _call(model: PackedDecoder, method: str) -> None:
-    """Call a method of all modules that have it."""
     for module in model.modules():
         if function := getattr(module, method, None):
             function()
@@ -163,10 +162,7 @@ def _call(model: PackedDecoder, method: str) -> None:
 def activation_offloading(
     cfg: Config, model: PackedDecoder, device: torch.device
 ) -> AbstractContextManager[Any]:
-    """What forward passes run in: it moves their activations to the CPU if asked for.
-
-    Returns:
-        To be entered anew at each forward pass.
+    """What each forward pass enters: it moves activations to the CPU if asked for.
 
     Raises:
         RuntimeError: without CUDA or activation checkpointing.

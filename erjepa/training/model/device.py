@@ -21,11 +21,8 @@ log = utils.get_logger("INFO")
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes of memory that a rank may count on.
-
-    Returns:
-        All of a GPU's; of a machine's a share for each of its ranks. ``sys.maxsize``
-        where the system does not tell.
+    """Bytes that a rank may count on: all of a GPU's; of a machine's a share for each of its ranks;
+    ``sys.maxsize`` where the system does not tell.
     """
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
@@ -37,18 +34,12 @@ def memory_of(device: torch.device) -> int:
 
 
 def run_device(cfg: Config) -> torch.device:
-    """The device that a config asks for.
-
-    Args:
-        cfg: config of a recipe; ``device: null`` is CUDA where there is any,
-            else the CPU.
-
-    Returns:
-        With the index of this rank.
+    """The device that a config asks for, with the index of this rank; ``device: null`` is CUDA
+    where there is any, else the CPU.
 
     Raises:
-        ValueError: if this machine has no such device, or too few for its ranks, or it
-            cannot compute in ``dtype``; the message says what to set.
+        ValueError: if this machine has no such device, or too few for its ranks, or it cannot
+            compute in ``dtype``; the message says what to set.
     """
     kind = (cfg.device or "cuda").partition(":")[0]
     if kind not in ("cuda", "cpu"):
@@ -87,7 +78,7 @@ def run_device(cfg: Config) -> torch.device:
 
 
 def attention_of(cfg: Config, device: torch.device) -> Attention:
-    """How a run attends: by its key ``attention``, or what ``auto`` comes to on its device.
+    """``flex`` or ``dense``: the key ``attention``, or what ``auto`` comes to on a device.
 
     Raises:
         ValueError: if FlexAttention is asked for and cannot run, or ``row_length`` is not a

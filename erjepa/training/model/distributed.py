@@ -21,12 +21,9 @@ _waits: dist.ProcessGroup | None = None
 def init_process_group(device: torch.device, timeout: float) -> None:
     """Join the process group that the launcher describes, or form one of a single process.
 
-    Tensors on the CPU can be reduced beside those of any device. A second group, over Gloo, is
-    for waits that may take long: for rank 0, and for ranks with different amounts of work.
-
-    Args:
-        device: device of the run; chooses nccl or gloo.
-        timeout: seconds that a step may wait for a rank.
+    Tensors on the CPU can be reduced beside those of any device. A second group, over Gloo, is for
+    waits that may take long: for rank 0, and for ranks with different amounts of work. A step may
+    wait ``timeout`` seconds for a rank.
     """
     global _waits
     limit = timedelta(seconds=timeout + _MARGIN)
@@ -43,10 +40,10 @@ def init_process_group(device: torch.device, timeout: float) -> None:
 
 
 def gradient_scale(device: torch.device) -> float:
-    """What to multiply a loss by so that FSDP2's reduced gradients are sums over ranks.
+    """Factor of a loss by which FSDP2's reduced gradients are sums over ranks.
 
-    FSDP2 reduces with ``ReduceOp.AVG``. NCCL averages; Gloo has summed in some releases of
-    torch. One small reduction tells which.
+    FSDP2 reduces with ``ReduceOp.AVG``. NCCL averages; Gloo has summed in some releases of torch.
+    One small reduction tells which.
     """
     world_size = dist.get_world_size()
     if world_size == 1:
@@ -66,14 +63,10 @@ def all_reduce_sum(values: Tensor) -> Tensor:
 
 
 def gather_interleaved(mine: Tensor, total: int) -> Tensor:
-    """Undo a deal: rank ``r`` holds items ``r, r + W, r + 2W, ...`` of ``total``.
+    """Undo a deal: rank ``r`` holds items ``r, r + W, r + 2W, ...`` of ``total`` in order, [m,
+    ...].
 
-    Args:
-        mine: this rank's items in order, [m, ...], m = ceil((total - r) / W).
-        total: number of items over all W ranks.
-
-    Returns:
-        All items in order, [total, ...], the same on every rank.
+    All items in order, [total, ...], the same on every rank.
     """
     if total == 0:
         return mine[:0]
@@ -99,16 +92,9 @@ def gather_objects(mine: T) -> list[T]:
 
 
 def on_rank_zero(function: Callable[[], T]) -> T:
-    """Call ``function`` on rank 0 alone, while the others wait for its outcome, however long.
+    """Call ``function`` on rank 0, while the others wait for its outcome, however long.
 
-    Args:
-        function: what one rank is to do for all.
-
-    Returns:
-        What it returned, on every rank.
-
-    Raises:
-        Exception: what it raised, on every rank: none is left waiting for one that failed.
+    What it returned, or raised, is returned or raised on every rank.
     """
     outcome: list[Any] = [None, None]
     if dist.get_rank() == 0:
@@ -125,13 +111,9 @@ def on_rank_zero(function: Callable[[], T]) -> T:
 
 
 def on_each_rank(function: Callable[[], T]) -> T:
-    """Call ``function`` on every rank, and wait until all have done so.
+    """Call ``function`` on every rank, wait until all have done so, and return each rank's result.
 
-    Returns:
-        What it returned, on each rank its own.
-
-    Raises:
-        Exception: what it raised on the first rank where it failed, on every rank.
+    What it raised on the first rank where it failed is raised on every rank.
     """
     result: Any = None
     failure = None
@@ -146,7 +128,6 @@ def on_each_rank(function: Callable[[], T]) -> T:
 
 
 def _as_sent(error: Exception) -> Exception:
-    """The error, or one of its text where it does not survive being sent."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001

@@ -11,19 +11,13 @@ _DRAWS = 2**16
 
 
 class QuickDropout(nn.Module):
-    """Dropout that decides by 16 random bits an entry.
-
-    Args:
-        p: probability to drop an entry, at least 0 and below 1; rounded to a multiple
-            of 2^-16.
-    """
+    """Dropout that decides by 16 random bits an entry, so that p is a multiple of 2^-16."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = round(p * _DRAWS) / _DRAWS
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` with dropped entries 0 and the others scaled up, of the same mean."""
         if not self.training or not self.p:
             return x
         bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device)

@@ -24,12 +24,7 @@ def dtypes_of(cfg: Config) -> tuple[torch.dtype, torch.dtype]:
 
 
 def set_trainable_dtype(model: nn.Module, dtype: torch.dtype) -> None:
-    """Hold the weights of a model's adapters in ``dtype``; they compute in that of their input.
-
-    Args:
-        model: model with LoRA or DoRA layers, on the meta device.
-        dtype: of the adapters' weights.
-    """
+    """Hold the weights of a model's adapters in ``dtype``; they compute in that of their input."""
     for module in list(model.modules()):
         if not isinstance(module, (LoRALinear, DoRALinear)):
             continue

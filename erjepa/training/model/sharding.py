@@ -40,12 +40,8 @@ def is_sharded(model: nn.Module, dtype: torch.dtype, *, cpu_offload: bool) -> bo
 def modules_to_shard(
     model: nn.Module, layer_names: Sequence[str] = ()
 ) -> list[nn.Module]:
-    """Modules whose parameters FSDP2 gathers together: each transformer layer, the named
-    modules, and last the root, which takes what is left.
-
-    Args:
-        model: whole or sharded.
-        layer_names: further modules to shard on their own.
+    """Modules whose parameters FSDP2 gathers together: each transformer layer, the named modules,
+    and last the root, which takes what is left.
     """
     return [
         module
@@ -63,22 +59,14 @@ def shard(
     cpu_offload: bool = False,
     reshard_after_forward: bool = True,
 ) -> None:
-    """Shard each transformer layer, the named modules, and the rest, if there are ranks to or
-    every parameter is to be cast.
+    """Shard each transformer layer, the named modules, and the rest of a model on the meta device,
+    where :func:`is_sharded`.
 
-    Parameters are gathered in ``dtype``; gradients are added up and reduced in the dtype that
-    the trained parameters have.
-
-    Args:
-        model: model on the meta device.
-        dtype: that the model computes in.
-        layer_names: further modules to shard on their own.
-        cpu_offload: keep shards on the CPU; uses FSDP2 on one rank too.
-        reshard_after_forward: free gathered parameters after the forward pass.
+    Parameters are gathered in ``dtype``, in which the model computes; gradients are added up and
+    reduced in the dtype that the trained parameters have.
 
     Raises:
-        RuntimeError: if this release of torch cannot hold trained parameters in a dtype of
-            their own.
+        RuntimeError: if this release of torch cannot hold trained parameters in their own dtype.
     """
     held = {p.dtype for p in model.parameters()}
     trained = {p.dtype for p in model.parameters() if p.requires_grad}
@@ -116,12 +104,9 @@ def with_resharding(cfg: Config, model: nn.Module, device: torch.device) -> Conf
 def reshards_after_forward(cfg: Config, model: nn.Module, memory: int) -> bool:
     """Whether ranks free gathered weights between the forward and the backward pass.
 
-    Args:
-        cfg: config of the run; with ``fsdp_reshard_after_forward: null`` they do so if all
-            parameters in ``dtype`` take more than an eighth of ``memory``, shards live on the
-            CPU, or there is one rank, which gathers nothing from others.
-        model: on the meta device.
-        memory: bytes that a rank has.
+    With ``fsdp_reshard_after_forward: null`` they do so if all parameters in ``dtype`` take more
+    than an eighth of ``memory``, the bytes of a rank, shards live on the CPU, or there is one rank,
+    which gathers nothing from others.
     """
     if cfg.fsdp_reshard_after_forward is not None:
         return cfg.fsdp_reshard_after_forward
@@ -138,12 +123,8 @@ def load_weights(
     *,
     cpu_offload: bool = False,
 ) -> None:
-    """Give a model on the meta device its weights, cast and quantized as it wants them.
-
-    Args:
-        model: model after :func:`shard`.
-        weights: full tensors for all of its parameters.
-        cpu_offload: as for :func:`shard`.
+    """Give a model after :func:`shard` its weights, full tensors, cast and quantized as it
+    needs.
     """
     if isinstance(model, FSDPModule):
         training.load_from_full_model_state_dict(
@@ -169,15 +150,11 @@ def load_weights(
 
 
 def set_last_backward(model: nn.Module, last: bool, *, keep_gathered: bool) -> None:
-    """Whether the next backward pass is the last one of a step.
+    """Say whether the next backward pass is the last one of a step.
 
-    Gradients add up on each rank and are reduced over ranks after the last one.
-
-    Args:
-        model: model after :func:`shard`.
-        last: whether it is.
-        keep_gathered: keep gathered parameters until the last one, so that a step
-            gathers them once; for ``reshard_after_forward=False``.
+    Gradients add up on each rank and are reduced over ranks after the last one. With
+    ``keep_gathered``, for ``reshard_after_forward=False``, gathered parameters are kept until
+    then, so that a step gathers them once.
     """
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last)

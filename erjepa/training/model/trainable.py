@@ -1,7 +1,7 @@
 """What a run trains: the adapters of a model or, where it has none, every weight.
 
 Both classes answer the same questions: which weights are trained, where they start, what a
-checkpoint exports of them, and what the recipe state keeps to go on from.
+checkpoint exports of them, and what the recipe state keeps to resume from.
 """
 
 from collections.abc import Mapping
@@ -23,14 +23,7 @@ from erjepa.training.model.precision import set_trainable_dtype
 
 
 class TrainableAdapters:
-    """The adapters of LoRA, DoRA or QLoRA, over a frozen base.
-
-    Args:
-        decoder: model with adapters, on the meta device.
-        model_cfg: arguments of its builder.
-        trainable_dtype: that adapters are held in.
-        dtype: that the model computes in.
-    """
+    """The adapters of LoRA, DoRA or QLoRA, over a frozen base."""
 
     has_adapters = True
 
@@ -58,9 +51,7 @@ class TrainableAdapters:
     def export(
         self, weights: dict[str, Tensor], device: torch.device, *, adapter_only: bool
     ) -> dict:
-        """What to hand to a torchtune checkpointer; ``weights`` are merged in place, on
-        ``device``.
-        """
+        """What a torchtune checkpointer takes; ``weights`` are merged in place, on ``device``."""
         content = {
             training.ADAPTER_KEY: get_adapter_state_dict(weights),
             training.ADAPTER_CONFIG: {
@@ -104,11 +95,6 @@ class AllWeights:
 
     Weights are held in ``trainable_dtype`` and exported in ``dtype``, that of the base and of
     inference. The recipe state of the newest checkpoint keeps them as they are.
-
-    Args:
-        decoder: model without adapters, on the meta device.
-        trainable_dtype: that its weights are held in.
-        dtype: that it computes in.
     """
 
     has_adapters = False
@@ -127,13 +113,12 @@ class AllWeights:
     def initial_state(
         self, decoder: TransformerDecoder, base: dict[str, Tensor], seed: int
     ) -> dict[str, Tensor]:
-        """Full weights to start from, by name: the base's."""
         return dict(base)
 
     def export(
         self, weights: dict[str, Tensor], device: torch.device, *, adapter_only: bool
     ) -> dict:
-        """What to hand to a torchtune checkpointer; there is no adapter apart."""
+        """What a torchtune checkpointer takes."""
         rounded = {name: weight.to(self._dtype) for name, weight in weights.items()}
         return {training.MODEL_KEY: rounded}
 
@@ -152,17 +137,12 @@ def set_trainable(
     trainable_dtype: torch.dtype,
     dtype: torch.dtype,
 ) -> TrainableWeights:
-    """Set what is to be trained of a model, and in which precision it is held.
+    """Set what is trained of a model on the meta device: the adapters if there are any, else all.
 
     Args:
-        decoder: model of a builder with or without LoRA, on the meta
-            device.
-        model_cfg: arguments of its builder.
+        model_cfg: arguments of the model's builder.
         trainable_dtype: that trained weights are held in.
         dtype: that the model computes in.
-
-    Returns:
-        The adapters if there are any, else all.
     """
     precision = {"trainable_dtype": trainable_dtype, "dtype": dtype}
     if get_adapter_params(decoder):

@@ -7,36 +7,24 @@ from torch import Tensor
 
 
 class StartWeights(NamedTuple):
-    """The weights that a run starts from.
+    """The weights that a run starts from."""
 
-    Args:
-        base: of the base model, by name.
-        trained: trained weights, of the resumed run or of ``init_from``; ``None``: as they are
-            initialized.
-        predictor: embeddings of the predictor tokens of the same, [k, H]; ``None``: those of
-            their ids in the base.
-        averaged: averages of the same, as :meth:`AveragedWeights.state_dict` returns them.
-    """
-
-    base: dict[str, Tensor]
+    base: dict[str, Tensor]  # of the base model, by name
+    # Of the resumed run or of ``init_from``; without, as they are initialized.
     trained: dict[str, Tensor] | None = None
+    # Embeddings of the predictor tokens, [k, H]; without, those of their ids in the base.
     predictor: Tensor | None = None
-    averaged: dict[str, Any] | None = None
+    averaged: dict[str, Any] | None = None  # see :meth:`AveragedWeights.state_dict`
 
 
 def require_same_model(
     model: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: str
 ) -> None:
-    """Compare names and shapes before anything is loaded.
-
-    Args:
-        model: parameters of the model by name; of any device.
-        weights: weights by the same names.
-        where: what holds them, for the message.
+    """Compare names and shapes before anything is loaded; ``where`` says what holds the weights.
 
     Raises:
-        ValueError: naming the first weight that is missing, the first that the model has no
-            place for, and the first of another shape, and how many there are of each.
+        ValueError: naming the first weight that is missing, the first that the model has no place
+            for, and the first of another shape, and how many there are of each.
     """
     missing = [name for name in model if name not in weights]
     unknown = [name for name in weights if name not in model]

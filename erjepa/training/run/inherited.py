@@ -19,22 +19,20 @@ _NUMBER = (1 << ORIGIN_BITS) - 1
 class InheritedMemories:
     """The memories of ``replay.init_from``, of which a run keeps what its capacity allows.
 
-    Datasets of the same name in two memories are one origin, and a pair that several
-    memories hold is taken over from the first of them.
+    Datasets of the same name in two memories are one origin, and of a pair that several memories
+    hold, the first counts.
 
     Args:
-        settings: of the run; ``init_from`` names runs or checkpoints.
         tokenizer: fingerprint of the run's.
 
     Attributes:
-        origins (list[str]): the datasets that the pairs are from.
-        slots (list[Tensor]): of each memory those that the run takes over, ascending, int64;
-            after :meth:`choose`.
+        origins: names of the datasets that the pairs are from.
+        slots: of each memory those that the run keeps, ascending, int64; after :meth:`choose`.
 
     Raises:
         FileNotFoundError: if a run or checkpoint holds no memory.
-        ValueError: if a memory is not whole, of another tokenizer, or has scores of another
-            error that are to be kept.
+        ValueError: if a memory is not whole, of another tokenizer, or has scores of another error
+            that are to be kept.
     """
 
     def __init__(self, settings: ReplaySettings, tokenizer: str) -> None:
@@ -47,7 +45,7 @@ class InheritedMemories:
         self.slots: list[Tensor] = []
 
     def __len__(self) -> int:
-        """Pairs that the run takes over."""
+        """Pairs that the run keeps."""
         return sum(map(len, self.slots))
 
     @property
@@ -85,7 +83,7 @@ class InheritedMemories:
             )
 
     def choose(self, fitting: Callable[[StoredMemory], Tensor], seed: int) -> None:
-        """Find the slots that the run takes over.
+        """Choose the slots that the run keeps.
 
         Args:
             fitting: the slots of a memory that fit the run's rows, ascending, int64.
@@ -136,7 +134,7 @@ class InheritedMemories:
         return found
 
     def _ids(self, n: int, example_ids: Tensor) -> Tensor:
-        """Example ids of the n-th memory as the run that takes it over has them."""
+        """Example ids of the n-th memory in this run."""
         inherited = self._memories[n].about.inherited
         places = torch.tensor(self._places[n])
         origin = places[inherited + (example_ids >> ORIGIN_BITS)]

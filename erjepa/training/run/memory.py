@@ -40,17 +40,11 @@ _EXAMPLE = (1 << ORIGIN_BITS) - 1
 
 
 class Entries(NamedTuple):
-    """What the memory keeps of the new pairs of a step, besides their scores.
+    """What the memory keeps of the B new pairs of a step, besides their scores."""
 
-    Args:
-        ids: under which it holds them, int64 [B].
-        segments: their tokens.
-        addresses: of their source embeddings; ``None`` where it keeps none.
-    """
-
-    ids: Tensor
-    segments: Sequence[Segments]
-    addresses: Addresses | None
+    ids: Tensor  # under which it holds them, int64 [B]
+    segments: Sequence[Segments]  # their tokens
+    addresses: Addresses | None  # of their source embeddings, if it keeps addresses
 
 
 class RunMemory:
@@ -58,18 +52,17 @@ class RunMemory:
 
     Args:
         dataset: all pairs of the run.
-        model: the model, which may be on the meta device.
+        model: may be on the meta device.
         collator: packs new pairs; without views slots have no addresses.
-        texts: of the model's tokenizer.
-        earlier: memories of earlier runs to start with; ``None`` where there are none.
+        earlier: memories of earlier runs to start with.
 
     Attributes:
-        settings (ReplaySettings): what is replayed, and what the memory keeps.
-        replay (EpisodicReplay | None): ``None`` if nothing is replayed.
+        settings: the section ``replay``.
+        replay: ``None`` if nothing is replayed.
 
     Raises:
-        ValueError: if there is no room for it, or a pair of ``replay.init_from`` does not fit
-            the run's rows.
+        ValueError: if there is no room for it, or a pair of ``replay.init_from`` does not fit the
+            run's rows.
     """
 
     def __init__(
@@ -133,11 +126,7 @@ class RunMemory:
         return (self.settings.share or 0.0) if self.is_on and has_any else 0.0
 
     def _fitting_slots(self, stored: StoredMemory, *, skip_too_long: bool) -> Tensor:
-        """The slots whose pairs this run can train on, ascending, int64.
-
-        Raises:
-            ValueError: naming the slot, if one does not fit and is not to be skipped.
-        """
+        """The slots whose pairs fit this run's rows, ascending, int64."""
 
         def find() -> Tensor:
             stored.require_vocabulary(self._model.vocab_size)
@@ -155,11 +144,8 @@ class RunMemory:
     # ------------------------------------------------------------------ in a step
 
     def entries(self, example_ids: Tensor, source: Tensor | None = None) -> Entries:
-        """What the memory keeps of pairs of the run's dataset.
-
-        Args:
-            example_ids: places in the dataset, int64 [B].
-            source: their source embeddings, [B, H]; without, they have no addresses.
+        """What the memory keeps of pairs by their places in the dataset, int64 [B], and their
+        source embeddings, [B, H]; without these they have no addresses.
         """
         assert self.replay is not None
         segments = [self._dataset[i].segments for i in example_ids.tolist()]

@@ -33,7 +33,8 @@ def step_metrics(
     grad_norm: float,
     log_collapse: bool,
 ) -> dict[str, Any]:
-    """The objective of a step, its terms, and what it processed.
+    """What is logged of a step, by name; rates are amounts until :class:`MetricsLog` divides them
+    by the step's seconds.
 
     Args:
         run: where the run is after the step.
@@ -42,10 +43,6 @@ def step_metrics(
         lr: of the next step.
         grad_norm: of the step, before clipping.
         log_collapse: whether to measure how far embeddings are from collapse.
-
-    Returns:
-        Numbers and scalar tensors by the name they are logged under; rates are amounts until
-        :class:`MetricsLog` divides them by the step's seconds.
     """
     replay = memory.replay
     metrics = {
@@ -84,11 +81,7 @@ def step_metrics(
 
 
 class MetricsLog:
-    """Hands the metrics of steps to a logger and to a progress bar; on rank 0.
-
-    Args:
-        cfg: config of the run, which the logger keeps as well.
-    """
+    """Hands the metrics of steps to a logger and to a progress bar; on rank 0."""
 
     def __init__(self, cfg: Config, device: torch.device) -> None:
         self._every_n_steps = cfg.log_every_n_steps
@@ -115,12 +108,8 @@ class MetricsLog:
     def step(
         self, metrics: dict[str, Any], *, run: RunProgress, seconds: float
     ) -> None:
-        """Log one step; steps between those of ``log_every_n_steps`` if they validated.
-
-        Args:
-            metrics: numbers and scalar tensors by their name.
-            run: where the run is after the step.
-            seconds: that the step took.
+        """Log one step that took so many seconds, if it validated or is one of every
+        ``log_every_n_steps``; ``run`` is after the step.
         """
         step, bar = run.steps, self.start(run)
         bar.total = run.expected_steps()

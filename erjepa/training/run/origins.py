@@ -11,16 +11,12 @@ from erjepa.training.step.passes import PassResult
 def losses_by_origin(
     new: PassResult, parts: Tensor, labels: Sequence[str]
 ) -> dict[str, Tensor]:
-    """The losses of a step's new pairs, of each dataset that some of them are from.
+    """``lm_loss_NAME``, nats a label, and with views ``jepa_loss_NAME``, the mean distance, of each
+    dataset that some of a step's B new pairs are from.
 
     Args:
-        new: of B new pairs.
-        parts: place of each pair's dataset among those of the run, int64, [B].
+        parts: place of each pair's dataset among those of the run, int64 [B].
         labels: names of the datasets.
-
-    Returns:
-        ``lm_loss_NAME``, nats a label, and with views
-        ``jepa_loss_NAME``, the mean distance, as ``lm_loss`` and ``jepa_loss`` are of all.
     """
     metrics = {}
     parts = parts.to(new.lm.device)
@@ -35,15 +31,12 @@ def losses_by_origin(
 def replayed_by_origin(
     example_ids: Tensor, own: Sequence[str], inherited: Sequence[str]
 ) -> dict[str, int]:
-    """How many of a step's replayed pairs are from each dataset.
+    """``replayed_NAME``: how many of a step's replayed pairs are from each dataset.
 
     Args:
-        example_ids: their ids in the memory, int64, [R].
+        example_ids: their ids in the memory, int64 [R].
         own: names of the run's datasets.
         inherited: names of those of earlier runs; the last is origin -1.
-
-    Returns:
-        ``replayed_NAME``, of all datasets.
     """
     labels = [*own, *inherited]
     counts = dict.fromkeys((f"replayed_{label}" for label in labels), 0)

@@ -18,17 +18,12 @@ _PATIENCE = 10.0  # seconds; torchrun kills the ranks 30 s after it told them to
 
 
 class Heartbeats:
-    """Ends this rank when another has been silent for too long.
+    """Ends this rank when another has been silent for ``timeout`` seconds.
 
     A rank that was killed, stopped or cut off leaves the others in a collective, where the main
     thread handles no signal. So threads do the work: one counts in the store of the launcher and
-    reads the counts of the others; one, which never waits for the store, ends the process with
-    one line that names the silent ranks. Time in which this rank itself is stopped does not
-    count.
-
-    Args:
-        rank: of this process.
-        timeout: seconds of silence.
+    reads the counts of the others; one, which never waits for the store, ends the process with one
+    line that names the silent ranks. Time in which this rank itself is stopped does not count.
     """
 
     def __init__(self, rank: int, num_ranks: int, timeout: float) -> None:
@@ -45,7 +40,7 @@ class Heartbeats:
             thread.start()
 
     def lose_patience(self) -> None:
-        """Allow seconds of silence from now on: the run has been told to stop."""
+        """Wait only seconds for a silent rank from now on: the run has been told to stop."""
         self._timeout = min(self._timeout, _PATIENCE)
 
     def close(self) -> None:
@@ -110,9 +105,6 @@ def process_group(device: torch.device, timeout: float) -> Iterator[None]:
 
     A rank that fails does not wait for the others, which the launcher ends. A rank that is silent
     for ``timeout`` seconds ends the others, see :class:`Heartbeats`.
-
-    Args:
-        timeout: see :func:`init_process_group`.
     """
     global _heartbeats
     init_process_group(device, timeout)
@@ -131,6 +123,6 @@ def process_group(device: torch.device, timeout: float) -> Iterator[None]:
 
 
 def lose_patience() -> None:
-    """Wait only seconds for a silent rank from now on: the run has been told to stop."""
+    """As :meth:`Heartbeats.lose_patience`, where there are any."""
     if _heartbeats is not None:
         _heartbeats.lose_patience()

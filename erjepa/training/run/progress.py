@@ -12,18 +12,15 @@ class RunProgress:
     """Counts the steps of a run.
 
     Args:
-        steps_per_epoch: optimizer steps of an epoch.
-        stop: limits on ``steps``, ``tokens`` and ``flops``, and ``patience``, on validations
-            in a row that found nothing better; the first one reached ends the run.
+        stop: limits on ``steps``, ``tokens`` and ``flops``, and ``patience``, on validations in a
+            row that found nothing better; the first one reached ends the run.
 
     Attributes:
-        epochs (int): of the run.
-        epoch (int): 0-based.
-        step_in_epoch (int): steps of the epoch that are done.
-        totals (dict[str, float]): of the run: ``steps``, ``tokens``, ``flops``, and ``seconds``
-            of training.
-        best (dict[str, list[float]]): best score of validation, by its first metric.
-        stale (int): validations since then.
+        epoch: 0-based.
+        step_in_epoch: steps of the epoch that are done.
+        totals: of the run: ``steps``, ``tokens``, ``flops``, and ``seconds`` of training.
+        best: best score of validation, by its first metric.
+        stale: validations since then.
     """
 
     def __init__(self, epochs: int, steps_per_epoch: int, stop: Stop) -> None:
@@ -48,20 +45,15 @@ class RunProgress:
         self.totals["flops"] += flops
 
     def advance(self, seconds: float) -> None:
-        """Go on to the next step, after one of so many seconds."""
+        """Enter the next step, after one of so many seconds."""
         self.totals["seconds"] += seconds
         self.step_in_epoch += 1
         if self.step_in_epoch == self.steps_per_epoch:
             self.epoch, self.step_in_epoch = self.epoch + 1, 0
 
     def judge(self, validation: Mapping[str, float]) -> bool:
-        """Compare a validation with the best one: by accuracy if answered, then by loss.
-
-        Args:
-            validation: what was measured, the same on every rank.
-
-        Returns:
-            Whether it is the best so far.
+        """Whether a validation, the same on every rank, is the best so far: by accuracy if
+        answered, then by loss.
         """
         measured = [name for name in ("val_accuracy", "val_loss") if name in validation]
         score = [validation[name] for name in measured]
@@ -78,8 +70,8 @@ class RunProgress:
         return any(reached[name] >= limit for name, limit in self._stop.items())
 
     def expected_steps(self) -> int:
-        """Steps of the whole run: to its end, or to the limit that comes first at the rate
-        so far; patience is not foreseen.
+        """Steps of the whole run: to its end, or to the limit that comes first at the rate so far;
+        patience is not foreseen.
         """
         expected = self.epochs * self.steps_per_epoch
         for name, limit in self._stop.items():
@@ -117,7 +109,7 @@ class RunProgress:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run goes on from."""
+        """What a resumed run needs."""
         return {
             "epoch": self.epoch,
             "step_in_epoch": self.step_in_epoch,

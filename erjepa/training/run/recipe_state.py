@@ -17,14 +17,7 @@ from erjepa.training.step.random_state import random_state, set_random_state
 
 
 class RecipeState:
-    """Collects the state of a run's parts, and puts it back.
-
-    Args:
-        model: the model, sharded.
-        optimizer: of its trainable weights.
-        lr_scheduler: of the optimizer.
-        run: where the run is.
-    """
+    """Collects the state of a run's parts, and puts it back."""
 
     def __init__(
         self,

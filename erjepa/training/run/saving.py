@@ -38,25 +38,18 @@ log = utils.get_logger("INFO")
 
 
 class _Gathered(NamedTuple):
-    """Whole weights on rank 0, on the CPU.
+    """Whole weights on rank 0, on the CPU."""
 
-    Args:
-        decoder: of the decoder, by name.
-        predictor: trained embeddings of the predictor tokens, [k, H].
-        averaged: averages of trainable weights, by name in the whole model; may be empty.
-    """
-
-    decoder: dict[str, Tensor]
-    predictor: Tensor | None
-    averaged: dict[str, Tensor]
+    decoder: dict[str, Tensor]  # by name
+    predictor: Tensor | None  # trained embeddings of the predictor tokens, [k, H]
+    averaged: dict[str, Tensor]  # of trainable weights, by name in the whole model
 
 
 class RunCheckpoints:
-    """Writes the checkpoints of a run. Each call is made by all ranks; rank 0 writes, and an
-    error there is raised on all.
+    """Writes the checkpoints of a run. Each call is made by all ranks; rank 0 writes, and an error
+    there is raised on all.
 
     Args:
-        folder: that the run holds.
         checkpointer: exports weights to the scratch folder.
         start: what the run starts from.
         serving: how a server is to ask.
@@ -179,9 +172,7 @@ class RunCheckpoints:
         self._saved_at = self._run.steps
 
     def save_at_flops(self, step_flops: float) -> None:
-        """Keep the adapter, or the model without any, at each budget that the last step, of
-        ``step_flops``, reached.
-        """
+        """Keep the adapter, or the model without any, at each budget that the last step reached."""
         total = self._run.totals["flops"]
         reached = [
             (checkpoint.flops_name(i), budget)

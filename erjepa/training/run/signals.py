@@ -24,18 +24,16 @@ _POLL = 1.0  # seconds
 class StopSignals:
     """SIGINT and SIGTERM, within a ``with`` block: the first asks to stop, a second ends at once.
 
-    A thread acts on them, since the main thread handles no signal while it waits for another
-    rank or for a device.
-
-    Ranks stop at the same step: each adds its :meth:`vote` to a sum that they take anyway,
-    and what comes out is handed to :meth:`agree`. A signal often arrives twice, from the
-    system and from the launcher, so those of the first two seconds count as one.
+    A thread acts on them, since the main thread handles no signal while it waits for another rank
+    or for a device. Ranks stop at the same step: each adds its :meth:`vote` to a sum that they take
+    anyway, and the sum is handed to :meth:`agree`. A signal often arrives twice, from the system
+    and from the launcher, so those of the first two seconds count as one.
 
     Args:
         on_first: called at the first signal.
 
     Attributes:
-        exit_code (int): 0; from :meth:`agree` on, 130 after SIGINT, 143 after SIGTERM.
+        exit_code: 0; from :meth:`agree` on, 130 after SIGINT, 143 after SIGTERM.
     """
 
     def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
@@ -74,7 +72,7 @@ class StopSignals:
         return _VOTES if self._received == signal.SIGTERM else 1
 
     def agree(self, votes: int) -> None:
-        """Take note of the sum over ranks: whether to stop, and with which exit code."""
+        """Read from the sum over ranks whether to stop, and with which exit code."""
         if votes:
             number = signal.SIGTERM if votes >= _VOTES else signal.SIGINT
             self.exit_code = 128 + number
@@ -106,11 +104,8 @@ class StopSignals:
 def leave_signals_to_parent(worker: int) -> None:
     """Keep a worker of a ``DataLoader`` packing until its rank ends it.
 
-    A launcher and the terminal signal whole groups of processes. A worker that went first
-    would end its rank in the middle of a step.
-
-    Args:
-        worker: number of the worker; not used.
+    A launcher and the terminal signal whole groups of processes. A worker that ended first would
+    end its rank in the middle of a step.
     """
     signal.set_wakeup_fd(-1)  # what it was forked with is its rank's
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -142,7 +137,7 @@ def end_with_launcher() -> None:
 
 
 def _is_python(process: int) -> bool:
-    """Whether a process runs Python, as launchers do; taken for granted if it cannot be told."""
+    """Whether a process runs Python, as launchers do, as far as can be told."""
     try:
         command = Path(f"/proc/{process}/cmdline").read_bytes()
         return b"python" in command.split(b"\0")[0]
@@ -167,17 +162,15 @@ def _has_launcher() -> bool:
 
 
 def resuming_command(resume: str = "True") -> str:
-    """The command that this process was started by, to go on from its newest checkpoint.
-
-    Args:
-        resume: value of ``resume_from_checkpoint``; ``auto`` where there may be none.
+    """The command that started this process, to resume from its newest checkpoint; ``resume`` is
+    the value of ``resume_from_checkpoint``, ``auto`` where there may be none.
     """
     words = [w for w in _command() if not w.startswith("resume_from_checkpoint=")]
     return shlex.join([*words, f"resume_from_checkpoint={resume}"])
 
 
 def _command() -> Sequence[str]:
-    """What was typed, as far as that can be known: of the launcher where there is one."""
+    """What was typed, as far as that can be known: to the launcher where there is one."""
     words = sys.orig_argv
     if _has_launcher():
         recipe = [Path(sys.argv[0]).parent.name, *sys.argv[1:]]

@@ -125,33 +125,20 @@ def find_serving(cfg: Config, pairs: Pairs, tokenizer: Any) -> Serving:
 
 
 class Resumed(NamedTuple):
-    """The checkpoint that a run resumes.
-
-    Args:
-        path: its folder.
-        state: the recipe state in it.
-        changed: dotted keys whose values are to be those of this run.
-    """
+    """The checkpoint that a run resumes."""
 
     path: Path
-    state: dict[str, Any]
-    changed: Collection[str]
+    state: dict[str, Any]  # the recipe state in it
+    changed: Collection[str]  # dotted keys whose values are to be those of this run
 
 
 class Start(NamedTuple):
-    """What a run starts from.
-
-    Args:
-        weights: of the base, and of the resumed run or of ``init_from``.
-        fingerprint: what decides the run.
-        resumed: the run's own checkpoint; ``None`` if it starts anew.
-        carried: what comes from an earlier run, in words.
-    """
+    """What a run starts from."""
 
     weights: StartWeights
-    fingerprint: dict[str, Any]
-    resumed: Resumed | None = None
-    carried: Sequence[str] = ()
+    fingerprint: dict[str, Any]  # what decides the run
+    resumed: Resumed | None = None  # the run's own checkpoint
+    carried: Sequence[str] = ()  # what comes from an earlier run, in words
 
 
 def load_start(
@@ -163,14 +150,7 @@ def load_start(
     *,
     resume: bool,
 ) -> Start:
-    """Load what the run starts from, or resumes.
-
-    Args:
-        checkpointer: of the base.
-        model: may be on the meta device.
-        trainable: its trainable weights.
-        pairs: that the run trains on.
-        resume: whether the newest checkpoint of ``output_dir`` is resumed.
+    """Load what the run starts from, or resumes from the newest checkpoint of ``output_dir``.
 
     Raises:
         FileNotFoundError: if there is nothing to resume.

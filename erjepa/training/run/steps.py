@@ -23,17 +23,13 @@ from erjepa.training.run.signals import leave_signals_to_parent
 
 
 class Step(NamedTuple):
-    """What a rank runs in a step.
-
-    Args:
-        batches: its micro-batches.
-        draw: the replayed pairs in the step's micro-batches, which follow the new ones.
-        checksum: of the draw, see :meth:`EpisodicReplay.checksum`.
-    """
+    """What a rank runs in a step."""
 
     batches: list[PackedBatch]
-    draw: ReplayBatch | None = None
-    checksum: int = 0
+    draw: ReplayBatch | None = (
+        None  # replayed pairs in the batches, which follow the new ones
+    )
+    checksum: int = 0  # of the draw, see :meth:`EpisodicReplay.checksum`
 
 
 class StepExamples(NamedTuple):

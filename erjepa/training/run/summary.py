@@ -27,16 +27,12 @@ def log_summary(
     replay: str,
     carried: Sequence[str],
 ) -> None:
-    """Say on rank 0 what the keys of a run come to: a line each for model, what is trained,
-    data, steps, stop, objective, replay, optimizer, devices and output.
+    """Log on rank 0 what the keys of a run come to, a line each.
 
     Args:
-        model: the model, sharded or not, with what is trained marked so.
-        run: where the run is.
-        num_train: pairs to train on.
-        num_held_out: pairs to validate on.
+        model: sharded or not, with what is trained marked so.
         replay: what is replayed.
-        carried: what is carried on from earlier runs: weights, pairs.
+        carried: what comes from earlier runs: weights, pairs.
     """
     values = cfg.as_dict()
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]

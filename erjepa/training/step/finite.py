@@ -22,15 +22,13 @@ def require_finite(
     """Fail where the losses of a step, or the norm of its gradient, are not finite.
 
     Args:
-        passes: of the step.
         step: of the run, 1-based.
         where: names an example by its place in the dataset.
         how_to_resume: ends the message; called by all ranks.
-        grad_norm: of the step.
 
     Raises:
-        RuntimeError: naming the examples of the first pass with such losses; if the gradient
-            alone is not finite, all of the step's.
+        RuntimeError: naming the examples of the first pass with such losses; if the gradient alone
+            is not finite, all of the step's.
     """
     what = "loss"
     bad = next((ids for p in passes if len(ids := p.non_finite_ids())), None)
@@ -50,13 +48,8 @@ def require_finite_weights(
 ) -> None:
     """Fail on all ranks where a trained weight of any rank is not finite.
 
-    Args:
-        model: the model, sharded or not.
-        step: of the run, 1-based, that updated the weights.
-        how_to_resume: ends the message; called by all ranks.
-
     Raises:
-        RuntimeError: naming the first such weight.
+        RuntimeError: naming the first such weight; arguments as of :func:`require_finite`.
     """
     trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
     is_bad = [~local_part(weight).isfinite().all() for weight in trained.values()]

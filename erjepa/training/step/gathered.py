@@ -10,11 +10,8 @@ from torch.distributed.fsdp import FSDPModule
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Hold all parameters on every rank, so that each runs what it likes: layers can be
-    called in any order and number, or not at all, without waiting for another rank.
-
-    Args:
-        model: model after :func:`~erjepa.training.model.sharding.shard`.
+    """Hold all parameters on every rank, so that each can call layers in any order and number, or
+    not at all, without waiting for another rank.
     """
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
     hooks = [(part._forward_pre_hooks, part._forward_hooks) for part in parts]

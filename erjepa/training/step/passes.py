@@ -34,53 +34,30 @@ from erjepa.training.step.whole_pass import WholePassTerm
 
 
 class StepTotals(NamedTuple):
-    """Totals of one pass of a step, over all ranks and micro-batches.
+    """Totals of one pass of a step, over all ranks and micro-batches."""
 
-    Args:
-        labels: tokens that the next-token loss predicts.
-        pairs: pairs.
-        tokens: tokens that are computed.
-        flops: operations.
-        views: pairs with embeddings: all, or none.
-        sum_of_ids: of examples; seeds what is drawn for the pass, however it is cut.
-    """
-
-    labels: int = 0
+    labels: int = 0  # tokens that the next-token loss predicts
     pairs: int = 0
-    tokens: int = 0
+    tokens: int = 0  # that are computed
     flops: int = 0
-    views: int = 0
-    sum_of_ids: int = 0
+    views: int = 0  # pairs with embeddings: all, or none
+    sum_of_ids: int = 0  # seeds what is drawn for the pass, however it is cut
 
 
 class PassResult(NamedTuple):
-    """Outcome of one pass over B pairs, in batch order, equal on every rank.
+    """Outcome of one pass over B pairs, in batch order, equal on every rank."""
 
-    Args:
-        example_ids: int64 [B].
-        loss: weighted loss of the pass, scalar.
-        lm: cross-entropy summed over each pair's labels, [B].
-        labels: how many labels each pair has, float32, [B].
-        jepa: :math:`d(p, z^a)` of each pair, [B], or [0] without views.
-        source: :math:`z^u`, [B, H] or [0, H].
-        predicted: :math:`p`, [m, B, H] or [m, 0, H].
-        target: what it is compared with, :math:`z^a`, of the same shape.
-        cosine_paired: mean cosine of :math:`p_i` and :math:`z^a_i`, scalar.
-        cosine_shuffled: mean cosine of :math:`p_i` and :math:`z^a_{i+1}`, scalar.
-        weight: of the pass in the loss of the step.
-    """
-
-    example_ids: Tensor
-    loss: Tensor
-    lm: Tensor
-    labels: Tensor
-    jepa: Tensor
-    source: Tensor
-    predicted: Tensor
-    target: Tensor
-    cosine_paired: Tensor
-    cosine_shuffled: Tensor
-    weight: float = 1.0
+    example_ids: Tensor  # int64 [B]
+    loss: Tensor  # weighted loss of the pass, scalar
+    lm: Tensor  # cross-entropy summed over each pair's labels, [B]
+    labels: Tensor  # how many labels each pair has, float32 [B]
+    jepa: Tensor  # d(p, z^a) of each pair, [B], or [0] without views
+    source: Tensor  # z^u, [B, H] or [0, H]
+    predicted: Tensor  # p, [m, B, H] or [m, 0, H]
+    target: Tensor  # what p is compared with, z^a, of the same shape
+    cosine_paired: Tensor  # mean cosine of p_i and z^a_i, scalar
+    cosine_shuffled: Tensor  # mean cosine of p_i and z^a_{i+1}, scalar
+    weight: float = 1.0  # of the pass in the loss of the step
 
     @property
     def token_loss(self) -> Tensor:
@@ -122,23 +99,14 @@ class PassResult(NamedTuple):
 
 
 class PassOutput(NamedTuple):
-    """Outcome of one micro-batch of n pairs on one rank, without gradient.
+    """Outcome of one micro-batch of n pairs on one rank, without gradient."""
 
-    Args:
-        order: place of each pair among those of this rank in the pass, [n].
-        example_ids: int64 [n].
-        loss: its share of the pass's weighted loss, scalar.
-        lm: as in :class:`PassResult`, [n], and
-        labels: likewise.
-        views: its embeddings, see :func:`stack_views`, [n, V, H], or [0, V, H].
-    """
-
-    order: Tensor
-    example_ids: Tensor
-    loss: Tensor
-    lm: Tensor
-    labels: Tensor
-    views: Tensor
+    order: Tensor  # place of each pair among those of this rank in the pass, [n]
+    example_ids: Tensor  # int64 [n]
+    loss: Tensor  # its share of the pass's weighted loss, scalar
+    lm: Tensor  # as in PassResult, [n]
+    labels: Tensor  # as in PassResult, [n]
+    views: Tensor  # embeddings, see stack_views, [n, V, H] or [0, V, H]
 
 
 def gather_pass(
@@ -148,17 +116,13 @@ def gather_pass(
     has_views: bool,
     errors: Callable[[Tensor, Tensor], Tensor],
 ) -> PassResult:
-    """Put the pairs of a pass back into batch order, on every rank.
+    """Put the pairs of a pass back into batch order, the same on every rank.
 
     Args:
         outputs: of this rank's micro-batches, in order.
         num_pairs: B, over all ranks.
         has_views: whether pairs have embeddings.
-        errors: of the loss, [m, B, H] and [m, B, H] to
-            [B].
-
-    Returns:
-        The same on every rank.
+        errors: of the loss, [m, B, H] and [m, B, H] to [B].
     """
     orders = [output.order for output in outputs]
 
@@ -186,11 +150,8 @@ def gather_pass(
 
 
 def mean_cosines(predicted: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean cosine of each prediction with its own target and with that of the next pair.
-
-    Args:
-        predicted: [m, B, H].
-        target: [m, B, H].
+    """Mean cosine of each prediction, [m, B, H], with its own target and with that of the next
+    pair.
     """
     paired = 1 - cosine_distance(predicted, target).mean()
     shuffled = 1 - cosine_distance(predicted, target.roll(1, 1)).mean()
@@ -213,11 +174,8 @@ class Passes:
     """Runs the passes of a step, each over its micro-batches.
 
     Args:
-        model: the model, sharded or not.
-        loss_fn: the objective of a pass.
-        forward_context: entered for every forward pass of the
-                model. The loss is outside of it: log-probabilities, the largest tensors, are
-                used at once and not worth offloading.
+        forward_context: entered for every forward pass of the model. The loss is outside of it:
+            log-probabilities, the largest tensors, are used at once and not worth offloading.
         keep_gathered: keep sharded weights gathered over the micro-batches of a step.
     """
 
@@ -264,7 +222,6 @@ class Passes:
         return totals._replace(flops=totals.flops + of_whole)
 
     def _counts(self, batch: PackedBatch, num_batches: int) -> tuple[int, ...]:
-        """The fields of :class:`StepTotals` that micro-batches add up to."""
         flops = self._count_flops(batch)
         if num_batches > 1 and batch.num_views and self._loss_fn.needs_whole_batch:
             flops += self._count_flops.forward(batch)
@@ -289,13 +246,7 @@ class Passes:
 
         Args:
             batches: micro-batches of this rank, as many as of every rank.
-            totals: of the pass.
-            weight: of its loss in that of the step.
-            last: whether it is the last pass of the step, after which ranks reduce
-                their gradients.
-
-        Returns:
-            The same on every rank.
+            last: whether it is the last pass of the step, after which ranks reduce their gradients.
         """
         outputs: list[PassOutput] = []
         needs_whole = self._loss_fn.needs_whole_batch and totals.views > 0
@@ -352,9 +303,8 @@ class Passes:
     def _embed(
         self, batches: list[PackedBatch]
     ) -> tuple[list[Tensor], list[Tensor], list[RandomState]]:
-        """Of each micro-batch embeddings, order, and the random state that its dropout needs.
-
-        The state of each, since the pass to come may draw more: for adapters of the output.
+        """Of each micro-batch embeddings, order, and the random state that its dropout needs:
+        the pass to come may draw more, for adapters of the output.
         """
         views, orders, states = [], [], []
         for batch in batches:
@@ -410,13 +360,8 @@ def _output(
 
 
 def stack_views(output: PackedOutput) -> Tensor:
-    """The embeddings of n pairs in float32: source, predictions, what these are compared with.
-
-    Args:
-        output: with m comparisons of each.
-
-    Returns:
-        [n, 1 + 2 m, H].
+    """The embeddings of n pairs with m comparisons in float32, [n, 1 + 2 m, H]: source,
+    predictions, what these are compared with.
     """
     views = [output.source[None], output.predicted, output.target]
     return torch.cat([part.float() for part in views]).transpose(0, 1)
@@ -430,5 +375,4 @@ def unstack_views(views: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _places(batch: PackedBatch) -> Tensor:
-    """Of the pairs of a micro-batch of this rank among those of the pass."""
     return batch.order * dist.get_world_size() + dist.get_rank()

@@ -1,10 +1,10 @@
-"""Terms of a loss that look at all pairs of a pass at once, however these are cut.
+"""Terms of a loss that depend on all pairs of a pass at once, however these are cut.
 
 Such a term is a function of the embeddings of all pairs, which lie on several ranks, and in
 micro-batches whose activations are not there at the same time. So its gradient is taken in two
 parts (GradCache, Gao et al. 2021): first that of the embeddings, gathered and without a graph,
 the same on every rank; then each micro-batch multiplies its own embeddings by their part of it.
-The sum of these products has the gradient of the term, to the last bit of the chain rule.
+The sum of these products has the gradient of the term, by the chain rule.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,10 @@ from torch import Tensor
 
 
 class WholePassTerm(NamedTuple):
-    """A term of the loss of B pairs with V embeddings each.
+    """A term of the loss of B pairs with V embeddings each."""
 
-    Args:
-        value: scalar.
-        gradient: of ``value`` with respect to the embeddings, [B, V, H].
-    """
-
-    value: Tensor
-    gradient: Tensor
+    value: Tensor  # scalar
+    gradient: Tensor  # of the value with respect to the embeddings, [B, V, H]
 
     @classmethod
     def of(
@@ -37,14 +32,12 @@ class WholePassTerm(NamedTuple):
         return cls(value.detach(), gradient)
 
     def share(self, embeddings: Tensor, places: Tensor) -> Tensor:
-        """The share of some of the pairs.
+        """The share of n of the pairs, scalar; shares and their gradients add up to those of the
+        term.
 
         Args:
-            embeddings: of n pairs, with their graph, [n, V, H].
-            places: of these among all pairs, int64 [n].
-
-        Returns:
-            Scalar; the shares of all pairs add up to the value, and so do gradients.
+            embeddings: with their graph, [n, V, H].
+            places: of the pairs among all, int64 [n].
         """
         linear = (embeddings * self.gradient[places]).sum()
         share = self.value * (len(places) / len(self.gradient))

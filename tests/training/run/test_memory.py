@@ -1,0 +1,264 @@
+"""The memory of a run: what a step does with it, where it starts, and what is said of it."""
+
+from array import array
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
+from erjepa.checkpoints.manifest import write_manifest
+from erjepa.configs import load
+from erjepa.datasets import ConcatenatedPairs, Pair, TokenizedPairs
+from erjepa.packing import PairCollator
+from erjepa.training.model.distributed import init_process_group
+from erjepa.training.run.inherited import earlier_memories
+from erjepa.training.run.memory import RunMemory
+from erjepa.training.step.passes import PassResult
+from tests.harness.memories import write_run
+
+CPU, WIDTH, SIZE = torch.device("cpu"), 8, 12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_rank():
+    init_process_group(CPU, 60)
+    yield
+    dist.destroy_process_group()
+
+
+class Dataset:
+    """Pairs whose tokens are their places."""
+
+    def __init__(self):
+        parts = [[array("i", [i]) for _ in Pair._fields[1:]] for i in range(SIZE)]
+        self.pairs = TokenizedPairs.of(parts)
+
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, i):
+        return self.pairs[i]
+
+    def where(self, i):
+        return f"a.jsonl:{i + 1}"
+
+
+class TwoDatasets(Dataset, ConcatenatedPairs):
+    """The first five pairs are of one, the others of another."""
+
+    names = ["a.jsonl", "b.jsonl"]
+
+    def origin(self, i):
+        return SimpleNamespace(part=int(i >= 5))
+
+
+class Texts:
+    fingerprint = "x"
+
+    def __call__(self, segments):
+        return str(segments[0]), str(segments[2])
+
+
+class Model(torch.nn.Module):
+    embed_dim, vocab_size, num_positions = WIDTH, 99, 99
+
+
+@pytest.fixture
+def memory_of(tmp_path):
+    """The memory of a run with these keys."""
+
+    def make(dataset=None, resume=False, **overrides):
+        keys = {"selection": "uniform", "address_dim": None, "address_top_k": None}
+        keys = {f"replay.{key}": value for key, value in keys.items()}
+        keys |= {key.replace("__", "."): value for key, value in overrides.items()}
+        written = [f"{k}={'null' if v is None else v}" for k, v in keys.items()]
+        cfg = load("tiny_synth", [f"output_dir={tmp_path}", *written])
+        return RunMemory(
+            replace(cfg, batch_size=3),
+            dataset or Dataset(),
+            Model(),
+            PairCollator(views="shared"),
+            Texts(),
+            earlier_memories(cfg.replay, Texts.fingerprint, resume=resume),
+            CPU,
+        )
+
+    return make
+
+
+def outcome(*ids, jepa=None, labels=2.0):
+    """Of a pass over examples: their JEPA errors, and a cross-entropy of twice that."""
+    jepa = torch.tensor([0.5] * len(ids) if jepa is None else jepa)
+    embeddings = torch.randn(
+        len(ids), WIDTH, generator=torch.Generator().manual_seed(sum(ids))
+    )
+    return PassResult(
+        example_ids=torch.tensor(ids),
+        loss=torch.tensor(1.0),
+        lm=2 * labels * jepa,
+        labels=torch.full((len(ids),), labels),
+        jepa=jepa,
+        source=embeddings,
+        predicted=embeddings[None],
+        target=embeddings[None],
+        cosine_paired=torch.tensor(1.0),
+        cosine_shuffled=torch.tensor(0.0),
+    )
+
+
+def step(memory, number, new, errors=()):
+    """A step of ``new`` pairs, whose replayed ones come to these errors."""
+    entries = memory.entries(new.example_ids, new.source)
+    draw, checksum = memory.draw(entries)
+    drawn = draw.example_ids
+    replayed = outcome(*drawn, jepa=[*errors, *[0.5] * len(drawn)][: len(drawn)])
+    memory.update(number, entries, new, draw, replayed)
+    return draw, checksum
+
+
+def test_without_weight_there_is_none(memory_of, tmp_path):
+    memory = memory_of(replay__weight=0)
+    assert not memory.is_on and memory.replay is None and memory.share == 0
+    assert memory.summary(8) == "none" and memory.carried(8) == []
+    memory.write(tmp_path / "absent")
+    assert not (tmp_path / "absent").exists()
+    with pytest.raises(ValueError, match="replay.weight=0 has none; set it to False"):
+        memory_of(replay__weight=0, log_example_errors=True)
+
+
+@pytest.mark.parametrize(("score", "times"), [("jepa", 1.0), ("lm", 2.0)])
+def test_a_step_stores_new_pairs_and_refreshes_replayed_ones(memory_of, score, times):
+    memory = memory_of(replay__score=score, replay__score_update_rate=0.5)
+    draw, empty = step(memory, 1, outcome(0, 1, 2, jepa=[0.1, 0.2, 0.4]))
+    assert not draw.example_ids
+    slots = memory.replay.memory
+    assert slots.example_ids.tolist() == [0, 1, 2]
+    assert slots.scores.tolist() == pytest.approx(
+        [0.1 * times, 0.2 * times, 0.4 * times]
+    )
+    assert slots.segments([2])[0][2] == array("i", [2])
+    # Example 1 is in the step, so that it is not replayed in it.
+    draw, checksum = step(memory, 2, outcome(1, 3, jepa=[0.3, 0.6]), errors=[0.8, 0.8])
+    assert sorted(draw.example_ids) == [0, 2] and checksum != empty
+    assert slots.scores.tolist() == pytest.approx(
+        [0.45 * times, 0.3 * times, 0.6 * times, 0.6 * times]
+    )
+    assert slots.replay_counts.tolist() == [1, 0, 1, 0]
+
+
+def test_examples_of_several_datasets_have_ids_of_their_own(memory_of):
+    memory = memory_of(TwoDatasets())
+    assert memory.ids(torch.tensor([4, 5])).tolist() == [4, 1 << 32 | 5]
+    assert [memory.where(i) for i in (4, 1 << 32 | 5)] == ["a.jsonl:5", "a.jsonl:6"]
+    step(memory, 1, outcome(4, 5))
+    assert memory.replay.memory.example_ids.tolist() == [4, 1 << 32 | 5]
+    metrics = memory.metrics_by_origin(
+        outcome(3, 7, 8, jepa=[0.1, 0.2, 0.4]), outcome(1 << 32 | 5)
+    )
+    assert {name: round(float(value), 6) for name, value in metrics.items()} == {
+        **{"lm_loss_a": 0.2, "jepa_loss_a": 0.1, "replayed_a": 0},
+        **{"lm_loss_b": 0.6, "jepa_loss_b": 0.3, "replayed_b": 1},
+    }
+    assert memory_of().metrics_by_origin(outcome(3), outcome(1)) == {}
+
+
+def test_errors_of_new_and_replayed_pairs_are_logged(memory_of, tmp_path):
+    memory = memory_of(log_example_errors=True, replay__score="lm")
+    memory.start(passes=None)
+    step(memory, 1, outcome(7, jepa=[0.5]))
+    step(memory, 2, outcome(8, jepa=[0.25])._replace(jepa=torch.zeros(0)), errors=[1.5])
+    memory.write(tmp_path)
+    visits = [[*visit] for visit in read_visits(tmp_path / EXAMPLE_ERRORS)]
+    assert visits[0] == [1, 7, False, 1.0, 0.5] and visits[2] == [2, 7, True, 3.0, 1.5]
+    assert visits[1][:4] == [2, 8, False, 0.5] and visits[1][4] != visits[1][4]
+
+
+@pytest.mark.parametrize(
+    ("keys", "share", "can_draw", "summary"),
+    [
+        ({}, 0, True, "up to 8 pairs a step, by uniform; up to 30 pairs are stored"),
+        (
+            {"budget": 3},
+            0,
+            True,
+            "up to 3 pairs a step, by uniform; up to 30 pairs are",
+        ),
+        ({"share": 0.25}, 0.25, True, "2 pairs a step, by uniform; up to 30 pairs are"),
+        (
+            {"share": 0.25, "draw_from": "inherited"},
+            *(0, False, "none, without pairs of an earlier run; up to 30 pairs are"),
+        ),
+    ],
+)
+def test_what_a_step_replays(memory_of, keys, share, can_draw, summary):
+    keys = {f"replay__{key}": value for key, value in keys.items()}
+    memory = memory_of(**keys, replay__capacity=30)
+    assert (memory.share, memory.can_draw) == (share, can_draw)
+    assert memory.summary(8).startswith(summary)
+
+
+def test_a_resumed_run_has_the_memory_of_its_checkpoint(memory_of, tmp_path):
+    memory = memory_of(log_example_errors=True)
+    memory.start(passes=None)
+    for number in range(1, 5):
+        step(memory, number, outcome(number, number + 4), errors=[0.9, 0.8])
+    checkpoint = tmp_path / "epoch_0"
+    checkpoint.mkdir()
+    memory.write(checkpoint)
+    write_manifest(checkpoint)
+    step(memory, 5, outcome(9))  # what a killed run did after its checkpoint
+    memory._errors.flush()
+    resumed = memory_of(resume=True, log_example_errors=True)
+    resumed.resume(checkpoint, step=4)
+    draws = [step(memory, 5, outcome(9), errors=[0.7])[0] for memory in (resumed,)]
+    assert draws[0].example_ids and len(resumed.replay) == 9
+    assert memory.replay.memory.example_ids.equal(resumed.replay.memory.example_ids)
+    resumed._errors.flush()
+    steps = [visit.step for visit in read_visits(tmp_path / EXAMPLE_ERRORS)]
+    assert steps.count(5) == 1 + len(draws[0].example_ids)
+
+
+class Rescoring:
+    """Passes that come to an error of a tenth of each pair's place."""
+
+    def __init__(self, model):
+        self.model, self.seen = model, []
+
+    def totals(self, batches):
+        return None
+
+    def measure(self, batches, totals):
+        assert not self.model.training
+        ids = sorted(i for batch in batches for i in batch.example_ids.tolist())
+        self.seen.append(ids)
+        return outcome(*ids, jepa=[i / 10 for i in ids])
+
+
+def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
+    earlier = write_run(tmp_path / "earlier", *(f"epoch_{i}" for i in range(5)))
+    memory = memory_of(
+        replay__init_from=earlier,
+        replay__init_scores="recomputed",
+        replay__init_addresses="recomputed",
+        replay__draw_from="inherited",
+        replay__capacity=7,
+    )
+    passes = Rescoring(memory._model)
+    memory.start(passes)
+    assert passes.seen == [[0, 1, 2], [3, 4]]  # a step's pairs at a time
+    assert memory._model.training
+    slots = memory.replay.memory
+    assert slots.scores.tolist() == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+    assert slots.capacity == 7 + 5
+    assert all(example < 0 for example in slots.example_ids.tolist())
+    assert memory.where(slots.example_ids[3].item()) == "a.jsonl[3] of an earlier run"
+    assert memory.can_draw and memory.carried(8) == [
+        "5 of a.jsonl in memory",
+        "up to 8 of them replayed a step",
+    ]
+    draw, _ = step(memory, 1, outcome(*range(8)))
+    assert set(draw.example_ids) == set(slots.example_ids[:5].tolist())
+    assert len(memory.replay) == 5 + 7  # the new ones evict each other alone
