@@ -97,7 +97,7 @@ def test_a_signal_before_the_first_step_leaves_nothing_to_go_on_from(
         return recipe.exit_code, said.getvalue()
 
     ((code, said),) = on_ranks(stopped, 1)
-    assert code == 143 and "nothing to go on from" in said
+    assert code == 143 and "nothing to resume" in said
     assert not checkpoint.checkpoints(tmp_path)
 
 

@@ -62,18 +62,18 @@ def all_reduce_sum(values: Tensor) -> Tensor:
     return values
 
 
-def gather_interleaved(mine: Tensor, total: int) -> Tensor:
-    """Undo a deal: rank ``r`` holds items ``r, r + W, r + 2W, ...`` of ``total`` in order, [m,
-    ...].
+def gather_interleaved(local: Tensor, total: int) -> Tensor:
+    """Undo a deal: rank ``r`` holds items ``r, r + W, r + 2W, ...`` of ``total``, [m, ...].
 
-    All items in order, [total, ...], the same on every rank.
+    Returns:
+        All items in order, [total, ...], the same on every rank.
     """
     if total == 0:
-        return mine[:0]
+        return local[:0]
     world_size = dist.get_world_size()
-    most = -(-total // world_size)
-    padded = mine.new_zeros(most, *mine.shape[1:])
-    padded[: len(mine)] = mine
+    size = -(-total // world_size)
+    padded = local.new_zeros(size, *local.shape[1:])
+    padded[: len(local)] = local
     gathered = [torch.empty_like(padded) for _ in range(world_size)]
     dist.all_gather(gathered, padded)
     return torch.stack(gathered, dim=1).flatten(0, 1)[:total]
@@ -84,10 +84,10 @@ def wait_for_all() -> None:
     dist.barrier(group=_waits)
 
 
-def gather_objects(mine: T) -> list[T]:
+def gather_objects(local: T) -> list[T]:
     """What each rank has, by rank, on all of them, however long they take to get there."""
     by_rank: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(by_rank, mine, group=_waits)
+    dist.all_gather_object(by_rank, local, group=_waits)
     return by_rank
 
 

@@ -118,11 +118,11 @@ class RunCheckpoints:
 
     def print_resume_command(self) -> None:
         """Tell the user of a run that was told to stop how to resume it."""
-        said = "Stopped before the first step: there is nothing to go on from."
+        text = "Stopped before the first step: there is nothing to resume."
         if steps := self._run.steps:
-            said = f"Stopped after step {steps}. To go on:\n  {resuming_command()}"
+            text = f"Stopped after step {steps}. To resume:\n  {resuming_command()}"
         if self._is_rank_zero:
-            print(said, flush=True)
+            print(text, flush=True)
 
     def how_to_resume(self) -> str:
         """Name the newest good checkpoint, and the commands that resume from it, the same on
@@ -138,13 +138,13 @@ class RunCheckpoints:
         if not resumable:
             return "There is no checkpoint to resume from."
         newest, command = resumable[-1], f"\n  {resuming_command()}"
-        said = f"{newest.name} is good; to resume from it{command}"
-        if self.is_saved:  # after the step that was not finite
+        advice = f"{newest.name} is good; to resume from it{command}"
+        if self.is_saved:  # no step since has been finite
             before = checkpoint.how_to_resume_before(newest, f"\nthen{command}")
-            said = f"{newest.name} leads to this. {before}"
+            advice = f"{newest.name} leads to this. {before}"
         return (
             "With the same settings a resumed run fails again; resume_changes=[optimizer.lr] "
-            f"allows a lower optimizer.lr. {said}"
+            f"allows a lower optimizer.lr. {advice}"
         )
 
     # ------------------------------------------------------------------ when and what
@@ -205,7 +205,7 @@ class RunCheckpoints:
                 weights,
                 adapter_only=self._adapter_only,
                 progress=validation,
-                said=f": {measured} {validation[measured]:.4f}",
+                note=f": {measured} {validation[measured]:.4f}",
             )
             checkpoint.set_best(path)
 
@@ -235,7 +235,7 @@ class RunCheckpoints:
         adapter_only: bool,
         progress: dict[str, Any],
         state: dict[str, Any] | None = None,
-        said: str = "",
+        note: str = "",
     ) -> Path:
         """Publish a checkpoint; whatever fails leaves none, and nothing in the scratch."""
         self._folder.require()
@@ -270,15 +270,15 @@ class RunCheckpoints:
             if is_full:
                 raise OSError(self._no_room(name, needed)) from error
             raise
-        log.info(f"Saved {path}{said}.")
+        log.info(f"Saved {path}{note}.")
         return path
 
     def _no_room(self, name: str, needed: int) -> str:
         resumable = checkpoint.resumable_checkpoints(self._output_dir)
-        advice = "There is no checkpoint to go on from"
+        advice = "There is no checkpoint to resume"
         if resumable:
             advice = (
-                f"{resumable[-1].name} is whole: make room, and go on from it with\n"
+                f"{resumable[-1].name} is whole: make room, and resume it with\n"
                 f"  {resuming_command()}"
             )
         return (

@@ -55,7 +55,7 @@ def log_summary(
         "steps": f"{run.expected_steps():,} of {pairs} pairs ({parts[0]} x {parts[1]} "
         f"accumulated x {ranks} ranks), {run.epochs} epoch{'s' * (run.epochs > 1)} of "
         f"{run.steps_per_epoch:,}"
-        + (f"; goes on after step {run.steps:,}" if run.steps else ""),
+        + (f"; resumes after step {run.steps:,}" if run.steps else ""),
         "stop": ", ".join(stop) or "after the last epoch",
         "objective": f"{method}: {objective}",
         **({"carried": "; ".join(carried)} if carried else {}),

@@ -260,5 +260,5 @@ def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
         "up to 8 of them replayed a step",
     ]
     draw, _ = step(memory, 1, outcome(*range(8)))
-    assert set(draw.example_ids) == set(slots.example_ids[:5].tolist())
+    assert set(draw.example_ids) <= set(slots.example_ids[:5].tolist())
     assert len(memory.replay) == 5 + 7  # the new ones evict each other alone

@@ -79,7 +79,7 @@ def test_of_other_settings(said):
     assert lines["trained"].startswith("every weight: ")
     assert lines["data"].startswith("paired_dataset(source=a.csv): ")
     assert lines["steps"].startswith("50 of 32 pairs (4 x 2 accumulated x 4 ranks), ")
-    assert lines["steps"].endswith("; goes on after step 20")
+    assert lines["steps"].endswith("; resumes after step 20")
     assert lines["stop"] == "flops 100, steps 90"
     assert lines["objective"] == "SFT: next-token loss (weight 1.0)"
     assert lines["carried"] == "weights of a/epoch_0; 3 of b"
