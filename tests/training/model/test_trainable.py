@@ -54,7 +54,7 @@ def test_adapters_are_trained_where_there_are_any():
 
 
 def test_every_weight_is_trained_without_adapters():
-    decoder = full_decoder()
+    decoder = full_decoder().bfloat16()
     found = trainable(decoder, dtype=torch.bfloat16)
     assert isinstance(found, AllWeights) and not found.has_adapters
     named = dict(decoder.named_parameters())

@@ -130,7 +130,9 @@ def test_another_changed_key_leaves_rate_and_moments():
 
 def test_another_optimizer_starts_anew_at_its_rate():
     run = Run().train(4)
-    resumed = Run(lr=0.02, kind="SGD").resume(run, ["optimizer._component_"])
+    resumed = Run(lr=0.02, weight_decay=0.5, kind="SGD")
+    resumed.resume(run, ["optimizer._component_"])
     assert not resumed.optimizer.state
+    assert resumed.optimizer.param_groups[0]["weight_decay"] == 0.5
     assert resumed.rate == pytest.approx(run.rate / 5)
     assert resumed.progress.steps == 4
