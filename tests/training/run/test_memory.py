@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.checkpoints.manifest import write_manifest
 from erjepa.configs import load
 from erjepa.datasets import ConcatenatedPairs, Pair, TokenizedPairs
+from erjepa.doctor.checks import rank_of
 from erjepa.packing import PairCollator
-from erjepa.training.model.distributed import init_process_group
+from erjepa.training.model import distributed
 from erjepa.training.run.inherited import earlier_memories
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.step.passes import PassResult
@@ -22,11 +22,11 @@ from tests.harness.memories import write_run
 CPU, WIDTH, SIZE = torch.device("cpu"), 8, 12
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_rank():
-    init_process_group(CPU, 60)
-    yield
-    dist.destroy_process_group()
+@pytest.fixture(autouse=True)
+def one_rank(monkeypatch):
+    monkeypatch.setattr(distributed, "gather_objects", lambda own: [own])
+    with rank_of(1):  # without threads, since other tests fork
+        yield
 
 
 class Dataset:
