@@ -87,7 +87,6 @@ class RunCheckpoints:
         self._serving = serving
         self._device = device
         self._adapter_only = cfg.save_adapter_weights_only
-        self._keep_best = cfg.keep_best
         # The newest is not known to be good: no step has followed it yet.
         self._keep_last_n = cfg.keep_last_n and max(cfg.keep_last_n, 2)
         self._keep_epochs = cfg.keep_epochs
