@@ -15,15 +15,13 @@ new pair out. A function of another module, named by its dotted path, reads the 
 
 from bisect import bisect_right
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from erjepa.replay.registry import RETENTIONS, Retention
-
-if TYPE_CHECKING:
-    from erjepa.replay.placement import SlotGroups
+from erjepa.replay.slot_groups import SlotGroups
 
 # An example id is its origin << 32 and its number there. Origins are numbered from 0 in each
 # run; those that a run inherits are below 0.
@@ -46,7 +44,7 @@ class Offer(NamedTuple):
         generator: of the CPU; the only source of randomness.
     """
 
-    slots: "SlotGroups"
+    slots: SlotGroups
     group: int
     priority: float
     candidates: Collection[int]
