@@ -31,11 +31,11 @@ MAY_IMPORT = {
         *("checkpoints", "configs", "datasets", "packing", "objective"),
         *("tasks", *TRAINING, "utils"),
     },
-    "memory": {
+    "commands.memory": {
         *("checkpoints", "configs", "datasets", "evaluation", "objective", "packing"),
         *("replay", *TRAINING, "utils"),
     },
-    "doctor": {
+    "commands.doctor": {
         *("checkpoints", "configs", "datasets", "objective", "packing", "replay"),
         *(*TRAINING, "utils"),
     },
@@ -46,17 +46,8 @@ MAY_IMPORT = {
     "studies.grid": {"checkpoints", "configs", "studies", "training.run", "utils"},
     # Each is imported by no other; they import what they call, most of it when called.
     "commands": {
-        *("checkpoints", "configs", "datasets", "doctor", "evaluation"),
-        *(
-            "memory",
-            "models",
-            "packing",
-            "studies",
-            "studies.grid",
-            "studies.report",
-            "tasks",
-            "utils",
-        ),
+        *("checkpoints", "configs", "datasets", "evaluation", "models", "packing"),
+        *("studies", "studies.grid", "studies.report", "tasks", "utils"),
     },
     "__main__": {"commands", "utils"},
 }
@@ -72,7 +63,7 @@ def imports(path):
 
 
 def part_of(module):
-    """The part of the project that a module belongs to; studies and training have parts of their own."""
+    """The part of the project that a module belongs to; commands, studies and training have their own."""
     top, *names = module.split(".")
     assert top == "erjepa" and names, module
     inside = ".".join(names[:2])

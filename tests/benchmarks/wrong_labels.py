@@ -1,4 +1,4 @@
-"""How well ``erjepa.memory`` finds wrong labels, and how many right ones it flags.
+"""How well ``erjepa.commands.memory`` finds wrong labels, and how many right ones it flags.
 
     python -m tests.benchmarks.wrong_labels [--pairs 2000] [--epochs 4] [--seed 0]
 
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from erjepa.memory.suspects import read_suspects
+from erjepa.commands.memory.suspects import read_suspects
 from erjepa.tasks.nl_rx.grammar import generate_records
 
 SHARE = 0.05

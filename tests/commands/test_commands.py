@@ -17,9 +17,11 @@ def run(*words):
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_each_command_is_a_module():
+def test_each_command_is_a_module_or_a_folder():
     (folder,) = erjepa.commands.__path__
-    assert {p.stem for p in Path(folder).glob("[!_]*.py")} == {*COMMANDS}
+    files = Path(folder).glob("[!_]*.py")
+    folders = (path.parent for path in Path(folder).glob("*/__init__.py"))
+    assert {path.stem for path in [*files, *folders]} == {*COMMANDS}
 
 
 def test_help_has_a_line_for_each_command():

@@ -17,10 +17,10 @@ from torchtune.data import Message
 from torchtune.models.convert_weights import hf_to_tune
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from erjepa.commands.doctor.checks import rank_of
+from erjepa.commands.doctor.memory import activation_bytes
 from erjepa.configs import load
 from erjepa.datasets import ChatTemplate
-from erjepa.doctor.checks import rank_of
-from erjepa.doctor.memory import activation_bytes
 from erjepa.evaluation.generation import generate_greedy
 from erjepa.models.transformers import (
     TransformersCheckpointer,

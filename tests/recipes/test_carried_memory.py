@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main as forget
-from erjepa.memory.create import create
+from erjepa.commands.memory.create import create
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
 )

@@ -7,7 +7,7 @@ import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp
 from torchtune.training import set_default_dtype
 
-from erjepa.doctor.checks import rank_of
+from erjepa.commands.doctor.checks import rank_of
 from erjepa.training.model.sharding import reshards_after_forward
 from tests.harness.runs import make_config, overrides_for, read_metrics, train
 

@@ -9,9 +9,9 @@ import torch
 
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.checkpoints.manifest import write_manifest
+from erjepa.commands.doctor.checks import rank_of
 from erjepa.configs import load
 from erjepa.datasets import ConcatenatedPairs, Pair, TokenizedPairs
-from erjepa.doctor.checks import rank_of
 from erjepa.packing import PairCollator
 from erjepa.training.model import distributed
 from erjepa.training.run.inherited import earlier_memories

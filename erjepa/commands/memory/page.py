@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from erjepa.memory.suspects import Reading
+from erjepa.commands.memory.suspects import Reading
 
 _BINS = 10
 _DECADES = 4  # of a logarithmic axis; what is smaller is in its first bin

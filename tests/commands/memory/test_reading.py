@@ -13,11 +13,16 @@ from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, Visit
 from erjepa.checkpoints.memory_file import write_memory
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main
-from erjepa.memory.page import page
-from erjepa.memory.reading import Neighbors, read_slots
-from erjepa.memory.show import summary
-from erjepa.memory.suspects import read_suspects
-from erjepa.memory.trajectories import Trajectory, flag, stay_hard, trajectories
+from erjepa.commands.memory.page import page
+from erjepa.commands.memory.reading import Neighbors, read_slots
+from erjepa.commands.memory.show import summary
+from erjepa.commands.memory.suspects import read_suspects
+from erjepa.commands.memory.trajectories import (
+    Trajectory,
+    flag,
+    stay_hard,
+    trajectories,
+)
 from erjepa.replay import EpisodicReplay, ReplaySettings
 
 # Slots 0 and 1 have one source and two targets; 2 to 4 differ.

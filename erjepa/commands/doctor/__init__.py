@@ -3,7 +3,7 @@
 Takes the config and overrides of `tune run erjepa_recipe`, and reads no weights. A line each for
 versions, device, compiler, ranks, files, tokenizer, pairs, rows, memory, disk and the time of a
 step: "ok", or "fix" and what to do, and then the exit code is 2. Memory is counted, see
-erjepa/doctor/memory.py; --gpu_memory 80 counts for GPUs of 80 GiB, which need not be there.
+erjepa/commands/doctor/memory.py; --gpu_memory 80 counts for GPUs of 80 GiB that need not be there.
 """
 
 import os
@@ -35,8 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.nproc_per_node < 1:
         parser.error(f"--nproc_per_node {chosen.nproc_per_node}: at least 1")
     with parser.errors(chosen):
+        from erjepa.commands.doctor.checks import GIB, Report, examine
         from erjepa.configs import load
-        from erjepa.doctor.checks import GIB, Report, examine
 
         report = Report()
         cfg = load(chosen.config, chosen.overrides)

@@ -8,8 +8,8 @@ from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 from torchtune import modules, training
 
-from erjepa.doctor.checks import ModelOfRun, longest_rows, rank_of
-from erjepa.doctor.memory import activation_bytes, memory_parts
+from erjepa.commands.doctor.checks import ModelOfRun, longest_rows, rank_of
+from erjepa.commands.doctor.memory import activation_bytes, memory_parts
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator
 from tests.harness.models import PREDICTOR_IDS, random_pairs, small_decoder

@@ -5,10 +5,10 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from erjepa.memory.export import require_free
-from erjepa.memory.page import page
-from erjepa.memory.reading import Neighbors, Slot
-from erjepa.memory.suspects import Reading, read_suspects
+from erjepa.commands.memory.export import require_free
+from erjepa.commands.memory.page import page
+from erjepa.commands.memory.reading import Neighbors, Slot
+from erjepa.commands.memory.suspects import Reading, read_suspects
 from erjepa.utils.escape import csv_cell, one_line
 from erjepa.utils.files import write_whole
 
@@ -120,7 +120,7 @@ def like_prompt(
         raise ValueError(f"--prompt: the memory in {reading.stored.folder} is empty")
     _require_addresses(reading, "--prompt")
     # Only this needs the model, and what loads it.
-    from erjepa.memory.prompt import prompt_embedding
+    from erjepa.commands.memory.prompt import prompt_embedding
 
     checkpoint = reading.stored.folder.absolute().parent
     embedding = prompt_embedding(checkpoint, prompt, overrides)

@@ -9,10 +9,10 @@ from torchtune.data import Message
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main
+from erjepa.commands.memory.reading import CONFIG
 from erjepa.configs import load
 from erjepa.datasets import build_dataset
 from erjepa.datasets.chat_template import ChatTemplate
-from erjepa.memory.reading import CONFIG
 from erjepa.models.smollm2 import smollm2_tokenizer
 from erjepa.models.smollm2.gguf_checkpoint import write_checkpoint
 from tests.harness.smollm2 import write_gguf

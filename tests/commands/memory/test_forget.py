@@ -16,7 +16,7 @@ from erjepa.checkpoints.manifest import damage, write_manifest
 from erjepa.checkpoints.memory_file import write_memory
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main
-from erjepa.memory.reading import read_slots
+from erjepa.commands.memory.reading import read_slots
 from erjepa.replay import EpisodicReplay, ReplaySettings
 
 OLD = -1 << 32  # the origin of an earlier run

@@ -78,7 +78,7 @@ def _show(arguments: Sequence[str]) -> None:
     if asked.top < 1:
         parser.error(f"--top {asked.top}: must be at least 1")
     with parser.errors(asked):
-        from erjepa.memory.show import show
+        from erjepa.commands.memory.show import show
 
         lines = show(
             asked.run,
@@ -115,8 +115,8 @@ def _create(arguments: Sequence[str]) -> None:
     if asked.checkpoint and asked.by == "random":
         parser.error("--checkpoint is the model of --by surprise")
     with parser.errors(asked):
+        from erjepa.commands.memory.create import create
         from erjepa.configs import load
-        from erjepa.memory.create import create
 
         cfg = load(asked.config, asked.overrides)
         count, size_of_all = create(
@@ -136,7 +136,7 @@ def _export(arguments: Sequence[str]) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="JSONL to write")
     asked = parser.parse_args(arguments)
     with parser.errors(asked):
-        from erjepa.memory.export import export
+        from erjepa.commands.memory.export import export
 
         print(f"{export(asked.run, asked.file)} pairs are in {asked.file}")
 
@@ -159,7 +159,7 @@ def _forget(arguments: Sequence[str]) -> None:
     if asked.match == "":
         parser.error("--match '': give the text that the pairs contain")
     with parser.errors(asked):
-        from erjepa.memory.forget import Choice, forget
+        from erjepa.commands.memory.forget import Choice, forget
 
         choice = Choice(asked.match, asked.ids, asked.source)
         print(printable("\n".join(forget(asked.run, choice, dry_run=asked.dry_run))))

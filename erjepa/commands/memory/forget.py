@@ -28,7 +28,7 @@ from erjepa.checkpoints.manifest import FORGOTTEN as _READY
 from erjepa.checkpoints.manifest import MANIFEST, relisted
 from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
-from erjepa.memory.reading import Slot, decoder_of, read_slots
+from erjepa.commands.memory.reading import Slot, decoder_of, read_slots
 from erjepa.utils.escape import one_line
 from erjepa.utils.files import write_whole
 from erjepa.utils.jsonl import to_jsonl

@@ -5,11 +5,11 @@ import torch
 
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main
+from erjepa.commands.memory.reading import read_slots
 from erjepa.configs import load
 from erjepa.datasets import build_dataset
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
-from erjepa.memory.reading import read_slots
 from erjepa.training.run.memory import name_of
 from tests.harness.data import write_records
 from tests.harness.runs import make_config, train

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.doctor.table import KINDS, MODELS, row
+from tests.commands.doctor.table import KINDS, MODELS, row
 
-PAGE = (Path(__file__).parents[2] / "docs" / "several_gpus.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "several_gpus.md").read_text("utf-8")
 
 
 def test_a_line_is_what_is_counted():

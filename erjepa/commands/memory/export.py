@@ -8,7 +8,7 @@ from erjepa.checkpoints.checkpoint import PROGRESS
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS
 from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
-from erjepa.memory.reading import read_slots, texts_of
+from erjepa.commands.memory.reading import read_slots, texts_of
 from erjepa.utils.files import CONFIG, write_whole
 from erjepa.utils.jsonl import to_jsonl
 

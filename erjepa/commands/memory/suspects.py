@@ -5,8 +5,8 @@ from pathlib import Path
 
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, Visit, read_visits
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
-from erjepa.memory.reading import Slot, read_slots
-from erjepa.memory.trajectories import Trajectory, flag, trajectories
+from erjepa.commands.memory.reading import Slot, read_slots
+from erjepa.commands.memory.trajectories import Trajectory, flag, trajectories
 
 
 @dataclass

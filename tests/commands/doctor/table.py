@@ -1,11 +1,11 @@
-"""The table of docs/several_gpus.md: ``python -m tests.doctor.table``."""
+"""The table of docs/several_gpus.md: ``python -m tests.commands.doctor.table``."""
 
 from dataclasses import replace
 
 import torch
 
-from erjepa.doctor.checks import GIB, USED, ModelOfRun, longest_rows, rank_of
-from erjepa.doctor.memory import memory_parts
+from erjepa.commands.doctor.checks import GIB, USED, ModelOfRun, longest_rows, rank_of
+from erjepa.commands.doctor.memory import memory_parts
 from erjepa.training.model.sharding import reshards_after_forward
 from tests.harness.runs import make_config
 

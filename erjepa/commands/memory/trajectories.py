@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from erjepa.checkpoints.example_errors import Visit
-from erjepa.memory.reading import Slot
+from erjepa.commands.memory.reading import Slot
 
 # An example is learned while the mean cross-entropy of its target's tokens is below log 2: then
 # the right token has, in the geometric mean, more than half of the probability.

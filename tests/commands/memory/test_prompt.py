@@ -8,8 +8,8 @@ import pytest
 
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main
-from erjepa.memory.prompt import prompt_embedding
-from erjepa.memory.reading import Neighbors, read_slots
+from erjepa.commands.memory.prompt import prompt_embedding
+from erjepa.commands.memory.reading import Neighbors, read_slots
 from erjepa.training.model import device
 from tests.harness.data import write_records
 from tests.harness.runs import make_config, overrides_for, train

@@ -22,9 +22,9 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from erjepa.checkpoints.space import checkpoint_sizes, readable, require_space
+from erjepa.commands.doctor.memory import memory_parts
 from erjepa.configs import Config, require_files
 from erjepa.datasets import Pair, build_dataset
-from erjepa.doctor.memory import memory_parts
 from erjepa.objective import JEPALoss, PackedDecoder, StepFlops
 from erjepa.packing import Attention, PackedBatch, PairCollator
 from erjepa.replay import ReplaySettings

@@ -8,11 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from erjepa.commands.doctor import main
-from erjepa.doctor import checks
+from erjepa.commands.doctor import checks, main
 from tests.harness.runs import overrides_for
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAMES = (
     "versions device attention ranks shared-memory files model tokenizer pairs disk step memory"
 ).split()

@@ -1,1 +1,0 @@
-"""What this machine and a config will do, before a run is started."""

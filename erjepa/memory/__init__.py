@@ -1,1 +1,0 @@
-"""What is in the memory of a run: ``erjepa memory RUN``."""
