@@ -181,6 +181,10 @@ def method_of(config: Mapping[str, Any]) -> tuple[str, str]:
     jepa = loss.get("jepa_weight", 1.0)
     if jepa:
         terms += f", JEPA loss (weight {jepa}, {config['num_predictor_tokens']} predictor tokens)"
+    for key, weight in loss.items():
+        name = key.removesuffix("_weight")
+        if weight and name not in (key, "lm", "jepa"):
+            terms += f", {name} (weight {weight})"
     beta = replay.get("weight", 1.0)
     if beta:
         selection = replay.get("selection", "content")

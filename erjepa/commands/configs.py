@@ -87,6 +87,7 @@ def _read(chosen: argparse.Namespace) -> None:
 
     cfg = load(chosen.config, chosen.overrides)
     if chosen.command == "validate":
+        cfg.loss.build()  # whose keys may exclude each other
         print(f"{chosen.config}: every key is known and every value makes sense")
         return
     changes = f"With {' '.join(chosen.overrides)}"

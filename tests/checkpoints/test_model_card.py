@@ -33,6 +33,12 @@ def model_card(cfg, summaries, has_peft=True):
             "next-token loss (weight 1.0), JEPA loss (weight 2.0, 1 predictor tokens)",
         ),
         (
+            {"replay__weight": 0, "loss__sigreg_weight": 0.02},
+            "LLM-JEPA",
+            "next-token loss (weight 1.0), JEPA loss (weight 1.0, 1 predictor tokens), "
+            "sigreg (weight 0.02)",
+        ),
+        (
             {"replay__weight": 0, "loss__jepa_weight": 0},
             "SFT",
             "next-token loss (weight 1.0)",
