@@ -256,7 +256,7 @@ def test_they_are_scored_beside_the_last(tmp_path):
     assert [p["output"] for p in last] != [p["output"] for p in averaged]
     alone, path = tmp_path / "alone", tmp_path / "epoch_0_step_3" / "ema"
     given = tiny(alone, *short, f"checkpoint_dir={path}")
-    assert evaluate(given)["weights"] == "averaged adapter"
+    assert evaluate(given).weights == "averaged adapter"
     assert predictions(alone, "epoch_0_step_3_ema") == averaged
     card = (path / "README.md").read_text()
     assert "| `epoch_0_step_3_ema` | averaged adapter |" in card

@@ -97,7 +97,7 @@ def test_a_bad_file_is_named_with_its_line(lines, error, tmp_path, capsys):
 
 def test_other_errors(tmp_path, capsys):
     file = write(tmp_path / "out.jsonl", GOOD)
-    fails(["gsm", file], "task=gsm: expected one of exact_match, gsm8k, nl_", capsys)
+    fails(["gsm", file], "task=gsm: expected one of classification, exact_match, gsm8k, nl_", capsys)
     fails(["gsm8k", str(tmp_path / "no.jsonl")], "no.jsonl", capsys)
     fails(["gsm8k", file, "--databases", "d"], "databases=d: gsm8k has none", capsys)
     fails(["gsm8k", file, "--output", file], "out.jsonl", capsys)
@@ -162,8 +162,8 @@ def test_a_task_of_the_users_own(tmp_path, capsys):
         (f"{__name__}.WHISPERING", "cannot be imported .*no attribute"),
         (f"{__name__}.GOOD", "is a dict; expected an erjepa.tasks.Task"),
         (f"{__name__}.call", "is a function; expected an erjepa.tasks.Task"),
-        (".TASK", "expected one of exact_match, .* or the dotted path"),
-        ("", "expected one of exact_match"),
+        (".TASK", "expected one of classification, .* or the dotted path"),
+        ("", "expected one of classification"),
     ):
         fails([path, file], f"task={path}:? ?{error}", capsys)
     fails(
