@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -89,7 +90,7 @@ def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
     while path is not None:
         if path in [earlier for earlier, _ in found]:
             raise ValueError(f"{path}: its defaults lead back to itself")
-        values = dict(_read(path, os.stat(path).st_mtime_ns))
+        values = deepcopy(_read(path, os.stat(path).st_mtime_ns))
         defaults = values.pop("defaults", None)
         found.append((path, values))
         if defaults is None:

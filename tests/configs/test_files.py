@@ -119,6 +119,13 @@ def test_interpolations_stay():
     assert other.metric_logger.get("log_dir") == "/tmp/other/logs"
 
 
+def test_what_is_read_can_be_changed():
+    """A file is read once; each reader has values of its own."""
+    before = merged("tiny_synth")["optimizer"]["lr"]
+    merged("tiny_synth")["optimizer"]["lr"] = 0
+    assert merged("tiny_synth")["optimizer"]["lr"] == before != 0
+
+
 def test_merging_leaves_its_arguments_alone():
     base, changes = {"a": {"b": 1}}, {"a": {"c": 2}}
     assert merge(base, changes) == {"a": {"b": 1, "c": 2}}
