@@ -78,6 +78,33 @@ def test_a_tree_is_read_as_its_paths(family, attention):
         torch.testing.assert_close(found[path], logits, rtol=0, atol=3e-6)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_of_a_tree_are_those_of_its_paths(family):
+    """Every weight's, of the next-token loss of all paths."""
+    model = random_model(family)
+    tokens, end, depth, paths = tree(20, 14, 9)
+    weights = [p for p in model.parameters() if p.requires_grad]
+
+    def gradients(logits):
+        losses = [
+            torch.nn.functional.cross_entropy(of_path[:-1], tokens[0, path][1:])
+            for of_path, path in zip(logits, paths, strict=True)
+        ]
+        return torch.autograd.grad(sum(losses), weights)
+
+    expected = gradients(
+        [model(tokens[:, path], use_cache=False).logits[0] for path in paths]
+    )
+    decoder = TransformersDecoder(model)
+    decoder.attend_by("dense")
+    hidden = decoder.body(decoder.tok_embeddings(tokens), end, depth, "dense")
+    found = decoder.logits(hidden[0])
+    for mine, theirs in zip(
+        gradients([found[p] for p in paths]), expected, strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 8}
 FALCON = {
     **{"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8},
@@ -302,7 +329,13 @@ def test_rows_behind_the_vocabulary_are_reserved(tmp_path):
 # ------------------------------------------------------------- answers and files
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3_moe"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(f, marks=[] if f in ("llama", "qwen3_moe") else pytest.mark.slow)
+        for f in FAMILIES
+    ],
+)
 def test_answers_are_those_of_generate_alone(tmp_path, family):
     folder = write_folder(tmp_path, family)
     model = AutoModelForCausalLM.from_pretrained(folder).eval()

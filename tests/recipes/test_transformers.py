@@ -11,10 +11,16 @@ from erjepa.checkpoints import checkpoint
 from erjepa.evaluation.model import load_model
 from erjepa.studies.training_log import read_training_log
 from tests.harness.runs import TIMED, make_config, train
-from tests.harness.transformers_models import write_folder
+from tests.harness.transformers_models import FAMILIES, write_folder
+
+QUICK = ["gemma3_text", "qwen2"]
+ALL = [
+    pytest.param(family, marks=[] if family in QUICK else pytest.mark.slow)
+    for family in FAMILIES
+]
 
 
-@pytest.fixture(scope="module", params=["gemma3_text", "qwen2"])
+@pytest.fixture(scope="module", params=ALL)
 def folder(request, tmp_path_factory):
     return write_folder(tmp_path_factory.mktemp("model"), request.param)
 

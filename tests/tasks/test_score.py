@@ -97,7 +97,11 @@ def test_a_bad_file_is_named_with_its_line(lines, error, tmp_path, capsys):
 
 def test_other_errors(tmp_path, capsys):
     file = write(tmp_path / "out.jsonl", GOOD)
-    fails(["gsm", file], "task=gsm: expected one of classification, exact_match, gsm8k, nl_", capsys)
+    fails(
+        ["gsm", file],
+        "task=gsm: expected one of classification, exact_match, gsm8k, nl_",
+        capsys,
+    )
     fails(["gsm8k", str(tmp_path / "no.jsonl")], "no.jsonl", capsys)
     fails(["gsm8k", file, "--databases", "d"], "databases=d: gsm8k has none", capsys)
     fails(["gsm8k", file, "--output", file], "out.jsonl", capsys)
