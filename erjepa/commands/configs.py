@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from erjepa.utils.command_line import CommandLine
-from erjepa.utils.escape import one_line
+from erjepa.utils.escape import counted, one_line
 
 _HEAD = """\
 # {config}, on {data}.
@@ -140,6 +140,7 @@ def _init(chosen: argparse.Namespace) -> None:
             file.write(f"{line}  # {comment}\n" if comment else f"{line}\n")
     unread = ", ".join(not_read(records, columns)) or "nothing"
     print(
-        f"{chosen.data}: {len(records)} records; {columns}; not read: {unread}. Train with"
+        f"{chosen.data}: {counted(len(records), 'record')}; {columns}; not read: {unread}. "
+        "Train with"
     )
     print(f"  tune run erjepa_recipe --config {chosen.file}")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from erjepa.utils.command_line import CommandLine
+from erjepa.utils.escape import counted
 
 if TYPE_CHECKING:
     from erjepa.studies.experiment import Experiment
@@ -58,14 +59,17 @@ def _run(experiment: "Experiment") -> int:
 
     if experiment.launcher == "slurm":
         submitted = submit(experiment)
-        print(f"{len(submitted)} cells submitted. Where they are, and how to end them:")
+        print(
+            f"Submitted {counted(len(submitted), 'cell')}. To see where they are, and to end them:"
+        )
         print(f"  erjepa experiment status {experiment.output_dir}")
         print(f"  erjepa experiment cancel {experiment.output_dir}")
         return 0
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     failed = run_experiment(experiment)
     if failed:
-        print(f"{len(failed)} cells failed: {', '.join(failed)}. Run again to retry.")
+        said = f"{counted(len(failed), 'cell')} failed: {', '.join(failed)}"
+        print(f"{said}. Run again to retry.")
         return 1
     print(f"Results: {experiment.output_dir}. Tables and figures:")
     print(f"  erjepa report {experiment.output_dir}")
@@ -83,7 +87,7 @@ def _show(experiment: "Experiment") -> int:
     found = cells(experiment)
     equal = {cell.name: cell.same_as or cell.name for cell in found}
     what = "sequence" if experiment.continual else "method"
-    print(f"# {len(found)} cells; the first of each {what}:")
+    print(f"# {counted(len(found), 'cell')}; the first of each {what}:")
     stages = experiment.datasets if experiment.continual else [None]
     first = {
         (cell.method, cell.dataset if experiment.continual else None): cell
@@ -115,7 +119,8 @@ def _say(command: str, output_dir: Path) -> None:
     from erjepa.studies.grid.status import cancel_jobs, status
 
     if command == "cancel":
-        print(f"{cancel_jobs(output_dir)} jobs cancelled. Run again to go on.")
+        said = counted(cancel_jobs(output_dir), "job")
+        print(f"Cancelled {said}. Run again to resume.")
         return
     for line in status(output_dir):
         print(line)

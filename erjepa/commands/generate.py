@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from erjepa.utils.command_line import CommandLine
-from erjepa.utils.escape import printable
+from erjepa.utils.escape import counted, printable
 from erjepa.utils.files import write_whole
 from erjepa.utils.jsonl import to_jsonl
 
@@ -55,7 +55,7 @@ def _answer(asked: argparse.Namespace, parser: CommandLine) -> None:
     found = answers(cfg, path, prompts, system_prompt=asked.system)
     if asked.output is not None:
         write_whole(asked.output, to_jsonl(found))
-        print(f"{len(found)} answers of {path} are in {asked.output}")
+        print(f"Wrote {counted(len(found), 'answer')} of {path} to {asked.output}")
         return
     for answer in found:
         cut = "" if answer["finished"] else f"  [cut at {cfg.max_new_tokens} tokens]"

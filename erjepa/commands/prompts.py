@@ -14,6 +14,7 @@ from pathlib import Path
 
 from erjepa.tasks.batch_output import CHAT, COMPLETIONS
 from erjepa.utils.command_line import CommandLine
+from erjepa.utils.escape import counted
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -48,4 +49,5 @@ def main(arguments: Sequence[str]) -> None:
             cfg.max_new_tokens,
             tokenizer.stop_tokens,
         )
-        print(f"{len(prompts)} prompts in {asked.output}; their targets in {targets}")
+        said = counted(len(prompts), "prompt")
+        print(f"Wrote {said} to {asked.output}, and their targets to {targets}")

@@ -16,6 +16,7 @@ from erjepa.datasets.pairs import Pair
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sources import subsample
 from erjepa.datasets.tokenized import tokenize
+from erjepa.utils.escape import counted
 
 log = utils.get_logger("INFO")
 
@@ -180,11 +181,11 @@ def paired_dataset(
     transform = messages_of(records, column_map, new_system_prompt)
     kept = subsample(records, max_examples, sample_seed)
     dataset = PairedDataset(kept, tokenizer, transform)
-    some = "" if len(kept) == len(records) else f", of which {len(kept)} are kept"
+    some = "" if len(kept) == len(records) else f", {len(kept):,} kept"
     rest = ", ".join(not_read(records, transform)) or "no other column"
     utils.log_rank_zero(
         log,
-        f"{source}: {len(records)} records{some}; {transform}; "
+        f"{source}: {counted(len(records), 'record')}{some}; {transform}; "
         + (f"not read: {rest}." if rest != "no other column" else f"{rest}."),
     )
     return dataset

@@ -1,4 +1,4 @@
-"""Texts of data and configs, escaped for the program that reads them next.
+"""Texts of data and configs, written for whoever reads them next, a program or a person.
 
 YAML, HTML and shell commands are escaped by ``yaml.safe_dump``, ``html.escape`` and ``shlex``.
 """
@@ -29,6 +29,11 @@ def one_line(text: str, width: int | None = None) -> str:
     if width is None or len(text) <= width:
         return text
     return f"{text[: width - 3]}..."
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things in words: ``1 pair``, ``12,000 pairs``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def csv_cell(value: Any) -> Any:

@@ -50,7 +50,7 @@ def test_a_file_is_answered_as_evaluation_does(run, tmp_path, capsys):
     keys = ("prompt", "output", "tokens", "finished")
     assert found == [{key: p[key] for key in keys} for p in expected]
     assert len({answer["output"] for answer in found}) > 4
-    assert f"44 answers of {run / 'epoch_0_step_4'} are in" in capsys.readouterr().out
+    assert f"Wrote 44 answers of {run / 'epoch_0_step_4'} to" in capsys.readouterr().out
 
 
 def test_a_prompt_is_answered_on_the_screen(run, capsys):

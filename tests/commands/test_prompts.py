@@ -110,7 +110,7 @@ def test_a_chat_is_that_of_training(run, tmp_path, capsys):
     roles = [m["role"] for m in requests[0]["body"]["messages"]]
     assert roles[-1] == "user" and "assistant" not in roles
     assert requests[3]["body"]["messages"][-1]["content"] == targets[3]["prompt"]
-    assert "40 prompts in" in capsys.readouterr().out
+    assert "Wrote 40 prompts to" in capsys.readouterr().out
 
 
 def test_validation_pairs(run, tmp_path):

@@ -119,14 +119,14 @@ def test_a_source_of_ones_own_is_put_as_those_of_the_dataset(read):
         (
             [{"instruction": "Add.", "input": "1", "output": "2"}],
             {"column_map": {"input": "input", "output": "output"}},
-            "1 records; input as source, output as target; not read: instruction.",
+            "1 record; input as source, output as target; not read: instruction.",
         ),
         (
             [CHAT, {**CHAT, "note": "late"}, {**CHAT, "empty": None}],
             {"max_examples": 2},
-            "3 records, of which 2 are kept; chats in messages; not read: note.",
+            "3 records, 2 kept; chats in messages; not read: note.",
         ),
-        ([SHAREGPT], {}, "1 records; ShareGPT's chats in conversations; no other col"),
+        ([SHAREGPT], {}, "1 record; ShareGPT's chats in conversations; no other col"),
         (
             [{"instruction": "Add.", "input": "1", "output": "2"}],
             {},

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from erjepa.utils.command_line import CommandLine
-from erjepa.utils.escape import printable
+from erjepa.utils.escape import counted, printable
 
 _CREATE = """Makes a memory from a dataset, without a run.
 
@@ -122,8 +122,9 @@ def _create(arguments: Sequence[str]) -> None:
         count, size_of_all = create(
             *(asked.out, cfg, asked.number, asked.share, asked.by, asked.checkpoint)
         )
+        some = "" if count == size_of_all else f"{count:,} of "
         print(
-            f"{count} of {size_of_all} pairs are in {asked.out}. Start a run with "
+            f"Wrote {some}{counted(size_of_all, 'pair')} to {asked.out}. Start a run with "
             f"replay.init_from={asked.out}"
         )
 
@@ -138,7 +139,8 @@ def _export(arguments: Sequence[str]) -> None:
     with parser.errors(asked):
         from erjepa.commands.memory.export import export
 
-        print(f"{export(asked.run, asked.file)} pairs are in {asked.file}")
+        count = export(asked.run, asked.file)
+        print(f"Wrote {counted(count, 'pair')} to {asked.file}")
 
 
 def _forget(arguments: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from erjepa.checkpoints.manifest import MANIFEST, relisted
 from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.commands.memory.reading import Slot, decoder_of, read_slots
-from erjepa.utils.escape import one_line
+from erjepa.utils.escape import counted, one_line
 from erjepa.utils.files import write_whole
 from erjepa.utils.jsonl import to_jsonl
 
@@ -65,7 +65,7 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
     if dry_run:
         found = _Found(run, choice)
         return [
-            f"{len(found.examples)} pairs would go from {run}:",
+            f"Would delete {counted(len(found.examples), 'pair')} from {run}:",
             *(
                 f"{example:>8} {one_line(slot.where)}: {one_line(slot.source, 60)} -> "
                 f"{one_line(slot.target, 60)}"
@@ -83,7 +83,7 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
             found.delete()
     finally:
         lock.release()
-    return [f"{len(found.examples)} pairs are gone from {run}."]
+    return [f"Deleted {counted(len(found.examples), 'pair')} from {run}."]
 
 
 def _folders(run: Path) -> list[Path]:

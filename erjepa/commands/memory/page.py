@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from erjepa.commands.memory.suspects import Reading
+from erjepa.utils.escape import counted
 
 _BINS = 10
 _DECADES = 4  # of a logarithmic axis; what is smaller is in its first bin
@@ -45,7 +46,7 @@ def page(reading: Reading) -> str:
     folder = reading.stored.folder.resolve().parent
     data = {
         "title": f"Memory of {folder.parent.name}/{folder.name}",
-        "about": f"{len(reading.slots)} pairs: {origins}",
+        "about": f"{counted(len(reading.slots), 'pair')}: {origins}",
         "columns": [_COLUMNS[i] for i in shown],
         "rows": [[row[i] for i in shown] for row in rows],
         "charts": _charts(reading),

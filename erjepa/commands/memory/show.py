@@ -9,7 +9,7 @@ from erjepa.commands.memory.export import require_free
 from erjepa.commands.memory.page import page
 from erjepa.commands.memory.reading import Neighbors, Slot
 from erjepa.commands.memory.suspects import Reading, read_suspects
-from erjepa.utils.escape import csv_cell, one_line
+from erjepa.utils.escape import counted, csv_cell, one_line
 from erjepa.utils.files import write_whole
 
 _WIDTH = 60  # characters of a source or target
@@ -58,7 +58,8 @@ def summary(reading: Reading, top: int) -> list[str]:
     """What is in a memory, as lines of text, ``top`` of each list."""
     slots, stored = reading.slots, reading.stored
     capacity = stored.about.state.memory.capacity
-    lines = [f"{stored.folder}: {len(slots)} of {capacity} slots", ""]
+    held = counted(len(slots), "pair")
+    lines = [f"{stored.folder} holds {held}; its capacity is {capacity:,}.", ""]
     for origin in dict.fromkeys(slot.origin for slot in slots):
         own = [slot for slot in slots if slot.origin == origin]
         mean = sum(slot.score for slot in own) / len(own)
@@ -78,8 +79,8 @@ def summary(reading: Reading, top: int) -> list[str]:
         events = sum(t.forgetting_events for t in reading.found.values())
         lines += [
             "",
-            f"{learned} of {len(reading.found)} examples are learned, after "
-            f"{events} forgetting events.",
+            f"Learned: {learned} of {counted(len(reading.found), 'example')}, after "
+            f"{counted(events, 'forgetting event')}.",
         ]
         suspects.sort(key=lambda slot: -_late_error(reading, slot))
     lists[f"Suspect, {len(suspects)} in all"] = suspects

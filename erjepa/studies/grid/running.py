@@ -26,6 +26,7 @@ from erjepa.studies.grid.cells import Cell, cells
 from erjepa.studies.grid.output import CELLS, LOG, begin
 from erjepa.studies.grid.stages import results_of_equal, stages, tidy
 from erjepa.studies.results import Result, add_results, read_results, whole_cells
+from erjepa.utils.escape import counted
 
 _POLL = 0.2  # seconds
 
@@ -71,7 +72,7 @@ class _Grid:
     def run(self) -> list[str]:
         """Run what waits; names of the cells that failed."""
         skipped = len(self._all) - len(self._waiting)
-        print(f"{len(self._all)} cells, {skipped} of them finished", flush=True)
+        print(f"{counted(len(self._all), 'cell')}, {skipped} finished", flush=True)
         try:
             while self._waiting or self._running:
                 self._start_what_can()
@@ -161,7 +162,9 @@ class _Grid:
         ended = f"accuracy {accuracy:.1%} at the end, after {self._seconds[-1]:.0f} s"
         mean = sum(self._seconds) / len(self._seconds)
         minutes = mean * left / self._slots / 60
-        return f"{ended}; {left} cells left, about {minutes:.0f} min" if left else ended
+        if not left:
+            return ended
+        return f"{ended}; {counted(left, 'cell')} left, about {minutes:.0f} min"
 
 
 @dataclass

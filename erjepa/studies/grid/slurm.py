@@ -33,6 +33,7 @@ from erjepa.studies.grid.stages import results_of_equal, stages, tidy
 from erjepa.studies.names import slug
 from erjepa.studies.results import Result, read_results, read_rows, whole_cells
 from erjepa.utils.checked import checked, reject_unknown
+from erjepa.utils.escape import counted
 from erjepa.utils.files import RESULTS, write_whole
 from erjepa.utils.jsonl import read_jsonl, to_jsonl
 
@@ -80,7 +81,7 @@ def submit(experiment: Experiment) -> list[str]:
         waiting = [
             cell for cell in found if cell.name not in left_out and not cell.same_as
         ]
-        count = f"{len(found)} cells, {len(finished)} of them finished"
+        count = f"{counted(len(found), 'cell')}, {len(finished)} finished"
         print(f"{count}, {len(left_out - finished)} queued before", flush=True)
         if waiting:
             _submit(executor, experiment, output_dir, waiting, submitted, queued)

@@ -20,6 +20,7 @@ from erjepa.datasets import (
     predictor_token_ids,
 )
 from erjepa.packing import PairCollator, Views, layout_of
+from erjepa.utils.escape import counted
 
 log = utils.get_logger("INFO")
 
@@ -120,7 +121,7 @@ def split_pairs(
     )
     utils.log_rank_zero(
         log,
-        f"Training on {len(train)} pairs, validating on {len(held_out)}; "
+        f"Training on {counted(len(train), 'pair')}, validating on {len(held_out):,}; "
         f"{split.copies} copies of held-out pairs are left out.",
     )
     if not train or not held_out:

@@ -10,7 +10,7 @@ from torchtune import utils
 from erjepa.checkpoints.model_card import base_of, datasets_of, method_of
 from erjepa.configs import Config
 from erjepa.training.run.progress import RunProgress
-from erjepa.utils.escape import one_line
+from erjepa.utils.escape import counted, one_line
 from erjepa.utils.files import CONFIG
 
 log = utils.get_logger("INFO")
@@ -51,9 +51,9 @@ def log_summary(
         "trained": f"{kind}: {_count(trained)} parameters, "
         f"{cfg.trainable_dtype or cfg.dtype}",
         "data": f"{', '.join(call for _, call in datasets_of(values))}: "
-        f"{num_train:,} pairs to train on, {num_held_out:,} to validate on",
-        "steps": f"{run.expected_steps():,} of {pairs} pairs ({parts[0]} x {parts[1]} "
-        f"accumulated x {ranks} ranks), {run.epochs} epoch{'s' * (run.epochs > 1)} of "
+        f"{counted(num_train, 'pair')} to train on, {num_held_out:,} to validate on",
+        "steps": f"{run.expected_steps():,} of {counted(pairs, 'pair')} ({parts[0]} x {parts[1]} "
+        f"accumulated x {counted(ranks, 'rank')}), {counted(run.epochs, 'epoch')} of "
         f"{run.steps_per_epoch:,}"
         + (f"; resumes after step {run.steps:,}" if run.steps else ""),
         "stop": ", ".join(stop) or "after the last epoch",

@@ -41,7 +41,7 @@ def segments(stored):
 
 def test_pairs_are_drawn_by_the_seed(tmp_path, sources, capsys):
     stored = create(tmp_path / "a", one(sources[0]), "--number", "5")
-    assert "5 of 20 pairs are in" in capsys.readouterr().out
+    assert "Wrote 5 of 20 pairs to" in capsys.readouterr().out
     assert stored.about.origins == [str(sources[0])] and stored.about.inherited == 0
     slots = read_slots(stored)
     assert len({slot.example for slot in slots}) == 5 and slots[0].score == 1

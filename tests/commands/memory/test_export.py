@@ -1,6 +1,7 @@
 """A memory as chats, which another trainer reads."""
 
 import json
+import re
 
 import pytest
 from omegaconf import OmegaConf
@@ -51,10 +52,28 @@ def of(source):
     return ["--config", "tiny_synth", *parts]
 
 
+def test_one_pair_is_counted_as_one(tmp_path, caplog, capsys):
+    source, memory = tmp_path / "chat.jsonl", str(tmp_path / "memory")
+    source.write_text(json.dumps({"messages": turns(CHATS[0])}) + "\n")
+    main(["create", memory, *of(source)])
+    main([memory])
+    main(["export", memory, str(tmp_path / "exported.jsonl")])
+    main(["forget", memory, "--source", str(source), "--dry-run"])
+    main(["forget", memory, "--source", str(source)])
+    said = capsys.readouterr().out
+    assert not re.search(r"\b1 (pairs|records|slots|examples)\b", caplog.text + said)
+    assert f"{memory}/memory holds 1 pair; its capacity is 1." in said
+    for verb in ("Wrote 1 pair to", "Would delete 1 pair from", "Deleted 1 pair from"):
+        assert verb in said
+    main([memory, "--html", str(tmp_path / "m.html")])
+    assert "holds 0 pairs" in capsys.readouterr().out
+    assert '"about": "0 pairs' in (tmp_path / "m.html").read_text()
+
+
 def test_a_dataset_of_the_file_is_tokenized_alike(memory, tmp_path, capsys):
     file = tmp_path / "exported.jsonl"
     main(["export", str(memory), str(file)])
-    assert f"4 pairs are in {file}" in capsys.readouterr().out
+    assert f"Wrote 4 pairs to {file}" in capsys.readouterr().out
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert rows[0] == {
         "messages": turns(CHATS[0]),

@@ -125,7 +125,7 @@ def test_the_log_has_no_text(run, capsys):
     forget(run, "--match", "of Ann")
     forget(run, "--match", "of Ann")  # nothing is left to log
     forget(run, "--source", "new")
-    assert "2 pairs are gone" in capsys.readouterr().out
+    assert "Deleted 2 pairs from" in capsys.readouterr().out
     first, second = map(json.loads, (run / "forgotten.jsonl").open())
     assert first["ids"] == [OLD + 3, 2] and first["pairs"] == 2 and first["when"]
     assert first["by"] == {"match_sha256": hashlib.sha256(b"of Ann").hexdigest()}
@@ -136,7 +136,7 @@ def test_a_dry_run_shows_the_pairs_and_changes_nothing(run, capsys):
     before = contents(run)
     forget(run, "--match", "of Ann", "--dry-run")
     out = capsys.readouterr().out
-    assert "2 pairs would go" in out and out.count("of Ann") == 2
+    assert "Would delete 2 pairs from" in out and out.count("of Ann") == 2
     assert contents(run) == before and not (run / "forgotten.jsonl").exists()
 
 

@@ -150,10 +150,9 @@ def test_the_command(tmp_path, capsys):
     files = ["--csv", str(tmp_path / "m.csv"), "--html", str(tmp_path / "m.html")]
     main([str(tmp_path), "--top", "2", *files])
     out = capsys.readouterr().out
-    assert (
-        "5 of 9 slots" in out and "1 from old: mean score 0.1000, 0.00 replays" in out
-    )
-    assert "4 of 4 examples are learned, after 0 forgetting events." in out
+    assert f"{tmp_path}/epoch_0/memory holds 5 pairs; its capacity is 9.\n" in out
+    assert "1 from old: mean score 0.1000, 0.00 replays" in out
+    assert "Learned: 4 of 4 examples, after 0 forgetting events." in out
     hardest = out.partition("The hardest:\n")[2].splitlines()[:2]
     assert [line.split()[0] for line in hardest] == ["1", "3"]
     replayed = out.partition("The most replayed:\n")[2].splitlines()[:2]

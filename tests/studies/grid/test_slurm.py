@@ -139,7 +139,7 @@ def lives(pid):
 
 def killed_in_every_way(grid):
     """Submit a grid, end tasks of it by each means there is, all at last, and submit it again."""
-    assert "6 cells submitted" in grid.submit()
+    assert "Submitted 6 cells" in grid.submit()
     for command in (
         "scancel --signal=USR2 {job}",  # as Slurm does when its time is up
         "kill -KILL {pid}",
@@ -150,7 +150,7 @@ def killed_in_every_way(grid):
         # scancel complains of a job that is queued again while it still asks.
         subprocess.run(command.format(**attempt).split(), check=False)
         wait_for(lambda a=attempt: not lives(a["pid"]), f"the end after {command}")
-    assert "cells submitted" in grid.submit(), "of which none runs twice"
+    assert "Submitted " in grid.submit(), "of which none runs twice"
     grid.running()
     grid.call("cancel", grid.out)
     grid.wait_for_all()

@@ -66,7 +66,7 @@ def status(folder, capsys):
 def test_an_array_and_jobs_that_wait(fake, fake_slurm, capsys):
     keys = ("partition=main", "gpus_per_node=4", "time=30", "qos=low")
     assert submit(fake, *(f"slurm.{key}" for key in keys)) == 0
-    assert "6 cells submitted" in capsys.readouterr().out
+    assert "Submitted 6 cells" in capsys.readouterr().out
     array, *others = (fake_slurm / "scripts").read_text().split("#!/bin/bash")[1:]
     assert "--array=0-3%4" in array and "--dependency" not in array
     asked = ("partition=main", "gpus-per-node=4", "time=30", "qos=low", "requeue")
@@ -86,7 +86,7 @@ def test_an_array_and_jobs_that_wait(fake, fake_slurm, capsys):
     assert states["synth/matched/seed_1"] == "stopped, job 42 never began"
     (fake_slurm / "scripts").unlink()
     assert submit(fake) == 0
-    assert "4 cells submitted" in capsys.readouterr().out
+    assert "Submitted 4 cells" in capsys.readouterr().out
     array, *others = (fake_slurm / "scripts").read_text().split("#!/bin/bash")[1:]
     assert "--array=0-1%2" in array and len(others) == 2
     assert "afterany:41_1" in others[0], "of the first submission, still queued"
