@@ -2,7 +2,7 @@
 # What a GPU shows, in parts of at most ten minutes each, without a network:
 #   bash scripts/check_gpu.sh PART [OUT]     OUT: ./checks; needs the project installed with [dev]
 # PART, the most valuable first:
-#   first        tests on CUDA; the demo's model trained, saved, resumed and scored
+#   first        tests on CUDA; the embedded model trained, saved, resumed and scored
 #   fsdp2        full fine-tuning, which FSDP2 shards on one GPU too
 #   2048, 8192   a step of Llama-3.2-1B's shape with rows of that length, compiled or not
 #   memory       memory of a step, and precision of the adapters

@@ -5,7 +5,7 @@ by page from top to bottom, in a folder with the files that the page shows (fenc
 as in ``json pairs.jsonl``):
 
     a file that the page shows; erjepa COMMAND --help or --sections, experiment show, configs,
-    stats, score, and memory or generate of such a run; and tune run with a config of the demo's
+    stats, score, and memory or generate of such a run; and tune run with a config of the embedded
     model and a stop.steps, or that scores what such a run wrote
 
 The others are checked to mean something: recipe, config, keys, commands, targets, extras exist.
@@ -257,6 +257,20 @@ def test_the_page_of_keys_is_made_from_the_config():
         has_keys = isinstance(value, dict) and "_component_" not in value
         inside = {f"{key}.{name}" for name in value} if has_keys else {key}
         assert inside <= listed, f"a comment is missing: {inside - listed}"
+
+
+def test_the_embedded_model_has_one_name():
+    """Everywhere but in the README and in the pages of results."""
+    another = re.compile(
+        r"\b(?:demo's|tiny|embedded (?:base|tiny)|model of the demo)\s+(?:model|llama)",
+        re.IGNORECASE,
+    )
+    folders = (ROOT / name for name in ("configs", "erjepa", "recipes", "scripts"))
+    files = [path for folder in folders for path in folder.rglob("*.*")]
+    texts = [path for path in files if path.suffix in (".py", ".md", ".yaml", ".sh")]
+    for path in [*PAGES[1:], *texts]:
+        found = another.search(path.read_text(encoding="utf-8"))
+        assert found is None, f"{path}: {found[0]!r} is `the embedded model`"
 
 
 def test_experiments_are_all_described():

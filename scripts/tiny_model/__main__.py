@@ -1,4 +1,4 @@
-"""Make the tiny Llama that the demo fine-tunes: `python -m scripts.tiny_model`.
+"""Make the embedded model: `python -m scripts.tiny_model`.
 
 Trains the tokenizer and a model of about a million parameters on the unpaired text of
 :mod:`scripts.tiny_model.corpus`, and writes both as a Hugging Face checkpoint. The

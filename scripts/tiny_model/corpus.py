@@ -1,4 +1,4 @@
-"""Unpaired text for pretraining the tiny base model.
+"""Unpaired text for pretraining the embedded model.
 
 No chat shows a description together with its regex:
 

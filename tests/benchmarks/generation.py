@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.generation [--quick]
 
-The demo's model, test prompts and batches, as evaluation has them, on one core and on all;
+The embedded model, test prompts and batches, as evaluation has them, on one core and on all;
 unless quick also a random Llama of a hundred million parameters, whose texts take 16 tokens.
 """
 
@@ -64,7 +64,7 @@ def benchmark(quick: bool) -> list[Row]:
 
 
 def demo_model(cfg) -> TransformerDecoder:
-    """The base model of the demo, with adapters as in training."""
+    """The embedded model, with adapters as in training."""
     model = cfg.model.build()
     with tempfile.TemporaryDirectory() as folder:
         checkpointer = cfg.checkpointer.build(output_dir=folder)

@@ -1,4 +1,4 @@
-"""A minute from start to end: the demo's model is trained, saved, resumed and scored."""
+"""A minute from start to end: the embedded model is trained, saved, resumed and scored."""
 
 import tempfile
 import time
@@ -19,7 +19,7 @@ SETTINGS = ["dtype=bf16", "row_length=512", "attention=flex"] if ON_GPU else []
 def train(
     output_dir: Path, *overrides: str, ranks: int = 1
 ) -> dict[int, dict[str, float]]:
-    """Train the demo's model on some pairs; its metrics by step."""
+    """Train the embedded model on some pairs; its metrics by step."""
     common = [f"device={DEVICE.type}", "dataset.size=200", f"stop.steps={STEPS}"]
     tune_run("erjepa_recipe", output_dir, *common, *overrides, ranks=ranks)
     return read_training_log(output_dir / "logs" / "metrics.txt")

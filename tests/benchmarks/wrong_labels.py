@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.wrong_labels [--pairs 2000] [--epochs 4] [--seed 0]
 
-The demo's model is trained on the grammar's pairs: once as they are, once with the targets of a
+The embedded model is trained on the grammar's pairs: once as they are, once with the targets of a
 twentieth of them exchanged for those of other pairs. The suspects of its memory are compared with
 what was planted. No timing, so it is no part of ``make bench``.
 """

@@ -25,7 +25,7 @@ def read(path):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A finished run of the demo's model; its config's arguments, summary, predictions."""
+    """A finished run of the embedded model; its config's arguments, summary, predictions."""
     folder = tmp_path_factory.mktemp("run")
     keys = [f"max_new_tokens={TOKENS}", "dtype=fp32", "stop.steps=4"]
     cfg = tiny(folder, *keys, "task=nl_rx")
