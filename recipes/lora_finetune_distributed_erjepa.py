@@ -91,7 +91,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         cfg = self._cfg = erjepa.configs.require_files(cfg)
         tokenizer = cfg.tokenizer.build()
         texts = PairTexts(tokenizer)
-        earlier = earlier_memories(cfg.replay, texts.fingerprint, resume=self._resume)
+        earlier = earlier_memories(cfg, texts.fingerprint, resume=self._resume)
         self._folder = RunFolder(cfg, resume=self._resume)
         checkpointer = build_checkpointer(cfg)
         dataset = self._dataset = build_dataset(cfg.dataset, tokenizer)
@@ -194,7 +194,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         memory, passes, number = self._memory, self._passes, self._run.steps + 1
         # A step without the JEPA loss that others have replays nothing.
         replays = memory.is_on and self._pairs.has_jepa_loss(number - 1)
-        has_replay_pass = replays and step.draw is None and memory.can_draw
+        has_replay_pass = replays and step.draw is None and memory.settings.can_draw
         every = self._cfg.log_replay_gradients_every_n_steps
         is_probed = has_replay_pass and every is not None and number % every == 0
 

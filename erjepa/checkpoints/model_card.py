@@ -174,8 +174,12 @@ def datasets_of(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def method_of(config: Mapping[str, Any]) -> tuple[str, str]:
-    """Name of the objective, and its terms."""
+    """Name of the objective, and its terms; a first run that replays the pairs of earlier runs
+    alone replays nothing.
+    """
     replay = config.get("replay") or {"weight": 0}
+    if replay.get("draw_from") == "inherited" and not replay.get("init_from"):
+        replay = {"weight": 0}
     loss = config["loss"]
     terms = f"next-token loss (weight {loss.get('lm_weight', 1.0)})"
     jepa = loss.get("jepa_weight", 1.0)

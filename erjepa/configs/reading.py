@@ -72,7 +72,7 @@ def read(source: Mapping[str, Any]) -> Config:
 
 
 def _continued(config: Config) -> Config:
-    """With the keys that ``continue_from`` stands for: nothing else reads it."""
+    """With the keys that ``continue_from`` stands for."""
     start, replay = config.continue_from, config.replay
     if start is None:
         return config

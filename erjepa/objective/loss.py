@@ -112,8 +112,11 @@ class JEPALoss(nn.Module):
         """Whether a term depends on all pairs of a set at once: :meth:`whole`."""
         return bool(self._terms) or (self.is_contrastive and self.jepa_weight > 0)
 
-    def whole(self, predicted: Tensor, target: Tensor, seed: int) -> Tensor:
-        """What :meth:`forward`, which sees a part of the set, leaves out of the loss, weighted.
+    def whole(
+        self, predicted: Tensor, target: Tensor, seed: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What :meth:`forward`, which sees a part of the set, leaves out of the loss, weighted; and
+        the terms in it without their weights, by the names that they are logged by.
 
         Args:
             predicted: :math:`p` of all pairs, [m, B, H].
@@ -123,10 +126,11 @@ class JEPALoss(nn.Module):
         loss = predicted.new_zeros(())
         if self.is_contrastive:
             loss = loss + self.jepa_weight * self.errors(predicted, target).mean()
-        sides = torch.cat([predicted, target])
+        sides, values = torch.cat([predicted, target]), {}
         for term in self._terms:
-            loss = loss + term.weight * term.value(sides, seed).mean()
-        return loss
+            value = values[term.metric] = term.value(sides, seed).mean()
+            loss = loss + term.weight * value
+        return loss, values
 
     def whole_flops(self, num_pairs: int, embed_dim: int) -> int:
         """Matrix products of :meth:`whole`, forward and backward; each side of one comparison."""

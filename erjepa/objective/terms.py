@@ -38,6 +38,11 @@ class LossTerm:
         """Of the term in the loss."""
         return getattr(self, fields(self)[0].name)
 
+    @property
+    def metric(self) -> str:
+        """Name of the value in the log: ``sigreg_loss`` for ``sigreg_weight``."""
+        return fields(self)[0].name.removesuffix("_weight") + "_loss"
+
     def value(self, embeddings: Tensor, seed: int) -> Tensor:
         """The term of each of s sides, float32 [s].
 

@@ -84,6 +84,13 @@ class ReplaySettings:
             self._check_share()
 
     @property
+    def can_draw(self) -> bool:
+        """Whether there can be pairs to replay: not where inherited ones alone are drawn, and no
+        memory is inherited.
+        """
+        return bool(self.weight and (self.draw_from == "all" or self.init_from))
+
+    @property
     def needs_addresses(self) -> bool:
         """Whether the selection reads addresses."""
         return SELECTIONS.find(self.selection).needs_addresses

@@ -118,6 +118,19 @@ def test_scores_of_another_kind_cannot_be_kept(base, first, other_data, tmp_path
         train(cfg)
 
 
+@pytest.mark.parametrize("weight", [0, 1])
+def test_a_folder_that_does_not_exist_is_named_by_its_key(
+    base, other_data, tmp_path, weight
+):
+    settings = {"continue_from": tmp_path / "misspelt", "replay__weight": weight}
+    cfg = config(base, other_data, tmp_path / "run", **settings)
+    with pytest.raises(
+        FileNotFoundError, match="continue_from=.*misspelt does not exist"
+    ):
+        train(cfg)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_without_a_memory_is_continued_by_its_weights_and_files(
     base, first, other_data, tmp_path
 ):
@@ -188,7 +201,7 @@ def test_what_is_carried_on_is_said(base, data, first, other_data, tmp_path):
     ]
     cfg = config(base, other_data, tmp_path / "c", **CONTINUAL)
     assert at_start(cfg, 1, said) == [
-        f"none, without pairs of an earlier run; {stored}"
+        f"none, as no earlier run is continued; {stored} for later runs"
     ]
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
+from erjepa.configs import Config
 from erjepa.replay import EpisodicReplay, ReplaySettings
 from erjepa.replay.registry import RETENTIONS
 from erjepa.replay.retention import ORIGIN_BITS, retained
@@ -175,12 +176,22 @@ class InheritedMemories:
 
 
 def earlier_memories(
-    settings: ReplaySettings, tokenizer: str, *, resume: bool
+    cfg: Config, tokenizer: str, *, resume: bool
 ) -> InheritedMemories | None:
-    """The memories that a run starts with; ``None`` if it has none, or resumes its own."""
-    if resume or not (settings.weight and settings.start_from):
+    """The memories that a run starts with; ``None`` if it has none, or resumes its own.
+
+    Raises:
+        FileNotFoundError: if there is no ``continue_from``.
+    """
+    if resume:
         return None
-    return InheritedMemories(settings, tokenizer)
+    if (start := cfg.continue_from) and not on_rank_zero(Path(start).exists):
+        raise FileNotFoundError(
+            f"continue_from={start} does not exist; give the output_dir of the earlier run"
+        )
+    if not (cfg.replay.weight and cfg.replay.start_from):
+        return None
+    return InheritedMemories(cfg.replay, tokenizer)
 
 
 def open_on_all(path: Path, key: str) -> StoredMemory:

@@ -122,8 +122,7 @@ class RunMemory:
         """Fraction of a step's pairs that are replayed; 0 where the budget adds them, or where
         only inherited pairs are drawn, and there are none.
         """
-        has_any = self.settings.draw_from == "all" or self.settings.init_from
-        return (self.settings.share or 0.0) if self.is_on and has_any else 0.0
+        return (self.settings.share or 0.0) if self.settings.can_draw else 0.0
 
     def _fitting_slots(self, stored: StoredMemory, *, skip_too_long: bool) -> Tensor:
         """The slots whose pairs fit this run's rows, ascending, int64."""
@@ -343,8 +342,8 @@ class RunMemory:
         if not self.is_on:
             return "none"
         stored = f"up to {settings.capacity:,} pairs are stored"
-        if not self.can_draw:
-            return f"none, without pairs of an earlier run; {stored}"
+        if not settings.can_draw:
+            return f"none, as no earlier run is continued; {stored} for later runs"
         return f"{self._drawn(pairs)} pairs a step, by {settings.selection}; {stored}"
 
     def carried(self, pairs: int) -> list[str]:
@@ -361,11 +360,6 @@ class RunMemory:
             f"{', '.join(of_each)} in memory",
             f"{self._drawn(pairs)} of them replayed a step{later}",
         ]
-
-    @property
-    def can_draw(self) -> bool:
-        """Whether there can be pairs to replay; without, the run is SFT with a memory."""
-        return self._draws_from_all or bool(self._inherited)
 
     @property
     def _draws_from_all(self) -> bool:

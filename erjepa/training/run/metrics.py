@@ -62,6 +62,7 @@ def step_metrics(
         if log_collapse:
             metrics["rankme"] = rankme(new.target[0])
             metrics["retrieval_at_1"] = retrieval_at_1(new.predicted[0], new.target[0])
+    metrics |= new.terms
     if replayed is not None and replay is not None and replay.adapts_weight:
         metrics["replay_weight"] = replayed.weight
     if replayed is not None and len(replayed.example_ids):
@@ -69,6 +70,7 @@ def step_metrics(
         metrics["replay_lm_loss"] = replayed.token_loss
         if len(replayed.jepa):
             metrics["replay_jepa_loss"] = replayed.jepa.mean()
+        metrics |= {f"replay_{name}": value for name, value in replayed.terms.items()}
     return {
         **metrics,
         **memory.metrics_by_origin(new, replayed),

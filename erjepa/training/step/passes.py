@@ -1,7 +1,6 @@
 """One pass of a step, over its new or its replayed pairs: what it counts and what it gives."""
 
 from collections import Counter
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -55,9 +54,18 @@ class PassResult(NamedTuple):
     source: Tensor  # z^u, [B, H] or [0, H]
     predicted: Tensor  # p, [m, B, H] or [m, 0, H]
     target: Tensor  # what p is compared with, z^a, of the same shape
-    cosine_paired: Tensor  # mean cosine of p_i and z^a_i, scalar
-    cosine_shuffled: Tensor  # mean cosine of p_i and z^a_{i+1}, scalar
+    terms: dict[str, Tensor]  # values of the loss terms that look at all pairs, by name
     weight: float = 1.0  # of the pass in the loss of the step
+
+    @property
+    def cosine_paired(self) -> Tensor:
+        """Mean cosine of p_i and z^a_i, scalar."""
+        return 1 - cosine_distance(self.predicted, self.target).mean()
+
+    @property
+    def cosine_shuffled(self) -> Tensor:
+        """Mean cosine of p_i and z^a_{i+1}, scalar."""
+        return 1 - cosine_distance(self.predicted, self.target.roll(1, 1)).mean()
 
     @property
     def token_loss(self) -> Tensor:
@@ -69,25 +77,22 @@ class PassResult(NamedTuple):
         return self.jepa if kind == "jepa" else self.lm / self.labels.clamp(min=1)
 
     def split(self, num_first: int) -> "tuple[PassResult, PassResult]":
-        """The first pairs and the others. The first part keeps the loss of the pass."""
-        first, rest = (
-            self._part(part) for part in (slice(num_first), slice(num_first, None))
-        )
-        return first, rest._replace(loss=torch.zeros_like(self.loss))
+        """The first pairs and the others. The first part keeps the loss of the pass, and its
+        terms.
+        """
+        rest = self._part(slice(num_first, None))
+        empty = torch.zeros_like(self.loss)
+        return self._part(slice(num_first)), rest._replace(loss=empty, terms={})
 
     def _part(self, part: slice) -> "PassResult":
-        predicted, target = self.predicted[:, part], self.target[:, part]
-        paired, shuffled = mean_cosines(predicted, target)
         return self._replace(
             example_ids=self.example_ids[part],
             lm=self.lm[part],
             labels=self.labels[part],
             jepa=self.jepa[part],
             source=self.source[part],
-            predicted=predicted,
-            target=target,
-            cosine_paired=paired,
-            cosine_shuffled=shuffled,
+            predicted=self.predicted[:, part],
+            target=self.target[:, part],
         )
 
     def non_finite_ids(self) -> Tensor:
@@ -107,55 +112,6 @@ class PassOutput(NamedTuple):
     lm: Tensor  # as in PassResult, [n]
     labels: Tensor  # as in PassResult, [n]
     views: Tensor  # embeddings, see stack_views, [n, V, H] or [0, V, H]
-
-
-def gather_pass(
-    outputs: list[PassOutput],
-    num_pairs: int,
-    *,
-    has_views: bool,
-    errors: Callable[[Tensor, Tensor], Tensor],
-) -> PassResult:
-    """Put the pairs of a pass back into batch order, the same on every rank.
-
-    Args:
-        outputs: of this rank's micro-batches, in order.
-        num_pairs: B, over all ranks.
-        has_views: whether pairs have embeddings.
-        errors: of the loss, [m, B, H] and [m, B, H] to [B].
-    """
-    orders = [output.order for output in outputs]
-
-    def gathered(parts: list[Tensor]) -> Tensor:
-        return _in_batch_order(parts, orders, num_pairs)
-
-    views = [output.views for output in outputs]
-    all_views = gathered(views) if has_views else torch.cat(views)
-    source, predicted, target = unstack_views(all_views)
-    losses = [torch.stack([output.lm, output.labels], dim=1) for output in outputs]
-    lm, labels = gathered(losses).T.contiguous()
-    paired, shuffled = mean_cosines(predicted, target)
-    return PassResult(
-        example_ids=gathered([output.example_ids for output in outputs]),
-        loss=all_reduce_sum(torch.stack([output.loss for output in outputs]).sum()),
-        lm=lm,
-        labels=labels,
-        jepa=errors(predicted, target),
-        source=source,
-        predicted=predicted,
-        target=target,
-        cosine_paired=paired,
-        cosine_shuffled=shuffled,
-    )
-
-
-def mean_cosines(predicted: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean cosine of each prediction, [m, B, H], with its own target and with that of the next
-    pair.
-    """
-    paired = 1 - cosine_distance(predicted, target).mean()
-    shuffled = 1 - cosine_distance(predicted, target.roll(1, 1)).mean()
-    return paired, shuffled
 
 
 def _in_batch_order(
@@ -270,10 +226,12 @@ class Passes:
             if needs_whole:
                 if whole is None:  # this micro-batch is all that the rank has
                     whole = self._whole([views], [batch.order], totals)
-                loss = loss + whole.share(views, _places(batch))
+                places = batch.order * dist.get_world_size() + dist.get_rank()
+                loss = loss + whole.share(views, places)
             (loss * weight * self._gradient_scale).backward()
             outputs.append(_output(batch, loss, pair_losses, views))
-        return self._gather(outputs, totals)._replace(weight=weight)
+        result = self._gather(outputs, totals)._replace(weight=weight)
+        return result if whole is None else result._replace(terms=whole.parts)
 
     @torch.no_grad()
     def measure(self, batches: list[PackedBatch], totals: StepTotals) -> PassResult:
@@ -292,11 +250,27 @@ class Passes:
         return result
 
     def _gather(self, outputs: list[PassOutput], totals: StepTotals) -> PassResult:
-        return gather_pass(
-            outputs,
-            totals.pairs,
-            has_views=totals.views > 0,
-            errors=self._loss_fn.errors,
+        """The pairs of all ranks' micro-batches in batch order, the same on every rank."""
+        orders = [output.order for output in outputs]
+
+        def gathered(parts: list[Tensor]) -> Tensor:
+            return _in_batch_order(parts, orders, totals.pairs)
+
+        views = [output.views for output in outputs]
+        all_views = gathered(views) if totals.views else torch.cat(views)
+        source, predicted, target = unstack_views(all_views)
+        losses = [torch.stack([output.lm, output.labels], dim=1) for output in outputs]
+        lm, labels = gathered(losses).T.contiguous()
+        return PassResult(
+            example_ids=gathered([output.example_ids for output in outputs]),
+            loss=all_reduce_sum(torch.stack([output.loss for output in outputs]).sum()),
+            lm=lm,
+            labels=labels,
+            jepa=self._loss_fn.errors(predicted, target),
+            source=source,
+            predicted=predicted,
+            target=target,
+            terms={},
         )
 
     @torch.no_grad()
@@ -322,7 +296,7 @@ class Passes:
         parts = [part.detach() for part in views]
         seed = totals.sum_of_ids % 2**63  # ids of earlier runs are negative
 
-        def term(views: Tensor) -> Tensor:
+        def term(views: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             _, predicted, target = unstack_views(views)
             return self._loss_fn.whole(predicted, target, seed)
 
@@ -372,7 +346,3 @@ def unstack_views(views: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     source, *rest = views.unbind(dim=1)
     comparisons = torch.stack(rest).unflatten(0, (2, -1))
     return source, comparisons[0], comparisons[1]
-
-
-def _places(batch: PackedBatch) -> Tensor:
-    return batch.order * dist.get_world_size() + dist.get_rank()

@@ -19,17 +19,21 @@ class WholePassTerm(NamedTuple):
 
     value: Tensor  # scalar
     gradient: Tensor  # of the value with respect to the embeddings, [B, V, H]
+    parts: dict[str, Tensor]  # what the value is a weighted sum of, each a scalar
 
     @classmethod
     def of(
-        cls, function: Callable[[Tensor], Tensor], embeddings: Tensor
+        cls,
+        function: Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]],
+        embeddings: Tensor,
     ) -> "WholePassTerm":
-        """The term where the embeddings, [B, V, H], are those given."""
+        """The term, with its parts, where the embeddings, [B, V, H], are those given."""
         with torch.enable_grad():
             leaf = embeddings.detach().requires_grad_()
-            value = function(leaf)
+            value, parts = function(leaf)
             (gradient,) = torch.autograd.grad(value, leaf)
-        return cls(value.detach(), gradient)
+        detached = {name: part.detach() for name, part in parts.items()}
+        return cls(value.detach(), gradient, detached)
 
     def share(self, embeddings: Tensor, places: Tensor) -> Tensor:
         """The share of n of the pairs, scalar; shares and their gradients add up to those of the

@@ -82,7 +82,7 @@ def memory_of(tmp_path):
             Model(),
             PairCollator(views="shared"),
             Texts(),
-            earlier_memories(cfg.replay, Texts.fingerprint, resume=resume),
+            earlier_memories(cfg, Texts.fingerprint, resume=resume),
             CPU,
         )
 
@@ -104,8 +104,7 @@ def outcome(*ids, jepa=None, labels=2.0):
         source=embeddings,
         predicted=embeddings[None],
         target=embeddings[None],
-        cosine_paired=torch.tensor(1.0),
-        cosine_shuffled=torch.tensor(0.0),
+        terms={},
     )
 
 
@@ -189,14 +188,14 @@ def test_errors_of_new_and_replayed_pairs_are_logged(memory_of, tmp_path):
         ({"share": 0.25}, 0.25, True, "2 pairs a step, by uniform; up to 30 pairs are"),
         (
             {"share": 0.25, "draw_from": "inherited"},
-            *(0, False, "none, without pairs of an earlier run; up to 30 pairs are"),
+            *(0, False, "none, as no earlier run is continued; up to 30 pairs are"),
         ),
     ],
 )
 def test_what_a_step_replays(memory_of, keys, share, can_draw, summary):
     keys = {f"replay__{key}": value for key, value in keys.items()}
     memory = memory_of(**keys, replay__capacity=30)
-    assert (memory.share, memory.can_draw) == (share, can_draw)
+    assert (memory.share, memory.settings.can_draw) == (share, can_draw)
     assert memory.summary(8).startswith(summary)
 
 
@@ -255,7 +254,7 @@ def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
     assert slots.capacity == 7 + 5
     assert all(example < 0 for example in slots.example_ids.tolist())
     assert memory.where(slots.example_ids[3].item()) == "a.jsonl[3] of an earlier run"
-    assert memory.can_draw and memory.carried(8) == [
+    assert memory.settings.can_draw and memory.carried(8) == [
         "5 of a.jsonl in memory",
         "up to 8 of them replayed a step",
     ]

@@ -56,10 +56,11 @@ def test_a_rank_that_is_gone_ends_the_other(monkeypatch, capfd, gone, how, is_to
 
 def test_a_second_signal_ends_a_rank_that_waits(monkeypatch):
     monkeypatch.setattr("erjepa.training.run.signals._SAME", 0.0)
-    waits = multiprocessing.get_context("fork").Event()
+    context = multiprocessing.get_context("fork")
+    waits, is_told = context.Event(), context.Event()
 
     def wait():
-        with StopSignals():
+        with StopSignals(is_told.set):
             if dist.get_rank() == 0:
                 waits.set()
                 all_reduce_sum(torch.ones(1))
@@ -68,10 +69,10 @@ def test_a_second_signal_ends_a_rank_that_waits(monkeypatch):
     ranks, _ = start_ranks(wait, 2)
     try:
         assert waits.wait(60)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            os.kill(ranks[0].pid, number)
-            ranks[0].join(0.2)
-        ranks[0].join(30)  # on a machine that is busy
+        os.kill(ranks[0].pid, signal.SIGTERM)
+        assert is_told.wait(60)  # signals that come together may swap places
+        os.kill(ranks[0].pid, signal.SIGINT)
+        ranks[0].join(30)
         assert ranks[0].exitcode == 128 + signal.SIGINT
     finally:
         for process in ranks:

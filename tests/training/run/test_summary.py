@@ -83,3 +83,12 @@ def test_of_other_settings(said):
     assert lines["stop"] == "flops 100, steps 90"
     assert lines["objective"] == "SFT: next-token loss (weight 1.0)"
     assert lines["carried"] == "weights of a/epoch_0; 3 of b"
+
+
+@pytest.mark.parametrize("start", [None, "a"])
+def test_a_first_run_has_nothing_to_replay(said, start):
+    lines = said("tiny_continual", *[f"continue_from={start}"] * bool(start))
+    loss = "next-token loss (weight 1.0)"
+    replay = ", uniform replay (weight 1.0, capacity 10000)"
+    expected = f"SFT with replay: {loss}{replay}" if start else f"SFT: {loss}"
+    assert lines["objective"] == expected

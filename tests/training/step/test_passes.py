@@ -10,7 +10,7 @@ from erjepa.training.step import passes
 from erjepa.training.step.passes import (
     PassOutput,
     PassResult,
-    gather_pass,
+    StepTotals,
     stack_views,
     unstack_views,
 )
@@ -55,8 +55,7 @@ def result(count=4, has_views=True):
         source=torch.arange(2.0 * views).view(views, 2),
         predicted=predicted,
         target=target,
-        cosine_paired=torch.tensor(0.0),
-        cosine_shuffled=torch.tensor(0.0),
+        terms={"sigreg_loss": torch.tensor(2.0)},
     )
 
 
@@ -99,6 +98,7 @@ def test_a_pass_is_split_into_new_and_replayed_pairs():
     assert new.example_ids.tolist() == [10, 11, 12]
     assert replayed.example_ids.tolist() == [13]
     assert (new.loss, replayed.loss) == (3, 0)  # the loss of both is that of the pass
+    assert (new.terms, replayed.terms) == ({"sigreg_loss": 2}, {})
     assert new.weight == replayed.weight == 0.5
     for name in ("lm", "labels", "jepa", "source"):
         parts = [getattr(part, name) for part in (new, replayed)]
@@ -128,7 +128,7 @@ def test_examples_whose_loss_is_not_finite(has_views):
 
 
 @pytest.mark.parametrize("has_views", [True, False])
-def test_pairs_come_back_in_batch_order(has_views):
+def test_pairs_come_back_in_batch_order(model, has_views):
     """Packing took them in the order 3 1, 0 2."""
 
     def output(*order):
@@ -146,9 +146,10 @@ def test_pairs_come_back_in_batch_order(has_views):
     def errors(predicted, target):
         return (target - predicted).sum(dim=(0, 2)) + predicted[0, :, 0]
 
-    found = gather_pass(
-        [output(3, 1), output(0, 2)], 4, has_views=has_views, errors=errors
-    )
+    loss_fn = JEPALoss()
+    loss_fn.errors = errors
+    totals = StepTotals(pairs=4, views=4 * has_views)
+    found = passes_of(model, loss_fn)._gather([output(3, 1), output(0, 2)], totals)
     assert found.loss == 3
     assert found.example_ids.tolist() == [10, 11, 12, 13]
     assert found.lm.tolist() == [0, 2, 4, 6] and found.labels.tolist() == [1, 2, 3, 4]
@@ -186,6 +187,20 @@ def test_the_weight_is_that_of_the_gradient_and_measuring_takes_none(model, dist
     assert model.predictor.grad is None
     torch.testing.assert_close(measured.loss, one.loss)
     assert torch.equal(measured.example_ids, torch.arange(5))
+
+
+@pytest.mark.parametrize("num_batches", [1, 2])
+def test_each_loss_term_that_acts_has_its_value(model, num_batches):
+    weights = {"sigreg_weight": 0.5, "covariance_weight": 2.0, "variance_weight": 0.0}
+    run, plain = (passes_of(model, JEPALoss(**own)) for own in (weights, {}))
+    batches = packed(num_batches=num_batches)
+    totals = run.totals(batches)
+    found = run.forward_backward(batches, totals, last=True)
+    assert found.terms.keys() == {"sigreg_loss", "covariance_loss"}
+    expected = plain.forward_backward(batches, totals, last=True).loss
+    for key, weight in weights.items():
+        expected += weight * found.terms.get(key.replace("weight", "loss"), 0)
+    torch.testing.assert_close(found.loss, expected)
 
 
 @pytest.mark.parametrize("last", [True, False])
