@@ -1,10 +1,12 @@
 """Answers prompts with a trained model.
 
 RUN is the output_dir of a run, whose newest checkpoint answers, or a checkpoint; with
---set checkpoint=ema its averaged weights do. A prompt is put as the training pairs were, their
-system message in front. FILE has a prompt a line; or, as .jsonl, one JSON object a line whose only
-text, or whose "prompt", is the prompt. Answers are greedy, go to the screen, and with --output
-into a JSONL file.
+--set checkpoint=ema its averaged weights do. Prompts are those of training, with the system
+message of the training pairs or else the chat template's default one: a line says which.
+--system TEXT sets another, --system '' leaves out that of the pairs.
+
+FILE has a prompt a line; or, as .jsonl, one JSON object a line whose only text, or whose
+"prompt", is the prompt. Answers are greedy, go to the screen, and with --output into a JSONL file.
 """
 
 import argparse
@@ -24,7 +26,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("prompts", metavar="prompt", nargs="*")
     parser.add_argument("--file", metavar="FILE", type=Path, help="of prompts")
     parser.add_argument("--output", metavar="FILE", type=Path, help="JSONL to write")
-    parser.add_argument("--system", metavar="TEXT", help="system message; '' for none")
+    parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument(
         "--set",
         metavar="key=value",

@@ -5,8 +5,9 @@ OpenAI's batch format, greedy. FILE.targets.jsonl beside it has the token ids of
 what scoring needs: `erjepa score TASK ANSWERS --targets FILE.targets.jsonl` scores the answers.
 
 An engine makes a chat's tokens by the template of its model's folder, which may differ from
-that of training: Llama 3.2's adds a line with the date. --check FOLDER compares them pair by
-pair. With --url /v1/completions a prompt is its token ids.
+that of training: Llama 3.2's adds a line with the date, SmolLM2's and Qwen2.5's a default system
+message. --check FOLDER compares them pair by pair. With --url /v1/completions a prompt is its
+token ids. `erjepa generate RUN` says which system message the prompts of training have.
 """
 
 from collections.abc import Sequence

@@ -4,16 +4,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from torchtune import utils
+from torchtune.modules.transforms import Transform
 from tqdm import tqdm
 
 from erjepa.configs import Config
+from erjepa.datasets import Pairs
 from erjepa.evaluation.answers import generate_texts
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import first_pair
 from erjepa.training.model.device import run_device
+from erjepa.utils.escape import one_line
 from erjepa.utils.files import require_utf8
 from erjepa.utils.jsonl import read_jsonl
+
+log = utils.get_logger("INFO")
 
 
 def answers(
@@ -33,6 +39,8 @@ def answers(
     tokenizer = cfg.tokenizer.build()
     pairs = first_pair(cfg, tokenizer)
     tokens = [pairs.ask(prompt, system_prompt) for prompt in prompts]
+    if note := system_note(pairs, tokenizer, system_prompt):
+        utils.log_rank_zero(log, note)
     model = load_model(cfg, device, path)
     outputs: dict[int, dict[str, Any]] = {}
     batches = batches_of_like_length(tokens, cfg.eval_batch_size)
@@ -41,6 +49,22 @@ def answers(
         generated = generate_texts(model, tokenizer, asked, cfg.max_new_tokens)
         outputs.update(zip(batch, generated, strict=True))
     return [{"prompt": prompt, **outputs[i]} for i, prompt in enumerate(prompts)]
+
+
+def system_note(
+    pairs: Pairs, tokenizer: Transform, system_prompt: str | None
+) -> str | None:
+    """Which system message prompts have, where the user gave none; ``None``: they have none."""
+    first = pairs.messages(0)[0]
+    if system_prompt is None and first.role == "system":
+        whose, message = "that of the training pairs", first.text_content
+    else:
+        whose = "the chat template's"
+        message = getattr(tokenizer, "default_system_message", "")
+    if system_prompt or not message:
+        return None
+    shown = one_line(message, 60)
+    return f"The system message is {whose}, {shown!r}; --system sets another."
 
 
 def read_prompts(file: Path) -> list[str]:

@@ -4,13 +4,17 @@ import functools
 import json
 
 import pytest
+from torchtune.data import InputOutputToMessages
 
 from erjepa.commands.generate import main
-from erjepa.evaluation.chat import read_prompts
+from erjepa.datasets import PairedDataset, Record
+from erjepa.evaluation.chat import read_prompts, system_note
 from erjepa.evaluation.run import find_run
+from erjepa.models.transformers import TransformersTokenizer
 from erjepa_recipe import evaluate_erjepa
 from tests.harness.ranks import on_ranks
 from tests.harness.runs import make_config, overrides_for, train
+from tests.harness.transformers_models import STRICT, TEMPLATE, write_folder
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +91,35 @@ def test_the_system_message_is_that_of_the_pairs_or_what_is_said(run, monkeypatc
         main([str(run), "one", *more])
     asked = "user\n\noneassistant\n\n"
     assert seen == [f"system\n\nConvert.{asked}", f"system\n\nHm.{asked}", asked]
+
+
+def test_the_system_message_is_said_once(run, caplog):
+    main([str(run), "one", "two", "--set", "max_new_tokens=1"])
+    said = caplog.text
+    line = "The system message is that of the training pairs, 'Convert.'; --system sets"
+    assert said.count("system message") == said.count(line) == 1
+    caplog.clear()
+    main([str(run), "one", "--set", "max_new_tokens=1", "--system", "Hm."])
+    assert "system message" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("template", "given", "note"),
+    [
+        (TEMPLATE, None, "The system message is the chat template's, 'Be kind.'; "),
+        (TEMPLATE, "", "The system message is the chat template's, 'Be kind.'; "),
+        (TEMPLATE, "Hm.", None),
+        (STRICT, None, None),
+    ],
+    ids=["default", "none of its own", "given", "no default"],
+)
+def test_a_templates_default_system_message_is_said(tmp_path, template, given, note):
+    tokenizer = TransformersTokenizer(str(write_folder(tmp_path, "llama", template)))
+    record = Record("a", {"input": "ask", "output": "answer"})
+    pairs = PairedDataset([record], tokenizer, InputOutputToMessages())
+    said = system_note(pairs, tokenizer, given)
+    assert said is None if note is None else said.startswith(note)
+    assert tokenizer.decode(pairs.ask("ask", given)).count("Be kind.") == bool(note)
 
 
 def test_a_run_is_found_by_its_folder_or_a_checkpoint(run, tmp_path, monkeypatch):

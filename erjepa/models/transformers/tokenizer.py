@@ -155,6 +155,11 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         one, two, three = (self._render(list(chat)) for chat in chats)
         return one[: max(0, len(one) - (len(three) - len(two)))]
 
+    @property
+    def default_system_message(self) -> str:
+        """What the template adds to a chat without a system message; "" if nothing."""
+        return self.decode(self._header).strip().removeprefix("system").strip()
+
     def _render(
         self, chat: list[dict[str, str]], add_generation_prompt: bool = False
     ) -> list[int]:
