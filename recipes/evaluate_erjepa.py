@@ -305,7 +305,8 @@ class EvaluationRecipeERJEPA:
             self._loaded = (path,)
         mine_done: list[dict[str, Any]] = []
         start = time.perf_counter()
-        with tqdm(total=sum(map(len, mine)), disable=self._rank != 0) as progress:
+        is_hidden = self._rank != 0 or not mine
+        with tqdm(total=sum(map(len, mine)), disable=is_hidden) as progress:
             for batch in mine:
                 predictions = self._generate(examples, batch)
                 store.append(predictions)

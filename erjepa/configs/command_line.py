@@ -1,14 +1,20 @@
 """The command line of a recipe."""
 
 import functools
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torchtune import utils
+
+from erjepa.configs.files import inherits_eval_dataset
 from erjepa.configs.reading import load
 from erjepa.configs.schema import Config
 from erjepa.utils.command_line import CommandLine
+
+log = utils.get_logger("INFO")
 
 
 def parse(recipe_main: Callable[[Config], Any]) -> Callable[[], Any]:
@@ -31,7 +37,16 @@ def parse(recipe_main: Callable[[Config], Any]) -> Callable[[], Any]:
         )
         arguments = parser.parse_intermixed_args()
         with parser.errors(arguments):
-            sys.exit(recipe_main(load(arguments.config, arguments.overrides)))
+            given = arguments.config, arguments.overrides
+            config = load(*given)
+            scores_other = config.eval_split == "test" and inherits_eval_dataset(*given)
+            if scores_other and os.environ.get("RANK", "0") == "0":
+                log.warning(
+                    "eval_dataset is still that of the config, and dataset is not: evaluation "
+                    "scores other data than the run trains on; set eval_dataset, or "
+                    "eval_dataset=null"
+                )
+            sys.exit(recipe_main(config))
 
     return main
 

@@ -116,11 +116,12 @@ class Signature:
         self, key: str, value: Any, synonyms: Mapping[str, str]
     ) -> dict[str, Any]:
         path = value.get(COMPONENT) if isinstance(value, Mapping) else value
+        reads = (
+            "to read a file or a dataset of the hub, set "
+            f"{key}=erjepa.datasets.paired_dataset {key}.source="
+        )
         if self.may_be_list and isinstance(path, str) and _is_source(path):
-            raise ValueError(
-                f"{key}={path} is no component; to read a file or a dataset of the hub, "
-                f"set {key}=erjepa.datasets.paired_dataset {key}.source={path}"
-            )
+            raise ValueError(f"{key}={path} is no component; {reads}{path}")
         if not (isinstance(path, str) and isinstance(value, Mapping)):
             raise ValueError(
                 f"{key} must be the dotted path of a component, {key}=PATH, with its "
@@ -140,6 +141,9 @@ class Signature:
         arguments = {name: v for name, v in value.items() if name != COMPONENT}
         ours = list(parameters)[: self.positional]
         if not takes_any:
+            if self.may_be_list and "source" in arguments.keys() - parameters.keys():
+                source = arguments["source"]
+                raise ValueError(f"{key}={path} takes no source; {reads}{source}")
             known = [name for name in parameters if name not in ours]
             reject_unknown(f"{key}.", arguments, known, synonyms)
         for name, parameter in parameters.items():

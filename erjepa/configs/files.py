@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,36 @@ def merged(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
         FileNotFoundError: if there is no such config.
         ValueError: naming the file or the override that cannot be read.
     """
-    values: dict[str, Any] = {}
+    return _levels(name, overrides)[-1]
+
+
+def _levels(name: str, overrides: Sequence[str]) -> list[dict[str, Any]]:
+    """The values at first, none, then with each file, and last with the overrides."""
+    levels: list[dict[str, Any]] = [{}]
     for _, own in reversed(chain(name)):
-        values = merge(values, own)
-    return with_overrides(values, overrides)
+        levels.append(merge(levels[-1], own))
+    return [*levels, with_overrides(levels[-1], overrides)]
+
+
+def inherits_eval_dataset(name: str, overrides: Sequence[str] = ()) -> bool:
+    """Whether what says where ``dataset`` is, a file or the overrides, starts from another
+    config and leaves the ``eval_dataset`` of that one. Arguments as in :func:`merged`.
+    """
+    levels = _levels(name, overrides)
+    inherits = False
+    for before, after in pairwise(levels):
+        if after.get("eval_dataset") != before.get("eval_dataset"):
+            inherits = False
+        elif _places(after.get("dataset")) != _places(before.get("dataset")):
+            inherits = True
+    return inherits and levels[-1].get("eval_dataset") is not None
+
+
+def _places(section: Any) -> list[tuple[Any, Any]]:
+    """Component and source of each dataset of a section."""
+    parts = section if isinstance(section, list) else [section]
+    sections = [part for part in parts if isinstance(part, Mapping)]
+    return [(part.get(COMPONENT), part.get("source")) for part in sections]
 
 
 def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:

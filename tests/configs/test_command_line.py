@@ -88,6 +88,41 @@ def test_a_recipe_is_not_run_with_a_config_that_makes_no_sense(run, capsys):
     assert code == 2 and not given
 
 
+OWN = ["dataset=erjepa.datasets.paired_dataset", "dataset.source=own.jsonl"]
+FILE = "dataset: {_component_: erjepa.datasets.paired_dataset, source: own.jsonl}"
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "warns"),
+    [
+        ("tiny_synth", OWN, True),
+        ("llama3_2_1b_gsm8k", ["dataset.source=own.jsonl"], True),
+        ("FILE", [], True),
+        ("FILE", ["epochs=2"], True),
+        ("FILE", ["eval_dataset=null"], False),
+        ("tiny_synth", [*OWN, "eval_dataset=null"], False),
+        ("tiny_synth", [*OWN, "eval_split=validation", "validation.size=1"], False),
+        ("tiny_synth", [*OWN, *(f"eval_{key}" for key in OWN)], False),
+        ("smollm2_135m_continual", ["dataset.source=own.jsonl"], False),
+        ("tiny_continual", ["dataset.constructs=[or]", "dataset.size=8"], False),
+        *((name, [], False) for name in erjepa.configs.config_names()),
+    ],
+)
+def test_an_inherited_eval_dataset_is_said(
+    name, overrides, warns, run, tmp_path, caplog
+):
+    if name == "FILE":
+        name = str(tmp_path / "own.yaml")
+        (tmp_path / "own.yaml").write_text(f"defaults: tiny_synth\n{FILE}\n")
+    code, (cfg,) = run("--config", name, *overrides)
+    said = [record.getMessage() for record in caplog.records]
+    expected = (
+        "eval_dataset is still that of the config, and dataset is not: evaluation scores other "
+        "data than the run trains on; set eval_dataset, or eval_dataset=null"
+    )
+    assert said == [expected] * warns
+
+
 def test_an_unknown_config_lists_the_packaged_ones(run, capsys):
     code, given = run("--config", "llama3_2_1b_sinth")
     said = capsys.readouterr().err

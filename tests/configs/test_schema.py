@@ -267,6 +267,17 @@ def test_a_file_is_no_component(name, tmp_path):
     assert str(error.value) == advice
 
 
+@pytest.mark.parametrize("key", ["dataset", "eval_dataset"])
+def test_a_component_that_reads_no_source(key):
+    with pytest.raises(ValueError) as error:
+        load("tiny_continual", [f"{key}.source=own.jsonl"])
+    assert str(error.value) == (
+        f"{key}=erjepa.datasets.synthetic_nl_rx_dataset takes no source; to read a file or "
+        f"a dataset of the hub, set {key}=erjepa.datasets.paired_dataset "
+        f"{key}.source=own.jsonl"
+    )
+
+
 def test_what_the_recipe_gives_is_no_key():
     with pytest.raises(ValueError, match="unknown config key dataset.tokenizer"):
         tiny("dataset.tokenizer=x")

@@ -3,9 +3,10 @@
 import json
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 from erjepa.datasets import (
     Pair,
@@ -37,6 +38,33 @@ def write_records(path: Path, count: int, seed: int = 0) -> Path:
             ]
             lines.write(json.dumps({"messages": messages}) + "\n")
     return path
+
+
+def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> str:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def remote_calls(
+    monkeypatch: Any, file: Path, rows: Sequence[dict[str, Any]]
+) -> list[Any]:
+    """The calls that would reach the hub or a URL; each is answered with ``rows``."""
+    import datasets
+
+    calls: list[Any] = []
+
+    def load_dataset(*args, **kwargs):
+        calls.append((args, kwargs))
+        return rows
+
+    def download(manager, url):
+        calls.append(url)
+        return write_jsonl(file, rows)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets.DownloadManager, "download", download)
+    return calls
 
 
 def tokenizer_file():

@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from tqdm import tqdm
 
 from erjepa.checkpoints.checkpoint import load_predictor
 from erjepa.checkpoints.manifest import MANIFEST
@@ -199,7 +201,7 @@ def test_base_only_ignores_the_adapter(trained):
 
 
 @pytest.mark.parametrize("world_size", some_of([1, 2], [2]))
-def test_killed_and_resumed(trained, tmp_path, world_size):
+def test_killed_and_resumed(trained, tmp_path, world_size, monkeypatch):
     checkpoint = f"checkpoint_dir={trained / 'epoch_0'}"
     evaluate(tiny(tmp_path / "whole", checkpoint))
     expected = predictions(tmp_path / "whole", "epoch_0")
@@ -211,11 +213,16 @@ def test_killed_and_resumed(trained, tmp_path, world_size):
     assert len(part.read_text().splitlines()) == 16
     with part.open("a") as torn:
         torn.write('{"id": 3, "out')  # as if killed within a write
+    bar = (tmp_path / "bar").open("w+")
+    monkeypatch.setattr(evaluate_erjepa, "tqdm", partial(tqdm, file=bar))
     summary = evaluate(cfg, world_size)
     assert predictions(tmp_path / "killed", "epoch_0") == expected
     assert not list(folder.glob("part_*"))
     assert summary.examples_per_second is not None
+    shown = (tmp_path / "bar").read_text()
+    assert "100%" in shown
     assert evaluate(cfg, world_size).examples_per_second is None  # all was there
+    assert (tmp_path / "bar").read_text() == shown
 
 
 def test_other_settings_start_anew(trained, tmp_path):

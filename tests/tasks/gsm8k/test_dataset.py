@@ -1,13 +1,10 @@
 """GSM8K of every source becomes the same pairs."""
 
-import json
-
-import datasets
 import pytest
 
 from erjepa.datasets.sources import subsample
 from erjepa.tasks.gsm8k.dataset import GSM8K_REVISION, gsm8k_dataset
-from tests.harness.data import REAL_DATA
+from tests.harness.data import REAL_DATA, remote_calls, write_jsonl
 
 ROWS = [
     {"question": f"What is {i} and 1?", "answer": f"{i}+1={i + 1}\n#### {i + 1}"}
@@ -18,20 +15,7 @@ ROLES = ("system", "user", "assistant")
 
 @pytest.fixture
 def remote(monkeypatch, tmp_path):
-    """The calls that would reach the hub or a URL, answered with ``ROWS``."""
-    calls = []
-
-    def load_dataset(*args, **kwargs):
-        calls.append((args, kwargs))
-        return ROWS
-
-    def download(manager, url):
-        calls.append(url)
-        return write(tmp_path / "downloaded", ROWS)
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(datasets.DownloadManager, "download", download)
-    return calls
+    return remote_calls(monkeypatch, tmp_path / "downloaded", ROWS)
 
 
 def chat(row):
@@ -40,15 +24,9 @@ def chat(row):
     return {"messages": [{"role": r, "content": c} for r, c in messages]}
 
 
-def write(path, records):
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
-
-
 def test_rows_chats_and_the_hub_give_the_same_pairs(tokenizer, tmp_path, remote):
-    file = write(tmp_path / "rows" / "test.jsonl", ROWS)
-    write(tmp_path / "chats" / "gsm8k_test.jsonl", map(chat, ROWS))
+    file = write_jsonl(tmp_path / "rows" / "test.jsonl", ROWS)
+    write_jsonl(tmp_path / "chats" / "gsm8k_test.jsonl", map(chat, ROWS))
     expected = gsm8k_dataset(tokenizer, source=file)
     assert len(expected) == len(ROWS) and remote == []
     assert expected.task == "gsm8k"
@@ -97,7 +75,7 @@ def test_what_is_not_there_is_named(tokenizer, tmp_path):
     ],
 )
 def test_a_bad_record_is_named(record, error, tokenizer, tmp_path):
-    file = write(tmp_path / "a.jsonl", [ROWS[0], record])
+    file = write_jsonl(tmp_path / "a.jsonl", [ROWS[0], record])
     with pytest.raises(ValueError, match=f"a.jsonl:2: .*{error}"):
         gsm8k_dataset(tokenizer, source=file)
 
@@ -117,7 +95,7 @@ def test_subsample_is_the_same_every_time_and_grows_by_adding():
 
 
 def test_a_sample_keeps_the_places_of_its_records(tokenizer, tmp_path):
-    file = write(tmp_path / "a.jsonl", ROWS)
+    file = write_jsonl(tmp_path / "a.jsonl", ROWS)
     sample = gsm8k_dataset(tokenizer, source=file, max_examples=3, sample_seed=5)
     lines = subsample(range(1, 7), 3, 5)
     assert [sample.where(i) for i in range(3)] == [f"{file}:{line}" for line in lines]

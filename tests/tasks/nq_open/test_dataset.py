@@ -1,8 +1,5 @@
 """NQ-Open of every source becomes the same pairs."""
 
-import json
-
-import datasets
 import pytest
 
 from erjepa.tasks.nq_open.dataset import (
@@ -11,7 +8,7 @@ from erjepa.tasks.nq_open.dataset import (
     NQ_OPEN_SOURCE,
     nq_open_dataset,
 )
-from tests.harness.data import REAL_DATA
+from tests.harness.data import REAL_DATA, remote_calls, write_jsonl
 
 ROWS = [
     {"question": "how many", "answer": ["9"]},
@@ -21,20 +18,7 @@ ROWS = [
 
 @pytest.fixture
 def remote(monkeypatch, tmp_path):
-    """The calls that would reach the hub or a URL, answered with ``ROWS``."""
-    calls = []
-
-    def load_dataset(*args, **kwargs):
-        calls.append((args, kwargs))
-        return ROWS
-
-    def download(manager, url):
-        calls.append(url)
-        return write(tmp_path / "downloaded", ROWS)
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    monkeypatch.setattr(datasets.DownloadManager, "download", download)
-    return calls
+    return remote_calls(monkeypatch, tmp_path / "downloaded", ROWS)
 
 
 def chat(row):
@@ -44,25 +28,20 @@ def chat(row):
     return {"messages": [{"role": r, "content": c} for r, c in messages]}
 
 
-def write(path, records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
-
-
 @pytest.mark.parametrize(
     ("answers", "target"), [("joined", "Paul; St. Paul; Saul"), ("first", "Paul")]
 )
 def test_rows_chats_and_the_hub_give_the_same_pairs(
     answers, target, tokenizer, tmp_path, remote
 ):
-    write(tmp_path / "nq_open_test.jsonl", map(chat, ROWS))
+    write_jsonl(tmp_path / "nq_open_test.jsonl", map(chat, ROWS))
     expected = nq_open_dataset(
         tokenizer, split="test", source=str(tmp_path), answers=answers
     )
     assert len(expected) == 2 and remote == [] and expected.task == "nq_open"
     assert (expected.source_text(1), expected.target_text(1)) == ("who", target)
     assert expected.target_text(0) == "9"
-    rows = write(tmp_path / "rows.jsonl", ROWS)
+    rows = write_jsonl(tmp_path / "rows.jsonl", ROWS)
     for source in (rows, NQ_OPEN_HUB):
         mine = nq_open_dataset(tokenizer, source=source, answers=answers)
         assert list(mine) == list(expected)
@@ -86,14 +65,16 @@ def test_what_is_asked_of_the_hub_and_of_urls(tokenizer, remote):
 @pytest.mark.parametrize("answers", ["joined", "first"])
 @pytest.mark.parametrize("answer", [[], [9], None])
 def test_an_answer_that_is_none_is_named(answer, answers, tokenizer, tmp_path):
-    file = write(tmp_path / "a.jsonl", [ROWS[0], {"question": "a", "answer": answer}])
+    file = write_jsonl(
+        tmp_path / "a.jsonl", [ROWS[0], {"question": "a", "answer": answer}]
+    )
     with pytest.raises(ValueError, match="a.jsonl:2: "):
         nq_open_dataset(tokenizer, source=file, answers=answers)
 
 
 def test_a_sample_of_pairs(tokenizer, tmp_path):
     rows = [{"question": str(i), "answer": "a"} for i in range(50)]
-    file = write(tmp_path / "a.jsonl", rows)
+    file = write_jsonl(tmp_path / "a.jsonl", rows)
     questions = [
         [sample.source_text(i) for i in range(5)]
         for seed in (None, 1, 1, 2)
