@@ -17,6 +17,7 @@ from erjepa.utils.summary import read_summary
 from tests.harness.runs import evaluate, predictions, tiny, train
 
 TOKENS = 12
+ASKED = 16
 
 
 def read(path):
@@ -28,11 +29,12 @@ def run(tmp_path_factory):
     """A finished run of the embedded model; its config's arguments, summary, predictions."""
     folder = tmp_path_factory.mktemp("run")
     keys = [f"max_new_tokens={TOKENS}", "dtype=fp32", "stop.steps=4"]
+    keys.append(f"eval_dataset.size={ASKED}")
     cfg = tiny(folder, *keys, "task=nl_rx")
     train(cfg)
     # Scored from the merged weights in float32, which are those of the run.
     summary = evaluate(cfg)
-    arguments = [f"output_dir={folder}", "eval_dataset.size=40", *keys]
+    arguments = [f"output_dir={folder}", *keys]
     (name,) = (p.name for p in folder.glob("epoch_0*"))
     return folder / name, cfg, arguments, summary, predictions(folder, name)
 
@@ -56,12 +58,12 @@ def batch_line(request, text, finished, *, chat):
     }
 
 
-def answered(run, requests, *, chat):
-    """Lines of a batch's output, by transformers from the exported model, last one first."""
+def answered(run, requests):
+    """Text of each answer and whether it stopped, by transformers from the exported model."""
     checkpoint, cfg, *_ = run
     tokenizer = cfg.tokenizer.build()
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
-    lines = []
+    answers = []
     for request in requests:
         body = request["body"]
         assert body["temperature"] == 0
@@ -74,8 +76,8 @@ def answered(run, requests, *, chat):
         )[0, len(body["prompt"]) :].tolist()
         finished = new[-1] in body["stop_token_ids"]
         text = tokenizer.decode(new[:-1] if finished else new)
-        lines.append(batch_line(request, text, finished, chat=chat))
-    return lines[::-1]
+        answers.append((text, finished))
+    return answers
 
 
 def write(path, lines):
@@ -85,14 +87,18 @@ def write(path, lines):
 
 def test_round_trip(run, tmp_path, capsys):
     requests, targets = write_prompts(run, tmp_path, "--url", COMPLETIONS)
-    assert [r["url"] for r in requests] == [COMPLETIONS] * 40
+    assert [r["url"] for r in requests] == [COMPLETIONS] * ASKED
     assert [r["body"]["prompt"] for r in requests] == [
         t["prompt_token_ids"] for t in targets
     ]
     asked = str(tmp_path / "prompts.targets.jsonl")
+    answers = answered(run, requests)
     for chat in (False, True):
-        lines = answered(run, requests, chat=chat)
-        file = write(tmp_path / "answers.jsonl", lines)
+        lines = [
+            batch_line(request, *answer, chat=chat)
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+        file = write(tmp_path / "answers.jsonl", lines[::-1])
         folder = tmp_path / f"scored_{chat}"
         score(["nl_rx", file, "--targets", asked, "--output", str(folder)])
         mine, ours = read(folder / "predictions.jsonl"), run[4]
@@ -110,7 +116,7 @@ def test_a_chat_is_that_of_training(run, tmp_path, capsys):
     roles = [m["role"] for m in requests[0]["body"]["messages"]]
     assert roles[-1] == "user" and "assistant" not in roles
     assert requests[3]["body"]["messages"][-1]["content"] == targets[3]["prompt"]
-    assert "Wrote 40 prompts to" in capsys.readouterr().out
+    assert f"Wrote {ASKED} prompts to" in capsys.readouterr().out
 
 
 def test_validation_pairs(run, tmp_path):
@@ -149,9 +155,9 @@ def test_answers_that_cannot_be_scored(run, tmp_path, capsys):
     strange = {**good[2], "custom_id": "900"}
     for lines, arguments, expected in (
         (good, [], "is the output of a batch and has no targets"),
-        (good[:-2], asked, "2 of 40 prompts have no answer, first custom_id '38'"),
+        (good[:-2], asked, "2 of 16 prompts have no answer, first custom_id '14'"),
         ([*good[:2], failed], asked, "answers.jsonl:3: the request failed (too long)"),
-        ([*good, good[5]], asked, "answers.jsonl:41: custom_id '5' already occurs"),
+        ([*good, good[5]], asked, "answers.jsonl:17: custom_id '5' already occurs"),
         ([*good[:2], strange], asked, "answers.jsonl:3: custom_id '900' is not in"),
     ):
         with pytest.raises(SystemExit):

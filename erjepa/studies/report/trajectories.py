@@ -56,6 +56,34 @@ def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
         )
 
 
+@section("Drops at equal accuracy", by_default=False)
+def drops_by_accuracy(
+    results: Results, dataset: str, methods: list[str], width: int = 10
+) -> Parts:
+    """How often runs lose accuracy from a checkpoint to the next, by the accuracy they had.
+
+    A method that has learned less has less to lose; a column compares steps that start from
+    equal accuracy, in bins of ``width`` percentage points.
+    """
+    accuracy = results.over_points(dataset, methods)
+    before = accuracy.iloc[:, :-1].stack()
+    after = accuracy.shift(-1, axis=1).iloc[:, :-1].stack()
+    steps = pd.DataFrame({"declines": after < before, "bin": before // width})
+    counts = steps.groupby(["method", "bin"], sort=False).declines.agg(["sum", "size"])
+    cells = counts.apply(lambda row: f"{row['sum']} of {row['size']}", axis=1)
+    wide = (
+        cells.unstack("bin").sort_index(axis=1).reindex(accuracy.index.unique("method"))
+    )
+    wide.columns = [f"{b * width:.0f} to {(b + 1) * width:.0f}" for b in wide.columns]
+    frame = wide.reset_index().rename(columns={"method": "Method"})
+    yield Table(
+        f"Steps from a checkpoint to the next on {dataset} in which accuracy falls, of all "
+        "steps that start from an accuracy within the column's bounds, in percent. "
+        f"{results.note(accuracy.reset_index(), methods)}",
+        frame.astype(object).where(frame.notna(), None),
+    )
+
+
 @section("Prediction dynamics", main=True)
 def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy, corrected errors and lost answers from checkpoint to checkpoint."""

@@ -20,7 +20,9 @@ from tests.harness.report_parts import (
 )
 
 
-def test_drops(tmp_path):
+@pytest.fixture
+def falling(tmp_path):
+    """Results of three runs a method, whose accuracy rises and falls."""
     curves = {
         "SFT": [(0.25, 0.5, 0.375), (0.25, 0.5, 0.25), (0.25, 0.375, 0.5)],
         "LLM-JEPA": [(0.5, 0.25, 0.125), (0.5, 0.25, 0.75), (0.5, 0.375, 0.5)],
@@ -36,8 +38,25 @@ def test_drops(tmp_path):
         at = SEEDS.index(row["seed"]), BUDGETS.index(row["budget"])
         row["accuracy"] = curves[row["method"]][at[0]][at[1]]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    made = make("drops", Results(output), "synth")
-    _, (table, paired) = parts_of(made)
+    return Results(output)
+
+
+def test_drops_at_equal_accuracy(falling):
+    _, (table,) = parts_of(make("drops_by_accuracy", falling, "synth", width=25))
+    assert table.columns == ["Method", "25 to 50", "50 to 75"]
+    # Worked by hand: 37.5 -> 50 is a rise from the first bin; equal accuracy is no decline.
+    assert table.rows == [
+        ["SFT", "0 of 4", "2 of 2"],
+        ["LLM-JEPA", "1 of 3", "3 of 3"],
+        ["ER-JEPA content", "0 of 2", "1 of 4"],
+    ]
+    _, (table,) = parts_of(make("drops_by_accuracy", falling, "synth", width=10))
+    assert table.columns == ["Method", "20 to 30", "30 to 40", "50 to 60"]
+    assert table.rows[2] == ["ER-JEPA content", "0 of 1", "0 of 1", "1 of 4"]
+
+
+def test_drops(falling):
+    _, (table, paired) = parts_of(make("drops", falling, "synth"))
     # Seeds that decline, of how many, largest of all; declines, largest, best less last.
     # Worked by hand, as shares.
     expected = [
