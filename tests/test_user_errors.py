@@ -137,6 +137,7 @@ def test_before_scoring(arguments, message, told):
     assert message in said
 
 
+@pytest.mark.slow
 def test_ranks_say_it_once_and_last():
     """By torchrun, whose own table of failed ranks ends with it."""
     command = [TUNE, "run", "--nproc_per_node", "2", "erjepa_recipe"]

@@ -186,6 +186,7 @@ def test_ranks_share_what_one_of_them_makes(tokenizer, many):
     assert sum(made) == 1 and len(set(targets)) == 1
 
 
+@pytest.mark.slow
 def test_processes_may_be_spawned(tokenizer, many, one_by_one, monkeypatch):
     spawn = multiprocessing.get_context("spawn")
     monkeypatch.setattr(tokenized, "get_context", lambda: spawn)

@@ -60,10 +60,9 @@ def result(recipe):
     ("selection", "builder", "lr", "tolerance"),
     [
         ("content", BUILDER, 3e-3, 1e-4),
-        ("hard", BUILDER, 3e-3, 1e-4),
-        ("content", FULL_BUILDER, 1e-3, 1e-3),
+        ("hard", FULL_BUILDER, 1e-3, 1e-3),
     ],
-    ids=["content", "hard", "every weight"],
+    ids=["content, adapters", "hard, every weight"],
 )
 def test_recipe_equals_the_slow_algorithm(
     base, data, tmp_path, selection, builder, lr, tolerance

@@ -302,14 +302,15 @@ def test_a_perfect_model_scores_one(base, tmp_path):
     data = tmp_path / "one.jsonl"
     turns = [("user", "say ab"), ("assistant", "ab")]
     record = {"messages": [{"role": r, "content": c} for r, c in turns]}
-    data.write_text(json.dumps(record) + "\n")
+    data.write_text((json.dumps(record) + "\n") * 60)
     overrides = overrides_for(
-        base, data, tmp_path / "out", epochs=60, optimizer__lr=3e-2, batch_size=1
+        base, data, tmp_path / "out", epochs=1, optimizer__lr=3e-2, batch_size=1
     )
     overrides += [
         "eval_dataset=erjepa.datasets.paired_dataset",
         f"eval_dataset.source={data}",
         *("max_new_tokens=6", "task=null", "save_adapter_weights_only=True"),
+        "eval_dataset.max_examples=1",
     ]
     cfg = make_config(overrides)
     train(cfg, 1)

@@ -9,7 +9,7 @@ from tests.harness.histories import memory_of, select
 from tests.reference.plain_priorities import chances_of_lists
 
 SCORES = [0.5, 1.0, 4.0, 2.0]
-DRAWS = 4000
+DRAWS = 2000
 
 
 def drawn(scores, exponent, **settings):

@@ -40,10 +40,9 @@ class Page(HTMLParser):
 def small(folder, **config):
     return write_output(
         folder,
-        seeds=(82, 23),
         budgets=[1e15, 2e15],
         examples=12,
-        **{"methods": FEW, **config},
+        **{"methods": FEW, "seeds": (82, 23), **config},
     )
 
 
@@ -254,7 +253,8 @@ def test_sections_on_regexes_are_left_out_of_other_tasks(tmp_path):
 def test_hostile_text_is_text(tmp_path):
     hostile = '<script>alert("x")</script>&$a_$$\\frac{$|%'
     methods = {"SFT": FEW["SFT"], hostile: {"replay.selection": hostile}}
-    output = small(tmp_path / "out", methods=methods, name=hostile)
+    sections = ["accuracy", "significance", "matched_compute", "outcomes", "examples"]
+    output = small(tmp_path / "out", methods=methods, name=hostile, report=sections)
     for path in output.rglob("predictions.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         changed = [
@@ -353,7 +353,7 @@ def test_a_tie_is_neither_above_nor_below(tmp_path):
 
 
 def test_of_one_seed_no_spread_is_told(tmp_path):
-    output = write_output(tmp_path / "out", seeds=(1,), budgets=[1e15, 2e15])
+    output = small(tmp_path / "out", seeds=(1,))
     texts = [build_report(output), *(output / "report" / "tables").glob("*.md")]
     for path in texts:
         assert not re.search("±|sample standard", path.read_text()), path
