@@ -48,6 +48,7 @@ def test_every_module_is_imported_without_what_windows_lacks():
     assert int(run.stdout) > 100
 
 
+@pytest.mark.slow
 def test_processes_that_pack_may_be_spawned(base, data, tokenizer, monkeypatch):
     """As on macOS and Windows, where there is no fork, or none that is safe."""
     overrides = overrides_for(base, data, "unused", num_workers=1)

@@ -139,7 +139,12 @@ def test_float32_weights_compute_in_bfloat16(base, data, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("world_size", "dtype"), [(1, "bf16"), (2, "bf16"), (1, "fp32")]
+    ("world_size", "dtype"),
+    [
+        (2, "bf16"),
+        pytest.param(1, "bf16", marks=pytest.mark.slow),
+        pytest.param(1, "fp32", marks=pytest.mark.slow),
+    ],
 )
 def test_killed_and_resumed(base, data, tmp_path, world_size, dtype):
     whole, part = tmp_path / "whole", tmp_path / "part"

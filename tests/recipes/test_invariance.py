@@ -43,7 +43,7 @@ def run(base, data, output_dir, world_size, batch_size, accumulation, **override
         pytest.param("content", 3, CUTS[::2], marks=pytest.mark.slow),
         pytest.param("uniform", 3, CUTS, marks=pytest.mark.slow),
         pytest.param("hard", 3, CUTS, marks=pytest.mark.slow),
-        ("content", 6, CUTS[4:5]),
+        pytest.param("content", 6, CUTS[4:5], marks=pytest.mark.slow),
         pytest.param("uniform", 6, CUTS[4:5], marks=pytest.mark.slow),
         pytest.param("hard", 6, CUTS[4:5], marks=pytest.mark.slow),
     ],

@@ -260,6 +260,7 @@ def test_two_ranks_end_with_their_launcher(base, data, tmp_path):
     run.process.wait()
 
 
+@pytest.mark.slow
 def test_sigint_to_the_launcher_of_two_ranks(base, data, tmp_path):
     out = tmp_path / "out"
     arguments = overrides(base, data, out, epochs=1000)

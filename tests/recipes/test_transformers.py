@@ -10,17 +10,12 @@ from transformers import AutoModelForCausalLM
 from erjepa.checkpoints import checkpoint
 from erjepa.evaluation.model import load_model
 from erjepa.studies.training_log import read_training_log
+from tests.harness.cases import some_of
 from tests.harness.runs import TIMED, make_config, train
 from tests.harness.transformers_models import FAMILIES, write_folder
 
-QUICK = ["gemma3_text", "qwen2"]
-ALL = [
-    pytest.param(family, marks=[] if family in QUICK else pytest.mark.slow)
-    for family in FAMILIES
-]
 
-
-@pytest.fixture(scope="module", params=ALL)
+@pytest.fixture(scope="module", params=some_of(FAMILIES, ["gemma3_text"]))
 def folder(request, tmp_path_factory):
     return write_folder(tmp_path_factory.mktemp("model"), request.param)
 
