@@ -153,8 +153,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._optimizer = cfg.optimizer.build(
             [p for p in model.parameters() if p.requires_grad]
         )
+        length = {"expected_steps": self._run.expected_steps}
         self._lr_scheduler = cfg.lr_scheduler.build(
-            self._optimizer, num_training_steps=cfg.epochs * self._run.steps_per_epoch
+            self._optimizer,
+            num_training_steps=cfg.epochs * self._run.steps_per_epoch,
+            **(length if cfg.lr_scheduler.takes("expected_steps") else {}),
         )
         self._profiler, _ = cfg.profiler.build()
         state = RecipeState(
@@ -229,7 +232,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         self._averaged.update()
-        self._lr_scheduler.step()
         if probe is not None:
             probe.after_update()
 
@@ -240,6 +242,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         tokens = totals.tokens + replay_totals.tokens
         flops = totals.flops + replay_totals.flops
         self._run.count(tokens=tokens, flops=flops)
+        self._lr_scheduler.step()  # which may read what is counted
         metrics = step_metrics(
             new,
             replayed,

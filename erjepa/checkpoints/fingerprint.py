@@ -33,6 +33,7 @@ _SAMPLE = 256  # numbers of each weight
 # Of keys that checkpoints may be older than.
 _DEFAULTS = {
     "train_on_turns": "last",
+    "lr_scheduler.until": "epochs",
     **{f"replay.{field.name}": field.default for field in fields(ReplaySettings)},
 }
 

@@ -48,6 +48,10 @@ class Component:
         """An argument; ``default`` if the config does not give it."""
         return self.arguments.get(argument, default)
 
+    def takes(self, argument: str) -> bool:
+        """Whether what the path names has such a parameter."""
+        return argument in inspect.signature(self.function).parameters
+
     def with_arguments(self, **arguments: Any) -> "Component":
         """The same with other arguments."""
         return replace(self, arguments={**self.arguments, **arguments})

@@ -1,6 +1,5 @@
 """A trained run on the disk: its config, its checkpoint, and how it puts a prompt."""
 
-import inspect
 from pathlib import Path
 
 from torchtune.modules.transforms import Transform
@@ -29,8 +28,7 @@ def find_run(run: Path) -> tuple[Path, Path]:
 def first_pair(cfg: Config, tokenizer: Transform) -> Pairs:
     """A dataset that puts prompts as the run's does, with no more pairs than it must."""
     part = components(cfg.dataset)[0]
-    taken = inspect.signature(part.function).parameters
     for key in ("max_examples", "size"):
-        if key in taken:
+        if part.takes(key):
             return build_dataset(part.with_arguments(**{key: 1}), tokenizer)
     return build_dataset(part, tokenizer)

@@ -1,6 +1,7 @@
 """A killed and resumed run is the uninterrupted run, bit for bit on the CPU."""
 
 import functools
+import math
 import os
 import random
 import re
@@ -133,6 +134,26 @@ def test_resumed_on_another_number_of_ranks(base, data, tmp_path, world_size):
         for name in set(b) - TIMED - COUNTED:
             assert a[name] == pytest.approx(b[name], rel=1e-4, abs=1e-6), name
     assert torch.equal(mine["memory"]["example_ids"], final["memory"]["example_ids"])
+
+
+def test_a_rate_that_falls_to_where_the_run_stops(base, data, tmp_path):
+    """It ends with the budget, also of a run that was killed on the way."""
+    flops, warmup = 4.5e8, 2
+    keys = {"stop__flops": flops, "lr_scheduler__until": "stop", "epochs": 1000}
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    (final,) = train(config(base, data, whole, **keys), 1, state)
+    arm = functools.partial(kill_at_call, Recipe, "_train_step", 4)
+    train_and_kill(config(base, data, part, **keys), 1, arm)
+    resumed = config(base, data, part, resume_from_checkpoint=True, **keys)
+    (mine,) = train(resumed, 1, state)
+    assert_same(mine, final)
+    metrics = read_metrics(whole)
+    assert deterministic(read_metrics(part)) == deterministic(metrics)
+    assert len(metrics) > 4 and metrics[-1]["lr"] == 0
+    for steps, after in enumerate(metrics[warmup:], start=warmup + 1):
+        total = max(math.ceil(steps * flops / after["total_flops"]), steps)
+        rate = 3e-3 * (1 - (steps - warmup) / (total - warmup))
+        assert after["lr"] == pytest.approx(rate)
 
 
 def test_a_resumed_run_keeps_its_seed_and_step_size(

@@ -38,12 +38,32 @@ def test_ends_at_the_final_factor():
     assert found == pytest.approx([0.5, 0.42, 0.34, 0.26, 0.18, 0.1, 0.1])
 
 
+def test_falls_to_where_the_run_stops():
+    """As if all epochs had as many steps; where that is estimated, the end counts."""
+    kwargs = {"num_training_steps": 99, "num_warmup_steps": 2, "until": "stop"}
+    known = rates(
+        get_linear_schedule_with_warmup, 7, expected_steps=lambda: 6, **kwargs
+    )
+    assert known == rates(theirs, 7, num_training_steps=6, num_warmup_steps=2)
+    estimates = iter([99, 12, 9, 7, 6])
+    kwargs |= {"num_warmup_steps": 0, "final_factor": 0.2}
+    found = rates(
+        get_linear_schedule_with_warmup,
+        4,
+        expected_steps=lambda: next(estimates),
+        **kwargs,
+    )
+    factors = [1, 1 - 0.8 / 12, 1 - 0.8 * 2 / 9, 1 - 0.8 * 3 / 7]
+    assert found == pytest.approx([0.5 * factor for factor in factors])
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
         ({"final_factor": -0.1}, "final_factor must lie between"),
         ({"final_factor": 1.5}, "final_factor must lie between"),
         ({"num_warmup_steps": -1}, "num_warmup_steps must be at least 0"),
+        ({"until": "stop"}, "needs expected_steps"),
     ],
 )
 def test_bad_values(bad, message):
