@@ -89,17 +89,20 @@ def continual(results: Results, methods: list[str]) -> Parts:
         columns[heading] = pd.Series(values, dtype=float).reindex(ends.index)
     kept = ""
     if ceiling is not None:
+        average = columns["Average accuracy (%)"]
+        columns[f"Share of {joint} (%)"] = 100 * average / ceiling.mean()
         for name in names[:-1]:
             columns[f"Kept on {name} (%)"] = 100 * ends[name] / ceiling[name]
         columns[f"Over {joint} on {last}"] = ends[last] - ceiling[last]
         kept = (
-            f" Kept: share of {joint}'s mean accuracy there, which has the compute of all "
-            f"stages; over {joint}: accuracy less that mean."
+            f" Share of {joint}: average accuracy, in percent of the mean of {joint}'s, which "
+            f"has the compute of all stages; kept: the same on one dataset; over {joint}: "
+            "accuracy less that mean."
         )
     yield Table(
         "At the end of the sequence: average accuracy over datasets; and in points, "
-        "forgetting, the best accuracy at an earlier stage less the last (Chaudhry et al. "
-        "2018); backward transfer, the last less that after the dataset's own stage; forward "
+        "forgetting, the best accuracy from the dataset's own stage on less the last (Chaudhry "
+        "et al. 2018); backward transfer, the last less that after the dataset's own stage; forward "
         "transfer, that before it less the untrained model's (Lopez-Paz & Ranzato 2017)."
         f"{kept} {note}",
         spread(columns, {"Method": "method"}),
