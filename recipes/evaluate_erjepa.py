@@ -226,6 +226,8 @@ class EvaluationRecipeERJEPA:
         settings = {key: cfg[key] for key in keys}
         settings["batch_size"] = self._batch_size
         settings["merged"] = self._merged
+        if cfg["base_adapters"]:
+            settings["base_adapters"] = cfg["base_adapters"]
         if split == "validation":
             settings["held out"] = [cfg["validation"][k] for k in ("size", "seed")]
         if path is not None:

@@ -129,9 +129,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._run = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
         self._metrics_log = MetricsLog(cfg, device)
 
-        start = load_start(
-            cfg, checkpointer, model, trainable, self._pairs, resume=self._resume
-        )
+        start = load_start(cfg, checkpointer, model, self._pairs, resume=self._resume)
         self._setup_training(start, trainable, checkpointer, serving)
         wait_for_all()  # each read at its own pace; within a step the wait is limited
 

@@ -99,7 +99,7 @@ def _show(experiment: "Experiment") -> int:
             continue
         runs = Path(experiment.output_dir) / CELLS
         folder = runs / cell.name
-        after = runs / equal[cell.after] if cell.after else None
+        after = [runs / equal[name] for name in cell.after]
         # Known when the other run has ended.
         tokens = f"TOKENS_OF_{cell.tokens_of}" if cell.tokens_of else None
         command = training_command(experiment, cell, folder, tokens, after)

@@ -102,6 +102,7 @@ class Config:
     seed: Seed | None
     continue_from: str | None = None
     init_from: str | None = None
+    base_adapters: list[str] | None = None
     resume_from_checkpoint: bool | Literal["auto"] = False
     resume_changes: list[str] | None = None
     cudnn_deterministic_mode: Literal["default", "warn", "error", 0, 1, 2] | None = None

@@ -40,14 +40,16 @@ class _Config:
 
     output_dir: str = ""
     init_from: str | None = None
+    base_adapters: list[str] | None = None
     replay: _Replay | None = None
 
     @property
     def starts(self) -> list[Path]:
-        """What the run started from: ``continue_from`` sets both keys."""
+        """What the run started from: ``continue_from`` sets two keys."""
         memories = self.replay.init_from if self.replay else None
         memories = [memories] if isinstance(memories, str) else memories or []
-        return [Path(start) for start in (self.init_from, *memories) if start]
+        merged = reversed(self.base_adapters or [])
+        return [Path(start) for start in (self.init_from, *merged, *memories) if start]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config
 from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.weights import require_same_model
+from erjepa.training.run.start import load_base
 
 
 def empty_model(
@@ -76,7 +77,10 @@ def load_weights(
     checkpointer = cfg.checkpointer.build(output_dir=str(scratch), **source)
     with contextlib.suppress(OSError):
         scratch.rmdir()  # the checkpointer makes it
-    base = checkpointer.load_checkpoint()[training.MODEL_KEY]
+    if source:
+        base = checkpointer.load_checkpoint()[training.MODEL_KEY]
+    else:
+        base = load_base(cfg, checkpointer, model)
     weights = {**base, **(adapter or initial_adapter_state(model, 0))}
     require_same_model(
         dict(model.named_parameters()),

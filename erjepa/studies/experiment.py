@@ -60,9 +60,10 @@ class Controls:
     batch_size_times: Count | None = None  # multiplies the pairs of a step
     # Which datasets of a sequence, see :class:`Experiment`
     trains_on: Literal["so_far", "all", "nothing"] | None = None
+    new_adapters: bool = False  # whether each stage of a sequence trains its own
 
 
-CONTROLS = ("stop.tokens_of", "batch_size_times", "trains_on")
+CONTROLS = ("stop.tokens_of", "batch_size_times", "trains_on", "new_adapters")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Experiment:
         methods: name, as tables show it, to overrides, in the order of tables.
             ``stop.tokens_of: METHOD`` ends a run at the tokens that METHOD's run took on the
             same dataset with the same seed; ``batch_size_times: N`` has N times the pairs in a
-            step; ``trains_on`` see ``continual``.
+            step; ``trains_on`` and ``new_adapters`` see ``continual``.
         overrides: for every run; those of the dataset and then those of the method win.
         budgets: FLOPs at which each run is scored, ascending; ``None``: at the end of every
             epoch.
@@ -87,7 +88,8 @@ class Experiment:
             replays from that one's memory, and is scored on every dataset. A method with
             ``trains_on: so_far`` trains on all datasets up to that one; with ``trains_on: all``
             it has a single run, on all of them together, with the budgets of all; with
-            ``trains_on: nothing`` it is the base model.
+            ``trains_on: nothing`` it is the base model. With ``new_adapters: True`` the adapters
+            of earlier stages are merged into the base, on which a run trains a new one.
         match: ``flops``: each run stops at the last budget; ``epochs``: after its epochs.
         score_on: ``test``, or ``validation``: pairs held out of the training pairs, to choose
             settings by.
@@ -167,6 +169,11 @@ class Experiment:
         if own.trains_on is not None and not self.continual:
             raise ValueError(
                 f"methods: {method}: trains_on={own.trains_on} needs a sequence of datasets, "
+                "continual=True"
+            )
+        if own.new_adapters and not self.continual:
+            raise ValueError(
+                f"methods: {method}: new_adapters=True needs a sequence of datasets, "
                 "continual=True"
             )
         if own.tokens_of is None:

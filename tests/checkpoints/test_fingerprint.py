@@ -61,7 +61,7 @@ FREE = {
     *("log_peak_memory_stats", "log_collapse", "log_example_errors"),
 }
 # Known by the tokens they lead to, or kept under a name of their own.
-BY_CONTENT = {"dataset", "tokenizer", "max_seq_len", "skip_too_long"}
+BY_CONTENT = {"dataset", "tokenizer", "max_seq_len", "skip_too_long", "base_adapters"}
 BY_NAME = {"seed", "validation"}
 
 

@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from erjepa.checkpoints import checkpoint
-from tests.harness.runs import make_config, overrides_for, train
+from erjepa.evaluation.model import load_model
+from tests.harness.runs import assert_same, make_config, overrides_for, train
 
 SETTINGS = {"batch_size": 8, "epochs": 1, "replay__selection": "uniform"}
 
@@ -57,9 +58,40 @@ def test_a_resumed_run_does_not_start_over(base, data, tmp_path, earlier):
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
+def test_adapters_are_merged_into_the_base(base, data, tmp_path, earlier):
+    """The run's own is new, and belongs to that base: in a later run, resumed, or scored."""
+
+    def run(name, *merged, **overrides):
+        overrides |= {"base_adapters": f"[{','.join(map(str, merged))}]"}
+        cfg = config(base, data, tmp_path / name, **overrides)
+        train(cfg)
+        return cfg, checkpoint.checkpoints(tmp_path / name)[-1]
+
+    def exported(path):
+        return load_file(path / "model-00001-of-00001.safetensors")
+
+    still = {"optimizer__lr": 0.0, "stop__steps": 1}
+    _, of_first = run("of_first", earlier, **still)
+    cfg, second = run("second", earlier, stop__steps=4)
+    _, of_both = run("of_both", earlier, second, **still)
+    assert_same(exported(of_first), exported(earlier / "epoch_0"))
+    assert_same(exported(of_both), exported(second))
+    assert any(not w.equal(exported(second)[n]) for n, w in exported(of_first).items())
+
+    scored = load_model(cfg, torch.device("cpu"), second).state_dict()
+    alone = load_model(cfg, torch.device("cpu"), None).state_dict()
+    adapter = torch.load(second / checkpoint.ADAPTER, weights_only=True)
+    assert_same({name: scored[name] for name in adapter}, adapter)
+    assert all(w.equal(alone[n]) for n, w in scored.items() if n not in adapter)
+    given = config(base, data, tmp_path / "second", resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="base model"):
+        train(given)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        ({"base_adapters": "[nowhere]"}, "base_adapters=nowhere"),
         (
             {"init_from": "nowhere"},
             "init_from=nowhere holds no adapter_model.pt and no adapter of",

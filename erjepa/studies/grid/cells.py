@@ -1,6 +1,6 @@
 """The runs of an experiment, and the commands that train and score them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ class Cell:
     seed: int
     overrides: Mapping[str, Any]  # of the experiment, the dataset and the method
     tokens_of: str | None = None  # name of the cell whose tokens end this run
-    # Name of the cell whose weights and memory this run starts from
-    after: str | None = None
+    # Names of the cells of the stages before it, of which it starts from the last one's weights
+    # and memory
+    after: Sequence[str] = ()
+    new_adapter: bool = False  # over the base with those of ``after`` merged into it
     datasets: int = 1  # whose budgets it has; 0: it is not trained
     # Name of an earlier cell whose run would be equal: it is not run and has that one's results
     same_as: str | None = None
@@ -33,12 +35,12 @@ class Cell:
         """Names of the cells that must be finished before it."""
         if self.same_as is not None:
             return {self.same_as}
-        return {name for name in (self.tokens_of, self.after) if name is not None}
+        return {name for name in (self.tokens_of, *self.after[-1:]) if name is not None}
 
     def lacks(self, cell: str) -> str:
         """What is missing to it where a cell that it needs has failed."""
-        what = {self.tokens_of: "tokens", self.after: "weights"}
-        return f"it needs the {what.get(cell, 'results')} of {cell}"
+        what = "weights" if cell in self.after else "results"
+        return f"it needs the {'tokens' if cell == self.tokens_of else what} of {cell}"
 
     @property
     def name(self) -> str:
@@ -91,14 +93,15 @@ def _decides(
     inherited = cfg.replay.draw_from == "inherited"
     if not cfg.replay.weight:
         trained["replay"] = None
-    elif inherited and cell.after is None and not cfg.replay.start_from:
+    elif inherited and not cell.after and not cfg.replay.start_from:
         trained["replay"] |= {"share": None}  # there is nothing to draw
     scored = []
     for one in scored_as(experiment, cell) if experiment.continual else []:
         keys = load_run(one.config, *as_arguments(one.overrides)).as_dict()
         scored.append({**keys, "output_dir": None, "dataset": None, "replay": None})
-    needs = [name and first_of[name].name for name in (cell.tokens_of, cell.after)]
-    return cell.dataset, cell.seed, cell.datasets, needs, trained, scored
+    needs = [name and first_of[name].name for name in (cell.tokens_of, *cell.after)]
+    merges = cell.new_adapter and bool(cell.after)
+    return cell.dataset, cell.seed, cell.datasets, needs, merges, trained, scored
 
 
 def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
@@ -140,7 +143,8 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
         seed,
         overrides,
         tokens_of=source and cell_name(dataset, source, seed),
-        after=cell_name(before[-1], method, seed) if follows else None,
+        after=[cell_name(name, method, seed) for name in before if follows],
+        new_adapter=own.new_adapters,
         datasets=len(names) if trains_on == "all" else int(trains_on != "nothing"),
     )
 
@@ -171,18 +175,21 @@ def training_command(
     cell: Cell,
     folder: Path,
     tokens: int | str | None = None,
-    after: Path | None = None,
+    after: Sequence[Path] = (),
 ) -> list[str]:
     """The command that trains a cell in ``folder``, or resumes it.
 
-    ``tokens`` are those at which it ends, or what is to stand for them; ``after`` is the folder of
-    the run that it starts from.
+    ``tokens`` are those at which it ends, or what is to stand for them; ``after`` are the folders
+    of the runs before it.
     """
     own: dict[str, Any] = {"seed": cell.seed, "output_dir": str(folder)}
-    if after is not None:
-        start = _end_of(experiment, after)
+    own |= _merged(experiment, cell, after)
+    if after:
+        start = _end_of(experiment, after[-1])
         # Whoever sets them carries something else on, or nothing.
         carried = {"init_from": start, "replay.init_from": start}
+        if cell.new_adapter:
+            del carried["init_from"]
         if cell.overrides.get("replay.selection") == "current_batch":
             del carried["replay.init_from"]  # it has no memory
         own |= {k: v for k, v in carried.items() if k not in cell.overrides}
@@ -204,6 +211,14 @@ def budgets_of(experiment: Experiment, cell: Cell) -> list[float]:
     return [cell.datasets * budget for budget in experiment.budgets or []]
 
 
+def _merged(
+    experiment: Experiment, cell: Cell, after: Sequence[Path]
+) -> dict[str, list[str]]:
+    """The adapters in a cell's base, those of the runs in ``after``."""
+    ends = [_end_of(experiment, folder) for folder in after if cell.new_adapter]
+    return {"base_adapters": ends} if ends else {}
+
+
 def _end_of(experiment: Experiment, folder: Path) -> str:
     """Where the run in ``folder`` leaves its weights and its memory."""
     if experiment.match == "flops" and experiment.budgets:
@@ -212,7 +227,11 @@ def _end_of(experiment: Experiment, folder: Path) -> str:
 
 
 def evaluation_command(
-    experiment: Experiment, cell: Cell, folder: Path, paths: Iterable[Path]
+    experiment: Experiment,
+    cell: Cell,
+    folder: Path,
+    paths: Iterable[Path],
+    after: Sequence[Path] = (),
 ) -> list[str]:
     """The command that scores checkpoints of a cell; without ``paths`` the base model."""
     checkpoints = [str(path) for path in paths]
@@ -221,6 +240,7 @@ def evaluation_command(
         "seed": cell.seed,
         "output_dir": str(folder),
         "alignment": experiment.alignment,
+        **_merged(experiment, cell, after),
         # Every dataset of a sequence is scored by itself.
         **({"eval_earlier": False} if experiment.continual else {}),
         **({} if experiment.score_on == "test" else {"eval_split": "validation"}),

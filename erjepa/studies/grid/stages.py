@@ -42,7 +42,8 @@ def stages(
         ValueError: if the folder of the cell was not made by a grid.
     """
     folder, tokens = output_dir / CELLS / cell.name, _tokens_of(cell, before)
-    after = next((output_dir / r.run for r in before if r.cell == cell.after), None)
+    runs = {result.cell: output_dir / result.run for result in before}
+    after = [runs[name] for name in cell.after]
     make_folder(output_dir, folder)
     if not checkpoint.resumable_checkpoints(folder):
         remove(output_dir, folder)  # killed before there was anything to resume from
@@ -58,7 +59,7 @@ def stages(
     for scored in scored_as(experiment, cell):
         what = f"scoring {names}" + experiment.continual * f" on {scored.dataset}"
         scores = scores_dir(folder, cell, scored.dataset)
-        command = evaluation_command(experiment, scored, scores, paths)
+        command = evaluation_command(experiment, scored, scores, paths, after)
         yield from _run(start, what, command, folder)
     overrides = dict(cell.overrides)
     if tokens is not None:

@@ -5,8 +5,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torchtune import training, utils
+from torchtune.modules import TransformerDecoder
+from torchtune.modules.peft import get_adapter_params
 
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.fingerprint import changed_keys, digest_of_weights, fingerprint
@@ -17,8 +20,8 @@ from erjepa.checkpoints.served_chat import Serving, serving_of
 from erjepa.configs import Config
 from erjepa.datasets import Pairs
 from erjepa.objective import PackedDecoder
+from erjepa.training.model.adapters import merge_adapters
 from erjepa.training.model.distributed import on_rank_zero, wait_for_all
-from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.model.weights import StartWeights, require_same_model
 from erjepa.training.run.steps import TrainingPairs
 from erjepa.utils.files import EMA, write_whole
@@ -145,7 +148,6 @@ def load_start(
     cfg: Config,
     checkpointer: Any,
     model: PackedDecoder,
-    trainable: TrainableWeights,
     pairs: TrainingPairs,
     *,
     resume: bool,
@@ -165,14 +167,16 @@ def load_start(
     if resume:
         path = on_rank_zero(lambda: checkpoint.latest(Path(cfg.output_dir)))
     trained, predictor, averaged = None, None, None
-    carried: list[str] = []
+    carried = [f"{start}, merged" for start in cfg.base_adapters or []]
     if not resume and cfg.init_from is not None:
-        source, trained, predictor = _load_init_from(cfg, model, trainable)
+        start = Path(cfg.init_from)
+        found = _load_adapter(start, "init_from", cfg, model.decoder)
+        source, trained, predictor = found
         carried.append(f"weights of {source}")
         if cfg.ema_decay is not None:
             averaged, said = _load_averages(source)
             carried.append(said)
-    base = checkpointer.load_checkpoint()[training.MODEL_KEY]
+    base = load_base(cfg, checkpointer, model.decoder)
     own["base model"] = digest_of_weights(base)
     resumed = None
     if path is not None:
@@ -186,29 +190,41 @@ def load_start(
     return Start(weights, own, resumed, carried)
 
 
-def _load_init_from(
-    cfg: Config, model: PackedDecoder, trainable: TrainableWeights
+def load_base(
+    cfg: Config, checkpointer: Any, decoder: TransformerDecoder
+) -> dict[str, Tensor]:
+    """The base's weights, into which the adapters of ``base_adapters`` are merged.
+
+    Args:
+        decoder: model of the run, with adapters of the same shapes.
+    """
+    base = checkpointer.load_checkpoint()[training.MODEL_KEY]
+    for start in map(Path, cfg.base_adapters or []):
+        _, adapter, _ = _load_adapter(start, "base_adapters", cfg, decoder)
+        rank, alpha = (cfg.model.get(f"lora_{name}") for name in ("rank", "alpha"))
+        weights = {**base, **adapter}
+        base = merge_adapters(weights, torch.device("cpu"), rank=rank, alpha=alpha)
+    return base
+
+
+def _load_adapter(
+    start: Path, key: str, cfg: Config, decoder: TransformerDecoder
 ) -> tuple[Path, dict[str, Tensor], Tensor | None]:
-    """The checkpoint of ``init_from``, its trained weights and its predictor tokens."""
-    start = Path(str(cfg.init_from))
-    if not trainable.has_adapters:
+    """The checkpoint that ``key`` names, its adapter and its predictor tokens."""
+    like = get_adapter_params(decoder)
+    if not like:
         raise ValueError(
-            f"init_from={start} starts from an adapter, and the model has none; to start "
+            f"{key}={start} starts from an adapter, and the model has none; to start "
             "from whole weights, set checkpointer.checkpoint_dir"
         )
-    like = {
-        name: weight
-        for name, weight in model.decoder.named_parameters()
-        if name in trainable.names
-    }
     path, predictor = start, None
     if is_peft_adapter(start) and not (start / checkpoint.ADAPTER).is_file():
         base_dir = Path(cfg.checkpointer.get("checkpoint_dir"))
         alpha = cfg.model.get("lora_alpha")
         weights = load_peft_adapter(start, like, base_dir, alpha=alpha)
     else:
-        path, weights, predictor = checkpoint.load_trained(start, "init_from")
-    require_same_model(like, weights, f"init_from={start}")
+        path, weights, predictor = checkpoint.load_trained(start, key)
+    require_same_model(like, weights, f"{key}={start}")
     return path, weights, predictor
 
 

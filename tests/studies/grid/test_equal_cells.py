@@ -19,6 +19,7 @@ datasets:
 methods:
   SFT: {replay.weight: 0}
   Mixed: {replay.weight: 0, trains_on: so_far}
+  New adapters: {replay.weight: 0, new_adapters: True}
   Tenth: {replay.share: 0.1}
   Half: {replay.share: 0.5}
   Half of all: {replay.share: 0.5, replay.draw_from: all}
@@ -30,6 +31,7 @@ match: flops
 """
 EQUAL = {
     "first/mixed/seed_1": "first/sft/seed_1",
+    "first/new_adapters/seed_1": "first/sft/seed_1",
     "first/half/seed_1": "first/tenth/seed_1",
 }
 MATCHED = """
@@ -76,7 +78,7 @@ def test_which_cells_are_equal(tmp_path):
 def test_an_equal_cell_has_the_lines_of_the_first(sequence, capsys):
     assert run(sequence) == 0
     trained = [call.split()[1] for call in calls(sequence) if "erjepa_recipe" in call]
-    assert len(trained) == 10 and not {"mixed/seed_1", "half/seed_1"} <= {*trained[:6]}
+    assert len(trained) == 11 and not {"mixed/seed_1", "half/seed_1"} <= {*trained[:6]}
     assert "first/half/seed_1: equal to first/tenth/seed_1" in capsys.readouterr().out
     lines = {}
     for line in results(sequence):
@@ -91,6 +93,9 @@ def test_an_equal_cell_has_the_lines_of_the_first(sequence, capsys):
     # The next stage starts from the run that there is.
     log = (sequence / "out/cells/second/half/seed_1/run.log").read_text()
     assert "init_from=" + str(sequence / "out/cells/first/tenth/seed_1") in log
+    log = (sequence / "out/cells/second/new_adapters/seed_1/run.log").read_text()
+    merged = f'base_adapters=["{sequence}/out/cells/first/sft/seed_1/flops_0"]'
+    assert log.count(merged) == 3 and "init_from" not in log.replace("replay.init", "")
     called = calls(sequence)
     assert run(sequence) == 0 and calls(sequence) == called
 

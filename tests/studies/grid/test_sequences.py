@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from erjepa.commands.experiment import main
-from erjepa.studies.grid.cells import cells, scored_as, training_command
+from erjepa.studies.grid.cells import (
+    cells,
+    evaluation_command,
+    scored_as,
+    training_command,
+)
 from erjepa.studies.grid.config import load_experiment
 from tests.harness.grids import Grid, calls, results, write_experiment
 
@@ -51,13 +56,13 @@ def test_what_a_run_starts_from(sequence, tmp_path):
     ]
     after = {name: cell.after for name, cell in found.items() if cell.after}
     assert after == {
-        f"{later}/{method}/seed_1": f"{earlier}/{method}/seed_1"
+        f"{stage}/{method}/seed_1": [f"{one}/{method}/seed_1" for one in PARTS[:n]]
         for method in ("replay", "mixed")
-        for earlier, later in (("first", "second"), ("second", "third"))
+        for n, stage in enumerate(PARTS[1:], start=1)
     }
 
     def carried(cell, experiment=sequence):
-        after = cell.after and tmp_path / cell.after
+        after = [tmp_path / name for name in cell.after]
         command = training_command(experiment, cell, tmp_path / cell.name, None, after)
         return [argument for argument in command if "init_from" in argument]
 
@@ -73,6 +78,16 @@ def test_what_a_run_starts_from(sequence, tmp_path):
     own = {**second.overrides, "replay.init_from": None}
     weights_alone = carried(replace(second, overrides=own))
     assert weights_alone == ["replay.init_from=null", expected[0]]
+    # One that trains a new adapter at each stage merges all those before it.
+    third = replace(found["third/replay/seed_1"], new_adapter=True)
+    folders = [tmp_path / name for name in third.after]
+    ends = ", ".join(f'"{folder}/flops_1"' for folder in folders)
+    for command in (
+        training_command(sequence, third, tmp_path / "new", None, folders),
+        evaluation_command(sequence, third, tmp_path / "new", [tmp_path], folders),
+    ):
+        assert f"base_adapters=[{ends}]" in command
+    assert carried(third) == [f"replay.init_from={folders[1]}/flops_1"]
     # One that replays the step's own pairs has no memory to carry on.
     own = {**second.overrides, "replay.selection": "current_batch"}
     assert carried(replace(second, overrides=own)) == expected[:1]
@@ -233,6 +248,10 @@ def test_another_sequence_is_another_experiment(fake_sequence, capsys):
         (["datasets={a: tiny_synth}"], "continual=True needs a sequence of datasets"),
         (["score_on=validation"], "score_on must be test"),
         (["methods={a: {trains_on: some}}"], "should be 'so_far', 'all' or 'nothing'"),
+        (
+            ["methods={a: {new_adapters: true}}", "continual=False"],
+            "methods: a: new_adapters=True needs a sequence",
+        ),
         (["continual=False"], "methods: Mixed: trains_on=so_far needs a sequence"),
     ],
 )
