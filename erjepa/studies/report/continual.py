@@ -26,8 +26,13 @@ _MEASURES = {
 
 
 @section("One dataset after the other", by_default=False)
-def continual(results: Results, methods: list[str]) -> Parts:
-    """Accuracy on every dataset after each stage, and what it says of forgetting."""
+def continual(
+    results: Results, methods: list[str], share_of_joint: bool = False
+) -> Parts:
+    """Accuracy on every dataset after each stage, and what it says of forgetting.
+
+    With ``share_of_joint`` also the average accuracy in percent of joint training's.
+    """
     if not results.config.continual:
         raise Unavailable("the datasets are no sequence (key `continual`)")
     names, last = results.datasets, results.datasets[-1]
@@ -89,20 +94,20 @@ def continual(results: Results, methods: list[str]) -> Parts:
         columns[heading] = pd.Series(values, dtype=float).reindex(ends.index)
     kept = ""
     if ceiling is not None:
-        average = columns["Average accuracy (%)"]
-        columns[f"Share of {joint} (%)"] = 100 * average / ceiling.mean()
+        if share_of_joint:
+            average = columns["Average accuracy (%)"]
+            columns[f"Average of {joint} (%)"] = 100 * average / ceiling.mean()
         for name in names[:-1]:
             columns[f"Kept on {name} (%)"] = 100 * ends[name] / ceiling[name]
         columns[f"Over {joint} on {last}"] = ends[last] - ceiling[last]
         kept = (
-            f" Share of {joint}: average accuracy, in percent of the mean of {joint}'s, which "
-            f"has the compute of all stages; kept: the same on one dataset; over {joint}: "
-            "accuracy less that mean."
+            f" Kept: share of {joint}'s mean accuracy there, which has the compute of all "
+            f"stages; over {joint}: accuracy less that mean."
         )
     yield Table(
         "At the end of the sequence: average accuracy over datasets; and in points, "
-        "forgetting, the best accuracy from the dataset's own stage on less the last (Chaudhry "
-        "et al. 2018); backward transfer, the last less that after the dataset's own stage; forward "
+        "forgetting, the best accuracy at an earlier stage less the last (Chaudhry et al. "
+        "2018); backward transfer, the last less that after the dataset's own stage; forward "
         "transfer, that before it less the untrained model's (Lopez-Paz & Ranzato 2017)."
         f"{kept} {note}",
         spread(columns, {"Method": "method"}),

@@ -17,9 +17,7 @@ class Continual(NamedTuple):
     """Measures of a sequence, in the unit of its accuracies."""
 
     average_accuracy: float  # mean over j of a[T][j]
-    forgetting: (
-        float  # mean over j < T of the largest a[i][j], j <= i < T, less a[T][j]
-    )
+    forgetting: float  # mean over j < T of the largest a[i][j], i < T, less a[T][j]
     # Mean over j < T of a[T][j] - a[j][j]; negative where later tasks take away
     backward_transfer: float
     # Mean over j > 1 of a[j - 1][j] - b[j], b of the untrained model: what tasks before j give
@@ -47,7 +45,6 @@ def continual_measures(
             f"stages; got {a.tolist()}"
         )
     end, learned = a[-1], np.diagonal(a)
-    best = np.tril(a)[:-1, :-1].max(axis=0)  # since the task's own stage
     forward = None
     if untrained is not None:
         if len(untrained) != len(a):
@@ -57,7 +54,7 @@ def continual_measures(
         forward = float(np.mean(np.diagonal(a, offset=1) - np.asarray(untrained)[1:]))
     return Continual(
         average_accuracy=float(end.mean()),
-        forgetting=float((best - end[:-1]).mean()),
+        forgetting=float((a[:-1, :-1].max(axis=0) - end[:-1]).mean()),
         backward_transfer=float((end - learned)[:-1].mean()),
         forward_transfer=forward,
     )

@@ -71,14 +71,23 @@ def test_measures(output):
     assert sft["Average accuracy (%)"] == (45 + 50) / 2
     assert sft["Forgetting"] == (60 + 50) / 2 and sft["Backward transfer"] == -55
     assert sft["Forward transfer"] == ((30 - 10) + (20 - 10)) / 2
-    assert sft["Share of Joint (%)"] == round(100 * (15 + 80) / (80 + 70), 6)
     assert sft["Kept on b (%)"] == round(100 * 15 / 80, 6)
+    assert "Average of Joint (%)" not in sft
     assert sft["Over Joint on a"] == 80 - 70
     # Of each seed first: 20 and 10 of a mean of 80.
     assert sft["Kept on b (%) sd"] == pytest.approx((25 - 12.5) / 2**0.5)
     assert joint["Average accuracy (%)"] == 75 and joint.isna()["Forgetting"]
-    assert joint["Share of Joint (%)"] == joint["Kept on b (%)"] == 100
-    assert joint["Over Joint on a"] == 0
+    assert joint["Kept on b (%)"] == 100 and joint["Over Joint on a"] == 0
+
+
+def test_the_average_is_compared_with_that_of_joint_training(output):
+    methods = ["SFT", "Joint"]
+    *_, measures = SECTIONS["continual"].parts(
+        Results(output), methods=methods, share_of_joint=True
+    )
+    found = measures.frame.set_index("Method")["Average of Joint (%)"].round(6)
+    assert found["SFT"] == round(100 * (15 + 80) / (80 + 70), 6)
+    assert found["Joint"] == 100
 
 
 def test_other_sections_speak_of_the_end_of_the_sequence(output):
