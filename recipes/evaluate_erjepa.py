@@ -17,7 +17,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.model_card import write_model_card
 from erjepa.configs import Config, read
 from erjepa.datasets import build_dataset, predictor_token_ids
-from erjepa.evaluation.alignment import pair_cosines
+from erjepa.evaluation.alignment import pair_cosines, target_losses
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.earlier import Before, EarlierRun, answers_before, earlier_runs
 from erjepa.evaluation.examples import (
@@ -32,7 +32,7 @@ from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.predictions import PredictionStore, folder_of, name_of_scores
 from erjepa.packing import PairCollator, layout_of
 from erjepa.tasks.score import score_predictions
-from erjepa.tasks.summary import Texts, reading_without
+from erjepa.tasks.summary import Texts, mean_target_loss, reading_without
 from erjepa.training.model.device import attention_of, run_device
 from erjepa.training.model.distributed import (
     gather_objects,
@@ -73,7 +73,8 @@ class EvaluationRecipeERJEPA:
     ``base_only=True`` the base model. Writes ``predictions.jsonl`` and ``summary.json`` to
     ``output_dir/evaluation/NAME``, those of a further dataset beside it; interrupted, it goes on
     where it stopped. With ``alignment=True`` each prediction has the cosines of its pair's
-    embeddings. Ranks share the examples; each holds the whole model.
+    embeddings, with ``target_loss=True`` the loss of its target. Ranks share the examples; each
+    holds the whole model.
 
     A run that was continued from another one is scored on the datasets of the runs before it
     too, and compared with what these had, unless ``eval_earlier=False``.
@@ -89,6 +90,7 @@ class EvaluationRecipeERJEPA:
         self._world_size, self._rank = utils.get_world_size_and_rank()
         self._batch_size = cfg.eval_batch_size
         self._alignment = cfg.alignment
+        self._reads_targets = cfg.alignment or cfg.target_loss
         self._merged = cfg.merged
         self._max_forgetting = cfg.max_forgetting
         self._output_dir = Path(cfg.output_dir)
@@ -134,7 +136,7 @@ class EvaluationRecipeERJEPA:
     def setup(self) -> None:
         """Load tokenizer, examples and model."""
         cfg = self._cfg
-        if self._alignment:
+        if self._reads_targets:
             self._attention = attention_of(cfg, self._device)
         self._cfg = cfg = erjepa.configs.require_files(cfg)
         self._tokenizer = cfg.tokenizer.build()
@@ -142,7 +144,7 @@ class EvaluationRecipeERJEPA:
         self._model = empty_model(cfg, self._device, merged=self._merged)
         self._loaded: tuple[Path | None] | None = None  # the weights that it has
         self._has_adapters = bool(get_adapter_params(self._model))
-        if self._alignment:
+        if self._reads_targets:
             vocab_size = self._model.tok_embeddings.num_embeddings
             self._collator = PairCollator(
                 **layout_of(cfg),
@@ -235,6 +237,8 @@ class EvaluationRecipeERJEPA:
                 file.name: [file.stat().st_size, file.stat().st_mtime_ns]
                 for file in sorted(path.glob("*model*"))
             }
+        if self._cfg.target_loss:
+            settings["target_loss"] = True
         if self._alignment:
             keys = [
                 "views",
@@ -329,6 +333,7 @@ class EvaluationRecipeERJEPA:
                 "split": self._cfg.eval_split,
                 "pairs": calls(examples.section),
                 "cut": sum(not p["finished"] for p in predictions),
+                "target_loss": mean_target_loss(predictions),
                 **_unseen(examples, scored, summary.primary),
                 "examples_per_second": rate,
                 "before": before and before.compare(examples.task, scored),
@@ -355,13 +360,17 @@ class EvaluationRecipeERJEPA:
             ids,
             max_new_tokens=examples.cfg.max_new_tokens,
         )
+        pairs = [examples.dataset[i] for i in ids if self._reads_targets]
         if self._alignment:
-            pairs = [examples.dataset[i] for i in ids]
             cosines = pair_cosines(
                 self._model, self._collator, pairs, self._predictor, self._attention
             )
             for prediction, cosine in zip(predictions, cosines, strict=True):
                 prediction.update(cosine)
+        if self._cfg.target_loss:
+            losses = target_losses(self._model, self._collator, pairs, self._attention)
+            for prediction, loss in zip(predictions, losses, strict=True):
+                prediction.update(loss)
         return predictions
 
 

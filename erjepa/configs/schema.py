@@ -172,6 +172,7 @@ class Config:
     base_only: bool = False
     merged: bool = False
     alignment: bool = False
+    target_loss: bool = False
     max_new_tokens: Count = 128
     eval_batch_size: Count = 64
 

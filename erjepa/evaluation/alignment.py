@@ -1,4 +1,6 @@
-"""How well a trained model aligns the two views of a pair, pair by pair."""
+"""What a trained model makes of given pairs, pair by pair: how it aligns the two views, and the
+loss of the target.
+"""
 
 from collections.abc import Sequence
 
@@ -9,6 +11,7 @@ from torchtune.modules import TransformerDecoder
 from erjepa.datasets import Pair
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.distances import cosine_distance
+from erjepa.objective.loss import JEPALoss
 from erjepa.packing import Attention, PairCollator
 
 
@@ -45,3 +48,21 @@ def pair_cosines(
         )
     columns = zip(*(values.tolist() for values in cosines.values()), strict=True)
     return [dict(zip(cosines, values, strict=True)) for values in columns]
+
+
+@torch.inference_mode()
+def target_losses(
+    decoder: TransformerDecoder,
+    collator: PairCollator,
+    pairs: Sequence[Pair],
+    attention: Attention = "dense",
+) -> list[dict[str, float]]:
+    """``target_loss`` of each pair, the mean cross-entropy of its target's tokens in nats, and
+    ``target_tokens``, their number, with the end of turn.
+    """
+    batch = collator.without_views()(pairs).to(decoder.tok_embeddings.weight.device)
+    output = PackedDecoder(decoder, attention=attention)(batch)
+    _, losses = JEPALoss(jepa_weight=0.0)(output, batch, 1, 1)
+    counts = batch.labels_of_pairs
+    columns = zip((losses.lm / counts).tolist(), counts.tolist(), strict=True)
+    return [{"target_loss": loss, "target_tokens": n} for loss, n in columns]

@@ -90,6 +90,8 @@ class Experiment:
             it has a single run, on all of them together, with the budgets of all; with
             ``trains_on: nothing`` it is the base model. With ``new_adapters: True`` the adapters
             of earlier stages are merged into the base, on which a run trains a new one.
+        also_scored: of a sequence, further datasets that a run is scored on, like ``datasets``;
+            no run trains on them.
         match: ``flops``: each run stops at the last budget; ``epochs``: after its epochs.
         score_on: ``test``, or ``validation``: pairs held out of the training pairs, to choose
             settings by.
@@ -121,6 +123,7 @@ class Experiment:
     overrides: Keys = field(default_factory=dict)
     budgets: Annotated[Sequence[Flops], AfterValidator(_ascending)] | None = None
     continual: bool = False
+    also_scored: Mapping[str, Dataset] = field(default_factory=dict)
     match: Literal["flops", "epochs"] = "epochs"
     score_on: Split = "test"
     score_weights: Sequence[Weights] = field(default_factory=lambda: ["last"])
@@ -138,7 +141,14 @@ class Experiment:
     slurm: Keys = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        require_path_components("datasets", {name: name for name in self.datasets})
+        scored = [*self.datasets, *self.also_scored]
+        require_path_components("datasets", {name: name for name in scored})
+        if len({*scored}) < len(scored):
+            raise ValueError(
+                "also_scored names one of datasets, which are scored anyway"
+            )
+        if self.also_scored and not self.continual:
+            raise ValueError("also_scored needs a sequence of datasets, continual=True")
         require_path_components("methods", {name: slug(name) for name in self.methods})
         if self.match == "flops" and not self.budgets:
             raise ValueError("match=flops needs budgets")

@@ -50,6 +50,8 @@ class Result:
     # In a sequence of datasets the one that the run was trained on, after those before it;
     # None: the experiment is no sequence
     stage: str | None = None
+    # Cross-entropy of the scored targets, nats a token; None: it was not asked for
+    target_loss: float | None = None
     # Means of what the run logged in the last steps up to it; empty without a log file
     metrics: Mapping[str, float] = field(default_factory=dict)
 

@@ -81,6 +81,16 @@ def reading_without(
     return Reading(**_count(values)) if values else None
 
 
+def mean_target_loss(predictions: Sequence[Prediction]) -> float | None:
+    """Cross-entropy of all targets in nats a token; its exponential is their perplexity. ``None``:
+    predictions do not have it.
+    """
+    if "target_loss" not in predictions[0]:
+        return None
+    total = sum(p["target_loss"] * p["target_tokens"] for p in predictions)
+    return total / sum(p["target_tokens"] for p in predictions)
+
+
 def by_origin(
     predictions: Sequence[Prediction], verdicts: Sequence[Verdicts], primary: str
 ) -> list[ReadingOfOrigin]:

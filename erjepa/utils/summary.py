@@ -66,6 +66,7 @@ class Summary(BaseModel, frozen=True, extra="allow"):
     by_origin: Sequence[ReadingOfOrigin] | None = None
     unanswered: int | None = None
     cut: int | None = None
+    target_loss: float | None = None  # nats a token
     targets_in_train: int | None = None
     unseen_pairs: Reading | None = None
     unseen_targets: Reading | None = None

@@ -55,6 +55,7 @@ FREE = {
         "base_only",
         "merged",
         "alignment",
+        "target_loss",
         "max_new_tokens",
     ),
     *("eval_batch_size", "log_every_n_steps", "log_replay_gradients_every_n_steps"),

@@ -1,12 +1,12 @@
-"""Cosines of pairs in one packed pass = those of two forward passes for each pair."""
+"""Cosines and losses of pairs in one packed pass = those of forward passes for each pair."""
 
 import pytest
 import torch
 
-from erjepa.evaluation.alignment import pair_cosines
+from erjepa.evaluation.alignment import pair_cosines, target_losses
 from erjepa.packing import PairCollator
 from tests.harness.models import PREDICTOR_IDS, random_pairs, small_decoder
-from tests.reference.three_forwards import hidden_states
+from tests.reference.three_forwards import hidden_states, pair_losses
 
 
 @pytest.mark.parametrize("views", ["shared", "standalone"])
@@ -27,3 +27,14 @@ def test_pair_cosines(views, k, trained):
     cosines = pair_cosines(decoder, collator, pairs, rows)
     assert [c["cosine"] for c in cosines] == pytest.approx(ours, abs=1e-5)
     assert [c["cosine_of_input"] for c in cosines] == pytest.approx(theirs, abs=1e-5)
+
+
+def test_target_losses():
+    decoder, pairs = small_decoder().eval(), random_pairs(6)
+    plain = {"views": "none", "predictor_ids": []}
+    theirs = [pair_losses(decoder, pair, **plain)[0].mean().item() for pair in pairs]
+    collator = PairCollator(views="shared", predictor_ids=PREDICTOR_IDS[:1])
+    ours = target_losses(decoder, collator, pairs)
+    assert [found["target_loss"] for found in ours] == pytest.approx(theirs, abs=1e-5)
+    tokens = [len(pair.target) for pair in pairs]
+    assert [found["target_tokens"] for found in ours] == tokens and len({*tokens}) > 1

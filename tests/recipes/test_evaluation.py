@@ -144,8 +144,8 @@ def test_alignment(trained, tmp_path, trained_rows):
         for name in ("predictor.pt", "manifest.json"):
             (path / name).unlink()
         predictor = None
-    cfg = tiny(tmp_path, f"checkpoint_dir={path}", "alignment=True")
-    evaluate(cfg, 2)
+    cfg = tiny(tmp_path, f"checkpoint_dir={path}", "alignment=True", "target_loss=True")
+    summary = evaluate(cfg, 2)
     adapter = torch.load(path / "adapter_model.pt", weights_only=True)
     expected = expected_cosines(cfg, adapter, predictor)
     scored = predictions(tmp_path, "epoch_0")
@@ -153,9 +153,12 @@ def test_alignment(trained, tmp_path, trained_rows):
     assert max(expected) - min(expected) > 1e-3
     evaluate(tiny(trained))
     without = predictions(trained, "epoch_0")
-    cosines = {"cosine", "cosine_of_input"}
-    assert [{k: p[k] for k in p.keys() - cosines} for p in scored] == without
-    assert cosines <= scored[0].keys()
+    added = {"cosine", "cosine_of_input", "target_loss", "target_tokens"}
+    assert [{k: p[k] for k in p.keys() - added} for p in scored] == without
+    assert added <= scored[0].keys()
+    total = sum(p["target_loss"] * p["target_tokens"] for p in scored)
+    mean = total / sum(p["target_tokens"] for p in scored)
+    assert summary.target_loss == pytest.approx(mean)
 
 
 def test_alignment_needs_whole_blocks_on_cuda(trained, tmp_path, monkeypatch):

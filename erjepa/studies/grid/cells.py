@@ -8,7 +8,7 @@ from typing import Any
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
 from erjepa.studies.experiment import CONTROLS, WEIGHTS, Experiment
-from erjepa.studies.grid.config import as_arguments, config_of, load_run
+from erjepa.studies.grid.config import as_arguments, entry_of, load_run
 from erjepa.studies.names import slug
 
 
@@ -109,8 +109,15 @@ def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
     if not experiment.continual:
         return [cell]
     return [
-        _cell(experiment, dataset, cell.method, cell.seed)
-        for dataset in experiment.datasets
+        *(
+            _cell(experiment, name, cell.method, cell.seed)
+            for name in experiment.datasets
+        ),
+        *(
+            replace(cell, dataset=name, config=config, overrides=overrides)
+            for name in experiment.also_scored
+            for config, overrides in [_overrides(experiment, name, cell.method)]
+        ),
     ]
 
 
@@ -153,8 +160,8 @@ def _overrides(
     experiment: Experiment, dataset: str, method: str
 ) -> tuple[str, dict[str, Any]]:
     """The config of a run, and what is said of it that the recipe knows."""
-    config, of_dataset = config_of(experiment.datasets[dataset])
-    said = {**experiment.overrides, **of_dataset, **experiment.methods[method]}
+    config, of_dataset, of_all = entry_of(experiment, dataset)
+    said = {**of_all, **of_dataset, **experiment.methods[method]}
     return config, {key: said[key] for key in said if key not in CONTROLS}
 
 

@@ -25,11 +25,21 @@ _OWN = (
 ).split()
 
 
-def config_of(dataset: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The config that an entry of ``datasets`` names, and its overrides."""
-    if isinstance(dataset, str):
-        return dataset, {}
-    return dataset["config"], {k: v for k, v in dataset.items() if k != "config"}
+def entry_of(
+    experiment: Experiment, dataset: str
+) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """The config of a dataset, its overrides, and those of all runs that it leaves in force: a
+    section that it sets as a whole replaces their keys there.
+    """
+    entry = {**experiment.datasets, **experiment.also_scored}[dataset]
+    own = {"config": entry} if isinstance(entry, str) else {**entry}
+    config = own.pop("config")
+    shared = {
+        key: value
+        for key, value in experiment.overrides.items()
+        if "." not in key or key.partition(".")[0] not in own
+    }
+    return config, own, shared
 
 
 def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
@@ -66,7 +76,7 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
             reject_unknown("datasets.", order, experiment.datasets)
             datasets = {name: experiment.datasets[name] for name in order}
             experiment = replace(experiment, datasets=datasets)
-        for name in experiment.datasets:
+        for name in (*experiment.datasets, *experiment.also_scored):
             _check_runs(experiment, name)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from None
@@ -118,7 +128,7 @@ def _override(values: dict[str, Any], argument: str) -> None:
     value = OmegaConf.to_container(parsed, resolve=False)["value"]
     if not rest:
         values[section] = value
-    elif section in (*_ADDED, "datasets"):
+    elif section in (*_ADDED, "datasets", "also_scored"):
         before = values.get(section)
         values[section] = {
             **(before if isinstance(before, Mapping) else {}),
@@ -149,8 +159,8 @@ def load_run(config: str, *arguments: str) -> Config:
 
 def _check_runs(experiment: Experiment, dataset: str) -> None:
     """Reject what the recipe would reject in a run of any method on a dataset."""
-    config, own = config_of(experiment.datasets[dataset])
-    shared = {f"datasets: {dataset}": own, "overrides": experiment.overrides}
+    config, own, of_all = entry_of(experiment, dataset)
+    shared = {f"datasets: {dataset}": own, "overrides": of_all}
     for method, keys in experiment.methods.items():
         places = {f"methods: {method}": keys, **shared}
         cfg = _check_run(config, places)

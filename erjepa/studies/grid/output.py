@@ -80,6 +80,7 @@ def result_of(
         primary=summary.primary,
         readings={name: reading.share for name, reading in summary.readings.items()},
         examples=examples,
+        target_loss=summary.target_loss,
         predictions=str((scores / PREDICTIONS).relative_to(output_dir)),
         log=str(log.relative_to(output_dir)),
         train_seconds=progress["train_seconds"],

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from erjepa.studies.report.figures import (
@@ -112,6 +113,22 @@ def continual(
         f"{kept} {note}",
         spread(columns, {"Method": "method"}),
         name="measures",
+    )
+
+    also = results.also_scored(methods)
+    if also.empty:
+        return
+    columns = {}
+    for name, of_name in also.groupby("dataset", sort=False):
+        of_run = of_name.set_index(_RUN)
+        columns[f"Accuracy on {name} (%)"] = of_run.accuracy
+        if of_run.target_loss.notna().any():
+            columns[f"Perplexity on {name}"] = np.exp(of_run.target_loss.astype(float))
+    yield Table(
+        "Datasets that no run trains on, at the end of the sequence: accuracy, and perplexity "
+        f"of the targets. {results.note(also, methods)}",
+        spread(columns, {"Method": "method"}),
+        name="also_scored",
     )
 
 

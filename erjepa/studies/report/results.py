@@ -75,7 +75,7 @@ class Results:
         scored = {result.weights for result in read_results(output)}
         # Kinds of weights that there are results of.
         self.weights: list[str] = [w for w in kinds if w in scored] or kinds[:1]
-        self.runs = self._runs(self.weights[0])
+        self.runs = self._runs(self.weights[0], self.datasets)
 
     def of_weights(self, weights: str) -> "Results":
         """The same results of one kind of weights, ``last`` or ``ema``."""
@@ -83,7 +83,7 @@ class Results:
             raise Unavailable(f"no {weights} weights are scored")
         other = copy(self)
         other.weights = [weights]
-        other.runs = self._runs(weights)
+        other.runs = self._runs(weights, self.datasets)
         return other
 
     def own(self, method: str) -> dict[str, Any]:
@@ -258,7 +258,12 @@ class Results:
             raise Unavailable(f"no seed is finished of all of {', '.join(methods)}")
         return self.predictions(_select(shared, seed=self.seeds))
 
-    def _runs(self, weights: str) -> pd.DataFrame:
+    def also_scored(self, methods: Sequence[str]) -> pd.DataFrame:
+        """As :meth:`final`, on the datasets of ``also_scored``; without any, of no rows."""
+        rows = self._runs(self.weights[0], list(self.config.also_scored))
+        return _select(rows[rows.ends], method=methods)
+
+    def _runs(self, weights: str, datasets: Sequence[str]) -> pd.DataFrame:
         columns = [field.name for field in fields(Result)]
         rows = pd.DataFrame(read_results(self.output), columns=columns)
         rows = rows[rows.weights == weights]
@@ -267,7 +272,7 @@ class Results:
         rows = rows.astype({"accuracy": float, "budget": float}).sort_values(
             "steps", kind="stable"
         )
-        known = {"dataset": self.datasets, "method": self.methods}
+        known = {"dataset": datasets, "method": self.methods}
         rows = _select(rows, **known, seed=self.seeds).reset_index(drop=True)
         rows["accuracy"] *= 100
         rows["point"] = rows.epoch.where(rows.budget.isna()).astype(float)

@@ -1,5 +1,6 @@
 """Datasets as a sequence: what a run starts from, trains on, and is scored on."""
 
+import json
 import signal
 import time
 from dataclasses import replace
@@ -174,8 +175,23 @@ def test_every_dataset_after_every_stage(fake_sequence, capsys):
     assert run(fake_sequence) == 0 and len(calls(fake_sequence)) == told
 
 
+def test_further_datasets_are_scored(tmp_path):
+    """A section that one sets as a whole replaces what is said of it for all runs."""
+    own = {"_component_": "erjepa.datasets.synthetic_nl_rx_dataset", "split": "train"}
+    extra = {"config": "tiny_synth", "dataset": {**own, "size": 3}}
+    keys = [f"also_scored={json.dumps({'extra': extra})}"]
+    path = str(write_experiment(tmp_path, SEQUENCE))
+    found = load_experiment(path, [*keys, "overrides.dataset.grammar_seed=1"])
+    for cell in cells(found):
+        *trained, further = scored_as(found, cell)
+        assert further.dataset == "extra" and further.overrides["dataset"]["size"] == 3
+        assert "dataset.grammar_seed" not in further.overrides
+        assert {one.overrides["dataset.grammar_seed"] for one in trained[:1]} == {1}
+
+
 def test_averaged_weights_of_a_sequence(fake_sequence):
-    keys = ("overrides.ema_decay=0.9", "score_weights=[last,ema]", "budgets=[40]")
+    keys = ["overrides.ema_decay=0.9", "score_weights=[last,ema]", "budgets=[40]"]
+    keys += ["also_scored={extra: tiny_synth}"]
     assert run(fake_sequence, *keys, "order=[first,second]") == 0
     found = results(fake_sequence)
     last, averaged = (
@@ -183,6 +199,7 @@ def test_averaged_weights_of_a_sequence(fake_sequence):
         for kind in ("last", "ema")
     )
     assert last == averaged and ("second/base/seed_1", "first") in averaged
+    assert ("first/replay/seed_1", "extra") in averaged
     assert len(found) == 2 * len(last)
 
 

@@ -1,6 +1,7 @@
 """The section on sequences of datasets, on accuracies whose measures are worked by hand."""
 
 import json
+import math
 
 import pandas as pd
 import pytest
@@ -88,6 +89,30 @@ def test_the_average_is_compared_with_that_of_joint_training(output):
     found = measures.frame.set_index("Method")["Average of Joint (%)"].round(6)
     assert found["SFT"] == round(100 * (15 + 80) / (80 + 70), 6)
     assert found["Joint"] == 100
+
+
+def test_further_datasets(output):
+    """At the end of the sequence; exp of the mean loss of a run's targets is its perplexity."""
+    path, record = output / "results.jsonl", output / "experiment.json"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    more = [
+        {**row, "dataset": "c", "accuracy": row["accuracy"] / 2, "target_loss": loss}
+        for row in rows
+        if row["dataset"] == "a"
+        for loss in [math.log(1 + 10 * row["accuracy"])]
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
+    known = json.loads(record.read_text())
+    known["config"]["also_scored"] = {"c": "tiny_synth"}
+    record.write_text(json.dumps(known))
+    found = table(output, "continual_also_scored").set_index("Method").round(6)
+    assert found["Accuracy on c (%)"].to_dict() == {
+        **{"SFT": 40.0, "Joint": 35.0, "Untrained": 5.0}
+    }
+    assert found["Perplexity on c"].to_dict() == {
+        **{"SFT": 9.0, "Joint": 8.0, "Untrained": 2.0}
+    }
+    test_measures(output)
 
 
 def test_other_sections_speak_of_the_end_of_the_sequence(output):
