@@ -74,14 +74,12 @@ def flops_name(index: int) -> str:
 
 def checkpoints(output_dir: Path) -> list[Path]:
     """The complete checkpoints of epochs and steps in ``output_dir``, oldest first."""
-    return _matching(
-        output_dir, _NAME, lambda epoch, step: (int(epoch), float(step or "inf"))
-    )
+    return _matching(output_dir, _NAME)
 
 
 def flops_checkpoints(output_dir: Path) -> list[Path]:
     """The complete checkpoints of ``checkpoint_at_flops`` in ``output_dir``, oldest first."""
-    return _matching(output_dir, _FLOPS_NAME, int)
+    return _matching(output_dir, _FLOPS_NAME)
 
 
 def all_checkpoints(output_dir: Path) -> list[Path]:
@@ -103,13 +101,12 @@ def newest(path: Path) -> Path:
     return found[-1] if found else path
 
 
-def _matching(
-    output_dir: Path, pattern: re.Pattern, place: Callable[..., Any]
-) -> list[Path]:
+def _matching(output_dir: Path, name: re.Pattern) -> list[Path]:
+    """Folders of such a name, by the numbers in it; one that is left out is the last."""
     found = []
     for path in output_dir.iterdir() if output_dir.is_dir() else ():
-        if match := pattern.match(path.name):
-            found.append((place(*match.groups()), path))
+        if match := name.match(path.name):
+            found.append(([float(n or "inf") for n in match.groups()], path))
     return [path for _, path in sorted(found)]
 
 
@@ -268,7 +265,7 @@ def latest(output_dir: Path) -> Path:
     if not resumable:
         raise FileNotFoundError(
             f"resume_from_checkpoint=True, but {output_dir} holds no checkpoint with a "
-            f"{RECIPE_STATE}. Set output_dir to that of the run to go on with, or start "
+            f"{RECIPE_STATE}. Set output_dir to that of the run to resume, or start "
             "one: resume_from_checkpoint=False and an output_dir without checkpoints."
         )
     newest = checkpoints(output_dir)[-1]

@@ -27,7 +27,7 @@ DECIDING = (
 )
 # The same update, computed otherwise; the same base model, from elsewhere.
 _FREE = ("optimizer.fused", "optimizer.foreach", "model.path", "model.revision")
-# Without these there is no place in the data to go on from.
+# A resumed run cannot change these: they decide its place in the data.
 _FIXED = ("seed", "pairs of a step", "validation.size", "validation.seed")
 _SAMPLE = 256  # numbers of each weight
 # Of keys that checkpoints may be older than.

@@ -11,7 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from erjepa.utils.checked import checked
-from erjepa.utils.files import open_regular, sha256_of_open
+from erjepa.utils.files import open_regular, sha256_of
 
 MANIFEST = "manifest.json"
 # In a checkpoint: files that `erjepa memory forget` is moving to their places.
@@ -30,7 +30,7 @@ class Listed:
         """How an open file differs from it, ``None`` if it does not."""
         if (size := os.fstat(file.fileno()).st_size) != self.bytes:
             return f"has {size} bytes, not the {self.bytes} that were written"
-        if sha256_of_open(file) != self.sha256:
+        if sha256_of(file) != self.sha256:
             return "is damaged: its SHA-256 is not that of what was written"
         return None
 
@@ -144,4 +144,4 @@ def _difference(path: Path, listed: Listed | None) -> str | None:
 def _written(path: Path) -> Listed:
     with path.open("rb") as file:
         os.fsync(file.fileno())
-        return Listed(os.fstat(file.fileno()).st_size, sha256_of_open(file))
+        return Listed(os.fstat(file.fileno()).st_size, sha256_of(file))

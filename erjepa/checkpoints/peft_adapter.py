@@ -1,11 +1,11 @@
-"""Adapters in PEFT's format: written into a folder of their own, and read from any.
+"""Adapters in PEFT's format: written into a separate folder, and read from any.
 
 Beside a merged model, transformers would take PEFT's files for the model: it would load the
 base that they name, and the adapter on top.
 
-torchtune keeps the two rotary halves of each head interleaved and Hugging Face apart, so rows
-of ``q_proj`` and ``k_proj`` change places on export. torchtune 0.6.1 forgets DoRA's magnitudes,
-and moves the rows of Qwen's adapters, whose halves it keeps apart as well.
+torchtune interleaves the two rotary halves of each head and Hugging Face does not, so rows of
+``q_proj`` and ``k_proj`` change places on export. torchtune 0.6.1 forgets DoRA's magnitudes,
+and moves the rows of Qwen's adapters, whose halves it does not interleave either.
 """
 
 import json

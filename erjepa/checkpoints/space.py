@@ -90,7 +90,7 @@ def require_space(folder: Path, sizes: CheckpointSizes, run: int) -> str | None:
     if free < sizes.whole:
         raise OSError(
             f"output_dir={folder}: a checkpoint takes about {readable(sizes.whole)}, and "
-            f"{readable(free)} are free. Make room or choose another output_dir; {less}."
+            f"{readable(free)} are free. Free some or choose another output_dir; {less}."
         )
     if free < run:
         return (

@@ -260,9 +260,6 @@ class StoredMemory:
     def check(self) -> None:
         """Read all of it: afterwards it can be trained on without further checks.
 
-        Two gigabytes, a million slots of 100 tokens, take a third of a second, and three
-        seconds where a manifest has their SHA-256.
-
         Raises:
             ValueError: naming the file, if it is not the one that the manifest lists, and
                 the slot, if one holds what no run writes.

@@ -12,9 +12,9 @@ from erjepa.datasets.concatenated import (
     ConcatenatedPairs,
     Pairs,
     build_dataset,
+    origin_labels,
 )
 from erjepa.datasets.mixture import Mixture
-from erjepa.datasets.origins import origin_labels
 from erjepa.datasets.paired import PairedDataset, paired_dataset
 from erjepa.datasets.pairs import Pair, require_pairs, require_turns
 from erjepa.datasets.predictor_tokens import predictor_token_ids

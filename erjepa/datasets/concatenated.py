@@ -1,36 +1,48 @@
 """Several datasets as one."""
 
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import reduce
 from itertools import accumulate
 from operator import add
-from typing import Any, NamedTuple
+from pathlib import PurePath
+from typing import Any
 
 from torch.utils.data import Dataset
 from torchtune.data import Message
 from torchtune.modules.transforms import Transform
 
 from erjepa.configs.component import Components, components
-from erjepa.datasets.origins import origin_labels
 from erjepa.datasets.paired import PairedDataset
 from erjepa.datasets.pairs import Pair, require_pairs
 
 
-class Origin(NamedTuple):
-    """Which of several datasets an example is from."""
+def origin_labels(names: Sequence[str]) -> list[str]:
+    """Short names of datasets by their sources or builders, for the names of metrics.
 
-    part: int
-    name: str
+    ``data/my pairs.jsonl`` is ``my_pairs``, a second one ``my_pairs_2``, ``spider_dataset`` is
+    ``spider``.
+    """
+    labels: list[str] = []
+    for name in names:
+        stem = PurePath(name.partition("(")[0]).stem
+        label = re.sub(r"\W+", "_", stem).strip("_").removesuffix("_dataset")
+        label, number = label or "dataset", 2
+        distinct = label
+        while distinct in labels:
+            distinct, number = f"{label}_{number}", number + 1
+        labels.append(distinct)
+    return labels
 
 
 class ConcatenatedPairs(Dataset):
     """Datasets one after the other; without weights, an epoch has every pair of each once.
 
-    Example ids go on from one dataset to the next, so a replayed pair keeps its origin.
+    Example ids continue from one dataset to the next, so a replayed pair keeps its origin.
 
     Attributes:
-        labels: their short names, see :func:`~erjepa.datasets.origin_labels`.
+        labels: their short names, see :func:`origin_labels`.
     """
 
     def __init__(self, parts: Sequence[PairedDataset], names: Sequence[str]) -> None:
@@ -62,10 +74,9 @@ class ConcatenatedPairs(Dataset):
     def __getitem__(self, example_id: int) -> Pair:
         return self.pairs[example_id]
 
-    def origin(self, example_id: int) -> Origin:
-        """The dataset that example ``example_id`` is from."""
-        index, _ = self._place(example_id)
-        return Origin(index, self.names[index])
+    def origin(self, example_id: int) -> int:
+        """Which of the datasets example ``example_id`` is from."""
+        return bisect_right(self._starts, example_id) - 1
 
     def where(self, example_id: int) -> str:
         """File and line (or dataset and row) that example ``example_id`` came from."""
@@ -105,14 +116,10 @@ class ConcatenatedPairs(Dataset):
         part, i = self._part(example_id)
         return part.scoring_fields(i)
 
-    def _place(self, example_id: int) -> tuple[int, int]:
-        """Which part, and the example's id in it."""
-        index = bisect_right(self._starts, example_id) - 1
-        return index, example_id - self._starts[index]
-
     def _part(self, example_id: int) -> tuple[PairedDataset, int]:
-        index, i = self._place(example_id)
-        return self.parts[index], i
+        """The dataset of an example, and its id there."""
+        index = self.origin(example_id)
+        return self.parts[index], example_id - self._starts[index]
 
 
 # What a run trains on.

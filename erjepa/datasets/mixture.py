@@ -12,7 +12,7 @@ class Mixture:
 
     An epoch has as many examples as the datasets have together, N, and dataset d has its share
     :math:`w_d / \\sum w` of them. A dataset goes through its examples in an order drawn anew for
-    each pass, and each epoch goes on where the last one ended: after any epoch, two examples of
+    each pass, and each epoch continues where the last one ended: after any epoch, two examples of
     a dataset have been dealt equally often, or one of them once more::
 
         sizes 2 and 6, weights 1 and 1    epoch 0               epoch 1

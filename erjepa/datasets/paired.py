@@ -90,7 +90,7 @@ class PairedDataset(Dataset):
         return self._scoring_fields(self.source_text(example_id))
 
     def ask(self, text: str, system_prompt: str | None = None) -> list[int]:
-        """Token ids of a prompt with a source of one's own, as the dataset would put it.
+        """Token ids of the prompt that the dataset would make of a source text.
 
         Args:
             system_prompt: system message; "": none; ``None``: that of the first example, if it has
@@ -99,7 +99,7 @@ class PairedDataset(Dataset):
         return self._template.prompt(self._chat_of(text, system_prompt))
 
     def pair_of(self, text: str, system_prompt: str | None = None) -> Pair:
-        """A source of one's own as a pair, whose target only stands in for one.
+        """A source text as a pair, with a placeholder as its target.
 
         Raises:
             ValueError: if ``text`` is empty.

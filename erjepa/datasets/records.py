@@ -16,6 +16,7 @@ error can name its line, and ``007`` or ``NA`` in a table stays the text that it
 """
 
 import codecs
+import contextlib
 import csv
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,24 +190,24 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
 def _read_hub(name: str, split: str, kwargs: dict[str, Any]) -> list[Record]:
     from datasets import load_dataset
 
-    try:
+    with _reading(name):
         rows = load_dataset(name, split=split, **kwargs)
         return [Record(f"{name}[{i}]", row) for i, row in enumerate(rows)]
-    except Exception as error:  # of whichever library reads it
-        raise _unreadable(name, error) from error
 
 
 def _download(url: str) -> Path:
     from datasets import DownloadManager
 
-    try:
+    with _reading(url):
         return Path(DownloadManager().download(url))
+
+
+@contextlib.contextmanager
+def _reading(source: str) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # of whichever library reads it
-        raise _unreadable(url, error) from error
-
-
-def _unreadable(source: str, error: Exception) -> ConnectionError:
-    return ConnectionError(
-        f"{source} could not be read ({type(error).__name__}: {one_line(str(error))}). "
-        "With a copy at hand, set the dataset's source to its file or folder."
-    )
+        raise ConnectionError(
+            f"{source} could not be read ({type(error).__name__}: {one_line(str(error))}). "
+            "With a copy at hand, set the dataset's source to its file or folder."
+        ) from error

@@ -81,11 +81,8 @@ class StepSampler(Sampler[list[int]]):
         """Replayed pairs that step ``step`` (0-based) of an epoch has room for; fractions of
         a pair are carried over to the steps that follow.
         """
-        before, after = (
-            math.floor(self._share * self.examples_per_step * n)
-            for n in (step, step + 1)
-        )
-        return after - before
+        num_new = self._first(step + 1) - self._first(step)
+        return self.examples_per_step - num_new
 
     def _first(self, step: int) -> int:
         """How many new pairs come before step ``step`` of an epoch."""

@@ -59,7 +59,7 @@ class TokenizedPairs(Sequence[Pair]):
         return cls([_block(segments)])
 
     def __add__(self, other: "TokenizedPairs") -> "TokenizedPairs":
-        """The pairs of both, which share their memory; ids go on."""
+        """The pairs of both, which share their memory; ids continue."""
         return TokenizedPairs([*self._blocks, *other._blocks])
 
     @property

@@ -64,4 +64,4 @@ def generate_texts(
 def _origin(dataset: Pairs, example_id: int) -> dict[str, str]:
     if not isinstance(dataset, ConcatenatedPairs):
         return {}
-    return {"origin": dataset.labels[dataset.origin(example_id).part]}
+    return {"origin": dataset.labels[dataset.origin(example_id)]}

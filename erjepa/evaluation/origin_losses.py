@@ -30,7 +30,7 @@ class OriginLosses:
         for example, row in zip(
             batch.example_ids.tolist(), torch.stack(rows, dim=1), strict=True
         ):
-            label = self._dataset.labels[self._dataset.origin(example).part]
+            label = self._dataset.labels[self._dataset.origin(example)]
             self._sums[label][: len(row)] += row
 
     def metrics(self) -> dict[str, float]:

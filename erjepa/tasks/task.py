@@ -7,7 +7,7 @@ from typing import Any
 
 # One prediction: "target" and "output" texts, and what the task needs besides ("db_id").
 Prediction = Mapping[str, Any]
-# Name of a reading to its verdict; None where it is undecided.
+# Name of a metric to its verdict; None where it is undecided.
 Verdicts = dict[str, bool | None]
 
 
@@ -35,3 +35,15 @@ class Task:
     fields: tuple[str, ...] = ("target", "output")
     problem: Callable[[str], str | None] = _no_problem
     with_databases: "Callable[[Path], Task] | None" = None
+
+
+def one_by_one(
+    verdicts: Callable[[str, str], Verdicts],
+) -> Callable[[Sequence[Prediction]], list[Verdicts]]:
+    """What scores predictions by ``verdicts`` of the target and the output of each."""
+    return lambda predictions: [verdicts(p["target"], p["output"]) for p in predictions]
+
+
+def without_end(output: str) -> str:
+    """An output as LLM-JEPA's scorers read it: stripped, without an end marker."""
+    return output.strip().removesuffix("<|end|>").strip()

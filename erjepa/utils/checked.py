@@ -89,7 +89,7 @@ def reject_unknown(
 
 
 def _field(value: Any, error: Mapping[str, Any]) -> str:
-    """The place of an error; the type of a union, which pydantic adds to it, is none."""
+    """The place of an error, without the type of a union, which pydantic adds to it."""
     place = ""
     for part in error["loc"]:
         if isinstance(value, list) and isinstance(part, int):

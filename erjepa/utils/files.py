@@ -83,14 +83,8 @@ def open_regular(path: Path) -> BufferedReader:
     return path.open("rb")
 
 
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal, read a part at a time."""
-    with path.open("rb") as file:
-        return sha256_of_open(file)
-
-
-def sha256_of_open(file: BufferedReader) -> str:
-    """SHA-256 of a whole open file, in hexadecimal; reading goes on at its start."""
+def sha256_of(file: BufferedReader) -> str:
+    """SHA-256 of a whole open file, in hexadecimal; the file is left at its start."""
     digest, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK))
     file.seek(0)
     while size := file.readinto(chunk):

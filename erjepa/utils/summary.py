@@ -12,7 +12,7 @@ from erjepa.utils.jsonl import parse_json
 
 
 class Reading(BaseModel, frozen=True):
-    """How many answers are right by one reading of them.
+    """How many answers are right by one metric.
 
     ``interval`` is the 95% interval of ``share``; an ``undecided`` answer counts as not right.
     """
@@ -25,7 +25,7 @@ class Reading(BaseModel, frozen=True):
 
 
 class ReadingOfOrigin(Reading, frozen=True):
-    """The primary reading of the answers to the pairs of one dataset."""
+    """The primary metric of the answers to the pairs of one dataset."""
 
     origin: str
 
@@ -49,9 +49,9 @@ class Change(BaseModel, frozen=True):
 
 
 class Summary(BaseModel, frozen=True, extra="allow"):
-    """The scores of one model on one dataset. Keys that are no field are ``readings``, by name.
+    """The scores of one model on one dataset. Further keys are ``readings``: metrics by name.
 
-    ``unseen_pairs`` and ``unseen_targets`` are the primary reading of the examples that do not
+    ``unseen_pairs`` and ``unseen_targets`` are the primary metric of the examples that do not
     occur in training, as pairs or by their targets. What only an evaluation knows is ``None``
     where answers of another program were scored.
     """
@@ -85,7 +85,7 @@ class Summary(BaseModel, frozen=True, extra="allow"):
 
     @property
     def readings(self) -> dict[str, Reading]:
-        """Every reading of the answers, in the task's order."""
+        """Every metric of the answers, in the task's order."""
         return self.__pydantic_extra__
 
     def to_json(self) -> str:

@@ -46,7 +46,8 @@ def test_examples_of_the_parts_in_order(tokenizer, sources):
     expected = [(d, i) for d in alone for i in range(len(d))]
     for example_id, (mine, i) in enumerate(expected):
         assert dataset[example_id] == mine[i]._replace(example_id=example_id)
-        assert dataset.origin(example_id) == (int(mine is alone[1]), mine_name(mine, i))
+        assert dataset.origin(example_id) == alone.index(mine)
+        assert dataset.names[alone.index(mine)] == mine_name(mine, i)
         for name in ("where", "prompt", "target_text", "source_text", "scoring_fields"):
             assert getattr(dataset, name)(example_id) == getattr(mine, name)(i)
         ours, theirs = dataset.messages(example_id), mine.messages(i)
@@ -60,7 +61,8 @@ def mine_name(dataset, i):
 
 def test_a_part_without_source_goes_by_its_builder(tokenizer):
     dataset = build_dataset([SYNTHETIC] * 2, tokenizer)
-    assert dataset.origin(3) == (1, "synthetic_nl_rx_dataset")
+    assert dataset.names[dataset.origin(3)] == "synthetic_nl_rx_dataset"
+    assert dataset.origin(3) == 1
     assert dataset.task == "nl_rx"
 
 

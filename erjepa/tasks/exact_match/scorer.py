@@ -1,24 +1,19 @@
 """Exact match: an answer is right when it is the target, character by character.
 
-For pairs of one's own. White space around either text does not count; an empty answer is
+For your own pairs. White space around either text does not count; an empty answer is
 wrong.
 """
 
-from collections.abc import Sequence
-
-from erjepa.tasks.task import Prediction, Task, Verdicts
+from erjepa.tasks.task import Task, Verdicts, one_by_one
 
 
-def extract(output: str) -> str:
-    """The whole text, without surrounding white space."""
-    return output.strip()
+def _verdicts(target: str, output: str) -> Verdicts:
+    return {"exact_match": output.strip() == target.strip() != ""}
 
 
-def _score(predictions: Sequence[Prediction]) -> list[Verdicts]:
-    return [
-        {"exact_match": extract(p["output"]) == p["target"].strip() != ""}
-        for p in predictions
-    ]
-
-
-TASK = Task(name="exact_match", primary="exact_match", extract=extract, score=_score)
+TASK = Task(
+    name="exact_match",
+    primary="exact_match",
+    extract=str.strip,
+    score=one_by_one(_verdicts),
+)

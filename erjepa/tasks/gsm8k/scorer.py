@@ -14,17 +14,16 @@ Faults of LLM-JEPA's scorer, all but the first two kept in its verdict:
 - It generates at most 128 tokens, which cuts 43% of GSM8K's own solutions before their
   answer. Evaluate with a larger ``max_new_tokens``.
 - Two texts without any answer count as equal; here a text without one is wrong.
-- It wants a line before the answer, so an output that is only ``#### 18`` is wrong.
-- It wants nothing after the answer, so ``#### 18`` and a further line is wrong.
+- It needs a line before the answer, so an output that is only ``#### 18`` is wrong.
+- It accepts nothing after the answer, so ``#### 18`` and a further line is wrong.
 - It compares texts: 14 of the 1319 reference answers have commas, and ``1000`` for
   ``1,000`` is wrong.
 """
 
 import re
-from collections.abc import Sequence
 from decimal import Decimal
 
-from erjepa.tasks.task import Prediction, Task, Verdicts
+from erjepa.tasks.task import Task, Verdicts, one_by_one, without_end
 
 _THOUSANDS = re.compile(r"(?<=[0-9])[, ](?=[0-9]{3}(?![0-9]))")
 # Symbols, sign, symbols, digits, and whatever has no digit: "$18.", "-$5", "**18** eggs".
@@ -62,7 +61,7 @@ def _problem(target: str) -> str | None:
 def _verdicts(target: str, output: str) -> Verdicts:
     answer, expected = extract(output), extract(target)
     number = read_number(answer)
-    theirs = _LLM_JEPA.search(output.strip().removesuffix("<|end|>").strip())
+    theirs = _LLM_JEPA.search(without_end(output))
     reference = _LLM_JEPA.search(target)
     return {
         "exact_match": answer != "" and answer == expected,
@@ -71,14 +70,10 @@ def _verdicts(target: str, output: str) -> Verdicts:
     }
 
 
-def _score(predictions: Sequence[Prediction]) -> list[Verdicts]:
-    return [_verdicts(p["target"], p["output"]) for p in predictions]
-
-
 TASK = Task(
     name="gsm8k",
     primary="exact_match",
     extract=extract,
-    score=_score,
+    score=one_by_one(_verdicts),
     problem=_problem,
 )

@@ -16,15 +16,13 @@ from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sources import LLM_JEPA_DATASETS, subsample
 from erjepa.tasks.nl_rx.grammar import generate_records
 
-NL_RX_SOURCE = LLM_JEPA_DATASETS
-
 
 def nl_rx_dataset(
     tokenizer: Transform,
     *,
     subset: Literal["synth", "turk"] = "synth",
     split: Literal["train", "test"] = "train",
-    source: str = NL_RX_SOURCE,
+    source: str = LLM_JEPA_DATASETS,
     max_examples: int | None = None,
     sample_seed: int | None = None,
 ) -> PairedDataset:

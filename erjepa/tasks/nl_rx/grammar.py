@@ -157,18 +157,9 @@ def generate_pairs(
 
 
 def generate_records(
-    size: int,
-    *,
-    split: str,
-    seed: int = 0,
-    constructs: Sequence[str] | None = None,
-    without: Sequence[str] = (),
-    system_prompt: str = SYSTEM_PROMPT,
+    size: int, *, system_prompt: str = SYSTEM_PROMPT, **drawn: Any
 ) -> list[dict[str, Any]]:
     """The pairs of :func:`generate_pairs` as chat records, in the layout of the NL-RX files."""
-    pairs = generate_pairs(
-        size, split=split, seed=seed, constructs=constructs, without=without
-    )
     return [
         {
             "messages": [
@@ -177,5 +168,5 @@ def generate_records(
                 {"role": "assistant", "content": regex},
             ]
         }
-        for description, regex in pairs
+        for description, regex in generate_pairs(size, **drawn)
     ]

@@ -49,7 +49,7 @@ ERROR_CATEGORIES = (*LENGTH_CATEGORIES, SYNTAX_ERROR)
 
 
 def regex_tokens(regex: str) -> list[str]:
-    """The tokens of a regex, or of a text that is none; joined they are the text."""
+    """The tokens of a regex, or of any other text; joined they are the text."""
     return [token[0] for token in _TOKEN.finditer(regex)]
 
 

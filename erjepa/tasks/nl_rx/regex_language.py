@@ -1,10 +1,10 @@
-r"""Do two regexes describe the same lines? Decided by their automata.
+r"""Do two regexes describe the same lines? Decided by their derivatives.
 
-A regex becomes a deterministic automaton by Brzozowski's derivatives (Derivatives of
-Regular Expressions, J. ACM 1964): the derivative of R by the letter a describes what may
-follow a in the texts of R. Derivatives take & and ~ as they come, and make one state at
-a time, so that the bounds on states and time hold while the automaton grows.
-``automata-lib`` then decides whether two automata are equivalent (Hopcroft and Karp).
+Brzozowski's derivative of R by the letter a (Derivatives of Regular Expressions, J. ACM
+1964) describes what may follow a in the texts of R. Derivatives take & and ~ as they come,
+and a regex has finitely many: they are the states of its automaton. Two regexes are equal
+if, after every text, both of their derivatives have the empty text or neither has. Pairs
+of states are visited one at a time, so that the bounds hold on the way.
 
 The word boundary is exact. Whether ``\b`` holds between two letters depends on those
 two alone, so a state is the pair (was the last letter a word character?, derivative) and
@@ -16,8 +16,7 @@ the letter b instead.
 The alphabet is Unicode without the newline. Letters that neither regex tells apart
 count as one: the regexes of the dataset need 1 to 15, half of them no more than 5.
 
-Regexes beyond the bounds stay undecided. The comparison of two finished automata is within
-the bound on states, but not on time.
+Regexes beyond the bounds stay undecided.
 """
 
 import itertools
@@ -25,8 +24,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-
-from automata.fa.dfa import DFA
 
 from erjepa.tasks.nl_rx.regex_nodes import (
     ANY_LETTER,
@@ -51,12 +48,11 @@ from erjepa.tasks.nl_rx.regex_syntax import WORD, RegexSyntaxError, parse
 __all__ = ["RegexSyntaxError", "languages_equal"]
 
 
-class _BeyondBounds(Exception):
-    pass
-
-
 def languages_equal(a: str, b: str, *, max_states: int, seconds: float) -> bool | None:
     """Whether two regexes describe the same lines; ``None``: a bound was reached before.
+
+    Args:
+        max_states: most pairs of states to visit.
 
     Raises:
         RegexSyntaxError: one of the texts is not a regex.
@@ -65,11 +61,32 @@ def languages_equal(a: str, b: str, *, max_states: int, seconds: float) -> bool 
     try:
         trees = parse(a, deadline), parse(b, deadline)
         derivatives = _Derivatives(_alphabet(trees, deadline), deadline)
-        left, right = (derivatives.automaton(tree, max_states) for tree in trees)
-    # Trees may be deeper than Python's stack.
-    except (_BeyondBounds, TimeoutError, RecursionError):
+        return _equivalent(trees, derivatives, max_states)
+    except (TimeoutError, RecursionError):  # trees may be deeper than Python's stack
         return None
-    return left == right
+
+
+def _equivalent(
+    trees: tuple[Node, Node], derivatives: "_Derivatives", max_states: int
+) -> bool | None:
+    start = (False, *trees)
+    known, queue = {start}, deque([start])
+    while queue:
+        before, left, right = queue.popleft()
+        if _has_empty(left, before, False) != _has_empty(right, before, False):
+            return False
+        for symbol, is_word in derivatives.symbols.items():
+            pair = (
+                is_word,
+                derivatives.of(left, before, symbol),
+                derivatives.of(right, before, symbol),
+            )
+            if pair not in known:
+                if len(known) >= max_states:
+                    return None
+                known.add(pair)
+                queue.append(pair)
+    return True
 
 
 def _alphabet(trees: tuple[Node, ...], deadline: float) -> dict[str, bool]:
@@ -117,35 +134,7 @@ class _Derivatives:
     deadline: float
     known: dict[tuple[Node, bool, str], Node] = field(default_factory=dict)
 
-    def automaton(self, tree: Node, max_states: int) -> DFA:
-        """The complete automaton of a regex."""
-        states = {(False, tree): 0}
-        transitions: dict[int, dict[str, int]] = {}
-        queue = deque(states)
-        while queue:
-            state = before, node = queue.popleft()
-            ways = transitions[states[state]] = {}
-            for symbol, is_word in self.symbols.items():
-                follower = is_word, self.derivative(node, before, symbol)
-                if follower not in states:
-                    if len(states) >= max_states:
-                        raise _BeyondBounds
-                    states[follower] = len(states)
-                    queue.append(follower)
-                ways[symbol] = states[follower]
-        return DFA(
-            states=set(states.values()),
-            input_symbols=set(self.symbols),
-            transitions=transitions,
-            initial_state=0,
-            final_states={
-                number
-                for (before, node), number in states.items()
-                if _has_empty(node, before, False)
-            },
-        )
-
-    def derivative(self, node: Node, before: bool, symbol: str) -> Node:
+    def of(self, node: Node, before: bool, symbol: str) -> Node:
         """What may follow ``symbol`` in texts of ``node``, after a word character or not."""
         key = node, before, symbol
         if key not in self.known:
@@ -157,7 +146,7 @@ class _Derivatives:
         after = self.symbols[symbol]
 
         def of(inner: Node) -> Node:
-            return self.derivative(inner, before, symbol)
+            return self.of(inner, before, symbol)
 
         match node:
             case Letters():

@@ -85,16 +85,9 @@ def any_of(ranges: Iterable[tuple[int, int]]) -> Node:
     return Letters(tuple(merged)) if merged else NOTHING
 
 
-def none_of(ranges: list[tuple[int, int]]) -> Node:
+def none_of(ranges: Iterable[tuple[int, int]]) -> Node:
     """One letter of the alphabet outside ``ranges``, which may overlap."""
-    gaps, start = [], 0
-    for low, high in sorted([*ranges, (0xA, 0xA)]):
-        if start < low:
-            gaps.append((start, low - 1))
-        start = max(start, high + 1)
-    if start <= 0x10FFFF:
-        gaps.append((start, 0x10FFFF))
-    return any_of(gaps)
+    return any_of(_gaps(ranges))
 
 
 def sequence(*parts: Node) -> Node:
@@ -115,34 +108,21 @@ def sequence(*parts: Node) -> Node:
 
 def union(*options: Node) -> Node:
     """Texts of any of ``options``."""
-    flat: set[Node] = set()
-    ranges: list[tuple[int, int]] = []
-    for option in options:
-        for one in option.options if isinstance(option, Union) else (option,):
-            if isinstance(one, Letters):
-                ranges.extend(one.ranges)
-            else:
-                flat.add(one)
+    letters, flat = _flattened(Union, options)
     if ANYTHING in flat:
         return ANYTHING
-    if ranges:
-        flat.add(any_of(ranges))
+    if letters:
+        flat.add(any_of(pair for one in letters for pair in one.ranges))
     flat = _without_contained(flat)
     return flat.pop() if len(flat) == 1 else Union(frozenset(flat))
 
 
 def intersection(*options: Node) -> Node:
     """Texts of all of ``options``."""
-    flat: set[Node] = set()
-    letters: list[Letters] = []
-    for option in options:
-        for one in option.options if isinstance(option, Intersection) else (option,):
-            if isinstance(one, Letters):
-                letters.append(one)
-            else:
-                flat.add(one)
+    letters, flat = _flattened(Intersection, options)
     if letters:
-        flat.add(any_of(_shared(letters)))
+        # What is outside of none of them.
+        flat.add(none_of(gap for one in letters for gap in _gaps(one.ranges)))
     flat.discard(ANYTHING)
     if NOTHING in flat:
         return NOTHING
@@ -190,14 +170,26 @@ def _without_contained(options: set[Node]) -> set[Node]:
     }
 
 
-def _shared(letters: list[Letters]) -> Ranges:
-    """What is in all of them."""
-    shared = ANY_LETTER.ranges
-    for one in letters:
-        shared = tuple(
-            (max(low, other_low), min(high, other_high))
-            for low, high in shared
-            for other_low, other_high in one.ranges
-            if max(low, other_low) <= min(high, other_high)
-        )
-    return shared
+def _flattened(
+    kind: type[Union] | type[Intersection], options: Iterable[Node]
+) -> tuple[list[Letters], set[Node]]:
+    """Options, with those of options of the same kind for these: letters, and all others."""
+    letters: list[Letters] = []
+    others: set[Node] = set()
+    for option in options:
+        for one in option.options if isinstance(option, kind) else (option,):
+            if isinstance(one, Letters):
+                letters.append(one)
+            else:
+                others.add(one)
+    return letters, others
+
+
+def _gaps(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """The ranges of the alphabet between ``ranges``, which may overlap."""
+    gaps, start = [], 0
+    for low, high in sorted([*ranges, (0xA, 0xA), (0x110000, 0x110000)]):
+        if start < low:
+            gaps.append((start, low - 1))
+        start = max(start, high + 1)
+    return tuple(gaps)

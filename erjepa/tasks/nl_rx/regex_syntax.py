@@ -14,9 +14,9 @@ loosest to the tightest:
     "dog*"         these letters, whatever they mean elsewhere
     \. \b \d \w \s letter as it is; word boundary; the usual sets (\D \W \S: all others)
 
-A regex describes a whole line, so ``^`` and ``$`` are letters and the newline is none.
+A regex describes a whole line, so ``^`` and ``$`` are letters and the newline is not.
 
-The parser holds open groups on a list of its own: an output of a thousand ``(`` is an
+The parser keeps open groups in a list: an output of a thousand ``(`` is an
 error of syntax, not of Python's stack.
 """
 
@@ -182,7 +182,7 @@ def _set(text: str, at: int) -> tuple[Node, int]:
         if text.startswith("-", at) and text[at + 1 : at + 2] not in ("]", ""):
             high, at = _member(text, at + 1)
             if len(low) != 1 or len(high) != 1 or high[0][1] < low[0][0]:
-                raise RegexSyntaxError("a range of letters that is none")
+                raise RegexSyntaxError("an empty range of letters")
             low = [(low[0][0], high[0][1])]
         ranges.extend(low)
     if at >= len(text):

@@ -18,15 +18,13 @@ Known faults:
 - The tool that the dataset is published with reads ``\b`` as the letter b. Here it is a
   word boundary (see ``regex_language``); 408 of the 2000 test regexes have one.
 
-Outputs that are no regex are wrong, those beyond the bounds undecided. A regex within other
+Invalid regexes are wrong, those beyond the bounds undecided. A regex within other
 text, such as a sentence or a code fence, is not looked for.
 """
 
-from collections.abc import Sequence
-
 from erjepa.tasks.nl_rx.regex_language import languages_equal
 from erjepa.tasks.nl_rx.regex_syntax import RegexSyntaxError, parse
-from erjepa.tasks.task import Prediction, Task, Verdicts
+from erjepa.tasks.task import Task, Verdicts, one_by_one, without_end
 
 # The largest test regex takes 351 states and a fifth of a second.
 MAX_STATES = 5000
@@ -34,22 +32,12 @@ SECONDS = 5.0
 MAX_LENGTH = 2000  # letters; the longest regex of the dataset has 54
 
 
-def extract(output: str) -> str:
-    """The answer within a generated text: all of it, stripped."""
-    return output.strip()
-
-
-def score(predictions: Sequence[Prediction]) -> list[Verdicts]:
-    """Verdicts of each prediction, in order."""
-    return [_verdicts(one["target"], one["output"]) for one in predictions]
-
-
 def _verdicts(target: str, output: str) -> Verdicts:
-    gold, answer = target.strip(), extract(output)
+    gold, answer = target.strip(), output.strip()
     return {
         "exact_match": answer == gold,
         "dfa_equal": _dfa_equal(gold, answer),
-        "llm_jepa": _llm_jepa(target, output),
+        "llm_jepa": without_end(output) == target,  # which the script does not strip
     }
 
 
@@ -68,14 +56,6 @@ def _dfa_equal(gold: str, answer: str) -> bool | None:
         return False
 
 
-def _llm_jepa(target: str, output: str) -> bool:
-    """The script strips the output, one end marker and what is before it, but never
-    the target.
-    """
-    answer = output.strip()
-    if answer.endswith("<|end|>"):
-        answer = answer.removesuffix("<|end|>").strip()
-    return answer == target
-
-
-TASK = Task(name="nl_rx", primary="exact_match", extract=extract, score=score)
+TASK = Task(
+    name="nl_rx", primary="exact_match", extract=str.strip, score=one_by_one(_verdicts)
+)

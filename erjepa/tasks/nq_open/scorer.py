@@ -14,17 +14,11 @@ target. So the empty answer is right for every question, ``"e"`` for 70% of the 
 
 import re
 import string
-from collections.abc import Sequence
 
-from erjepa.tasks.task import Prediction, Task, Verdicts
+from erjepa.tasks.task import Task, Verdicts, one_by_one, without_end
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def extract(output: str) -> str:
-    """The whole text, without surrounding white space."""
-    return output.strip()
 
 
 def accepted(target: str) -> list[str]:
@@ -43,17 +37,17 @@ def normalize(answer: str) -> str:
 
 
 def _verdicts(target: str, output: str) -> Verdicts:
-    answer, aliases = extract(output), accepted(target.strip())
-    theirs = output.strip().removesuffix("<|end|>").strip()
+    answer, aliases = output.strip(), accepted(target.strip())
     return {
         "exact_match": answer != "" and answer in aliases,
         "squad_match": answer != "" and normalize(answer) in map(normalize, aliases),
-        "llm_jepa": any(part in target for part in theirs.split("; ")),
+        "llm_jepa": any(part in target for part in without_end(output).split("; ")),
     }
 
 
-def _score(predictions: Sequence[Prediction]) -> list[Verdicts]:
-    return [_verdicts(p["target"], p["output"]) for p in predictions]
-
-
-TASK = Task(name="nq_open", primary="exact_match", extract=extract, score=_score)
+TASK = Task(
+    name="nq_open",
+    primary="exact_match",
+    extract=str.strip,
+    score=one_by_one(_verdicts),
+)

@@ -143,7 +143,7 @@ def mixture_of(cfg: Config, dataset: Pairs, train: list[int]) -> Mixture | None:
     if weights is None:
         return None
     assert isinstance(dataset, ConcatenatedPairs)
-    counts = Counter(dataset.origin(i).part for i in train)
+    counts = Counter(dataset.origin(i) for i in train)
     sizes = [counts[part] for part in range(len(weights))]
     mixture = Mixture(sizes, weights, cfg.drawn_seed)
     of_each = ", ".join(

@@ -407,7 +407,7 @@ def origin_of(dataset: Pairs) -> Tensor | None:
     """Of several datasets the number of the one that each example is from, int64, [N]."""
     if not isinstance(dataset, ConcatenatedPairs):
         return None
-    return torch.tensor([dataset.origin(i).part for i in range(len(dataset))])
+    return torch.tensor([dataset.origin(i) for i in range(len(dataset))])
 
 
 def name_of(dataset: Components) -> str:

@@ -90,6 +90,7 @@ def test_beyond_the_bounds_is_undecided_and_the_rest_is_scored():
     deep = "a(~(" * 2000 + "a" + "))" * 2000
     scored = TASK.score(
         [
+            {"target": "(a|b)*a(a|b){24}(a|b)", "output": blown_up},
             {"target": "a", "output": blown_up},
             {"target": blown_up, "output": blown_up},
             {"target": "a", "output": deep},
@@ -97,8 +98,9 @@ def test_beyond_the_bounds_is_undecided_and_the_rest_is_scored():
             {"target": "a", "output": "a"},
         ]
     )
-    assert [one["dfa_equal"] for one in scored] == [None, True, None, None, True]
-    assert [one["exact_match"] for one in scored] == [False, True, False, False, True]
+    verdicts = [None, False, True, None, None, True]
+    assert [one["dfa_equal"] for one in scored] == verdicts
+    assert [one["exact_match"] for one in scored] == [v is True for v in verdicts]
 
 
 def test_pairs_that_test_and_training_share():
