@@ -141,7 +141,7 @@ class EvaluationRecipeERJEPA:
         self._cfg = cfg = erjepa.configs.require_files(cfg)
         self._tokenizer = cfg.tokenizer.build()
         self._setup_jobs(cfg)
-        self._model = empty_model(cfg, self._device, merged=self._merged)
+        self._model = empty_model(cfg, self._device)
         self._loaded: tuple[Path | None] | None = None  # the weights that it has
         self._has_adapters = bool(get_adapter_params(self._model))
         if self._reads_targets:
@@ -301,9 +301,7 @@ class EvaluationRecipeERJEPA:
         ]
         if mine and self._loaded != (path,):
             scratch = results_dir / checkpoint.SCRATCH
-            load_weights(
-                self._model, self._cfg, path, merged=self._merged, scratch=scratch
-            )
+            load_weights(self._model, self._cfg, path, scratch)
             self._predictor = None
             if self._alignment and path is not None:
                 checkpoint.require_intact(path, [checkpoint.PREDICTOR])

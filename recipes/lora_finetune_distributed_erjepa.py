@@ -87,7 +87,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         """Build everything; whatever can be wrong in the config fails before weights load."""
         cfg, device = self._cfg, self._device
         attention = attention_of(cfg, device)
-        loss_fn = self._loss_fn = cfg.loss.build()
+        loss_fn = cfg.loss.build()
         cfg = self._cfg = erjepa.configs.require_files(cfg)
         tokenizer = cfg.tokenizer.build()
         texts = PairTexts(tokenizer)
@@ -175,6 +175,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             serving=serving,
             device=device,
         )
+        self._require_finite = partial(
+            require_finite,
+            where=self._memory.where,
+            how_to_resume=self._checkpoints.how_to_resume,
+        )
         if start.resumed is None:
             require_packable(model, self._dataset.pairs, device, cfg.base_model)
             self._memory.start(self._passes)
@@ -207,7 +212,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         if draw is not None:
             new, replayed = new.split(len(new.example_ids) - len(draw.example_ids))
         if replays:
-            self._require_finite(new)
+            self._require_finite([new], step=number)
             entries = memory.entries(new.example_ids, new.source)
 
         # Replayed pairs: chosen by the new ones, never among them.
@@ -260,19 +265,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._model.parameters(), float("inf") if limit is None else limit
         )
         norm = (total.full_tensor() if isinstance(total, DTensor) else total).item()
-        self._require_finite(*passes, grad_norm=norm)
+        self._require_finite(passes, step=self._run.steps + 1, grad_norm=norm)
         return norm
-
-    def _require_finite(
-        self, *passes: PassResult | None, grad_norm: float = 0.0
-    ) -> None:
-        require_finite(
-            [p for p in passes if p is not None],
-            step=self._run.steps + 1,
-            where=self._memory.where,
-            how_to_resume=self._checkpoints.how_to_resume,
-            grad_norm=grad_norm,
-        )
 
     # ------------------------------------------------------------ the training loop
 
@@ -298,7 +292,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._metrics_log.start(run)
         for _ in range(run.step_in_epoch, run.steps_per_epoch):
             start = time.perf_counter()
-            if self._is_told_to_stop():
+            votes = all_reduce_sum(torch.tensor(self._stop_signals.vote()))
+            self._stop_signals.agree(int(votes))
+            if self.exit_code:
                 break
             metrics = self._train_step(next(steps))
             seconds = time.perf_counter() - start
@@ -314,11 +310,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
                 self.save_checkpoint()
             if run.has_reached_stop():
                 break
-
-    def _is_told_to_stop(self) -> bool:
-        votes = all_reduce_sum(torch.tensor(self._stop_signals.vote()))
-        self._stop_signals.agree(int(votes))
-        return self.exit_code != 0
 
     @property
     def exit_code(self) -> int:

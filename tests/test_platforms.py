@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ def test_every_module_is_imported_without_what_windows_lacks():
 @pytest.mark.slow
 def test_processes_that_pack_may_be_spawned(base, data, tokenizer, monkeypatch):
     """As on macOS and Windows, where there is no fork, or none that is safe."""
-    overrides = overrides_for(base, data, "unused", num_workers=1)
+    overrides = overrides_for(base, data, "unused")
     cfg = make_config([o for o in overrides if "output_dir" not in o])
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
@@ -61,22 +62,15 @@ def test_processes_that_pack_may_be_spawned(base, data, tokenizer, monkeypatch):
     packed = {}
     for context in ("spawn", None):
         pairs = TrainingPairs(
-            cfg,
+            replace(cfg, num_workers=int(context is not None)),
             dataset,
             collators,
             num_positions=512,
             jepa_every=1,
             device=torch.device("cpu"),
         )
-        loader = pairs.loader
-        pairs.sampler.set_position(0, 0)
-        if context is None:
-            loader = loader.__class__(
-                loader.dataset,
-                batch_sampler=loader.batch_sampler,
-                collate_fn=loader.collate_fn,
-            )
-        else:
+        loader = pairs.loader()
+        if context is not None:
             loader.multiprocessing_context = context
         packed[context] = [batch.tokens.tolist() for step in loader for batch in step]
     assert packed["spawn"] == packed[None] and len(packed[None]) == 11

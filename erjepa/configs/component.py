@@ -15,7 +15,7 @@ from torchtune.config._utils import _get_component_from_path
 from erjepa.utils.checked import checked, reject_unknown, whole
 
 COMPONENT = "_component_"
-WEIGHT = "weight"  # key of a dataset in a list, besides its arguments
+WEIGHT = "weight"  # key of a dataset in a list, in addition to its arguments
 _DATA = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".xlsx", ".txt")
 _Weight: Any = Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
 
@@ -103,7 +103,7 @@ class Signature:
         """The fields of the :class:`Component` of a key, or a list of them.
 
         Raises:
-            ValueError: naming the key, if the path names no component, or arguments are
+            ValueError: naming the key, if the path does not name a component, or arguments are
                 unknown, missing or of another type.
         """
         if not (self.may_be_list and isinstance(value, list) and value):
@@ -125,7 +125,7 @@ class Signature:
             f"{key}=erjepa.datasets.paired_dataset {key}.source="
         )
         if self.may_be_list and isinstance(path, str) and _is_source(path):
-            raise ValueError(f"{key}={path} is no component; {reads}{path}")
+            raise ValueError(f"{key}={path} is not a component; {reads}{path}")
         if not (isinstance(path, str) and isinstance(value, Mapping)):
             raise ValueError(
                 f"{key} must be the dotted path of a component, {key}=PATH, with its "
@@ -135,7 +135,7 @@ class Signature:
             parameters = inspect.signature(Component(path).function).parameters
         except (InstantiationError, ValueError, TypeError) as error:
             cause = str(error.__cause__ or error).strip()
-            raise ValueError(f"{key}={path} is no component: {cause}") from None
+            raise ValueError(f"{key}={path} is not a component: {cause}") from None
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         for name in self.given:
             if name not in parameters and not takes_any:

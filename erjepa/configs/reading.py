@@ -54,7 +54,7 @@ def read(source: Mapping[str, Any]) -> Config:
             continue  # it has its default
         if not isinstance(given, Mapping):
             raise ValueError(
-                f"{key} has keys of its own, {key}.KEY=VALUE, got {given!r}"
+                f"{key} is a section of keys, {key}.KEY=VALUE, got {given!r}"
             )
         reject_unknown(f"{key}.", given, [f.name for f in fields(section)], SYNONYMS)
         values[key] = given

@@ -53,7 +53,14 @@ COMPONENTS = {
     "optimizer": Signature(
         positional=1, types={"lr": NotNegative, "weight_decay": NotNegative}
     ),
-    "lr_scheduler": Signature(positional=1, given=("num_training_steps",)),
+    "lr_scheduler": Signature(
+        positional=1,
+        given=("num_training_steps",),
+        types={
+            "num_warmup_steps": Whole,
+            "final_factor": Annotated[float, Field(ge=0, le=1)],
+        },
+    ),
     "metric_logger": Signature(),
     "profiler": Signature(),
 }
@@ -196,7 +203,7 @@ class Config:
         self._require_weights()
         if self.trainable_dtype not in ("fp32", self.dtype, None):
             raise ValueError(
-                f"trainable_dtype={self.trainable_dtype}: what is trained is held in "
+                f"trainable_dtype={self.trainable_dtype}: trainable weights are held in "
                 f"fp32, or in dtype ({self.dtype}) where trainable_dtype=null"
             )
         direction = self.loss.get("direction", "source_to_target")

@@ -18,7 +18,7 @@ TAG = re.compile(r"\[[a-z-]+\]")
 
 @dataclass(frozen=True)
 class Line:
-    """How a file writes a key: its value, and the comments above and behind it.
+    """How a file writes a key: its value, and the comments above and after it.
 
     Args:
         is_spaced: whether an empty line is above it.

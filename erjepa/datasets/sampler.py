@@ -64,7 +64,6 @@ class StepSampler(Sampler[list[int]]):
             )
         self._epoch = 0
         self._start_step = 0
-        self.steps_done = 0
 
     @property
     def examples_per_step(self) -> int:
@@ -89,10 +88,9 @@ class StepSampler(Sampler[list[int]]):
         size = self.examples_per_step * step
         return size - math.floor(self._share * size)
 
-    def set_position(self, epoch: int, step: int = 0, steps_done: int = 0) -> None:
+    def set_position(self, epoch: int, step: int = 0) -> None:
         """Make the next iteration start at step ``step`` (0-based) of ``epoch``."""
         self._epoch, self._start_step = epoch, step
-        self.steps_done = steps_done
 
     def __len__(self) -> int:
         return self.steps_per_epoch - self._start_step

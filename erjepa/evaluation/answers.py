@@ -20,7 +20,7 @@ def generate_answers(
 ) -> list[dict[str, Any]]:
     """Greedy answers to one batch of examples, as predictions with what scoring needs.
 
-    In a list of datasets each has the short name of its own as ``origin``.
+    With a list of datasets each has the short name of its dataset as ``origin``.
     """
     prompts = [dataset.prompt(i) for i in ids]
     outputs = generate_texts(model, tokenizer, prompts, max_new_tokens)

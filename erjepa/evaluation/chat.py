@@ -75,7 +75,7 @@ def read_prompts(file: Path) -> list[str]:
             ``prompt``, is the prompt.
 
     Raises:
-        ValueError: naming the place of what is no prompt.
+        ValueError: naming the place of a line without a prompt.
     """
     if file.suffix != ".jsonl":
         content = file.read_bytes()

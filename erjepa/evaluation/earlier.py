@@ -25,7 +25,7 @@ from erjepa.utils.summary import Change
 
 log = utils.get_logger("INFO")
 
-# Keys that say, besides the dataset, what is scored and how.
+# Keys that say, in addition to the dataset, what is scored and how.
 _HOW = ("validation", "task", "primary", "databases", "max_new_tokens")
 
 
@@ -80,7 +80,7 @@ class EarlierRun:
         key: of the pairs that are scored.
         pairs: that the config has under it; ``None``: none.
         how: keys of the config that say how they are scored.
-        name: that the scores of the checkpoint go by.
+        name: of the checkpoint's scores, see :func:`name_of_scores`.
         scores: folder of each finished evaluation of the run, and its settings.
     """
 

@@ -24,6 +24,7 @@ class Examples:
 
     Args:
         cfg: config that says what they are and how they are scored.
+        section: of the config, names the dataset, as JSON.
         seen: which of them occur in training, if that is known.
     """
 
@@ -34,11 +35,6 @@ class Examples:
     task: Task
     seen: Seen | None
 
-    @property
-    def call(self) -> str:
-        """The calls that make the dataset."""
-        return calls(self.section)
-
 
 def texts(dataset: Pairs, ids: Iterable[int]) -> list[Texts]:
     """Source and target of examples."""
@@ -48,11 +44,6 @@ def texts(dataset: Pairs, ids: Iterable[int]) -> list[Texts]:
 def calls(section: Any) -> str:
     """The calls that make the datasets of a config's section."""
     return ", ".join(call for _, call in datasets_of({"dataset": section}))
-
-
-def section_of(cfg: Config) -> Any:
-    """The section that names the dataset to score, as JSON; ``None``: there is none."""
-    return cfg.as_dict()[SCORED[cfg.eval_split]]
 
 
 def read_examples(
@@ -75,7 +66,8 @@ def read_examples(
     seen = None
     if known is not None:
         seen = seen_in(known, dict(zip(ids, texts(dataset, ids), strict=True)))
-    return Examples(cfg, section_of(cfg), dataset, ids, task, seen)
+    section = cfg.as_dict()[SCORED[cfg.eval_split]]
+    return Examples(cfg, section, dataset, ids, task, seen)
 
 
 def scored_pairs(

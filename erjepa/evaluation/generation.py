@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import takewhile
+from os.path import commonprefix
 from typing import Any
 
 import torch
@@ -56,7 +58,8 @@ def generate_greedy(
     )
     most = [model.max_seq_len + 1 - len(prompt) for prompt in prompts]
     return [
-        _until(row[:n], stop_tokens) for row, n in zip(generated, most, strict=True)
+        list(takewhile(lambda token: token not in stop_tokens, row[:n]))
+        for row, n in zip(generated, most, strict=True)
     ]
 
 
@@ -148,9 +151,8 @@ def _forward(
     # A padding token sees itself, so that no row of the softmax is empty.
     mask = (columns < new) & real[:, None] | (columns == new)
     input_pos = new[:, 0] - padding[:, None] * (new[:, 0] >= shared)
-    input_pos = input_pos.clamp(
-        0, model.max_seq_len - 1
-    )  # of padding, and what has ended
+    # Those of padding, and of texts that have ended, may be outside.
+    input_pos = input_pos.clamp(0, model.max_seq_len - 1)
     hidden = model.tok_embeddings(tokens)
     for layer in model.layers:
         hidden = layer(hidden, mask=mask, input_pos=input_pos)
@@ -228,13 +230,5 @@ def _shared_prefix(prompts: Sequence[Sequence[int]]) -> int:
     """Number of tokens that all prompts begin with, short of a whole prompt; 0 for one."""
     if len(prompts) == 1:
         return 0
-    most = max(0, min(map(len, prompts)) - 1)
-    for column in range(most):
-        if any(prompt[column] != prompts[0][column] for prompt in prompts):
-            return column
-    return most
-
-
-def _until(tokens: list[int], stop_tokens: Sequence[int]) -> list[int]:
-    stops = (i for i, token in enumerate(tokens) if token in stop_tokens)
-    return tokens[: next(stops, len(tokens))]
+    common = commonprefix([list(prompt) for prompt in prompts])
+    return max(0, min(len(common), min(map(len, prompts)) - 1))

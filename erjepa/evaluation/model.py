@@ -17,20 +17,18 @@ from erjepa.training.model.weights import require_same_model
 from erjepa.training.run.start import load_base
 
 
-def empty_model(
-    cfg: Config, device: torch.device, *, merged: bool
-) -> TransformerDecoder:
+def empty_model(cfg: Config, device: torch.device) -> TransformerDecoder:
     """The model of a config, whose weights are still to be loaded; for merged ones unquantized.
 
     Raises:
         ValueError: if there are no adapters to merge.
     """
     is_quantized = cfg.model.get("quantize_base", False)
-    plain = {"quantize_base": False} if merged and is_quantized else {}
+    plain = {"quantize_base": False} if cfg.merged and is_quantized else {}
     dtype = training.get_dtype(cfg.dtype, device=device)
     with training.set_default_dtype(dtype), device:
         model = cfg.model.build(**plain).eval()
-    if merged and not get_adapter_params(model):
+    if cfg.merged and not get_adapter_params(model):
         raise ValueError(
             "merged=True, but the model has no adapters to merge; with merged=False "
             "its checkpoints are scored as they are"
@@ -39,18 +37,13 @@ def empty_model(
 
 
 def load_weights(
-    model: TransformerDecoder,
-    cfg: Config,
-    path: Path | None,
-    *,
-    merged: bool,
-    scratch: Path,
+    model: TransformerDecoder, cfg: Config, path: Path | None, scratch: Path
 ) -> None:
     """Load the base and a trained adapter; or weights alone, and an adapter of no effect.
 
     Args:
         path: checkpoint; ``None``: the base model.
-        merged: whether to take the merged weights of a checkpoint with an adapter.
+        scratch: folder that the checkpointer makes.
 
     Raises:
         FileNotFoundError: if the checkpoint has no such weights.
@@ -60,7 +53,9 @@ def load_weights(
     source: dict[str, Any] = {}
     if path is not None:
         has_adapter = (path / checkpoint.ADAPTER).is_file()
-        uses_adapter = has_adapter and bool(get_adapter_params(model)) and not merged
+        uses_adapter = (
+            has_adapter and bool(get_adapter_params(model)) and not cfg.merged
+        )
         used = checkpoint.ADAPTER if uses_adapter else "model*.safetensors"
         checkpoint.require_intact(path, [used])
         if uses_adapter:
@@ -98,8 +93,7 @@ def load_model(
     cfg: Config, device: torch.device, path: Path | None
 ) -> TransformerDecoder:
     """The model of a config with the weights that :func:`load_weights` loads."""
-    model = empty_model(cfg, device, merged=cfg.merged)
+    model = empty_model(cfg, device)
     with TemporaryDirectory() as scratch:
-        unused = Path(scratch) / "unused"
-        load_weights(model, cfg, path, merged=cfg.merged, scratch=unused)
+        load_weights(model, cfg, path, Path(scratch) / "unused")
     return model

@@ -18,7 +18,7 @@ SETTINGS = "settings.json"
 
 
 def name_of_scores(path: Path | None, cfg: Config) -> str:
-    """What the scores of a checkpoint go by.
+    """The name of a checkpoint's scores.
 
     Args:
         path: folder of its weights; ``None``: the base model.
@@ -29,7 +29,7 @@ def name_of_scores(path: Path | None, cfg: Config) -> str:
 
 
 def folder_of(folder: Path, dataset: Any, key: str) -> Path:
-    """Where the scores on a dataset go, apart from those on any other.
+    """The folder of the scores on a dataset, a separate one for each dataset.
 
     Args:
         folder: of the checkpoint. The dataset that it is scored on first has it; each other one has
@@ -38,12 +38,8 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
     """
     try:
         first = json.loads((folder / SETTINGS).read_text())[key]
-    except (
-        FileNotFoundError,
-        ValueError,
-        KeyError,
-    ):  # none, or it is just being written
-        return folder
+    except (FileNotFoundError, ValueError, KeyError):
+        return folder  # there are none, or they are being written
     if first == dataset:
         return folder
     digest = hashlib.sha256(json.dumps(dataset, sort_keys=True).encode()).hexdigest()
@@ -54,7 +50,7 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
 class PredictionStore:
     """The results folder of one evaluation.
 
-    While it runs, each rank appends to a file of its own; ``finish`` puts
+    While it runs, each rank appends to its own file; ``finish`` puts
     ``predictions.jsonl`` and ``summary.json`` in place. An interrupted evaluation finds what
     it had, if its settings are the same; with other settings it starts anew.
     """
@@ -72,10 +68,6 @@ class PredictionStore:
             for path in (*self._parts(), self._folder / PREDICTIONS):
                 path.unlink(missing_ok=True)
             settings.write_text(self._settings)
-        return self.read()
-
-    def read(self) -> dict[int, dict[str, Any]]:
-        """All predictions so far, of every rank, by id."""
         found = {}
         for path in (*self._parts(), self._folder / PREDICTIONS):
             for line in path.read_text().splitlines() if path.exists() else ():

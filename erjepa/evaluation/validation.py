@@ -2,31 +2,28 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
 from erjepa.configs import Config
-from erjepa.datasets import Pairs
+from erjepa.datasets import ConcatenatedPairs, Pairs
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.examples import scoring_task
 from erjepa.evaluation.generation import batches_of_like_length
-from erjepa.evaluation.origin_losses import OriginLosses
 from erjepa.objective.decoder import PackedDecoder
-from erjepa.objective.loss import JEPALoss, PairLosses
+from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
 from erjepa.tasks.score import score_predictions
 from erjepa.tasks.task import Task
 from erjepa.training.model.distributed import (
-    all_reduce_sum,
     gather_interleaved,
     gather_objects,
     on_rank_zero,
 )
+from erjepa.training.run.origins import losses_by_origin
 from erjepa.training.step.gathered import gathered
 from erjepa.training.step.passes import stack_views, unstack_views
 
@@ -50,8 +47,8 @@ class HeldOutLoss:
         # As many on every rank: a forward pass of a sharded model takes them all.
         self._batches = collator.split(mine, -(-most // batch_size))
         self._dataset = dataset
-        self._has_views = collator.views != "none"
         self._num_pairs = len(ids)
+        self._num_views = len(ids) if collator.views != "none" else 0
         self._loss_fn = loss_fn
         self._device = device
 
@@ -62,92 +59,35 @@ class HeldOutLoss:
         Returns:
             ``val_lm_loss``, nats a label; with views ``val_jepa_loss``, the mean distance, where
             InfoNCE contrasts all held-out pairs; ``val_loss``, their weighted sum; and of a list of
-            datasets what :class:`OriginLosses` adds up. The same on every rank.
+            datasets the first two of each, as ``val_lm_loss_NAME``. The same on every rank.
         """
-        origins = OriginLosses(self._dataset, self._device)
-        sums = torch.zeros(4, dtype=torch.float64, device=self._device)
-        contrasts, views = self._has_views and self._loss_fn.is_contrastive, []
-        batches = [batch.to(self._device) for batch in self._batches]
-        losses = []
-        for batch in batches:
+        sums, errors, views, ids = [], [], [], []
+        for batch in self._batches:
+            batch = batch.to(self._device)
             output = model(batch)
-            losses.append(self._loss_fn(output, batch, 1, 1)[1])
-            if contrasts:
+            _, losses = self._loss_fn(output, batch, 1, 1)
+            sums.append(torch.stack([losses.lm, batch.labels_of_pairs], dim=1))
+            errors.append(losses.jepa)
+            ids.append(batch.example_ids)
+            if self._loss_fn.is_contrastive and self._num_views:
                 views.append(stack_views(output))
-        if contrasts:
-            losses = self._contrasted(losses, torch.cat(views))
-        for batch, of_pairs in zip(batches, losses, strict=True):
-            origins.add(batch, of_pairs)
-            sums[:2] += torch.stack([of_pairs.lm.sum(), of_pairs.jepa.sum()])
-            sums[2:] += sums.new_tensor([batch.num_labels, batch.num_pairs])
-        lm, jepa, labels, pairs = all_reduce_sum(sums).tolist()
-        metrics = {"val_loss": self._loss_fn.lm_weight * lm / labels}
-        metrics["val_lm_loss"] = lm / labels
-        if self._has_views:
-            metrics["val_jepa_loss"] = jepa / pairs
-            metrics["val_loss"] += self._loss_fn.jepa_weight * jepa / pairs
-        return {**metrics, **origins.metrics()}
-
-    def _contrasted(self, losses: list[PairLosses], views: Tensor) -> list[PairLosses]:
-        """The losses of this rank's batches, each pair contrasted with all of all ranks."""
-        all_views = gather_interleaved(views, self._num_pairs)
-        _, predicted, target = unstack_views(all_views)
-        errors = self._loss_fn.errors(predicted, target)
-        mine = errors[dist.get_rank() :: dist.get_world_size()]
-        parts = mine.split([len(of_pairs.lm) for of_pairs in losses])
-        return [
-            PairLosses(of_pairs.lm, part)
-            for of_pairs, part in zip(losses, parts, strict=True)
-        ]
-
-
-class HeldOutAccuracy:
-    """The share of held-out pairs that are answered rightly."""
-
-    def __init__(
-        self,
-        dataset: Pairs,
-        ids: Sequence[int],
-        tokenizer: Transform,
-        task: Task,
-        *,
-        batch_size: int,
-        max_new_tokens: int,
-    ) -> None:
-        prompts = [dataset.prompt(i) for i in ids]
-        batches = batches_of_like_length(prompts, batch_size)
-        self._batches = [[ids[i] for i in batch] for batch in batches]
-        self._dataset = dataset
-        self._tokenizer = tokenizer
-        self._task = task
-        self._max_new_tokens = max_new_tokens
-
-    def __call__(self, model: TransformerDecoder) -> dict[str, float]:
-        """Accuracy under the model as it is.
-
-        Returns:
-            ``val_accuracy``, and of a list of datasets ``val_accuracy_NAME`` of each that has pairs
-            here. The same on every rank.
-        """
-        mine = []
-        for batch in self._batches[dist.get_rank() :: dist.get_world_size()]:
-            mine += generate_answers(
-                model,
-                self._tokenizer,
-                self._dataset,
-                batch,
-                max_new_tokens=self._max_new_tokens,
-            )
-        predictions = [p for answers in gather_objects(mine) for p in answers]
-        return on_rank_zero(lambda: self._score(predictions))
-
-    def _score(self, predictions: list[dict[str, Any]]) -> dict[str, float]:
-        _, summary = score_predictions(self._task, predictions)
-        by_origin = {
-            f"val_accuracy_{part.origin}": part.share
-            for part in summary.by_origin or []
-        }
-        return {"val_accuracy": summary.accuracy, **by_origin}
+        lm, labels = gather_interleaved(torch.cat(sums), self._num_pairs).double().T
+        jepa = gather_interleaved(torch.cat(errors), self._num_views).double()
+        if views:  # each pair with all others
+            all_views = gather_interleaved(torch.cat(views), self._num_views)
+            _, predicted, target = unstack_views(all_views)
+            jepa = self._loss_fn.errors(predicted, target).double()
+        metrics = {"lm_loss": lm.sum() / labels.sum()}
+        loss = self._loss_fn.lm_weight * metrics["lm_loss"]
+        if len(jepa):
+            metrics["jepa_loss"] = jepa.mean()
+            loss = loss + self._loss_fn.jepa_weight * metrics["jepa_loss"]
+        if isinstance(dataset := self._dataset, ConcatenatedPairs):
+            in_order = gather_interleaved(torch.cat(ids), self._num_pairs).tolist()
+            parts = torch.tensor([dataset.origin(i) for i in in_order])
+            metrics |= losses_by_origin(lm, labels, jepa, parts, dataset.labels)
+        metrics = {"loss": loss, **metrics}
+        return {f"val_{name}": value.item() for name, value in metrics.items()}
 
 
 class Validation:
@@ -166,28 +106,50 @@ class Validation:
         self.loss = HeldOutLoss(
             dataset, ids, collator, loss_fn, batch_size=cfg.batch_size, device=device
         )
-        self.accuracy = None
-        if generate := cfg.validation.generate:
-            answered = ids[:generate]
-            task = scoring_task(cfg, dataset, cfg.dataset, answered)
-            self.accuracy = HeldOutAccuracy(
-                dataset,
-                answered,
-                tokenizer,
-                task,
-                batch_size=cfg.eval_batch_size,
-                max_new_tokens=cfg.max_new_tokens,
-            )
-        self._is_compiled = cfg.compile
+        self._cfg = cfg
+        self._dataset = dataset
+        self._tokenizer = tokenizer
+        self._task: Task | None = None
+        if num_answered := cfg.validation.generate:
+            ids = ids[:num_answered]
+            self._task = scoring_task(cfg, dataset, cfg.dataset, ids)
+            prompts = [dataset.prompt(i) for i in ids]
+            batches = batches_of_like_length(prompts, cfg.eval_batch_size)
+            self._batches = [[ids[i] for i in batch] for batch in batches]
 
     def __call__(self, model: PackedDecoder) -> dict[str, float]:
         """Measure a model in training, and leave it in training. Nothing random is drawn."""
         model.eval()
         metrics = self.loss(model)
-        if self.accuracy is not None:
+        if self._task is not None:
             # Compiled layers would be compiled again for each length of the cache.
-            stance = torch.compiler.set_stance if self._is_compiled else nullcontext
+            stance = torch.compiler.set_stance if self._cfg.compile else nullcontext
             with stance("force_eager"), gathered(model):
-                metrics.update(self.accuracy(model.decoder))
+                metrics |= self._accuracy(model.decoder, self._task)
         model.train()
         return metrics
+
+    def _accuracy(self, decoder: TransformerDecoder, task: Task) -> dict[str, float]:
+        """``val_accuracy``, and of a list of datasets ``val_accuracy_NAME`` of each that has pairs
+        here; the same on every rank.
+        """
+        mine = []
+        for batch in self._batches[dist.get_rank() :: dist.get_world_size()]:
+            mine += generate_answers(
+                decoder,
+                self._tokenizer,
+                self._dataset,
+                batch,
+                max_new_tokens=self._cfg.max_new_tokens,
+            )
+        predictions = [p for answers in gather_objects(mine) for p in answers]
+
+        def score() -> dict[str, float]:
+            _, summary = score_predictions(task, predictions)
+            by_origin = {
+                f"val_accuracy_{part.origin}": part.share
+                for part in summary.by_origin or []
+            }
+            return {"val_accuracy": summary.accuracy, **by_origin}
+
+        return on_rank_zero(score)

@@ -30,12 +30,12 @@ def use_masked_attention(decoder: TransformerDecoder) -> None:
     """Have ``decoder`` attend by :class:`MaskedAttention`; again changes nothing.
 
     Raises:
-        ValueError: if its layers compute attention in a way of their own, as Gemma 2's do.
+        ValueError: if its layers compute attention differently, as Gemma 2's do.
     """
     for layer in decoder.layers:
         if not hasattr(layer.attn, "_attention_call"):
             raise ValueError(
-                f"model: {type(layer.attn).__name__} computes attention in a way of its own "
+                f"model: {type(layer.attn).__name__} computes attention differently "
                 "and cannot read packed rows; choose a model whose layers have torchtune's "
                 "MultiHeadAttention"
             )

@@ -52,7 +52,7 @@ class TorchtuneParts:
     """Calls a torchtune decoder part by part.
 
     Raises:
-        ValueError: if its layers compute attention in a way of their own, as Gemma 2's do.
+        ValueError: if its layers compute attention differently, as Gemma 2's do.
     """
 
     def __init__(self, decoder: TransformerDecoder) -> None:

@@ -27,7 +27,7 @@ class StepFlops:
                 trained += weight.numel() if weight.requires_grad else 0
         self._per_token = 4 * frozen + 6 * trained
         self._per_token_forward = 2 * (frozen + trained)
-        # Tied to the embeddings, it has no weight of its own.
+        # Tied to the embeddings, it does not have its own weight.
         output = getattr(decoder.output, "weight", decoder.tok_embeddings.weight)
         self._per_projected = (6 if output.requires_grad else 4) * output.numel()
         # Scores and their use, forward once and backward twice, in every layer.

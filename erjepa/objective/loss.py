@@ -50,7 +50,7 @@ class JEPALoss(nn.Module):
         **terms: fields of the terms in :mod:`~erjepa.objective.terms`.
 
     Raises:
-        ValueError: if a weight is negative, both are zero, or another value makes no sense.
+        ValueError: if both weights are zero, or a term acts without the JEPA loss.
     """
 
     def __init__(
@@ -64,19 +64,8 @@ class JEPALoss(nn.Module):
         **terms: Any,
     ) -> None:
         super().__init__()
-        for name, weight in (("lm_weight", lm_weight), ("jepa_weight", jepa_weight)):
-            if not 0 <= weight < float("inf"):
-                raise ValueError(
-                    f"loss.{name} must be finite and at least 0, got {weight}"
-                )
-        if not 0 < temperature < float("inf"):
-            raise ValueError(
-                f"loss.temperature must be finite and above 0, got {temperature}"
-            )
         if lm_weight == jepa_weight == 0:
             raise ValueError("loss.lm_weight and loss.jepa_weight are both 0")
-        if jepa_every < 1:
-            raise ValueError(f"loss.jepa_every must be at least 1, got {jepa_every}")
         self._terms = _terms(terms)
         if self._terms and not jepa_weight:
             keys = ", ".join(f"loss.{fields(term)[0].name}" for term in self._terms)
@@ -147,7 +136,7 @@ class JEPALoss(nn.Module):
         num_labels: int | Tensor,
         num_pairs: int | Tensor,
     ) -> tuple[Tensor, PairLosses]:
-        """The batch's share of the weighted loss of the whole set, :meth:`whole` left out, and the
+        """The batch's part of the weighted loss of the whole set, :meth:`whole` left out, and the
         losses of its n pairs. ``num_labels`` and ``num_pairs`` are Z and B.
         """
         log_probabilities = output.logits.float().log_softmax(dim=-1)

@@ -17,21 +17,7 @@ _EPSILON = 1e-4
 
 @dataclass(frozen=True)
 class LossTerm:
-    """A term of the embeddings that the distance compares, each side by itself.
-
-    Raises:
-        ValueError: if the weight is negative or not finite, or a count is below 1.
-    """
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.type is int and value < 1:
-                raise ValueError(f"loss.{field.name} must be at least 1, got {value}")
-            if field.type is float and not 0 <= value < float("inf"):
-                raise ValueError(
-                    f"loss.{field.name} must be finite and at least 0, got {value}"
-                )
+    """A term of the embeddings that the distance compares, each side by itself."""
 
     @property
     def weight(self) -> float:

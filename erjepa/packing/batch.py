@@ -27,9 +27,8 @@ class PackedBatch:
     label_logit: Tensor  # which of the q positions predicts a label, int64 [c]
     label_pair: Tensor  # which of the n pairs a label belongs to, int64 [c]
     source_pos: Tensor  # of z^u, int64 [n]
-    predicted_pos: (
-        Tensor  # of p in each of m comparisons, int64 [m, n], [m, 0] with steps
-    )
+    # Of p in each of m comparisons, int64 [m, n], [m, 0] with steps.
+    predicted_pos: Tensor
     target_pos: Tensor  # of what p is compared with, of the same shape
     # From and to which positions three steps lead, whose sum is p, and three whose sum it is
     # compared with, see erjepa.packing.spans; int64 [n, 2, 3, 2], n = 0 without spans.

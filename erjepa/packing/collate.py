@@ -85,7 +85,7 @@ class PairCollator:
         return plain
 
     def length(self, pair: Pair) -> int:
-        """Tokens that ``pair`` takes in a row of its own."""
+        """Tokens of a row that holds ``pair`` alone."""
         return tree_size([path.tokens for path in self._lay_out(pair)])
 
     def depth(self, pair: Pair) -> int:

@@ -12,7 +12,7 @@
     Q  rest of the source, header of the target   T  target alone, up to its last content token
     A  target and its end of turn                 U  source alone, up to its last content token
 
-Standalone views are chats of their own, as in LLM-JEPA; ``views="none"`` is for training on
+Standalone views are separate chats, as in LLM-JEPA; ``views="none"`` is for training on
 the next-token loss only. What paths begin with alike is computed once, see
 :mod:`erjepa.packing.tree`: S, and whatever else one pair or several have in common.
 
@@ -21,7 +21,7 @@ the last P (at :math:`z^u` when k = 0), :math:`z^a` at the last token of T.
 
 That is the direction from source to target. From target to source, P follows T, and is compared
 with :math:`z^u`; both directions have P on either side. Predictor tokens in front stand behind
-the first token of S or T, mostly the one that begins a text: a path of its own, read at its end::
+the first token of S or T, mostly the one that begins a text: a separate path, read at its end::
 
     both directions       S Q A      S P      T P
     in front              S Q A      S        s P ...      T

@@ -11,7 +11,7 @@ SIZES = (128, 256, 512, 1024)
 
 
 def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[str, Any]:
-    """Lengths of the pairs in tokens, each with its views in a row of its own.
+    """Lengths of the pairs in tokens, each with its views in a separate row.
 
     A percentile is the least length that holds so many pairs; ``fits`` is the fraction of pairs
     that a size holds, ``row_length`` the smallest multiple of 128 that holds so many.

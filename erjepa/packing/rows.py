@@ -22,9 +22,8 @@ class Sharing(NamedTuple):
     num_items: int  # n
     node: np.ndarray  # int64 [entries]
     item: np.ndarray  # int64 [entries]
-    previous: (
-        np.ndarray
-    )  # the last item before that takes the node, or -1, int64 [entries]
+    # The last item before that takes the node, or -1, int64 [entries].
+    previous: np.ndarray
 
     def nodes(self, items: range) -> np.ndarray:
         """The nodes that a run of items takes, ascending."""

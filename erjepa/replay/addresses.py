@@ -1,7 +1,6 @@
 """Addresses of source embeddings, by which pairs are stored in the memory and found again."""
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -28,11 +27,6 @@ class Addresses(NamedTuple):
         """Those of some rows of the batch."""
         indices = None if self.indices is None else self.indices[rows]
         return Addresses(self.values[rows], indices)
-
-    def split(self, size: int) -> Iterator["Addresses"]:
-        """All in their order, ``size`` at a time."""
-        for start in range(0, len(self.values), size):
-            yield self.rows(slice(start, start + size))
 
 
 class SparseAddressTable:

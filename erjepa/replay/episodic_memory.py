@@ -68,9 +68,8 @@ class EpisodicMemory:
         self._reserved = max(int(reserve * capacity), reserved_slots)
         self.history = 0
         self._size = 0
-        self._seen = self._seen_before = (
-            0  # pairs offered a place: in all, when inherited
-        )
+        # Pairs offered a place: in all, and when inherited.
+        self._seen = self._seen_before = 0
         self._segments = SegmentStore(capacity)
         self._example_ids = torch.empty(capacity, dtype=torch.int64, device=device)
         self._scores = torch.empty(capacity, dtype=torch.float32, device=device)

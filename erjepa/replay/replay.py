@@ -56,11 +56,24 @@ class EpisodicReplay:
         self.memory = self._empty_memory()
 
     def _empty_memory(self, reserved_slots: int = 0) -> EpisodicMemory:
-        settings, device = self.settings, self._device
+        settings, device, embed_dim = self.settings, self._device, self.embed_dim
         capacity = settings.capacity + reserved_slots
+        table: SparseAddressTable | DenseAddressTable | None = None
+        if settings.address == "dense":
+            table = DenseAddressTable(capacity, embed_dim, device=device)
+        elif settings.address == "sparse":
+            dim, top_k = settings.sparse_shape(embed_dim)
+            table = SparseAddressTable(
+                capacity,
+                embed_dim,
+                address_dim=dim,
+                top_k=top_k,
+                seed=self.seed,
+                device=device,
+            )
         return EpisodicMemory(
             capacity,
-            _address_table(settings, capacity, self.embed_dim, self.seed, device),
+            table,
             on_revisit=settings.on_revisit,
             retain=RETENTIONS.find(settings.retention),
             reserve=settings.reserve,
@@ -245,25 +258,3 @@ def require_room(settings: ReplaySettings, embed_dim: int, available: int) -> No
             f"of {projection:,} take {taken:,} bytes; there are {available:,}. Set a smaller "
             "capacity, address_dim or address_top_k"
         )
-
-
-def _address_table(
-    settings: ReplaySettings,
-    capacity: int,
-    embed_dim: int,
-    seed: int,
-    device: torch.device | str,
-) -> SparseAddressTable | DenseAddressTable | None:
-    if settings.address == "none":
-        return None
-    if settings.address == "dense":
-        return DenseAddressTable(capacity, embed_dim, device=device)
-    dim, top_k = settings.sparse_shape(embed_dim)
-    return SparseAddressTable(
-        capacity,
-        embed_dim,
-        address_dim=dim,
-        top_k=top_k,
-        seed=seed,
-        device=device,
-    )

@@ -109,7 +109,7 @@ def retained(
     capacity: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """The slots that a memory of another capacity takes over: ascending, int64, at most
+    """The slots that a memory of another capacity keeps: ascending, int64, at most
     ``capacity``.
 
     Those are left that the ``rule`` of the new memory would leave if slots were evicted one by
@@ -126,12 +126,12 @@ def retained(
         return _strongest(scores, replay_counts, capacity)
     of_slot = origins(example_ids)
     names, sizes = of_slot.unique(return_counts=True)
-    level = bisect_right(
+    limit = bisect_right(
         range(capacity + 1), capacity, key=lambda n: int(sizes.clamp(max=n).sum())
     )
-    quotas = sizes.clamp(max=level - 1)
+    quotas = sizes.clamp(max=limit - 1)
     left = capacity - int(quotas.sum())
-    quotas[(sizes >= level).nonzero().flatten().flip(0)[:left]] += 1
+    quotas[(sizes >= limit).nonzero().flatten().flip(0)[:left]] += 1
     kept = []
     for name, quota in zip(names, quotas.tolist(), strict=True):
         own = (of_slot == name).nonzero().flatten()

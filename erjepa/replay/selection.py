@@ -160,10 +160,12 @@ def _neighbors(request: Request, wanted: int) -> Iterator[Tensor]:
     if per_address == 0:
         return
     excluded = (~request.eligible).nonzero().flatten()
-    # wanted / kappa addresses suffice when all find slots of their own, and twice as many
+    # wanted / kappa addresses suffice when all find different slots, and twice as many
     # take hardly longer; those after them are compared only while there is room.
     chunk = min(math.ceil(2 * wanted / per_address), _CHUNK_COSINES // len(memory))
-    for part in addresses.split(max(1, chunk)):
+    chunk = max(1, chunk)
+    for start in range(0, len(addresses.values), chunk):
+        part = addresses.rows(slice(start, start + chunk))
         cosines = memory.similarity(part).index_fill_(1, excluded, -torch.inf)
         yield top_k_descending(cosines, per_address)
 

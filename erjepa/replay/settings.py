@@ -61,7 +61,7 @@ class ReplaySettings:
             )
         if self.init_from is not None and not rule.of_memory:
             raise ValueError(
-                f"replay.init_from carries a memory on, which replay.selection="
+                f"replay.init_from starts with a stored memory, which replay.selection="
                 f"{self.selection} never replays; choose another selection"
             )
         if not self.views and self.score == "jepa":

@@ -31,17 +31,8 @@ def get_linear_schedule_with_warmup(
             asks for at each step.
 
     Raises:
-        ValueError: if the warm-up is negative, the final factor not between 0 and 1, or
-            ``expected_steps`` is missing.
+        ValueError: if ``expected_steps`` is missing.
     """
-    if num_warmup_steps < 0:
-        raise ValueError(
-            f"lr_scheduler.num_warmup_steps must be at least 0, got {num_warmup_steps}"
-        )
-    if not 0 <= final_factor <= 1:
-        raise ValueError(
-            f"lr_scheduler.final_factor must lie between 0 and 1, got {final_factor}"
-        )
     if until == "stop" and expected_steps is None:
         raise ValueError("lr_scheduler.until=stop needs expected_steps")
     ends_after = expected_steps if until == "stop" else None

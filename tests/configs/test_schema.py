@@ -47,7 +47,7 @@ POSITIVE = "input should be greater than 0"
             "stop.flops=.inf",
             f"stop.flops: {FINITE}, got Infinity",
         ),
-        ("stop=3", "stop has keys of its own, stop.KEY=VALUE, got 3"),
+        ("stop=3", "stop is a section of keys, stop.KEY=VALUE, got 3"),
         (
             "clip_grad_norm=-1",
             f"clip_grad_norm: {POSITIVE}, got -1",
@@ -57,7 +57,7 @@ POSITIVE = "input should be greater than 0"
             f"clip_grad_norm: {POSITIVE}, got 0",
         ),
         ("dtype=fp16", "dtype: input should be 'bf16' or 'fp32', got \"fp16\""),
-        ("trainable_dtype=bf16", "trainable_dtype=bf16: what is trained is held in"),
+        ("trainable_dtype=bf16", "trainable_dtype=bf16: trainable weights are held in"),
         ("shuffle=1", "shuffle: input should be a valid boolean, got 1"),
         ("device=3", "device: input should be a valid string, got 3"),
         (
@@ -154,7 +154,7 @@ POSITIVE = "input should be greater than 0"
             "needs eval_dataset[0].source, which has no default",
         ),
         ("dataset=erjepa.datasets.paired", "dataset=erjepa.datasets.paired is no "),
-        ("dataset=absent.x", "dataset=absent.x is no component: No module named"),
+        ("dataset=absent.x", "dataset=absent.x is not a component: No module named"),
         (
             "dataset=erjepa.datasets.paired_dataset",
             "dataset=erjepa.datasets.paired_dataset needs dataset.source, which has no",
@@ -254,7 +254,7 @@ def test_a_key_like_no_other_has_no_hint():
 @pytest.mark.parametrize("name", ["tickets.csv", "./tickets", "owner/tickets"])
 def test_a_file_is_no_component(name, tmp_path):
     advice = (
-        f"dataset={name} is no component; to read a file or a dataset of the hub, set "
+        f"dataset={name} is not a component; to read a file or a dataset of the hub, set "
         f"dataset=erjepa.datasets.paired_dataset dataset.source={name}"
     )
     with pytest.raises(ValueError) as error:

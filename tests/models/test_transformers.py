@@ -382,7 +382,9 @@ def test_weights_are_read_and_written_as_transformers_has_them(tmp_path, family)
 
 def test_a_layer_that_is_not_there_is_named(tmp_path):
     folder = write_folder(tmp_path, "llama")
-    with pytest.raises(ValueError, match="wqkv is no linear layer .* down_proj, gate"):
+    with pytest.raises(
+        ValueError, match="wqkv is not a linear layer .* down_proj, gate"
+    ):
         lora_decoder(str(folder), lora_target_modules=["q_proj", "wqkv"])
 
 
@@ -392,7 +394,7 @@ def test_a_layer_that_is_not_there_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"model_type": "t5"}, "t5 is no decoder that writes text"),
+        ({"model_type": "t5"}, "t5 is not a decoder that generates text"),
         (
             {"model_type": "next_month"},
             "knows no model_type next_month; pip install -U",
@@ -410,7 +412,9 @@ def test_a_transformers_too_old_is_refused_in_one_line(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("erjepa.models.transformers")
     monkeypatch.setitem(sys.modules, "transformers.initialization", None)
-    with pytest.raises(ValueError, match="is no component: .*pip install -U 'erjepa"):
+    with pytest.raises(
+        ValueError, match="is not a component: .*pip install -U 'erjepa"
+    ):
         load("hf_continual")
 
 

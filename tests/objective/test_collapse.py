@@ -65,8 +65,6 @@ def test_vicreg_is_zero_where_nothing_has_collapsed(normal):
 def test_what_keeps_from_collapse_needs_a_jepa_loss(key):
     with pytest.raises(ValueError, match="loss.jepa_weight is 0"):
         JEPALoss(jepa_weight=0.0, **{key: 0.1})
-    with pytest.raises(ValueError, match=f"loss.{key} must be finite"):
-        JEPALoss(**{key: -0.1})
     assert JEPALoss(**{key: 0.1}).needs_whole_batch and not JEPALoss().needs_whole_batch
 
 

@@ -86,7 +86,7 @@ def reference_on_held_out(recipe):
             views="shared",
             predictor_ids=recipe._collator.predictor_ids,
             predictor_rows=model.predictor,
-            jepa_weight=recipe._loss_fn.jepa_weight,
+            jepa_weight=recipe._passes._loss_fn.jepa_weight,
         )
     return dict(zip(("val_loss", "val_lm_loss", "val_jepa_loss"), losses, strict=True))
 
@@ -224,7 +224,7 @@ def range_of(base, data):
 def test_training_never_sees_a_held_out_pair(base, data, tmp_path):
     def seen(recipe):
         slots = recipe._memory.replay.memory.example_ids.tolist()
-        trained = [pair.example_id for pair in recipe._pairs.loader.dataset]
+        trained = [pair.example_id for pair in recipe._pairs.train]
         validated = [batch.num_pairs for batch in recipe._validation.loss._batches]
         return slots, recipe._pairs.held_out, trained, validated
 
@@ -384,7 +384,7 @@ def test_pairs_that_do_not_fit_are_not_validated_on(base, data, tmp_path):
                 recipe._collator.length(recipe._dataset[i])
                 for i in recipe._pairs.held_out
             ],
-            len(recipe._pairs.loader.dataset),
+            len(recipe._pairs.train),
         )
 
     cfg = config(base, data, tmp_path, max_seq_len=160, skip_too_long=True)

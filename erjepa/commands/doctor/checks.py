@@ -306,7 +306,7 @@ def rows_of_data(cfg: Config, run: ModelOfRun, tokenizer: Any) -> Rows:
         jepa_every=run.loss_fn.jepa_every,
         device=torch.device("cpu"),
     )
-    pairs: Any = found.loader.dataset
+    pairs = found.train
     lengths = [collator.length(pairs[i]) for i in range(len(pairs))]
     longest = sorted(range(len(pairs)), key=lengths.__getitem__)[-_per_rank(cfg) :]
     said = (
@@ -314,7 +314,7 @@ def rows_of_data(cfg: Config, run: ModelOfRun, tokenizer: Any) -> Rows:
         f"{max(lengths)} tokens (max_seq_len={cfg.max_seq_len})"
     )
     largest = _largest(cfg, collator, [pairs[i] for i in longest])
-    return Rows(said, largest, list(islice(found.loader, _STEPS)))
+    return Rows(said, largest, list(islice(found.loader(), _STEPS)))
 
 
 def longest_rows(cfg: Config, run: ModelOfRun) -> Rows:

@@ -17,15 +17,14 @@ from erjepa.checkpoints.manifest import write_manifest
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.configs import Config, require_files
-from erjepa.datasets import ConcatenatedPairs, Pairs, build_dataset
+from erjepa.datasets import Pairs, build_dataset
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.replay import EpisodicReplay, ReplaySettings
-from erjepa.replay.retention import ORIGIN_BITS
 from erjepa.training.model.device import attention_of, run_device
 from erjepa.training.run.data import RunViews, fitting_pairs, pair_collators
-from erjepa.training.run.memory import name_of, origin_of
+from erjepa.training.run.origins import Origins
 from erjepa.utils.files import CONFIG
 
 
@@ -92,10 +91,8 @@ def create(
     )
     replay = EpisodicReplay(replay_settings, embed_dim=1, seed=cfg.drawn_seed)
     segments = [dataset[i].segments for i in offered.tolist()]
-    origins, names = origin_of(dataset), [name_of(cfg.dataset)]
-    ids = offered if origins is None else origins[offered] << ORIGIN_BITS | offered
-    if isinstance(dataset, ConcatenatedPairs):
-        names = dataset.names
+    origins = Origins(dataset, cfg.dataset)
+    ids = origins.ids(offered)
     replay.write(ids, segments, None, scores)
 
     texts = PairTexts(tokenizer)
@@ -104,7 +101,7 @@ def create(
     aside.mkdir(parents=True)
     about = {
         "tokenizer": texts.fingerprint,
-        "origins": names,
+        "origins": origins.names,
         "inherited": 0,
         "replay": asdict(replay_settings),
     }

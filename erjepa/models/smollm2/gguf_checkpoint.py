@@ -127,7 +127,7 @@ def _config(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tokenizer(metadata: dict[str, Any]) -> Tokenizer:
-    """SmolLM's tokenizer: byte-level BPE in which every digit is a word of its own."""
+    """SmolLM's tokenizer: byte-level BPE in which every digit is a separate word."""
     tokens = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(pair.split(" ")) for pair in metadata["tokenizer.ggml.merges"]]
     vocab = {token: i for i, token in enumerate(tokens)}

@@ -28,7 +28,7 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
     Of a model that reads images too, the part that reads text.
 
     Raises:
-        ValueError: if this release of transformers does not know it, or it is no decoder.
+        ValueError: if this release of transformers does not know it, or it is not a decoder.
     """
     values, _ = PretrainedConfig.get_config_dict(path, revision=revision)
     kind = values.get("model_type")
@@ -40,7 +40,7 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(path, revision=revision).get_text_config()
     if config.is_encoder_decoder or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ValueError(
-            f"model.path={path}: {kind} is no decoder that writes text; choose another model"
+            f"model.path={path}: {kind} is not a decoder that generates text; choose another model"
         )
     dtype = torch.get_default_dtype()
     with torch.device("cpu"), init_empty_weights(include_buffers=False):
@@ -87,7 +87,7 @@ def lora_decoder(
     wanted = named if lora_target_modules == ALL_LINEAR else set(lora_target_modules)
     if unknown := sorted(wanted - named):
         raise ValueError(
-            f"model.lora_target_modules: {unknown[0]} is no linear layer of {path}; it has "
+            f"model.lora_target_modules: {unknown[0]} is not a linear layer of {path}; it has "
             f"{', '.join(sorted(named))}"
         )
     if not wanted:

@@ -58,7 +58,7 @@ class TransformersTokenizer(ModelTokenizer, Transform):
     def _special_tokens(self, path: str) -> dict[str, int]:
         """Special tokens by name, and those that no text has, by names with ``reserved``.
 
-        Such are tokens that a family names unused, or rows of the embeddings behind the
+        Such are tokens that a family names unused, or rows of the embeddings after the
         vocabulary, to which these are padded.
         """
         special = {
@@ -129,10 +129,10 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         return tokens, [False] * len(tokens)
 
     def view(self, messages: list[Message]) -> list[int]:
-        """Tokens of messages as a text of their own, up to the last content.
+        """Tokens of messages as a separate text, up to the last content.
 
         Without what the template says before every chat, such as a default system message; and
-        of an answer alone, which many templates refuse, as it stands behind a question.
+        of an answer alone, which many templates refuse, as it follows a question.
         """
         start = [self.bos_id] if self._header[:1] == [self.bos_id] else []
         before = self._header

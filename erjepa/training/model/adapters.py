@@ -8,7 +8,7 @@ from torchtune.modules.peft import DoRALinear, LoRALinear, get_merged_lora_ckpt
 
 
 def initial_adapter_state(model: nn.Module, seed: int) -> dict[str, Tensor]:
-    """LoRA's initialization (A Kaiming-uniform, B zero) from a generator of its own, on the CPU.
+    """LoRA's initialization (A Kaiming-uniform, B zero) from a separate generator, on the CPU.
 
     torchtune initializes the shards of each rank from that rank's random state, so the adapter a
     run starts from depends on the number of ranks. These are full tensors, drawn in float32

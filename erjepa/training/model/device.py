@@ -78,7 +78,7 @@ def run_device(cfg: Config) -> torch.device:
 
 
 def attention_of(cfg: Config, device: torch.device) -> Attention:
-    """``flex`` or ``dense``: the key ``attention``, or what ``auto`` comes to on a device.
+    """``flex`` or ``dense``: the key ``attention``, or what ``auto`` selects on a device.
 
     Raises:
         ValueError: if FlexAttention is asked for and cannot run, or ``row_length`` is not a

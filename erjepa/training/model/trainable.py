@@ -1,4 +1,4 @@
-"""What a run trains: the adapters of a model or, where it has none, every weight.
+"""The trainable weights of a run: the adapters of a model or, where it has none, every weight.
 
 Both classes answer the same questions: which weights are trained, where they start, what a
 checkpoint exports of them, and what the recipe state keeps to resume from.
@@ -137,7 +137,7 @@ def set_trainable(
     trainable_dtype: torch.dtype,
     dtype: torch.dtype,
 ) -> TrainableWeights:
-    """Set what is trained of a model on the meta device: the adapters if there are any, else all.
+    """Set the trainable weights of a model on the meta device: its adapters, if any, else all.
 
     Args:
         model_cfg: arguments of the model's builder.

@@ -1,4 +1,4 @@
-"""What a run takes over of the memories of earlier runs: chosen, then loaded."""
+"""The memories of earlier runs that a run starts with: slots are chosen, then loaded."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +56,7 @@ class InheritedMemories:
         return any(stored.about.replay.score != wanted for stored in self._memories)
 
     def _add(self, names: list[str]) -> list[int]:
-        """Places in ``origins`` of the datasets of a memory, each a place of its own."""
+        """Places in ``origins`` of the datasets of a memory, a different place for each."""
         free, places = list(range(len(self.origins))), []
         for name in names:
             place = next((at for at in free if self.origins[at] == name), None)
@@ -202,7 +202,7 @@ def open_on_all(path: Path, key: str) -> StoredMemory:
 def _weights(stored: StoredMemory, example_ids: Tensor) -> Tensor:
     """How many of the pairs that were offered to a memory each slot stands for, float32.
 
-    Inherited slots and the run's own are samples of their own.
+    Inherited slots and the run's own are separate samples.
     """
     seen, before = stored.about.state.memory.seen
     is_inherited = example_ids < 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,8 +19,8 @@ from erjepa.checkpoints.example_errors import ExampleErrors, Visit
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.stored_memory import StoredMemory, memory_folder
-from erjepa.configs import Component, Components, Config
-from erjepa.datasets import ConcatenatedPairs, Pair, Pairs, origin_labels
+from erjepa.configs import Config
+from erjepa.datasets import Pair, Pairs
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.replay import EpisodicReplay, ReplayBatch, require_room
@@ -31,7 +31,7 @@ from erjepa.training.model.device import memory_of
 from erjepa.training.model.distributed import on_rank_zero
 from erjepa.training.run.data import fitting_pairs
 from erjepa.training.run.inherited import InheritedMemories, open_on_all
-from erjepa.training.run.origins import losses_by_origin, replayed_by_origin
+from erjepa.training.run.origins import Origins
 from erjepa.training.step.passes import Passes, PassResult
 
 log = utils.get_logger("INFO")
@@ -40,7 +40,7 @@ _EXAMPLE = (1 << ORIGIN_BITS) - 1
 
 
 class Entries(NamedTuple):
-    """What the memory keeps of the B new pairs of a step, besides their scores."""
+    """What the memory keeps of the B new pairs of a step, except their scores."""
 
     ids: Tensor  # under which it holds them, int64 [B]
     segments: Sequence[Segments]  # their tokens
@@ -58,6 +58,7 @@ class RunMemory:
 
     Attributes:
         settings: the section ``replay``.
+        origins: of its examples.
         replay: ``None`` if nothing is replayed.
 
     Raises:
@@ -75,6 +76,7 @@ class RunMemory:
         earlier: InheritedMemories | None,
         device: torch.device,
     ) -> None:
+        self._cfg = cfg
         self.settings = cfg.replay
         self._dataset = dataset
         self._model = model
@@ -82,15 +84,7 @@ class RunMemory:
         self._texts = texts
         self._earlier = earlier
         self._device = device
-        self._init_from = cfg.init_from
-        self._batch_size = cfg.batch_size
-        self._num_batches = cfg.gradient_accumulation_steps
-        self._max_seq_len = cfg.max_seq_len
-        self._origin_of = origin_of(dataset)
-        self._names = [name_of(cfg.dataset)]
-        if isinstance(dataset, ConcatenatedPairs):
-            self._names = dataset.names
-        self._inherited: list[str] = []
+        self.origins = Origins(dataset, cfg.dataset)
         self._errors = None
         if cfg.log_example_errors:
             self._errors = ExampleErrors(Path(cfg.output_dir))
@@ -105,7 +99,7 @@ class RunMemory:
             )
         elif cfg.log_example_errors:
             raise ValueError(
-                "log_example_errors=True logs what the memory takes in, and "
+                "log_example_errors=True logs the pairs that the memory stores, and "
                 "replay.weight=0 has none; set it to False"
             )
         if earlier is not None:
@@ -132,7 +126,7 @@ class RunMemory:
             fitting = fitting_pairs(
                 stored,
                 self._collator,
-                max_seq_len=self._max_seq_len,
+                max_seq_len=self._cfg.max_seq_len,
                 num_positions=self._model.num_positions,
                 skip_too_long=skip_too_long,
             )
@@ -149,7 +143,7 @@ class RunMemory:
         assert self.replay is not None
         segments = [self._dataset[i].segments for i in example_ids.tolist()]
         addresses = None if source is None else self.replay.encode(source)
-        return Entries(self.ids(example_ids), segments, addresses)
+        return Entries(self.origins.ids(example_ids), segments, addresses)
 
     def draw(
         self, entries: Entries, budget: int | None = None
@@ -190,35 +184,12 @@ class RunMemory:
                 ids = draw.example_ids
                 self._errors.log(_visits(step, ids, replayed, are_replayed=True))
 
-    def ids(self, example_ids: Tensor) -> Tensor:
-        """The ids under which the memory holds examples, given by their places in the dataset,
-        int64 [B]: origin << 32 | place, so the places themselves where there is one dataset.
-        """
-        if self._origin_of is None:
-            return example_ids
-        origin = self._origin_of.to(example_ids.device)[example_ids]
-        return origin << ORIGIN_BITS | example_ids
-
     def where(self, example_id: int) -> str:
         """File and line of an example, by its place in the dataset or its id in the memory."""
         if example_id >= 0:
             return self._dataset.where(example_id & _EXAMPLE)
-        origin = self._inherited[example_id >> ORIGIN_BITS]
+        origin = self.origins.inherited[example_id >> ORIGIN_BITS]
         return f"{origin}[{example_id & _EXAMPLE}] of an earlier run"
-
-    def metrics_by_origin(
-        self, new: PassResult, replayed: PassResult | None
-    ) -> dict[str, Any]:
-        """What a step logs of each dataset, where the run or its memory has several."""
-        labels = origin_labels([*self._names, *self._inherited])
-        own, inherited = labels[: len(self._names)], labels[len(self._names) :]
-        metrics: dict[str, Any] = {}
-        if self._origin_of is not None:
-            parts = self._origin_of[new.example_ids.cpu()]
-            metrics.update(losses_by_origin(new, parts, own))
-        if replayed is not None and len(labels) > 1:
-            metrics.update(replayed_by_origin(replayed.example_ids, own, inherited))
-        return metrics
 
     # ------------------------------------------------------------------ from a file
 
@@ -244,7 +215,7 @@ class RunMemory:
         (ids,) = stored.read("example_ids")
         self._set_apart(self.replay, int((ids < 0).sum()))
         stored.load_into(self.replay)
-        self._inherited = stored.about.origins[: stored.about.inherited]
+        self.origins.inherited = stored.about.origins[: stored.about.inherited]
 
     def _inherit(
         self, earlier: InheritedMemories, replay: EpisodicReplay, passes: Passes
@@ -256,7 +227,7 @@ class RunMemory:
         """
         self._set_apart(replay, len(earlier))
         earlier.load_into(replay)
-        self._inherited = earlier.origins
+        self.origins.inherited = earlier.origins
         rescores = self.settings.init_scores == "recomputed" or earlier.has_other_scores
         are_kept = self.settings.init_addresses == "kept"
         if rescores or not are_kept:
@@ -284,14 +255,15 @@ class RunMemory:
         was_training = model.training
         model.eval()
         world_size, rank = dist.get_world_size(), dist.get_rank()
-        step = self._batch_size * self._num_batches * world_size
+        num_batches = self._cfg.gradient_accumulation_steps
+        step = self._cfg.batch_size * num_batches * world_size
         for start in range(0, len(memory), step):
             slots = range(start, min(start + step, len(memory)))
             pairs = [
                 Pair(slot, *cut)
                 for slot, cut in zip(slots, memory.segments(slots), strict=True)
             ]
-            batches = self._collator.split(pairs[rank::world_size], self._num_batches)
+            batches = self._collator.split(pairs[rank::world_size], num_batches)
             found = passes.measure(batches, passes.totals(batches))
             at = torch.arange(slots.start, slots.stop, device=memory.device)
             if scores:
@@ -304,10 +276,10 @@ class RunMemory:
         """Warnings of settings by which a run forgets what earlier ones taught."""
         settings = self.settings
         if self._earlier is None:
-            start = self._init_from or next(iter(settings.start_from), None)
+            start = self._cfg.init_from or next(iter(settings.start_from), None)
             if start and on_rank_zero(lambda: memory_folder(Path(start)) is not None):
                 yield f"{start} has a memory, and this run replays none of it: " + (
-                    f"continue_from={start} carries it on with the weights."
+                    f"continue_from={start} continues from its weights and its memory."
                     if self.is_on
                     else "replay.weight=0."
                 )
@@ -350,11 +322,12 @@ class RunMemory:
         """The inherited pairs, by the dataset they are from, and how many of them a step of
         so many pairs replays; empty without any.
         """
-        if self.replay is None or not self._inherited:
+        inherited = self.origins.inherited
+        if self.replay is None or not inherited:
             return []
         ids = origins(self.replay.memory.example_ids)
         counts = Counter(ids[ids < 0].tolist())
-        of_each = (f"{n:,} of {self._inherited[at]}" for at, n in counts.items())
+        of_each = (f"{n:,} of {inherited[at]}" for at, n in counts.items())
         later = ", fewer as new ones are stored" * self._draws_from_all
         return [
             f"{', '.join(of_each)} in memory",
@@ -384,8 +357,8 @@ class RunMemory:
             self.replay,
             {
                 "tokenizer": self._texts.fingerprint,
-                "origins": [*self._inherited, *self._names],
-                "inherited": len(self._inherited),
+                "origins": [*self.origins.inherited, *self.origins.names],
+                "inherited": len(self.origins.inherited),
                 "replay": asdict(self.settings),
             },
         )
@@ -401,24 +374,3 @@ def _visits(
         Visit(step, example, are_replayed, *errors)
         for example, *errors in zip(ids, lm, jepa, strict=True)
     ]
-
-
-def origin_of(dataset: Pairs) -> Tensor | None:
-    """Of several datasets the number of the one that each example is from, int64, [N]."""
-    if not isinstance(dataset, ConcatenatedPairs):
-        return None
-    return torch.tensor([dataset.origin(i) for i in range(len(dataset))])
-
-
-def name_of(dataset: Components) -> str:
-    """What a dataset of a config goes by: its file, or its builder with what tells it from others."""
-    if not isinstance(dataset, Component):
-        return "several datasets"
-    if source := dataset.get("source"):
-        return str(source)
-    values = [
-        f"{key}={'+'.join(map(str, value)) if isinstance(value, list) else value}"
-        for key, value in dataset.arguments.items()
-        if isinstance(value, (str, int, list))
-    ]
-    return f"{dataset.name}({', '.join(values)})"

@@ -73,7 +73,7 @@ def step_metrics(
         metrics |= {f"replay_{name}": value for name, value in replayed.terms.items()}
     return {
         **metrics,
-        **memory.metrics_by_origin(new, replayed),
+        **memory.origins.metrics(new, replayed),
         "memory_size": 0 if replay is None else len(replay),
         "lr": lr,
         "grad_norm": grad_norm,

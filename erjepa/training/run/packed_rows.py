@@ -48,9 +48,8 @@ def require_packable(
     try:
         packed = _hidden(model, device, [tree.tokens], [tree.depth], end[None])[0]
         model.attend_by("causal")
-        with torch.compiler.set_stance(
-            "force_eager"
-        ):  # of shapes that never come again
+        # Shapes of these rows never come again.
+        with torch.compiler.set_stance("force_eager"):
             rows = _hidden(model, device, texts, [range(len(text)) for text in texts])
     except Exception as error:
         message = " ".join(str(error).split())
@@ -83,7 +82,7 @@ def _hidden(
         for table in (rows, positions)
     )
     batch = replace(
-        PairCollator()([]),  # no pairs, whatever is read besides
+        PairCollator()([]),  # no pairs and no labels
         tokens=tokens,
         input_pos=input_pos,
         end=tokens if end is None else end.int(),

@@ -74,6 +74,7 @@ class RunCheckpoints:
         serving: Serving,
         device: torch.device,
     ) -> None:
+        self._cfg = cfg
         self._folder, self._output_dir = folder, folder.path
         self._checkpointer = checkpointer
         self._checkpointer.repo_id = base_of(cfg.as_dict())  # for PEFT's config
@@ -86,11 +87,8 @@ class RunCheckpoints:
         self._fingerprint = start.fingerprint
         self._serving = serving
         self._device = device
-        self._adapter_only = cfg.save_adapter_weights_only
         # The newest is not known to be good: no step has followed it yet.
         self._keep_last_n = cfg.keep_last_n and max(cfg.keep_last_n, 2)
-        self._keep_epochs = cfg.keep_epochs
-        self._flops_budgets = list(cfg.checkpoint_at_flops or [])
         self._is_rank_zero = dist.get_rank() == 0
         self._saved_at, epochs = 0, cfg.epochs
         if start.resumed is not None:
@@ -162,7 +160,7 @@ class RunCheckpoints:
             self._write(
                 self._run.checkpoint_name(),
                 weights,
-                adapter_only=self._adapter_only,
+                adapter_only=self._cfg.save_adapter_weights_only,
                 progress={},
                 state=own,
             )
@@ -175,7 +173,7 @@ class RunCheckpoints:
         total = self._run.totals["flops"]
         reached = [
             (checkpoint.flops_name(i), budget)
-            for i, budget in enumerate(self._flops_budgets)
+            for i, budget in enumerate(self._cfg.checkpoint_at_flops or [])
             if total - step_flops < budget <= total
         ]
         if not reached:
@@ -202,7 +200,7 @@ class RunCheckpoints:
             path = self._write(
                 checkpoint.best_name(self._run.steps),
                 weights,
-                adapter_only=self._adapter_only,
+                adapter_only=self._cfg.save_adapter_weights_only,
                 progress=validation,
                 note=f": {measured} {validation[measured]:.4f}",
             )
@@ -257,7 +255,7 @@ class RunCheckpoints:
                 state=state,
                 write_memory=self._memory.write,
                 keep_last_n=self._keep_last_n,
-                keep_epochs=self._keep_epochs,
+                keep_epochs=self._cfg.keep_epochs,
             )
             write_model_card(self._output_dir)
         except Exception as error:

@@ -45,7 +45,7 @@ class StopSignals:
 
     def __enter__(self) -> "StopSignals":
         # Python lets the main thread alone handle signals. A shell makes its jobs in the
-        # background ignore SIGINT, which they are to go on doing; a launcher does not.
+        # background ignore SIGINT, and they still have to; a launcher does not.
         if threading.current_thread() is threading.main_thread():
             received, self._pipe = os.pipe()
             os.set_blocking(self._pipe, False)

@@ -84,8 +84,8 @@ def require_fresh_output(
     existing = checkpoint.all_checkpoints(output_dir)
     if existing and not resume:
         raise FileExistsError(
-            f"output_dir={output_dir} holds {existing[-1].name} of an earlier run. Go on "
-            "with it (resume_from_checkpoint=True) or choose another output_dir."
+            f"output_dir={output_dir} holds {existing[-1].name} of an earlier run. "
+            "Resume it (resume_from_checkpoint=True) or choose another output_dir."
         )
     for i, budget in enumerate(flops_budgets):
         path = output_dir / checkpoint.flops_name(i)
@@ -161,7 +161,7 @@ def load_start(
     own = fingerprint(
         cfg,
         pairs_of_a_step=pairs.sampler.examples_per_step,
-        pairs=pairs.loader.dataset,  # type: ignore[arg-type]
+        pairs=pairs.train,  # type: ignore[arg-type]
     )
     path = None
     if resume:

@@ -1,11 +1,11 @@
 """The steps of a run, as a rank runs them: micro-batches of new pairs and of replayed ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset, Sampler, Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from erjepa.configs import Config
 from erjepa.datasets import Pair, Pairs, StepSampler, require_turns
@@ -26,17 +26,9 @@ class Step(NamedTuple):
     """What a rank runs in a step."""
 
     batches: list[PackedBatch]
-    draw: ReplayBatch | None = (
-        None  # replayed pairs in the batches, which follow the new ones
-    )
+    # Replayed pairs in the batches, which follow the new ones.
+    draw: ReplayBatch | None = None
     checksum: int = 0  # of the draw, see :meth:`EpisodicReplay.checksum`
-
-
-class StepExamples(NamedTuple):
-    """What a rank has of one step of the run, 0-based: examples by their place, or as pairs."""
-
-    step: int
-    examples: list
 
 
 class TrainingPairs:
@@ -51,8 +43,7 @@ class TrainingPairs:
 
     Attributes:
         sampler: which pairs a step has.
-        loader: yields the packed micro-batches of a step, ``list[PackedBatch]``; with a share
-            all new pairs of the step, :class:`StepExamples`.
+        train: the pairs to train on.
         held_out: places in the dataset of the pairs to validate on.
     """
 
@@ -89,22 +80,29 @@ class TrainingPairs:
             mixture=mixture_of(cfg, dataset, train),
             share=share,
         )
-        self._pack = _StepPacker(
-            collators.new, cfg.gradient_accumulation_steps, jepa_every
+        # Of the pairs alone, which processes that are spawned can be given too.
+        self.train = Subset(cast(Dataset[Pair], dataset.pairs), train)
+        self._packed = _PackedSteps(
+            self.train, collators.new, cfg.gradient_accumulation_steps, jepa_every
         )
         self._share = share
         self._replay_collator = collators.replay
         self._batch_size = cfg.batch_size
         self._max_steps_per_epoch = cfg.max_steps_per_epoch
         self._pins = device.type == "cuda"
-        self.loader: DataLoader[Pair] = DataLoader(
-            # Of the pairs alone, which processes that are spawned can be given too.
-            _StepSubset(cast(Dataset[Pair], dataset.pairs), train),
-            batch_sampler=_NumberedSteps(self.sampler),  # type: ignore[arg-type]
-            collate_fn=_unpacked if share else self._pack,  # type: ignore[arg-type]
-            num_workers=cfg.num_workers,
+        self._num_workers = cfg.num_workers
+
+    def loader(self, steps_done: int = 0) -> DataLoader:
+        """Yields the packed micro-batches, ``list[PackedBatch]``, of each step from the position of
+        the sampler on, which so many steps of the run come before.
+        """
+        return DataLoader(
+            self._packed,
+            batch_size=None,
+            sampler=list(enumerate(self.sampler, steps_done)),
+            num_workers=self._num_workers,
             worker_init_fn=leave_signals_to_parent,
-            pin_memory=self._pins and not share,
+            pin_memory=self._pins,
             # Else every new iterator would draw from the state that LoRA dropout uses.
             generator=torch.Generator(),
         )
@@ -116,30 +114,30 @@ class TrainingPairs:
         return min(steps, self._max_steps_per_epoch or steps)
 
     def has_jepa_loss(self, step: int) -> bool:
-        """Whether step ``step`` (0-based) of the run has the views that the objective has, if any."""
-        return self._pack.has_jepa_loss(step)
+        """Whether a step, 0-based, has the views that the objective has, if any."""
+        return self._packed.has_jepa_loss(step)
 
     def steps(self, run: RunProgress, memory: RunMemory) -> Iterator[Step]:
         """The rest of an epoch; each step is to be taken once the memory has what the last one
         wrote. With a share, replayed pairs are packed into the same rows as new ones.
         """
-        self.sampler.set_position(run.epoch, run.step_in_epoch, run.steps)
+        self.sampler.set_position(run.epoch, run.step_in_epoch)
         if not self._share:
-            yield from map(Step, self.loader)
+            yield from map(Step, self.loader(run.steps))
             return
-        for place, (step, new) in enumerate(self.loader, run.step_in_epoch):
-            draw, together, checksum = None, new, 0
-            if self.has_jepa_loss(step):
-                entries = memory.entries(
-                    torch.tensor([pair.example_id for pair in new])
-                )
-                draw, checksum = memory.draw(entries, self.sampler.num_replayed(place))
-                together = [*new, *_pairs_of(draw)]
-            batches = self._pack(StepExamples(step, self._mine(together)))
+        for examples in self.sampler:
+            draw, checksum = None, 0
+            pairs = [self.train[i] for i in examples]
+            if self.has_jepa_loss(run.steps):
+                ids = torch.tensor([pair.example_id for pair in pairs])
+                budget = self.sampler.num_replayed(run.step_in_epoch)
+                draw, checksum = memory.draw(memory.entries(ids), budget)
+                pairs += _pairs_of(draw)
+            batches = self._packed.pack(run.steps, self._mine(pairs))
             yield Step(self._pinned(batches), draw, checksum)
 
     def pack_replayed(self, draw: ReplayBatch, step: int) -> list[PackedBatch]:
-        """This rank's share of replayed pairs, in as many micro-batches as every rank's."""
+        """The replayed pairs of this rank, in the same number of micro-batches on every rank."""
         pairs = _pairs_of(draw)
         largest_share = -(-len(pairs) // self._ranks)
         num_batches = max(-(-largest_share // self._batch_size), 1)
@@ -154,33 +152,21 @@ class TrainingPairs:
         return [batch.pin_memory() for batch in batches] if self._pins else batches
 
 
-class _NumberedSteps(Sampler[StepExamples]):
-    """The steps of a sampler, each with how many steps of the run come before it."""
+class _PackedSteps(Dataset):
+    """What a rank has of each step, packed; with views where the step has a JEPA loss.
 
-    def __init__(self, sampler: StepSampler) -> None:
-        self._sampler = sampler
-
-    def __len__(self) -> int:
-        return len(self._sampler)
-
-    def __iter__(self) -> Iterator[StepExamples]:
-        for step, examples in enumerate(self._sampler, start=self._sampler.steps_done):
-            yield StepExamples(step, examples)
-
-
-class _StepSubset(Subset):
-    """Some pairs of a dataset, handed out by the step."""
-
-    def __getitems__(self, step: StepExamples) -> StepExamples:  # type: ignore[override]
-        return StepExamples(step.step, [self[i] for i in step.examples])
-
-
-class _StepPacker:
-    """Packs what a rank has of a step, with views where the step has a JEPA loss."""
+    Args:
+        pairs: to train on.
+    """
 
     def __init__(
-        self, collator: PairCollator, num_batches: int, jepa_every: int
+        self,
+        pairs: Dataset[Pair],
+        collator: PairCollator,
+        num_batches: int,
+        jepa_every: int,
     ) -> None:
+        self._pairs = pairs
         self._collator = collator
         self._plain = collator.without_views()
         self._num_batches = num_batches
@@ -189,13 +175,14 @@ class _StepPacker:
     def has_jepa_loss(self, step: int) -> bool:
         return step % self._jepa_every == 0 or self._collator.views == "none"
 
-    def __call__(self, step: StepExamples) -> list[PackedBatch]:
-        collator = self._collator if self.has_jepa_loss(step.step) else self._plain
-        return collator.split(step.examples, self._num_batches, step.step)
+    def pack(self, step: int, pairs: Sequence[Pair]) -> list[PackedBatch]:
+        collator = self._collator if self.has_jepa_loss(step) else self._plain
+        return collator.split(pairs, self._num_batches, step)
 
-
-def _unpacked(step: StepExamples) -> StepExamples:
-    return step
+    def __getitem__(self, key: tuple[int, list[int]]) -> list[PackedBatch]:
+        """Of the step of that number in the run, 0-based, and its examples, by their places."""
+        step, examples = key
+        return self.pack(step, [self._pairs[i] for i in examples])
 
 
 def _pairs_of(draw: ReplayBatch) -> list[Pair]:

@@ -27,10 +27,10 @@ def log_summary(
     replay: str,
     carried: Sequence[str],
 ) -> None:
-    """Log on rank 0 what the keys of a run come to, a line each.
+    """Log the settings of a run on rank 0, a line each.
 
     Args:
-        model: sharded or not, with what is trained marked so.
+        model: sharded or not, with its trainable weights marked.
         replay: what is replayed.
         carried: what comes from earlier runs: weights, pairs.
     """

@@ -12,7 +12,7 @@ from erjepa.training.step.passes import PassResult
 
 
 def require_finite(
-    passes: Sequence[PassResult],
+    passes: Sequence[PassResult | None],
     *,
     step: int,
     where: Callable[[int], str],
@@ -30,12 +30,12 @@ def require_finite(
         RuntimeError: naming the examples of the first pass with such losses; if the gradient alone
             is not finite, all of the step's.
     """
-    what = "loss"
-    bad = next((ids for p in passes if len(ids := p.non_finite_ids())), None)
+    what, done = "loss", [p for p in passes if p is not None]
+    bad = next((ids for p in done if len(ids := p.non_finite_ids())), None)
     if bad is None:
         if math.isfinite(grad_norm):
             return
-        what, bad = "gradient", torch.cat([p.example_ids for p in passes])
+        what, bad = "gradient", torch.cat([p.example_ids for p in done])
     raise RuntimeError(
         f"The {what} is not finite at step {step}. Stopping before the optimizer update; the "
         f"step's examples are {', '.join(map(where, bad.unique().tolist()))}. "

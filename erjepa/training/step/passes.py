@@ -108,7 +108,7 @@ class PassOutput(NamedTuple):
 
     order: Tensor  # place of each pair among those of this rank in the pass, [n]
     example_ids: Tensor  # int64 [n]
-    loss: Tensor  # its share of the pass's weighted loss, scalar
+    loss: Tensor  # its part of the pass's weighted loss, scalar
     lm: Tensor  # as in PassResult, [n]
     labels: Tensor  # as in PassResult, [n]
     views: Tensor  # embeddings, see stack_views, [n, V, H] or [0, V, H]
@@ -166,7 +166,7 @@ class Passes:
             RuntimeError: unless all ranks drew and stored the same pairs.
         """
         counts = [self._counts(batch, len(batches)) for batch in batches]
-        # Each rank adds to a place of its own, so the sum has the checksum of each.
+        # Each rank adds to its own entry, so the sum has the checksum of each.
         checksums = [0] * dist.get_world_size()
         checksums[dist.get_rank()] = checksum
         # On the CPU, so that nothing waits for the device.
@@ -201,7 +201,7 @@ class Passes:
         """Accumulate the gradient of ``weight`` times the loss of a pass.
 
         Args:
-            batches: micro-batches of this rank, as many as of every rank.
+            batches: micro-batches of this rank, the same number on every rank.
             last: whether it is the last pass of the step, after which ranks reduce their gradients.
         """
         outputs: list[PassOutput] = []

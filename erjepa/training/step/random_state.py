@@ -1,4 +1,4 @@
-"""The random state that dropout draws from, to be put back."""
+"""The random state that dropout draws from: saved and restored."""
 
 import torch
 from torch import Tensor

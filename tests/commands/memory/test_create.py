@@ -10,7 +10,7 @@ from erjepa.configs import load
 from erjepa.datasets import build_dataset
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
-from erjepa.training.run.memory import name_of
+from erjepa.training.run.origins import name_of
 from tests.harness.data import write_records
 from tests.harness.runs import make_config, train
 from tests.reference.three_forwards import pair_losses

@@ -149,18 +149,18 @@ def test_a_step_stores_new_pairs_and_refreshes_replayed_ones(memory_of, score, t
 
 def test_examples_of_several_datasets_have_ids_of_their_own(memory_of):
     memory = memory_of(TwoDatasets())
-    assert memory.ids(torch.tensor([4, 5])).tolist() == [4, 1 << 32 | 5]
+    assert memory.origins.ids(torch.tensor([4, 5])).tolist() == [4, 1 << 32 | 5]
     assert [memory.where(i) for i in (4, 1 << 32 | 5)] == ["a.jsonl:5", "a.jsonl:6"]
     step(memory, 1, outcome(4, 5))
     assert memory.replay.memory.example_ids.tolist() == [4, 1 << 32 | 5]
-    metrics = memory.metrics_by_origin(
+    metrics = memory.origins.metrics(
         outcome(3, 7, 8, jepa=[0.1, 0.2, 0.4]), outcome(1 << 32 | 5)
     )
     assert {name: round(float(value), 6) for name, value in metrics.items()} == {
         **{"lm_loss_a": 0.2, "jepa_loss_a": 0.1, "replayed_a": 0},
         **{"lm_loss_b": 0.6, "jepa_loss_b": 0.3, "replayed_b": 1},
     }
-    assert memory_of().metrics_by_origin(outcome(3), outcome(1)) == {}
+    assert memory_of().origins.metrics(outcome(3), outcome(1)) == {}
 
 
 def test_errors_of_new_and_replayed_pairs_are_logged(memory_of, tmp_path):
