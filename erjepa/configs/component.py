@@ -58,8 +58,8 @@ class Component:
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """Call it with the config's arguments; those given by name take their place."""
-        own = copy.deepcopy(dict(self.arguments))
-        return self.function(*args, **{**own, **kwargs})
+        arguments = copy.deepcopy(dict(self.arguments))
+        return self.function(*args, **{**arguments, **kwargs})
 
     def as_dict(self) -> dict[str, Any]:
         """The section as in YAML."""
@@ -108,13 +108,15 @@ class Signature:
         """
         if not (self.may_be_list and isinstance(value, list) and value):
             return self._read(key, value, synonyms)
-        found = []
+        sections = []
         for i, part in enumerate(value):
-            own = dict(part) if isinstance(part, Mapping) else part
-            weight = own.pop(WEIGHT, None) if isinstance(part, Mapping) else None
+            section = dict(part) if isinstance(part, Mapping) else part
+            weight = section.pop(WEIGHT, None) if isinstance(part, Mapping) else None
             checked(_Weight, weight, f"{key}[{i}].{WEIGHT}")
-            found.append({**self._read(f"{key}[{i}]", own, synonyms), WEIGHT: weight})
-        return found
+            sections.append(
+                {**self._read(f"{key}[{i}]", section, synonyms), WEIGHT: weight}
+            )
+        return sections
 
     def _read(
         self, key: str, value: Any, synonyms: Mapping[str, str]
@@ -168,8 +170,8 @@ class Signature:
                 if _is_plain(parameter.annotation) and given is not parameter.default:
                     kind = parameter.annotation
             if kind is not None:
-                found = checked(kind, whole(given), f"{key}.{name}")
-                arguments[name] = found if isinstance(found, int) else given
+                typed = checked(kind, whole(given), f"{key}.{name}")
+                arguments[name] = typed if isinstance(typed, int) else given
         return {"path": path, "arguments": arguments}
 
 

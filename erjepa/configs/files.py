@@ -113,13 +113,13 @@ def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
     """
     _prepare()
     path = config_path(name, folder)
-    found: list[tuple[str, dict[str, Any]]] = []
+    configs: list[tuple[str, dict[str, Any]]] = []
     while path is not None:
-        if path in [earlier for earlier, _ in found]:
+        if path in [earlier for earlier, _ in configs]:
             raise ValueError(f"{path}: its defaults lead back to itself")
         values = deepcopy(_read(path, os.stat(path).st_mtime_ns))
         defaults = values.pop("defaults", None)
-        found.append((path, values))
+        configs.append((path, values))
         if defaults is None:
             break
         beside = Path(path).parent / f"{defaults}.yaml"
@@ -128,7 +128,7 @@ def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
             path = config_path(known, folder)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{path}: defaults: {error}") from None
-    return found
+    return configs
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,8 +155,8 @@ def _read(path: str, changed: int) -> dict[str, Any]:
         UnicodeDecodeError,
         OSError,
     ) as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"{path}: not YAML: {said}") from None
+        message = " ".join(str(error).split())
+        raise ValueError(f"{path}: not YAML: {message}") from None
     if not OmegaConf.is_dict(cfg):
         raise ValueError(f"{path}: expected keys and values, not a list")
     return OmegaConf.to_container(cfg, resolve=False)
@@ -184,8 +184,8 @@ def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str
     try:
         changes = OmegaConf.from_dotlist(dotlist)
     except (yaml.YAMLError, OmegaConfBaseException) as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"{' '.join(overrides)}: {said}") from None
+        message = " ".join(str(error).split())
+        raise ValueError(f"{' '.join(overrides)}: {message}") from None
     return merge(values, OmegaConf.to_container(changes, resolve=False))
 
 

@@ -111,7 +111,7 @@ def _head(text: str) -> list[list[str]]:
 def lines_of(text: str) -> dict[str, Line]:
     """Every key of a file by its dotted path."""
     rows = text.split("\n")
-    found: dict[str, Line] = {}
+    by_path: dict[str, Line] = {}
 
     def visit(node: yaml.MappingNode, values: Mapping[str, Any], prefix: str) -> None:
         for key, value in node.value:
@@ -124,7 +124,7 @@ def lines_of(text: str) -> dict[str, Line]:
             while above and rows[above - 1].lstrip().startswith("#"):
                 above -= 1
             _, mark, behind = rows[end.line][end.column :].partition("#")
-            found[prefix + name] = Line(
+            by_path[prefix + name] = Line(
                 value=values.get(name),
                 text=written if is_on_line else "",
                 above=tuple(row.strip() for row in rows[above:line]),
@@ -137,4 +137,4 @@ def lines_of(text: str) -> dict[str, Line]:
     root = yaml.compose(text)
     if isinstance(root, yaml.MappingNode):
         visit(root, OmegaConf.to_container(OmegaConf.create(text), resolve=False), "")
-    return found
+    return by_path

@@ -95,8 +95,8 @@ class EarlierRun:
     def datasets(self) -> Iterator[dict[str, Any]]:
         """The keys of each dataset that it was scored on; of none, that of its config."""
         for _, settings in self.scores:
-            most = {"max_new_tokens": settings.max_new_tokens}
-            yield {**self.how, self.key: getattr(settings, self.key), **most}
+            limit = {"max_new_tokens": settings.max_new_tokens}
+            yield {**self.how, self.key: getattr(settings, self.key), **limit}
         if not self.scores and self.pairs is not None:
             yield {**self.how, self.key: self.pairs}
 
@@ -134,7 +134,7 @@ def earlier_runs(path: Path, cfg: Config) -> list[EarlierRun]:
         waiting = _starts(resolved(merged(str(file))), file)
     except FileNotFoundError:
         waiting = _starts(cfg.as_dict())
-    found: dict[Path, EarlierRun] = {}
+    runs: dict[Path, EarlierRun] = {}
     while waiting:
         start = waiting.pop(0)
         try:
@@ -145,14 +145,14 @@ def earlier_runs(path: Path, cfg: Config) -> list[EarlierRun]:
                     f"What the run {start.absolute()} learned is not scored: {error}."
                 )
             continue
-        if file.resolve() in found:
+        if file.resolve() in runs:
             continue
         if path.name == EMA and (checkpoint / EMA).is_dir():
             checkpoint /= EMA
-        own = resolved(merged(str(file)))
-        found[file.resolve()] = _read_run(file, checkpoint, own, cfg)
-        waiting += _starts(own, file)
-    return list(found.values())
+        config = resolved(merged(str(file)))
+        runs[file.resolve()] = _read_run(file, checkpoint, config, cfg)
+        waiting += _starts(config, file)
+    return list(runs.values())
 
 
 def _starts(values: Mapping[str, Any], file: Path | None = None) -> list[Path]:
@@ -161,9 +161,9 @@ def _starts(values: Mapping[str, Any], file: Path | None = None) -> list[Path]:
     """
     cfg = checked(_Config, values, str(file or ""))
     if file is not None:
-        folder, own = file.absolute().parent.parts, Path(cfg.output_dir).parts
-        typed_in = Path(*folder[: -len(own)])
-        if folder[-len(own) :] == own and typed_in != Path.cwd():
+        folder, relative = file.absolute().parent.parts, Path(cfg.output_dir).parts
+        typed_in = Path(*folder[: -len(relative)])
+        if folder[-len(relative) :] == relative and typed_in != Path.cwd():
             return [typed_in / start for start in cfg.starts]
     return cfg.starts
 

@@ -56,10 +56,10 @@ def generate_greedy(
         stop_tokens=stop_tokens,
         pad_id=pad_id,
     )
-    most = [model.max_seq_len + 1 - len(prompt) for prompt in prompts]
+    limits = [model.max_seq_len + 1 - len(prompt) for prompt in prompts]
     return [
         list(takewhile(lambda token: token not in stop_tokens, row[:n]))
-        for row, n in zip(generated, most, strict=True)
+        for row, n in zip(generated, limits, strict=True)
     ]
 
 
@@ -213,7 +213,7 @@ def _caches(
     """Has every layer use a cache of that size, and attend to it where it lies."""
     caches = [_Cache(num_rows, length) for _ in model.layers]
     attentions = [layer.attn for layer in model.layers]
-    own = [(attn.num_kv_heads, attn._attention_call) for attn in attentions]
+    before = [(attn.num_kv_heads, attn._attention_call) for attn in attentions]
     for attn, cache in zip(attentions, caches, strict=True):
         attn.kv_cache, attn.cache_enabled = cache, True
         # As many as there are query heads: then torchtune expands nothing.
@@ -221,7 +221,7 @@ def _caches(
     try:
         yield caches
     finally:
-        for attn, (num_kv_heads, call) in zip(attentions, own, strict=True):
+        for attn, (num_kv_heads, call) in zip(attentions, before, strict=True):
             attn.kv_cache, attn.cache_enabled = None, False
             attn.num_kv_heads, attn._attention_call = num_kv_heads, call
 

@@ -68,15 +68,15 @@ class PredictionStore:
             for path in (*self._parts(), self._folder / PREDICTIONS):
                 path.unlink(missing_ok=True)
             settings.write_text(self._settings)
-        found = {}
+        predictions = {}
         for path in (*self._parts(), self._folder / PREDICTIONS):
             for line in path.read_text().splitlines() if path.exists() else ():
                 try:
                     prediction = json.loads(line)
                 except json.JSONDecodeError:
                     continue  # the last line of a killed run
-                found[prediction["id"]] = prediction
-        return found
+                predictions[prediction["id"]] = prediction
+        return predictions
 
     def append(self, predictions: Iterable[Mapping[str, Any]]) -> None:
         """Add predictions of this rank."""

@@ -42,10 +42,10 @@ class HeldOutLoss:
         device: torch.device,
     ) -> None:
         world_size = dist.get_world_size()
-        mine = [dataset[i] for i in ids[dist.get_rank() :: world_size]]
-        most = -(-len(ids) // world_size)
+        pairs = [dataset[i] for i in ids[dist.get_rank() :: world_size]]
+        per_rank = -(-len(ids) // world_size)
         # As many on every rank: a forward pass of a sharded model takes them all.
-        self._batches = collator.split(mine, -(-most // batch_size))
+        self._batches = collator.split(pairs, -(-per_rank // batch_size))
         self._dataset = dataset
         self._num_pairs = len(ids)
         self._num_views = len(ids) if collator.views != "none" else 0
@@ -133,16 +133,16 @@ class Validation:
         """``val_accuracy``, and of a list of datasets ``val_accuracy_NAME`` of each that has pairs
         here; the same on every rank.
         """
-        mine = []
+        answered = []
         for batch in self._batches[dist.get_rank() :: dist.get_world_size()]:
-            mine += generate_answers(
+            answered += generate_answers(
                 decoder,
                 self._tokenizer,
                 self._dataset,
                 batch,
                 max_new_tokens=self._cfg.max_new_tokens,
             )
-        predictions = [p for answers in gather_objects(mine) for p in answers]
+        predictions = [p for answers in gather_objects(answered) for p in answers]
 
         def score() -> dict[str, float]:
             _, summary = score_predictions(task, predictions)

@@ -34,5 +34,5 @@ def infonce_distance(predicted: Tensor, target: Tensor, temperature: float) -> T
     predicted = F.normalize(predicted.float(), dim=-1)
     target = F.normalize(target.float(), dim=-1)
     similarity = predicted @ target.transpose(-1, -2) / temperature
-    own = similarity.diagonal(dim1=-2, dim2=-1)
-    return similarity.logsumexp(dim=-1) - own
+    paired = similarity.diagonal(dim1=-2, dim2=-1)
+    return similarity.logsumexp(dim=-1) - paired

@@ -165,8 +165,8 @@ def _terms(values: dict[str, Any]) -> list[LossTerm]:
 
 def _with_terms() -> None:
     """Let configs see the fields of the terms as arguments of the loss."""
-    own = signature(JEPALoss.__init__)
-    kept = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    declared = signature(JEPALoss.__init__)
+    kept = [p for p in declared.parameters.values() if p.kind is not p.VAR_KEYWORD]
     of_terms = [
         Parameter(
             field.name,
@@ -177,8 +177,8 @@ def _with_terms() -> None:
         for term in TERMS
         for field in fields(term)
     ]
-    found = own.replace(parameters=[*kept, *of_terms])
-    JEPALoss.__init__.__signature__ = found  # type: ignore[attr-defined]
+    with_terms = declared.replace(parameters=[*kept, *of_terms])
+    JEPALoss.__init__.__signature__ = with_terms  # type: ignore[attr-defined]
 
 
 _with_terms()

@@ -83,9 +83,9 @@ def balanced(
         fits = bisect_left(choices, True, key=lambda n: len(fill(sizes, n)) <= num_rows)
         runs = fill(sizes, least + fits)
     while len(runs) < num_rows:  # of items that share nearly all, or too few items
-        most = runs.index(max(runs, key=len))
-        half = -(-len(runs[most]) // 2)
-        runs[most : most + 1] = runs[most][:half], runs[most][half:]
+        largest = runs.index(max(runs, key=len))
+        half = -(-len(runs[largest]) // 2)
+        runs[largest : largest + 1] = runs[largest][:half], runs[largest][half:]
     return runs
 
 

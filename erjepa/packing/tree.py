@@ -74,5 +74,5 @@ def tree_size(paths: Sequence[array]) -> int:
 
 def _shared(one: array, other: array) -> int:
     """Number of tokens that both begin with."""
-    most = min(len(one), len(other))
-    return bisect_left(range(1, most + 1), True, key=lambda n: one[:n] != other[:n])
+    limit = min(len(one), len(other))
+    return bisect_left(range(1, limit + 1), True, key=lambda n: one[:n] != other[:n])

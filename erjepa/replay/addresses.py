@@ -118,8 +118,8 @@ class SparseAddressTable:
 
     def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
         """Restore the slots from ``start`` on, and the projection, of the same dimensions."""
-        own = self.state_dict(slice(0))
-        _require_same_settings(state, {**own, "seed": state.get("seed")})
+        settings = self.state_dict(slice(0))
+        _require_same_settings(state, {**settings, "seed": state.get("seed")})
         if self.seed != state["seed"]:
             self.seed = state["seed"]
             address_dim, embed_dim = self.projection.shape

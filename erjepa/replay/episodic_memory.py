@@ -168,15 +168,17 @@ class EpisodicMemory:
         seen += 1
         if size < self.capacity:
             return Placement({size: row}, [size], size + 1, seen)
-        own, offered = self.example_ids >= 0, seen
-        if int((~own).sum()) > self._reserved:
-            own = torch.ones_like(own)
+        evictable, offered = self.example_ids >= 0, seen
+        if int((~evictable).sum()) > self._reserved:
+            evictable = torch.ones_like(evictable)
         else:
             offered -= self._seen_before
-        slot = self._retain.evict(self, example, own, seen=offered, generator=generator)
+        slot = self._retain.evict(
+            self, example, evictable, seen=offered, generator=generator
+        )
         if slot is None:
             return Placement({}, [], size, seen)
-        if not (0 <= slot < size and bool(own[slot])):
+        if not (0 <= slot < size and bool(evictable[slot])):
             raise ValueError(
                 f"replay.retention must return None or a slot that may be evicted; it "
                 f"returned {slot}"

@@ -70,8 +70,8 @@ def place_writes(
     count_of: dict[int, int] = {}  # of slots that had an example of the batch before it
     if on_revisit != "append":
         held = torch.isin(stored_ids, example_ids).nonzero().flatten()
-        found = torch.stack([stored_ids[held], held, stored_counts[held].long()])
-        for example, slot, count in found.T.tolist():
+        columns = torch.stack([stored_ids[held], held, stored_counts[held].long()])
+        for example, slot, count in columns.T.tolist():
             slot_of[example], count_of[slot] = slot, count
     new_scores = scores.cpu()
     example_in = {slot: example for example, slot in slot_of.items()}

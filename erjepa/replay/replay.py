@@ -149,8 +149,8 @@ class EpisodicReplay:
         at = torch.tensor(slots, dtype=torch.int64, device=self.memory.device)
         are_eligible = all(0 <= slot < len(self) for slot in slots)
         if are_eligible:
-            found = torch.stack([self.memory.example_ids[at], eligible[at].long()])
-            drawn, flags = found.tolist()  # one wait for the device
+            columns = torch.stack([self.memory.example_ids[at], eligible[at].long()])
+            drawn, flags = columns.tolist()  # one wait for the device
             are_eligible = all(flags)
         if len(slots) > budget or not are_eligible:
             raise ValueError(
@@ -185,15 +185,15 @@ class EpisodicReplay:
         if self.settings.draw_by == "size":
             return [(eligible, budget)]
         origin = origins(self.memory.example_ids)
-        found = origin[eligible].unique().tolist()
-        if not found:
+        present = origin[eligible].unique().tolist()
+        if not present:
             return []
-        each, left = divmod(budget, len(found))
-        order = torch.randperm(len(found), generator=self._generator, device="cpu")
+        each, left = divmod(budget, len(present))
+        order = torch.randperm(len(present), generator=self._generator, device="cpu")
         counts = [each + (place < left) for place in order.tolist()]
         return [
             (eligible & (origin == name), count)
-            for name, count in zip(found, counts, strict=True)
+            for name, count in zip(present, counts, strict=True)
             if count
         ]
 

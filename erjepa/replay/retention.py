@@ -134,8 +134,8 @@ def retained(
     quotas[(sizes >= limit).nonzero().flatten().flip(0)[:left]] += 1
     kept = []
     for name, quota in zip(names, quotas.tolist(), strict=True):
-        own = (of_slot == name).nonzero().flatten()
-        kept.append(own[_strongest(scores[own], replay_counts[own], quota)])
+        members = (of_slot == name).nonzero().flatten()
+        kept.append(members[_strongest(scores[members], replay_counts[members], quota)])
     return torch.cat(kept).sort().values
 
 

@@ -52,18 +52,18 @@ def content(request: Request) -> list[int]:
     then the second of every one. With ``replay.fill`` the list is repeated up to the budget.
     """
     settings, budget = request.settings, request.budget
-    found: dict[int, None] = {}
+    chosen: dict[int, None] = {}
     if settings.neighbor_order == "round_robin":
         assert request.addresses is not None
         everything = settings.neighbors * len(request.addresses.values)
         if nearest := list(_neighbors(request, everything)):
-            found = dict.fromkeys(torch.cat(nearest).T.flatten().tolist())
+            chosen = dict.fromkeys(torch.cat(nearest).T.flatten().tolist())
     else:
         for part in _neighbors(request, budget):
-            found.update(dict.fromkeys(part.flatten().tolist()))
-            if len(found) >= budget:
+            chosen.update(dict.fromkeys(part.flatten().tolist()))
+            if len(chosen) >= budget:
                 break
-    slots = list(found)[:budget]
+    slots = list(chosen)[:budget]
     return fill_to(slots, budget) if settings.fill else slots
 
 

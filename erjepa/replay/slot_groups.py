@@ -24,9 +24,9 @@ class SlotGroups:
         self.sizes = Counter({0: len(priorities)})
         if groups is not None:
             priorities, groups = priorities.cpu(), groups.cpu()
-            found, counts = groups.unique(return_counts=True)
+            names, counts = groups.unique(return_counts=True)
             self.sizes = Counter(
-                dict(zip(found.tolist(), counts.tolist(), strict=True))
+                dict(zip(names.tolist(), counts.tolist(), strict=True))
             )
         self._priorities = priorities
         self._groups = groups

@@ -153,7 +153,7 @@ POSITIVE = "input should be greater than 0"
             "eval_dataset=[{_component_: erjepa.datasets.paired_dataset}]",
             "needs eval_dataset[0].source, which has no default",
         ),
-        ("dataset=erjepa.datasets.paired", "dataset=erjepa.datasets.paired is no "),
+        ("dataset=erjepa.datasets.paired", "dataset=erjepa.datasets.paired is not "),
         ("dataset=absent.x", "dataset=absent.x is not a component: No module named"),
         (
             "dataset=erjepa.datasets.paired_dataset",

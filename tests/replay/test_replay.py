@@ -304,7 +304,7 @@ class Section:
         ({"init_addresses": "new"}, "replay.init_addresses: "),
         (
             {"selection": "current_batch", "init_from": "run"},
-            "replay.init_from carries .*current_batch",
+            "replay.init_from starts with .*current_batch",
         ),
         ({"address_dim": 0}, "replay.address_dim: "),
         (

@@ -60,16 +60,16 @@ class TransformersCheckpointer:
         model = empty_model(str(self._folder))
         wanted = [name for name, _ in model.named_parameters()]
         tied = set(model.all_tied_weights_keys)
-        found = self._found()
+        stored = self._found()
         weights: dict[str, Tensor] = {}
         for name in wanted:
             if name in tied:
                 continue
             # A model that reads images too has its text model's weights under a prefix.
-            keys = [key for key in found if key == name or key.endswith(f".{name}")]
+            keys = [key for key in stored if key == name or key.endswith(f".{name}")]
             if len(keys) != 1:
                 return {training.MODEL_KEY: self._converted(tied)}
-            weights[name] = found[keys[0]]
+            weights[name] = stored[keys[0]]
         return {training.MODEL_KEY: weights}
 
     def _found(self) -> dict[str, Tensor]:

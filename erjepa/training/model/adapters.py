@@ -52,8 +52,8 @@ def merge_adapters(
         parts = ("weight", "lora_a.weight", "lora_b.weight", "magnitude")
         names = [f"{layer}.{part}" for part in parts if f"{layer}.{part}" in weights]
         base = weights[f"{layer}.weight"]
-        own = {name: weights[name].to(device) for name in names}
-        merged = get_merged_lora_ckpt(own, rank=rank, alpha=alpha)
+        layer_weights = {name: weights[name].to(device) for name in names}
+        merged = get_merged_lora_ckpt(layer_weights, rank=rank, alpha=alpha)
         # DoRA's come in the adapters' precision.
         weights[f"{layer}.weight"] = merged[f"{layer}.weight"].to("cpu", base.dtype)
         for name in names[1:]:

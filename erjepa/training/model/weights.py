@@ -34,13 +34,13 @@ def require_same_model(
         if name in weights and weights[name].shape != tensor.shape
     ]
     differs = [
-        f"{what} {found[0]} ({len(found)} such)"
-        for what, found in (
+        f"{what} {names[0]} ({len(names)} such)"
+        for what, names in (
             ("it lacks", missing),
             ("it has", unknown),
             ("of another shape,", other),
         )
-        if found
+        if names
     ]
     if differs:
         raise ValueError(

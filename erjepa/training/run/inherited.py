@@ -119,7 +119,7 @@ class InheritedMemories:
         if len(fits) == 1:
             return fits
         held: set[tuple] = set()
-        found = []
+        firsts = []
         for stored, slots in zip(self._memories, fits, strict=True):
             (ids,), pairs = stored.read("example_ids"), stored.pairs
             keys = [
@@ -130,9 +130,9 @@ class InheritedMemories:
                 for slot in slots.tolist()
             ]
             is_new = torch.tensor([key not in held for key in keys], dtype=torch.bool)
-            found.append(slots[is_new])
+            firsts.append(slots[is_new])
             held.update(keys)
-        return found
+        return firsts
 
     def _ids(self, n: int, example_ids: Tensor) -> Tensor:
         """Example ids of the n-th memory in this run."""
@@ -149,7 +149,7 @@ class InheritedMemories:
             ValueError: if addresses are to be kept that the run cannot read.
         """
         memory = replay.memory
-        own = {"capacity": memory.capacity, "on_revisit": memory.on_revisit}
+        settings = {"capacity": memory.capacity, "on_revisit": memory.on_revisit}
         are_kept = self._settings.init_addresses == "kept"
         ids, seen, generator = [], 0, None
         for n, (stored, slots) in enumerate(
@@ -160,7 +160,7 @@ class InheritedMemories:
                 state.pop("weight", None)  # of other losses
                 generator = state["generator"] if generator is None else generator
                 state["generator"] = generator
-                state["memory"] |= own
+                state["memory"] |= settings
                 if not are_kept:
                     state["memory"]["addresses"] = None
                 try:

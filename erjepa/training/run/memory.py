@@ -264,12 +264,12 @@ class RunMemory:
                 for slot, cut in zip(slots, memory.segments(slots), strict=True)
             ]
             batches = self._collator.split(pairs[rank::world_size], num_batches)
-            found = passes.measure(batches, passes.totals(batches))
+            measured = passes.measure(batches, passes.totals(batches))
             at = torch.arange(slots.start, slots.stop, device=memory.device)
             if scores:
-                memory.scores[at] = found.scores(self.settings.score)
+                memory.scores[at] = measured.scores(self.settings.score)
             if table is not None:
-                table.put(at, table.encode(found.source))
+                table.put(at, table.encode(measured.source))
         model.train(was_training)
 
     def _warnings(self) -> Iterator[str]:

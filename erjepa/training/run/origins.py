@@ -73,10 +73,10 @@ def losses_by_origin(
     metrics = {}
     parts = parts.to(lm.device)
     for part in parts.unique().tolist():
-        own = parts == part
-        metrics[f"lm_loss_{names[part]}"] = lm[own].sum() / labels[own].sum()
+        is_part = parts == part
+        metrics[f"lm_loss_{names[part]}"] = lm[is_part].sum() / labels[is_part].sum()
         if len(jepa):
-            metrics[f"jepa_loss_{names[part]}"] = jepa[own].mean()
+            metrics[f"jepa_loss_{names[part]}"] = jepa[is_part].mean()
     return metrics
 
 

@@ -62,11 +62,11 @@ class Heartbeats:
                     timeout=timedelta(seconds=60),
                 )
                 store.set(keys[self._rank], str(count))
-                now, found = self._beats, store.multi_get(keys)
+                now, values = self._beats, store.multi_get(keys)
             except RuntimeError:
                 store = None  # lost; the next round connects again
             else:
-                for rank, value in enumerate(found):
+                for rank, value in enumerate(values):
                     if value != counts[rank]:
                         counts[rank], self._heard[rank] = value, now
             if self._closed.wait(_BEAT):

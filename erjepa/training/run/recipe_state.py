@@ -57,19 +57,19 @@ class RecipeState:
             set_random_state(state["random_states"][dist.get_rank()], self.device)
 
     def _load_optimizer(self, saved: dict[str, Any], changed: Collection[str]) -> None:
-        own = [dict(group) for group in self.optimizer.param_groups]
+        current = [dict(group) for group in self.optimizer.param_groups]
         training.load_from_full_optimizer_state_dict(
             self.model, self.optimizer, saved, self.device
         )
         names = [key.removeprefix("optimizer.") for key in changed]
-        for group, values in zip(self.optimizer.param_groups, own, strict=True):
+        for group, values in zip(self.optimizer.param_groups, current, strict=True):
             group.update({name: values[name] for name in names if name in values})
 
     def _load_schedule(self, saved: dict[str, Any], changed: Collection[str]) -> None:
         schedule = self.lr_scheduler
         is_new_rate = bool({"optimizer.lr", "optimizer._component_"} & set(changed))
-        own = {"base_lrs": schedule.base_lrs} if is_new_rate else {}
-        schedule.load_state_dict({**saved, **own})
+        new_rates = {"base_lrs": schedule.base_lrs} if is_new_rate else {}
+        schedule.load_state_dict({**saved, **new_rates})
         if isinstance(schedule, LambdaLR):
             factors = [f(schedule.last_epoch) for f in schedule.lr_lambdas]
         else:

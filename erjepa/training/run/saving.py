@@ -152,17 +152,17 @@ class RunCheckpoints:
         weights = self._gather()
 
         def write() -> None:
-            own = {**state, "fingerprint": self._fingerprint}
+            content = {**state, "fingerprint": self._fingerprint}
             if (kept := self._trainable.resumable(weights.decoder)) is not None:
-                own["weights"] = kept
+                content["weights"] = kept
             if self._averaged.is_on:
-                own["averaged"] = self._averaged.state_dict(weights.averaged)
+                content["averaged"] = self._averaged.state_dict(weights.averaged)
             self._write(
                 self._run.checkpoint_name(),
                 weights,
                 adapter_only=self._cfg.save_adapter_weights_only,
                 progress={},
-                state=own,
+                state=content,
             )
 
         on_rank_zero(write)

@@ -158,7 +158,7 @@ def load_start(
         FileNotFoundError: if there is nothing to resume.
         ValueError: naming the file that is damaged, or what differs in this run.
     """
-    own = fingerprint(
+    current = fingerprint(
         cfg,
         pairs_of_a_step=pairs.sampler.examples_per_step,
         pairs=pairs.train,  # type: ignore[arg-type]
@@ -174,20 +174,20 @@ def load_start(
         source, trained, predictor = found
         carried.append(f"weights of {source}")
         if cfg.ema_decay is not None:
-            averaged, said = _load_averages(source)
-            carried.append(said)
+            averaged, description = _load_averages(source)
+            carried.append(description)
     base = load_base(cfg, checkpointer, model.decoder)
-    own["base model"] = digest_of_weights(base)
+    current["base model"] = digest_of_weights(base)
     resumed = None
     if path is not None:
         trained, state = checkpoint.load_resumable(path)
         predictor, averaged = state["predictor"], state.get("averaged")
         changes = list(cfg.resume_changes or [])
-        changed = changed_keys(state["fingerprint"], own, changes, path)
+        changed = changed_keys(state["fingerprint"], current, changes, path)
         resumed = Resumed(path, state, changed)
         utils.log_rank_zero(log, f"Resuming from {path}.")
     weights = StartWeights(base, trained, predictor, averaged)
-    return Start(weights, own, resumed, carried)
+    return Start(weights, current, resumed, carried)
 
 
 def load_base(
