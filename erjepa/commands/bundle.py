@@ -97,7 +97,7 @@ def make_bundle(asked: argparse.Namespace) -> str:
 
 
 def platform_tags(platform: str) -> list[str]:
-    """The platform of wheels and all those that it can run, newest first; pip wants each."""
+    """The platform of wheels and all those that it can run, newest first; pip needs each."""
     match = re.fullmatch(r"manylinux_2_(\d+)_(\w+)", platform)
     if match is None:
         raise ValueError(

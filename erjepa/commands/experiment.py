@@ -1,19 +1,18 @@
 """Runs a grid of methods, datasets and seeds.
 
-run        train and score what is missing; started again, it goes on where it was
+run        train and score what is missing; started again, it resumes
 show       print all keys of the experiment, and the command of a run of each method
 status     print where each run is
 cancel     end what launcher=slurm submitted
-report     make the report, as `erjepa report` does
 
 NAME is a packaged experiment or the path of a YAML file; EXPERIMENT is either, or its output_dir.
+`erjepa report` makes the tables and figures.
 """
 
 import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,17 +35,26 @@ def main(arguments: Sequence[str]) -> int:
         command = commands.add_parser(name)
         command.add_argument("name", metavar="NAME")
         command.add_argument("overrides", metavar="key=value", nargs="*")
-    for name in ("status", "cancel", "report"):
+    for name in ("status", "cancel"):
         commands.add_parser(name).add_argument("name", metavar="EXPERIMENT")
     asked = parser.parse_args(arguments)
     try:
         with parser.errors(asked):
             from erjepa.studies.grid.config import load_experiment, output_of
 
-            if asked.command in ("run", "show"):
-                experiment = load_experiment(asked.name, asked.overrides)
-                return _run(experiment) if asked.command == "run" else _show(experiment)
-            _say(asked.command, output_of(asked.name))
+            if asked.command == "run":
+                return _run(load_experiment(asked.name, asked.overrides))
+            if asked.command == "show":
+                _show(load_experiment(asked.name, asked.overrides))
+                return 0
+            from erjepa.studies.grid.status import cancel_jobs, status
+
+            output_dir = output_of(asked.name)
+            if asked.command == "cancel":
+                cancelled = counted(cancel_jobs(output_dir), "job")
+                print(f"Cancelled {cancelled}. Run again to resume.")
+            else:
+                print(*status(output_dir), sep="\n")
             return 0
     except KeyboardInterrupt:
         return 130
@@ -76,11 +84,16 @@ def _run(experiment: "Experiment") -> int:
     return 0
 
 
-def _show(experiment: "Experiment") -> int:
+def _show(experiment: "Experiment") -> None:
     """Print an experiment with all its keys, and how each method trains."""
     from omegaconf import OmegaConf
 
-    from erjepa.studies.grid.cells import cells, evaluation_command, training_command
+    from erjepa.studies.grid.cells import (
+        Cell,
+        cells,
+        evaluation_command,
+        training_command,
+    )
     from erjepa.studies.grid.output import CELLS
 
     print(OmegaConf.to_yaml(OmegaConf.create(experiment.as_dict()), sort_keys=False))
@@ -88,12 +101,12 @@ def _show(experiment: "Experiment") -> int:
     equal = {cell.name: cell.same_as or cell.name for cell in found}
     what = "sequence" if experiment.continual else "method"
     print(f"# {counted(len(found), 'cell')}; the first of each {what}:")
-    stages = experiment.datasets if experiment.continual else [None]
-    first = {
-        (cell.method, cell.dataset if experiment.continual else None): cell
-        for cell in reversed(found)
-    }
-    for cell in filter(None, map(first.get, product(experiment.methods, stages))):
+    first: dict[tuple[str, str | None], Cell] = {}
+    for cell in found:
+        stage = cell.dataset if experiment.continual else None
+        first.setdefault((cell.method, stage), cell)
+    methods = list(experiment.methods)
+    for cell in sorted(first.values(), key=lambda cell: methods.index(cell.method)):
         if cell.same_as is not None:
             print(f"# {cell.name} is equal to {cell.same_as}")
             continue
@@ -106,21 +119,3 @@ def _show(experiment: "Experiment") -> int:
         if not cell.datasets:
             command = evaluation_command(experiment, cell, folder, [])
         print(f"# {shlex.join(command)}")
-    return 0
-
-
-def _say(command: str, output_dir: Path) -> None:
-    """Print where the runs are, how many jobs were cancelled, or where the report is."""
-    if command == "report":
-        from erjepa.studies.report.build import build_report
-
-        print(build_report(output_dir))
-        return
-    from erjepa.studies.grid.status import cancel_jobs, status
-
-    if command == "cancel":
-        said = counted(cancel_jobs(output_dir), "job")
-        print(f"Cancelled {said}. Run again to resume.")
-        return
-    for line in status(output_dir):
-        print(line)

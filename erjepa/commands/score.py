@@ -1,6 +1,6 @@
 """Scores answers that were generated anywhere.
 
-TASK is a folder of erjepa/tasks, or the dotted path of a task of one's own. FILE has one JSON
+TASK is a folder of erjepa/tasks, or the dotted path of your own task. FILE has one JSON
 object a line with "target" and "output", for Spider also "db_id"; where lines have an "origin",
 each is scored by itself too. Or it is the output of a batch in OpenAI's format, asked by
 `erjepa prompts`, and --targets is what that wrote beside the prompts. Prints the summary; with

@@ -96,7 +96,7 @@ class Experiment:
         score_on: ``test``, or ``validation``: pairs held out of the training pairs, to choose
             settings by.
         score_weights: which weights of each checkpoint: ``last``, ``ema`` (the averaged ones,
-            which need ``ema_decay``), or both. In a sequence averages go on from run to run, and
+            which need ``ema_decay``), or both. In a sequence averages continue from run to run, and
             the next run starts from the last weights.
         alignment: whether predictions have the cosine of their pair.
         evaluation: further overrides for the evaluation.

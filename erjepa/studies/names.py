@@ -1,8 +1,10 @@
 """Names that users choose, as names of files and folders."""
 
+import re
 import unicodedata
 from collections.abc import Mapping
 
+_ALLOWED = re.compile(r"(?=.*[^ .])[\w .-]+")
 _MAX_BYTES = 100  # most file systems take 255, of which suffixes need some
 
 
@@ -21,9 +23,8 @@ def require_path_components(key: str, names: Mapping[str, str]) -> None:
     """
     known: dict[str, str] = {}
     for name, component in names.items():
-        allowed = all(c.isalnum() or c in " -._" for c in component)
         size = len(component.encode(errors="replace"))
-        if not allowed or size > _MAX_BYTES or not component.strip(" ."):
+        if not _ALLOWED.fullmatch(component) or size > _MAX_BYTES:
             raise ValueError(
                 f"{key}: {name!r} cannot name a folder: use letters, digits, spaces and "
                 f"-._, not dots alone, of at most {_MAX_BYTES} bytes"

@@ -35,9 +35,9 @@ class Result:
     epoch: float  # passes over the training pairs up to it
     split: Split
     task: str
-    accuracy: Share  # by the reading `primary`
+    accuracy: Share  # by the metric `primary`
     primary: str
-    readings: Mapping[str, Share]  # every reading of the answers, to its share
+    readings: Mapping[str, Share]  # every metric of the answers
     examples: Whole  # how many were scored
     predictions: str  # file in the experiment's folder
     log: str  # of the run, in the experiment's folder

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from erjepa.commands.memory.suspects import read_suspects
+from erjepa.commands.memory.trajectories import read_contents
 from erjepa.tasks.nl_rx.grammar import generate_records
 
 SHARE = 0.05
@@ -64,7 +64,7 @@ def main() -> None:
             file = folder / "pairs.jsonl"
             wrong = plant(file, arguments.pairs, arguments.seed, share)
             train(folder, arguments.epochs, arguments.seed)
-            slots = read_suspects(folder / "run").slots
+            slots = read_contents(folder / "run").slots
             flagged = {slot.example for slot in slots if slot.flags}
             print(
                 f"{len(wrong)} of {len(slots)} labels are wrong: {len(flagged)} flagged, "

@@ -58,7 +58,7 @@ def memory_parts(
         ``gradients``; ``optimizer``; ``averaged weights``; ``activations``, and ``logits``:
         what more is alive where they are, at the positions of labels; ``replay memory``.
     """
-    replays = replay.weight != 0 and replay.share is None  # in a pass of its own
+    replays = replay.weight != 0 and replay.share is None  # in a separate pass
     activations, logits = activation_bytes(cfg, model, loss_fn, batch, device)
     weights, groups = list(model.parameters()), _groups(cfg, model)
     trained = [p for p in weights if p.requires_grad]
@@ -122,7 +122,7 @@ def _bytes(tensor: Tensor) -> int:
 
 def _groups(cfg: Config, model: nn.Module) -> list[list[nn.Parameter]]:
     """Parameters that FSDP2 gathers together, the root's last; none without FSDP2."""
-    if not is_sharded(model, _dtype(cfg), cpu_offload=cfg.fsdp_cpu_offload):
+    if not is_sharded(model, dtypes_of(cfg)[0], cpu_offload=cfg.fsdp_cpu_offload):
         return []
     names = [f"decoder.{name}" for name in cfg.custom_sharded_layers or []]
     groups, taken = [], set[nn.Parameter]()
@@ -138,7 +138,7 @@ def _gathered(cfg: Config, groups: list[list[nn.Parameter]]) -> int:
     def whole(parameter: nn.Parameter) -> int:
         if is_traceable_wrapper_subclass(parameter):
             return _bytes(parameter)
-        return parameter.numel() * _dtype(cfg).itemsize
+        return parameter.numel() * dtypes_of(cfg)[0].itemsize
 
     if not groups:
         return 0
@@ -163,10 +163,6 @@ def _gradients(
     if replays or cfg.gradient_accumulation_steps > 1:
         return sum(whole)
     return sum(map(_own_bytes, trained)) + 2 * max(whole)  # and the buffer of a sum
-
-
-def _dtype(cfg: Config) -> torch.dtype:
-    return dtypes_of(cfg)[0]
 
 
 # ------------------------------------------------------------------ activations
@@ -196,7 +192,7 @@ def activation_bytes(
         label_logit=batch.label_logit[:1],
         label_pair=batch.label_pair[:1],
     )
-    as_gathered = _dtype(cfg) if _groups(cfg, model) else None
+    as_gathered = dtypes_of(cfg)[0] if _groups(cfg, model) else None
     kernels = _fused_kernels() if device.type == "cuda" else nullcontext()
     with _computing(model, as_gathered), kernels:
         peaks = [
@@ -274,17 +270,17 @@ def _computing(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
     """Hold what is trained in ``dtype``, and drop gradients as they come."""
     trained = [p for p in model.parameters() if p.requires_grad]
     held = [p.data for p in trained]
-    hooks = [p.register_post_accumulate_grad_hook(_drop) for p in trained]
+
+    def drop(parameter: Tensor) -> None:
+        parameter.grad = None
+
+    hooks = [p.register_post_accumulate_grad_hook(drop) for p in trained]
     for p in trained if dtype is not None else []:
         p.data = p.data.to(dtype)
     yield
     for p, data, hook in zip(trained, held, hooks, strict=True):
         p.data = data
         hook.remove()
-
-
-def _drop(parameter: Tensor) -> None:
-    parameter.grad = None
 
 
 def _build_caches(model: nn.Module) -> None:

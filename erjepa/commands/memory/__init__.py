@@ -4,7 +4,7 @@
     erjepa memory export RUN   writes a memory as chats, for another trainer
     erjepa memory forget RUN   deletes pairs from the memories of a run
 
-Each has a --help of its own. A folder that is called like a command is ./forget.
+Each has its own --help. A folder that is called like a command is ./forget.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from erjepa.utils.command_line import CommandLine
 from erjepa.utils.escape import counted, printable
+from erjepa.utils.files import write_whole
 
 _CREATE = """Makes a memory from a dataset, without a run.
 
@@ -30,7 +31,7 @@ example_errors.csv; manifests are rewritten, so that the run can be resumed. Wha
 by which option, is added to forgotten.jsonl in RUN, without any text. The weights, the data file,
 and other runs that were given the memory stay as they are: see docs/memory.md.
 
-If the command is killed, give it again: it goes on where it was.
+If the command is killed, give it again: it resumes.
 """
 
 
@@ -78,17 +79,25 @@ def _show(arguments: Sequence[str]) -> None:
     if asked.top < 1:
         parser.error(f"--top {asked.top}: must be at least 1")
     with parser.errors(asked):
-        from erjepa.commands.memory.show import show
+        from erjepa.commands.memory import show
+        from erjepa.commands.memory.export import require_free
+        from erjepa.commands.memory.page import page
+        from erjepa.commands.memory.trajectories import read_contents
 
-        lines = show(
-            asked.run,
-            asked.top,
-            near=asked.neighbors,
-            prompt=asked.prompt,
-            overrides=asked.set,
-            csv_file=asked.csv,
-            html_file=asked.html,
-        )
+        files = {"--csv": (asked.csv, show.to_csv), "--html": (asked.html, page)}
+        for option, (path, _) in files.items():
+            if path is not None:
+                require_free(option, path)
+        memory = read_contents(asked.run)
+        if asked.neighbors is not None:
+            lines = show.neighbors(memory, asked.neighbors, asked.top)
+        elif asked.prompt is not None:
+            lines = show.like_prompt(memory, asked.prompt, asked.top, asked.set)
+        else:
+            lines = show.summary(memory, asked.top)
+        for path, write in files.values():
+            if path is not None:
+                write_whole(path, write(memory))
         print(printable("\n".join(lines)))
 
 

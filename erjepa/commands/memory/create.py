@@ -21,6 +21,7 @@ from erjepa.datasets import Pairs, build_dataset
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
 from erjepa.objective import JEPALoss, PackedDecoder
+from erjepa.packing import PairCollator
 from erjepa.replay import EpisodicReplay, ReplaySettings
 from erjepa.training.model.device import attention_of, run_device
 from erjepa.training.run.data import RunViews, fitting_pairs, pair_collators
@@ -72,18 +73,8 @@ def create(
         settings = {"score": "lm", "retention": "surprise"}
     else:
         generator = torch.Generator().manual_seed(cfg.drawn_seed)
-        collator, _ = pair_collators(
-            cfg, tokenizer, RunViews("none", "none", 0), tokenizer.vocab_size, trim=True
-        )
-        places = torch.tensor(
-            fitting_pairs(
-                dataset,
-                collator,
-                max_seq_len=cfg.max_seq_len,
-                num_positions=cfg.max_seq_len,
-                skip_too_long=cfg.skip_too_long,
-            )
-        )
+        vocab_size, num_positions = tokenizer.vocab_size, cfg.max_seq_len
+        _, places = _fitting(cfg, dataset, tokenizer, vocab_size, num_positions)
         drawn = torch.randperm(len(places), generator=generator)[:number]
         offered, scores = places[drawn].sort().values, torch.ones(len(drawn))
     replay_settings = ReplaySettings(
@@ -133,32 +124,41 @@ def surprises(
     cfg = require_files(cfg)
     path = None if checkpoint is None else find_run(checkpoint)[1]
     decoder = load_model(cfg, device, path)
-    collator, _ = pair_collators(
-        cfg,
-        tokenizer,
-        RunViews("none", "none", 0),
-        decoder.tok_embeddings.num_embeddings,
+    vocab_size = decoder.tok_embeddings.num_embeddings
+    collator, places = _fitting(
+        *(cfg, dataset, tokenizer, vocab_size, decoder.max_seq_len),
         trim=attention == "dense",
-    )
-    fitting = fitting_pairs(
-        dataset,
-        collator,
-        max_seq_len=cfg.max_seq_len,
-        num_positions=decoder.max_seq_len,
-        skip_too_long=cfg.skip_too_long,
     )
     model, loss_fn = PackedDecoder(decoder, attention=attention), JEPALoss()
     losses = torch.empty(len(dataset))
-    for start in tqdm(range(0, len(fitting), cfg.batch_size), unit="batch"):
-        pairs = [dataset[i] for i in fitting[start : start + cfg.batch_size]]
-        batch = collator(pairs).to(device)
+    for some in tqdm(places.split(cfg.batch_size), unit="batch"):
+        batch = collator([dataset[i] for i in some.tolist()]).to(device)
         _, of_pairs = loss_fn(model(batch), batch, 1, 1)
-        losses[batch.example_ids.cpu()] = (
-            of_pairs.lm / batch.labels_of_pairs.clamp(min=1)
-        ).cpu()
-    places = torch.tensor(fitting)
+        means = of_pairs.lm / batch.labels_of_pairs.clamp(min=1)
+        losses[batch.example_ids.cpu()] = means.cpu()
     if len(bad := places[~losses[places].isfinite()]):
         raise ValueError(
             f"{dataset.where(int(bad[0]))}: the model's loss is not finite"
         )
     return places, losses[places]
+
+
+def _fitting(
+    cfg: Config,
+    dataset: Pairs,
+    tokenizer: Transform,
+    vocab_size: int,
+    num_positions: int,
+    trim: bool = True,
+) -> tuple[PairCollator, Tensor]:
+    """What packs pairs without views, and the places of those that fit, ascending, int64."""
+    views = RunViews("none", "none", 0)
+    collator, _ = pair_collators(cfg, tokenizer, views, vocab_size, trim=trim)
+    places = fitting_pairs(
+        dataset,
+        collator,
+        max_seq_len=cfg.max_seq_len,
+        num_positions=num_positions,
+        skip_too_long=cfg.skip_too_long,
+    )
+    return collator, torch.tensor(places, dtype=torch.int64)

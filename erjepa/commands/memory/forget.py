@@ -1,10 +1,4 @@
-"""Deletes pairs from every memory of a run.
-
-A pair goes from the slots and the texts of all checkpoints, and its visits from
-``example_errors.csv``; manifests are rewritten, so that the run can be resumed. What was deleted,
-and by which option, is added to ``forgotten.jsonl``, without any text. Killed, it goes on where
-it was when it is called again.
-"""
+"""Deletes pairs from every memory of a run, as `erjepa memory forget --help` says."""
 
 import hashlib
 import os

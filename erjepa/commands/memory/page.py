@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from erjepa.commands.memory.suspects import Reading
+from erjepa.commands.memory.trajectories import Contents
 from erjepa.utils.escape import counted
 
 _BINS = 10
@@ -22,14 +22,14 @@ _COLUMNS = (
 )
 
 
-def page(reading: Reading) -> str:
+def page(memory: Contents) -> str:
     """The HTML of a memory. Above twenty thousand slots its table has those of the largest
     scores.
     """
-    slots = sorted(reading.slots, key=lambda slot: -slot.score)[:_MOST_ROWS]
+    slots = sorted(memory.slots, key=lambda slot: -slot.score)[:_MOST_ROWS]
     rows = []
     for slot in slots:
-        found = reading.found.get(slot.example)
+        found = memory.found.get(slot.example)
         row = slot.row() | {
             "error": found.errors[-1] if found else "",
             "forgotten": found.forgetting_events if found else "",
@@ -41,15 +41,15 @@ def page(reading: Reading) -> str:
         for i, name in enumerate(_COLUMNS)
         if any(row[i] != "" for row in rows) and not (name == "origin" and names_origin)
     ]
-    counts = Counter(slot.origin for slot in reading.slots)
+    counts = Counter(slot.origin for slot in memory.slots)
     origins = ", ".join(f"{count} of {name}" for name, count in counts.items())
-    folder = reading.stored.folder.resolve().parent
+    folder = memory.stored.folder.resolve().parent
     data = {
         "title": f"Memory of {folder.parent.name}/{folder.name}",
-        "about": f"{counted(len(reading.slots), 'pair')}: {origins}",
+        "about": f"{counted(len(memory.slots), 'pair')}: {origins}",
         "columns": [_COLUMNS[i] for i in shown],
         "rows": [[row[i] for i in shown] for row in rows],
-        "charts": _charts(reading),
+        "charts": _charts(memory),
     }
     template = resources.files(__package__).joinpath("page.html").read_text("utf-8")
     # A text that holds </script> must not end the element that carries it.
@@ -63,18 +63,18 @@ def _shown(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def _charts(reading: Reading) -> list[dict[str, Any]]:
+def _charts(memory: Contents) -> list[dict[str, Any]]:
     charts = [
-        _histogram("Slots by score", [s.score for s in reading.slots], is_log=True),
-        _histogram("Slots by replay count", [s.replay_count for s in reading.slots]),
+        _histogram("Slots by score", [s.score for s in memory.slots], is_log=True),
+        _histogram("Slots by replay count", [s.replay_count for s in memory.slots]),
     ]
-    replays = [visit for visit in reading.visits if visit.replayed]
+    replays = [visit for visit in memory.visits if visit.replayed]
     for name, wanted in (
         ("Replays by step", replays),
         ("Replays of inherited pairs by step", [v for v in replays if v.example < 0]),
     ):
         if wanted:
-            last = max(visit.step for visit in reading.visits)
+            last = max(visit.step for visit in memory.visits)
             steps = [visit.step for visit in wanted]
             charts.append(_histogram(name, steps, low=1, high=last))
     return charts

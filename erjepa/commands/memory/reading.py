@@ -133,52 +133,47 @@ def decoder_of(stored: StoredMemory) -> Callable[[Pair], tuple[str, str]] | None
 
 
 class Neighbors:
-    """Finds the slots whose sources are most alike."""
+    """Finds the slots whose sources are most alike; each with its cosine.
+
+    Raises:
+        ValueError: if the memory holds no addresses.
+    """
 
     def __init__(self, stored: StoredMemory) -> None:
+        if not stored.has_addresses:
+            raise ValueError(
+                f"{stored.folder} holds no addresses; its run replayed by token loss, with a "
+                "selection that needs none"
+            )
         values, *indices = stored.read("address_values", "address_indices")
         self._addresses = Addresses(values, indices[0].long() if indices else None)
         self._size = len(stored)
-        self._made = stored.about.state.memory.addresses
-        table: SparseAddressTable | DenseAddressTable
-        if isinstance(self._made, SparseAddresses):
-            table = SparseAddressTable(
+        made = stored.about.state.memory.addresses
+        self._table: SparseAddressTable | DenseAddressTable
+        if isinstance(made, SparseAddresses):
+            self._table = SparseAddressTable(
                 self._size,
-                1,  # nothing is encoded
-                address_dim=self._made.address_dim,
-                top_k=self._made.address_top_k,
-                seed=0,
+                made.embed_dim,
+                address_dim=made.address_dim,
+                top_k=made.address_top_k,
+                seed=made.seed,
                 device="cpu",
             )
         else:
-            table = DenseAddressTable(self._size, values.shape[1], device="cpu")
-        table.put(torch.arange(self._size), self._addresses)
-        self._table = table
+            self._table = DenseAddressTable(self._size, values.shape[1], device="cpu")
+        self._table.put(torch.arange(self._size), self._addresses)
 
     def of(self, slot: int, count: int) -> list[tuple[int, float]]:
-        """The ``count`` slots most like ``slot``, itself left out, and their cosines."""
+        """The ``count`` slots most like ``slot``, itself left out."""
         address = self._addresses.rows(torch.tensor([slot]))
-        cosines = self._table.similarity(address, self._size)[0]
-        cosines[slot] = -torch.inf
-        best = cosines.topk(min(count, self._size - 1))
-        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+        found = self._highest(address, count + 1)
+        return [(other, cosine) for other, cosine in found if other != slot][:count]
 
     def of_embedding(self, embedding: Tensor, count: int) -> list[tuple[int, float]]:
-        """The ``count`` slots whose sources are most like an embedding z^u, [1, H], and
-        their cosines.
-        """
-        cosines = self._table.similarity(self._encode(embedding), self._size)[0]
+        """The ``count`` slots whose sources are most like an embedding z^u, [1, H]."""
+        return self._highest(self._table.encode(embedding), count)
+
+    def _highest(self, address: Addresses, count: int) -> list[tuple[int, float]]:
+        cosines = self._table.similarity(address, self._size)[0]
         best = cosines.topk(min(count, self._size))
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-
-    def _encode(self, embedding: Tensor) -> Addresses:
-        if not isinstance(self._made, SparseAddresses):
-            return self._table.encode(embedding)
-        return SparseAddressTable(
-            0,  # nothing is put in
-            self._made.embed_dim,
-            address_dim=self._made.address_dim,
-            top_k=self._made.address_top_k,
-            seed=self._made.seed,
-            device="cpu",
-        ).encode(embedding)

@@ -1,62 +1,19 @@
-"""What a memory holds, as text, a table and a page."""
+"""What a memory holds, as text and as a table."""
 
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from erjepa.commands.memory.export import require_free
-from erjepa.commands.memory.page import page
 from erjepa.commands.memory.reading import Neighbors, Slot
-from erjepa.commands.memory.suspects import Reading, read_suspects
+from erjepa.commands.memory.trajectories import Contents
 from erjepa.utils.escape import counted, csv_cell, one_line
-from erjepa.utils.files import write_whole
 
 _WIDTH = 60  # characters of a source or target
 
 
-def show(
-    run: Path,
-    top: int,
-    *,
-    near: int | None = None,
-    prompt: str | None = None,
-    overrides: Sequence[str] = (),
-    csv_file: Path | None = None,
-    html_file: Path | None = None,
-) -> list[str]:
-    """Read a memory; as lines of text, and into files.
-
-    Args:
-        top: lines of each list.
-        near: a slot, to show those most like it.
-        prompt: to show the slots most like it, by the run's model with ``overrides`` of its config.
-        csv_file, html_file: where all slots, and a page, are written.
-
-    Raises:
-        FileNotFoundError: if there is no memory.
-        ValueError: if it is not whole, or a file to write is a run's own.
-    """
-    for option, path in (("--csv", csv_file), ("--html", html_file)):
-        if path is not None:
-            require_free(option, path)
-    reading = read_suspects(run)
-    if near is not None:
-        lines = neighbors(reading, near, top)
-    elif prompt is not None:
-        lines = like_prompt(reading, prompt, top, overrides)
-    else:
-        lines = summary(reading, top)
-    if csv_file is not None:
-        write_whole(csv_file, to_csv(reading.slots))
-    if html_file is not None:
-        write_whole(html_file, page(reading))
-    return lines
-
-
-def summary(reading: Reading, top: int) -> list[str]:
+def summary(memory: Contents, top: int) -> list[str]:
     """What is in a memory, as lines of text, ``top`` of each list."""
-    slots, stored = reading.slots, reading.stored
+    slots, stored = memory.slots, memory.stored
     capacity = stored.about.state.memory.capacity
     held = counted(len(slots), "pair")
     lines = [f"{stored.folder} holds {held}; its capacity is {capacity:,}.", ""]
@@ -65,7 +22,8 @@ def summary(reading: Reading, top: int) -> list[str]:
         mean = sum(slot.score for slot in own) / len(own)
         replays = sum(slot.replay_count for slot in own) / len(own)
         lines.append(
-            f"{len(own):>8} from {one_line(origin)}: mean score {mean:.4f}, {replays:.2f} replays each"
+            f"{len(own):>8} from {one_line(origin)}: mean score {mean:.4f}, "
+            f"{replays:.2f} replays each"
         )
     never = [slot for slot in slots if not slot.replay_count]
     lists = {
@@ -74,73 +32,58 @@ def summary(reading: Reading, top: int) -> list[str]:
         f"Never replayed, {len(never)} in all": never,
     }
     suspects = [slot for slot in slots if slot.flags]
-    if reading.found:
-        learned = sum(t.learned for t in reading.found.values())
-        events = sum(t.forgetting_events for t in reading.found.values())
+    if memory.found:
+        learned = sum(t.learned for t in memory.found.values())
+        events = sum(t.forgetting_events for t in memory.found.values())
         lines += [
             "",
-            f"Learned: {learned} of {counted(len(reading.found), 'example')}, after "
+            f"Learned: {learned} of {counted(len(memory.found), 'example')}, after "
             f"{counted(events, 'forgetting event')}.",
         ]
-        suspects.sort(key=lambda slot: -_late_error(reading, slot))
+        late_errors = {i: t.late_error for i, t in memory.found.items()}
+        suspects.sort(key=lambda slot: -late_errors.get(slot.example, 0.0))
     lists[f"Suspect, {len(suspects)} in all"] = suspects
     for title, chosen in lists.items():
         lines += ["", f"{title}:", *map(_line, chosen[:top])]
     return lines
 
 
-def _late_error(reading: Reading, slot: Slot) -> float:
-    found = reading.found.get(slot.example)
-    return found.late_error if found else 0.0
-
-
-def neighbors(reading: Reading, slot: int, top: int) -> list[str]:
+def neighbors(memory: Contents, slot: int, top: int) -> list[str]:
     """A slot and those whose sources are most like its own, as lines of text.
 
     Raises:
         ValueError: if there is no such slot, or the memory holds no addresses.
     """
-    if not 0 <= slot < len(reading.slots):
+    if not 0 <= slot < len(memory.slots):
         raise ValueError(
-            f"--neighbors {slot}: the memory has slots 0 to {len(reading.slots) - 1}"
+            f"--neighbors {slot}: the memory has slots 0 to {len(memory.slots) - 1}"
         )
-    _require_addresses(reading, f"--neighbors {slot}")
-    found = Neighbors(reading.stored).of(slot, top)
-    return [_line(reading.slots[slot]), *_with_cosines(reading, found)]
+    found = Neighbors(memory.stored).of(slot, top)
+    return [_line(memory.slots[slot]), *_with_cosines(memory, found)]
 
 
 def like_prompt(
-    reading: Reading, prompt: str, top: int, overrides: Sequence[str] = ()
+    memory: Contents, prompt: str, top: int, overrides: Sequence[str] = ()
 ) -> list[str]:
     """The slots whose sources are most like a prompt, as the checkpoint's model embeds it.
 
     Raises:
-        ValueError: if the memory is empty, or the prompt is.
+        ValueError: if the memory is empty or holds no addresses, or the prompt is empty.
     """
-    if not reading.slots:
-        raise ValueError(f"--prompt: the memory in {reading.stored.folder} is empty")
-    _require_addresses(reading, "--prompt")
+    if not memory.slots:
+        raise ValueError(f"--prompt: the memory in {memory.stored.folder} is empty")
+    alike = Neighbors(memory.stored)
     # Only this needs the model, and what loads it.
     from erjepa.commands.memory.prompt import prompt_embedding
 
-    checkpoint = reading.stored.folder.absolute().parent
+    checkpoint = memory.stored.folder.absolute().parent
     embedding = prompt_embedding(checkpoint, prompt, overrides)
-    return _with_cosines(
-        reading, Neighbors(reading.stored).of_embedding(embedding, top)
-    )
+    return _with_cosines(memory, alike.of_embedding(embedding, top))
 
 
-def _require_addresses(reading: Reading, option: str) -> None:
-    if not reading.stored.has_addresses:
-        raise ValueError(
-            f"{option}: the memory holds no addresses; its run replayed by token loss, with "
-            "a selection that needs none"
-        )
-
-
-def _with_cosines(reading: Reading, found: Iterable[tuple[int, float]]) -> list[str]:
+def _with_cosines(memory: Contents, found: Iterable[tuple[int, float]]) -> list[str]:
     return [
-        f"{cosine:8.4f} {_line(reading.slots[slot]).strip()}" for slot, cosine in found
+        f"{cosine:8.4f} {_line(memory.slots[slot]).strip()}" for slot, cosine in found
     ]
 
 
@@ -152,9 +95,9 @@ def _line(slot: Slot) -> str:
     )
 
 
-def to_csv(slots: Iterable[Slot]) -> str:
+def to_csv(memory: Contents) -> str:
     """A line of names, and one for each slot."""
-    rows = [slot.row() for slot in slots]
+    rows = [slot.row() for slot in memory.slots]
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0] if rows else ["slot"], lineterminator="\n")
     writer.writeheader()

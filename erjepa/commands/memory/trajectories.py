@@ -1,13 +1,15 @@
-"""What the logged errors of examples say: learned, forgotten, suspect."""
+"""The contents of a run's memory, and what the logged errors say of its examples."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 
-from erjepa.checkpoints.example_errors import Visit
-from erjepa.commands.memory.reading import Slot
+from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, Visit, read_visits
+from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
+from erjepa.commands.memory.reading import Slot, read_slots
 
 # An example is learned while the mean cross-entropy of its target's tokens is below log 2: then
 # the right token has, in the geometric mean, more than half of the probability.
@@ -94,3 +96,29 @@ def flag(
         others = (at for target, at in answers[prompt].items() if target != slot.target)
         if (other := next(others, None)) is not None:
             slot.flags.append(f"slot {other} asks the same, and answers otherwise")
+
+
+@dataclass
+class Contents:
+    """What there is to read of a run's memory."""
+
+    stored: StoredMemory
+    slots: list[Slot]  # flagged
+    visits: list[Visit]  # none without ``log_example_errors``
+    found: dict[int, Trajectory]  # by example
+
+
+def read_contents(path: Path) -> Contents:
+    """Read the memory of a run or checkpoint, and flag what is suspect.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if it is not whole.
+    """
+    stored = open_memory(path)
+    slots = read_slots(stored)
+    run = stored.folder.resolve().parents[1]
+    visits = list(read_visits(run / EXAMPLE_ERRORS))
+    found = trajectories(visits)
+    flag(slots, [pair.source.tobytes() for pair in stored.pairs], found)
+    return Contents(stored, slots, visits, found)

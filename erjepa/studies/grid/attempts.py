@@ -43,7 +43,7 @@ def last_attempt(output_dir: Path, cell: str) -> Attempt | None:
 
 def is_going(output_dir: Path, attempt: Attempt, jobs: Mapping[str, Job]) -> bool:
     """Whether the newest attempt at a cell is under way. ``jobs`` is what Slurm has of the
-    experiment's jobs; one that waits to go on is not under way.
+    experiment's jobs; one that waits to resume is not under way.
     """
     if attempt.ended is not None:
         return False

@@ -125,23 +125,23 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
     config, overrides = _overrides(experiment, dataset, method)
     own = experiment.controls(method)
     if own.batch_size_times:
-        batch_size = _batch_size(config, overrides)
+        batch_size = load_run(config, *as_arguments(overrides)).batch_size
         overrides["batch_size"] = own.batch_size_times * batch_size
     source, trains_on = own.tokens_of, own.trains_on
     names = list(experiment.datasets)
     before = names[: names.index(dataset)]
     if trains_on in ("so_far", "all") and before:
+        earlier = (_overrides(experiment, name, method) for name in (*before, dataset))
+        runs = [load_run(name, *as_arguments(keys)) for name, keys in earlier]
         parts = [
-            part
-            for name in (*before, dataset)
-            for part in _dataset(*_overrides(experiment, name, method))
+            part for run in runs for part in erjepa.configs.components(run.dataset)
         ]
         overrides = {
             key: value
             for key, value in overrides.items()
             if key.lstrip("~").partition(".")[0] != "dataset"
         }
-        overrides["dataset"] = parts
+        overrides["dataset"] = [part.as_dict() for part in parts]
     follows = experiment.continual and trains_on in (None, "so_far") and before
     return Cell(
         dataset,
@@ -163,18 +163,6 @@ def _overrides(
     config, of_dataset, of_all = entry_of(experiment, dataset)
     said = {**of_all, **of_dataset, **experiment.methods[method]}
     return config, {key: said[key] for key in said if key not in CONTROLS}
-
-
-def _dataset(config: str, overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a run trains on, as components."""
-    found = load_run(config, *as_arguments(overrides)).dataset
-    return [part.as_dict() for part in erjepa.configs.components(found)]
-
-
-def _batch_size(config: str, overrides: Mapping[str, Any]) -> int:
-    if "batch_size" in overrides:
-        return overrides["batch_size"]
-    return load_run(config).batch_size
 
 
 def training_command(
@@ -275,7 +263,7 @@ def _tune(
 ) -> list[str]:
     launcher = []
     if experiment.nproc_per_node > 1:
-        # A port of its own, so that runs can go on side by side.
+        # Its own port, so that runs can be side by side.
         launcher = ["--standalone", "--nproc_per_node", str(experiment.nproc_per_node)]
     arguments = as_arguments({**cell.overrides, **own})
     return ["tune", "run", *launcher, recipe, "--config", cell.config, *arguments]

@@ -1,21 +1,18 @@
 """Reads the YAML file of an experiment, and checks it and its runs before any of them starts."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 import erjepa.configs
 from erjepa.configs.schema import KEYS, Config
 from erjepa.studies.experiment import CONTROLS, Experiment, Order
 from erjepa.utils.checked import checked, reject_unknown
 
+_KEYS = [*(field.name for field in fields(Experiment)), "order"]
 # Sections whose keys a file and the command line add to.
 _ADDED = ("overrides", "evaluation", "budgets_of", "slurm")
 # What the grid itself sets for each run.
@@ -63,12 +60,8 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
     try:
         for argument in arguments:
             _override(values, argument)
-        known = [field.name for field in fields(Experiment)]
-        reject_unknown("", values, [*known, "order"])
-        try:
-            values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
-        except OmegaConfBaseException as error:
-            raise ValueError(" ".join(str(error).split())) from None
+        reject_unknown("", values, _KEYS)
+        values = erjepa.configs.resolved(values)
         order = values.pop("order", None)
         experiment = checked(Experiment, values, "")
         if order is not None:
@@ -101,7 +94,7 @@ def output_of(name: str) -> Path:
 
 
 def _set(values: dict[str, Any], key: str, value: Any) -> None:
-    """Replace a key; a section of ``_ADDED`` takes the keys of ``value`` besides its own."""
+    """Replace a key; a section of ``_ADDED`` also keeps its own keys."""
     before = values.get(key) if key in _ADDED else None
     if isinstance(before, Mapping) and isinstance(value, Mapping):
         value = {**before, **value}
@@ -110,35 +103,20 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
 
 def _override(values: dict[str, Any], argument: str) -> None:
     """Set a key as an argument of the command line says."""
-    key, separator, text = argument.partition("=")
-    section, _, rest = key.partition(".")
-    if not separator or not section:
-        raise ValueError(f"argument {argument!r}: expected key=value")
-    names = [*(field.name for field in fields(Experiment)), "order"]
-    of_runs = {*KEYS} - {*names, *_OWN}
-    if section in of_runs:
-        raise ValueError(
-            f"argument {argument!r}: {section} is a key of runs; say overrides.{argument}"
-        )
-    try:
-        parsed = OmegaConf.from_dotlist([f"value={text}"])
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
-        said = " ".join(str(error).split())
-        raise ValueError(f"argument {argument!r}: not YAML: {said}") from None
-    value = OmegaConf.to_container(parsed, resolve=False)["value"]
+    name, separator, text = argument.partition("=")
+    key, _, rest = name.partition(".")
+    value = erjepa.configs.with_overrides({}, [f"{key}{separator}{text}"])[key]
+    if key in {*KEYS} - {*_KEYS, *_OWN}:
+        raise ValueError(f"{key} is a key of runs; say overrides.{argument}")
     if not rest:
-        values[section] = value
-    elif section in (*_ADDED, "datasets", "also_scored"):
-        before = values.get(section)
-        values[section] = {
-            **(before if isinstance(before, Mapping) else {}),
-            rest: value,
-        }
+        values[key] = value
+    elif key in (*_ADDED, "datasets", "also_scored"):
+        before = values.get(key)
+        before = before if isinstance(before, Mapping) else {}
+        values[key] = {**before, rest: value}
     else:
-        reject_unknown("", [section], names)
-        raise ValueError(
-            f"argument {argument!r}: {section} is replaced as a whole, {section}=..."
-        )
+        reject_unknown("", [key], _KEYS)
+        raise ValueError(f"{argument}: {key} is replaced as a whole, {key}=...")
 
 
 def as_arguments(overrides: Mapping[str, Any]) -> list[str]:
@@ -187,9 +165,9 @@ def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> Config:
     try:
         return load_run(config, *as_arguments(overrides))
     except ValueError as error:
-        said = [place for place, keys in places.items() if _names_any(error, keys)]
-        raise ValueError(f"{(said or list(places))[0]}: {error}") from None
-
-
-def _names_any(error: ValueError, keys: Iterable[str]) -> bool:
-    return any(key.lstrip("~") in str(error) for key in keys)
+        named = (
+            place
+            for place, keys in places.items()
+            if any(key.lstrip("~") in str(error) for key in keys)
+        )
+        raise ValueError(f"{next(named, [*places][0])}: {error}") from None

@@ -20,7 +20,7 @@ import torch
 from erjepa.checkpoints import checkpoint
 from erjepa.studies.experiment import Experiment, Hardware, Record, read_record
 from erjepa.studies.grid.cells import Cell
-from erjepa.studies.results import Result, Split, Weights
+from erjepa.studies.results import Result, Weights
 from erjepa.studies.training_log import read_training_log
 from erjepa.utils.files import EXPERIMENT, PREDICTIONS, write_whole
 from erjepa.utils.summary import read_summary
@@ -37,36 +37,35 @@ _MAY_GROW = ("seeds", "datasets", "methods")
 
 
 def result_of(
+    experiment: Experiment,
     output_dir: Path,
     cell: Cell,
     overrides: Mapping[str, Any],
+    scored: Cell,
     path: Path,
-    split: Split = "test",
-    weights: Weights = "last",
-    scored: Cell | None = None,
+    weights: Weights,
 ) -> Result:
     """What an experiment keeps of a checkpoint that was scored.
 
     Args:
-        overrides: what set the method apart on the command line.
+        overrides: what the run set on the command line.
+        scored: the cell on whose dataset it was scored: in a sequence maybe another.
         path: folder of the checkpoint; there is none of the base model.
-        scored: of a sequence, the cell on whose dataset it was scored.
     """
     untrained = dict.fromkeys((*_PROGRESS, "train_seconds"), 0)
     progress = checkpoint.load_progress(path) if cell.datasets else untrained
     (folder,) = checkpoint.of_weights(path, weights if cell.datasets else "last")
-    name = checkpoint.score_name(folder)
+    name, split = checkpoint.score_name(folder), experiment.score_on
     name = name if split == "test" else f"{name}_{split}"
-    dataset = (scored or cell).dataset
-    scores = scores_dir(path.parent, cell, dataset) / "evaluation" / name
+    scores = scores_dir(path.parent, cell, scored.dataset) / "evaluation" / name
     summary = read_summary(scores)
     examples = summary.readings[summary.primary].examples
     rate = summary.examples_per_second
     log = path.parent / "logs" / "metrics.txt"
     return Result(
         cell=cell.name,
-        dataset=dataset,
-        stage=cell.dataset if scored else None,
+        dataset=scored.dataset,
+        stage=cell.dataset if experiment.continual else None,
         method=cell.method,
         seed=cell.seed,
         overrides=dict(overrides),
@@ -109,29 +108,29 @@ def scores_dir(folder: Path, cell: Cell, dataset: str) -> Path:
     return folder if dataset == cell.dataset else folder / f"on_{dataset}"
 
 
-def begin(output_dir: Path, experiment: Experiment) -> None:
-    """Record what is run, or check that it is what was begun; seeds, datasets and methods may be
+def record_experiment(output_dir: Path, experiment: Experiment) -> None:
+    """Record what is run, or check that it is what was started; seeds, datasets and methods may be
     added.
 
     Raises:
-        ValueError: naming the key, if the experiment that was begun is another one.
+        ValueError: naming the key, if another experiment was started there.
     """
     path = output_dir / EXPERIMENT
     if path.exists():
-        # Keys that it was begun without have their defaults.
-        before = json.loads(json.dumps(begun(output_dir).as_dict()))
+        # Keys that the record lacks have their defaults.
+        before = json.loads(json.dumps(read_record(output_dir).config.as_dict()))
         config = json.loads(json.dumps(experiment.as_dict()))
         if config["continual"] and list(before["datasets"]) != list(config["datasets"]):
             raise ValueError(
-                f"{path} was begun with the sequence of datasets "
+                f"{path} was started with the sequence of datasets "
                 f"{', '.join(before['datasets'])}, not {', '.join(config['datasets'])}. "
                 "What a run starts from, and is scored on, depends on it; choose another "
                 "output_dir."
             )
         for key in config:
-            if key not in _FREE and not _goes_on(key, before[key], config[key]):
+            if key not in _FREE and not _continues(key, before[key], config[key]):
                 raise ValueError(
-                    f"{path} was begun with {key}={json.dumps(before[key])}, not "
+                    f"{path} was started with {key}={json.dumps(before[key])}, not "
                     f"{json.dumps(config[key])}. An experiment may gain seeds, datasets "
                     "and methods; for anything else choose another output_dir."
                 )
@@ -141,17 +140,12 @@ def begin(output_dir: Path, experiment: Experiment) -> None:
     write_whole(path, json.dumps(asdict(record), indent=2) + "\n")
 
 
-def begun(output_dir: Path) -> Experiment:
-    """The experiment that a folder has the results of, as it was run last."""
-    return read_record(output_dir).config
-
-
-def _goes_on(key: str, begun: Any, given: Any) -> bool:
-    if key not in _MAY_GROW or begun is None:
-        return begun == given
+def _continues(key: str, started: Any, given: Any) -> bool:
+    if key not in _MAY_GROW or started is None:
+        return started == given
     if isinstance(given, list):
-        return set(begun) <= set(given)
-    return all(name in given and given[name] == begun[name] for name in begun)
+        return set(started) <= set(given)
+    return all(name in given and given[name] == started[name] for name in started)
 
 
 def _surroundings() -> dict[str, Any]:

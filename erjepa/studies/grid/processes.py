@@ -19,7 +19,7 @@ _PATIENCE = 30.0  # seconds for the processes of a killed grid to end
 def start(
     command: Sequence[str], log: Path, environment: Mapping[str, str], held: int
 ) -> subprocess.Popen:
-    """Start ``tune`` with its output added to ``log``, in a group of its own.
+    """Start ``tune`` with its output added to ``log``, in its own group.
 
     On Linux the process is told when the grid dies, however it dies: ``PR_SET_PDEATHSIG``
     sends it SIGTERM, upon which a run saves and ends. ``held`` is the descriptor of the lock.

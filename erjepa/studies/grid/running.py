@@ -1,9 +1,9 @@
 """Runs the cells of an experiment: one by one, or side by side on several devices.
 
 A cell is trained by ``tune run erjepa_recipe``, then scored by ``tune run erjepa_eval``, and
-counts as finished once its lines are in ``results.jsonl``. A grid that was killed goes on:
-finished cells are skipped, the others resume from their checkpoints, and predictions that are
-there are not made again. A cell that fails leaves the others alone; the grid says so, and
+counts as finished once its lines are in ``results.jsonl``. A grid that was killed can be started
+again: finished cells are skipped, the others resume from their checkpoints, and predictions that
+are there are not made again. A cell that fails leaves the others alone; the grid says so, and
 tries it again only when it is started again.
 
 Of a finished cell, what only resuming needs is removed: recipe state, and checkpoints that are
@@ -23,7 +23,7 @@ from erjepa.studies.experiment import Experiment
 from erjepa.studies.grid import processes
 from erjepa.studies.grid.attempts import Claim
 from erjepa.studies.grid.cells import Cell, cells
-from erjepa.studies.grid.output import CELLS, LOG, begin
+from erjepa.studies.grid.output import CELLS, LOG, record_experiment
 from erjepa.studies.grid.stages import results_of_equal, stages, tidy
 from erjepa.studies.results import Result, add_results, read_results, whole_cells
 from erjepa.utils.escape import counted
@@ -47,7 +47,7 @@ def run_experiment(experiment: Experiment) -> list[str]:
     # The processes of a grid hold the lock too: one that is started over waits for them.
     lock = FolderLock(output_dir, "grid", inherited=True)
     try:
-        begin(output_dir, experiment)
+        record_experiment(output_dir, experiment)
         return _Grid(experiment, output_dir, lock.fileno()).run()
     finally:
         lock.release()
@@ -79,7 +79,7 @@ class _Grid:
                 time.sleep(_POLL)
                 for run in list(self._running):
                     if run.process and run.process.poll() is not None:
-                        self._go_on(run)
+                        self._advance(run)
         finally:
             processes.stop([run.process for run in self._running if run.process])
             for run in self._running:
@@ -111,7 +111,7 @@ class _Grid:
                 environment = self._free.pop(0)
                 work = self._work(cell, environment, before)
                 self._running.append(_Run(cell, work, environment, claim))
-                self._go_on(self._running[-1])
+                self._advance(self._running[-1])
 
     def _work(
         self, cell: Cell, environment: dict[str, str], before: Sequence[Result]
@@ -129,7 +129,7 @@ class _Grid:
         add_results(self._output_dir, results)
         tidy(self._output_dir, cell, results)
 
-    def _go_on(self, run: "_Run") -> None:
+    def _advance(self, run: "_Run") -> None:
         try:
             run.process = next(run.work, None)
         except (OSError, RuntimeError, ValueError) as error:
@@ -180,7 +180,7 @@ class _Run:
 
 
 def environments(experiment: Experiment) -> list[dict[str, str]]:
-    """Variables for each of the runs that go on side by side: its devices and threads."""
+    """Variables for each of the parallel runs: its devices and threads."""
     n, devices = experiment.nproc_per_node, experiment.devices
     groups: list[Sequence[int] | None] = [None]
     if devices is not None:

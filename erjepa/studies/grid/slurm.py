@@ -2,12 +2,13 @@
 
 Cells that depend on none are an array of jobs; each other one is a job that starts when the one
 it depends on has ended. A task that Slurm preempts, or whose time is up, saves and is queued
-again; a grid that is submitted again goes on where it was, and leaves out what is queued.
+again; a grid that is submitted again resumes, and leaves out what is queued.
 
 Tasks share no file that two of them write. A cell has the lines of its results beside its run,
 and ``results.jsonl`` is put together from those, in the order of cells.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -23,11 +24,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from erjepa.checkpoints.lock import FolderLock, is_locked
-from erjepa.studies.experiment import Count, Experiment
+from erjepa.studies.experiment import Count, Experiment, read_record
 from erjepa.studies.grid import processes
 from erjepa.studies.grid.attempts import ATTEMPTS, Claim
 from erjepa.studies.grid.cells import Cell, cells
-from erjepa.studies.grid.output import CELLS, LOG, begin, begun
+from erjepa.studies.grid.output import CELLS, LOG, record_experiment
 from erjepa.studies.grid.slurm_queue import JobId, cancel, queue
 from erjepa.studies.grid.stages import results_of_equal, stages, tidy
 from erjepa.studies.names import slug
@@ -35,16 +36,16 @@ from erjepa.studies.results import Result, read_results, read_rows, whole_cells
 from erjepa.utils.checked import checked, reject_unknown
 from erjepa.utils.escape import counted
 from erjepa.utils.files import RESULTS, write_whole
-from erjepa.utils.jsonl import read_jsonl, to_jsonl
+from erjepa.utils.jsonl import parse_json, to_jsonl
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
     from submitit.helpers import DelayedSubmission
 
 SLURM = "slurm"
-_JOBS = "jobs.jsonl"
+_JOBS = "jobs.json"  # the newest job of each cell that was submitted
 _STOPS = (signal.SIGTERM, signal.SIGUSR2)  # of scancel and preemption; of submitit
-_TIMEOUTS = 1000  # each saves, and the next goes on from there
+_TIMEOUTS = 1000  # each saves, and the next resumes
 _TO_QUEUE_AGAIN = 20  # seconds of signal_delay_s that are not left to saving
 _POLL = 0.2  # seconds
 
@@ -70,7 +71,7 @@ def submit(experiment: Experiment) -> list[str]:
             raise BlockingIOError(
                 f"a grid of launcher=local is running on {output_dir}; end it first"
             )
-        begin(output_dir, experiment)
+        record_experiment(output_dir, experiment)
         gather_results(output_dir, experiment)
         finished = whole_cells(read_results(output_dir))
         submitted = jobs_of(output_dir)
@@ -95,9 +96,8 @@ def jobs_of(output_dir: Path) -> dict[str, str]:
     path = output_dir / SLURM / _JOBS
     if not path.exists():
         return {}
-    rows = read_jsonl(path, growing=True)
-    found = [checked(_Submitted, row, where) for where, row in rows]
-    return {row.cell: row.job for row in found}
+    jobs = parse_json(path.read_bytes(), str(path))
+    return checked(dict[str, JobId], jobs, str(path))
 
 
 def gather_results(output_dir: Path, experiment: Experiment) -> None:
@@ -138,7 +138,7 @@ class CellTask:
         self._cell = cell
 
     def __call__(self) -> None:
-        """Train and score the cell, or go on with it; an error fails the job."""
+        """Train and score the cell, or resume it; an error fails the job."""
         to_queue_again = signal.getsignal(signal.SIGUSR2)  # of submitit
         try:
             with _stopped_by_signals() as received:
@@ -158,7 +158,8 @@ class CellTask:
         return DelayedSubmission(CellTask(self._output_dir, self._cell))
 
     def _run(self) -> None:
-        output_dir, experiment = self._output_dir, begun(self._output_dir)
+        output_dir = self._output_dir
+        experiment = read_record(output_dir).config
         (cell,) = (c for c in cells(experiment) if c.name == self._cell)
         gather_results(output_dir, experiment)
         results = read_results(output_dir)
@@ -214,14 +215,6 @@ def _limits(experiment: Experiment) -> _Limits:
     return checked(_Limits, experiment.slurm, "slurm")
 
 
-@dataclass(frozen=True)
-class _Submitted:
-    """A line of ``jobs.jsonl``: a cell, and the job that is to run it."""
-
-    cell: str
-    job: JobId
-
-
 def _executor(experiment: Experiment, output_dir: Path) -> "SlurmExecutor":
     from submitit import SlurmExecutor
 
@@ -269,10 +262,8 @@ def _submit(
                 executor.update_parameters(dependency=dependency)
                 job = executor.submit(CellTask(output_dir, cell.name))
                 jobs[cell.name] = job.job_id
-        rows = [
-            {"cell": cell, "job": job} for cell, job in {**submitted, **jobs}.items()
-        ]
-        write_whole(output_dir / SLURM / _JOBS, to_jsonl(rows))
+        text = json.dumps({**submitted, **jobs}, indent=2) + "\n"
+        write_whole(output_dir / SLURM / _JOBS, text)
     except BaseException as error:
         cancel(set(jobs.values()))
         if isinstance(error, FailedJobError):
@@ -305,7 +296,7 @@ def _stopped_by_signals() -> Iterator[list[int]]:
 
 @contextmanager
 def _own_caches() -> Iterator[dict[str, str]]:
-    """Variables that give a task compilers' caches of its own, on its node."""
+    """Variables that give a task its own caches of compilers, on its node."""
     with tempfile.TemporaryDirectory(
         prefix="erjepa_", ignore_cleanup_errors=True
     ) as path:

@@ -41,7 +41,9 @@ def stages(
         RuntimeError: if a process failed, or the run ended before the last budget.
         ValueError: if the folder of the cell was not made by a grid.
     """
-    folder, tokens = output_dir / CELLS / cell.name, _tokens_of(cell, before)
+    folder = output_dir / CELLS / cell.name
+    ends = (result.total_tokens for result in before if result.cell == cell.tokens_of)
+    tokens = max(ends, default=None)
     runs = {result.cell: output_dir / result.run for result in before}
     after = [runs[name] for name in cell.after]
     make_folder(output_dir, folder)
@@ -65,15 +67,7 @@ def stages(
     if tokens is not None:
         overrides["stop.tokens"] = tokens
     results = [
-        result_of(
-            output_dir,
-            cell,
-            overrides,
-            path,
-            experiment.score_on,
-            weights,
-            scored=scored if experiment.continual else None,
-        )
+        result_of(experiment, output_dir, cell, overrides, scored, path, weights)
         for path in paths or [folder / "base"]
         for weights in experiment.score_weights
         for scored in scored_as(experiment, cell)
@@ -111,14 +105,6 @@ def results_of_equal(cell: Cell, results: Iterable[Result]) -> list[Result]:
         )
         for line in lines
     ]
-
-
-def _tokens_of(cell: Cell, results: Iterable[Result]) -> int | None:
-    """Tokens that the cell it depends on had processed at its end."""
-    return max(
-        (result.total_tokens for result in results if result.cell == cell.tokens_of),
-        default=None,
-    )
 
 
 def tidy(output_dir: Path, cell: Cell, results: Sequence[Result]) -> None:

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from erjepa.studies.experiment import read_record
 from erjepa.studies.grid.attempts import is_going, last_attempt
 from erjepa.studies.grid.cells import cells
-from erjepa.studies.grid.output import CELLS, LOG, begun
+from erjepa.studies.grid.output import CELLS, LOG
 from erjepa.studies.grid.slurm import gather_results, jobs_of
 from erjepa.studies.grid.slurm_queue import cancel, queue
 from erjepa.studies.results import read_results, whole_cells
@@ -17,7 +18,7 @@ def status(output_dir: Path) -> Iterator[str]:
     Raises:
         FileNotFoundError: if there is no experiment.
     """
-    experiment = begun(output_dir)
+    experiment = read_record(output_dir).config
     jobs = jobs_of(output_dir)
     if jobs:
         gather_results(output_dir, experiment)
@@ -40,11 +41,11 @@ def status(output_dir: Path) -> Iterator[str]:
         elif cell.same_as is not None:
             state = f"waiting for {cell.same_as}, which it is equal to"
         elif attempt is None:
-            state = "waiting" if job is None else f"stopped, job {job} never began"
+            state = "waiting" if job is None else f"stopped, job {job} never started"
         elif attempt.failure is not None:
             state = f"failed: {attempt.failure.partition(chr(10))[0]}"
         else:
-            state = f"stopped; run again to go on; {log}"
+            state = f"stopped; run again to resume; {log}"
         yield f"{name}: {state}"
 
 
@@ -54,7 +55,7 @@ def cancel_jobs(output_dir: Path) -> int:
     Raises:
         FileNotFoundError: if there is no experiment.
     """
-    begun(output_dir)
+    read_record(output_dir)
     alive = queue(jobs_of(output_dir).values())
     cancel(alive)
     return len(alive)

@@ -1,4 +1,4 @@
-"""Sections on accuracy at the end of runs: bars, readings, grids of two keys, choices."""
+"""Sections on accuracy at the end of runs: bars, metrics, grids of two keys, choices."""
 
 from collections.abc import Sequence
 
@@ -45,16 +45,16 @@ def accuracy(
     yield Table(caption, frame, best=best)
 
 
-@section("Readings of the answers")
+@section("Metrics of the answers")
 def readings(results: Results, dataset: str, methods: list[str]) -> Parts:
-    """Every reading of the answers, not the accuracy alone."""
+    """Every metric of the answers, not the accuracy alone."""
     ends = results.final(dataset, methods)
-    shares = 100 * pd.DataFrame(ends.readings.tolist(), index=ends.index)
+    values = 100 * pd.DataFrame(ends.readings.tolist(), index=ends.index)
     yield Table(
-        f"Share of right answers (%) on {dataset} by each reading; {ends.primary.iloc[0]} is "
+        f"Right answers (%) on {dataset} by each metric; {ends.primary.iloc[0]} is "
         f"the accuracy. {results.note(ends, methods)}",
-        spread(shares, {"Method": ends.method}),
-        best=list(shares),
+        spread(values, {"Method": ends.method}),
+        best=list(values),
     )
 
 

@@ -33,7 +33,7 @@ def register_sections() -> None:
 register_sections()
 
 
-def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
+def build_report(output: Path) -> Path:
     """Write the report of an experiment, finished or not; the path of its page.
 
     Raises:
@@ -41,7 +41,7 @@ def build_report(output: Path, config: Mapping[str, Any] | None = None) -> Path:
         ValueError: if a result cannot be read, or the config asks for a section, a method
             or an argument that there is not.
     """
-    results = Results(output, config)
+    results = Results(output)
     default = [name for name, one in SECTIONS.items() if one.by_default]
     entries = [_asked(one) for one in results.config.report or default]
     folder = output / "report"

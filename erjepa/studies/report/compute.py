@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
+from scipy.integrate import trapezoid
 
 from erjepa.studies.report.figures import (
     PERCENT,
@@ -15,7 +16,6 @@ from erjepa.studies.report.figures import (
 from erjepa.studies.report.results import BANDS, DOTS, MEAN, Results, Unavailable, pivot
 from erjepa.studies.report.sections import Parts, section
 from erjepa.studies.report.table import Table, spread
-from erjepa.studies.statistics.area import normalized_auc
 from erjepa.utils.files import EXPERIMENT
 
 _UNITS = {"PFLOPs": 1e15, "TFLOPs": 1e12, "GFLOPs": 1e9, "FLOPs": 1}
@@ -86,7 +86,7 @@ def _at_budgets(
     )
     columns = {f"{budget / size:.5g}": wide[budget] for budget in budgets}
     if len(budgets) > 1:
-        areas = [normalized_auc(budgets, run) for run in whole.to_numpy()]
+        areas = trapezoid(whole, budgets) / (budgets[-1] - budgets[0])
         columns["AUC (%)"] = pd.Series(areas, whole.index).reindex(wide.index)
     yield Table(
         f"Accuracy (%){of_which} on {dataset} at equal training compute in {unit}"

@@ -1,6 +1,5 @@
 """The section on sequences of datasets: what is kept, and what is carried over."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from erjepa.studies.report.figures import (
     draw_bars,
     draw_curves,
 )
-from erjepa.studies.report.results import MEAN, Results, Unavailable, pivot
+from erjepa.studies.report.results import MEAN, Results, Unavailable, pivot, select
 from erjepa.studies.report.sections import Parts, section
 from erjepa.studies.report.table import Table, spread
 from erjepa.studies.statistics.forgetting import Continual, continual_measures
@@ -38,8 +37,7 @@ def continual(
         raise Unavailable("the datasets are no sequence (key `continual`)")
     names, last = results.datasets, results.datasets[-1]
     rows = results.of(None, methods).drop_duplicates(["cell", "dataset"], keep="last")
-    for column, order in (("stage", names), ("method", methods)):
-        rows = rows.sort_values(column, key=_places(order), kind="stable")
+    rows = select(rows, method=methods, stage=names)
     wide = pivot(rows, [*_RUN, "stage"], "dataset", "accuracy").reindex(columns=names)
     ends = wide.xs(last, level="stage")
     note = results.note(ends.reset_index(), methods)
@@ -132,11 +130,6 @@ def continual(
     )
 
 
-def _places(order: list[str]) -> Callable[[pd.Series], pd.Series]:
-    """Key that sorts names as a list has them."""
-    return lambda names: names.map(order.index)
-
-
 def _mean(ends: pd.DataFrame, method: str | None) -> pd.Series | None:
     """Mean accuracy of a method on each dataset, if it was run."""
     of_method = ends[ends.index.get_level_values("method") == method]
@@ -147,13 +140,10 @@ def _measures(
     wide: pd.DataFrame, names: list[str], untrained: pd.Series | None
 ) -> dict[Any, Continual]:
     """Measures of each run that is through all stages."""
-    matrices = {
-        run: matrix.droplevel(_RUN).reindex(names)
-        for run, matrix in wide.groupby(level=_RUN, sort=False)
-    }
     base = None if untrained is None else untrained.tolist()
-    return {
-        run: continual_measures(matrix.to_numpy(), base)
-        for run, matrix in matrices.items()
-        if matrix.notna().to_numpy().all()
-    }
+    found = {}
+    for run, matrix in wide.groupby(level=_RUN, sort=False):
+        accuracy = matrix.droplevel(_RUN).reindex(names).to_numpy()
+        if not pd.isna(accuracy).any():
+            found[run] = continual_measures(accuracy, base)
+    return found

@@ -1,6 +1,6 @@
 """The section of examples: errors of a baseline that another method corrects."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 from textwrap import shorten
 
@@ -10,7 +10,6 @@ from erjepa.studies.report.regexes import categories
 from erjepa.studies.report.results import Results, Unavailable, pivot
 from erjepa.studies.report.sections import Parts, section
 from erjepa.studies.report.table import EXTRA, MISSING, SAME, WRONG, Marked, Table
-from erjepa.studies.statistics.examples import choose_examples
 from erjepa.tasks.nl_rx.regex_kinds import CORRECT, ERROR_CATEGORIES, regex_tokens
 
 _RIGHT, _WRONG, _NQ_OPEN, _CHARACTERS = 2, 7, 5, 300  # the first three are the paper's
@@ -90,6 +89,25 @@ def examples(
         "targets.",
         pd.DataFrame(rows, columns=_COLUMNS),
     )
+
+
+def choose_examples(
+    candidates: pd.DataFrame, groups: Sequence[str], quota: Mapping[bool, int]
+) -> pd.DataFrame:
+    """Some of many examples, by a rule that looks at no text.
+
+    ``candidates`` are in the order in which they are preferred, with columns ``group``,
+    ``right`` (bool) and ``target``; a target is shown once, at its first candidate. ``quota``
+    has the most examples of each value of ``right``. Groups take turns: the first candidate
+    of every group, then the second, until the number is reached. The chosen rows are in order
+    of groups, then as they were taken.
+    """
+    unlike = candidates.drop_duplicates("target")
+    turn = unlike.groupby(["right", "group"]).cumcount()
+    place = unlike["group"].map(list(groups).index)
+    order = unlike.assign(turn=turn, place=place).sort_values(["turn", "place"])
+    taken = [order[order["right"] == right].head(n) for right, n in quota.items()]
+    return pd.concat(taken).sort_values("place", kind="stable")
 
 
 def _scored(task: str, answer: str) -> str:

@@ -30,31 +30,25 @@ _PROPOSITION = {
 @section("Losses", by_default=False)
 def losses(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Training losses at the end of runs."""
-    ends = results.trained(dataset, methods)
-    logged = _logged(ends, _LOSSES)
-    on = logged != 0  # a path that is off logs 0
-    logged = logged.where(on).dropna(axis=1, how="all")
     title = f"Training losses of the last 50 steps on {dataset}, before their weights"
-    yield _table(results, title, ends, logged, "losses")
+    yield _table(results, dataset, methods, title, _LOSSES, "losses")
 
 
 @section("Embeddings", by_default=False)
 def embeddings(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Cosines of pairs and of strangers, rank of the targets, predictions that find theirs."""
-    ends = results.trained(dataset, methods)
     title = (
         f"Embeddings of the last 50 steps on {dataset}: cosine of a prediction and its target; "
         "of a prediction and another pair's target; RankMe, the effective number of dimensions "
         "of a step's targets; share of predictions whose nearest target in the step is their own"
     )
     wanted = "cosines (overrides.log_collapse=True)"
-    yield _table(results, title, ends, _logged(ends, _EMBEDDINGS), wanted)
+    yield _table(results, dataset, methods, title, _EMBEDDINGS, wanted)
 
 
 @section("The proposition", by_default=False)
 def proposition(results: Results, dataset: str, methods: list[str]) -> Parts:
     """What replayed pairs gain from their own gradient in one step."""
-    ends = results.trained(dataset, methods)
     title = (
         f"The paper's proposition over the last 50 steps on {dataset}: loss of the replayed "
         "pairs after a gradient step with them less that after a step without; what it is to "
@@ -63,18 +57,23 @@ def proposition(results: Results, dataset: str, methods: list[str]) -> Parts:
         "the projected norm from above; cosine of the two gradients"
     )
     wanted = "updates (overrides.log_replay_gradients_every_n_steps=10)"
-    yield _table(results, title, ends, _logged(ends, _PROPOSITION), wanted)
-
-
-def _logged(ends: pd.DataFrame, columns: dict[str, str]) -> pd.DataFrame:
-    """Of each run the means of the metrics in ``columns`` over its last steps."""
-    logged = pd.DataFrame(ends.metrics.tolist(), index=ends.index)
-    return logged.reindex(columns=list(columns)).rename(columns=columns)
+    yield _table(results, dataset, methods, title, _PROPOSITION, wanted)
 
 
 def _table(
-    results: Results, title: str, ends: pd.DataFrame, logged: pd.DataFrame, wanted: str
+    results: Results,
+    dataset: str,
+    methods: list[str],
+    title: str,
+    columns: dict[str, str],
+    wanted: str,
 ) -> Table:
+    """Means of the metrics in ``columns`` over the last steps of each run."""
+    ends = results.trained(dataset, methods)
+    logged = pd.DataFrame(ends.metrics.tolist(), index=ends.index)
+    logged = logged.reindex(columns=list(columns)).rename(columns=columns)
+    if columns is _LOSSES:  # a path that is off logs 0
+        logged = logged.where(logged != 0).dropna(axis=1, how="all")
     logged = logged.dropna(how="all")
     if logged.empty:
         raise Unavailable(f"no log of a run has {wanted}")

@@ -73,8 +73,8 @@ def stops(results: Results, dataset: str, methods: list[str]) -> Parts:
     shares = pd.get_dummies(found.category).reindex(
         columns=[CORRECT, *ERROR_CATEGORIES], fill_value=False
     )
-    begun = list(map(regexes.is_right_beginning, found.target, found.output))
-    shares.insert(1, _BEGINNING, begun)
+    starts_right = map(regexes.is_right_beginning, found.target, found.output)
+    shares.insert(1, _BEGINNING, list(starts_right))
     shares.insert(2, _IF_STOPPED, shares[CORRECT] | shares[_BEGINNING])
     by_seed = (100.0 * shares).groupby([found.method, found.seed], sort=False).mean()
     yield Table(

@@ -1,7 +1,7 @@
 """What an experiment left on disk: a frame of scored checkpoints, and of predictions."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import fields
 from itertools import product
@@ -10,9 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from erjepa.studies.experiment import Experiment, read_record
+from erjepa.studies.experiment import read_record
 from erjepa.studies.results import Result, read_results
-from erjepa.utils.checked import checked
 from erjepa.utils.escape import printable
 from erjepa.utils.jsonl import read_jsonl
 
@@ -40,8 +39,7 @@ class Results:
     """The results of one experiment, finished or not.
 
     ``runs`` has a row for each scored checkpoint, in order of datasets, methods and seeds as
-    the config has them, then of steps. Its columns are the fields of ``erjepa.studies.results.Result``,
-    with ``accuracy`` in percent, and
+    the config has them, then of steps. Its columns are the fields of ``Result``, with ``accuracy`` in percent, and
 
         point   where checkpoints of different runs compare: the budget, or without budgets
                 the epoch; NaN for others
@@ -53,20 +51,17 @@ class Results:
     those of the first kind; :meth:`of_weights` has those of another.
 
     Args:
-        output (Path): the experiment's output folder.
-        config (Mapping[str, Any] | None): its config; None: as ``experiment.json`` has it.
+        output: the experiment's output folder.
 
     Raises:
         FileNotFoundError: if the folder has no ``experiment.json``.
         ValueError: naming file and line, if something there is not what it should be.
     """
 
-    def __init__(self, output: Path, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, output: Path) -> None:
         self.output = output
         self.ran = read_record(output)
-        self.config = (
-            self.ran.config if config is None else checked(Experiment, config, "config")
-        )
+        self.config = self.ran.config
         self.datasets: list[str] = list(self.config.datasets)
         self.methods: list[str] = list(self.config.methods)
         self.seeds: list[int] = list(self.config.seeds)
@@ -151,7 +146,7 @@ class Results:
     def of(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
         """Scored checkpoints of a dataset, None: of all, in order of ``methods``."""
         datasets = self.datasets if dataset is None else [dataset]
-        return _select(self.runs, dataset=datasets, method=methods)
+        return select(self.runs, dataset=datasets, method=methods)
 
     def final(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
         """The ends of finished runs of a dataset or all; Unavailable if there is none."""
@@ -256,12 +251,12 @@ class Results:
         shared = ends[ends.groupby("seed").method.transform("size") == len(methods)]
         if shared.empty:
             raise Unavailable(f"no seed is finished of all of {', '.join(methods)}")
-        return self.predictions(_select(shared, seed=self.seeds))
+        return self.predictions(select(shared, seed=self.seeds))
 
     def also_scored(self, methods: Sequence[str]) -> pd.DataFrame:
         """As :meth:`final`, on the datasets of ``also_scored``; without any, of no rows."""
         rows = self._runs(self.weights[0], list(self.config.also_scored))
-        return _select(rows[rows.ends], method=methods)
+        return select(rows[rows.ends], method=methods)
 
     def _runs(self, weights: str, datasets: Sequence[str]) -> pd.DataFrame:
         columns = [field.name for field in fields(Result)]
@@ -273,7 +268,7 @@ class Results:
             "steps", kind="stable"
         )
         known = {"dataset": datasets, "method": self.methods}
-        rows = _select(rows, **known, seed=self.seeds).reset_index(drop=True)
+        rows = select(rows, **known, seed=self.seeds).reset_index(drop=True)
         rows["accuracy"] *= 100
         rows["point"] = rows.epoch.where(rows.budget.isna()).astype(float)
         if self.budgets:
@@ -285,7 +280,7 @@ class Results:
 
     def _ends(self, row: Any, is_last: bool, most: float) -> bool:
         if self.config.continual and row.stage != self.datasets[-1]:
-            return False  # the sequence goes on
+            return False  # the sequence continues
         if {"stop.tokens_of", "trains_on"} & self.own(row.method).keys():
             # All checkpoints of a run are recorded at once; its end may be at a budget.
             return is_last
@@ -307,7 +302,7 @@ def pivot(
     return wide.reindex(index=seen, columns=rows[columns].unique())
 
 
-def _select(rows: pd.DataFrame, **names: Sequence[Any]) -> pd.DataFrame:
+def select(rows: pd.DataFrame, **names: Sequence[Any]) -> pd.DataFrame:
     """Rows whose columns hold one of some names, in order of these, the first column first."""
     for column, allowed in reversed(names.items()):
         rows = rows[rows[column].isin(allowed)]

@@ -80,13 +80,13 @@ class Section:
             arguments.pop("datasets", None)
         chosen = self._methods(results) if methods is None else results.named(methods)
         made = self.build(results, methods=chosen, **arguments)
-        start = self.build.__name__
-        names = ((part, (start, part.name, dataset)) for part in made)
         return [
             replace(
-                part, name="_".join(filter(None, n)), caption=part.caption + of_which
+                part,
+                name="_".join(filter(None, (self.build.__name__, part.name, dataset))),
+                caption=part.caption + of_which,
             )
-            for part, n in names
+            for part in made
         ]
 
     def _methods(self, results: Results) -> list[str]:

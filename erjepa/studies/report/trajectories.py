@@ -108,8 +108,8 @@ def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
     note = results.note(accuracy.reset_index(), methods)
     bands = results.if_seeds(" Bands are one sample standard deviation.")
     yield Figure(
-        f"(a) Accuracy on {dataset}; (b) share of wrong predictions that are correct at the "
-        "next checkpoint; (c) share of correct predictions that are wrong at the next one; "
+        f"(a) Accuracy on {dataset}; (b) fraction of wrong predictions that are correct at the "
+        "next checkpoint; (c) fraction of correct predictions that are wrong at the next one; "
         f"each drawn at the later checkpoint.{bands} {note}",
         picture,
         columns=3,

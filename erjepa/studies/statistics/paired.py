@@ -38,9 +38,9 @@ def paired_test(
 
     The t-test takes the differences of seeds to be independent draws from one normal
     distribution. The exact sign-flip test takes each difference to be as likely with the other
-    sign: its p-value is the share of all sign patterns whose mean is at least as large, or
+    sign: its p-value is the fraction of all sign patterns whose mean is at least as large, or
     two-sided as far from zero. The bootstrap draws as many differences as there are seeds, with
-    replacement; its p-value is the share of draws, the observed one counted in, whose mean is
+    replacement; its p-value is the fraction of draws, the observed one counted in, whose mean is
     not above zero; two-sided, twice the smaller one of that and the share not below zero. None
     is corrected for the number of tests, and none covers the choice of test examples.
 
@@ -58,34 +58,34 @@ def paired_test(
     differences, n = both.round(12).to_numpy(), len(both)
     if n < 2:
         raise ValueError(f"a paired test needs two seeds, these share {n}")
-    t = p_t = None
+    alternative = "two-sided" if two_sided else "greater"
+    t = p_t = p_signs = p_bootstrap = interval = None
     if not np.allclose(differences, differences[0], rtol=0, atol=1e-10):
-        alternative = "two-sided" if two_sided else "greater"
         t, p_t = map(float, stats.ttest_1samp(differences, 0, alternative=alternative))
-    p_signs = None
     if n <= MOST_FLIPPED:
         sums = (np.array(list(product((1, -1), repeat=n))) @ differences).round(9)
         own = differences.sum().round(9)
         as_large = abs(sums) >= abs(own) if two_sided else sums >= own
         p_signs = float(as_large.mean())
-    won, mean, sd = (differences > 0).sum(), differences.mean(), differences.std(ddof=1)
-    found = PairedTest(
-        *(n, int(won), float(mean), float(sd), t, p_t),
-        *(
-            dict(zip(both.index, differences.tolist(), strict=True)),
-            p_signs,
-            None,
-            None,
-        ),
+    if n >= FEWEST:
+        draws = np.random.default_rng(seed).choice(differences, (resamples, n))
+        means = draws.mean(axis=1).round(12)
+        above, below = (
+            (int(is_beyond.sum()) + 1) / (resamples + 1)
+            for is_beyond in (means <= 0, means >= 0)
+        )
+        p_bootstrap = min(1.0, 2 * min(above, below)) if two_sided else above
+        low, high = np.quantile(means, (0.025, 0.975)).tolist()
+        interval = low, high
+    return PairedTest(
+        seeds=n,
+        won=int((differences > 0).sum()),
+        difference=float(differences.mean()),
+        sd=float(differences.std(ddof=1)),
+        t=t,
+        p_t=p_t,
+        differences=dict(zip(both.index, differences.tolist(), strict=True)),
+        p_signs=p_signs,
+        p_bootstrap=p_bootstrap,
+        interval=interval,
     )
-    if n < FEWEST:
-        return found
-    draws = np.random.default_rng(seed).choice(differences, (resamples, n))
-    means = draws.mean(axis=1).round(12)
-    above, below = (
-        (int(is_beyond.sum()) + 1) / (resamples + 1)
-        for is_beyond in (means <= 0, means >= 0)
-    )
-    p_bootstrap = min(1.0, 2 * min(above, below)) if two_sided else above
-    low, high = np.quantile(means, (0.025, 0.975)).tolist()
-    return found._replace(p_bootstrap=p_bootstrap, interval=(low, high))

@@ -16,10 +16,10 @@ from erjepa.commands.memory import main
 from erjepa.commands.memory.page import page
 from erjepa.commands.memory.reading import Neighbors, read_slots
 from erjepa.commands.memory.show import summary
-from erjepa.commands.memory.suspects import read_suspects
 from erjepa.commands.memory.trajectories import (
     Trajectory,
     flag,
+    read_contents,
     stay_hard,
     trajectories,
 )
@@ -133,7 +133,7 @@ def test_flags(tmp_path):
 
 def test_likeness_alone_is_not_suspect(tmp_path):
     """Slots 0 and 1 have one address and two targets, and other tokens."""
-    assert not any(slot.flags for slot in read_suspects(write_run(tmp_path)).slots)
+    assert not any(slot.flags for slot in read_contents(write_run(tmp_path)).slots)
 
 
 def log_visits(folder):
@@ -225,10 +225,10 @@ def test_what_is_not_finite_is_shown(tmp_path):
     log_visits(write_run(tmp_path))
     log = (tmp_path / EXAMPLE_ERRORS).read_text().replace("0.45", "nan")
     (tmp_path / EXAMPLE_ERRORS).write_text(log)
-    reading = read_suspects(tmp_path)
-    reading.slots[0].score, reading.slots[1].score = math.nan, math.inf
-    assert "mean score nan" in "\n".join(summary(reading, 5))
-    text = re.search(r'id="data">(.*?)</script>', page(reading), re.S).group(1)
+    memory = read_contents(tmp_path)
+    memory.slots[0].score, memory.slots[1].score = math.nan, math.inf
+    assert "mean score nan" in "\n".join(summary(memory, 5))
+    text = re.search(r'id="data">(.*?)</script>', page(memory), re.S).group(1)
 
     def refuse(constant):
         raise AssertionError(f"{constant} is not JSON")
@@ -247,23 +247,23 @@ def data_of(html):
 
 
 def test_the_page_shows_columns_that_say_something(tmp_path):
-    reading = read_suspects(write_run(tmp_path / "mine"))
-    for slot in reading.slots:
+    memory = read_contents(write_run(tmp_path / "mine"))
+    for slot in memory.slots:
         slot.flags, slot.score = [], 10.0**-slot.slot
-    data = data_of(page(reading))
+    data = data_of(page(memory))
     assert data["title"] == "Memory of mine/epoch_0"
     assert data["about"] == "5 pairs: 1 of old, 4 of new"
     columns = ["origin", "where", "source", "target", "score", "replay_count"]
     assert data["columns"] == ["slot", *columns]  # nothing was logged or flagged
     assert sum(height > 0 for height in data["charts"][0]["heights"]) == 5
-    for slot in reading.slots:
+    for slot in memory.slots:
         slot.where = f"{slot.origin}:{slot.slot}"
-    assert data_of(page(reading))["columns"] == ["slot", *columns[1:]]
+    assert data_of(page(memory))["columns"] == ["slot", *columns[1:]]
 
 
 def test_the_page_holds_its_data_and_nothing_else(tmp_path):
     log_visits(write_run(tmp_path))
-    html = page(read_suspects(tmp_path))
+    html = page(read_contents(tmp_path))
     assert html.count("</script>") == 2  # no text of a pair ends one
     assert not re.search(r"(?:src|href)=|https?:", html)
     data = data_of(html)

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 import erjepa.configs
 from erjepa.studies.grid.cells import cells, training_command
 from erjepa.studies.grid.config import load_experiment
-from erjepa.studies.grid.output import begin
+from erjepa.studies.grid.output import record_experiment
 from erjepa.studies.report.build import build_report
 
 PACKAGED = erjepa.configs.config_names("experiments")
@@ -54,7 +54,7 @@ def test_packaged_experiments(name, tmp_path):
         assert cfg.keep_epochs == (experiment.budgets is None)
 
     # Every section of its report exists, takes what it is given, and says what it lacks.
-    begin(tmp_path, experiment)
+    record_experiment(tmp_path, experiment)
     page = build_report(tmp_path).read_text()
     assert experiment.report and "is scored" in page
 
@@ -230,7 +230,7 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
                 ),
             )
         ),
-        (["seeds=[1"], r"argument 'seeds=\[1': not YAML: "),
+        (["seeds=[1"], r"small.yaml: seeds=\[1: while parsing a flow sequence"),
         (["=1"], "expected key=value"),
         (["match=tokens"], "match: input should be 'flops' or 'epochs', got"),
         (["match=flops"], "match=flops needs budgets"),

@@ -13,6 +13,7 @@ import time
 import pytest
 import yaml
 
+from erjepa.__main__ import main as erjepa
 from erjepa.commands.experiment import main
 from erjepa.studies.grid import processes
 from erjepa.studies.grid.running import environments
@@ -152,7 +153,7 @@ def test_an_experiment_may_grow_and_not_change(fake, capsys):
         with pytest.raises(SystemExit):
             run(fake, change)
         key = change.partition("=")[0].partition(".")[0]
-        assert f"was begun with {key}=" in capsys.readouterr().err
+        assert f"was started with {key}=" in capsys.readouterr().err
     assert summary(fake) == EXPECTED
 
 
@@ -167,7 +168,7 @@ def test_an_experiment_that_was_begun_before_there_was_a_key_goes_on(fake, capsy
     assert summary(fake) == EXPECTED
     with pytest.raises(SystemExit):
         run(fake, "alignment=True")
-    assert "was begun with alignment=false" in capsys.readouterr().err
+    assert "was started with alignment=false" in capsys.readouterr().err
 
 
 def test_a_failed_cell_is_reported_and_tried_again(fake, capsys, monkeypatch):
@@ -294,14 +295,14 @@ def test_a_damaged_file_is_named_in_one_line(finished, capsys, file, change, mes
     before = path.read_text()
     first, _ = json.JSONDecoder().raw_decode(before)
     path.write_text(json.dumps(first | change) + "\n")
-    commands = ["run", "status", "report"]
-    if file.startswith("attempts"):
-        commands = ["status"]  # the cell is finished
+    output = str(finished / "out")
+    commands = [["experiment", "status", output]]
+    if not file.startswith("attempts"):  # whose cell is finished
+        commands += [["experiment", "run", str(finished / "fake.yaml"), *FEW]]
+        commands += [["report", output]]
     for command in commands:
-        name = finished / ("fake.yaml" if command == "run" else "out")
-        arguments = FEW if command == "run" else ()
         with pytest.raises(SystemExit) as left:
-            main([command, str(name), *arguments])
+            erjepa(command)
         said = capsys.readouterr().err
         assert left.value.code == 2 and re.search(message, said), said
         assert said.count("\n") == 1

@@ -256,7 +256,7 @@ def test_another_sequence_is_another_experiment(fake_sequence, capsys):
         path.write_text(changed)
         with pytest.raises(SystemExit):
             run(fake_sequence)
-        assert "was begun with the sequence of datasets" in capsys.readouterr().err
+        assert "was started with the sequence of datasets" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

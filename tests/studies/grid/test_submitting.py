@@ -10,9 +10,9 @@ import pytest
 
 from erjepa.checkpoints.lock import FolderLock
 from erjepa.commands.experiment import main
+from erjepa.studies.experiment import read_record
 from erjepa.studies.grid import attempts, slurm
 from erjepa.studies.grid.attempts import Claim, last_attempt
-from erjepa.studies.grid.output import begun
 from erjepa.studies.grid.running import environments
 from erjepa.utils.jsonl import to_jsonl
 from tests.harness.grids import EXPECTED, experiment, results, run, summary
@@ -52,8 +52,7 @@ def submit(folder, *arguments):
 
 
 def jobs(folder):
-    lines = (folder / "out" / "slurm" / "jobs.jsonl").read_text().splitlines()
-    return {row["cell"]: row["job"] for row in map(json.loads, lines)}
+    return json.loads((folder / "out" / "slurm" / "jobs.json").read_text())
 
 
 def status(folder, capsys):
@@ -83,7 +82,7 @@ def test_an_array_and_jobs_that_wait(fake, fake_slurm, capsys):
     states = status(fake, capsys)
     assert states["synth/er-jepa/seed_1"] == "waiting, job 41_1: Resources"
     assert states["synth/er-jepa/seed_2"] == "waiting, job 41_3: starting"
-    assert states["synth/matched/seed_1"] == "stopped, job 42 never began"
+    assert states["synth/matched/seed_1"] == "stopped, job 42 never started"
     (fake_slurm / "scripts").unlink()
     assert submit(fake) == 0
     assert "Submitted 4 cells" in capsys.readouterr().out
@@ -104,10 +103,10 @@ def test_devices_are_those_of_a_grid_of_one_machine(fake, fake_slurm):
 
 def test_a_damaged_list_of_jobs_is_named(fake, fake_slurm, capsys):
     submit(fake)
-    (fake / "out" / "slurm" / "jobs.jsonl").write_text('{"cell": "a", "job": "--me"}\n')
+    (fake / "out" / "slurm" / "jobs.json").write_text('{"a": "--me"}\n')
     with pytest.raises(SystemExit):
         main(["cancel", str(fake / "out")])
-    assert "jobs.jsonl:1: job: " in capsys.readouterr().err
+    assert "jobs.json: a: string should match" in capsys.readouterr().err
 
 
 def refused(folder, capsys, *arguments):
@@ -121,19 +120,19 @@ def test_refusals_leave_nothing_half_submitted(fake, fake_slurm, capsys):
     (fake_slurm / "refuse").write_text("1")
     said = refused(fake, capsys, "slurm.partition=nowhere")
     assert "Invalid partition name specified. Nothing was submitted." in said
-    assert not (fake / "out" / "slurm" / "jobs.jsonl").exists()
+    assert not (fake / "out" / "slurm" / "jobs.json").exists()
     (fake_slurm / "refuse").write_text("3")
     assert "Nothing was submitted" in refused(fake, capsys)
     cancelled = (fake_slurm / "cancelled").read_text().split()
     assert cancelled == ["--quiet", *(f"42_{i}" for i in range(4))]
-    assert not (fake / "out" / "slurm" / "jobs.jsonl").exists()
+    assert not (fake / "out" / "slurm" / "jobs.json").exists()
 
 
 def test_a_disk_that_is_full_leaves_nothing_submitted(
     fake, fake_slurm, capsys, monkeypatch
 ):
     def write(path, text, *writer):
-        if path.name == "jobs.jsonl":
+        if path.name == "jobs.json":
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr(slurm, "write_whole", write)
@@ -224,7 +223,7 @@ def test_results_of_tasks_that_end_at_once(fake, monkeypatch):
     assert run(fake) == 0
     out = fake / "out"
     whole, lines = (out / "results.jsonl").read_text(), results(fake)
-    experiment = begun(out)
+    experiment = read_record(out).config
     cells = [cell.name for cell in slurm.cells(experiment)]
     (out / "results.jsonl").unlink()
 
@@ -260,7 +259,7 @@ def test_where_the_cells_of_a_local_grid_are(fake, fake_slurm, capsys, monkeypat
     running = status(fake, capsys)[matched]
     assert running.startswith("running on ") and f"process {os.getpid()}" in running
     lock.release()
-    assert status(fake, capsys)[matched].startswith("stopped; run again to go on; ")
+    assert status(fake, capsys)[matched].startswith("stopped; run again to resume; ")
     with pytest.raises(SystemExit):
         main(["status", str(fake / "nowhere")])
     assert "is not the output of an experiment" in capsys.readouterr().err

@@ -105,9 +105,12 @@ def test_sections_are_as_asked(tmp_path):
     tables = page.parent / "tables"
     assert (tables / "accuracy.csv").read_text().splitlines()[1].startswith("SFT,")
     assert "LLM-JEPA," in (tables / "accuracy_2.csv").read_text()
-    # The config that is handed over goes before the one on disk, and old files go.
-    config = json.loads((page.parents[1] / "experiment.json").read_text())["config"]
-    page = build_report(page.parents[1], {**config, "report": ["accuracy"]})
+    # Files of an earlier report are removed.
+    file = page.parents[1] / "experiment.json"
+    record = json.loads(file.read_text())
+    record["config"]["report"] = ["accuracy"]
+    file.write_text(json.dumps(record))
+    page = build_report(file.parent)
     assert headings(page) == ["Accuracy"]
     assert [path.name for path in sorted(tables.iterdir())] == [
         *("accuracy.csv", "accuracy.md", "accuracy.tex")

@@ -5,10 +5,9 @@ from collections import Counter
 
 import pandas as pd
 
-from erjepa.studies.report.examples import mark_differences
+from erjepa.studies.report.examples import choose_examples, mark_differences
 from erjepa.studies.report.results import Results
 from erjepa.studies.report.table import EXTRA, MISSING, SAME, WRONG
-from erjepa.studies.statistics.examples import choose_examples
 from erjepa.tasks.nl_rx.regex_kinds import prediction_category, regex_tokens
 from tests.harness.fake_output import write_output
 from tests.harness.report_parts import BUDGETS, MAIN, SEEDS, make, parts_of
