@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import erjepa.configs
-from erjepa.studies.grid.config import config_of, load_experiment
+from erjepa.studies.grid.config import entry_of, load_experiment
 from erjepa.studies.report.accuracy import settings
 from erjepa.studies.report.build import build_report
 from erjepa.studies.report.figures import Figure
@@ -56,10 +56,11 @@ QUICK = "main", "stop_token", "continual"
 def test_every_section_is_made(name, tmp_path, monkeypatch):
     """On made-up results of the experiment's own methods and datasets, of two seeds."""
     monkeypatch.setattr(Figure, "saved", lambda *a: b"")  # test_build draws them
-    config = load_experiment(name).as_dict()
+    experiment = load_experiment(name)
+    config = experiment.as_dict()
     tasks = {
-        dataset: task_of(erjepa.configs.load(config_of(entry)[0]).dataset)
-        for dataset, entry in config["datasets"].items()
+        dataset: task_of(erjepa.configs.load(entry_of(experiment, dataset)[0]).dataset)
+        for dataset in experiment.datasets
     }
     settings = {**config, "seeds": (82, 23)}
     output = write_output(tmp_path / "out", examples=24, tasks=tasks, **settings)
