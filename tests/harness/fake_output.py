@@ -156,6 +156,7 @@ def _write_cell(folder, config, dataset, task, method, seed, epochs, examples, c
     rng = random.Random(f"{method} {dataset} {seed}")
     hardness = [random.Random(f"{dataset} {i}").random() for i in range(examples)]
     skill = SKILLS.get(method, 0.8) + rng.gauss(0, 0.02)
+    probed = "log_replay_gradients_every_n_steps" in config["overrides"]
     matched = "stop.tokens_of" in (config["methods"][method] or {})
     budgets = [None] if matched else config["budgets"] or [None] * epochs
     log = folder / "cells" / cell / "logs" / "metrics.txt"
@@ -184,6 +185,7 @@ def _write_cell(folder, config, dataset, task, method, seed, epochs, examples, c
             }
             if cosine:
                 line["cosine"] = min(1.0, 0.6 + 0.35 * progress + rng.gauss(0, 0.03))
+                line["cosine_of_input"] = line["cosine"] - 0.1
             lines.append(line)
         path = f"cells/{cell}/evaluation/{name}/predictions.jsonl"
         (folder / path).parent.mkdir(parents=True)
@@ -215,5 +217,6 @@ def _write_cell(folder, config, dataset, task, method, seed, epochs, examples, c
                 "lm_loss": 0.5,
                 "cosine_paired": 0.9,
                 "cosine_shuffled": skill,
+                **({"replay_benefit": -0.01} if probed else {}),
             },
         }

@@ -101,7 +101,9 @@ def test_the_end_of_turn_and_the_methods():
     }
 
 
-@pytest.mark.parametrize(("name", "trials"), [("tune_objectives", 6)])
+@pytest.mark.parametrize(
+    ("name", "trials"), [("tune_objectives", 6), ("tune_controls", 8)]
+)
 def test_settings_are_tuned_on_validation_pairs_and_as_many_of_each_method(
     name, trials
 ):

@@ -33,6 +33,7 @@ STUDIES = {
     "smollm2_continual": None,
     "smollm2_precision": None,
     "tune_objectives": None,
+    "tune_controls": None,
     "tuned_objectives": None,
     "tiny_schedule": None,
     "smollm2_objectives": None,
@@ -40,6 +41,7 @@ STUDIES = {
 # What else its command said, as its page has it.
 ARGUMENTS = {
     "tune_objectives": ["seeds=[82]"],
+    "tune_controls": ["seeds=[82]"],
     "tiny_schedule": ["seeds=[82,23,37]"],
 }
 
@@ -97,10 +99,14 @@ def test_the_committed_studies(name, tmp_path, monkeypatch):
         assert path.read_text() == committed[file].read_text(), file
 
 
-def test_the_tuned_objectives_are_those_that_were_chosen():
-    """Test pairs are met with the settings of the averaged weights that validation chose."""
-    table = DOCS / "results" / "tune_objectives" / "tables" / "chosen_synth.csv"
+@pytest.mark.parametrize(
+    ("trials", "runs"),
+    [("tune_objectives", "tuned_objectives"), ("tune_controls", "tiny_controls")],
+)
+def test_test_pairs_are_met_with_the_settings_that_were_chosen(trials, runs):
+    """By the averaged weights on validation pairs."""
+    table = DOCS / "results" / trials / "tables" / "chosen_synth.csv"
     with table.open() as lines:
         chosen = {row["Method"]: row["Overrides"] for row in csv.DictReader(lines)}
-    tuned = load_experiment("tuned_objectives").as_dict()["methods"]
+    tuned = load_experiment(runs).as_dict()["methods"]
     assert {name: settings(tuned[name]) for name in chosen} == chosen
