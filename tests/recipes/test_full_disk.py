@@ -66,7 +66,7 @@ def test_a_full_disk_is_said_in_words_and_the_run_goes_on_later(
 
 def test_room_is_looked_at_before_training(base, data, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(space.shutil, "disk_usage", lambda _: Usage(0, 0, 10_000_000))
-    with pytest.raises(OSError, match="takes about 3.* MB, and 10.0 MB are free. Make"):
+    with pytest.raises(OSError, match="takes about 3.* MB, and 10.0 MB are free. Free"):
         train(make_config(overrides(base, data, tmp_path)))
     assert not (tmp_path / "logs" / "metrics.txt").read_text()
 
