@@ -1,5 +1,6 @@
 """The command ``erjepa``; ``python -m erjepa`` is the same."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -36,7 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int | None:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in COMMANDS:
-        return import_module(f"erjepa.commands.{words[0]}").main(words[1:])
+        try:
+            code = import_module(f"erjepa.commands.{words[0]}").main(words[1:])
+            sys.stdout.flush()
+        except BrokenPipeError:  # of `| head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return None
+        return code
     parser = CommandLine(
         prog="erjepa",
         description="ER-JEPA for torchtune. `tune run erjepa_recipe` trains, `tune run "

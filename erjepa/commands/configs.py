@@ -8,8 +8,6 @@ erjepa configs init FILE --data PAIRS [--from NAME] [--set key=value]   # for yo
 """
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,15 +59,12 @@ def main(arguments: Sequence[str]) -> None:
     )
     chosen = parser.parse_args(arguments)
     with parser.errors(chosen):
-        try:
-            if chosen.command == "ls":
-                _list()
-            elif chosen.command == "init":
-                _init(chosen)
-            else:
-                _read(chosen)
-        except BrokenPipeError:  # of `| head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if chosen.command == "ls":
+            _list()
+        elif chosen.command == "init":
+            _init(chosen)
+        else:
+            _read(chosen)
 
 
 def _list() -> None:

@@ -32,6 +32,13 @@ def test_help_has_a_line_for_each_command():
     assert max(map(len, said.stdout.splitlines())) <= 80
 
 
+def test_whoever_reads_the_output_may_stop():
+    """As ``head`` does; nothing is written after it has ended."""
+    command = f"{sys.executable} -m erjepa configs show tiny_synth | true"
+    said = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert said.stderr == ""
+
+
 def test_help_imports_nothing_that_takes_long():
     code = f"""
 import sys
