@@ -34,6 +34,7 @@ STUDIES = {
     "smollm2_precision": None,
     "tune_objectives": None,
     "tune_controls": None,
+    "tiny_controls": None,
     "tuned_objectives": None,
     "tiny_schedule": None,
     "smollm2_objectives": None,
@@ -42,6 +43,7 @@ STUDIES = {
 ARGUMENTS = {
     "tune_objectives": ["seeds=[82]"],
     "tune_controls": ["seeds=[82]"],
+    "tiny_controls": ["seeds=[82,23,37]"],
     "tiny_schedule": ["seeds=[82,23,37]"],
 }
 
