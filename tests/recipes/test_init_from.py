@@ -84,6 +84,8 @@ def test_adapters_are_merged_into_the_base(base, data, tmp_path, earlier):
     assert_same({name: scored[name] for name in adapter}, adapter)
     assert all(w.equal(alone[n]) for n, w in scored.items() if n not in adapter)
     given = config(base, data, tmp_path / "second", resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match=rf"set base_adapters=\[{earlier}\]"):
+        load_model(given, torch.device("cpu"), second)
     with pytest.raises(ValueError, match="base model"):
         train(given)
 
