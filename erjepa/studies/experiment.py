@@ -176,16 +176,12 @@ class Experiment:
 
     def _check_controls(self, method: str) -> None:
         own = self.controls(method)
-        if own.trains_on is not None and not self.continual:
-            raise ValueError(
-                f"methods: {method}: trains_on={own.trains_on} needs a sequence of datasets, "
-                "continual=True"
-            )
-        if own.new_adapters and not self.continual:
-            raise ValueError(
-                f"methods: {method}: new_adapters=True needs a sequence of datasets, "
-                "continual=True"
-            )
+        for key in ("trains_on", "new_adapters"):
+            if (value := getattr(own, key)) and not self.continual:
+                raise ValueError(
+                    f"methods: {method}: {key}={value} needs a sequence of datasets, "
+                    "continual=True"
+                )
         if own.tokens_of is None:
             return
         source = f"methods: {method}: stop.tokens_of={own.tokens_of} must be a method"
