@@ -1,83 +1,61 @@
-import json
-import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torchtune import utils
-from torchtune.config._errors import InstantiationError
 from torchtune.modules.peft import get_adapter_params
 from tqdm import tqdm
 
 import erjepa.configs
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.model_card import write_model_card
-from erjepa.configs import Config, read
-from erjepa.datasets import build_dataset, predictor_token_ids
-from erjepa.evaluation.alignment import pair_cosines, target_losses
+from erjepa.configs import Config
+from erjepa.evaluation.alignment import PairReader
 from erjepa.evaluation.answers import generate_answers
-from erjepa.evaluation.earlier import Before, EarlierRun, answers_before, earlier_runs
-from erjepa.evaluation.examples import (
-    SCORED,
-    Examples,
-    calls,
-    read_examples,
-    texts,
-)
+from erjepa.evaluation.examples import SCORED, Examples, calls
 from erjepa.evaluation.generation import batches_of_like_length
+from erjepa.evaluation.jobs import Job, JobFinder, weights_to_score
 from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.predictions import PredictionStore, folder_of, name_of_scores
-from erjepa.packing import PairCollator, layout_of
 from erjepa.tasks.score import score_predictions
-from erjepa.tasks.summary import Texts, mean_target_loss, reading_without
+from erjepa.tasks.summary import mean_target_loss, reading_without
 from erjepa.training.model.device import attention_of, run_device
-from erjepa.training.model.distributed import (
-    gather_objects,
-    on_each_rank,
-    on_rank_zero,
-)
+from erjepa.training.model.distributed import gather_objects, on_rank_zero
 from erjepa.training.run.process_group import process_group
 from erjepa.training.run.signals import end_with_launcher
 from erjepa.utils.escape import one_line
-from erjepa.utils.summary import Change, Summary
+from erjepa.utils.summary import Summary
 
 log = utils.get_logger("INFO")
 
 FORGOTTEN = 3  # exit code: more than max_forgetting
-# What of the training asks for held-out pairs, which other datasets need not have.
-_OF_TRAINING = {"eval_every_n_steps": None, "keep_best": False, "stop": None}
-
-
-class _Job(NamedTuple):
-    """What to score on what: folder of weights, or ``None`` for the base model; examples; and
-    what an earlier run answered to them, if that is known.
-    """
-
-    path: Path | None
-    examples: Examples
-    before: Before | None
 
 
 class EvaluationRecipeERJEPA:
-    """Greedy generation for every pair of ``eval_dataset``, or with ``eval_split=validation`` for
-    the training pairs that ``validation`` holds out, scored by the ``task``.
+    """
+    Greedy answers to every pair of ``eval_dataset``, scored by the ``task``; with
+    ``eval_split=validation`` to the training pairs that ``validation`` holds out.
 
-    Reads the config of the training run. Scores the adapter in ``checkpoint_dir``, which may be
-    a list, by default the newest checkpoint of ``output_dir``, or its weights where the
-    ``model`` has no adapters; with ``merged=True`` the merged
-    weights there, which are rounded to the base's precision, under ``NAME_merged``; with
-    ``checkpoint=ema`` the averaged weights there, under ``NAME_ema``, or both; with
-    ``base_only=True`` the base model. Writes ``predictions.jsonl`` and ``summary.json`` to
-    ``output_dir/evaluation/NAME``, those of a further dataset beside it; interrupted, it goes on
-    where it stopped. With ``alignment=True`` each prediction has the cosines of its pair's
-    embeddings, with ``target_loss=True`` the loss of its target. Ranks share the examples; each
+    Reads the config of the training run, and scores one or more of:
+
+    - the newest checkpoint of ``output_dir``, or those of ``checkpoint_dir``: the adapter, or
+      every weight of a ``model`` without adapters;
+    - with ``merged=True`` its merged weights, which are rounded to the base's precision;
+    - with ``checkpoint=ema`` its averaged weights, with ``both`` these and the last ones;
+    - with ``base_only=True`` the base model.
+
+    A continued run is also scored on the datasets of the runs before it and compared with their
+    answers, unless ``eval_earlier=False``. With ``alignment=True`` each prediction has the cosines
+    of its pair's embeddings, with ``target_loss=True`` the loss of its target.
+
+    Writes ``predictions.jsonl`` and ``summary.json`` to ``output_dir/evaluation/NAME``, those of
+    a further dataset beside it. An interrupted evaluation resumes. Ranks share the examples; each
     holds the whole model.
 
-    A run that was continued from another one is scored on the datasets of the runs before it
-    too, and compared with what these had, unless ``eval_earlier=False``.
+    Args:
+        cfg: config after overrides, see ``configs/``.
 
     Raises:
         FileNotFoundError: if there is no checkpoint to score.
@@ -88,176 +66,31 @@ class EvaluationRecipeERJEPA:
         self._cfg = cfg
         self._device = utils.get_device(device=cfg.device)
         self._world_size, self._rank = utils.get_world_size_and_rank()
-        self._batch_size = cfg.eval_batch_size
-        self._alignment = cfg.alignment
         self._reads_targets = cfg.alignment or cfg.target_loss
-        self._merged = cfg.merged
-        self._max_forgetting = cfg.max_forgetting
-        self._output_dir = Path(cfg.output_dir)
-        self._checkpoints = self._find_checkpoints(cfg)
-
-    def _find_checkpoints(self, cfg: Config) -> Sequence[Path | None]:
-        """Folders to score, each by a name of its own; ``None`` is the base model."""
-        if cfg.base_only:
-            if self._merged:
-                raise ValueError("merged=True scores a checkpoint, base_only=True none")
-            if cfg.checkpoint != "last":
-                raise ValueError(
-                    f"checkpoint={cfg.checkpoint} scores a checkpoint, base_only=True none"
-                )
-            return [None]
-        return [
-            weights
-            for path in self._find_folders(cfg)
-            for weights in checkpoint.of_weights(path, cfg.checkpoint)
-        ]
-
-    def _find_folders(self, cfg: Config) -> Sequence[Path]:
-        if given := cfg.checkpoint_dir:
-            paths = [Path(p) for p in ([given] if isinstance(given, str) else given)]
-            for path in paths:
-                if not path.is_dir():
-                    raise FileNotFoundError(f"checkpoint_dir={path} is not a folder")
-            paths = list(map(checkpoint.newest, paths))
-            if len(set(map(checkpoint.score_name, paths))) < len(paths):
-                raise ValueError(
-                    f"checkpoint_dir={given}: results go to folders of these names, so "
-                    "the names must differ"
-                )
-            return paths
-        found = checkpoint.checkpoints(self._output_dir)
-        if not found:
-            raise FileNotFoundError(
-                f"output_dir={cfg.output_dir} holds no checkpoint. Train one, set "
-                "checkpoint_dir, or score the base model with base_only=True."
-            )
-        return found[-1:]
+        self._weights = weights_to_score(cfg)
 
     def setup(self) -> None:
-        """Load tokenizer, examples and model."""
-        cfg = self._cfg
-        if self._reads_targets:
-            self._attention = attention_of(cfg, self._device)
-        self._cfg = cfg = erjepa.configs.require_files(cfg)
-        self._tokenizer = cfg.tokenizer.build()
-        self._setup_jobs(cfg)
-        self._model = empty_model(cfg, self._device)
+        """Load tokenizer and examples; build the model, without its weights."""
+        cfg, device = self._cfg, self._device
+        attention = attention_of(cfg, device) if self._reads_targets else None
+        cfg = self._cfg = erjepa.configs.require_files(cfg)
+        self._tokenizer = tokenizer = cfg.tokenizer.build()
+        self._jobs = JobFinder(cfg, tokenizer).find(self._weights)
+        self._model = empty_model(cfg, device)
         self._loaded: tuple[Path | None] | None = None  # the weights that it has
         self._has_adapters = bool(get_adapter_params(self._model))
-        if self._reads_targets:
-            vocab_size = self._model.tok_embeddings.num_embeddings
-            self._collator = PairCollator(
-                **layout_of(cfg),
-                predictor_ids=predictor_token_ids(
-                    self._tokenizer,
-                    cfg.num_predictor_tokens,
-                    vocab_size,
-                    cfg.predictor_tokens,
-                ),
-                pad_id=self._tokenizer.pad_id,
-                row_length=cfg.row_length,
-                trim=self._attention == "dense",
-            )
-
-    def _setup_jobs(self, cfg: Config) -> None:
-        """Find out before generating what is to be scored on what."""
-        self._train_texts: list[Texts] | None = None
-        self._examples: dict[str, Examples] = {}
-        self._jobs = [job for path in self._checkpoints for job in self._jobs_of(path)]
-        if not self._jobs:
-            key = SCORED[cfg.eval_split]
-            raise ValueError(f"{key} is null: there is nothing to score")
-
-    def _jobs_of(self, path: Path | None) -> list[_Job]:
-        """A checkpoint on its own dataset, then on those of the runs before; each once."""
-        runs, jobs = list[EarlierRun](), dict[str, _Job]()
-        if path is not None and self._cfg.eval_earlier:
-            runs = on_rank_zero(partial(earlier_runs, path, self._cfg))
-            for run in runs:
-                if not any(run.datasets()):
-                    self._miss(
-                        f"what {run.checkpoint} learned is not scored, as its config has no "
-                        f"{run.key}; to score it: {run.scoring_command(None)}"
-                    )
-        for keys in ({}, *(keys for run in runs for keys in run.datasets())):
-            section = {**self._cfg.as_dict(), **keys}[SCORED[self._cfg.eval_split]]
-            if section is None or (name := json.dumps(section, sort_keys=True)) in jobs:
-                continue
-            try:
-                cfg = self._cfg
-                if keys:
-                    cfg = read({**cfg.as_dict(), **_OF_TRAINING, **keys})
-                if name not in self._examples:
-                    self._examples[name] = on_each_rank(partial(self._read, cfg))
-                examples = self._examples[name]
-                before = on_rank_zero(partial(answers_before, runs, examples))
-            except (InstantiationError, OSError, ValueError) as error:
-                if not keys:
-                    raise
-                self._miss(f"{calls(section)}, of a run before, is not scored: {error}")
-                continue
-            if keys and before is None:
-                self._miss(
-                    f"what {runs[0].checkpoint} had on {calls(section)} is not known; to "
-                    f"score it: {runs[0].scoring_command(section)}"
-                )
-            jobs[name] = _Job(path, examples, before)
-        return list(jobs.values())
-
-    def _read(self, cfg: Config) -> Examples:
-        return read_examples(cfg, self._tokenizer, self._texts_of_training)
-
-    def _texts_of_training(self) -> list[Texts] | None:
-        if self._train_texts is None and self._rank == 0:
-            train = build_dataset(self._cfg.dataset, self._tokenizer)
-            self._train_texts = texts(train, range(len(train)))
-        return self._train_texts
-
-    def _miss(self, problem: str) -> None:
-        """Say that forgetting is not known; where it is to be judged, that is an error."""
-        if self._max_forgetting is not None:
-            raise ValueError(f"max_forgetting={self._max_forgetting}: {problem}")
-        utils.log_rank_zero(log, problem, logging.WARNING)
-
-    def _settings(self, path: Path | None, examples: Examples) -> dict[str, Any]:
-        """All that predictions depend on."""
-        split = self._cfg.eval_split
-        keys = ["model", "tokenizer", "checkpointer", "dtype", "max_new_tokens"]
-        keys.append(SCORED[split])
-        cfg = examples.cfg.as_dict()
-        settings = {key: cfg[key] for key in keys}
-        settings["batch_size"] = self._batch_size
-        settings["merged"] = self._merged
-        if cfg["base_adapters"]:
-            settings["base_adapters"] = cfg["base_adapters"]
-        if split == "validation":
-            settings["held out"] = [cfg["validation"][k] for k in ("size", "seed")]
-        if path is not None:
-            settings["files"] = {
-                file.name: [file.stat().st_size, file.stat().st_mtime_ns]
-                for file in sorted(path.glob("*model*"))
-            }
-        if self._cfg.target_loss:
-            settings["target_loss"] = True
-        if self._alignment:
-            keys = [
-                "views",
-                "predictor_position",
-                "num_predictor_tokens",
-                "predictor_tokens",
-                "row_length",
-            ]
-            settings["alignment"] = {key: cfg[key] for key in keys}
-        return settings
+        self._reader = None
+        if attention is not None:
+            self._reader = PairReader(cfg, self._model, tokenizer, attention)
 
     def evaluate(self) -> list[Summary]:
         """Score every checkpoint; rank 0 writes the results, and returns them."""
-        found = [self._evaluate(*job) for job in self._jobs]
+        found = [self._evaluate(job) for job in self._jobs]
         return [summary for summary in found if summary is not None]
 
     def exit_code(self, summaries: Sequence[Summary]) -> int:
         """Of the process: 0, or 3 if accuracy fell by more than ``max_forgetting``."""
-        limit = self._max_forgetting
+        limit = self._cfg.max_forgetting
         if limit is None:
             return 0
 
@@ -275,80 +108,63 @@ class EvaluationRecipeERJEPA:
 
         return on_rank_zero(judge)
 
-    def _evaluate(
-        self, path: Path | None, examples: Examples, before: Before | None
-    ) -> Summary | None:
-        """Generate what is missing and score all; the summary on rank 0."""
-        trained = "adapter" if self._has_adapters else "full"
-        weights = "base" if path is None else "merged" if self._merged else trained
-        if path is not None and path.name == checkpoint.EMA:
-            weights = f"averaged {weights}"
-        settings = self._settings(path, examples)
-        folder = self._output_dir / "evaluation" / name_of_scores(path, self._cfg)
-        key = SCORED[self._cfg.eval_split]
-        results_dir = folder_of(folder, examples.section, key)
-        store = PredictionStore(results_dir, settings, rank=self._rank)
+    def _evaluate(self, job: Job) -> Summary | None:
+        """Generate the missing answers and score all; the summary on rank 0."""
+        cfg = self._cfg
+        folder = Path(cfg.output_dir) / "evaluation" / name_of_scores(job.path, cfg)
+        folder = folder_of(folder, job.examples.section, SCORED[cfg.eval_split])
+        store = PredictionStore(folder, job.settings(cfg), rank=self._rank)
         done = on_rank_zero(store.open)
-        # Batches do not depend on ranks or interruptions, and a batch is generated whole:
-        # the same numbers.
-        ids = examples.ids
-        prompts = [examples.dataset.prompt(i) for i in ids]
-        batches = batches_of_like_length(prompts, self._batch_size)
-        mine = [
-            [ids[i] for i in batch]
-            for batch in batches[self._rank :: self._world_size]
-            if not all(ids[i] in done for i in batch)
-        ]
-        if mine and self._loaded != (path,):
-            scratch = results_dir / checkpoint.SCRATCH
-            load_weights(self._model, self._cfg, path, scratch)
-            self._predictor = None
-            if self._alignment and path is not None:
-                checkpoint.require_intact(path, [checkpoint.PREDICTOR])
-                self._predictor = checkpoint.load_predictor(path)
-            self._loaded = (path,)
-        mine_done: list[dict[str, Any]] = []
-        start = time.perf_counter()
-        is_hidden = self._rank != 0 or not mine
-        with tqdm(total=sum(map(len, mine)), disable=is_hidden) as progress:
-            for batch in mine:
-                predictions = self._generate(examples, batch)
-                store.append(predictions)
-                mine_done.extend(predictions)
-                progress.update(len(batch))
-        seconds = time.perf_counter() - start
-        by_rank = gather_objects(mine_done)
-        new = {p["id"]: p for predictions in by_rank for p in predictions}
+        new, seconds = self._answer(job, store, done)
         if self._rank != 0:
             return None
+        predictions = [{**done, **new}[i] for i in job.examples.ids]
+        scored, summary = self._score(job, predictions)
         rate = len(new) / seconds if new else None
-        predictions = [{**done, **new}[i] for i in ids]
-        scored, summary = score_predictions(examples.task, predictions)
-        summary = summary.model_copy(
-            update={
-                "checkpoint": str(path or "base"),
-                "weights": weights,
-                "split": self._cfg.eval_split,
-                "pairs": calls(examples.section),
-                "cut": sum(not p["finished"] for p in predictions),
-                "target_loss": mean_target_loss(predictions),
-                **_unseen(examples, scored, summary.primary),
-                "examples_per_second": rate,
-                "before": before and before.compare(examples.task, scored),
-            }
-        )
-        folder = store.finish(scored, summary)
-        write_model_card(self._output_dir)
-        parts = "".join(
-            f", {part.share:.1%} of the {part.examples} of {one_line(part.origin)}"
-            for part in summary.by_origin or []
-        )
-        log.info(
-            f"{summary.primary} {summary.accuracy:.1%} of {len(predictions)} for "
-            f"{summary.checkpoint} on {one_line(calls(examples.section))}{parts}"
-            f"{_in_words(summary.before)}; see {folder}."
-        )
+        summary = summary.model_copy(update={"examples_per_second": rate})
+        store.finish(scored, summary)
+        write_model_card(Path(cfg.output_dir))
+        log.info(f"{_in_words(summary)}; see {folder}.")
         return summary
+
+    def _answer(
+        self, job: Job, store: PredictionStore, done: Mapping[int, Any]
+    ) -> tuple[dict[int, dict[str, Any]], float]:
+        """The answers of all ranks that were missing, by id, and how long they took.
+
+        Batches do not depend on ranks or interruptions, and a batch is generated whole: the same
+        numbers.
+        """
+        examples = job.examples
+        prompts = [examples.dataset.prompt(i) for i in examples.ids]
+        batches = batches_of_like_length(prompts, self._cfg.eval_batch_size)
+        own = [
+            [examples.ids[i] for i in batch]
+            for batch in batches[self._rank :: self._world_size]
+        ]
+        own = [ids for ids in own if not all(i in done for i in ids)]
+        if own:
+            self._load(job.path, store.folder / checkpoint.SCRATCH)
+        start, new = time.perf_counter(), list[dict[str, Any]]()
+        is_hidden = self._rank != 0 or not own
+        with tqdm(total=sum(map(len, own)), disable=is_hidden) as progress:
+            for ids in own:
+                predictions = self._generate(examples, ids)
+                store.append(predictions)
+                new += predictions
+                progress.update(len(ids))
+        seconds = time.perf_counter() - start
+        return {p["id"]: p for found in gather_objects(new) for p in found}, seconds
+
+    def _load(self, path: Path | None, scratch: Path) -> None:
+        """Load weights, unless the model has them."""
+        if self._loaded == (path,):
+            return
+        load_weights(self._model, self._cfg, path, scratch)
+        if self._cfg.alignment and self._reader and path is not None:
+            checkpoint.require_intact(path, [checkpoint.PREDICTOR])
+            self._reader.predictor = checkpoint.load_predictor(path)
+        self._loaded = (path,)
 
     def _generate(self, examples: Examples, ids: list[int]) -> list[dict[str, Any]]:
         predictions = generate_answers(
@@ -358,18 +174,32 @@ class EvaluationRecipeERJEPA:
             ids,
             max_new_tokens=examples.cfg.max_new_tokens,
         )
-        pairs = [examples.dataset[i] for i in ids if self._reads_targets]
-        if self._alignment:
-            cosines = pair_cosines(
-                self._model, self._collator, pairs, self._predictor, self._attention
-            )
-            for prediction, cosine in zip(predictions, cosines, strict=True):
-                prediction.update(cosine)
-        if self._cfg.target_loss:
-            losses = target_losses(self._model, self._collator, pairs, self._attention)
-            for prediction, loss in zip(predictions, losses, strict=True):
-                prediction.update(loss)
-        return predictions
+        if self._reader is None:
+            return predictions
+        read = self._reader([examples.dataset[i] for i in ids])
+        return [one | more for one, more in zip(predictions, read, strict=True)]
+
+    def _score(
+        self, job: Job, predictions: Sequence[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], Summary]:
+        """The predictions with their verdicts, and what these add up to."""
+        path, examples, before = job
+        scored, summary = score_predictions(examples.task, predictions)
+        trained = "adapter" if self._has_adapters else "full"
+        weights = "base" if path is None else "merged" if self._cfg.merged else trained
+        if path is not None and path.name == checkpoint.EMA:
+            weights = f"averaged {weights}"
+        found = {
+            "checkpoint": str(path or "base"),
+            "weights": weights,
+            "split": self._cfg.eval_split,
+            "pairs": calls(examples.section),
+            "cut": sum(not p["finished"] for p in predictions),
+            "target_loss": mean_target_loss(predictions),
+            **_unseen(examples, scored, summary.primary),
+            "before": before and before.compare(examples.task, scored),
+        }
+        return scored, summary.model_copy(update=found)
 
 
 def _unseen(
@@ -385,12 +215,23 @@ def _unseen(
     }
 
 
-def _in_words(before: Change | None) -> str:
-    if before is None:
-        return ""
+def _in_words(summary: Summary) -> str:
+    """The line of an evaluation in the log."""
+    share = f"{summary.primary} {summary.accuracy:.1%}"
+    examples = summary.readings[summary.primary].examples
+    parts = "".join(
+        f", {part.share:.1%} of the {part.examples} of {one_line(part.origin)}"
+        for part in summary.by_origin or []
+    )
+    line = (
+        f"{share} of {examples} for {summary.checkpoint} on "
+        f"{one_line(summary.pairs or '')}{parts}"
+    )
+    if (before := summary.before) is None:
+        return line
     low, high = before.interval
     return (
-        f"; {before.checkpoint} had {before.accuracy:.1%} of {before.examples}: "
+        f"{line}; {before.checkpoint} had {before.accuracy:.1%} of {before.examples}: "
         f"{before.kept} kept, {before.gained} gained, {before.lost} lost, "
         f"{100 * before.difference:+.1f} points (95% interval {100 * low:+.1f} to "
         f"{100 * high:+.1f})"

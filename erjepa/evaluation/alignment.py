@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torchtune.modules import TransformerDecoder
+from torchtune.modules.transforms import Transform
 
-from erjepa.datasets import Pair
+from erjepa.configs import Config
+from erjepa.datasets import Pair, predictor_token_ids
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.distances import cosine_distance
 from erjepa.objective.loss import JEPALoss
-from erjepa.packing import Attention, PairCollator
+from erjepa.packing import Attention, PairCollator, layout_of
 
 
 @torch.inference_mode()
@@ -66,3 +68,45 @@ def target_losses(
     counts = batch.labels_of_pairs
     columns = zip((losses.lm / counts).tolist(), counts.tolist(), strict=True)
     return [{"target_loss": loss, "target_tokens": n} for loss, n in columns]
+
+
+class PairReader:
+    """Reads whole pairs for an evaluation: what ``alignment`` and ``target_loss`` add to answers.
+
+    Attributes:
+        predictor: as in :func:`pair_cosines`, of the weights that are scored.
+    """
+
+    def __init__(
+        self,
+        cfg: Config,
+        decoder: TransformerDecoder,
+        tokenizer: Transform,
+        attention: Attention,
+    ) -> None:
+        self._cfg = cfg
+        self._decoder = decoder
+        self._attention = attention
+        vocab_size = decoder.tok_embeddings.num_embeddings
+        self._collator = PairCollator(
+            **layout_of(cfg),
+            predictor_ids=predictor_token_ids(
+                tokenizer, cfg.num_predictor_tokens, vocab_size, cfg.predictor_tokens
+            ),
+            pad_id=tokenizer.pad_id,
+            row_length=cfg.row_length,
+            trim=attention == "dense",
+        )
+        self.predictor: Tensor | None = None
+
+    def __call__(self, pairs: Sequence[Pair]) -> list[dict[str, float]]:
+        """Cosines, loss and tokens of each pair, as far as the config asks for them."""
+        read: list[dict[str, float]] = [{} for _ in pairs]
+        decoder, collator, attention = self._decoder, self._collator, self._attention
+        if self._cfg.alignment:
+            cosines = pair_cosines(decoder, collator, pairs, self.predictor, attention)
+            read = [one | more for one, more in zip(read, cosines, strict=True)]
+        if self._cfg.target_loss:
+            losses = target_losses(decoder, collator, pairs, attention)
+            read = [one | more for one, more in zip(read, losses, strict=True)]
+        return read

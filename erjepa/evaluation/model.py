@@ -6,13 +6,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torchtune import training
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.peft import get_adapter_params
 
 from erjepa.checkpoints import checkpoint
-from erjepa.configs import Config
+from erjepa.configs import Config, merged, resolved
 from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.weights import require_same_model
 from erjepa.training.run.start import load_base
@@ -96,7 +95,7 @@ def _require_merged_adapters(cfg: Config, path: Path) -> None:
     """Fail where an adapter was trained over another number of ``base_adapters``."""
     if (file := config_of_run(path)) is None:
         return
-    trained = OmegaConf.load(file).get("base_adapters") or []
+    trained = resolved(merged(str(file))).get("base_adapters") or []
     if len(trained) != len(cfg.base_adapters or []):
         raise ValueError(
             f"{path} was trained over the base with {len(trained)} adapters merged in; set "

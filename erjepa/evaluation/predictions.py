@@ -56,20 +56,20 @@ class PredictionStore:
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], rank: int) -> None:
-        self._folder = folder
+        self.folder = folder
         self._settings = json.dumps(settings, indent=2, sort_keys=True) + "\n"
         self._part = folder / f"part_{rank}.jsonl"
 
     def open(self) -> dict[int, dict[str, Any]]:
         """Make the folder ready, on one rank; the predictions that are there already, by id."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        settings = self._folder / SETTINGS
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = self.folder / SETTINGS
         if not settings.exists() or settings.read_text() != self._settings:
-            for path in (*self._parts(), self._folder / PREDICTIONS):
+            for path in (*self._parts(), self.folder / PREDICTIONS):
                 path.unlink(missing_ok=True)
             settings.write_text(self._settings)
         predictions = {}
-        for path in (*self._parts(), self._folder / PREDICTIONS):
+        for path in (*self._parts(), self.folder / PREDICTIONS):
             for line in path.read_text().splitlines() if path.exists() else ():
                 try:
                     prediction = json.loads(line)
@@ -89,12 +89,11 @@ class PredictionStore:
 
     def finish(
         self, predictions: Iterable[Mapping[str, Any]], summary: Summary
-    ) -> Path:
+    ) -> None:
         """Put the final files in place, on one rank."""
-        write_scores(self._folder, predictions, summary)
+        write_scores(self.folder, predictions, summary)
         for path in self._parts():
             path.unlink()
-        return self._folder
 
     def _parts(self) -> list[Path]:
-        return sorted(self._folder.glob("part_*.jsonl"))
+        return sorted(self.folder.glob("part_*.jsonl"))

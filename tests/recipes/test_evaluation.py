@@ -289,7 +289,7 @@ def test_a_run_is_named_by_its_folder_for_its_newest_checkpoint(tmp_path):
     for named in ("run", "run/epoch_0"):
         cfg = tiny(tmp_path, f"checkpoint_dir={tmp_path / named}")
         recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
-        assert recipe._checkpoints == [tmp_path / "run" / "epoch_0"]
+        assert recipe._weights == [tmp_path / "run" / "epoch_0"]
         assert load(str(tmp_path / named)).epochs == 7  # and its config
 
 

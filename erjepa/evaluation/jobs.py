@@ -1,0 +1,192 @@
+"""What an evaluation scores: each checkpoint on its own dataset, and on those of earlier runs."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchtune import utils
+from torchtune.config._errors import InstantiationError
+from torchtune.modules.transforms import Transform
+
+from erjepa.checkpoints import checkpoint
+from erjepa.configs import Config, read
+from erjepa.datasets import build_dataset
+from erjepa.evaluation.earlier import Before, EarlierRun, answers_before, earlier_runs
+from erjepa.evaluation.examples import SCORED, Examples, calls, read_examples, texts
+from erjepa.tasks.summary import Texts
+from erjepa.training.model.distributed import on_each_rank, on_rank_zero
+
+log = utils.get_logger("INFO")
+
+# What of the training asks for held-out pairs, which other datasets need not have.
+_OF_TRAINING = {"eval_every_n_steps": None, "keep_best": False, "stop": None}
+_LAYOUT = (
+    "views",
+    "predictor_position",
+    "num_predictor_tokens",
+    "predictor_tokens",
+    "row_length",
+)
+
+
+class Job(NamedTuple):
+    """What to score on what.
+
+    Args:
+        path: folder of the weights; ``None``: the base model.
+        before: what an earlier run answered to the examples, if that is known.
+    """
+
+    path: Path | None
+    examples: Examples
+    before: Before | None
+
+    def settings(self, cfg: Config) -> dict[str, Any]:
+        """All that the answers depend on."""
+        values = self.examples.cfg.as_dict()
+        split = cfg.eval_split
+        keys = ["model", "tokenizer", "checkpointer", "dtype", "max_new_tokens"]
+        settings = {key: values[key] for key in [*keys, SCORED[split]]}
+        settings["batch_size"] = cfg.eval_batch_size
+        settings["merged"] = cfg.merged
+        if values["base_adapters"]:
+            settings["base_adapters"] = values["base_adapters"]
+        if split == "validation":
+            settings["held out"] = [values["validation"][k] for k in ("size", "seed")]
+        if self.path is not None:
+            settings["files"] = {
+                file.name: [file.stat().st_size, file.stat().st_mtime_ns]
+                for file in sorted(self.path.glob("*model*"))
+            }
+        if cfg.target_loss:
+            settings["target_loss"] = True
+        if cfg.alignment:
+            settings["alignment"] = {key: values[key] for key in _LAYOUT}
+        return settings
+
+
+def weights_to_score(cfg: Config) -> list[Path | None]:
+    """Folders of weights to score, of different names; ``None`` is the base model.
+
+    Raises:
+        FileNotFoundError: if there is no checkpoint.
+        ValueError: if keys contradict each other.
+    """
+    if not cfg.base_only:
+        return [
+            weights
+            for path in _checkpoints(cfg)
+            for weights in checkpoint.of_weights(path, cfg.checkpoint)
+        ]
+    if cfg.merged:
+        raise ValueError("merged=True scores a checkpoint, base_only=True none")
+    if cfg.checkpoint != "last":
+        raise ValueError(
+            f"checkpoint={cfg.checkpoint} scores a checkpoint, base_only=True none"
+        )
+    return [None]
+
+
+def _checkpoints(cfg: Config) -> Sequence[Path]:
+    if given := cfg.checkpoint_dir:
+        paths = [Path(p) for p in ([given] if isinstance(given, str) else given)]
+        for path in paths:
+            if not path.is_dir():
+                raise FileNotFoundError(f"checkpoint_dir={path} is not a folder")
+        paths = list(map(checkpoint.newest, paths))
+        if len(set(map(checkpoint.score_name, paths))) < len(paths):
+            raise ValueError(
+                f"checkpoint_dir={given}: results go to folders of these names, so "
+                "the names must differ"
+            )
+        return paths
+    found = checkpoint.checkpoints(Path(cfg.output_dir))
+    if not found:
+        raise FileNotFoundError(
+            f"output_dir={cfg.output_dir} holds no checkpoint. Train one, set "
+            "checkpoint_dir, or score the base model with base_only=True."
+        )
+    return found[-1:]
+
+
+class JobFinder:
+    """Finds out, before anything is generated, what is to be scored on what."""
+
+    def __init__(self, cfg: Config, tokenizer: Transform) -> None:
+        self._cfg = cfg
+        self._tokenizer = tokenizer
+        self._examples: dict[str, Examples] = {}
+
+    def find(self, weights: Sequence[Path | None]) -> list[Job]:
+        """The jobs of all :func:`weights_to_score`.
+
+        Raises:
+            ValueError: if there is none; with ``max_forgetting``, if an earlier dataset cannot
+                be compared.
+        """
+        jobs = [job for path in weights for job in self._jobs_of(path)]
+        if not jobs:
+            key = SCORED[self._cfg.eval_split]
+            raise ValueError(f"{key} is null: there is nothing to score")
+        return jobs
+
+    def _jobs_of(self, path: Path | None) -> list[Job]:
+        """A checkpoint on its own dataset, then on those of the runs before; each once."""
+        runs = list[EarlierRun]()
+        if path is not None and self._cfg.eval_earlier:
+            runs = on_rank_zero(partial(earlier_runs, path, self._cfg))
+        for run in runs:
+            if not any(run.datasets()):
+                self._miss(
+                    f"what {run.checkpoint} learned is not scored, as its config has no "
+                    f"{run.key}; to score it: {run.scoring_command(None)}"
+                )
+        jobs = dict[str, Job]()
+        for keys in ({}, *(keys for run in runs for keys in run.datasets())):
+            section = {**self._cfg.as_dict(), **keys}[SCORED[self._cfg.eval_split]]
+            name = json.dumps(section, sort_keys=True)
+            if section is None or name in jobs:
+                continue
+            try:
+                examples = self._read(name, keys)
+                before = on_rank_zero(partial(answers_before, runs, examples))
+            except (InstantiationError, OSError, ValueError) as error:
+                if not keys:
+                    raise
+                self._miss(f"{calls(section)}, of a run before, is not scored: {error}")
+                continue
+            if keys and before is None:
+                self._miss(
+                    f"what {runs[0].checkpoint} had on {calls(section)} is not known; to "
+                    f"score it: {runs[0].scoring_command(section)}"
+                )
+            jobs[name] = Job(path, examples, before)
+        return list(jobs.values())
+
+    def _read(self, name: str, keys: Mapping[str, Any]) -> Examples:
+        """The examples of the config with other keys; ``name`` is that of their section."""
+        cfg = self._cfg
+        if keys:
+            cfg = read({**cfg.as_dict(), **_OF_TRAINING, **keys})
+        if name not in self._examples:
+            self._examples[name] = on_each_rank(
+                lambda: read_examples(cfg, self._tokenizer, lambda: self._train_texts)
+            )
+        return self._examples[name]
+
+    @cached_property
+    def _train_texts(self) -> list[Texts] | None:
+        """What was trained on, known on rank 0."""
+        if utils.get_world_size_and_rank()[1] != 0:
+            return None
+        train = build_dataset(self._cfg.dataset, self._tokenizer)
+        return texts(train, range(len(train)))
+
+    def _miss(self, problem: str) -> None:
+        """Warn that forgetting is not known; where it is to be judged, that is an error."""
+        if (limit := self._cfg.max_forgetting) is not None:
+            raise ValueError(f"max_forgetting={limit}: {problem}")
+        utils.log_rank_zero(log, problem, logging.WARNING)
