@@ -316,7 +316,9 @@ class RunMemory:
         stored = f"up to {settings.capacity:,} pairs are stored"
         if not settings.can_draw:
             return f"none, as no earlier run is continued; {stored} for later runs"
-        return f"{self._drawn(pairs)} pairs a step, by {settings.selection}; {stored}"
+        drawn = self._drawn(pairs)
+        noun = "pair" if drawn.split()[-1] == "1" else "pairs"
+        return f"{drawn} {noun} a step, by {settings.selection}; {stored}"
 
     def carried(self, pairs: int) -> list[str]:
         """The inherited pairs, by the dataset they are from, and how many of them a step of

@@ -184,6 +184,7 @@ def test_errors_of_new_and_replayed_pairs_are_logged(memory_of, tmp_path):
             True,
             "up to 3 pairs a step, by uniform; up to 30 pairs are",
         ),
+        ({"budget": 1}, 0, True, "up to 1 pair a step, by uniform; up to 30 pairs are"),
         ({"share": 0.25}, 0.25, True, "2 pairs a step, by uniform; up to 30 pairs are"),
         (
             {"share": 0.25, "draw_from": "inherited"},
