@@ -30,29 +30,29 @@ from erjepa.utils.summary import Summary
 
 log = utils.get_logger("INFO")
 
-FORGOTTEN = 3  # exit code: more than max_forgetting
+FORGOTTEN = 3  # exit code: accuracy fell by more than max_forgetting
 
 
 class EvaluationRecipeERJEPA:
     """
-    Greedy answers to every pair of ``eval_dataset``, scored by the ``task``; with
-    ``eval_split=validation`` to the training pairs that ``validation`` holds out.
+    Answer every pair of ``eval_dataset`` with greedy decoding and score the answers with ``task``.
+    ``eval_split=validation`` scores the training pairs that ``validation`` holds out instead.
 
     Reads the config of the training run, and scores one or more of:
 
-    - the newest checkpoint of ``output_dir``, or those of ``checkpoint_dir``: the adapter, or
-      every weight of a ``model`` without adapters;
-    - with ``merged=True`` its merged weights, which are rounded to the base's precision;
-    - with ``checkpoint=ema`` its averaged weights, with ``both`` these and the last ones;
-    - with ``base_only=True`` the base model.
+    - the newest checkpoint of ``output_dir``, or those in ``checkpoint_dir``: the adapter, or all
+      weights of a ``model`` without adapters;
+    - with ``merged=True``, the merged weights, which are rounded to the base's precision;
+    - with ``checkpoint=ema``, the averaged weights; with ``both``, the last and the averaged ones;
+    - with ``base_only=True``, the base model.
 
-    A continued run is also scored on the datasets of the runs before it and compared with their
-    answers, unless ``eval_earlier=False``. With ``alignment=True`` each prediction has the cosines
-    of its pair's embeddings, with ``target_loss=True`` the loss of its target.
+    A continued run is also scored on the datasets of earlier runs and compared with their answers,
+    unless ``eval_earlier=False``. With ``alignment=True``, predictions include the cosines of
+    their pair's embeddings; with ``target_loss=True``, the loss of their target.
 
-    Writes ``predictions.jsonl`` and ``summary.json`` to ``output_dir/evaluation/NAME``, those of
-    a further dataset beside it. An interrupted evaluation resumes. Ranks share the examples; each
-    holds the whole model.
+    Writes ``predictions.jsonl`` and ``summary.json`` to ``output_dir/evaluation/NAME``; further
+    datasets have folders next to it. An interrupted evaluation resumes when it is started again.
+    Examples are divided among the ranks; each rank holds the whole model.
 
     Args:
         cfg: config after overrides, see ``configs/``.
@@ -70,26 +70,26 @@ class EvaluationRecipeERJEPA:
         self._weights = weights_to_score(cfg)
 
     def setup(self) -> None:
-        """Load tokenizer and examples; build the model, without its weights."""
+        """Load the tokenizer and the examples, and build the model without its weights."""
         cfg, device = self._cfg, self._device
         attention = attention_of(cfg, device) if self._reads_targets else None
         cfg = self._cfg = erjepa.configs.require_files(cfg)
         self._tokenizer = tokenizer = cfg.tokenizer.build()
         self._jobs = JobFinder(cfg, tokenizer).find(self._weights)
         self._model = empty_model(cfg, device)
-        self._loaded: tuple[Path | None] | None = None  # the weights that it has
+        self._loaded: tuple[Path | None] | None = None  # path of the loaded weights
         self._has_adapters = bool(get_adapter_params(self._model))
         self._reader = None
         if attention is not None:
             self._reader = PairReader(cfg, self._model, tokenizer, attention)
 
     def evaluate(self) -> list[Summary]:
-        """Score every checkpoint; rank 0 writes the results, and returns them."""
+        """Score every checkpoint. Rank 0 writes the results and returns them."""
         found = [self._evaluate(job) for job in self._jobs]
         return [summary for summary in found if summary is not None]
 
     def exit_code(self, summaries: Sequence[Summary]) -> int:
-        """Of the process: 0, or 3 if accuracy fell by more than ``max_forgetting``."""
+        """Return 3 if accuracy on earlier data fell by more than ``max_forgetting``, else 0."""
         limit = self._cfg.max_forgetting
         if limit is None:
             return 0
@@ -109,7 +109,7 @@ class EvaluationRecipeERJEPA:
         return on_rank_zero(judge)
 
     def _evaluate(self, job: Job) -> Summary | None:
-        """Generate the missing answers and score all; the summary on rank 0."""
+        """Generate the missing answers and score all of them. Return the summary on rank 0."""
         cfg = self._cfg
         folder = Path(cfg.output_dir) / "evaluation" / name_of_scores(job.path, cfg)
         folder = folder_of(folder, job.examples.section, SCORED[cfg.eval_split])
@@ -130,10 +130,10 @@ class EvaluationRecipeERJEPA:
     def _answer(
         self, job: Job, store: PredictionStore, done: Mapping[int, Any]
     ) -> tuple[dict[int, dict[str, Any]], float]:
-        """The answers of all ranks that were missing, by id, and how long they took.
+        """Generate the missing answers. Return those of all ranks by example id, and the seconds.
 
-        Batches do not depend on ranks or interruptions, and a batch is generated whole: the same
-        numbers.
+        Batches do not depend on ranks or interruptions, and a batch that lacks an answer is
+        generated again as a whole, so the answers do not depend on them either.
         """
         examples = job.examples
         prompts = [examples.dataset.prompt(i) for i in examples.ids]
@@ -157,7 +157,7 @@ class EvaluationRecipeERJEPA:
         return {p["id"]: p for found in gather_objects(new) for p in found}, seconds
 
     def _load(self, path: Path | None, scratch: Path) -> None:
-        """Load weights, unless the model has them."""
+        """Load the weights in ``path``, or the base model for ``None``, unless loaded already."""
         if self._loaded == (path,):
             return
         load_weights(self._model, self._cfg, path, scratch)
@@ -182,7 +182,7 @@ class EvaluationRecipeERJEPA:
     def _score(
         self, job: Job, predictions: Sequence[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], Summary]:
-        """The predictions with their verdicts, and what these add up to."""
+        """Return the scored predictions and their summary."""
         path, examples, before = job
         scored, summary = score_predictions(examples.task, predictions)
         trained = "adapter" if self._has_adapters else "full"
@@ -205,7 +205,7 @@ class EvaluationRecipeERJEPA:
 def _unseen(
     examples: Examples, scored: Sequence[Mapping[str, Any]], primary: str
 ) -> dict[str, Any]:
-    """What an evaluation says of examples that occur in training."""
+    """Return metrics on the examples whose pair or target does not occur in the training data."""
     if (seen := examples.seen) is None:
         return {}
     return {
@@ -216,7 +216,7 @@ def _unseen(
 
 
 def _in_words(summary: Summary) -> str:
-    """The line of an evaluation in the log."""
+    """Format a summary as one line for the log."""
     share = f"{summary.primary} {summary.accuracy:.1%}"
     examples = summary.readings[summary.primary].examples
     parts = "".join(

@@ -48,43 +48,44 @@ from erjepa.training.step.probe import ReplayProbe
 
 class FinetuneRecipeERJEPA(FTRecipeInterface):
     """
-    Finetuning with ER-JEPA on one or more ranks, on CUDA (NCCL) or CPU (Gloo).
+    Fine-tune a model with ER-JEPA on one or more ranks, on CUDA (NCCL) or CPU (Gloo).
 
-    Next-token loss on the target, a JEPA loss that aligns the embeddings of source and target
-    (LLM-JEPA), and a replay path that keeps past pairs in an episodic memory and trains on
-    selected ones again. ``replay.weight=0`` is LLM-JEPA; with ``loss.jepa_weight=0`` as well it
-    is SFT. Losses, gradients and memory do not depend on how a step is cut into ranks and
+    The loss is a next-token loss on the target plus a JEPA loss that aligns the embeddings of
+    source and target (LLM-JEPA). A replay path stores past pairs in an episodic memory and trains
+    on selected ones again. ``replay.weight=0`` is LLM-JEPA; with ``loss.jepa_weight=0`` as well,
+    it is SFT. Losses, gradients and memory do not depend on how a step is split into ranks and
     micro-batches.
 
-    The ``model`` decides what is trained: the adapters of a builder with LoRA, DoRA or QLoRA,
-    or every weight of one without, which is full fine-tuning. As in torchtune's distributed
-    recipes: FSDP2, activation checkpointing and offloading, compile, gradient clipping, metric
-    loggers, profiler.
+    ``model`` decides which weights are trained: the adapters of a builder with LoRA, DoRA or
+    QLoRA, or all weights of a builder without (full fine-tuning). Supported as in torchtune's
+    distributed recipes: FSDP2, activation checkpointing and offloading, compile, gradient
+    clipping, metric loggers, profiler.
 
-    Checkpoints are complete or absent, at the end of each epoch, every ``save_every_n_steps``
-    and at SIGINT or SIGTERM; ``resume_from_checkpoint=True`` continues from the newest one as
-    if the run had not stopped. ``checkpoint_at_flops`` keeps trained weights at equal compute;
-    ``validation.size`` holds pairs out, and ``keep_best`` keeps the weights that do best on
-    them. Validation changes nothing that is trained, and counts as no FLOPs, tokens or time.
+    Checkpoints are complete or absent. They are written at the end of each epoch, every
+    ``save_every_n_steps`` steps, and after SIGINT or SIGTERM; ``resume_from_checkpoint=True``
+    resumes the newest one as if the run had not stopped. ``checkpoint_at_flops`` keeps the trained
+    weights at given amounts of compute. ``validation.size`` holds out pairs, and ``keep_best``
+    keeps the weights that do best on them; validation does not affect training, nor the counts of
+    FLOPs, tokens and time.
 
     Args:
         cfg: config after overrides, see ``configs/``.
 
     Raises:
-        ValueError: if a key is unknown or a value makes no sense.
+        ValueError: if a key is unknown or a value is invalid.
     """
 
     def __init__(self, cfg: Config) -> None:
         self._device = utils.get_device(device=cfg.device)
         seed = training.set_seed(seed=cfg.seed, debug_mode=cfg.cudnn_deterministic_mode)
-        self._cfg = replace(cfg, seed=seed)  # one is drawn where it is null
+        self._cfg = replace(cfg, seed=seed)  # drawn if it is null
         self._resume = is_to_resume(cfg)
         self._stop_signals = StopSignals(lose_patience)
 
     # ------------------------------------------------------------------ set-up
 
     def setup(self) -> None:
-        """Build everything; whatever can be wrong in the config fails before weights load."""
+        """Build everything. Errors in the config are raised before weights are loaded."""
         cfg, device = self._cfg, self._device
         attention = attention_of(cfg, device)
         loss_fn = cfg.loss.build()
@@ -97,7 +98,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         dataset = self._dataset = build_dataset(cfg.dataset, tokenizer)
         serving = find_serving(cfg, dataset, tokenizer)
 
-        # The model without its weights, and the pairs that it reads.
+        # The model without its weights, and the training pairs.
         views = run_views(cfg, loss_fn.jepa_weight)
         model, trainable = build_model(
             cfg, device, views.num_predictor_tokens, attention
@@ -131,7 +132,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
         start = load_start(cfg, checkpointer, model, self._pairs, resume=self._resume)
         self._setup_training(start, trainable, checkpointer, serving)
-        wait_for_all()  # each read at its own pace; within a step the wait is limited
+        wait_for_all()  # ranks load at different speeds; a step has a time limit
 
     def _setup_training(
         self,
@@ -140,7 +141,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         checkpointer: Any,
         serving: Serving,
     ) -> None:
-        """Load the weights, make what trains and saves them, and go to where the run is."""
+        """Load the weights, build what trains and saves them, and start or resume the run."""
         cfg, model, device = self._cfg, self._model, self._device
         self._carried = start.carried
         predictor_ids = self._collator.predictor_ids
@@ -190,15 +191,15 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     # --------------------------------------------------------------- the step
 
     def _train_step(self, step: Step) -> dict[str, Any]:
-        """One optimizer step: the loss of Eq. 4, then the rules of the episodic memory.
+        """Run one optimizer step: the loss of Eq. 4, then the update of the episodic memory.
 
-        New and replayed pairs run one after the other, so gradients add up to those of the sum
-        and activations peak at the larger of the two. Where replayed pairs are a share of the
-        step, they run with the new ones. Counts, selection and memory are those of the whole
+        New and replayed pairs run one after the other: their gradients add up to that of the sum,
+        and activations peak at the larger of the two passes. With ``replay.share``, replayed pairs
+        run in the same pass as the new ones. Counts, selection and memory are those of the whole
         step, the same on every rank.
         """
         memory, passes, number = self._memory, self._passes, self._run.steps + 1
-        # A step without the JEPA loss that others have replays nothing.
+        # Steps that loss.jepa_every leaves without a JEPA loss do not replay.
         replays = memory.is_on and self._pairs.has_jepa_loss(number - 1)
         has_replay_pass = replays and step.draw is None and memory.settings.can_draw
         every = self._cfg.log_replay_gradients_every_n_steps
@@ -215,7 +216,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._require_finite([new], step=number)
             entries = memory.entries(new.example_ids, new.source)
 
-        # Replayed pairs: chosen by the new ones, never among them.
+        # Replayed pairs, if they have a pass of their own.
         replay_totals = StepTotals()
         if has_replay_pass:
             draw, checksum = memory.draw(entries)
@@ -238,14 +239,14 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         if probe is not None:
             probe.after_update()
 
-        # Update of the memory: refresh what was replayed, then store what is new.
+        # Update of the memory: refresh the replayed slots, then store the new pairs.
         if replays:
             memory.update(number, entries, new, draw, replayed)
 
         tokens = totals.tokens + replay_totals.tokens
         flops = totals.flops + replay_totals.flops
         self._run.count(tokens=tokens, flops=flops)
-        self._lr_scheduler.step()  # which may read what is counted
+        self._lr_scheduler.step()  # may read the counts
         metrics = step_metrics(
             new,
             replayed,
@@ -271,9 +272,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     # ------------------------------------------------------------ the training loop
 
     def train(self) -> None:
-        """Run to the last epoch, or to the first of ``stop.flops``, ``.tokens``, ``.steps``.
+        """Train until the last epoch ends or a limit of ``stop`` is reached.
 
-        SIGINT and SIGTERM end it after the step, with a checkpoint to resume.
+        SIGINT and SIGTERM end training after the current step, with a checkpoint to resume.
         """
         if self._device.type == "cuda":
             training.cleanup_before_training()
@@ -302,7 +303,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             validation = self._validate()
             self._metrics_log.step({**metrics, **validation}, run=run, seconds=seconds)
             self._profiler.step()
-            # Before the one to resume from, so that a killed run leaves none out.
+            # Before the resumable checkpoint: a run killed in between repeats this step
+            # when it is resumed, and so does not miss a budget.
             self._checkpoints.save_at_flops(metrics["step_flops"])
             if validation and run.judge(validation) and self._cfg.keep_best:
                 self._checkpoints.save_best(validation)
@@ -313,11 +315,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     @property
     def exit_code(self) -> int:
-        """Of the process: 0, or 130 and 143 after SIGINT and SIGTERM."""
+        """Exit code of the process: 0, 130 after SIGINT, 143 after SIGTERM."""
         return self._stop_signals.exit_code
 
     def _validate(self) -> dict[str, float]:
-        """What is measured on the held-out pairs, when it is time."""
+        """Return the metrics of the held-out pairs if a validation is due, else none."""
         every = self._cfg.eval_every_n_steps
         if self._validation is None or not self._run.is_time(every):
             return {}
@@ -326,11 +328,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     # ------------------------------------------------------------- checkpoints
 
     def save_checkpoint(self) -> None:
-        """Write weights and all that a resumed run needs; complete or absent."""
+        """Write a checkpoint that can be resumed."""
         self._checkpoints.save()
 
     def log_summary(self) -> None:
-        """Log in some lines what is about to run; every key is in ``output_dir``."""
+        """Log the main settings of the run; ``output_dir`` has every key."""
         pairs = self._pairs.sampler.examples_per_step
         log_summary(
             self._cfg,
@@ -344,7 +346,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         )
 
     def cleanup(self) -> None:
-        """Close the log, say how to resume after a signal, and leave ``output_dir``."""
+        """Close the log, print how to resume after a signal, and release ``output_dir``."""
         self._metrics_log.close()
         if self.exit_code:
             self._checkpoints.print_resume_command()
