@@ -1,6 +1,8 @@
 """Reads a config: its files and overrides, checked, as a typed :class:`Config`."""
 
+import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import fields, replace
 from typing import Any
 
@@ -21,6 +23,7 @@ from erjepa.configs.schema import (
 from erjepa.replay import ReplaySettings
 from erjepa.utils.checked import checked, reject_unknown, whole
 
+_NAMES = re.compile(r"\$\{[\s.]*(\w*)")  # a key, or a resolver, within an interpolation
 _SECTIONS = {"stop": Stop, "validation": Validation, "replay": ReplaySettings}
 
 
@@ -38,10 +41,15 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
 
 def resolved(source: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a file with interpolations resolved; nothing else is checked."""
+    # OmegaConf takes longer than all else, so it is given the keys that need it.
+    names = {key: _NAMES.findall(repr(value)) for key, value in source.items()}
+    needed = {name for key, found in names.items() if found for name in (key, *found)}
+    part = {key: value for key, value in source.items() if key in needed}
     try:
-        return OmegaConf.to_container(OmegaConf.create(dict(source)), resolve=True)
+        found = OmegaConf.to_container(OmegaConf.create(part), resolve=True)
     except (OmegaConfBaseException, ImportError) as error:
         raise ValueError(" ".join(str(error).split())) from None
+    return {key: found.get(key, deepcopy(value)) for key, value in source.items()}
 
 
 def read(source: Mapping[str, Any]) -> Config:

@@ -63,6 +63,7 @@ def cells(experiment: Experiment) -> list[Cell]:
     found: list[Cell] = []
     first_of: dict[str, Cell] = {}  # of a cell the first that is equal to it
     firsts: list[tuple[Any, Cell]] = []
+    scored = {name: _how_scored(experiment, name) for name in experiment.methods}
     *_, last = experiment.datasets
     for seed in experiment.seeds:
         for dataset in experiment.datasets:
@@ -73,7 +74,7 @@ def cells(experiment: Experiment) -> list[Cell]:
                 or dataset == last
             ]
             for cell in sorted(group, key=lambda cell: cell.tokens_of is not None):
-                decides = _decides(experiment, cell, first_of)
+                decides = _decides(cell, first_of, scored[cell.method])
                 equal = (first for same, first in firsts if same == decides)
                 first = first_of[cell.name] = next(equal, cell)
                 if first is cell:
@@ -85,7 +86,7 @@ def cells(experiment: Experiment) -> list[Cell]:
 
 
 def _decides(
-    experiment: Experiment, cell: Cell, first_of: Mapping[str, Cell]
+    cell: Cell, first_of: Mapping[str, Cell], scored: Sequence[Mapping[str, Any]]
 ) -> tuple[Any, ...]:
     """All that a cell's results depend on: equal cells have equal results."""
     cfg = load_run(cell.config, *as_arguments(cell.overrides))
@@ -95,13 +96,22 @@ def _decides(
         trained["replay"] = None
     elif inherited and not cell.after and not cfg.replay.start_from:
         trained["replay"] |= {"share": None}  # there is nothing to draw
-    scored = []
-    for one in scored_as(experiment, cell) if experiment.continual else []:
-        keys = load_run(one.config, *as_arguments(one.overrides)).as_dict()
-        scored.append({**keys, "output_dir": None, "dataset": None, "replay": None})
     needs = [name and first_of[name].name for name in (cell.tokens_of, *cell.after)]
     merges = cell.new_adapter and bool(cell.after)
     return cell.dataset, cell.seed, cell.datasets, needs, merges, trained, scored
+
+
+def _how_scored(experiment: Experiment, method: str) -> list[dict[str, Any]]:
+    """Keys that decide the scores of a method's runs; those of a sequence are scored alike."""
+    if not experiment.continual:
+        return []
+    *_, last = experiment.datasets
+    configs = [
+        load_run(one.config, *as_arguments(one.overrides))
+        for one in scored_as(experiment, _cell(experiment, last, method, 0))
+    ]
+    unused = {"output_dir": None, "dataset": None, "replay": None}
+    return [{**cfg.as_dict(), **unused} for cfg in configs]
 
 
 def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
