@@ -1,1 +1,1 @@
-"""What several parts need and none of them owns."""
+"""Helpers that several packages share."""

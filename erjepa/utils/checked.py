@@ -10,37 +10,37 @@ from pydantic import TypeAdapter, ValidationError
 
 T = TypeVar("T")
 _MAX_SHOWN = 80  # characters of a wrong value
-_LIKE = 0.65  # least likeness of a key that a hint names, of 1
-_MAX_LISTED = 20  # known keys
+_LIKE = 0.65  # minimum similarity, of 1, of a key that a hint suggests
+_MAX_LISTED = 20  # known keys that a message lists
 _EXPECTED = "input should be "
 _adapter: Callable[[Any], TypeAdapter] = cache(TypeAdapter)
 
 
 def checked(kind: type[T], value: Any, where: str) -> T:
-    """A value of JSON or YAML as a typed one; the text ``"5"`` is not a number.
+    """Convert a value of JSON or YAML to a type, strictly: the string ``"5"`` is not a number.
 
-    Halves of surrogate pairs, which UTF-8 does not have, become ``?``.
+    Lone surrogates, which UTF-8 cannot encode, become ``?``.
 
     Args:
-        kind: any type that pydantic checks; unknown fields of a dataclass are ignored.
-        where: the place it was read, such as ``results.jsonl:3``, or ``""``.
+        kind: any type that pydantic can validate; unknown fields of a dataclass are ignored.
+        where: place of the value for messages, such as ``results.jsonl:3``, or ``""``.
 
     Raises:
-        ValueError: in one line, naming the place, the field, the value and what is expected.
+        ValueError: if the value does not match, with place, field, value and what was expected.
     """
     try:
-        # As JSON, since only there does strict validation make dataclasses of mappings.
+        # Strict validation converts mappings to dataclasses only when it reads JSON.
         text = json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
         return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         field = _field(value, first)
         message = first["msg"][0].lower() + first["msg"][1:]
-        if first["type"] == "value_error":  # of a check of ours, which says all
+        if first["type"] == "value_error":  # from our own validator: complete as it is
             message = str(first["ctx"]["error"])
             field = "" if message.startswith(field) else field
         elif first["type"] != "missing":
-            # Of a union each type has its own.
+            # A union has one error for each of its types.
             same = [e for e in others if _field(value, e) == field]
             others = [e for e in others if e not in same]
             for other in same:
@@ -54,7 +54,7 @@ def checked(kind: type[T], value: Any, where: str) -> T:
 
 
 def whole(value: Any) -> Any:
-    """Floats that are whole numbers as such, in mappings and lists too: ``1e4``."""
+    """Convert floats without a fraction, such as ``1e4``, to int; also in mappings and lists."""
     if isinstance(value, Mapping):
         return {key: whole(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -69,10 +69,14 @@ def reject_unknown(
     known: Iterable[Any],
     synonyms: Mapping[str, str] | None = None,
 ) -> None:
-    """Reject keys that are not known; messages have ``prefix``, such as ``replay.``, before them.
+    """Raise an error if a key is unknown.
+
+    Args:
+        prefix: precedes the keys in messages, such as ``replay.``.
+        synonyms: other names of keys, and the known keys that they stand for.
 
     Raises:
-        ValueError: naming the first unknown key, and the known one that is like it, if any.
+        ValueError: naming the first unknown key, and the most similar known one, if any.
     """
     known, synonyms = list(map(str, known)), synonyms or {}
     for key in map(str, keys):
@@ -89,7 +93,7 @@ def reject_unknown(
 
 
 def _field(value: Any, error: Mapping[str, Any]) -> str:
-    """The place of an error, without the type of a union, which pydantic adds to it."""
+    """Return the path of an error, without the names of union types that pydantic adds."""
     place = ""
     for part in error["loc"]:
         if isinstance(value, list) and isinstance(part, int):

@@ -1,14 +1,15 @@
-"""What command lines have in common: their help, and what they say to a user who is wrong.
+"""Argument parsing and error messages that all commands share.
 
-An error is the user's if a ``raise`` of the project made it, or of torchtune or torch's
-optimizers, which configs reach: its text is written for people. So is what the system says of a
-file, and so is the want of a package that not every install has. Such an error is one message,
-the last on the screen, and the exit code is 2. What a bug, torch or a component of the user's
-own raises keeps its traceback; ``--traceback`` shows that of any error.
+A user error is one that a ``raise`` statement of this project raises, or one of torchtune or
+torch's optimizers, which configs can reach: its message is written for people. Errors of the
+operating system about a file and missing optional packages are user errors too. The command
+prints such an error as one message, the last on the screen, and exits with code 2. Errors from
+bugs, torch or the user's own components keep their traceback; ``--traceback`` shows it for any
+error.
 
-The ranks of a run find the same errors. Rank 0 speaks; the others leave it the time to, and
-speak if they are still there. Under torchrun, which ends with a table of failed ranks, the
-message is handed to the launcher, and is what its table ends with.
+All ranks of a run raise the same error. Rank 0 prints it; the others wait for the launcher to
+end them, and print it if they are still alive. torchrun ends with a table of failed ranks; there
+the message is passed to the launcher, which prints it at the end of the table.
 """
 
 import argparse
@@ -26,23 +27,23 @@ from erjepa.utils.escape import printable
 
 _FOR_USERS = ("erjepa", "erjepa_recipe", "erjepa_eval", "torchtune", "torch.optim")
 _KINDS = (ValueError, OSError, RuntimeError, ImportError)
-# Packages that not every install has.
+# Optional packages, and the extra that installs each.
 _EXTRAS = {
     **dict.fromkeys(("matplotlib", "pandas", "scipy", "seaborn"), "experiments"),
     **dict.fromkeys(("tensorboard", "wandb"), "loggers"),
     "gguf": "smollm2",
     "submitit": "slurm",
 }
-_PATIENCE = 30.0  # seconds in which a launcher ends the other ranks
+_PATIENCE = 30.0  # seconds that a launcher may take to end the other ranks
 
 
 class CommandLine(argparse.ArgumentParser):
-    """A parser of arguments whose user is told of errors in one message."""
+    """Argument parser that reports a user error as one message."""
 
     def __init__(self, **settings: Any) -> None:
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(**settings, allow_abbrev=False)
-        # Absent unless it is given, so that a subcommand does not take it back.
+        # Without a default, which a subcommand's parser would set again.
         self.add_argument(
             "--traceback",
             action="store_true",
@@ -52,10 +53,10 @@ class CommandLine(argparse.ArgumentParser):
 
     @contextlib.contextmanager
     def errors(self, arguments: argparse.Namespace) -> Iterator[None]:
-        """Say what goes wrong within; see the top of this file.
+        """Context manager that reports user errors, as the module's docstring describes.
 
         Raises:
-            SystemExit: with code 2, after a user's error.
+            SystemExit: with code 2, after a user error.
         """
         try:
             yield
@@ -68,12 +69,12 @@ class CommandLine(argparse.ArgumentParser):
             _leave(f"{self.prog}: error: {text}")
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the arguments; argparse calls it."""
+        """Report invalid arguments; called by argparse."""
         _leave(f"{self.format_usage()}{self.prog}: error: {message}")
 
 
 def is_users(error: BaseException) -> bool:
-    """Whether an error was raised for the user to read."""
+    """Return whether an error is a user error, as the module's docstring defines it."""
     if isinstance(error, ModuleNotFoundError):
         return error.name in _EXTRAS
     if not isinstance(error, _KINDS):
@@ -93,15 +94,15 @@ def is_users(error: BaseException) -> bool:
 
 
 def _leave(text: str) -> NoReturn:
-    """Say a text once for all ranks, and end this process."""
+    """Print a message once for all ranks, and exit with code 2."""
     text = printable(text)
     if os.environ.get("RANK", "0") != "0":
-        # Ended by the launcher, this rank is none of those that failed.
+        # The launcher must not list this rank as failed when it ends it.
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         time.sleep(_PATIENCE)
     sys.stdout.flush()
     if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        # What torch's ErrorHandler.record_exception writes, the message for the traceback.
+        # The format of torch's ErrorHandler.record_exception, with the message as traceback.
         about = {"py_callstack": text, "timestamp": str(int(time.time()))}
         with open(file, "w", encoding="utf-8") as record:
             json.dump({"message": {"message": text, "extraInfo": about}}, record)

@@ -1,13 +1,13 @@
-"""Texts of data and configs, written for whoever reads them next, a program or a person.
+"""Escaping of texts for terminals, CSV, Markdown and LaTeX.
 
-YAML, HTML and shell commands are escaped by ``yaml.safe_dump``, ``html.escape`` and ``shlex``.
+For YAML, HTML and shell commands use ``yaml.safe_dump``, ``html.escape`` and ``shlex``.
 """
 
 import re
 from html import escape
 from typing import Any
 
-# Control characters, controls of the direction of text, and halves of surrogate pairs.
+# Control characters, line and direction controls of Unicode, and lone surrogates.
 _UNPRINTABLE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -16,15 +16,15 @@ _INTERVAL = re.compile(r"[-\d.]+ to [-\d.]+")
 
 
 def printable(text: Any) -> Any:
-    """A text for a terminal or a page: ``?`` for each character that would control it.
+    """Replace each control character of a text by ``?``.
 
-    Line feeds and tabs stay. What is not a text stays as it is.
+    Line feeds and tabs are kept. A value that is not a string is returned unchanged.
     """
     return _UNPRINTABLE.sub("?", text) if isinstance(text, str) else text
 
 
 def one_line(text: str, width: int | None = None) -> str:
-    """A printable text in one line, cut to ``width`` characters."""
+    """Return a text as one printable line, cut to ``width`` characters."""
     text = printable(" ".join(text.split()))
     if width is None or len(text) <= width:
         return text
@@ -32,12 +32,12 @@ def one_line(text: str, width: int | None = None) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things in words: ``1 pair``, ``12,000 pairs``."""
+    """Return a number with its noun: ``1 pair``, ``12,000 pairs``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def csv_cell(value: Any) -> Any:
-    """A cell of a CSV file: ``'`` before a text that a spreadsheet would compute.
+    """Return a CSV cell, with ``'`` before a text that a spreadsheet would take for a formula.
 
     An interval such as ``-0.5 to 1`` is not a formula. Numbers stay numbers.
     """
@@ -47,13 +47,13 @@ def csv_cell(value: Any) -> Any:
 
 
 def markdown(text: str) -> str:
-    """A text within a line, or a cell of a table, of GitHub's Markdown."""
+    """Escape a text for one line, or one table cell, of GitHub's Markdown."""
     text = re.sub(r"([\\`*_\[\]|~$])", r"\\\1", printable(text))
     return escape(text, quote=False).replace("\n", " ")
 
 
 def markdown_code(text: str) -> str:
-    """A text as code in a cell of a table of GitHub's Markdown."""
+    """Format a text as inline code for a table cell of GitHub's Markdown."""
     ticks = backticks(text, 1)
     edge = " " if len(ticks) > 1 else ""
     text = printable(text).replace("\n", " ").replace("|", r"\|")
@@ -61,12 +61,12 @@ def markdown_code(text: str) -> str:
 
 
 def backticks(text: str, least: int = 3) -> str:
-    """A fence around code in Markdown that no line of the code closes."""
+    """Return a Markdown fence longer than any run of backticks in ``text``."""
     return "`" * max([least, *(len(run) + 1 for run in re.findall("`+", text))])
 
 
 def latex(text: str) -> str:
-    """A text in LaTeX."""
+    """Escape a text for LaTeX."""
     return text.translate(_LATEX)
 
 
@@ -74,7 +74,7 @@ _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
         **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-        **{"[": "{[}", "\n": " "},  # a bracket would be an argument of a row's end
+        **{"[": "{[}", "\n": " "},  # after a row's end, [ would start its argument
         **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
         **{"|": r"\textbar{}", '"': r"\textquotedbl{}"},
         **{"<": r"\textless{}", ">": r"\textgreater{}"},

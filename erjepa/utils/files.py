@@ -1,4 +1,4 @@
-"""Files that one part writes and another reads: their names, their encoding, whole or absent."""
+"""Names of files that several packages use, and functions to read and write files."""
 
 import codecs
 import hashlib
@@ -6,14 +6,14 @@ import os
 from io import BufferedReader
 from pathlib import Path
 
-# Of an evaluation.
+# In the folder of an evaluation.
 PREDICTIONS = "predictions.jsonl"
 SUMMARY = "summary.json"
-# Of a run: its config, with every key, as torchtune's metric loggers write it.
+# In the folder of a run: its config with every key, written by torchtune's metric loggers.
 CONFIG = "torchtune_config.yaml"
-# In a checkpoint: the averaged weights, in a folder.
+# In a checkpoint: the folder of the averaged weights.
 EMA = "ema"
-# Of an experiment.
+# In the folder of an experiment.
 EXPERIMENT = "experiment.json"
 RESULTS = "results.jsonl"
 
@@ -21,17 +21,25 @@ _CHUNK = 1 << 20  # bytes
 
 
 def config_of_run(path: Path) -> Path | None:
-    """The config of the run whose folder, checkpoint, or folder in a checkpoint ``path`` is."""
+    """Return the config file of a run, or ``None`` if there is none.
+
+    Args:
+        path: the run's folder, one of its checkpoints, or a folder in a checkpoint.
+    """
     near = (path, *path.absolute().parents[:2], *path.resolve().parents[:2])
     files = (folder / CONFIG for folder in near)
     return next((file for file in files if file.is_file()), None)
 
 
 def require_utf8(content: bytes, name: str, line: int = 1) -> None:
-    """Fail where a text is of another encoding.
+    """Raise an error if ``content`` is not UTF-8.
+
+    Args:
+        name: file name for messages.
+        line: number of the first line.
 
     Raises:
-        ValueError: naming line and column of the first byte that is no UTF-8.
+        ValueError: naming line and column of the first invalid byte.
     """
     try:
         content.decode()
@@ -48,9 +56,10 @@ def require_utf8(content: bytes, name: str, line: int = 1) -> None:
 
 
 def write_whole(path: Path, text: str, writer: str = "") -> None:
-    """Write a file aside, then put it in place: a killed process leaves the file before.
+    """Write a file atomically: if the process is killed, the previous file stays.
 
-    ``writer`` tells this process from others that may write the file at once.
+    Args:
+        writer: suffix of the temporary file, unique among processes that may write at once.
     """
     aside = path.with_name(f".{path.name}{writer}")
     with aside.open("w") as file:
@@ -61,8 +70,9 @@ def write_whole(path: Path, text: str, writer: str = "") -> None:
 
 
 def let_others_read(folder: Path) -> None:
-    """Give all files below ``folder`` the mode of a file that this process opens to write:
-    safetensors and others keep theirs to the user alone.
+    """Give all files below ``folder`` the default mode of new files.
+
+    safetensors and others write files that only the user may read.
     """
     mask = os.umask(0)
     os.umask(mask)
@@ -75,8 +85,8 @@ def open_regular(path: Path) -> BufferedReader:
     """Open a file to read its bytes.
 
     Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if it is a FIFO, a device or a folder, which opening might wait for.
+        FileNotFoundError: if it does not exist.
+        ValueError: if it is a folder, a device or a FIFO, which could block.
     """
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a regular file")
@@ -84,7 +94,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def sha256_of(file: BufferedReader) -> str:
-    """SHA-256 of a whole open file, in hexadecimal; the file is left at its start."""
+    """Return the SHA-256 of an open file in hexadecimal, and seek to its start."""
     digest, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK))
     file.seek(0)
     while size := file.readinto(chunk):

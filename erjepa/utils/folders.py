@@ -1,7 +1,7 @@
-"""Folders that a program makes in an output folder, and may remove.
+"""Folders that a program creates in an output folder and may later remove.
 
-Each holds the file ``.made_by_erjepa``. Nothing outside of such a folder is removed, and nothing
-is written or removed through a symbolic link below the output folder.
+Each is marked by a file ``.made_by_erjepa``. Nothing outside of a marked folder is removed, and
+nothing is written or removed through a symbolic link below the output folder.
 """
 
 import shlex
@@ -12,10 +12,10 @@ MARK = ".made_by_erjepa"
 
 
 def make_folder(root: Path, folder: Path) -> None:
-    """Make a folder below ``root`` and mark it; an empty or a marked one may exist.
+    """Create a folder below ``root`` and mark it, unless it is marked already.
 
     Raises:
-        ValueError: if the folder has files but no mark, or a symbolic link leads to it.
+        ValueError: if the folder has files but no mark, or its path contains a symbolic link.
     """
     _require_no_link(root, folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -29,12 +29,12 @@ def remove(root: Path, path: Path) -> None:
     """Remove a marked folder, or a file or folder in one.
 
     Raises:
-        ValueError: if there is no mark, or a symbolic link leads to it.
+        ValueError: if there is no mark, or the path contains a symbolic link.
     """
     _require_no_link(root, path)
     if path.is_dir():
         _require_mark(root, path)
-        # The mark last, so that a removal that was killed can be repeated.
+        # The mark goes last, so that an interrupted removal can be repeated.
         for inside in sorted(path.iterdir(), key=lambda inside: inside.name == MARK):
             if inside.is_dir() and not inside.is_symlink():
                 shutil.rmtree(inside)

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, by the names of their repositories."""
+"""Download of models from the Hugging Face hub."""
 
 import re
 from pathlib import Path
@@ -15,23 +15,22 @@ _FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 
 
 def is_repository(path: str) -> bool:
-    """Whether ``path`` may name a repository: ``owner/name``, and no folder of this machine."""
+    """Return whether ``path`` has the form ``owner/name`` and does not exist locally."""
     return _REPOSITORY.fullmatch(path) is not None and not Path(path).exists()
 
 
 def local_copy(repository: str, revision: str | None, key: str) -> Path:
-    """A folder with config, tokenizer and weights of a model, downloaded once per machine.
+    """Download config, tokenizer and weights of a model unless cached, and return their folder.
 
-    Ranks may call this together: the hub's cache lets one of them download a file while the others
-    wait.
+    All ranks may call this at once: one of them downloads each file while the others wait.
 
     Args:
         repository: ``owner/name``.
         revision: branch, tag or commit; ``None``: the newest.
-        key: that names it, for errors.
+        key: config key of the repository, for messages.
 
     Raises:
-        FileNotFoundError: if it cannot be had, saying what to do.
+        FileNotFoundError: if the model cannot be downloaded, saying what to do.
     """
     try:
         folder = snapshot_download(

@@ -1,4 +1,4 @@
-"""JSON lines."""
+"""Reading and writing of JSON lines."""
 
 import json
 import sys
@@ -12,7 +12,11 @@ from erjepa.utils.files import require_utf8
 def read_jsonl(
     path: Path, name: str | None = None, *, growing: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a JSONL file, each with the place it was read, ``NAME:LINE``.
+    """Yield the objects of a JSONL file, each after its place, ``NAME:LINE``.
+
+    Args:
+        name: name in places; ``None``: the path.
+        growing: ignore an incomplete last line, which another process may be writing.
 
     Raises:
         ValueError: naming the place, if a line is not a JSON object.
@@ -24,7 +28,7 @@ def read_jsonl(
 def jsonl_of(
     lines: Iterable[bytes], name: str, *, growing: bool = False
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of an open JSONL file, as :func:`read_jsonl` yields them."""
+    """Yield the objects of an open JSONL file, as :func:`read_jsonl` does."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -43,10 +47,10 @@ def jsonl_of(
 
 
 def parse_json(content: bytes, name: str, line: int | None = None) -> Any:
-    """What the JSON of a file, or of its line number ``line``, holds.
+    """Parse the JSON of a file, or of its line number ``line``.
 
     Raises:
-        ValueError: naming the place, if it is not JSON, or is more than Python reads.
+        ValueError: naming the place, if it is not JSON, or exceeds Python's limits.
     """
     where, first = (name, 1) if line is None else (f"{name}:{line}", line)
     require_utf8(content, name, first)
@@ -59,7 +63,7 @@ def parse_json(content: bytes, name: str, line: int | None = None) -> Any:
         ) from None
     except RecursionError:
         raise ValueError(f"{where}: JSON that is nested too deeply") from None
-    except ValueError:  # the only other one
+    except ValueError:  # json raises no other
         raise ValueError(
             f"{where}: a number of more than {sys.get_int_max_str_digits()} digits; "
             "write it as a text"
@@ -67,5 +71,5 @@ def parse_json(content: bytes, name: str, line: int | None = None) -> Any:
 
 
 def to_jsonl(rows: Iterable[Mapping[str, Any]]) -> str:
-    """A line of JSON for each row."""
+    """Return one line of JSON per row."""
     return "".join(json.dumps(row) + "\n" for row in rows)

@@ -1,4 +1,4 @@
-"""What an evaluation finds, as ``summary.json`` has it."""
+"""The scores of an evaluation, as ``summary.json`` stores them."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ from erjepa.utils.jsonl import parse_json
 class Reading(BaseModel, frozen=True):
     """How many answers are right by one metric.
 
-    ``interval`` is the 95% interval of ``share``; an ``undecided`` answer counts as not right.
+    ``share`` is the fraction of right answers, and ``interval`` its 95% interval. An
+    ``undecided`` answer counts as not right.
     """
 
     share: float
@@ -25,17 +26,17 @@ class Reading(BaseModel, frozen=True):
 
 
 class ReadingOfOrigin(Reading, frozen=True):
-    """The primary metric of the answers to the pairs of one dataset."""
+    """The primary metric on the pairs of the dataset ``origin``."""
 
     origin: str
 
 
 class Change(BaseModel, frozen=True):
-    """What became of the answers of ``checkpoint`` to the same examples.
+    """Comparison of an evaluation with that of an earlier ``checkpoint`` on the same examples.
 
-    ``accuracy`` is that of ``checkpoint``; ``kept`` answers are right before and now, ``gained``
-    now alone, ``lost`` before alone. ``interval`` is the 95% interval of ``difference``, the
-    accuracy now less the accuracy before.
+    ``accuracy`` is that of ``checkpoint``. ``kept`` answers are right in both evaluations,
+    ``gained`` only now, ``lost`` only before. ``interval`` is the 95% interval of
+    ``difference``, the accuracy now minus ``accuracy``.
     """
 
     checkpoint: str
@@ -49,11 +50,11 @@ class Change(BaseModel, frozen=True):
 
 
 class Summary(BaseModel, frozen=True, extra="allow"):
-    """The scores of one model on one dataset. Further keys are ``readings``: metrics by name.
+    """The scores of one model on one dataset. Extra fields are the metrics, by name.
 
-    ``unseen_pairs`` and ``unseen_targets`` are the primary metric of the examples that do not
-    occur in training, as pairs or by their targets. What only an evaluation knows is ``None``
-    where answers of another program were scored.
+    ``unseen_pairs`` and ``unseen_targets`` are the primary metric on the examples whose pair, or
+    whose target, does not occur in training. Fields that only an evaluation can know are
+    ``None`` if the answers of another program were scored.
     """
 
     checkpoint: str | None = None
@@ -66,7 +67,7 @@ class Summary(BaseModel, frozen=True, extra="allow"):
     by_origin: Sequence[ReadingOfOrigin] | None = None
     unanswered: int | None = None
     cut: int | None = None
-    target_loss: float | None = None  # nats a token
+    target_loss: float | None = None  # nats per token
     targets_in_train: int | None = None
     unseen_pairs: Reading | None = None
     unseen_targets: Reading | None = None
@@ -85,16 +86,16 @@ class Summary(BaseModel, frozen=True, extra="allow"):
 
     @property
     def readings(self) -> dict[str, Reading]:
-        """Every metric of the answers, in the task's order."""
+        """All metrics by name, in the task's order."""
         return self.__pydantic_extra__
 
     def to_json(self) -> str:
-        """The summary as JSON, without what is not known."""
+        """Return the summary as JSON, without fields that are ``None``."""
         return json.dumps(self.model_dump(exclude_none=True), indent=2)
 
 
 def read_summary(folder: Path) -> Summary:
-    """The summary of an evaluation's folder.
+    """Read the summary in the folder of an evaluation.
 
     Raises:
         ValueError: naming the file and the key, if it is damaged.
@@ -104,5 +105,5 @@ def read_summary(folder: Path) -> Summary:
 
 
 def write_summary(folder: Path, summary: Summary) -> None:
-    """Write the summary into an evaluation's folder, whole or not at all."""
+    """Write the summary into the folder of an evaluation, atomically."""
     write_whole(folder / SUMMARY, summary.to_json() + "\n")
