@@ -1,1 +1,1 @@
-"""Training: the model, one step of it, and the run of many."""
+"""Training: the model, a single step, and a whole run."""

@@ -1,4 +1,4 @@
-"""The learning rate over a run."""
+"""Learning rate schedules."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -17,21 +17,20 @@ def get_linear_schedule_with_warmup(
     expected_steps: Callable[[], int] | None = None,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """From zero to the optimizer's rate over the warm-up, then on a line to a fraction of it.
+    """Linear warm-up from zero to the optimizer's rate, then linear decay to a fraction of it.
 
-    Without warm-up and down to zero it is the default of Hugging Face's trainer, which LLM-JEPA
-    keeps. A final factor of 1 keeps the rate constant, so that a run does not depend on how long it
-    was meant to be.
+    The defaults (no warm-up, decay to zero) are those of Hugging Face's trainer, which LLM-JEPA
+    uses. With a final factor of 1 the rate stays constant, whatever the planned length of the run.
 
     Args:
         num_training_steps: optimizer steps of all epochs.
-        final_factor: rate after the last step, as a fraction of the optimizer's.
-        until: where the line ends: after all ``epochs``, or where the run does (``stop``).
-        expected_steps: returns the optimizer steps that the run is expected to take, which ``stop``
-            asks for at each step.
+        final_factor: final rate, as a fraction of the optimizer's.
+        until: where the decay ends: after all ``epochs``, or where ``stop`` ends the run.
+        expected_steps: returns the expected optimizer steps of the run; called at each step with
+            ``until="stop"``.
 
     Raises:
-        ValueError: if ``expected_steps`` is missing.
+        ValueError: if ``until`` is ``stop`` and ``expected_steps`` is missing.
     """
     if until == "stop" and expected_steps is None:
         raise ValueError("lr_scheduler.until=stop needs expected_steps")

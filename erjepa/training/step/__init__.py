@@ -1,1 +1,1 @@
-"""One optimizer step: its passes, what they count, and whether they are finite."""
+"""Parts of an optimizer step: its passes, checks for non-finite values, and measurements."""

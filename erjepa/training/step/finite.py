@@ -1,4 +1,4 @@
-"""Losses, gradients and weights that are not finite end a run before they spread or are saved."""
+"""Checks that end a run whose losses, gradients or weights are not finite."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,16 +19,16 @@ def require_finite(
     how_to_resume: Callable[[], str],
     grad_norm: float = 0.0,
 ) -> None:
-    """Fail where the losses of a step, or the norm of its gradient, are not finite.
+    """Fail if a loss of a step or the norm of its gradient is not finite.
 
     Args:
-        step: of the run, 1-based.
-        where: names an example by its place in the dataset.
-        how_to_resume: ends the message; called by all ranks.
+        step: step of the run, 1-based.
+        where: returns the file and line of an example id.
+        how_to_resume: returns the end of the error message; called on all ranks.
 
     Raises:
-        RuntimeError: naming the examples of the first pass with such losses; if the gradient alone
-            is not finite, all of the step's.
+        RuntimeError: naming the examples with non-finite losses in the first such pass, or all
+            examples of the step if only the gradient is not finite.
     """
     what, done = "loss", [p for p in passes if p is not None]
     bad = next((ids for p in done if len(ids := p.non_finite_ids())), None)
@@ -46,10 +46,12 @@ def require_finite(
 def require_finite_weights(
     model: nn.Module, *, step: int, how_to_resume: Callable[[], str]
 ) -> None:
-    """Fail on all ranks where a trained weight of any rank is not finite.
+    """Fail on all ranks if a trainable weight of any rank is not finite.
+
+    Arguments are those of :func:`require_finite`.
 
     Raises:
-        RuntimeError: naming the first such weight; arguments as of :func:`require_finite`.
+        RuntimeError: naming the first such weight.
     """
     trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
     is_bad = [~local_part(weight).isfinite().all() for weight in trained.values()]

@@ -1,4 +1,4 @@
-"""A sharded model, whole on every rank for a while."""
+"""A context manager that gathers a sharded model on every rank."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ from torch.distributed.fsdp import FSDPModule
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Hold all parameters on every rank, so that each can call layers in any order and number, or
-    not at all, without waiting for another rank.
+    """Gather all parameters on every rank. Within the context, a rank can call any layers any
+    number of times, or none, without waiting for other ranks.
     """
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
     hooks = [(part._forward_pre_hooks, part._forward_hooks) for part in parts]
     for part in parts:
         part.unshard()
-        # FSDP2's would note each call and prefetch by these notes in the next backward pass:
-        # ranks that called differently would then gather differently, and hang.
+        # FSDP2's hooks record the order of calls, which the next backward pass prefetches by.
+        # Ranks with different calls would gather in different orders, and hang.
         part._forward_pre_hooks, part._forward_hooks = OrderedDict(), OrderedDict()
     try:
         yield

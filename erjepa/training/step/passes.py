@@ -1,4 +1,4 @@
-"""One pass of a step, over its new or its replayed pairs: what it counts and what it gives."""
+"""Forward and backward passes of a step over its new or its replayed pairs."""
 
 from collections import Counter
 from contextlib import AbstractContextManager
@@ -33,29 +33,29 @@ from erjepa.training.step.whole_pass import WholePassTerm
 
 
 class StepTotals(NamedTuple):
-    """Totals of one pass of a step, over all ranks and micro-batches."""
+    """Totals of one pass over all ranks and micro-batches."""
 
     labels: int = 0  # tokens that the next-token loss predicts
     pairs: int = 0
-    tokens: int = 0  # that are computed
+    tokens: int = 0  # processed tokens, without padding
     flops: int = 0
-    views: int = 0  # pairs with embeddings: all, or none
-    sum_of_ids: int = 0  # seeds what is drawn for the pass, however it is cut
+    views: int = 0  # pairs whose embeddings are read: all, or none
+    sum_of_ids: int = 0  # of example ids; seeds random draws, the same on every rank
 
 
 class PassResult(NamedTuple):
-    """Outcome of one pass over B pairs, in batch order, equal on every rank."""
+    """Result of one pass over B pairs, in batch order, the same on every rank."""
 
     example_ids: Tensor  # int64 [B]
     loss: Tensor  # weighted loss of the pass, scalar
     lm: Tensor  # cross-entropy summed over each pair's labels, [B]
-    labels: Tensor  # how many labels each pair has, float32 [B]
+    labels: Tensor  # number of labels of each pair, float32 [B]
     jepa: Tensor  # d(p, z^a) of each pair, [B], or [0] without views
     source: Tensor  # z^u, [B, H] or [0, H]
     predicted: Tensor  # p, [m, B, H] or [m, 0, H]
-    target: Tensor  # what p is compared with, z^a, of the same shape
-    terms: dict[str, Tensor]  # values of the loss terms that look at all pairs, by name
-    weight: float = 1.0  # of the pass in the loss of the step
+    target: Tensor  # z^a, which p is compared with, same shape as p
+    terms: dict[str, Tensor]  # unweighted loss terms that depend on all pairs, by name
+    weight: float = 1.0  # weight of the pass in the loss of the step
 
     @property
     def cosine_paired(self) -> Tensor:
@@ -69,16 +69,16 @@ class PassResult(NamedTuple):
 
     @property
     def token_loss(self) -> Tensor:
-        """Cross-entropy a label, over all pairs, scalar."""
+        """Mean cross-entropy per label over all pairs, scalar."""
         return self.lm.sum() / self.labels.sum().clamp(min=1)
 
     def scores(self, kind: str) -> Tensor:
-        """What the memory scores pairs by, [B]: ``jepa``, or ``lm``, cross-entropy a label."""
+        """Errors that the memory stores as scores, [B]: ``jepa``, or ``lm`` (mean per label)."""
         return self.jepa if kind == "jepa" else self.lm / self.labels.clamp(min=1)
 
     def split(self, num_first: int) -> "tuple[PassResult, PassResult]":
-        """The first pairs and the others. The first part keeps the loss of the pass, and its
-        terms.
+        """Split into the first ``num_first`` pairs and the rest. The first part keeps the loss and
+        the terms of the whole pass.
         """
         rest = self._part(slice(num_first, None))
         empty = torch.zeros_like(self.loss)
@@ -96,7 +96,7 @@ class PassResult(NamedTuple):
         )
 
     def non_finite_ids(self) -> Tensor:
-        """Examples whose loss is not finite."""
+        """Return the ids of the examples whose loss is not finite."""
         bad = ~torch.isfinite(self.lm)
         if len(self.jepa):
             bad |= ~torch.isfinite(self.jepa)
@@ -104,35 +104,36 @@ class PassResult(NamedTuple):
 
 
 class PassOutput(NamedTuple):
-    """Outcome of one micro-batch of n pairs on one rank, without gradient."""
+    """Result of one micro-batch of n pairs on one rank, without gradient."""
 
-    order: Tensor  # place of each pair among those of this rank in the pass, [n]
+    order: Tensor  # index of each pair among the pairs of this rank in the pass, [n]
     example_ids: Tensor  # int64 [n]
-    loss: Tensor  # its part of the pass's weighted loss, scalar
+    loss: Tensor  # its part of the weighted loss of the pass, scalar
     lm: Tensor  # as in PassResult, [n]
     labels: Tensor  # as in PassResult, [n]
-    views: Tensor  # embeddings, see stack_views, [n, V, H] or [0, V, H]
+    views: Tensor  # embeddings from stack_views, [n, V, H] or [0, V, H]
 
 
 def _in_batch_order(
     parts: list[Tensor], orders: list[Tensor], num_pairs: int
 ) -> Tensor:
-    """What micro-batches have of their pairs, for all pairs of all ranks.
+    """Gather per-pair values of micro-batches over all ranks, in batch order.
 
-    Packing has put a rank's pairs into rows that share most; the pairs were dealt to the ranks
-    in turn.
+    Undoes two permutations: packing sorts the pairs of a rank by shared tokens, and the pairs of a
+    step are dealt to the ranks in turn.
     """
     in_order = torch.cat(orders).argsort()
     return gather_interleaved(torch.cat(parts)[in_order], num_pairs)
 
 
 class Passes:
-    """Runs the passes of a step, each over its micro-batches.
+    """Runs the passes of a step, each over a list of micro-batches.
 
     Args:
-        forward_context: entered for every forward pass of the model. The loss is outside of it:
-            log-probabilities, the largest tensors, are used at once and not worth offloading.
-        keep_gathered: keep sharded weights gathered over the micro-batches of a step.
+        forward_context: entered for each forward pass of the model with gradient. The loss is
+            computed outside of it: its largest tensors, log-probabilities, are used at once, so
+            that offloading them would not pay.
+        keep_gathered: whether sharded weights stay gathered over the micro-batches of a step.
     """
 
     def __init__(
@@ -156,20 +157,20 @@ class Passes:
     def totals(
         self, batches: list[PackedBatch], checksum: int = 0, step: int = 1
     ) -> StepTotals:
-        """What all ranks hold in their micro-batches.
+        """Return the totals of the micro-batches of all ranks.
 
         Args:
-            checksum: of this rank's replay.
-            step: of the run, 1-based.
+            checksum: checksum of this rank's memory and draw, see :meth:`EpisodicReplay.checksum`.
+            step: step of the run, 1-based.
 
         Raises:
-            RuntimeError: unless all ranks drew and stored the same pairs.
+            RuntimeError: if the checksums of the ranks differ.
         """
         counts = [self._counts(batch, len(batches)) for batch in batches]
-        # Each rank adds to its own entry, so the sum has the checksum of each.
+        # Each rank sets its own entry, so the sum holds the checksums of all ranks.
         checksums = [0] * dist.get_world_size()
         checksums[dist.get_rank()] = checksum
-        # On the CPU, so that nothing waits for the device.
+        # On the CPU, to avoid a synchronization with the device.
         local = torch.tensor([*map(sum, zip(*counts, strict=True)), *checksums])
         summed = all_reduce_sum(local).tolist()
         totals = StepTotals(*summed[: -len(checksums)])
@@ -198,11 +199,11 @@ class Passes:
         weight: float = 1.0,
         last: bool,
     ) -> PassResult:
-        """Accumulate the gradient of ``weight`` times the loss of a pass.
+        """Run a pass and accumulate the gradient of ``weight`` times its loss.
 
         Args:
             batches: micro-batches of this rank, the same number on every rank.
-            last: whether it is the last pass of the step, after which ranks reduce their gradients.
+            last: whether to reduce gradients over the ranks after the last micro-batch.
         """
         outputs: list[PassOutput] = []
         needs_whole = self._loss_fn.needs_whole_batch and totals.views > 0
@@ -224,7 +225,7 @@ class Passes:
             loss, pair_losses = self._loss_of(output, batch, totals)
             views = stack_views(output)
             if needs_whole:
-                if whole is None:  # this micro-batch is all that the rank has
+                if whole is None:  # this rank has a single micro-batch
                     whole = self._whole([views], [batch.order], totals)
                 places = batch.order * dist.get_world_size() + dist.get_rank()
                 loss = loss + whole.share(views, places)
@@ -235,7 +236,7 @@ class Passes:
 
     @torch.no_grad()
     def measure(self, batches: list[PackedBatch], totals: StepTotals) -> PassResult:
-        """A pass without its gradient; arguments as in :meth:`forward_backward`."""
+        """Run a pass without gradient; arguments as in :meth:`forward_backward`."""
         outputs = []
         for batch in batches:
             batch = batch.to(self._device)
@@ -250,7 +251,7 @@ class Passes:
         return result
 
     def _gather(self, outputs: list[PassOutput], totals: StepTotals) -> PassResult:
-        """The pairs of all ranks' micro-batches in batch order, the same on every rank."""
+        """Gather the results of all micro-batches and ranks."""
         orders = [output.order for output in outputs]
 
         def gathered(parts: list[Tensor]) -> Tensor:
@@ -277,8 +278,10 @@ class Passes:
     def _embed(
         self, batches: list[PackedBatch]
     ) -> tuple[list[Tensor], list[Tensor], list[RandomState]]:
-        """Of each micro-batch embeddings, order, and the random state that its dropout needs:
-        the pass to come may draw more, for adapters of the output.
+        """Return the embeddings, the order and the random state of each micro-batch.
+
+        The second forward pass restores the random state for the same dropout. It may draw more
+        random numbers than this pass, which skips the output projection and its adapters.
         """
         views, orders, states = [], [], []
         for batch in batches:
@@ -292,7 +295,7 @@ class Passes:
     def _whole(
         self, views: list[Tensor], orders: list[Tensor], totals: StepTotals
     ) -> WholePassTerm:
-        """What the loss of all pairs has beyond its parts, the same on every rank."""
+        """Return the loss term that depends on all pairs, the same on every rank."""
         parts = [part.detach() for part in views]
         seed = totals.sum_of_ids % 2**63  # ids of earlier runs are negative
 
@@ -309,7 +312,7 @@ class Passes:
 
 
 def _require_equal(checksums: list[int], step: int) -> None:
-    """Of the replay of each rank."""
+    """Raise a RuntimeError if ``checksums``, one per rank, differ."""
     ((usual, _),) = Counter(checksums).most_common(1)
     if others := [rank for rank, c in enumerate(checksums) if c != usual]:
         raise RuntimeError(
@@ -334,15 +337,15 @@ def _output(
 
 
 def stack_views(output: PackedOutput) -> Tensor:
-    """The embeddings of n pairs with m comparisons in float32, [n, 1 + 2 m, H]: source,
-    predictions, what these are compared with.
+    """Stack the embeddings of n pairs with m comparisons, float32 [n, 1 + 2 m, H]: the source, the
+    m predictions, their m targets.
     """
     views = [output.source[None], output.predicted, output.target]
     return torch.cat([part.float() for part in views]).transpose(0, 1)
 
 
 def unstack_views(views: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Source [n, H], predictions [m, n, H] and what these are compared with, [m, n, H]."""
+    """Undo :func:`stack_views`: source [n, H], predictions [m, n, H] and targets [m, n, H]."""
     source, *rest = views.unbind(dim=1)
     comparisons = torch.stack(rest).unflatten(0, (2, -1))
     return source, comparisons[0], comparisons[1]

@@ -1,4 +1,4 @@
-r"""What one update owes to its replayed pairs, measured.
+r"""Measures the effect of replay on one update.
 
 The paper's proposition compares two gradient-descent steps from the same weights, without and with
 the replayed pairs, :math:`\omega_C = \omega - \eta g_B` and :math:`\omega_E = \omega_C -
@@ -6,8 +6,8 @@ the replayed pairs, :math:`\omega_C = \omega - \eta g_B` and :math:`\omega_E = \
 
 .. math:: L_R(\omega_E) - L_R(\omega_C) = -\eta \beta \lVert g_R \rVert^2 + O(\eta^2).
 
-Both sides are measured here, at the run's learning rate, and the loss of the replayed pairs before
-and after the update that the run makes, optimizer and clipping included.
+Both sides are measured at the run's learning rate. The loss of the replayed pairs is also measured
+before and after the actual update, which includes the optimizer and gradient clipping.
 """
 
 from collections.abc import Callable
@@ -23,15 +23,16 @@ from erjepa.training.step.random_state import random_state, set_random_state
 
 
 class ReplayProbe:
-    """Measures one optimizer step, in three calls around its replayed pass.
+    """Measures the effect of replay on one optimizer step.
 
-    The replayed pairs run again with the dropout masks of the replayed pass, which leaves weights
-    and random state as they were.
+    Construct it before the replayed pass, call :meth:`after_replay` after that pass, and
+    :meth:`after_update` after the optimizer step. The replayed pairs run again with the dropout
+    masks of the replayed pass. Weights and random state are restored.
 
     Args:
-        model: the trained model, sharded or not, with the gradient of the new
-            pairs reduced over the ranks.
-        replay: runs the replayed pairs again.
+        model: trained model, sharded or not, holding the gradient of the new pairs, reduced over
+            the ranks.
+        replay: runs the replayed pairs again, without gradient.
     """
 
     def __init__(
@@ -46,10 +47,10 @@ class ReplayProbe:
         self.metrics: dict[str, float] = {}
 
     def after_replay(self, replayed: PassResult, lr: float) -> None:
-        r"""Compare gradients and the two updates, once the replayed gradient has been added.
+        r"""Compare the two gradients and the two updates, once the replayed gradient is added.
 
         Args:
-            lr: learning rate :math:`\eta` of the two updates.
+            lr: learning rate :math:`\eta` of both updates.
         """
         weight = replayed.weight
         gradients = [
@@ -75,12 +76,12 @@ class ReplayProbe:
         }
 
     def after_update(self) -> None:
-        """Measure what the update did to the replayed pairs."""
+        """Measure the loss of the replayed pairs after the update."""
         self.metrics["replay_loss_after"] = self._loss().item()
 
     @torch.no_grad()
     def _benefit(self, gradients: list[Tensor], lr: float, weight: float) -> float:
-        r""":math:`L_R(\omega_E) - L_R(\omega_C)`."""
+        r"""Return :math:`L_R(\omega_E) - L_R(\omega_C)`."""
         weights = [local_part(p) for p in self._parameters]
         kept = [w.clone() for w in weights]
         torch._foreach_add_(weights, self._new, alpha=-lr)
@@ -94,12 +95,12 @@ class ReplayProbe:
     def _loss(self) -> Tensor:
         set_random_state(self._before_replay, self._device)
         loss = self._replay().loss
-        free_gathered(self._model)  # so that the next pass gathers changed weights
+        free_gathered(self._model)  # the next pass must gather the changed weights
         return loss
 
 
 def _gradient(parameter: Tensor) -> Tensor:
-    """This rank's part of a gradient."""
+    """Return this rank's shard of a gradient."""
     gradient = parameter.grad
     assert gradient is not None
     return local_part(gradient)

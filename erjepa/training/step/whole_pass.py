@@ -1,10 +1,10 @@
-"""Terms of a loss that depend on all pairs of a pass at once, however these are cut.
+"""Loss terms that depend on all pairs of a pass at once.
 
-Such a term is a function of the embeddings of all pairs, which lie on several ranks, and in
-micro-batches whose activations are not there at the same time. So its gradient is taken in two
-parts (GradCache, Gao et al. 2021): first that of the embeddings, gathered and without a graph,
-the same on every rank; then each micro-batch multiplies its own embeddings by their part of it.
-The sum of these products has the gradient of the term, by the chain rule.
+Such a term is a function of the embeddings of all pairs, which are spread over ranks and over
+micro-batches whose activations are never in memory together. So its gradient is computed in two
+stages (GradCache, Gao et al. 2021): first with respect to the embeddings, gathered without a graph,
+the same on every rank; then each micro-batch multiplies its embeddings by its slice of that
+gradient. By the chain rule, the sum of these products has the gradient of the term.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from torch import Tensor
 
 
 class WholePassTerm(NamedTuple):
-    """A term of the loss of B pairs with V embeddings each."""
+    """The value and the gradient of a loss term of B pairs with V embeddings each."""
 
     value: Tensor  # scalar
     gradient: Tensor  # of the value with respect to the embeddings, [B, V, H]
-    parts: dict[str, Tensor]  # what the value is a weighted sum of, each a scalar
+    parts: dict[str, Tensor]  # unweighted terms in the value by name, each a scalar
 
     @classmethod
     def of(
@@ -27,7 +27,7 @@ class WholePassTerm(NamedTuple):
         function: Callable[[Tensor], tuple[Tensor, dict[str, Tensor]]],
         embeddings: Tensor,
     ) -> "WholePassTerm":
-        """The term, with its parts, where the embeddings, [B, V, H], are those given."""
+        """Evaluate ``function`` (value and parts) and its gradient at ``embeddings``, [B, V, H]."""
         with torch.enable_grad():
             leaf = embeddings.detach().requires_grad_()
             value, parts = function(leaf)
@@ -36,12 +36,12 @@ class WholePassTerm(NamedTuple):
         return cls(value.detach(), gradient, detached)
 
     def share(self, embeddings: Tensor, places: Tensor) -> Tensor:
-        """The share of n of the pairs, scalar; shares and their gradients add up to those of the
-        term.
+        """Return the contribution of n of the pairs, scalar. Contributions and their gradients add
+        up to the value and the gradient of the term.
 
         Args:
-            embeddings: with their graph, [n, V, H].
-            places: of the pairs among all, int64 [n].
+            embeddings: embeddings of the n pairs, with their graph, [n, V, H].
+            places: indices of the n pairs among all B, int64 [n].
         """
         linear = (embeddings * self.gradient[places]).sum()
         share = self.value * (len(places) / len(self.gradient))
