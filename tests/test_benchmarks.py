@@ -1,4 +1,4 @@
-"""What benchmarks count and report, by hand."""
+"""The counts and reports of the benchmarks, checked by hand."""
 
 import os
 import subprocess

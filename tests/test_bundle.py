@@ -1,4 +1,4 @@
-"""A bundle: what goes into it, its parts, and what its installer refuses."""
+"""A bundle: its contents, its parts, and what its installer refuses."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""The campaign passes an unharmed project, and finds what is planted."""
+"""The campaign passes on the unmodified project, and finds planted defects."""
 
 from itertools import count
 

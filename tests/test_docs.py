@@ -1,14 +1,14 @@
-"""Pages say what is so: their commands work, their links lead somewhere, their figures are measured.
+"""The documentation is correct: its commands work, its links resolve, its figures are measured.
 
-Every fence has a language. A ``bash`` one holds commands. Those that take seconds are run, page
-by page from top to bottom, in a folder with the files that the page shows (fences that name one,
-as in ``json pairs.jsonl``):
+Every fence has a language; ``bash`` fences hold commands. Commands that take seconds are run, page
+by page from top to bottom, in a folder with the files that the page shows (fences with a file name,
+such as ``json pairs.jsonl``):
 
-    a file that the page shows; erjepa COMMAND --help or --sections, experiment show, configs,
-    stats, score, and memory or generate of such a run; and tune run with a config of the embedded
-    model and a stop.steps, or that scores what such a run wrote
+    Python files of the page; erjepa COMMAND --help or --sections, experiment show, configs, stats,
+    score, and memory or generate on a run of the page; and tune run with a config of the embedded
+    model and a stop.steps, or that scores the output of such a run
 
-The others are checked to mean something: recipe, config, keys, commands, targets, extras exist.
+The other commands are only checked: their recipe, config, keys, targets and extras exist.
 ``python`` fences run last.
 """
 

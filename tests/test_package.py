@@ -1,4 +1,4 @@
-"""What people install: the whole project in an sdist, its types, its version."""
+"""What users install: a complete sdist, its types, its version."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""What other systems lack: importing fails nowhere, and processes may be spawned."""
+"""Platforms other than Linux: every module imports, and processes may be spawned."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Data flows one way: each part imports only what comes before it."""
+"""Imports follow the direction of the data: a part imports only earlier parts."""
 
 import ast
 import subprocess

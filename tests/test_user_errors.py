@@ -1,4 +1,4 @@
-"""What a user is told who asks for what cannot be, by the programs as they are run."""
+"""Error messages of the programs for requests that cannot be fulfilled."""
 
 import os
 import subprocess

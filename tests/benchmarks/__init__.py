@@ -1,1 +1,1 @@
-"""Benchmarks: ``python -m tests.benchmarks`` runs all, see :mod:`tests.benchmarks.__main__`."""
+"""Benchmarks; ``python -m tests.benchmarks`` runs them all."""

@@ -1,8 +1,8 @@
-"""Runs the benchmarks: ``python -m tests.benchmarks [NAME ...]``, all of them by default.
+"""Run benchmarks: ``python -m tests.benchmarks [NAME ...]``, all of them by default.
 
-Prints a table and writes it, with hardware and versions, to ``--output`` as ``results.json``
-and ``RESULTS.md``. ``LLM_JEPA_CHECKOUT`` and ``LLM_JEPA_PYTHON`` name what the comparison
-with LLM-JEPA's code needs, ``ERJEPA_DATA`` the folder of the real datasets; see
+Prints a table and writes it to ``--output`` as ``results.json`` and ``RESULTS.md``, with hardware
+and versions. ``ERJEPA_DATA`` names the folder of the real datasets; ``LLM_JEPA_CHECKOUT`` and
+``LLM_JEPA_PYTHON`` are needed for the comparison with LLM-JEPA's code, see
 :mod:`tests.benchmarks.llm_jepa`.
 """
 

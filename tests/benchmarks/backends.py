@@ -1,6 +1,7 @@
-"""Steps of SmolLM2-135M through torchtune and through transformers, in turns.
+"""Compare the step time of SmolLM2-135M on torchtune's decoder and on transformers' model.
 
-Needs the model's folder, see ``ERJEPA_SMOLLM2``. Same weights, pairs, prompts and adapters.
+The steps alternate, with the same weights, pairs, prompts and adapters. Needs the model's folder,
+which ``ERJEPA_SMOLLM2`` names.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Where benchmarks run: on the GPU if there is one, or on ``BENCHMARK_DEVICE``."""
+"""The device of the benchmarks: ``BENCHMARK_DEVICE``, or the GPU if there is one, or the CPU."""
 
 import os
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Tokens and operations of an epoch, counted without training.
+"""Count the tokens and FLOPs of an epoch of SFT, LLM-JEPA and ER-JEPA, without training.
 
     python -m tests.benchmarks.epoch_flops CONFIG RANKS [key=value ...]
 
-For SFT, LLM-JEPA and ER-JEPA, by packing every step of the epoch as the recipe would; the model
-is on the meta device. ER-JEPA's replayed pairs are drawn uniformly from those seen before, as
-many as are new: what content selects shares more, so its count is a little lower.
+Packs every step of the epoch as the recipe would; the model is on the meta device. ER-JEPA
+replays one pair per new pair, drawn uniformly from the pairs seen before. Pairs that content
+selection replays share more tokens, so its count is a little lower.
 """
 
 import random

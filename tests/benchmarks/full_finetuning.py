@@ -1,4 +1,4 @@
-"""A step that trains every weight: FSDP2, on one rank too, in float32 over bfloat16."""
+"""Measure steps of full fine-tuning with FSDP2: float32 weights that compute in bfloat16."""
 
 from torch.distributed.fsdp import FSDPModule
 

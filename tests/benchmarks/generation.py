@@ -1,9 +1,10 @@
-"""Prompts generated in a batch, and one at a time by the same function.
+"""Compare generation in batches with generation of one prompt at a time.
 
     python -m tests.benchmarks.generation [--quick]
 
-The embedded model, test prompts and batches, as evaluation has them, on one core and on all;
-unless quick also a random Llama of a hundred million parameters, whose texts take 16 tokens.
+Uses the embedded model with the test prompts and batches of an evaluation, on one core and on all
+cores. Without ``--quick`` it also uses a random Llama of a hundred million parameters, which
+generates 16 tokens per prompt.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Ways to the cross-entropy of c labels: the output projection and its loss, both passes.
+"""Compare implementations of output projection plus cross-entropy, forward and backward.
 
-Llama-3.2-1B's width and a quarter of its vocabulary, the labels of 16 pairs of NL-RX-SYNTH.
-"Plain" is what the recipe does: logits of all labels at once.
+The shape has the width of Llama-3.2-1B and a quarter of its vocabulary, with the labels of 16
+pairs of NL-RX-SYNTH. "Plain" is what the recipe does: it computes the logits of all labels at once.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,10 @@
-"""Steps of LLM-JEPA's reference code and of the recipe at LLM-JEPA, in turns.
+"""Compare steps of LLM-JEPA's reference code with steps of the recipe under the same objective.
 
-Needs ``LLM_JEPA_CHECKOUT``, a checkout of its repository, and ``LLM_JEPA_PYTHON``, a python
-with transformers 4.55.2, peft 0.17.0, datasets and tiktoken. Same pairs, model, LoRA rank and
-dropout, pairs a step, threads, bfloat16; gradient accumulation 1. The rest of its setting is
-its own: it checkpoints activations, and keeps adapters in float32 under autocast.
+Needs ``LLM_JEPA_CHECKOUT``, a checkout of its repository, and ``LLM_JEPA_PYTHON``, a Python
+interpreter with transformers 4.55.2, peft 0.17.0, datasets and tiktoken. Pairs, model, LoRA rank
+and dropout, pairs per step, threads and bfloat16 are the same; gradient accumulation is 1. The
+other settings of LLM-JEPA's code are its defaults: it checkpoints activations, and keeps adapters
+in float32 under autocast.
 """
 
 import os

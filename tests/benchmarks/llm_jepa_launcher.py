@@ -1,10 +1,11 @@
-"""Runs LLM-JEPA's ``finetune.py``, on a GPU if there is one, a step each time it is told to.
+"""Run LLM-JEPA's ``finetune.py`` one step per request, on a GPU if there is one.
 
     python llm_jepa_launcher.py CHECKOUT MODEL [arguments of finetune.py]
 
-With LLM-JEPA's own python, and nothing of this project. Writes ``ready`` to standard output
-when training begins; then takes a step for each line of standard input and writes its
-seconds. The tokenizer of MODEL, in Llama 3's format, is given to it in Hugging Face's.
+Runs in LLM-JEPA's own Python environment and imports nothing of this project. Writes ``ready`` to
+standard output before the first step, then takes one step per line of standard input and writes
+its duration in seconds. MODEL has a tokenizer in Llama 3's format, which is converted to Hugging
+Face's.
 """
 
 import json

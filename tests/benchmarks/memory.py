@@ -1,4 +1,4 @@
-"""What a step keeps for its backward pass, and what fine-tuning Llama-3.2-1B takes.
+"""Measure the activations saved by a step, and calculate the memory to fine-tune Llama-3.2-1B.
 
 ``python -m tests.benchmarks.memory`` prints the latter alone. It runs a step of the model on
 tensors without data, so it needs neither weights nor a GPU.

@@ -1,4 +1,4 @@
-"""Steps of every objective over SFT's, in turns, with the tokens that explain them."""
+"""Compare the step time of every objective with that of SFT, with the tokens that explain it."""
 
 import tempfile
 from pathlib import Path

@@ -1,9 +1,9 @@
-"""What it costs to pack a step, to build its mask, and how much its pairs share.
+"""Measure the time to pack a step and to build its mask, and how many tokens its pairs share.
 
     python -m tests.benchmarks.packing [TOKENIZER]
 
-prints tokens per pair of the five datasets, by the file of a Llama 3 tokenizer: alone, and in
-trees of 16 and of 64 pairs, for SFT and with views. It needs ``ERJEPA_DATA``.
+prints tokens per pair of the five datasets with a Llama 3 tokenizer file, for SFT and with views:
+each pair alone, and in trees of 16 and of 64 pairs. It needs ``ERJEPA_DATA``.
 """
 
 import os

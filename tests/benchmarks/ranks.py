@@ -1,4 +1,4 @@
-"""Several ranks take the steps of one, without dropout."""
+"""Compare the losses of several ranks with those of one, without dropout."""
 
 import tempfile
 from pathlib import Path

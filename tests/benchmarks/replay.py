@@ -1,11 +1,12 @@
-"""What replay adds to a step: addresses, selection, refresh and write on a full memory.
+"""Measure the overhead of replay in a step: addresses, selection, refresh and write, memory full.
 
     python -m tests.benchmarks.replay [--quick]
 
-64 pairs a step, 2048-wide embeddings, addresses of 256 entries out of 8192: a step of
-Llama-3.2-1B, of which a GPU also says the share. Memories are filled with random addresses and 100 tokens a pair. Random sources
-find neighbors of their own; "sources alike" is the slowest case, in which content selection
-compares every source before it gives up on filling the budget.
+A step has 64 pairs, embeddings of width 2048, and addresses of 256 entries out of 8192, as with
+Llama-3.2-1B; on a GPU the fraction of its step time is reported as well. Memories are filled with
+random addresses and 100 tokens per pair. Random sources have different neighbors; "sources alike"
+is the worst case, in which content selection compares every source before it stops trying to fill
+the budget.
 """
 
 import sys

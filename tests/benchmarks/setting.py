@@ -1,7 +1,7 @@
-"""What is measured: on a GPU Llama-3.2-1B, else a small one in its proportions; real pairs.
+"""Models and pairs of the benchmarks: Llama-3.2-1B's shape on a GPU, else a smaller Llama.
 
-The small one has a quarter of the width, the LoRA rank and the heads, four layers, and a
-vocabulary that keeps the output projection's share of the operations. ``BENCHMARK_SIZE`` names
+The smaller model has a quarter of the width, LoRA rank and heads, four layers, and a vocabulary
+for which the output projection takes the same fraction of the FLOPs. ``BENCHMARK_SIZE`` selects
 another of the :data:`SHAPES`.
 """
 

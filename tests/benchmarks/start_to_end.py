@@ -1,4 +1,4 @@
-"""A minute from start to end: the embedded model is trained, saved, resumed and scored."""
+"""Time training, saving, resuming and scoring of the embedded model, about a minute in all."""
 
 import tempfile
 import time

@@ -1,4 +1,4 @@
-"""Times that can be compared on a noisy machine, and the rows they are reported in."""
+"""Interleaved timing, which is robust on a noisy machine, and the rows of a benchmark's table."""
 
 import gc
 import random

@@ -1,7 +1,8 @@
-"""Steps of torchtune's LoRA SFT and of the recipe as SFT, LLM-JEPA and ER-JEPA, in turns.
+"""Compare steps of torchtune's LoRA SFT with steps of the recipe as SFT, LLM-JEPA and ER-JEPA.
 
-torchtune's step is that of its LoRA recipes: its model, padded collation, chunked
-cross-entropy, gradient clipping, optimizer and schedule, on the same pairs, in one process.
+torchtune's step is that of its LoRA recipes: its model, padded collation, chunked cross-entropy,
+gradient clipping, optimizer and schedule. All steps use the same pairs and alternate in one
+process.
 """
 
 import copy

@@ -1,10 +1,11 @@
-"""How much of the machine's matrix rate a training step uses, and what takes the rest.
+"""Measure how much of the peak matrix rate a training step reaches, and what takes the rest.
 
     python -m tests.benchmarks.utilisation
 
-prints the operations that take longest as well. On a GPU rows are long, as ``ROW_LENGTHS`` has
-them, and layers are compiled or not; on a CPU so where that is set. The model has random weights. Operations are those of :class:`erjepa.objective.flops.StepFlops`:
-of tokens, not of padding. The matrix rate is measured on the products of the model's own MLP.
+also prints the slowest operations. On a GPU, rows have the lengths of ``ROW_LENGTHS``, and each is
+measured with and without compiled layers; on a CPU only if ``ROW_LENGTHS`` is set. The model has
+random weights. FLOPs are those of :class:`erjepa.objective.flops.StepFlops`, which counts tokens
+but no padding. The peak rate is measured on the matrix products of the model's own MLP.
 """
 
 import os

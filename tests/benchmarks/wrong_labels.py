@@ -1,10 +1,10 @@
-"""How well ``erjepa.commands.memory`` finds wrong labels, and how many right ones it flags.
+"""Count the planted wrong labels that ``erjepa memory`` flags, and the right ones.
 
     python -m tests.benchmarks.wrong_labels [--pairs 2000] [--epochs 4] [--seed 0]
 
-The embedded model is trained on the grammar's pairs: once as they are, once with the targets of a
-twentieth of them exchanged for those of other pairs. The suspects of its memory are compared with
-what was planted. No timing, so it is no part of ``make bench``.
+Trains the embedded model on pairs of the grammar twice: on the original pairs, and with the
+targets of a twentieth of them replaced by those of other pairs. Prints how many of the suspects of
+each memory are wrong. It measures no time, so ``make bench`` leaves it out.
 """
 
 import argparse

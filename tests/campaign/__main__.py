@@ -1,4 +1,4 @@
-"""``python -m tests.campaign [--minutes 20] [--seed 0] [--only NAME] [--number N]``."""
+"""Run the attacks: ``python -m tests.campaign [--minutes 20] [--seed 0] [--only NAME]``."""
 
 import argparse
 import logging

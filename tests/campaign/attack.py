@@ -1,4 +1,4 @@
-"""What an attack is, and the count of what came of it."""
+"""The interface of an attack, and the counts of its outcomes."""
 
 import contextlib
 import io

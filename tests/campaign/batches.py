@@ -1,4 +1,4 @@
-"""Outputs of batches, and their targets, that are not what a serving engine writes."""
+"""Attacks with malformed batch outputs and targets, which no serving engine would write."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Texts of a config that would break a model card for one of the programs that read it."""
+"""Attacks with config texts that could break the YAML, Markdown or HTML of a model card."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Files that are damaged on the disk."""
+"""Attacks that damage files on the disk."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""Grids on a stand-in for training: killed, with odd names, keys, folders and records."""
+"""Attacks on grids with a stand-in for training: kills, odd names, keys, folders and records."""
 
 import contextlib
 import io

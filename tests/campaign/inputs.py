@@ -1,4 +1,4 @@
-"""Configs and data files that make no sense, or only nearly."""
+"""Attacks with invalid, or almost valid, configs and data files."""
 
 import json
 import random

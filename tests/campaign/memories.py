@@ -1,4 +1,4 @@
-"""Memories that are damaged, or deleted while they are read."""
+"""Attacks on memories: damaged files, and checkpoints deleted during reading."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Answers that are made to hang, to crash or to break out of a scorer."""
+"""Attacks with answers that try to hang, crash or break out of a scorer."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Training runs that are killed, doubled, told to stop, or run out of room."""
+"""Attacks on training runs: kills, signals, a second run in the same folder, and full disks."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run stay, and what they hold."""
+"""Which checkpoints of a run are kept, and what they contain."""
 
 import pytest
 

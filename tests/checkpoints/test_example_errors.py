@@ -1,4 +1,4 @@
-"""The log of examples' errors goes on where a checkpoint was written."""
+"""The log of example errors continues where the checkpoint was written."""
 
 import pytest
 import torch.distributed as dist

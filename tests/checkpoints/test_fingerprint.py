@@ -1,4 +1,4 @@
-"""Every key either decides a run or does not; what decides it may not change unnoticed."""
+"""Every key is classified as changing results or not; a change of the former is detected."""
 
 from array import array
 

@@ -1,4 +1,4 @@
-"""One run, or grid of runs, at a time writes to a folder; the lock goes with its holder."""
+"""One run or grid writes to a folder at a time, and its lock ends with its process."""
 
 import json
 import os

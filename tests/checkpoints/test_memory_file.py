@@ -1,4 +1,4 @@
-"""A memory in a file is the memory, at any size."""
+"""A memory read from its file equals the one written, at any size."""
 
 import json
 import tracemalloc

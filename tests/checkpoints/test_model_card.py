@@ -1,4 +1,4 @@
-"""The model card says what was trained on what, how, and how well it does."""
+"""The model card lists base, data, method, keys and scores."""
 
 import json
 import re

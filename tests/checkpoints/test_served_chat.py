@@ -1,6 +1,6 @@
-"""Exported chat templates give the prompts that training used.
+"""Exported chat templates render the prompts of training.
 
-The reference for what a server asks is transformers' ``apply_chat_template``.
+The reference for what a server renders is transformers' ``apply_chat_template``.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a memory file may hold: all else is refused in one line, by whatever it is read."""
+"""Invalid memory files are refused with a one-line error by every reader."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every command of ``erjepa``: its help comes at once, and an error is one message."""
+"""Every ``erjepa`` command prints its help quickly, and an error as one message."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A config for the user's own data."""
+"""``erjepa configs init`` writes a config for the user's own data."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A prompt that is typed is answered as evaluation answers it."""
+"""``erjepa generate`` answers a prompt as evaluation does."""
 
 import functools
 import json

@@ -1,7 +1,7 @@
-"""Answers generated elsewhere score as those of the evaluation recipe.
+"""Answers of another engine are scored like those of the evaluation recipe.
 
-Chain: the prompts of a config, answered greedily by transformers from the exported model, scored
-from a batch's output = predictions and summary of ``erjepa_eval``.
+Prompts of a config, answered greedily by transformers from the exported model and scored from the
+batch output, give the predictions and the summary of ``erjepa_eval``.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The commands that people type."""
+"""The commands of ``erjepa configs``, and configs on the command line of the recipes."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A config is its file over what that starts from, under the overrides."""
+"""A config merges its base config, its file and the overrides, in this order."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every packaged config says something the recipes understand."""
+"""Every packaged config is valid."""
 
 import dataclasses
 import re

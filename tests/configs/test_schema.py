@@ -1,4 +1,4 @@
-"""A value that makes no sense is one line: the key, the value, what is allowed."""
+"""An invalid value gives a one-line error with the key, the value and what is allowed."""
 
 import inspect
 from dataclasses import MISSING, FrozenInstanceError, fields

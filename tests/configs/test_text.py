@@ -1,4 +1,4 @@
-"""A config in full: what it says is what was loaded, and its comments are true."""
+"""The full text of a config equals the loaded config, and keeps its comments."""
 
 from pathlib import Path
 

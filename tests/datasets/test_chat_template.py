@@ -1,4 +1,4 @@
-"""Views are cut where contents begin and end, whatever the template."""
+"""Views start and end where contents do, with any template."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A list of datasets is one dataset whose examples know where they are from."""
+"""A list of datasets is one dataset whose examples know their origin."""
 
 import json
 

@@ -1,7 +1,7 @@
 """The layout of pairs with the real Llama 3 tokenizer, on the five real datasets.
 
-The tokenizer's file is that of the package ``llama-models``, where installed, or the one that
-``ERJEPA_LLAMA3_TOKENIZER`` names.
+The tokenizer file comes from the package ``llama-models``, if installed, or from
+``ERJEPA_LLAMA3_TOKENIZER``.
 """
 
 import pytest

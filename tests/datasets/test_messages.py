@@ -1,4 +1,4 @@
-"""Columns tell how a record is read, and what nothing reads is said."""
+"""The columns determine how a record is read; unread columns are reported."""
 
 import json
 import logging

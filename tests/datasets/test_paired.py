@@ -1,4 +1,4 @@
-"""Records of every kind become the same pairs."""
+"""Records of every format become the same pairs."""
 
 import json
 

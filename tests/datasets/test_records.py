@@ -1,4 +1,4 @@
-"""Every kind of file is read alike, and an error says where it is."""
+"""Every file format is read the same way, and errors name the place."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Steps are the same however they are dealt."""
+"""Steps do not depend on how they are divided into ranks and micro-batches."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Pairs held out of training: which ones, and that training knows none of them."""
+"""Which pairs are held out, and that training never sees them."""
 
 import random
 

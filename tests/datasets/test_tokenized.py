@@ -1,4 +1,4 @@
-"""Many pairs are tokenized once, in parallel, and kept; the same pairs whatever is done."""
+"""Large datasets are tokenized once, in parallel, and cached, without changing the pairs."""
 
 import json
 import multiprocessing

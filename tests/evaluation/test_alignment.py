@@ -1,4 +1,4 @@
-"""Cosines and losses of pairs in one packed pass = those of forward passes for each pair."""
+"""Cosines and losses from one packed pass equal those of a forward pass per pair."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The runs before a run are found by their configs, their datasets by what they were scored on."""
+"""Earlier runs are found by their configs, and their datasets by what they were scored on."""
 
 import json
 

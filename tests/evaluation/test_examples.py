@@ -1,4 +1,4 @@
-"""What an evaluation scores is known before it generates."""
+"""The examples and the primary metric of an evaluation are determined before generation."""
 
 import json
 

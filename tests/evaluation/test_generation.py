@@ -1,4 +1,4 @@
-"""A batch of ragged prompts gives what each prompt gives alone, without a cache."""
+"""A batch of prompts of different lengths generates what each prompt does alone without a cache."""
 
 from itertools import combinations
 

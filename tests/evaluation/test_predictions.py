@@ -1,4 +1,4 @@
-"""Predictions survive interruptions."""
+"""Predictions of an interrupted evaluation are kept and continued."""
 
 from erjepa.evaluation.predictions import PredictionStore, folder_of
 from erjepa.utils.summary import Reading, Summary, read_summary

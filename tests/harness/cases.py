@@ -1,4 +1,4 @@
-"""Parameters of tests: devices, and some of many cases."""
+"""Parameters of tests: devices, and a quick subset of many cases."""
 
 from collections.abc import Collection, Iterable
 

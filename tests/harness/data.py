@@ -1,4 +1,4 @@
-"""Files of pairs: small made-up ones, and the real datasets where there are any."""
+"""Files of pairs: small generated ones, and the real datasets if present."""
 
 import json
 import os

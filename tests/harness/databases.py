@@ -1,4 +1,4 @@
-"""A database for hostile SQL, and what must not change beside it."""
+"""A database for hostile SQL, and snapshots that show what it changed."""
 
 import hashlib
 import os

@@ -1,7 +1,7 @@
-"""A small output of an experiment that never ran, as real ones are laid out.
+"""The output folder of an experiment that never ran, in the layout of a real one.
 
-Predictions are targets that are spoilt by chance, so that methods differ in what they get
-right, how it grows with compute, and how they err.
+Predictions are targets that are corrupted at random, so that methods differ in accuracy, in its
+growth with compute, and in the kinds of errors.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Stands in for ``tune`` in tests of the grid: reads the same arguments, leaves the same files.
+"""A stand-in for ``tune`` in tests of the grid, with the same arguments and output files.
 
-A run is a loop of steps; what it writes depends on its arguments alone, and a killed one goes
-on from its last checkpoint, like the recipe. Every start, and every step that is taken, is
-told to ``calls.txt`` beside the results.
+A run is a loop of steps whose results depend on its arguments alone. Like the recipe, a killed run
+resumes from its last checkpoint. Every start and every step is recorded in ``calls.txt`` beside the
+results.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Runs grids with a stand-in for ``tune``, in this process or in one that can be killed."""
+"""Run grids with a stand-in for ``tune``, in this process or in one that can be killed."""
 
 import json
 import multiprocessing

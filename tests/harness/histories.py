@@ -1,4 +1,4 @@
-"""Random histories of a memory, played on the fast memory and on the reference."""
+"""Random histories of a memory, applied to the fast memory and to the reference."""
 
 import torch
 from hypothesis import settings

@@ -1,4 +1,4 @@
-"""What a run's model card is made of."""
+"""Configs and settings for tests of model cards."""
 
 from omegaconf import OmegaConf
 

@@ -1,4 +1,4 @@
-"""Passes over a small model, for every objective."""
+"""A small model, its passes and gradients, for every objective."""
 
 from contextlib import nullcontext
 

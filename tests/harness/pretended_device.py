@@ -1,13 +1,13 @@
-"""A CUDA device that is pretended, for tests on a machine without one.
+"""A simulated CUDA device, for tests on a machine without a GPU.
 
-Tensors lie on the CPU and compute there. The storage of each carries a mark, by which it claims
-to be on CUDA, so a program takes the paths that it takes on a GPU. As on a GPU,
+Tensors are stored and computed on the CPU. A mark on each storage makes it claim to be on CUDA, so
+a program takes the code paths of a GPU. As on a GPU,
 
 - an operation on tensors of both devices raises an error;
-- what makes the host wait for the device is counted, with the line that does so;
-- collectives are recorded in their order, with the device, dtype and shape of each tensor.
+- each wait of the host for the device is counted, with the line that causes it;
+- collectives are recorded in order, with the device, dtype and shape of each tensor.
 
-Not pretended: streams, memory, kernels, and how they round.
+Streams, memory, kernels and their rounding are not simulated.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Forked ranks of one process group, some of them killed."""
+"""Forked ranks of one process group, some of which are killed."""
 
 import itertools
 import multiprocessing

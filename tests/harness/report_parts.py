@@ -1,4 +1,4 @@
-"""What tests of sections read tables and figures with."""
+"""Helpers that read the tables and figures of report sections."""
 
 import statistics
 from typing import NamedTuple

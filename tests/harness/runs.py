@@ -1,4 +1,4 @@
-"""Runs the training recipe on ranks that are forked from the test, and reads its log."""
+"""Run the training recipe on ranks forked from the test, and read its log."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A small GGUF file as llama.cpp's converter would write it, and the folder of the real SmolLM2."""
+"""A small GGUF file in the format of llama.cpp's converter, and the folder of the real SmolLM2."""
 
 import json
 import os

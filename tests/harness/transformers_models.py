@@ -1,4 +1,4 @@
-"""Small random models of transformers, in folders with a tokenizer and a chat template."""
+"""Small random transformers models, in folders with a tokenizer and a chat template."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""SmolLM2: a GGUF file becomes the checkpoint it was made from, and chats become ChatML.
+"""SmolLM2: a GGUF file becomes the original checkpoint, and chats become ChatML.
 
-The file in most tests is a small one written here as llama.cpp's converter would write it.
-Tests of the real model use the folder that ``ERJEPA_SMOLLM2`` names, by default the one in the
-configs, and are skipped where there is none.
+Most tests use a small file written in the format of llama.cpp's converter. Tests of the real model
+use the folder that ``ERJEPA_SMOLLM2`` names, by default the one in the configs, and are skipped if
+it is absent.
 """
 
 import json

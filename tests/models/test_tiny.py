@@ -1,4 +1,4 @@
-"""The shipped base model loads in torchtune, and its script remakes such files."""
+"""The embedded base model loads in torchtune, and its script reproduces the files."""
 
 import itertools
 import json

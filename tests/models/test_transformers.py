@@ -1,8 +1,8 @@
-"""A model of transformers that reads packed rows is that model on each text alone.
+"""A transformers model on packed rows equals the same model on each text alone.
 
-Hidden states and logits of a tree equal those of its paths, windows of layers included; the
-objective's loss and gradients equal torchtune's on the same weights; prompts are those that
-transformers' own template makes, and answers those of ``generate``.
+Hidden states and logits of a tree equal those of its paths, also for layers with a window. The
+loss and its gradients equal torchtune's on the same weights, prompts equal those of transformers'
+own template, and answers equal those of ``generate``.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Attention as matrix products = torch's, outputs and gradients."""
+"""Attention as matrix products equals torch's, in outputs and gradients."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What is measured and taken against collapse, on embeddings whose answer is known."""
+"""Collapse measures and terms on embeddings with known values."""
 
 import inspect
 from pathlib import Path

@@ -1,7 +1,8 @@
-"""Packed forward = three separate forwards, for losses and every gradient.
+"""The packed forward pass equals three separate ones, in losses and every gradient.
 
-Chain: reference (one forward a view, no packing) = rows of one pair = rows of several pairs,
-which share tokens, predictor tokens, readouts and labels, to 1e-5 in float32.
+Three equal computations, to 1e-5 in float32: the reference (one forward pass per view, no packing),
+rows of one pair, and rows of several pairs, which share tokens, predictor tokens, readouts and
+labels.
 """
 
 from itertools import product

@@ -1,4 +1,4 @@
-"""The forward pass with FlexAttention's mask, on CUDA and as far as a CPU can show it."""
+"""The forward pass with FlexAttention's mask, on CUDA and, where possible, on a CPU."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Operations counted from the structure = operations that torch counts as it runs."""
+"""FLOPs calculated from the shapes equal those that torch counts at run time."""
 
 import pytest
 import torch

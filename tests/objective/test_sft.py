@@ -1,7 +1,7 @@
-"""Without replay and JEPA loss, the objective is that of torchtune's LoRA SFT recipe.
+"""Without replay and JEPA loss, the objective equals that of torchtune's LoRA SFT recipe.
 
-Chain: torchtune's collator, decoder and loss with the shift of its recipe = one packed pass
-that holds the full chats alone, to 1e-5.
+Compares torchtune's collator, decoder and loss, with the label shift of its recipe, with one packed
+pass of the full chats, to 1e-5.
 """
 
 import pytest

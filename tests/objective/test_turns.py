@@ -1,7 +1,8 @@
-"""Next-token loss on every turn of the assistant, ``train_on_turns=all``.
+"""Next-token loss on every assistant turn, ``train_on_turns=all``.
 
-Chain: each chat rendered turn by turn, one forward pass of its own, cross-entropy of what each
-turn of the assistant adds = packed rows of all chats, to 1e-5, for every pair, view and gradient.
+The reference renders each chat turn by turn, runs a forward pass per chat, and takes the
+cross-entropy of the tokens that each assistant turn adds. Packed rows of all chats must equal it to
+1e-5, for every pair, view and gradient.
 """
 
 import json

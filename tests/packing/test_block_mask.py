@@ -1,4 +1,4 @@
-"""FlexAttention's mask from two reductions = FlexAttention's own = the dense mask = ancestors."""
+"""FlexAttention's block mask equals the one that torch builds, the dense mask and ancestry."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""Layout, mask and packing against their definitions, token by token."""
+"""Layout, mask and packing, checked token by token against their definitions."""
 
 from array import array
 

@@ -1,4 +1,4 @@
-"""Lengths of pairs, by hand and from the command."""
+"""Length statistics of pairs, checked by hand and from ``erjepa stats``."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Compiled attention meets few shapes, and is built anew for a shape and a gradient mode alone."""
+"""Compiled attention sees few shapes and recompiles only for a new shape or gradient mode."""
 
 import random
 

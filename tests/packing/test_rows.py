@@ -1,4 +1,4 @@
-"""Which pairs share a row and a micro-batch, against the definitions."""
+"""The assignment of pairs to rows and micro-batches, checked against its definitions."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""How many tokens the pairs of the real datasets take alone and in trees, by Llama 3's tokenizer."""
+"""Tokens per pair of the real datasets, alone and in trees, with Llama 3's tokenizer."""
 
 import random
 

@@ -1,5 +1,6 @@
-"""Which hidden states spans and patches compare, worked by hand and as the code that was
-released: 1 - cos(patch, before + after).
+"""The hidden states that spans and patches compare, by hand and against the released code.
+
+Its loss for patches is 1 - cos(patch, before + after).
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Prefix trees against nested dictionaries, node by node."""
+"""Prefix trees equal nested dictionaries, node by node."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The recipe = the paper's algorithm written slowly, step by step and slot by slot."""
+"""The recipe equals a slow version of the paper's algorithm at every step and slot."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
-"""Averaged weights: those of the equation, on any ranks, over kills, in every checkpoint.
+"""Averaged weights follow their equation, on any number of ranks, after kills, in every checkpoint.
 
-Chain: averages of a run = the plain loop over the weights of its steps; a run on two ranks, and
-a killed and resumed one = an unbroken one; what is scored = what is exported.
+The average of a run equals a plain loop over the weights of its steps; a run on two ranks and a
+killed and resumed run equal an uninterrupted one; the scored weights are the exported ones.
 """
 
 import functools

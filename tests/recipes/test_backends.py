@@ -1,4 +1,4 @@
-"""SmolLM2 through torchtune and through transformers: the same weights train alike."""
+"""SmolLM2 trains equally through torchtune and through transformers."""
 
 import pytest
 from safetensors.torch import load_file

@@ -1,4 +1,4 @@
-"""A memory that an earlier run wrote is carried on by a run on other data."""
+"""A run on new data inherits the memory of an earlier run."""
 
 import functools
 import json

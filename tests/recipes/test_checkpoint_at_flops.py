@@ -1,4 +1,4 @@
-"""At each budget of FLOPs the adapter of that step is kept, once, on any number of ranks."""
+"""At each budget of FLOPs the adapter of that step is saved, once, on any number of ranks."""
 
 import functools
 import os

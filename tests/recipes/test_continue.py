@@ -1,8 +1,8 @@
-"""A run goes on from another one on new data: its weights and its memory, by one key.
+"""``continue_from`` starts a run on new data from the weights and memory of another.
 
-Chain: scores that are recomputed = losses of three forward passes of each pair alone, for any
-number of ranks; a continued run is the same however its steps are cut, and resumes bit for bit;
-whatever lets it forget is said.
+Recomputed scores equal the losses of three forward passes of each pair alone, on any number of
+ranks. A continued run does not depend on how its steps are divided and resumes bit for bit.
+Settings that would make it forget cause a warning.
 """
 
 import functools

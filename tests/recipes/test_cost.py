@@ -1,6 +1,6 @@
-"""What a step costs, counted: forward passes, tokens and token slots, never seconds.
+"""The cost of a step in forward passes, tokens and token slots, but not in seconds.
 
-On the pairs of the fixture, eight a step, in the trimmed rows of the CPU.
+Steps have eight pairs of the fixture, in the trimmed rows of the CPU.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""The end of turn is a label of the new pairs, of the replayed ones, of both, or of none."""
+"""The end of turn is a label of new pairs, of replayed pairs, of both, or of none."""
 
 import pytest
 

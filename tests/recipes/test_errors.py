@@ -1,7 +1,7 @@
-"""Bad input is one clear error, raised before weights are loaded.
+"""Invalid input raises one clear error before weights are loaded.
 
-The base model of these runs has no weights, so a run that got as far as loading them would
-fail with another message.
+The base model of these runs has no weights, so a run that tries to load them fails with another
+message.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The evaluation recipe scores what training wrote."""
+"""The evaluation recipe scores the checkpoints of a training run."""
 
 import json
 import shutil

@@ -1,6 +1,7 @@
-"""Evaluation of a continued run scores the datasets of the runs before it too.
+"""Evaluation of a continued run also scores the datasets of the runs before it.
 
-Chain: what is kept, gained and lost = the predictions of both runs, read by hand, on any ranks.
+The counts of kept, gained and lost answers equal those from both runs' predictions, on any number
+of ranks.
 """
 
 import json

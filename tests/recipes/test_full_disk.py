@@ -1,4 +1,4 @@
-"""Room on the disk: looked at before training; where it ends anyway, nothing older is lost."""
+"""Disk space is checked before training; a full disk later destroys no earlier checkpoint."""
 
 import os
 import re

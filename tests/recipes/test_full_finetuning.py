@@ -1,9 +1,9 @@
-"""A model without adapters: every weight is trained, exported and resumed.
+"""Full fine-tuning: every weight is trained, exported and resumed.
 
-Chain: gradient of a step = torch's through the plain model, one pair at a time, on one rank and on
-two; float32 weights that compute in bfloat16; a killed and resumed run = the uninterrupted one, bit
-for bit; exported weights in transformers = the live model. That a run = the slow algorithm is in
-``test_against_reference.py``.
+The gradient of a step equals torch's for the plain model, one pair at a time, on one rank and on
+two; weights are float32 and compute in bfloat16; a killed and resumed run equals an uninterrupted
+one bit for bit; exported weights in transformers equal the live model. The comparison with the slow
+algorithm is in ``test_against_reference.py``.
 """
 
 import functools

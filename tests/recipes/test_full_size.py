@@ -1,4 +1,4 @@
-"""Llama-3.2-1B's true shape on the CPU: trains, saves, resumes and merges within 24 GiB."""
+"""Llama-3.2-1B's full shape on the CPU: training, saving, resuming and merging within 24 GiB."""
 
 import resource
 

@@ -1,4 +1,4 @@
-"""What ranks send each other for replay: the embeddings of a step's pairs, and no tokens."""
+"""For replay, ranks exchange the embeddings of a step's pairs and no tokens."""
 
 import torch.distributed as dist
 

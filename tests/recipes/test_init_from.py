@@ -1,4 +1,4 @@
-"""A run starts from the trained weights of another one, or from an adapter of PEFT."""
+"""A run starts from the trained weights of another run, or from a PEFT adapter."""
 
 import json
 import shutil

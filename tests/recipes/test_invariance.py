@@ -1,8 +1,8 @@
-"""Losses, gradients and memory do not depend on how a step is cut.
+"""Losses, gradients and memory do not depend on how a step is divided.
 
-Chain: one rank, one micro-batch of 8 = any ranks x micro-batches x pairs of the same 8, at
-every one of 12 steps, with a last step of 4 pairs in each epoch. Tokens and operations count
-what is computed, so they are fewer the more pairs share a row.
+One rank with a micro-batch of 8 pairs equals any division of the same 8 into ranks, micro-batches
+and pairs, at each of 12 steps; the last step of an epoch has 4 pairs. Tokens and FLOPs count what
+is computed, so they decrease as more pairs share a row.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Runs of objectives beside the paper's: what each step has, cuts, and resuming."""
+"""Runs with objectives other than the paper's: their steps, divisions of a step, and resuming."""
 
 import pytest
 

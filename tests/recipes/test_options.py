@@ -1,4 +1,4 @@
-"""Every way to train that torchtune's recipe has, and every way to end a run."""
+"""Every training option of torchtune's recipe, and every stopping criterion."""
 
 import json
 import pickle

@@ -1,7 +1,7 @@
-"""Training, validation and evaluation on a list of datasets tell them apart.
+"""Training, validation and evaluation on a list of datasets report each dataset separately.
 
-Chain: the log's numbers of each dataset = those of the pairs that a run's step had, read off the
-log of errors; any ranks = one rank; killed and resumed = never stopped.
+The logged numbers of each dataset equal those of its pairs in the log of example errors, any number
+of ranks equals one, and a killed and resumed run equals an uninterrupted one.
 """
 
 import functools

@@ -1,8 +1,8 @@
-"""Float32 where it is trained, over a base in bfloat16.
+"""Float32 trainable weights over a bfloat16 base.
 
-Held: dtypes of weights, gradients and optimizer, with LoRA, DoRA and QLoRA on one rank and on two; at
-the paper's learning rate the adapters follow those of a run in float32 throughout, where adapters in
-bfloat16 hardly move.
+Checks the dtypes of weights, gradients and optimizer states, with LoRA, DoRA and QLoRA on one rank
+and on two. At the paper's learning rate these adapters follow those of a float32 run, while
+bfloat16 adapters hardly move.
 """
 
 import pytest

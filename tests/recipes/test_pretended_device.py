@@ -1,4 +1,4 @@
-"""The recipes on CUDA, on a pretended device: nothing mixes devices, and steps hardly wait."""
+"""The recipes on a simulated CUDA device: no operation mixes devices, and steps rarely wait."""
 
 import pytest
 import torch

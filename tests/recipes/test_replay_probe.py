@@ -1,6 +1,6 @@
-"""Measuring an update leaves it as it is, on any number of ranks.
+"""Measuring an update does not change it, on any number of ranks.
 
-The measures themselves are held to the slow algorithm in ``test_against_reference.py``.
+The measures themselves are compared with the slow algorithm in ``test_against_reference.py``.
 """
 
 import pytest

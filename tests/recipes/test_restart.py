@@ -1,6 +1,6 @@
-"""Several launchers, of which one is killed: torchrun starts the group again, and it goes on.
+"""After one of several launchers is killed, torchrun restarts the group and the run resumes.
 
-Chain: a group that lost a launcher, and one that lost a rank, log the losses of an unbroken one.
+A group that lost a launcher, or a rank, logs the losses of an uninterrupted run.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A killed and resumed run is the uninterrupted run, bit for bit on the CPU."""
+"""A killed and resumed run equals the uninterrupted run, bit for bit on the CPU."""
 
 import functools
 import math

@@ -1,8 +1,8 @@
-"""Replayed pairs as a share of the step.
+"""Replayed pairs as a fraction of the step, ``replay.share``.
 
-Chain: one pass over new and replayed pairs = three forward passes of each pair alone, summed and
-divided by the labels and pairs of the whole step; any cut of a step gives the same run; a killed
-run resumes bit for bit.
+One pass over new and replayed pairs equals three forward passes of each pair alone, summed and
+divided by the labels and pairs of the whole step. The run does not depend on how a step is divided,
+and a killed run resumes bit for bit.
 """
 
 import pytest

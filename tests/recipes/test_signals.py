@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a run after its step, saved; ranks do not outlive their launcher."""
+"""SIGINT and SIGTERM end a run after its step and a save; ranks exit with their launcher."""
 
 import contextlib
 import io

@@ -1,7 +1,7 @@
-"""Replay that is scored by token loss, and a weight that adapts to it.
+"""Replay scored by token loss, and an adaptive replay weight.
 
-Chain: scores = cross-entropy a label of one forward pass of the pair alone; without a view to
-read, a step has SFT's tokens; ranks and resuming change nothing; beta is that of its equation.
+Scores equal the cross-entropy per label of a forward pass of the pair alone; steps that read no
+view have the tokens of SFT; ranks and resuming change nothing; beta follows its equation.
 """
 
 import functools

@@ -1,5 +1,7 @@
-"""Runs with a model of transformers: any cut is one rank, a resumed run is the whole one, the
-memory goes on into the next run, and what is exported is what transformers and PEFT load.
+"""Runs with transformers models: ranks, resuming, the next run, and export.
+
+Two ranks equal one, a resumed run equals an uninterrupted one, the next run inherits the memory,
+and transformers and PEFT load the exported weights.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""What a user types: ``tune run`` from another directory, with and without launchers."""
+"""``tune run`` from another folder, with and without launchers."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Validation measures the model on held-out pairs, and the training does not notice."""
+"""Validation measures the model on held-out pairs without changing the training."""
 
 import functools
 import itertools

@@ -1,8 +1,8 @@
-"""transformers and peft read what a run writes, and compute what it computed; and back.
+"""transformers and PEFT read the exported weights and compute the same, and vice versa.
 
-Chain: live model = merged checkpoint in transformers = base in transformers + adapter in peft;
-adapter trained on and saved by peft = live model of a run that starts from it;
-greedy text of the merged checkpoint in transformers = greedy text of ours.
+Equal to the live model: the merged checkpoint in transformers; the base in transformers with the
+adapter in PEFT. A run that starts from an adapter trained and saved by PEFT equals PEFT's model.
+Greedy texts of the merged checkpoint in transformers equal ours.
 """
 
 import pytest

@@ -1,7 +1,7 @@
-"""The episodic memory written as the paper states it: slow, sequential, obvious.
+"""A slow, sequential version of the paper's episodic memory.
 
-One dict per slot in a list, dense addresses, argmin and sorting by brute force. The fast
-memory is compared with it, slot by slot.
+A list of one dict per slot, with dense addresses, argmin and brute-force sorting. The fast memory
+is compared with it slot by slot.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""LLM-JEPA's loss as its own repository computes it: three padded texts of each pair, one batch.
+"""LLM-JEPA's loss as its own repository computes it: three padded texts per pair in one batch.
 
-The loss of transformers over the labels, and one minus the mean cosine of last hidden states, read
-at the last token of source and target that is no padding. Labels are those of the target.
+The sum of transformers' loss over the labels, which are those of the target, and of one minus the
+mean cosine of last hidden states, read at the last non-padding token of source and target.
 """
 
 import torch

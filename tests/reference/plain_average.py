@@ -1,4 +1,4 @@
-"""The average of the weights as its equation says it: number by number, in float64."""
+"""The average of the weights by its equation, number by number, in float64."""
 
 
 def plain_average(steps: list[list[float]], decay: float) -> list[float]:

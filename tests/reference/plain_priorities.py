@@ -1,4 +1,4 @@
-"""Prioritized selection as it is said: draw one, put it aside, draw the next."""
+"""Prioritized selection by its definition: slots are drawn one at a time without replacement."""
 
 import itertools
 

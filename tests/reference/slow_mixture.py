@@ -1,4 +1,4 @@
-"""Epochs of weighted datasets, dealt card by card."""
+"""Epochs of weighted datasets, built one example at a time."""
 
 from itertools import product
 

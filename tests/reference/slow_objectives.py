@@ -1,4 +1,4 @@
-"""The slow obvious objectives: each pair's embeddings by forwards of its own, then loops."""
+"""Slow versions of the objectives: a forward pass for each view of each pair, then loops."""
 
 import torch
 from torch import Tensor

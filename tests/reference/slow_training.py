@@ -1,4 +1,4 @@
-"""ER-JEPA as the paper states it: one process, one pair at a time, a list as memory."""
+"""A slow version of ER-JEPA: one process, one pair at a time, a list as memory."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The slow obvious prefix tree: nested dictionaries, walked depth-first."""
+"""A slow prefix tree: nested dictionaries, traversed depth-first."""
 
 from collections.abc import Iterable, Sequence
 

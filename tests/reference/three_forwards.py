@@ -1,7 +1,7 @@
-"""The slow obvious objective: each pair runs three padded-free forwards of its own.
+"""A slow version of the objective: three forward passes per pair, without padding.
 
-Full chat, source view with predictor tokens, target view: no packing, no mask beyond the
-causal one, no shared computation.
+The full chat, the source view with predictor tokens, and the target view, each under a causal
+mask, without packing or shared computation.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Sparse addresses equal the dense projection with everything but Top-K set to zero."""
+"""Sparse addresses equal the dense projection with all but the top-k entries set to zero."""
 
 import pytest
 import torch

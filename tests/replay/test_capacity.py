@@ -1,10 +1,10 @@
-"""What a small memory costs, against the paper's table of capacities.
+"""The cost of a small memory, compared with the paper's table of capacities.
 
-The paper trains four epochs of 8000 pairs and prints PFLOPs for four capacities (table
-"Ablation on episodic memory capacity"): 181.536 at M = 10 and 219.667 at M = 10^4. Every
-pair costs about the same, so the ratio is that of the pairs, new and replayed. A memory of ten
-replays at most ten pairs a step, so the ratio tells how many pairs a step has: 16. A quarter of
-the pairs gives the same ratio.
+The paper trains four epochs of 8000 pairs and prints the PFLOPs of four capacities (table "Ablation
+on episodic memory capacity"): 181.536 at M = 10 and 219.667 at M = 10^4. All pairs cost about the
+same, so the ratio is that of the numbers of pairs, new and replayed. A memory of ten slots replays
+at most ten pairs per step, so the ratio implies 16 pairs per step. A quarter of the pairs gives the
+same ratio.
 """
 
 import pytest

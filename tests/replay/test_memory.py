@@ -1,4 +1,4 @@
-"""The memory equals the reference after every operation of any history."""
+"""The memory equals the reference after every operation of random histories."""
 
 import io
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Prioritized selection draws what drawing one after the other does."""
+"""Prioritized selection has the distribution of drawing one slot after the other."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""EpisodicReplay plays a run like the reference, resumes it, and checks its settings."""
+"""EpisodicReplay equals the reference over a run, resumes, and checks its settings."""
 
 import io
 from dataclasses import dataclass

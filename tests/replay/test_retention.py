@@ -1,4 +1,4 @@
-"""Retention rules and the reserve equal brute force on any history, one by one as in batches."""
+"""Retention rules and the reserve equal brute force on random histories, singly and in batches."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Selections equal brute force on any history, and the paper's rules on small ones."""
+"""Selections equal brute force on random histories, and the paper's rules on small examples."""
 
 import math
 from dataclasses import replace

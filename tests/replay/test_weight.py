@@ -1,4 +1,4 @@
-"""The adaptive weight: numbers worked by hand, its bounds, and its way through a file."""
+"""The adaptive weight: values worked by hand, its bounds, saving and loading."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Lines of results: whole runs, and what a file that was cut off still says."""
+"""Lines of results: complete runs, and files that were cut off."""
 
 import dataclasses
 from typing import get_type_hints

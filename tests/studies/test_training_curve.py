@@ -1,4 +1,4 @@
-"""The picture of a run shows what its log has."""
+"""The figure of a run shows the metrics in its log."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Outputs of a batch: what is no answer is an error with its line, or counted."""
+"""Batch outputs: malformed lines are errors with their line number; missing answers are counted."""
 
 import json
 

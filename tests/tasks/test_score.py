@@ -1,4 +1,4 @@
-"""The scoring command, from a file to its results."""
+"""``erjepa score``, from a file to its results."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Shares, counts and intervals."""
+"""Fractions, counts and intervals of a summary."""
 
 import json
 

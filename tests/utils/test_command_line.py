@@ -1,4 +1,4 @@
-"""A user's error is one message; any other keeps its traceback."""
+"""User errors are one message; all others keep their traceback."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What hostile texts become for the programs that read them."""
+"""Escaping of hostile texts for the programs that read them."""
 
 import csv
 import io

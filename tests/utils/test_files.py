@@ -1,4 +1,4 @@
-"""Files that one part writes and another reads."""
+"""Files that one part of the project writes and another reads."""
 
 import os
 

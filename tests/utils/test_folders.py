@@ -1,4 +1,4 @@
-"""What is removed: marked folders and what is in them, and nothing behind a link."""
+"""Removal of folders: only marked ones with their contents, and nothing behind a link."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""A model that is named by its repository is downloaded once, or one line says what to do."""
+"""A model named by its repository is downloaded once; failures are one-line errors."""
 
 import pytest
 from huggingface_hub import constants

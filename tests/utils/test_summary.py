@@ -1,4 +1,4 @@
-"""The summary of an evaluation is read as it was written, or not at all."""
+"""The summary of an evaluation is read as it was written, or refused."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The table of docs/several_gpus.md: ``python -m tests.commands.doctor.table``."""
+"""Print the table of docs/several_gpus.md: ``python -m tests.commands.doctor.table``."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Each thing that is wrong has its line, and the other checks go on."""
+"""Each problem gets its own line, and the other checks still run."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Counted bytes of a step = those that a run holds, and what the allocator gives out for a pass."""
+"""The calculated bytes of a step equal those that a run holds and the allocator hands out."""
 
 from contextlib import contextmanager
 

@@ -1,4 +1,4 @@
-"""The table of docs/several_gpus.md is what the command counts, byte for byte."""
+"""The table of docs/several_gpus.md has the numbers that the command calculates."""
 
 from pathlib import Path
 

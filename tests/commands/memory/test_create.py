@@ -1,4 +1,4 @@
-"""A memory that is made from a dataset, without a run."""
+"""Creating a memory from a dataset, without a run."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A memory as chats, which another trainer reads."""
+"""Exporting a memory as chats, for another trainer."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What is deleted from the memories of a run is in none of its files, wherever it was killed."""
+"""No file of a run's memories contains deleted pairs, even after an interrupted deletion."""
 
 import hashlib
 import json

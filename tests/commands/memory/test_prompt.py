@@ -1,4 +1,4 @@
-"""A prompt finds the pairs whose sources the run's model embeds like it."""
+"""A prompt finds the stored pairs whose sources the run's model embeds most similarly."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What is read of a memory: slots, neighbours, trajectories, flags, page."""
+"""Displaying a memory: slots, neighbors, trajectories, flags and the page."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""An experiment whose runs cost nothing."""
+"""An experiment with a stand-in for its runs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which runs there are, in which order, and the commands a user could type for each."""
+"""The cells of a grid, their order, and the command of each."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Experiments are read whole, and what is wrong in one is said before anything runs."""
+"""Configs of experiments are validated completely before anything runs."""
 
 from pathlib import Path
 

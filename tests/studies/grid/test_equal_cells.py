@@ -1,4 +1,4 @@
-"""Cells whose runs would be equal: one of them is run, and the others have its results."""
+"""Of cells with equal runs one is run, and the others get its results."""
 
 import json
 

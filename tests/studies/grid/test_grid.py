@@ -1,4 +1,4 @@
-"""The grid with the recipe itself: what it writes, and that kills leave no trace in it."""
+"""The grid with the real recipe: its output, and that kills do not change it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a line of results keeps of a log."""
+"""The metrics of a log that a line of results contains."""
 
 from erjepa.studies.grid.output import last_metrics
 

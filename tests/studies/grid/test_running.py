@@ -1,4 +1,4 @@
-"""The grid with a stand-in for ``tune``: what runs, in which order, and what is left."""
+"""The grid with a stand-in for ``tune``: which runs start, in which order, and their output."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Datasets as a sequence: what a run starts from, trains on, and is scored on."""
+"""Sequences of datasets: what a run starts from, trains on, and is scored on."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""The grid on a real Slurm of one node: killed in every way, it leaves what a local one leaves."""
+"""A grid on a real one-node Slurm, killed in every way, has the output of a local grid."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is submitted to Slurm, refused, claimed and told, with stand-ins for Slurm's commands."""
+"""Submitting a grid to Slurm, with stand-ins for Slurm's commands."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Made-up results that the tests of sections share."""
+"""Generated results shared by the tests of sections."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Sections on accuracy: numbers and bars, against the slow obvious way through the JSONL files."""
+"""Sections on accuracy, compared with a slow computation from the JSONL files."""
 
 import json
 

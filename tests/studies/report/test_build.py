@@ -1,4 +1,4 @@
-"""Reports as a whole: what is asked for, what is there, and nothing else."""
+"""Whole reports: the requested sections, the available data, and missing results."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Sections on compute: curves and costs, against the lines of results.jsonl."""
+"""Sections on compute: curves and costs, compared with results.jsonl."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""The section on sequences of datasets, on accuracies whose measures are worked by hand."""
+"""The section on sequences of datasets, on accuracies with measures worked by hand."""
 
 import json
 import math

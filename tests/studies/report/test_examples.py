@@ -1,4 +1,4 @@
-"""Which examples are shown, and what is marked in them."""
+"""Which examples are shown, and which of their parts are highlighted."""
 
 import json
 from collections import Counter

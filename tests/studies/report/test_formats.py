@@ -1,4 +1,4 @@
-"""Tables in every format, with nothing in them read as markup."""
+"""Tables in every format, with their texts escaped."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Every packaged experiment's report has every section that it asks for."""
+"""The report of every packaged experiment has all its sections."""
 
 import csv
 import json

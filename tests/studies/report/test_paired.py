@@ -1,4 +1,4 @@
-"""Paired tests, against scipy on the lines of results.jsonl."""
+"""Paired tests, compared with scipy on results.jsonl."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""Sections on regexes, against the slow obvious way through the predictions."""
+"""Sections on regexes, compared with a slow computation from the predictions."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What of an experiment is there, what ends a run, and what is missing."""
+"""Results of an experiment: which are complete, where a run ends, and which are missing."""
 
 import json
 

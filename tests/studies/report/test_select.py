@@ -1,4 +1,4 @@
-"""Methods by what they do."""
+"""Methods are classified by the keys they set."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sections on what runs gain and lose, against the slow obvious way through the JSONL files."""
+"""Sections on gains and losses of runs, compared with a slow computation from the JSONL files."""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""Forgetting and transfer against numbers worked by hand."""
+"""Forgetting and transfer, compared with values worked by hand."""
 
 import pytest
 

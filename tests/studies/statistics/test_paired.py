@@ -1,4 +1,4 @@
-"""Paired tests, against published or hand-worked values."""
+"""Paired tests, compared with published values and values worked by hand."""
 
 import pytest
 

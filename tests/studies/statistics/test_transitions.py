@@ -1,4 +1,4 @@
-"""What becomes of accuracy and predictions from checkpoint to checkpoint."""
+"""Changes of accuracy and predictions from checkpoint to checkpoint."""
 
 from itertools import product
 

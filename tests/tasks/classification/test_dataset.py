@@ -1,4 +1,4 @@
-"""Any file of texts and labels becomes prompts with the labels as options."""
+"""Files of texts and labels become prompts with the labels as options."""
 
 import json
 from collections import Counter

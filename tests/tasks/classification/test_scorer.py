@@ -1,4 +1,4 @@
-"""A label is right as a whole."""
+"""An answer is right if it equals the whole label."""
 
 from erjepa.tasks.score import load_task, score_predictions
 

@@ -1,4 +1,4 @@
-"""GSM8K of every source becomes the same pairs."""
+"""GSM8K from every source gives the same pairs."""
 
 import pytest
 

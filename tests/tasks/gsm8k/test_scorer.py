@@ -1,4 +1,4 @@
-"""GSM8K's verdicts, by hand and on all its solutions."""
+"""Verdicts on GSM8K, on examples by hand and on all its solutions."""
 
 import json
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""NL-RX of every source becomes pairs, and so does the project's own grammar."""
+"""NL-RX from every source, and the project's own grammar, give pairs."""
 
 import functools
 import http.server

@@ -1,4 +1,4 @@
-"""Categories of errors."""
+"""Categories of regex errors."""
 
 import pytest
 

@@ -1,10 +1,10 @@
-r"""Equality of regex languages, against three judges that know nothing of derivatives.
+"""Equality of regex languages, tested in three ways that use no derivatives.
 
-membership:  L(R & w) = L(w)  <=>  w in L(R)   so equality answers membership, and
-             `re` judges what it can parse, and `describes` below, which tries every
-             stretch of the line, judges & and ~ as well
-rewriting:   a regex and a rewriting of it by laws that hold in every language
-hand:        tables of equal and unequal pairs
+membership:  L(R & w) = L(w)  <=>  w in L(R), so equality decides membership. The results are
+             compared with ``re`` where it can parse the regex, and with ``describes`` below, which
+             tries every substring of the line and also knows & and ~.
+rewriting:   a regex equals its rewriting by laws that hold in every language.
+by hand:     tables of equal and unequal pairs.
 """
 
 import itertools

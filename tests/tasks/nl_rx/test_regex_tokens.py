@@ -1,4 +1,4 @@
-r"""Tokens, structures and lengths, on labels made by hand and on the paper's figures."""
+"""Tokens, structures and lengths, on labels made by hand and on the paper's figures."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Verdicts on NL-RX, and the equality behind them on the regexes of the dataset."""
+"""Verdicts on NL-RX, and the equality of languages on the regexes of the dataset."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""NQ-Open of every source becomes the same pairs."""
+"""NQ-Open from every source gives the same pairs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""NQ-Open's verdicts, by hand and on all its answers."""
+"""Verdicts on NQ-Open, on examples by hand and on all its answers."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Spider's records of every kind become pairs that know their database."""
+"""Spider records of every format become pairs that know their database."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Verdicts of Spider, on databases made here and on a real one."""
+"""Verdicts on Spider, on databases made here and on real ones."""
 
 import json
 import random

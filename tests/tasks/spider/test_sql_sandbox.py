@@ -1,7 +1,7 @@
-"""Hostile SQL gets an error, in time, and leaves nothing behind.
+"""Hostile SQL fails within its limits and leaves nothing behind.
 
-Every query of this file runs beside a watched folder: its files stay byte-identical, and
-no file appears there or in the folder that the workers run in.
+Every query of this file runs beside a watched folder: its files stay byte-identical, and no file
+appears there or in the working folder of the processes.
 """
 
 import os

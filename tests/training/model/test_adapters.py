@@ -1,4 +1,4 @@
-"""Initial adapters follow from the seed alone; merging runs on the device of the run."""
+"""Initial adapters depend on the seed alone; merging runs on the run's device."""
 
 import pytest
 import torch

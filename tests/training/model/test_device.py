@@ -1,4 +1,4 @@
-"""What the recipes say of the device they are about to run on, and how they attend there."""
+"""What the recipes report about their device, and which attention they choose."""
 
 import importlib.util
 import logging

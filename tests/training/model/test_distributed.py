@@ -1,4 +1,4 @@
-"""Which backends the ranks talk through, and how long they wait for each other."""
+"""The backends of a process group, and its timeouts."""
 
 import time
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Dropout by 16 bits an entry drops as often as it says, anew each time, and stays unbiased."""
+"""Dropout with 16 random bits per entry: its rate, its independence, and no bias."""
 
 import pytest
 import torch

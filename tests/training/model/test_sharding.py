@@ -1,4 +1,4 @@
-"""Collectives of FSDP2 in a step, on two ranks of the CPU of a machine that has a GPU."""
+"""FSDP2 collectives of a step, on two CPU ranks that simulate a GPU machine."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is trained: adapters over a frozen base, or every weight; and what leaves of either."""
+"""Trainable weights, adapters or the whole model, and their export."""
 
 import pytest
 import torch

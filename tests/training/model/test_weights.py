@@ -1,4 +1,4 @@
-"""Of a checkpoint of another model, the first of each difference is named."""
+"""For a checkpoint of another model, the error names the first of each kind of difference."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Which pairs a run's rows hold."""
+"""Which pairs fit into a run's rows."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""All ranks have the memory that rank 0 has checked."""
+"""All ranks read the memory that rank 0 verified."""
 
 import shutil
 

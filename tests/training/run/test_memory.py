@@ -1,4 +1,4 @@
-"""The memory of a run: what a step does with it, where it starts, and what is said of it."""
+"""The memory of a run: its updates in a step, its initial content, and its report."""
 
 from array import array
 from dataclasses import replace

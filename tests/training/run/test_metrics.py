@@ -1,4 +1,4 @@
-"""What the log of a run says of its steps."""
+"""The metrics and the progress bar of a run."""
 
 import logging
 

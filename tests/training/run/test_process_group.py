@@ -1,4 +1,4 @@
-"""A rank that is killed or stopped ends the others, which wait for it where no signal gets."""
+"""When a rank is killed or stopped, the others exit, even while waiting for it."""
 
 import multiprocessing
 import os

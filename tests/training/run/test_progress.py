@@ -1,4 +1,4 @@
-"""Where a run is: counted, named, ended, and put back."""
+"""The progress of a run: counts, checkpoint names, stopping, and resuming."""
 
 import pytest
 

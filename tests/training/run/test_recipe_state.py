@@ -1,4 +1,4 @@
-"""What a run resumes besides weights and memory, and which keys of this run may change it."""
+"""The state that a run resumes besides weights and memory, and which keys may change it."""
 
 from copy import deepcopy
 

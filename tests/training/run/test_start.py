@@ -1,4 +1,4 @@
-"""What a run leaves on the disk while its ranks start."""
+"""The files of a run while its ranks start."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run is about to do is said in some lines."""
+"""The lines that a run prints about itself before it starts."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Offloaded activations are all used up, as torchtune's offloading demands."""
+"""All offloaded activations are used, as torchtune's offloading requires."""
 
 from contextlib import nullcontext
 

@@ -1,4 +1,4 @@
-"""A pass: what it counts, how its pairs are put back in order, what its loss weighs."""
+"""A pass: its counts, the order of its pairs, and the weight of its loss."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
-"""Every objective of a pass, however it is cut = that of all pairs by loops.
+"""Every objective of a divided pass equals that of all pairs, computed with loops.
 
-Chain: a forward for each view of each pair and loops over pairs = one rank and one
-micro-batch = several of either, in loss, in each pair's error and in every gradient.
+The reference runs a forward pass for each view of each pair. One rank with one micro-batch, and
+several of either, must equal it in loss, in each pair's error and in every gradient.
 """
 
 from random import Random
