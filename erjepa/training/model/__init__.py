@@ -1,1 +1,1 @@
-"""The model of a run: built, sharded, with its trainable weights, on its devices."""
+"""The model of a run: how it is built, sharded and loaded, and which weights are trained."""

@@ -1,4 +1,4 @@
-"""Adapter weights: where they start, and what a model is with them merged."""
+"""Initialization of adapters, and merging them into the base."""
 
 import math
 
@@ -8,11 +8,11 @@ from torchtune.modules.peft import DoRALinear, LoRALinear, get_merged_lora_ckpt
 
 
 def initial_adapter_state(model: nn.Module, seed: int) -> dict[str, Tensor]:
-    """LoRA's initialization (A Kaiming-uniform, B zero) from a separate generator, on the CPU.
+    """Return LoRA's initialization (A Kaiming-uniform, B zero) by name in ``model.state_dict()``.
 
-    torchtune initializes the shards of each rank from that rank's random state, so the adapter a
-    run starts from depends on the number of ranks. These are full tensors, drawn in float32
-    whatever the model's precision, by their name in ``model.state_dict()``.
+    torchtune initializes the shards of each rank from that rank's random state, so the initial
+    adapter depends on the number of ranks. These are full tensors on the CPU, drawn in float32 from
+    a separate generator.
     """
     generator = torch.Generator().manual_seed(seed)
     state = {}
@@ -28,7 +28,7 @@ def initial_adapter_state(model: nn.Module, seed: int) -> dict[str, Tensor]:
         state[f"{name}.lora_a.weight"] = a.to(module.lora_a.weight.dtype)
         state[f"{name}.lora_b.weight"] = b.to(module.lora_b.weight.dtype)
         if hasattr(module, "magnitude"):
-            # DoRA sets it from the base weights once these are loaded.
+            # DoRA computes it from the base weights once these are loaded.
             state[f"{name}.magnitude"] = torch.zeros(
                 module.magnitude.shape, dtype=module.magnitude.dtype
             )
@@ -38,10 +38,10 @@ def initial_adapter_state(model: nn.Module, seed: int) -> dict[str, Tensor]:
 def merge_adapters(
     weights: dict[str, Tensor], device: torch.device, *, rank: int, alpha: float
 ) -> dict[str, Tensor]:
-    """Put the adapters' effect into the base's weights, in place, a layer at a time on ``device``.
+    """Merge adapters into the base's weights in place, and return these.
 
-    Weights are on the CPU, where launchers leave a rank one thread, and stay there in their dtype.
-    On CUDA the products of the adapters' matrices may differ from a CPU's in their last bit.
+    Weights stay on the CPU in their dtype, but each layer is merged on ``device``: launchers limit
+    a rank to one CPU thread. Results on CUDA may differ from those on a CPU in the last bit.
     """
     adapted = [
         name.removesuffix(".lora_a.weight")
@@ -54,7 +54,7 @@ def merge_adapters(
         base = weights[f"{layer}.weight"]
         layer_weights = {name: weights[name].to(device) for name in names}
         merged = get_merged_lora_ckpt(layer_weights, rank=rank, alpha=alpha)
-        # DoRA's come in the adapters' precision.
+        # DoRA's merged weights have the adapters' dtype.
         weights[f"{layer}.weight"] = merged[f"{layer}.weight"].to("cpu", base.dtype)
         for name in names[1:]:
             del weights[name]

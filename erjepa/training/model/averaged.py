@@ -1,4 +1,4 @@
-"""The average of the weights over training: less of the noise of the last steps."""
+"""A moving average of the weights over training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,24 +12,23 @@ from erjepa.training.model.sharding import local_part
 
 
 class AveragedWeights:
-    """Exponential moving average of what a run trains.
+    """Exponential moving average of the trainable weights.
 
     .. math::
         \\bar w_t = d_t \\bar w_{t-1} + (1 - d_t) w_t, \\qquad
         d_t = \\min\\Big(d, \\frac{1 + t}{10 + t}\\Big)
 
     after the t-th update of the weights, with :math:`\\bar w_0 = w_0`. The second term of the
-    minimum lets a short average forget where the run started, as in TensorFlow. A run that starts
-    from one with an average continues that and its t: the slow learner of SuRe (arXiv:2511.22367),
-    in which the minimum forgets nothing of earlier runs. Averages are float32 whatever the weights
-    are held in, and sharded as these are. Of an adapter its matrices are averaged, not their
-    product.
+    minimum lets a short average forget the initial weights, as in TensorFlow. A run that starts
+    from weights with an average continues that average and its t, and so does not forget earlier
+    runs: it is the slow learner of SuRe (arXiv:2511.22367). Averages are float32 and sharded like
+    the weights. The matrices of an adapter are averaged, not their product.
 
     Args:
-        decay: d, above 0 and below 1; ``None``: nothing is kept, and all calls do nothing.
-        model: with its weights, sharded or not.
-        saved: what :meth:`state_dict` returned on rank 0, of this run or of the one before, which
-            may lack the weights that are new; ``None``: start from the weights.
+        decay: d, above 0 and below 1; ``None``: keep no average, and all calls do nothing.
+        model: model with its weights, sharded or not.
+        saved: what :meth:`state_dict` returned on rank 0, in this run or an earlier one. Averages
+            that it lacks, or all if it is ``None``, start from the current weights.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class AveragedWeights:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Add the weights after an update of theirs."""
+        """Add the current weights to the average; called after each optimizer step."""
         if self._decay is None or not self._averages:
             return
         self._steps += 1
@@ -73,8 +72,8 @@ class AveragedWeights:
         torch._foreach_lerp_(list(self._averages.values()), weights, 1 - decay)
 
     def gather(self) -> dict[str, Tensor]:
-        """The whole averages by their names in the model, float32, on the CPU of rank 0; nothing on
-        others, nor where none are kept. Called on all ranks.
+        """Return the full averages by name in the model, float32, on the CPU of rank 0; empty on
+        other ranks. Called on all ranks.
         """
         gathered = {}
         for name, average in self._averages.items():
@@ -84,19 +83,19 @@ class AveragedWeights:
         return gathered
 
     def progress(self) -> dict[str, int]:
-        """For ``progress.json``: how many updates the average has seen, over all runs."""
+        """Return the number of averaged updates over all runs, for ``progress.json``."""
         return {"averaged_steps": self._steps} if self.is_on else {}
 
     def state_dict(self, gathered: Mapping[str, Tensor]) -> dict[str, Any]:
-        """What a resumed run needs, of what :meth:`gather` returned on rank 0."""
+        """Return the state to resume from; ``gathered`` is from :meth:`gather` on rank 0."""
         return {"steps": self._steps, "weights": dict(gathered)}
 
 
 def _whole(part: Tensor, weight: Tensor, device: torch.device) -> Tensor:
-    """What is sharded as ``weight`` is, of all ranks."""
+    """Gather a full tensor from the shards of all ranks; ``part`` is sharded like ``weight``."""
     if not isinstance(weight, DTensor):
         return part
-    # Parts may lie on the CPU, which ranks of CUDA do not gather from.
+    # With fsdp_cpu_offload shards are on the CPU, but ranks gather on CUDA.
     return DTensor.from_local(
         part.to(device),
         weight.device_mesh,
@@ -108,7 +107,7 @@ def _whole(part: Tensor, weight: Tensor, device: torch.device) -> Tensor:
 
 
 def _shard(whole: Tensor, weight: Tensor) -> Tensor:
-    """This rank's part of a whole tensor."""
+    """Return this rank's shard of a full tensor, which is sharded like ``weight``."""
     if not isinstance(weight, DTensor):
         return whole
     mesh, placements = weight.device_mesh, weight.placements

@@ -1,4 +1,4 @@
-"""The model of a run: built on the meta device, then sharded and given its weights."""
+"""Builds the model of a run on the meta device, then shards it and loads its weights."""
 
 import os
 import time
@@ -30,14 +30,14 @@ def build_model(
     num_predictor_tokens: int,
     attention: Attention,
 ) -> tuple[PackedDecoder, TrainableWeights]:
-    """The model of a run on the meta device, and its trainable weights.
+    """Build the model of a run on the meta device. Return it with its trainable weights.
 
     Args:
-        num_predictor_tokens: k; 0 where no pair has views.
+        num_predictor_tokens: k; 0 if no pair has predictor tokens.
 
     Raises:
-        ValueError: if every weight is trained but those of the predictor tokens, or adapters
-            alone are to be saved, and there are none.
+        ValueError: if a model without adapters is to freeze its predictor tokens, or only to save
+            its adapters.
     """
     dtype, trainable_dtype = dtypes_of(cfg)
     with training.set_default_dtype(dtype), torch.device("meta"):
@@ -73,11 +73,11 @@ def set_up_model(
     predictor_ids: Sequence[int],
     device: torch.device,
 ) -> None:
-    """Compile, checkpoint activations and shard a model from :func:`build_model` as asked for,
-    then load the weights that it starts from.
+    """Compile, checkpoint activations and shard a model from :func:`build_model` as configured,
+    then load its initial weights.
 
     Raises:
-        ValueError: if weights and model do not fit each other.
+        ValueError: if the weights do not match the model.
     """
     start_time = time.perf_counter()
     decoder = model.decoder
@@ -117,7 +117,7 @@ def _whole_weights(
     start: StartWeights,
     predictor_ids: Sequence[int],
 ) -> dict[str, Tensor]:
-    """What the model starts from, by its names for it."""
+    """Return the full initial weights by name in the model."""
     decoder, predictor = model.decoder, start.predictor
     parameters = dict(decoder.named_parameters())
     weights = trainable.initial_state(decoder, start.base, cfg.drawn_seed)
@@ -146,7 +146,7 @@ def _whole_weights(
 
 
 def _place_buffers(model: PackedDecoder, device: torch.device) -> None:
-    """Move what is computed when a model is built, not later, as on the meta device."""
+    """Move buffers that have values to ``device``; those on the meta device get theirs later."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             if not buffer.is_meta:
@@ -162,10 +162,10 @@ def _call(model: PackedDecoder, method: str) -> None:
 def activation_offloading(
     cfg: Config, model: PackedDecoder, device: torch.device
 ) -> AbstractContextManager[Any]:
-    """What each forward pass enters: it moves activations to the CPU if asked for.
+    """Return the context of each forward pass, which offloads activations to the CPU if enabled.
 
     Raises:
-        RuntimeError: without CUDA or activation checkpointing.
+        RuntimeError: if enabled without CUDA or activation checkpointing.
     """
     enabled = cfg.enable_activation_offloading
     if enabled and not (device.type == "cuda" and cfg.enable_activation_checkpointing):

@@ -1,4 +1,4 @@
-"""The device of a run, and how it attends there, found out before anything is loaded."""
+"""The device of a run and its attention implementation, checked before anything is loaded."""
 
 import functools
 import importlib.util
@@ -21,8 +21,8 @@ log = utils.get_logger("INFO")
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes that a rank may count on: all of a GPU's; of a machine's a share for each of its ranks;
-    ``sys.maxsize`` where the system does not tell.
+    """Return the bytes of memory available to a rank: all of its GPU's or, on a CPU, the machine's
+    divided by its number of ranks; ``sys.maxsize`` if unknown.
     """
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
@@ -34,12 +34,12 @@ def memory_of(device: torch.device) -> int:
 
 
 def run_device(cfg: Config) -> torch.device:
-    """The device that a config asks for, with the index of this rank; ``device: null`` is CUDA
-    where there is any, else the CPU.
+    """Return the device of the config, with this rank's index; ``device: null`` is CUDA if
+    available, else the CPU.
 
     Raises:
-        ValueError: if this machine has no such device, or too few for its ranks, or it cannot
-            compute in ``dtype``; the message says what to set.
+        ValueError: if this machine lacks the device, or has fewer than its ranks, or it does not
+            support ``dtype`` or ``compile``; the message says what to set.
     """
     kind = (cfg.device or "cuda").partition(":")[0]
     if kind not in ("cuda", "cpu"):
@@ -78,11 +78,11 @@ def run_device(cfg: Config) -> torch.device:
 
 
 def attention_of(cfg: Config, device: torch.device) -> Attention:
-    """``flex`` or ``dense``: the key ``attention``, or what ``auto`` selects on a device.
+    """Return ``flex`` or ``dense``: the key ``attention``, or what ``auto`` selects on ``device``.
 
     Raises:
-        ValueError: if FlexAttention is asked for and cannot run, or ``row_length`` is not a
-            multiple of its block.
+        ValueError: if ``attention`` is ``flex`` and cannot run, or ``row_length`` is not a
+            multiple of FlexAttention's block.
     """
     if cfg.attention == "dense":
         return "dense"
@@ -97,7 +97,7 @@ def attention_of(cfg: Config, device: torch.device) -> Attention:
 
 
 def require_whole_blocks(row_length: int | None) -> None:
-    """Raise a ValueError unless rows are whole blocks of FlexAttention."""
+    """Raise a ValueError unless ``row_length`` is a multiple of FlexAttention's block."""
     if row_length is None or row_length % BLOCK:
         raise ValueError(
             f"row_length={row_length}: FlexAttention needs a multiple of {BLOCK}, its "
@@ -106,7 +106,7 @@ def require_whole_blocks(row_length: int | None) -> None:
 
 
 def flex_obstacle(device: torch.device) -> str | None:
-    """Why FlexAttention cannot run on a device; ``None`` if it can."""
+    """Return why FlexAttention cannot run on ``device``, or ``None`` if it can."""
     if device.type != "cuda":
         return "FlexAttention needs CUDA"
     if torch.cuda.get_device_capability(device) < (7, 5):
@@ -117,9 +117,9 @@ def flex_obstacle(device: torch.device) -> str | None:
 
 @functools.cache
 def compiler_obstacle() -> str | None:
-    """Why Triton cannot build kernels on this machine; ``None`` if it can.
+    """Return why Triton cannot build kernels on this machine, or ``None`` if it can.
 
-    Triton compiles a launcher of each kernel with ``CC``, gcc or clang, against ``Python.h``.
+    Triton compiles a launcher for each kernel with ``CC``, gcc or clang, and needs ``Python.h``.
     """
     if importlib.util.find_spec("triton") is None:
         return "torch builds kernels with Triton, which is absent; pip install triton"

@@ -1,4 +1,4 @@
-"""Collectives of the recipes, one process included."""
+"""The process group and the collectives of the recipes, which also work with one process."""
 
 import os
 import pickle
@@ -14,16 +14,16 @@ from torchtune import training
 T = TypeVar("T")
 
 _LONG = timedelta(days=1)
-_MARGIN = 30.0  # seconds in which heartbeats name a rank before collectives fail
+_MARGIN = 30.0  # seconds; heartbeats name a silent rank before collectives time out
 _waits: dist.ProcessGroup | None = None
 
 
 def init_process_group(device: torch.device, timeout: float) -> None:
-    """Join the process group that the launcher describes, or form one of a single process.
+    """Join the launcher's process group, or create one of a single process.
 
-    Tensors on the CPU can be reduced beside those of any device. A second group, over Gloo, is for
-    waits that may take long: for rank 0, and for ranks with different amounts of work. A step may
-    wait ``timeout`` seconds for a rank.
+    Its collectives take tensors on ``device`` and on the CPU, and wait ``timeout`` seconds for a
+    rank, plus a margin. A second group over Gloo is for long waits: for rank 0, and for ranks with
+    different amounts of work.
     """
     global _waits
     limit = timedelta(seconds=timeout + _MARGIN)
@@ -40,10 +40,10 @@ def init_process_group(device: torch.device, timeout: float) -> None:
 
 
 def gradient_scale(device: torch.device) -> float:
-    """Factor of a loss by which FSDP2's reduced gradients are sums over ranks.
+    """Return the factor of the loss with which FSDP2's reduced gradients are sums over ranks.
 
-    FSDP2 reduces with ``ReduceOp.AVG``. NCCL averages; Gloo has summed in some releases of torch.
-    One small reduction tells which.
+    FSDP2 reduces with ``ReduceOp.AVG``. NCCL averages; Gloo sums in some releases of torch. A
+    small reduction finds out which.
     """
     world_size = dist.get_world_size()
     if world_size == 1:
@@ -63,7 +63,7 @@ def all_reduce_sum(values: Tensor) -> Tensor:
 
 
 def gather_interleaved(local: Tensor, total: int) -> Tensor:
-    """Undo a deal: rank ``r`` holds items ``r, r + W, r + 2W, ...`` of ``total``, [m, ...].
+    """Gather ``total`` items of W ranks, of which rank ``r`` holds ``r, r + W, ...``, [m, ...].
 
     Returns:
         All items in order, [total, ...], the same on every rank.
@@ -80,21 +80,21 @@ def gather_interleaved(local: Tensor, total: int) -> Tensor:
 
 
 def wait_for_all() -> None:
-    """Return when every rank has called it, however long that takes."""
+    """Wait until every rank has called this, however long it takes."""
     dist.barrier(group=_waits)
 
 
 def gather_objects(local: T) -> list[T]:
-    """What each rank has, by rank, on all of them, however long they take to get there."""
+    """Return the ``local`` of every rank, by rank, on all ranks, however long they take."""
     by_rank: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(by_rank, local, group=_waits)
     return by_rank
 
 
 def on_rank_zero(function: Callable[[], T]) -> T:
-    """Call ``function`` on rank 0, while the others wait for its outcome, however long.
+    """Call ``function`` on rank 0 while the others wait, however long it takes.
 
-    What it returned, or raised, is returned or raised on every rank.
+    Its result is returned on every rank; an exception is raised on every rank.
     """
     outcome: list[Any] = [None, None]
     if dist.get_rank() == 0:
@@ -111,9 +111,9 @@ def on_rank_zero(function: Callable[[], T]) -> T:
 
 
 def on_each_rank(function: Callable[[], T]) -> T:
-    """Call ``function`` on every rank, wait until all have done so, and return each rank's result.
+    """Call ``function`` on every rank, wait until all are done, and return this rank's result.
 
-    What it raised on the first rank where it failed is raised on every rank.
+    If it fails on any rank, the exception of the first such rank is raised on every rank.
     """
     result: Any = None
     failure = None

@@ -1,6 +1,6 @@
-"""Dropout on a CPU, where drawing torch's takes an eighth of a LoRA step.
+"""Faster dropout for CPUs, where torch's takes an eighth of a LoRA step.
 
-torch draws a number for each entry; 16 bits of one are enough to decide.
+torch draws a random number for each entry; 16 random bits are enough.
 """
 
 import torch
@@ -11,7 +11,7 @@ _DRAWS = 2**16
 
 
 class QuickDropout(nn.Module):
-    """Dropout that decides by 16 random bits an entry, so that p is a multiple of 2^-16."""
+    """Dropout that draws 16 random bits per entry, so ``p`` is rounded to a multiple of 2^-16."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class QuickDropout(nn.Module):
 
 
 def quicken_dropout(model: nn.Module) -> None:
-    """Give the adapters of ``model`` :class:`QuickDropout` in place of torch's."""
+    """Replace torch's dropout in the adapters of ``model`` by :class:`QuickDropout`."""
     for module in model.modules():
         if isinstance(module, (LoRALinear, DoRALinear)) and isinstance(
             module.dropout, nn.Dropout

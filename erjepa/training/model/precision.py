@@ -1,11 +1,11 @@
-"""Trained weights in float32 over a frozen base in a lower precision.
+"""Trainable weights in float32 over a frozen base in a lower precision.
 
 In bfloat16 an update of 1e-5 is less than half a unit in the last place of every weight larger
-than about 0.0026, so most entries of a LoRA matrix would never move at the learning rates that
-LoRA is trained with. Here adapters, their gradients and what the optimizer keeps of them are
-float32; the forward pass sees them in the base's precision. FSDP2 casts them when it gathers
-them (:func:`~erjepa.training.model.sharding.shard`); :func:`set_trainable_dtype` makes the layers
-themselves do so, which is what one rank needs.
+than about 0.0026, so most entries of a LoRA matrix would never change at LoRA's usual learning
+rates. Here adapters, their gradients and their optimizer states are float32, and the forward pass
+casts adapters to the base's precision. FSDP2 does so when it gathers them
+(:func:`~erjepa.training.model.sharding.shard`); on one rank without FSDP2,
+:func:`set_trainable_dtype` makes the layers do so.
 """
 
 import torch
@@ -18,13 +18,15 @@ from erjepa.configs import Config
 
 
 def dtypes_of(cfg: Config) -> tuple[torch.dtype, torch.dtype]:
-    """What a run computes in, and what it holds its trainable weights in."""
-    cpu = torch.device("cpu")  # others may be without bfloat16, which run_device finds
+    """Return the dtypes of a run's computation and of its trainable weights."""
+    cpu = torch.device(
+        "cpu"
+    )  # on a GPU without bfloat16 get_dtype fails; run_device reports that
     return get_dtype(cfg.dtype, cpu), get_dtype(cfg.trainable_dtype or cfg.dtype, cpu)
 
 
 def set_trainable_dtype(model: nn.Module, dtype: torch.dtype) -> None:
-    """Hold the weights of a model's adapters in ``dtype``; they compute in that of their input."""
+    """Store a model's adapters in ``dtype``; they compute in the dtype of their input."""
     for module in list(model.modules()):
         if not isinstance(module, (LoRALinear, DoRALinear)):
             continue
@@ -52,7 +54,7 @@ class _CastLinear(nn.Linear):
         return F.linear(x, self.weight.to(x.dtype))
 
 
-# An attribute hides the parameter of its name for as long as the forward pass takes.
+# During the forward pass an instance attribute hides the parameter of the same name.
 def _cast_magnitude(module: DoRALinear, args: tuple[Tensor]) -> None:
     module.__dict__["magnitude"] = module.magnitude.to(args[0].dtype)
 

@@ -1,8 +1,8 @@
-"""The model over ranks: FSDP2 on several, whole on one.
+"""Shards a model with FSDP2 on several ranks; on one rank the model is usually not sharded.
 
-On one rank FSDP2 would copy every parameter at each use, and cannot hold the NF4 weights of
-QLoRA there. Where no parameter is held in the precision that it computes in, each is cast, hence
-copied, at each use anyway; FSDP2 then does so on one rank as on several.
+On one rank FSDP2 would copy every parameter at each use, and does not support QLoRA's NF4
+weights. But if no parameter is stored in the dtype of the computation, each is cast, hence copied,
+at each use anyway; then FSDP2 does so on one rank too.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ from erjepa.training.model.precision import dtypes_of
 
 
 def is_sharded(model: nn.Module, dtype: torch.dtype, *, cpu_offload: bool) -> bool:
-    """Whether :func:`shard` shards ``model``: on several ranks, or where FSDP2 is to cast all
-    of its parameters or to keep them on the CPU.
+    """Whether :func:`shard` shards ``model``: on several ranks, or if FSDP2 is needed to cast all
+    parameters or to keep them on the CPU.
     """
     held = {p.dtype for p in model.parameters()}
     return dist.get_world_size() > 1 or cpu_offload or dtype not in held
@@ -40,8 +40,8 @@ def is_sharded(model: nn.Module, dtype: torch.dtype, *, cpu_offload: bool) -> bo
 def modules_to_shard(
     model: nn.Module, layer_names: Sequence[str] = ()
 ) -> list[nn.Module]:
-    """Modules whose parameters FSDP2 gathers together: each transformer layer, the named modules,
-    and last the root, which takes what is left.
+    """Return the modules to shard separately: each transformer layer, the named modules, and last
+    the root, which holds the remaining parameters.
     """
     return [
         module
@@ -59,14 +59,13 @@ def shard(
     cpu_offload: bool = False,
     reshard_after_forward: bool = True,
 ) -> None:
-    """Shard each transformer layer, the named modules, and the rest of a model on the meta device,
-    where :func:`is_sharded`.
+    """Shard :func:`modules_to_shard` of a model on the meta device if :func:`is_sharded`.
 
-    Parameters are gathered in ``dtype``, in which the model computes; gradients are added up and
-    reduced in the dtype that the trained parameters have.
+    Parameters are gathered in ``dtype``, in which the model computes; gradients are accumulated and
+    reduced in the dtype of the trainable parameters.
 
     Raises:
-        RuntimeError: if this release of torch cannot hold trained parameters in their own dtype.
+        RuntimeError: if this release of torch does not support a separate dtype for these.
     """
     held = {p.dtype for p in model.parameters()}
     trained = {p.dtype for p in model.parameters() if p.requires_grad}
@@ -81,7 +80,7 @@ def shard(
                 "trainable_dtype=null."
             )
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=trained.pop())
-    # Without a mesh, FSDP2 takes the GPUs of a machine that has any, whatever the run's device.
+    # Without a mesh, FSDP2 uses GPUs if the machine has any, even in a run on the CPU.
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for module in modules_to_shard(model, layer_names):
         fully_shard(
@@ -94,9 +93,9 @@ def shard(
 
 
 def with_resharding(cfg: Config, model: nn.Module, device: torch.device) -> Config:
-    """The config with ``fsdp_reshard_after_forward`` decided, the same on every rank."""
+    """Return the config with ``fsdp_reshard_after_forward`` resolved, the same on every rank."""
     memory = memory_of(device)
-    # Ranks that decided otherwise would wait for each other.
+    # Ranks with different values would wait for each other forever.
     reshards = on_rank_zero(lambda: reshards_after_forward(cfg, model, memory))
     return replace(cfg, fsdp_reshard_after_forward=reshards)
 
@@ -104,9 +103,9 @@ def with_resharding(cfg: Config, model: nn.Module, device: torch.device) -> Conf
 def reshards_after_forward(cfg: Config, model: nn.Module, memory: int) -> bool:
     """Whether ranks free gathered weights between the forward and the backward pass.
 
-    With ``fsdp_reshard_after_forward: null`` they do so if all parameters in ``dtype`` take more
-    than an eighth of ``memory``, the bytes of a rank, shards live on the CPU, or there is one rank,
-    which gathers nothing from others.
+    With ``fsdp_reshard_after_forward: null`` they do so if the parameters in ``dtype`` take more
+    than an eighth of ``memory`` (bytes available to a rank), if shards are on the CPU, or if there
+    is one rank, which has nothing to gather from others.
     """
     if cfg.fsdp_reshard_after_forward is not None:
         return cfg.fsdp_reshard_after_forward
@@ -123,9 +122,7 @@ def load_weights(
     *,
     cpu_offload: bool = False,
 ) -> None:
-    """Give a model after :func:`shard` its weights, full tensors, cast and quantized as it
-    needs.
-    """
+    """Load full tensors into a model after :func:`shard`, cast and quantized as it needs."""
     if isinstance(model, FSDPModule):
         training.load_from_full_model_state_dict(
             model, weights, device, strict=True, cpu_offload=cpu_offload
@@ -150,11 +147,10 @@ def load_weights(
 
 
 def set_last_backward(model: nn.Module, last: bool, *, keep_gathered: bool) -> None:
-    """Say whether the next backward pass is the last one of a step.
+    """Set whether the next backward pass is the last one before gradients are reduced.
 
-    Gradients add up on each rank and are reduced over ranks after the last one. With
-    ``keep_gathered``, for ``reshard_after_forward=False``, gathered parameters are kept until
-    then, so that a step gathers them once.
+    Until then gradients accumulate on each rank. With ``keep_gathered``, which needs
+    ``reshard_after_forward=False``, parameters stay gathered until then, so they are gathered once.
     """
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last)
@@ -164,7 +160,7 @@ def set_last_backward(model: nn.Module, last: bool, *, keep_gathered: bool) -> N
 def free_gathered(model: nn.Module) -> None:
     """Free gathered weights before the state of a model is read.
 
-    A backward pass frees them; a forward pass alone keeps them where they are not resharded.
+    A backward pass frees them; a forward pass without one may leave them gathered.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -172,5 +168,5 @@ def free_gathered(model: nn.Module) -> None:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """This rank's part of a weight or a gradient, sharded or not."""
+    """Return this rank's shard of a weight or a gradient, or all of it if it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,7 +1,7 @@
 """The trainable weights of a run: the adapters of a model or, where it has none, every weight.
 
-Both classes answer the same questions: which weights are trained, where they start, what a
-checkpoint exports of them, and what the recipe state keeps to resume from.
+Both classes have the same interface: names of the trainable weights, their initial values, what a
+checkpoint exports, and what the recipe state stores to resume.
 """
 
 from collections.abc import Mapping
@@ -45,13 +45,13 @@ class TrainableAdapters:
     def initial_state(
         self, decoder: TransformerDecoder, base: dict[str, Tensor], seed: int
     ) -> dict[str, Tensor]:
-        """Full weights to start from, by name; the base's tensors are not copied."""
+        """Return the full initial weights by name; the base's tensors are not copied."""
         return {**base, **initial_adapter_state(decoder, seed)}
 
     def export(
         self, weights: dict[str, Tensor], device: torch.device, *, adapter_only: bool
     ) -> dict:
-        """What a torchtune checkpointer takes; ``weights`` are merged in place, on ``device``."""
+        """Return what a torchtune checkpointer saves; ``weights`` are merged in place."""
         content = {
             training.ADAPTER_KEY: get_adapter_state_dict(weights),
             training.ADAPTER_CONFIG: {
@@ -75,7 +75,9 @@ class TrainableAdapters:
         return content
 
     def _target_modules(self) -> list[str]:
-        if "lora_attn_modules" not in self._cfg:  # a builder that names any layers
+        if (
+            "lora_attn_modules" not in self._cfg
+        ):  # a builder that takes other names of layers
             return sorted(
                 {name.split(".")[-3] for name in self.names if "lora_a" in name}
             )
@@ -86,15 +88,15 @@ class TrainableAdapters:
         )
 
     def resumable(self, weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
-        """Nothing for the recipe state: the exported adapter is exact."""
+        """Return ``None``: the exported adapter is exact, so the recipe state needs no weights."""
         return None
 
 
 class AllWeights:
     """Every weight of a model without adapters.
 
-    Weights are held in ``trainable_dtype`` and exported in ``dtype``, that of the base and of
-    inference. The recipe state of the newest checkpoint keeps them as they are.
+    Weights are stored in ``trainable_dtype`` and exported in ``dtype``, that of the base and of
+    inference. The recipe state holds them in ``trainable_dtype``.
     """
 
     has_adapters = False
@@ -118,12 +120,12 @@ class AllWeights:
     def export(
         self, weights: dict[str, Tensor], device: torch.device, *, adapter_only: bool
     ) -> dict:
-        """What a torchtune checkpointer takes."""
+        """Return what a torchtune checkpointer saves."""
         rounded = {name: weight.to(self._dtype) for name, weight in weights.items()}
         return {training.MODEL_KEY: rounded}
 
     def resumable(self, weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
-        """For the recipe state: the weights before they are rounded to be exported."""
+        """Return the weights for the recipe state, not rounded to ``dtype``."""
         return weights
 
 
@@ -141,8 +143,8 @@ def set_trainable(
 
     Args:
         model_cfg: arguments of the model's builder.
-        trainable_dtype: that trained weights are held in.
-        dtype: that the model computes in.
+        trainable_dtype: dtype of the trainable weights.
+        dtype: dtype of the computation.
     """
     precision = {"trainable_dtype": trainable_dtype, "dtype": dtype}
     if get_adapter_params(decoder):

@@ -1,4 +1,4 @@
-"""The weights that a run starts from, and whether they are of its model."""
+"""The weights that a run starts from, and a check that they match its model."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -10,9 +10,9 @@ class StartWeights(NamedTuple):
     """The weights that a run starts from."""
 
     base: dict[str, Tensor]  # of the base model, by name
-    # Of the resumed run or of ``init_from``; without, as they are initialized.
+    # Of the resumed run or of ``init_from``; ``None``: initialize them.
     trained: dict[str, Tensor] | None = None
-    # Embeddings of the predictor tokens, [k, H]; without, those of their ids in the base.
+    # Embeddings of the predictor tokens, [k, H]; ``None``: initialize them from the base.
     predictor: Tensor | None = None
     averaged: dict[str, Any] | None = None  # see :meth:`AveragedWeights.state_dict`
 
@@ -20,11 +20,11 @@ class StartWeights(NamedTuple):
 def require_same_model(
     model: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: str
 ) -> None:
-    """Compare names and shapes before anything is loaded; ``where`` says what holds the weights.
+    """Compare names and shapes before anything is loaded; ``where`` names the source of ``weights``.
 
     Raises:
-        ValueError: naming the first weight that is missing, the first that the model has no place
-            for, and the first of another shape, and how many there are of each.
+        ValueError: naming the first missing weight, the first unknown one and the first of
+            another shape, with the number of each.
     """
     missing = [name for name in model if name not in weights]
     unknown = [name for name in weights if name not in model]
