@@ -1,5 +1,6 @@
-"""Studies of the method: grids of runs, what they leave, their statistics and reports.
+"""Studies of the method: grids of runs, their results, statistics and reports.
 
-``experiment`` and ``results`` say what a grid's folder holds. ``grid`` runs and collects,
-``report`` makes tables and figures by ``statistics``. Nothing outside of the commands imports it.
+``experiment`` and ``results`` define the files of an experiment's folder. ``grid`` runs the cells
+and collects their results; ``report`` makes tables and figures with the functions of
+``statistics``. Only the commands import this package.
 """

@@ -1,4 +1,4 @@
-"""What an experiment compares, as its YAML file and ``experiment.json`` have it."""
+"""The config of an experiment: the schema of its YAML file and of ``experiment.json``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,12 +13,12 @@ from erjepa.utils.checked import checked
 from erjepa.utils.files import EXPERIMENT
 from erjepa.utils.jsonl import parse_json
 
-# Of score_weights, what the evaluation's key `checkpoint` has to be.
+# Value of score_weights -> value of the evaluation's key `checkpoint`.
 WEIGHTS = {("last",): "last", ("ema",): "ema", ("last", "ema"): "both"}
 
 
 def _section(keys: Any) -> Any:
-    return {} if keys is None else keys  # as YAML has an empty section
+    return {} if keys is None else keys  # YAML loads an empty section as None
 
 
 def _dataset(entry: Any) -> Any:
@@ -53,14 +53,16 @@ Order = Annotated[list[Text], AtLeastOne, AfterValidator(_distinct)]
 
 @dataclass(frozen=True)
 class Controls:
-    """Keys of a method that the grid reads; the recipe does not know them."""
+    """Keys of a method that the grid handles itself and does not pass to the recipe."""
 
-    # The method at whose tokens a run ends
+    # The method whose number of tokens ends a run
     tokens_of: Annotated[str | None, Field(alias="stop.tokens_of")] = None
-    batch_size_times: Count | None = None  # multiplies the pairs of a step
-    # Which datasets of a sequence, see :class:`Experiment`
+    batch_size_times: Count | None = None  # factor on the pairs per step
+    # The datasets of a sequence to train on, see :class:`Experiment`
     trains_on: Literal["so_far", "all", "nothing"] | None = None
-    new_adapters: bool = False  # whether each stage of a sequence trains its own
+    new_adapters: bool = (
+        False  # whether each stage of a sequence trains its own adapter
+    )
 
 
 CONTROLS = ("stop.tokens_of", "batch_size_times", "trains_on", "new_adapters")
@@ -68,47 +70,49 @@ CONTROLS = ("stop.tokens_of", "batch_size_times", "trains_on", "new_adapters")
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment; the fields are the keys of its YAML file.
+    """An experiment; its fields are the keys of its YAML file.
 
     Args:
-        name: what it is called.
-        output_dir: folder of its results.
+        output_dir: folder of the results.
         seeds: seeds of every method on every dataset.
-        datasets: short name to a config of the recipe, by name or path, or to
-            ``{config: NAME}`` and overrides for this dataset.
-        methods: name, as tables show it, to overrides, in the order of tables.
-            ``stop.tokens_of: METHOD`` ends a run at the tokens that METHOD's run took on the
-            same dataset with the same seed; ``batch_size_times: N`` has N times the pairs in a
-            step; ``trains_on`` and ``new_adapters`` see ``continual``.
-        overrides: for every run; those of the dataset and then those of the method win.
-        budgets: FLOPs at which each run is scored, ascending; ``None``: at the end of every
+        datasets: maps a short name to a config of the recipe, by name or path, or to
+            ``{config: NAME, ...}`` with overrides for this dataset.
+        methods: maps a method's name to its overrides, in the order of the tables.
+            ``stop.tokens_of: METHOD`` ends a run after the number of tokens that METHOD's run took
+            on the same dataset with the same seed; ``batch_size_times: N`` multiplies the pairs
+            per step by N; for ``trains_on`` and ``new_adapters`` see ``continual``.
+        overrides: overrides of every run; those of a dataset win over these, those of a method
+            over both.
+        budgets: FLOPs at which each run is scored, ascending; ``None``: score at the end of every
             epoch.
-        continual: whether the datasets are a sequence. A method's run on one of them starts
-            from the weights of its run on the one before, with the same seed, and where it
-            replays from that one's memory, and is scored on every dataset. A method with
-            ``trains_on: so_far`` trains on all datasets up to that one; with ``trains_on: all``
-            it has a single run, on all of them together, with the budgets of all; with
-            ``trains_on: nothing`` it is the base model. With ``new_adapters: True`` the adapters
-            of earlier stages are merged into the base, on which a run trains a new one.
-        also_scored: of a sequence, further datasets that a run is scored on, like ``datasets``;
-            no run trains on them.
+        continual: whether the datasets are a sequence. A method's run on a dataset then starts
+            from the weights, and if it replays from the memory, of its run on the previous
+            dataset with the same seed, and is scored on every dataset. With
+            ``trains_on: so_far`` it trains on all datasets up to the current one; with
+            ``trains_on: all`` the method has one run, on all datasets together, with their total
+            budget; with ``trains_on: nothing`` it is the base model. With
+            ``new_adapters: True`` the adapters of earlier stages are merged into the base model
+            and each run trains a new adapter.
+        also_scored: further datasets on which each run of a sequence is scored, in the form of
+            ``datasets``; no run trains on them.
         match: ``flops``: each run stops at the last budget; ``epochs``: after its epochs.
-        score_on: ``test``, or ``validation``: pairs held out of the training pairs, to choose
-            settings by.
-        score_weights: which weights of each checkpoint: ``last``, ``ema`` (the averaged ones,
-            which need ``ema_decay``), or both. In a sequence averages continue from run to run, and
-            the next run starts from the last weights.
-        alignment: whether predictions have the cosine of their pair.
-        evaluation: further overrides for the evaluation.
-        report: sections of the report; ``None``: those that it has by default.
+        score_on: ``test``, or ``validation``, pairs held out of the training pairs, for choosing
+            settings.
+        score_weights: the weights to score: ``last``, ``ema`` (averaged weights, which need
+            ``ema_decay``), or both. In a sequence the averages continue from run to run; the
+            next run starts from the last weights.
+        alignment: whether predictions include the cosine of their pair.
+        evaluation: overrides of the evaluation only.
+        report: sections of the report; ``None``: the default sections.
         nproc_per_node: ranks of each run.
-        devices: devices to share out under ``launcher: local``, ``nproc_per_node`` for each of
-            the runs side by side; without CUDA it only sets how many. ``None``: one by one.
-        model: to name configs by, ``${model}_synth``.
-        data: folder to name files by, ``${data}/mnli``.
-        budgets_of: to choose budgets from, ``${budgets_of.${model}}``.
+        devices: devices for ``launcher: local``. Each of the parallel runs gets
+            ``nproc_per_node`` of them; without CUDA only their number matters. ``None``: one run
+            at a time.
+        model: a value for the names of configs, ``${model}_synth``.
+        data: a folder for the names of files, ``${data}/mnli``.
+        budgets_of: budgets to choose from, ``${budgets_of.${model}}``.
         launcher: ``local``: runs on this machine; ``slurm``: tasks of a cluster.
-        slurm: what a task asks of Slurm, by the names of submitit's ``SlurmExecutor``:
+        slurm: what a task requests from Slurm, by the names of submitit's ``SlurmExecutor``:
             partition, time in minutes, gpus_per_node and so on.
 
     Raises:
@@ -193,17 +197,17 @@ class Experiment:
             )
 
     def controls(self, method: str) -> Controls:
-        """Keys of a method that the grid reads."""
+        """Return the keys of a method that the grid handles itself."""
         return checked(Controls, self.methods[method], f"methods: {method}")
 
     def as_dict(self) -> dict[str, Any]:
-        """The experiment as its YAML would have it, all keys given."""
+        """Return the experiment as a dictionary of its YAML keys, defaults included."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """The machine that a grid was started on: its processor, cores and GPUs."""
+    """Processor, cores and GPUs of the machine on which a grid was started."""
 
     cpu: str = "unknown"
     cores: int | None = None
@@ -212,21 +216,23 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What ``experiment.json`` holds: the experiment as it was run last, and what ran it."""
+    """The content of ``experiment.json``: the experiment as last run, versions and hardware."""
 
-    # Of Python and of packages
+    # Versions of Python and of packages
     versions: Mapping[str, str] = field(default_factory=dict)
-    revision: str | None = None  # of the source tree in Git; None: it was installed
+    revision: str | None = (
+        None  # Git revision of the source tree; None: not run from one
+    )
     hardware: Hardware = field(default_factory=Hardware)
     config: Experiment
 
 
 def read_record(output_dir: Path) -> Record:
-    """What was run in the folder of an experiment.
+    """Load ``experiment.json`` from an experiment's folder.
 
     Raises:
         FileNotFoundError: if no experiment ran there.
-        ValueError: naming the file and the key, if it is damaged.
+        ValueError: naming the file and the key, if the file is damaged.
     """
     path = output_dir / EXPERIMENT
     if not path.is_file():

@@ -1,25 +1,27 @@
-"""Names that users choose, as names of files and folders."""
+"""Names that users choose, turned into names of files and folders."""
 
 import re
 import unicodedata
 from collections.abc import Mapping
 
 _ALLOWED = re.compile(r"(?=.*[^ .])[\w .-]+")
-_MAX_BYTES = 100  # most file systems take 255, of which suffixes need some
+_MAX_BYTES = 100  # most file systems allow 255; the rest is for suffixes
 
 
 def slug(name: str) -> str:
-    """A name as paths have it: ``ER-JEPA content`` is ``er-jepa_content``."""
+    """Return a name in the form used in paths: ``ER-JEPA content`` gives ``er-jepa_content``."""
     return "".join(c if c.isalnum() or c in "-._" else "_" for c in name.lower())
 
 
 def require_path_components(key: str, names: Mapping[str, str]) -> None:
-    """Reject names that lead out of their folder, or that a file system takes for one another.
+    """Reject names that cannot name a folder, or that a file system may not tell apart.
 
-    ``names`` has each name's component of a path; ``key`` is that of the config.
+    Args:
+        key: config key of the names, for the error message.
+        names: each name and its path component.
 
     Raises:
-        ValueError: in one line, naming the key and the name.
+        ValueError: if a name is invalid, or two names have the same folder name.
     """
     known: dict[str, str] = {}
     for name, component in names.items():
@@ -29,7 +31,7 @@ def require_path_components(key: str, names: Mapping[str, str]) -> None:
                 f"{key}: {name!r} cannot name a folder: use letters, digits, spaces and "
                 f"-._, not dots alone, of at most {_MAX_BYTES} bytes"
             )
-        # As file systems compare names that ignore case.
+        # Some file systems ignore case and Unicode normalization.
         same = unicodedata.normalize("NFKC", component).casefold()
         if same in known:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The results of an experiment, a line for each scored checkpoint."""
+"""Results of an experiment: ``results.jsonl``, one line per scored checkpoint."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,53 +19,52 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What an experiment keeps of a scored checkpoint: a line of ``results.jsonl``."""
+    """The result of one scored checkpoint: a line of ``results.jsonl``."""
 
-    cell: str  # the run, such as synth/llm-jepa/seed_82
-    dataset: str  # that it was scored on, as the experiment calls it
+    cell: str  # name of the run, such as synth/llm-jepa/seed_82
+    dataset: str  # scored dataset, by its name in the experiment
     method: str
     seed: int
-    overrides: Mapping[str, Any]  # what the run sets on the command line
-    checkpoint: str  # name of its folder
-    # FLOPs that it was saved at; None: at the end of an epoch or of the run
+    overrides: Mapping[str, Any]  # command-line overrides of the run
+    checkpoint: str  # name of the checkpoint's folder
+    # FLOPs at which the checkpoint was saved; None: at the end of an epoch or of the run
     budget: float | None
-    steps: Whole  # optimizer steps up to it
-    total_flops: float  # training compute up to it
-    total_tokens: Whole  # processed up to it
-    epoch: float  # passes over the training pairs up to it
+    steps: Whole  # optimizer steps up to the checkpoint
+    total_flops: float  # training compute up to the checkpoint
+    total_tokens: Whole  # tokens processed up to the checkpoint
+    epoch: float  # passes over the training pairs up to the checkpoint
     split: Split
     task: str
-    accuracy: Share  # by the metric `primary`
+    accuracy: Share  # value of the metric `primary`
     primary: str
-    readings: Mapping[str, Share]  # every metric of the answers
-    examples: Whole  # how many were scored
-    predictions: str  # file in the experiment's folder
-    log: str  # of the run, in the experiment's folder
-    train_seconds: float  # up to it, without evaluation
-    eval_seconds: float | None  # scoring it
+    readings: Mapping[str, Share]  # value of every metric of the task
+    examples: Whole  # number of scored examples
+    predictions: str  # path of the predictions, relative to the experiment's folder
+    log: str  # path of the run's log, relative to the experiment's folder
+    train_seconds: float  # up to the checkpoint, without evaluation
+    eval_seconds: float | None  # time to score the checkpoint
     weights: Weights = "last"
-    # Lines of the run: one for each checkpoint, kind of weights and dataset; None: an older
-    # line does not say
+    # Number of lines of the run: checkpoints x kinds of weights x datasets; None in lines of
+    # older versions
     of: Annotated[int, Field(ge=1)] | None = None
-    # In a sequence of datasets the one that the run was trained on, after those before it;
-    # None: the experiment is no sequence
+    # In a sequence of datasets: the dataset that the run trained on, after all earlier ones;
+    # None: the experiment is not a sequence
     stage: str | None = None
-    # Cross-entropy of the scored targets, nats a token; None: it was not asked for
+    # Cross-entropy of the scored targets, in nats per token; None: not computed
     target_loss: float | None = None
-    # Means of what the run logged in the last steps up to it; empty without a log file
+    # Mean of each logged metric over the last steps before the checkpoint; empty without a log
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def run(self) -> Path:
-        """Folder of the run, in the experiment's folder."""
+        """Folder of the run, relative to the experiment's folder."""
         return Path(self.log).parents[1]
 
 
 def read_results(output_dir: Path) -> list[Result]:
-    """The scored checkpoints of an experiment, in order of completion.
+    """Return the results in an experiment's folder, in the order of the file.
 
-    Args:
-        output_dir: its folder. A last line that is being written is left out.
+    An incomplete last line is skipped.
 
     Raises:
         ValueError: naming file, line and field, if a line is not a result.
@@ -74,7 +73,7 @@ def read_results(output_dir: Path) -> list[Result]:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file of results as they are written, each checked to be a result."""
+    """Return the lines of a results file as dictionaries, each checked to be a result."""
     return [row for _, row in _read(path)]
 
 
@@ -85,7 +84,10 @@ def _read(path: Path) -> Iterator[tuple[Result, dict[str, Any]]]:
 
 
 def whole_cells(results: Iterable[Result]) -> set[str]:
-    """The runs all of whose lines are there, also after a file was cut off or edited."""
+    """Return the names of the cells whose lines are complete.
+
+    A cell can lack lines if the file was truncated or edited.
+    """
     found: dict[str, dict[tuple[str, str, str], int]] = {}
     for result in results:
         line = result.checkpoint, result.weights, result.dataset
@@ -94,8 +96,8 @@ def whole_cells(results: Iterable[Result]) -> set[str]:
 
 
 def add_results(output_dir: Path, results: Iterable[Result]) -> None:
-    """Add scored checkpoints to an experiment's, all of them or, if killed, none."""
+    """Append results to an experiment's ``results.jsonl``, atomically."""
     path = output_dir / RESULTS
     text = path.read_text() if path.exists() else ""
-    whole = text[: text.rfind("\n") + 1]  # not the half of a line
+    whole = text[: text.rfind("\n") + 1]  # drops an incomplete last line
     write_whole(path, whole + to_jsonl(map(asdict, results)))

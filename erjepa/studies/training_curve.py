@@ -1,4 +1,4 @@
-"""A picture of a run: losses, cosines and accuracy over steps."""
+"""Draws the training curves of a run: losses, cosines and accuracy over steps."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 from erjepa.studies.training_log import read_training_log
 
-# Start of a key of the log -> label and style of its curve.
+# Prefix of a metric's name -> label and style of its curve.
 _PAIRS = {"": ("new", "-"), "replay_": ("replayed", "--"), "val_": ("held out", ".-")}
 PANELS = {
     "next-token loss (nats)": {f"{of}lm_loss": _PAIRS[of] for of in _PAIRS},
@@ -20,10 +20,10 @@ PANELS = {
 
 
 def draw_training_curve(log: Path, picture: Path) -> None:
-    """Draw losses, cosines and accuracy over steps, as far as they are logged.
+    """Draw losses, cosines and accuracy over steps; metrics that are not logged are left out.
 
     Raises:
-        ValueError: if the log holds no step.
+        ValueError: if the log has no steps.
     """
     import matplotlib
 
@@ -33,7 +33,7 @@ def draw_training_curve(log: Path, picture: Path) -> None:
     steps = pd.DataFrame(read_training_log(log)).T
     if steps.empty:
         raise ValueError(f"{log}: no step is logged here")
-    # Nothing is replayed in the first step, so its replay losses are none.
+    # The replay losses of a step that replayed nothing, such as the first, are no losses.
     replays = [name for name in steps if name.startswith("replay_")]
     if replays:
         steps[replays] = steps[replays].where(steps["replayed"] > 0, axis=0)

@@ -1,13 +1,13 @@
-"""The log of a run, as ``torchtune.training.metric_logging.DiskLogger`` writes it."""
+"""Reads the log of a run, written by ``torchtune.training.metric_logging.DiskLogger``."""
 
 import re
 from pathlib import Path
 
 
 def read_training_log(path: Path) -> dict[int, dict[str, float]]:
-    """Metrics by step, in order.
+    """Return the metrics of each step, in the order of steps.
 
-    Of a step that was logged twice (killed, then resumed) the last counts.
+    If a step was logged twice, by a run and its resumed run, the last line counts.
     """
     steps = {}
     for line in path.read_text().splitlines():

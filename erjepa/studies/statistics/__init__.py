@@ -1,1 +1,1 @@
-"""From numbers of runs to what is said of them; nothing here knows an experiment's files."""
+"""Statistics over the results of runs; this package does not read an experiment's files."""

@@ -1,6 +1,7 @@
-"""What learning a sequence of tasks does to each of them.
+"""Measures of continual learning: average accuracy, forgetting and transfer.
 
-Of the matrix ``a[i][j]``, the accuracy on task j after stage i, i and j from 1 to T, in
+All are computed from the matrix ``a[i][j]``, the accuracy on task j after stage i, with i and j
+from 1 to T. Their sources are
 
 - Lopez-Paz & Ranzato 2017, "Gradient Episodic Memory for Continual Learning" (GEM):
   average accuracy, backward and forward transfer;
@@ -14,29 +15,30 @@ import numpy as np
 
 
 class Continual(NamedTuple):
-    """Measures of a sequence, in the unit of its accuracies."""
+    """Measures of a sequence of tasks, in the unit of its accuracies."""
 
     average_accuracy: float  # mean over j of a[T][j]
-    forgetting: float  # mean over j < T of the largest a[i][j], i < T, less a[T][j]
-    # Mean over j < T of a[T][j] - a[j][j]; negative where later tasks take away
+    forgetting: float  # mean over j < T of max_{i < T} a[i][j] - a[T][j]
+    # Mean over j < T of a[T][j] - a[j][j]; negative if later tasks hurt earlier ones
     backward_transfer: float
-    # Mean over j > 1 of a[j - 1][j] - b[j], b of the untrained model: what tasks before j give
-    # to it; None without b
+    # Mean over j > 1 of a[j - 1][j] - b[j], where b is the accuracy of the untrained model:
+    # positive if earlier tasks help later ones; None without b
     forward_transfer: float | None
 
 
 def continual_measures(
     accuracy: Sequence[Sequence[float]], untrained: Sequence[float] | None = None
 ) -> Continual:
-    """Average accuracy, forgetting and transfer of one run over a sequence of tasks.
+    """Compute average accuracy, forgetting and transfer of one run over a sequence of tasks.
 
     Args:
-        accuracy: a, [T, T]: a row for each stage.
-        untrained: b, [T]; None: there is no forward transfer.
+        accuracy: the matrix a, [T, T], one row per stage.
+        untrained: b, the accuracies of the untrained model, [T]; ``None``: forward transfer is
+            not computed.
 
     Raises:
-        ValueError: if the matrix is not square, of two tasks or more, and whole; or b is of
-            another length.
+        ValueError: if ``accuracy`` is not square, has fewer than two tasks or a NaN, or if
+            ``untrained`` has another length.
     """
     a = np.asarray(accuracy, dtype=float)
     if a.ndim != 2 or not a.shape[0] == a.shape[1] > 1 or np.isnan(a).any():

@@ -8,23 +8,24 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-FEWEST = 6  # seeds of a bootstrap: of fewer its interval is little but their range
-MOST_FLIPPED = 16  # seeds whose signs are all flipped
+FEWEST = 6  # seeds for the bootstrap; with fewer its interval is about their range
+MOST_FLIPPED = 16  # seeds for the sign-flip test, which visits 2 ** seeds sign patterns
 
 
 class PairedTest(NamedTuple):
-    """How one method differs from another, over the seeds that both have."""
+    """Paired tests of a method against a reference method, over the seeds that both have."""
 
-    seeds: int  # that both have
-    won: int  # of these: the method's value is the greater one
-    difference: float  # mean of the method's value less the other's
-    sd: float  # sample standard deviation of these differences
-    t: float | None  # of the paired t-test; None where it is undefined
-    p_t: float | None  # its p-value
-    differences: dict[int, float]  # of each seed, ascending
-    p_signs: float | None  # of the exact sign-flip test; None of more seeds than 16
-    p_bootstrap: float | None  # None of fewer seeds than six
-    interval: tuple[float, float] | None  # the bootstrap's, 95% of the mean difference
+    seeds: int  # number of shared seeds
+    won: int  # number of seeds at which the method's value is the greater one
+    difference: float  # mean of method - reference
+    sd: float  # sample standard deviation of the differences
+    t: float | None  # statistic of the paired t-test; None if all differences are equal
+    p_t: float | None  # p-value of the t-test
+    differences: dict[int, float]  # seed to method - reference, ascending by seed
+    p_signs: float | None  # p-value of the exact sign-flip test; None above 16 seeds
+    p_bootstrap: float | None  # None below six seeds
+    # 95% bootstrap interval of the mean difference; None below six seeds
+    interval: tuple[float, float] | None
 
 
 def paired_test(
@@ -34,26 +35,27 @@ def paired_test(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> PairedTest:
-    """Paired tests of a method against a reference, over the seeds that both have.
+    """Test a method against a reference, paired by the seeds that both have.
 
-    The t-test takes the differences of seeds to be independent draws from one normal
-    distribution. The exact sign-flip test takes each difference to be as likely with the other
-    sign: its p-value is the fraction of all sign patterns whose mean is at least as large, or
-    two-sided as far from zero. The bootstrap draws as many differences as there are seeds, with
-    replacement; its p-value is the fraction of draws, the observed one counted in, whose mean is
-    not above zero; two-sided, twice the smaller one of that and the share not below zero. None
-    is corrected for the number of tests, and none covers the choice of test examples.
+    The t-test assumes that the differences are independent draws from one normal distribution.
+    The exact sign-flip test assumes that each difference is equally likely with either sign; its
+    p-value is the fraction of all sign patterns whose mean is at least the observed one
+    (two-sided: at least as far from zero). The bootstrap resamples the n differences with
+    replacement; its p-value is the fraction of resamples with a mean of at most zero, where the
+    observed sample counts as one of them (two-sided: twice the smaller of that and the fraction
+    with a mean of at least zero). No p-value is corrected for the number of tests, and none
+    covers the choice of test examples.
 
     Args:
-        values, reference: seed to value of the method, and of the other.
-        two_sided: whether p-values are for a difference of either sign; otherwise for the
-            method's mean being the greater one.
-        resamples, seed: draws of the bootstrap, and the seed of its generator.
+        values, reference: value of the method, and of the reference, by seed.
+        two_sided: whether the alternative is a difference of either sign; otherwise it is that
+            the method's mean is greater.
+        resamples, seed: number of bootstrap resamples, and the seed of their generator.
 
     Raises:
-        ValueError: if they share fewer than two seeds.
+        ValueError: if fewer than two seeds are shared.
     """
-    # Rounded, so that draws that cancel have a mean of zero.
+    # Rounding gives resamples that cancel a mean of exactly zero.
     both = (pd.Series(values) - pd.Series(reference)).dropna().sort_index()
     differences, n = both.round(12).to_numpy(), len(both)
     if n < 2:

@@ -1,20 +1,20 @@
-"""What becomes of predictions from checkpoint to checkpoint."""
+"""Counts of predictions that are corrected and lost between successive checkpoints."""
 
 import numpy as np
 import pandas as pd
 
 
 def transitions(correct: pd.DataFrame) -> pd.DataFrame:
-    """What becomes of predictions from each checkpoint to the next.
+    """Count predictions that are corrected or lost from each checkpoint to the next.
 
     Args:
-        correct: whether a prediction is right: a row for each example of each run, the levels of
-            the index but the last naming the run; a column a checkpoint, in order.
+        correct: whether each prediction is right. One row per example of each run; all index
+            levels except the last name the run. One column per checkpoint, in order.
 
     Returns:
-        A row for each run and later checkpoint, level ``point``: how many were ``wrong`` at the
-        earlier one, how many of those are ``corrected``, how many were ``right`` and how many of
-        those are ``lost``.
+        One row per run and checkpoint after the first (index level ``point``), with the number of
+        predictions ``wrong`` at the previous checkpoint, ``corrected`` since, ``right`` at the
+        previous checkpoint and ``lost`` since.
     """
     before, after = correct.shift(axis=1).iloc[:, 1:].astype(bool), correct.iloc[:, 1:]
     kinds = {"wrong": ~before, "corrected": ~before & after}
@@ -25,18 +25,19 @@ def transitions(correct: pd.DataFrame) -> pd.DataFrame:
 
 
 def transition_rates(counts: pd.DataFrame) -> pd.DataFrame:
-    """Percent of wrong predictions that are corrected, and of right ones that are lost.
+    """Return the percentages of wrong predictions corrected and of right predictions lost.
 
-    NaN where nothing is wrong, or right.
+    A percentage is NaN if there are no wrong, or no right, predictions.
     """
     corrected, lost = counts.corrected / counts.wrong, counts.lost / counts.right
     return 100 * pd.DataFrame({"Corrected (%)": corrected, "Lost (%)": lost})
 
 
 def history_order(correct: pd.DataFrame) -> np.ndarray:
-    """Positions of rows (an example each; a column a checkpoint), for a picture of them.
+    """Return the order in which a figure shows the rows of ``correct``.
 
-    Examples that are right at the last checkpoint come first; among equals those that are
-    right at the checkpoint before, and so on back to the first; then the lower row.
+    ``correct`` has one row per example and one column per checkpoint. Examples right at the last
+    checkpoint come first; ties are broken by the checkpoint before, and so on back to the first,
+    then by position.
     """
     return np.lexsort(~correct.to_numpy(bool).T)
