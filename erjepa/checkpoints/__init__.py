@@ -1,1 +1,1 @@
-"""What a run leaves on the disk: checkpoints, the memory in them, cards, locks, room."""
+"""What a run writes to disk: checkpoints, memories, model cards, locks; and disk space."""

@@ -1,15 +1,15 @@
-"""Checkpoints that are complete or absent, and where to resume.
+"""Writing, listing and loading of checkpoints.
 
-A checkpoint is one folder of ``output_dir``: ``epoch_0`` after the first epoch,
+A checkpoint is a folder in ``output_dir``: ``epoch_0`` after the first epoch,
 ``epoch_1_step_40`` within the second, ``flops_0`` at the first of ``checkpoint_at_flops``,
-``best_step_80``, to which the link ``best`` leads. It holds what torchtune's checkpointer
-writes, the embeddings of the predictor tokens, the episodic memory, averaged weights in
-``ema``, where the run was, and the manifest of all these files. Those of epochs and steps can
-be resumed: their ``recipe_state.pt`` has the rest of the run's state, and without adapters the
-weights in the precision that they are trained in.
+``best_step_80``, to which the link ``best`` points. It holds the files that torchtune's
+checkpointer writes, the embeddings of the predictor tokens, the episodic memory, averaged weights
+in ``ema``, the run's progress, and a manifest of all these files. Checkpoints of epochs and steps
+can be resumed: their ``recipe_state.pt`` holds the rest of the run's state, including, for full
+fine-tuning, the weights in their training precision.
 
-torchtune writes the files of a checkpoint one after the other in place, so a killed run can
-leave half of one. Here they are written aside, and one rename puts them in place.
+torchtune writes the files of a checkpoint one by one in place, so a killed run can leave an
+incomplete one. Here they are written into a scratch folder, which one rename puts in place.
 """
 
 import json
@@ -40,16 +40,16 @@ ADAPTER = "adapter_model.pt"
 PROGRESS = "progress.json"
 PREDICTOR = "predictor.pt"
 MEMORY = "memory"  # folder, see erjepa/checkpoints/memory_file.py
-SCRATCH = ".partial"  # the checkpointer's own output_dir
+SCRATCH = ".partial"  # output_dir of torchtune's checkpointer
 BEST = "best"
-# Ranks of a machine share what they read.
+# With mmap the ranks of a machine share the pages that they read.
 _MAPPED: dict[str, Any] = {"map_location": "cpu", "weights_only": True, "mmap": True}
 _NAME = re.compile(r"epoch_(\d+)(?:_step_(\d+))?$")
 _FLOPS_NAME = re.compile(r"flops_(\d+)$")
 
 
 class _Progress(TypedDict, total=False):
-    """What is read of ``progress.json``; a checkpoint of validation also has its metrics."""
+    """The keys of ``progress.json`` that are read."""
 
     __pydantic_config__ = {"extra": "allow"}  # type: ignore[misc]
 
@@ -63,32 +63,32 @@ class _Progress(TypedDict, total=False):
 
 
 def checkpoint_name(epoch: int, step: int | None) -> str:
-    """Name of the checkpoint of ``epoch`` (0-based), after ``step`` of its steps or all."""
+    """Return the name of the checkpoint after ``step`` steps, or all, of ``epoch`` (0-based)."""
     return f"epoch_{epoch}" if step is None else f"epoch_{epoch}_step_{step}"
 
 
 def flops_name(index: int) -> str:
-    """Name of the checkpoint at the budget ``index`` of ``checkpoint_at_flops``, 0-based."""
+    """Return the name of the checkpoint at budget ``index`` (0-based) of ``checkpoint_at_flops``."""
     return f"flops_{index}"
 
 
 def checkpoints(output_dir: Path) -> list[Path]:
-    """The complete checkpoints of epochs and steps in ``output_dir``, oldest first."""
+    """List the checkpoints of epochs and steps in ``output_dir``, oldest first."""
     return _matching(output_dir, _NAME)
 
 
 def flops_checkpoints(output_dir: Path) -> list[Path]:
-    """The complete checkpoints of ``checkpoint_at_flops`` in ``output_dir``, oldest first."""
+    """List the checkpoints of ``checkpoint_at_flops`` in ``output_dir``, oldest first."""
     return _matching(output_dir, _FLOPS_NAME)
 
 
 def all_checkpoints(output_dir: Path) -> list[Path]:
-    """Those at FLOPs, then those of epochs and steps."""
+    """List the checkpoints of ``checkpoint_at_flops``, then those of epochs and steps."""
     return flops_checkpoints(output_dir) + checkpoints(output_dir)
 
 
 def newest(path: Path) -> Path:
-    """The checkpoint that a user names: one itself, or the newest of a run's ``output_dir``.
+    """Return the newest checkpoint if ``path`` is a run's ``output_dir``, otherwise ``path``.
 
     Raises:
         FileNotFoundError: if there is no such folder, or the run has no checkpoint.
@@ -102,7 +102,7 @@ def newest(path: Path) -> Path:
 
 
 def _matching(output_dir: Path, name: re.Pattern) -> list[Path]:
-    """Folders of such a name, by the numbers in it; one that is left out is the last."""
+    """List folders with such names, sorted by their numbers; a missing number sorts last."""
     found = []
     for path in output_dir.iterdir() if output_dir.is_dir() else ():
         if match := name.match(path.name):
@@ -111,11 +111,11 @@ def _matching(output_dir: Path, name: re.Pattern) -> list[Path]:
 
 
 class Exported(NamedTuple):
-    """Weights that go into a checkpoint.
+    """Weights to write into a checkpoint.
 
     Args:
-        write: called with the ``epoch`` to hand to a torchtune checkpointer whose ``output_dir``
-            is ``output_dir / SCRATCH``.
+        write: saves the weights with a torchtune checkpointer whose ``output_dir`` is
+            ``output_dir / SCRATCH``; its argument is the checkpointer's ``epoch``.
         predictor: trained embeddings of the k predictor tokens, [k, H].
     """
 
@@ -135,16 +135,16 @@ def publish(
     keep_last_n: int | None = None,
     keep_epochs: bool = False,
 ) -> Path:
-    """Write a checkpoint aside, then put it in place at once, also of one of the same name.
+    """Write a checkpoint atomically, and replace one of the same name.
 
-    After one with a ``state`` the oldest that can be resumed are deleted.
+    If the new checkpoint can be resumed, the oldest resumable ones are then deleted.
 
     Args:
-        averaged: averages of the weights.
-        state: contents of ``recipe_state.pt``.
-        write_memory: called with the folder to put the episodic memory into.
-        keep_last_n: how many that can be resumed are kept, this one included; ``None``: all.
-        keep_epochs: whether those at the end of an epoch lose their ``state`` alone.
+        averaged: averaged weights.
+        state: contents of ``recipe_state.pt``, without which it cannot be resumed.
+        write_memory: writes the episodic memory into the folder that it is given.
+        keep_last_n: how many resumable checkpoints to keep, this one included; ``None``: all.
+        keep_epochs: from checkpoints at the end of an epoch, delete only ``recipe_state.pt``.
     """
     scratch = output_dir / SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)
@@ -161,7 +161,7 @@ def publish(
     write_manifest(written, leave_out=[CARD])
     let_others_read(written)
     final = output_dir / name
-    if final.exists():  # this run was resumed from a checkpoint before it
+    if final.exists():  # the run was resumed from an earlier checkpoint
         os.rename(final, scratch / "replaced")
     os.rename(written, final)
     if state is not None and keep_last_n is not None:
@@ -169,7 +169,8 @@ def publish(
             if keep_epochs and "step" not in path.name:
                 (path / RECIPE_STATE).unlink()
             else:
-                os.rename(path, scratch / path.name)  # absent first, then deleted
+                # Renamed first: a killed deletion leaves no incomplete checkpoint.
+                os.rename(path, scratch / path.name)
     shutil.rmtree(scratch)
     return final
 
@@ -177,7 +178,7 @@ def publish(
 def _write(
     scratch: Path, epoch: str, weights: Exported, progress: dict[str, Any]
 ) -> Path:
-    """The folder of weights as they are scored, and of where the run was."""
+    """Write weights and progress into a new folder of ``scratch``, and return it."""
     written = scratch / f"epoch_{epoch}"  # where a torchtune checkpointer writes
     written.mkdir(parents=True)
     weights.write(epoch)
@@ -190,7 +191,7 @@ def _write(
 
 
 def _drop_copies(written: Path) -> None:
-    """Remove what the checkpointer copied from the checkpoint that a run started from."""
+    """Remove files that the checkpointer copied from the checkpoint that the run started from."""
     for folder in (FOLDER, MEMORY, EMA):
         shutil.rmtree(written / folder, ignore_errors=True)
     for file in (PROGRESS, MANIFEST):
@@ -198,12 +199,12 @@ def _drop_copies(written: Path) -> None:
 
 
 def best_name(step: int | str) -> str:
-    """Name of the checkpoint that did best on validation, after ``step`` steps of the run."""
+    """Return the name of the best checkpoint on validation, after ``step`` steps of the run."""
     return f"{BEST}_step_{step}"
 
 
 def set_best(path: Path) -> None:
-    """Make ``best`` lead to the checkpoint ``path``, at once; those before it go."""
+    """Point the link ``best`` to the checkpoint ``path``, and delete earlier best checkpoints."""
     output_dir, link = path.parent, path.parent / f".{BEST}"
     link.unlink(missing_ok=True)
     link.symlink_to(path.name)
@@ -212,19 +213,19 @@ def set_best(path: Path) -> None:
     for older in output_dir.glob(best_name("*")):
         if older != path:
             scratch.mkdir(exist_ok=True)
-            os.rename(older, scratch / older.name)  # absent first, then deleted
+            os.rename(older, scratch / older.name)  # before deletion, as in publish
     shutil.rmtree(scratch, ignore_errors=True)
 
 
 def of_weights(path: Path, which: str) -> list[Path]:
-    """The folders of a checkpoint's weights: the last ones, then the averaged ones.
+    """List the folders of a checkpoint's weights: the last, then the averaged weights.
 
     Args:
-        path: the checkpoint, or already the folder of its averaged weights.
+        path: the checkpoint, or the folder of its averaged weights, which is then the only one.
         which: ``last``, ``ema`` or ``both``.
 
     Raises:
-        FileNotFoundError: if averaged weights are asked for, and there are none.
+        FileNotFoundError: if averaged weights are requested and there are none.
     """
     if which == "last" or path.name == EMA:
         return [path]
@@ -237,29 +238,29 @@ def of_weights(path: Path, which: str) -> list[Path]:
 
 
 def score_name(path: Path) -> str:
-    """What the scores of a folder of weights go by: ``epoch_0``, or ``epoch_0_ema``."""
+    """Return the name under which a folder of weights is scored: ``epoch_0``, ``epoch_0_ema``."""
     return f"{path.parent.name}_{EMA}" if path.name == EMA else path.name
 
 
 def load_progress(path: Path) -> dict[str, Any]:
-    """Where the run was at the checkpoint ``path``."""
+    """Load the run's progress at the checkpoint ``path``."""
     file = path / PROGRESS
     values = parse_json(file.read_bytes(), str(file))
     return {**checked(_Progress, values, str(file))}
 
 
 def load_predictor(path: Path) -> Tensor | None:
-    """Trained embeddings of the predictor tokens, [k, H], or ``None`` if they were frozen."""
+    """Load the embeddings of the predictor tokens, [k, H]; ``None`` if they were frozen."""
     file = path / PREDICTOR
     return torch.load(file, weights_only=True) if file.is_file() else None
 
 
 def latest(output_dir: Path) -> Path:
-    """The newest checkpoint of a run to resume from, after every file of it was read.
+    """Return the newest checkpoint of a run to resume, after verifying all its files.
 
     Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if it is damaged, naming the file, and the newest good one.
+        FileNotFoundError: if no checkpoint can be resumed.
+        ValueError: if it is damaged, naming the file and the newest intact checkpoint.
     """
     resumable = resumable_checkpoints(output_dir)
     if not resumable:
@@ -275,10 +276,10 @@ def latest(output_dir: Path) -> Path:
 
 
 def how_to_resume_before(bad: Path, then: str = "") -> str:
-    """Name the newest good checkpoint before ``bad``, and the command that makes it the newest,
-    followed by ``then``.
+    """Return how to resume from the newest intact checkpoint before ``bad``.
 
-    Each checkpoint but the newest is good unless it is damaged: its run continued from it.
+    The text names the command that deletes all newer ones, followed by ``then``. Intact files
+    suffice, since the run continued after every checkpoint but the newest.
     """
     found = checkpoints(bad.parent)
     for i in reversed(range(found.index(bad))):
@@ -291,7 +292,7 @@ def how_to_resume_before(bad: Path, then: str = "") -> str:
 
 
 def load_resumable(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Trained weights in torchtune's format, and the recipe state with ``predictor``."""
+    """Load trained weights in torchtune's format, and the recipe state with ``predictor``."""
     state = torch.load(path / RECIPE_STATE, **_MAPPED)
     if (path / ADAPTER).is_file():
         trained = torch.load(path / ADAPTER, **_MAPPED)
@@ -301,11 +302,11 @@ def load_resumable(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def load_trained(path: Path, key: str) -> tuple[Path, dict[str, Tensor], Tensor | None]:
-    """Trained weights that another run starts from.
+    """Load trained weights for another run to start from.
 
     Args:
-        path: a checkpoint, or the folder of a run, of which the newest is taken.
-        key: that names it, for the message.
+        path: a checkpoint, or the folder of a run, whose newest checkpoint is used.
+        key: config key of ``path``, for messages.
 
     Returns:
         The checkpoint, its adapter in torchtune's format, and the embeddings of the predictor
@@ -313,7 +314,7 @@ def load_trained(path: Path, key: str) -> tuple[Path, dict[str, Tensor], Tensor 
 
     Raises:
         FileNotFoundError: if there is no adapter.
-        ValueError: if it is not what was written.
+        ValueError: if a file is damaged.
     """
     for folder in (path, *reversed(checkpoints(path))):
         if (folder / ADAPTER).is_file():
@@ -328,15 +329,15 @@ def load_trained(path: Path, key: str) -> tuple[Path, dict[str, Tensor], Tensor 
 
 
 def require_intact(path: Path, patterns: Iterable[str]) -> None:
-    """Read files of a checkpoint, and fail if one is not what was written.
+    """Verify files of a checkpoint against its manifest.
 
-    A folder without a manifest was not written by a run, and is taken as it is, with a warning.
+    A folder without a manifest was not written by a run; it is accepted with a warning.
 
     Args:
-        patterns: names of the files that are going to be used.
+        patterns: name patterns of the files that will be used.
 
     Raises:
-        ValueError: naming the file.
+        ValueError: naming the first damaged file.
     """
     if not (path / MANIFEST).is_file():
         log.warning(f"{path} has no {MANIFEST}: its files cannot be checked.")
@@ -345,5 +346,5 @@ def require_intact(path: Path, patterns: Iterable[str]) -> None:
 
 
 def resumable_checkpoints(output_dir: Path) -> list[Path]:
-    """The checkpoints that can be resumed, oldest first."""
+    """List the checkpoints that can be resumed, oldest first."""
     return [p for p in checkpoints(output_dir) if (p / RECIPE_STATE).is_file()]

@@ -1,4 +1,4 @@
-"""The errors of each example over training, in one file that a resumed run continues."""
+"""The log of each example's errors over training, which a resumed run continues."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,12 +14,12 @@ _COLUMNS = ("step", "example", "replayed", "lm_loss", "jepa_loss")
 
 
 class Visit(NamedTuple):
-    """One time that an example was trained on.
+    """One use of an example in training.
 
     Args:
-        step: of the run, 1-based.
+        step: optimizer step of the run, 1-based.
         example: its id in the episodic memory, see :mod:`erjepa.checkpoints.memory_file`.
-        replayed: whether from the memory, not as a new pair.
+        replayed: whether it was replayed from the memory rather than a new pair.
         lm_loss: cross-entropy per label, in nats, before the update.
         jepa_loss: :math:`d(p, z^a)` before the update.
     """
@@ -32,14 +32,14 @@ class Visit(NamedTuple):
 
 
 class ExampleErrors:
-    """Appends the visits of each step to ``example_errors.csv`` of a run; on rank 0."""
+    """Writer of a run's ``example_errors.csv``; only rank 0 writes."""
 
     def __init__(self, output_dir: Path) -> None:
         self._path = output_dir / EXAMPLE_ERRORS
         self._file: TextIO | None = None
 
     def continue_after(self, step: int) -> None:
-        """Keep the visits up to ``step``; those of a killed run after it come again."""
+        """Open the file, without visits after ``step``: the resumed run repeats them."""
         if dist.get_rank() != 0:
             return
         if not step:
@@ -53,13 +53,13 @@ class ExampleErrors:
             self._file.writelines(map(_line, visits))
 
     def flush(self) -> None:
-        """Write them through, before a checkpoint is saved."""
+        """Flush the file, before a checkpoint is saved."""
         if self._file is not None:
             self._file.flush()
 
 
 def keep_visits(path: Path, is_kept: Callable[[Visit], bool]) -> None:
-    """Rewrite a file of :class:`ExampleErrors` as a whole, with some of its visits."""
+    """Atomically rewrite a file of :class:`ExampleErrors` with only the visits to keep."""
     header = ",".join(_COLUMNS) + "\n"
     write_whole(path, header + "".join(map(_line, filter(is_kept, read_visits(path)))))
 
@@ -70,12 +70,12 @@ def _line(visit: Visit) -> str:
 
 
 def read_visits(path: Path) -> Iterator[Visit]:
-    """The visits in a file of :class:`ExampleErrors`, in order; none without the file.
+    """Yield the visits in a file of :class:`ExampleErrors`, in order; none if it does not exist.
 
-    A last line that a killed run left unfinished is passed over.
+    An incomplete last line, which a killed run may leave, is skipped.
 
     Raises:
-        ValueError: naming file and line, if one is not a visit.
+        ValueError: naming file and line, if a line is not a visit.
     """
     if not path.is_file():
         return

@@ -1,4 +1,7 @@
-"""What decides a run, kept in its checkpoints, so that a resumed run is the same one."""
+"""The fingerprint of a run: settings and data that determine its weights.
+
+Checkpoints store it, so that a resumed run is checked against the original.
+"""
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
@@ -12,10 +15,10 @@ from erjepa.configs import Config, weights_of
 from erjepa.datasets import Pair
 from erjepa.replay import ReplaySettings
 
-# Keys that decide which weights a run arrives at, averaged ones included. The data counts by
-# its tokens, the base model by its weights, wherever they lie. Of a step its pairs count, not
-# how they are cut into ranks and rows. All other keys are about where, how long and how fast it
-# runs, and what it reports.
+# Keys that determine the final weights, averaged ones included. Data is compared by its tokens,
+# and the base model by its weights, wherever they are stored. The pairs of a step matter, but not
+# how they are split into ranks and rows. All other keys concern paths, duration, speed and
+# reporting.
 DECIDING = (
     *("model", "dtype", "trainable_dtype"),
     *("loss", "num_predictor_tokens", "predictor_tokens", "train_predictor_tokens"),
@@ -25,12 +28,12 @@ DECIDING = (
     *("optimizer", "lr_scheduler", "clip_grad_norm", "max_steps_per_epoch"),
     "ema_decay",
 )
-# The same update, computed otherwise; the same base model, from elsewhere.
+# Exceptions: other implementations of the same update, other locations of the same base model.
 _FREE = ("optimizer.fused", "optimizer.foreach", "model.path", "model.revision")
-# A resumed run cannot change these: they decide its place in the data.
+# A resumed run cannot change these: they determine its position in the data.
 _FIXED = ("seed", "pairs of a step", "validation.size", "validation.seed")
-_SAMPLE = 256  # numbers of each weight
-# Of keys that checkpoints may be older than.
+_SAMPLE = 256  # values of each weight in the digest
+# Defaults of keys that old checkpoints may lack.
 _DEFAULTS = {
     "train_on_turns": "last",
     "lr_scheduler.until": "epochs",
@@ -41,11 +44,11 @@ _DEFAULTS = {
 def fingerprint(
     cfg: Config, *, pairs_of_a_step: int, pairs: Iterable[Pair]
 ) -> dict[str, Any]:
-    """What decides the run, by dotted key: numbers, texts and lists.
+    """Return what determines the run, by dotted key: numbers, strings and lists.
 
     Args:
-        pairs_of_a_step: over all ranks and micro-batches.
-        pairs: that it trains on, in the order of their dataset.
+        pairs_of_a_step: pairs per optimizer step, over all ranks and micro-batches.
+        pairs: pairs that the run trains on, in dataset order.
     """
     values = cfg.as_dict()
     found: dict[str, Any] = {
@@ -63,7 +66,7 @@ def fingerprint(
 
 
 def digest_of_weights(weights: Mapping[str, Tensor]) -> str:
-    """Short digest of a model: names, shapes and some numbers of each weight."""
+    """Return a short digest of a model: name, shape, dtype and some values of each weight."""
     digest = hashlib.sha256()
     for name, weight in sorted(weights.items()):
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
@@ -78,16 +81,17 @@ def changed_keys(
     allowed: Collection[str],
     where: object,
 ) -> set[str]:
-    """The keys that a resumed run has changed, all of them allowed.
+    """Return the keys that a resumed run changes, all of which must be allowed.
 
     Args:
         saved: fingerprint of the run that wrote the checkpoint.
-        current: that of the resumed run.
+        current: fingerprint of the resumed run.
         allowed: ``resume_changes``; a section allows all of its keys.
         where: the checkpoint, for messages.
 
     Raises:
-        ValueError: naming what differs without being allowed, or is allowed and no key.
+        ValueError: naming keys that changed and are not allowed, or an allowed key that is
+            unknown or may never change.
     """
     saved = {key: value for key, value in saved.items() if key not in _FREE}
     known = {**saved, **current}

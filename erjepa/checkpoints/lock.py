@@ -1,4 +1,4 @@
-"""The lock on a folder of output: one run, or one grid of runs, writes there at a time."""
+"""The lock on an output folder: one run, or one grid of runs, writes there at a time."""
 
 import contextlib
 import json
@@ -24,12 +24,12 @@ except ImportError:  # Windows
 log = utils.get_logger("INFO")
 
 LOCK = ".lock"
-_PATIENCE = 30.0  # seconds for what a killed holder has left to end
+_PATIENCE = 30.0  # seconds to wait for the child processes of a killed holder to end
 
 
 @dataclass(frozen=True)
 class _Holder:
-    """The contents of the file."""
+    """The contents of the lock file."""
 
     what: str
     pid: int
@@ -38,19 +38,18 @@ class _Holder:
 
 
 class FolderLock:
-    """Holds ``folder`` until :meth:`release`, or until the process ends, however it ends.
+    """Exclusive lock on ``folder``, held until :meth:`release` or the end of the process.
 
-    The system releases the lock of a killed process. The file names the holder, and is removed
-    with the lock unless the process is killed. Where there is no ``flock``, as on Windows or
-    some network drives, a warning takes the place of the lock.
+    The system releases the lock of a killed process, but its lock file, which names the holder,
+    stays. Without ``flock``, as on Windows or some network drives, a warning replaces the lock.
 
     Args:
-        folder: made if absent.
-        what: ``run`` or ``grid``, for messages.
-        inherited: whether child processes hold it too, until the last of them ends.
+        folder: created if absent.
+        what: kind of holder for messages, such as ``run`` or ``grid``.
+        inherited: whether child processes hold the lock too, until the last of them ends.
 
     Raises:
-        BlockingIOError: naming the holder, if there is one.
+        BlockingIOError: naming the holder, if the folder is locked.
     """
 
     def __init__(self, folder: Path, what: str, *, inherited: bool = False) -> None:
@@ -59,7 +58,7 @@ class FolderLock:
         self._file = (folder / LOCK).open("a+")
         deadline = time.monotonic() + _PATIENCE
         while not (self._try() and self._is_in_place()):
-            if not self._is_in_place():  # its holder has just removed it
+            if not self._is_in_place():  # the holder has just removed the file
                 self._file.close()
                 self._file = (folder / LOCK).open("a+")
                 continue
@@ -80,14 +79,14 @@ class FolderLock:
         )
 
     def fileno(self) -> int:
-        """Descriptor of the lock, for processes that are to hold it too."""
+        """Return the file descriptor of the lock, for child processes that hold it too."""
         return self._file.fileno()
 
     def require_folder(self) -> None:
-        """Fail if the folder has been deleted or replaced since.
+        """Check that the locked folder is still in place.
 
         Raises:
-            FileNotFoundError: naming the folder.
+            FileNotFoundError: if it was deleted or replaced.
         """
         if not self._is_in_place():
             raise FileNotFoundError(
@@ -95,7 +94,7 @@ class FolderLock:
             )
 
     def release(self) -> None:
-        """Let others have the folder."""
+        """Release the lock and remove its file."""
         self._release()
 
     def _is_in_place(self) -> bool:
@@ -121,7 +120,7 @@ class FolderLock:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a :class:`FolderLock` is known to hold ``folder``."""
+    """Return whether a :class:`FolderLock` holds ``folder``; False where locks do not work."""
     if fcntl is None or not (folder / LOCK).exists():
         return False
     with (folder / LOCK).open() as file, contextlib.suppress(OSError):
@@ -147,12 +146,12 @@ def _holder(file: TextIO) -> _Holder | None:
     file.seek(0)
     try:
         return checked(_Holder, parse_json(file.read().encode(), LOCK), LOCK)
-    except ValueError:  # it is just being written
+    except ValueError:  # the holder is writing it
         return None
 
 
 def _lives(holder: _Holder | None) -> bool:
-    """Whether the process is alive, as far as that can be known from this host."""
+    """Return whether the holder's process is alive; on another host it is assumed to be."""
     if holder is None:
         return False
     if holder.host != socket.gethostname():

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: size and SHA-256 of each file, so that damage is found."""
+"""The manifest of a checkpoint: size and SHA-256 of each file, to detect damage."""
 
 import hashlib
 import json
@@ -14,20 +14,20 @@ from erjepa.utils.checked import checked
 from erjepa.utils.files import open_regular, sha256_of
 
 MANIFEST = "manifest.json"
-# In a checkpoint: files that `erjepa memory forget` is moving to their places.
+# In a checkpoint: folder of new files that `erjepa memory forget` has yet to move into place.
 FORGOTTEN = ".forgotten"
-_THREADS = 4  # hashing leaves the interpreter to others
+_THREADS = 4  # hashing releases the GIL
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A file as it was written: its size and its SHA-256."""
+    """Size and SHA-256 of a file as it was written."""
 
     bytes: int
     sha256: str
 
     def difference(self, file: BufferedReader) -> str | None:
-        """How an open file differs from it, ``None`` if it does not."""
+        """Return how an open file differs from the one written; ``None`` if it does not."""
         if (size := os.fstat(file.fileno()).st_size) != self.bytes:
             return f"has {size} bytes, not the {self.bytes} that were written"
         if sha256_of(file) != self.sha256:
@@ -36,10 +36,10 @@ class Listed:
 
 
 def write_manifest(folder: Path, leave_out: Iterable[str] = ()) -> None:
-    """Write all files of ``folder`` through to the disk, and then what they are.
+    """Sync all files of ``folder`` to disk, then write their manifest.
 
     Args:
-        leave_out: names of files that may change later.
+        leave_out: names of files that may change later, which are not listed.
     """
     names = sorted(
         path.relative_to(folder).as_posix()
@@ -56,10 +56,11 @@ def write_manifest(folder: Path, leave_out: Iterable[str] = ()) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Listed]:
-    """The files of a checkpoint as they were written, by their paths in it.
+    """Read the manifest of a checkpoint: its files, by their paths in ``folder``.
 
     Raises:
-        ValueError: if its manifest is missing or damaged, or if deleting pairs was interrupted.
+        ValueError: if the manifest is missing or damaged, or if ``erjepa memory forget`` was
+            interrupted.
     """
     path = folder / MANIFEST
     if (folder / FORGOTTEN).is_dir():
@@ -84,23 +85,22 @@ def read_manifest(folder: Path) -> dict[str, Listed]:
 
 
 def relisted(folder: Path, new: Mapping[str, Path]) -> str:
-    """The manifest of a checkpoint whose ``new`` files are going to be replaced.
+    """Sync ``new`` files to disk, and return the manifest that lists them in place of the old.
 
     Args:
-        new: the files that will be in place, by their paths in it; they are written through to
-            the disk.
+        new: the new files, by the paths that they will have in the checkpoint.
 
     Raises:
-        ValueError: if its manifest is missing or damaged.
+        ValueError: if the checkpoint's manifest is missing or damaged.
     """
     return _text(read_manifest(folder) | {k: _written(path) for k, path in new.items()})
 
 
 def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
-    """The first file of a checkpoint that is not the one written, and why; ``None`` if all are.
+    """Describe the first damaged file of a checkpoint; return ``None`` if all are intact.
 
     Args:
-        patterns: names of files to read, such as ``model*.safetensors``; ``None``: all.
+        patterns: names of files to verify, such as ``model*.safetensors``; ``None``: all.
     """
     try:
         files = read_manifest(folder)
@@ -123,7 +123,7 @@ def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
 
 
 def _text(files: Mapping[str, Listed]) -> str:
-    """The manifest, with its own digest, so that a change anywhere in it is found."""
+    """Return the manifest as text, with its own digest, so that any change is detected."""
     plain = {name: asdict(listed) for name, listed in files.items()}
     digest = hashlib.sha256(json.dumps(plain).encode()).hexdigest()
     return json.dumps({"files": plain, "sha256": digest}, indent=2) + "\n"

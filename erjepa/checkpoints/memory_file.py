@@ -1,29 +1,29 @@
-"""The format in which an episodic memory outlives its run: a folder, readable without torchtune.
+"""The on-disk format of an episodic memory: a folder that can be read without torchtune.
 
 ``memory.json``
-    Format and version; how many slots; fingerprint of the tokenizer; origins, of which the
-    first ``inherited`` are those of earlier runs; the section ``replay`` of the config; and what
-    of the memory's state is no tensor: capacity, and how addresses are made.
+    Format and version; number of slots; fingerprint of the tokenizer; origins, the first
+    ``inherited`` of which are from earlier runs; the section ``replay`` of the config; and the
+    state of the memory without tensors, such as its capacity and how addresses are computed.
 
 ``slots.safetensors``
     One row for each slot in use, N of them, and the tokens of all:
 
     example_ids      int64    [N]     origin << 32 | example; origins of this run count from 0,
-                                      inherited ones are below 0, -1 the last of ``inherited``
-    scores           float32  [N]     running error: JEPA, or with replay.score=lm a label's
+                                      inherited ones are negative, -1 the last of ``inherited``
+    scores           float32  [N]     running JEPA error, or loss per label if replay.score=lm
     replay_counts    int32    [N]
     lengths          int32    [N, 5]  tokens of source, bridge, target, source and target view
-    tokens           int32    [T]     those of slot 0, of slot 1, ...; T is the sum of lengths
-    address_values   float32  [N, K]  or [N, H] where addresses are dense; may be absent
-    address_indices  int16/32 [N, K]  not there where addresses are dense, or absent
-    generator        uint8    [G]     state of the generator of random selections
+    tokens           int32    [T]     tokens of slot 0, of slot 1, ...; T is the sum of lengths
+    address_values   float32  [N, K]  [N, H] for dense addresses; absent without addresses
+    address_indices  int16/32 [N, K]  only for sparse addresses
+    generator        uint8    [G]     state of the random generator for selection
 
 ``texts.jsonl``
-    A line for each slot, for people: where it is from, source, target, score and replay count.
-    Not written above a hundred thousand slots, whose tokens can be decoded.
+    A line per slot for human readers: where it is from, source, target, score, replay count.
+    Not written above 100,000 slots; their tokens can be decoded instead.
 
-Slots are written and read some thousands at a time, so that a memory is never held twice;
-``safetensors.torch.save_file`` would copy all of it first.
+Slots are written and read in blocks, so that a memory is never copied as a whole, as
+``safetensors.torch.save_file`` would.
 """
 
 import json
@@ -43,8 +43,8 @@ FORMAT, VERSION = "erjepa episodic memory", 1
 BLOCK = 8192  # slots at a time
 _MOST_TEXTS = 100_000  # slots; decoding more would take longer than saving them
 
-# Name in the file -> place in the state of EpisodicReplay. Wide numbers first: every tensor then
-# starts at a multiple of the size of its numbers.
+# Name in the file -> path in the state of EpisodicReplay. Widest dtypes first, so that every
+# tensor is aligned to its element size.
 PLACES = {
     "example_ids": ("memory", "example_ids"),
     "scores": ("memory", "scores"),
@@ -67,10 +67,10 @@ _DTYPES = {
 def write_memory(
     folder: Path, replay: EpisodicReplay, about: Mapping[str, Any]
 ) -> None:
-    """Write ``memory.json`` and ``slots.safetensors`` into a folder, made if absent.
+    """Write ``memory.json`` and ``slots.safetensors`` into a folder, created if absent.
 
     Args:
-        about: tokenizer, origins, inherited and replay, see above.
+        about: the keys tokenizer, origins, inherited and replay of ``memory.json``.
     """
     folder.mkdir(exist_ok=True)
     about = {
@@ -94,11 +94,11 @@ def write_texts(
     texts: PairTexts,
     where: Callable[[int], str],
 ) -> None:
-    """Write ``texts.jsonl``, if the memory is not too large for it.
+    """Write ``texts.jsonl``, unless the memory has more than 100,000 slots.
 
     Args:
-        texts: texts of its pairs.
-        where: file and line of an example, by its id.
+        texts: decodes the memory's pairs.
+        where: returns file and line of an example id.
     """
     if len(memory) > _MOST_TEXTS:
         return
@@ -130,17 +130,16 @@ def write_slots(
     """Write ``slots.safetensors``.
 
     Args:
-        states: at least one state of an ``EpisodicReplay``, each of the range of slots that
-            follows the one before.
-        slots: how many slots these have in all.
-        tokens: how many tokens.
+        states: at least one state of an ``EpisodicReplay``, for consecutive ranges of slots.
+        slots: number of slots in all states.
+        tokens: number of tokens in all states.
     """
     begin, at = 0, dict[str, int]()
     with (folder / SLOTS).open("wb") as file:
         for state in states:
             tensors = _tensors_of(state)
             if at:
-                del tensors["generator"]  # each state has the whole of it
+                del tensors["generator"]  # every state contains all of it
             else:
                 counts = dict.fromkeys(tensors, slots)
                 counts |= {"tokens": tokens, "generator": len(tensors["generator"])}
@@ -155,11 +154,11 @@ def write_slots(
 def _header(
     tensors: Mapping[str, Tensor], counts: Mapping[str, int]
 ) -> tuple[bytes, dict[str, int]]:
-    """The start of a file of safetensors, and where each tensor begins after it.
+    """Return the header of a safetensors file, and the offset of each tensor after it.
 
     Args:
         tensors: some rows of each tensor.
-        counts: how many rows each will have.
+        counts: number of rows that each tensor will have.
     """
     header, at, end = {}, {}, 0
     for name, tensor in tensors.items():
@@ -176,7 +175,7 @@ def _header(
 
 
 def _tensors_of(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Tensors of a state by their names in the file."""
+    """Return the tensors of a state by their names in the file."""
     tensors = {}
     for name, (*sections, key) in PLACES.items():
         section = state
