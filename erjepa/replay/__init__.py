@@ -1,4 +1,4 @@
-"""Episodic replay: what the memory holds, where it holds it, and what is replayed.
+"""Episodic replay: the memory, and the rules for what it keeps and what is replayed.
 
 Imports only the standard library, torch and pydantic; knows nothing of models, recipes or ranks.
 """

@@ -1,4 +1,4 @@
-"""Addresses of source embeddings, by which pairs are stored in the memory and found again."""
+"""Addresses of source embeddings: encoding, storage and similarity search."""
 
 import math
 from typing import Any, NamedTuple
@@ -7,24 +7,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Entries of the address table that a similarity search reads at a time: what stays in the
-# cache of a CPU, and on a GPU what takes few launches.
+# Table entries that a similarity search reads per chunk: few enough for the cache of a CPU,
+# enough to need few kernel launches on a GPU.
 _CHUNK_ENTRIES = {"cpu": 1 << 18, "cuda": 1 << 24}
 
 
 class Addresses(NamedTuple):
-    """Addresses of B source embeddings, of length 1.
+    """Normalized addresses of B source embeddings.
 
     Args:
         values: float32; dense addresses, [B, H], or the kept entries of sparse ones, [B, K].
-        indices: positions of the kept entries, ascending, int64, [B, K].
+        indices: ascending indices of the kept entries, int64, [B, K]; ``None``: dense.
     """
 
     values: Tensor
     indices: Tensor | None = None
 
     def rows(self, rows: Tensor | slice) -> "Addresses":
-        """Those of some rows of the batch."""
+        """Return the addresses of some rows of the batch."""
         indices = None if self.indices is None else self.indices[rows]
         return Addresses(self.values[rows], indices)
 
@@ -32,10 +32,10 @@ class Addresses(NamedTuple):
 class SparseAddressTable:
     """Frozen random projection with sparse Top-K: the paper's Phi and its address table.
 
-    Phi(z) keeps the K entries (``top_k``) of W z with the largest magnitude, sign and size
-    included, and is zero elsewhere; W is [S, H] (``address_dim``, ``embed_dim``) with entries from
-    N(0, 1/H) (appendix "Content Replay"), drawn from ``seed`` on the CPU, so equal on every rank.
-    The table has M addresses (``capacity``), normalized, so that a dot product is the cosine.
+    Phi(z) keeps the K entries (``top_k``) of W z with the largest magnitude, signs included, and
+    is zero elsewhere; W is [S, H] (``address_dim``, ``embed_dim``) with entries from N(0, 1/H)
+    (appendix "Content Replay"). W is drawn from ``seed`` on the CPU, so every rank has the same.
+    The table holds M addresses (``capacity``), normalized, so that a dot product is a cosine.
 
     Raises:
         ValueError: if ``top_k`` is larger than ``address_dim``.
@@ -65,10 +65,10 @@ class SparseAddressTable:
 
     @torch.no_grad()
     def encode(self, embeddings: Tensor) -> Addresses:
-        """Normalized sparse addresses of source embeddings z^u [B, H] of any float dtype.
+        """Return normalized sparse addresses of source embeddings z^u [B, H], any float dtype.
 
-        Of equal magnitudes those at lower indices are kept; a zero embedding has zero values. An
-        embedding that is not finite is a ValueError.
+        Ties in magnitude go to the lower index. A zero embedding has zero values; nan or inf
+        raises a ValueError.
         """
         embeddings = embeddings.to(self.projection.device, torch.float32)
         require_finite("source embeddings", embeddings)
@@ -78,17 +78,17 @@ class SparseAddressTable:
         return Addresses(F.normalize(projected.gather(1, indices), dim=1), indices)
 
     def put(self, slots: Tensor, addresses: Addresses) -> None:
-        """Store B addresses in as many distinct ``slots`` [B]."""
-        assert addresses.indices is not None  # none but a dense address lacks them
+        """Store B addresses in B distinct ``slots`` [B]."""
+        assert addresses.indices is not None  # None only for dense addresses
         self._indices[slots] = addresses.indices.to(self._indices.dtype)
         self._values[slots] = addresses.values
 
     @torch.no_grad()
     def similarity(self, addresses: Addresses, num_slots: int) -> Tensor:
-        """Cosine of B addresses with the first N slots, float32, [B, N], at O(B N K)."""
+        """Return cosines of B addresses with the first N slots, float32, [B, N], in O(B N K)."""
         batch = addresses.values.shape[0]
-        # Row s of ``dense`` holds what each address has at entry s: the dot products of one
-        # slot are then a weighted sum of K rows, which is an embedding bag.
+        # Row s of ``dense`` holds entry s of every address. The dot products of one slot are then
+        # a weighted sum of K rows, which an embedding bag computes.
         dense = self.projection.new_zeros(self.projection.shape[0], batch)
         assert addresses.indices is not None
         dense.scatter_(0, addresses.indices.T, addresses.values.T)
@@ -106,7 +106,7 @@ class SparseAddressTable:
         return out
 
     def state_dict(self, part: slice) -> dict[str, Any]:
-        """The addresses of a range of slots; the seed stands for the projection."""
+        """Return the addresses of a range of slots, and the seed of the projection."""
         return {
             "embed_dim": self.projection.shape[1],
             "address_dim": self.projection.shape[0],
@@ -117,7 +117,7 @@ class SparseAddressTable:
         }
 
     def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Restore the slots from ``start`` on, and the projection, of the same dimensions."""
+        """Restore the slots from ``start`` on and the projection; dimensions must match."""
         settings = self.state_dict(slice(0))
         _require_same_settings(state, {**settings, "seed": state.get("seed")})
         if self.seed != state["seed"]:
@@ -130,7 +130,7 @@ class SparseAddressTable:
 
 
 class DenseAddressTable:
-    """Normalized source embeddings as addresses: the ablation of the sparse ones."""
+    """Normalized source embeddings as addresses: the ablation of sparse addressing."""
 
     def __init__(
         self, capacity: int, embed_dim: int, *, device: torch.device | str
@@ -141,21 +141,21 @@ class DenseAddressTable:
 
     @torch.no_grad()
     def encode(self, embeddings: Tensor) -> Addresses:
-        """Unit vectors of finite source embeddings [B, H]; a zero embedding stays zero."""
+        """Return unit vectors of source embeddings [B, H]; zero stays zero, nan or inf raises."""
         embeddings = embeddings.to(self._values.device, torch.float32)
         require_finite("source embeddings", embeddings)
         return Addresses(F.normalize(embeddings, dim=1))
 
     def put(self, slots: Tensor, addresses: Addresses) -> None:
-        """Store B addresses in as many distinct ``slots`` [B]."""
+        """Store B addresses in B distinct ``slots`` [B]."""
         self._values[slots] = addresses.values
 
     @torch.no_grad()
     def similarity(self, addresses: Addresses, num_slots: int) -> Tensor:
-        """Cosine of B addresses with the first N slots, float32, [B, N].
+        """Return cosines of B addresses with the first N slots, float32, [B, N].
 
-        Computed in float64: how a product in float32 is rounded depends on where in the
-        matrix its row stands, and slots of equal addresses are to tie.
+        Computed in float64, because slots with equal addresses must tie: the rounding of a
+        float32 product depends on the position of a row in the matrix.
         """
         values = addresses.values
         out = values.new_empty(len(values), num_slots)
@@ -168,14 +168,14 @@ class DenseAddressTable:
         return out
 
     def state_dict(self, part: slice) -> dict[str, Any]:
-        """The addresses of a range of slots."""
+        """Return the addresses of a range of slots."""
         return {
             "embed_dim": self._values.shape[1],
             "values": self._values[part].to("cpu", copy=True),
         }
 
     def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Restore the slots from ``start`` on, of the same dimension."""
+        """Restore the slots from ``start`` on; the dimension must match."""
         _require_same_settings(state, self.state_dict(slice(0)))
         part = slice(start, start + len(state["values"]))
         self._values[part] = state["values"].to(self._values.device)
@@ -194,7 +194,7 @@ def _projection(address_dim: int, embed_dim: int, seed: int) -> Tensor:
 
 
 def require_finite(name: str, values: Tensor) -> None:
-    """Raise a ValueError if one of ``values`` is nan or inf."""
+    """Raise a ValueError if any of ``values`` is nan or inf."""
     if not bool(values.isfinite().all()):
         raise ValueError(
             f"{name} must be finite, got nan or inf; the model diverged before they "
@@ -203,7 +203,7 @@ def require_finite(name: str, values: Tensor) -> None:
 
 
 def _require_same_settings(saved: dict[str, Any], ours: dict[str, Any]) -> None:
-    """Raise a ValueError unless two address states agree in kind and in every int."""
+    """Raise a ValueError unless two address states have equal keys and equal integers."""
     if saved.keys() != ours.keys():
         raise ValueError(
             "replay.address differs from the checkpoint's (sparse, dense, or none where "
@@ -219,22 +219,22 @@ def _require_same_settings(saved: dict[str, Any], ours: dict[str, Any]) -> None:
 
 
 def top_k_descending(values: Tensor, k: int) -> Tensor:
-    """Indices of the k largest values of every row of [B, N], descending, as int64 [B, k].
+    """Return indices of the k largest values in each row of [B, N], descending, int64 [B, k].
 
-    ``torch.topk`` leaves the order of equal values open; here the lower index comes first. So every
-    rank that holds the same values selects the same slots.
+    Ties go to the lower index, which ``torch.topk`` does not guarantee, so that all ranks with
+    the same values select the same slots.
     """
     indices = top_k_ascending(values, k)
-    # The indices ascend, and a stable sort keeps equal values in that order.
+    # The indices ascend, and a stable sort keeps that order among equal values.
     order = values.gather(1, indices).sort(dim=1, descending=True, stable=True).indices
     return indices.gather(1, order)
 
 
 def top_k_ascending(values: Tensor, k: int) -> Tensor:
-    """The same indices as ``top_k_descending``, ascending.
+    """Return the same indices as ``top_k_descending``, in ascending order.
 
-    Reads a long row once, for the maximum of each of its blocks: a block that is not among
-    the k with the largest maxima, ties to the lower block, has k values before its own.
+    A long row is read once, for the maximum of each block. Only the k blocks with the largest
+    maxima (ties to the lower block) are searched: these maxima precede all values of the others.
     """
     length = values.shape[1]
     block = math.isqrt(length // k) if k else 1
@@ -251,7 +251,7 @@ def top_k_ascending(values: Tensor, k: int) -> Tensor:
 
 
 def _top_k_ascending(values: Tensor, k: int) -> Tensor:
-    """The same without blocks: all values above the k-th largest, then the first equal."""
+    """``top_k_ascending`` without blocks: values above the k-th largest, then the first ties."""
     if k == 0:
         return torch.empty(values.shape[0], 0, dtype=torch.int64, device=values.device)
     threshold = values.topk(k, dim=1).values[:, -1:]
@@ -259,5 +259,5 @@ def _top_k_ascending(values: Tensor, k: int) -> Tensor:
     equal = values == threshold
     room = k - above.sum(dim=1, keepdim=True)
     taken = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= room))
-    # nonzero() walks row by row, so the indices of a row come in ascending order.
+    # nonzero() goes row by row, so the indices within a row ascend.
     return taken.nonzero()[:, 1].view(-1, k)

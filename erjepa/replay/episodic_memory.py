@@ -18,33 +18,33 @@ from erjepa.replay.placement import Placement, place_writes
 from erjepa.replay.registry import Retention
 from erjepa.replay.retention import SCORE
 
-# The tokens of a pair, in the segments that its layout tells apart.
+# The tokens of a pair, split into segments such as source and target.
 Segments = tuple[array, ...]
 
 
 class EpisodicMemory:
-    """Stored pairs with address, running error and replay count.
+    """Stored pairs, each with an address, a running error and a replay count.
 
     A slot is the paper's m_n = (s_n, tau^u_n, tau^a_n, sigma_n, r_n) (appendix "Episodic
-    Memory and Retrieval"): address, tokens, ``score`` and ``replay_count``, plus the example it
-    came from. What the error is of, JEPA or next token, is the caller's. The slots in use are
-    always 0 .. len - 1; none is ever freed.
+    Memory and Retrieval"): address, tokens, ``score`` and ``replay_count``, plus the example id.
+    The caller decides which error the score tracks, JEPA or next-token. The slots in use are
+    always 0 .. len - 1; slots are never freed.
 
     Args:
         capacity: number of slots M.
-        address_table: addresses of M slots; ``None``: slots have none.
-        on_revisit: what writing an example that has a slot does: "keep" nothing; "refresh"
-            rewrites tokens, address and score there and keeps the replay count; "append" takes
-            another slot.
-        retain: which slot of a full memory is evicted, see ``retention.py``.
-        reserve: fraction of the slots reserved for inherited examples: these are not evicted
-            while they have no more than that.
-        reserved_slots: the same as a number of slots.
-        score_update_rate: weight of a new error in the running one, eta.
+        address_table: stores the addresses of M slots; ``None``: slots have no addresses.
+        on_revisit: what writing an example that already has a slot does. "keep": nothing;
+            "refresh": rewrite its tokens, address and score but not its replay count; "append":
+            use another slot.
+        retain: rule that chooses the slot to evict from a full memory, see ``retention.py``.
+        reserve: fraction of the slots reserved for inherited examples, which are not evicted
+            while they occupy at most that many.
+        reserved_slots: the same as a number of slots; the larger of the two applies.
+        score_update_rate: weight eta of a new error in the running error.
         device: of ids, scores, counts and ``address_table``. Tokens stay on the CPU.
 
     Attributes:
-        history: checksum of the slots that this process has written.
+        history: checksum of all writes by this process.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class EpisodicMemory:
         self._reserved = max(int(reserve * capacity), reserved_slots)
         self.history = 0
         self._size = 0
-        # Pairs offered a place: in all, and when inherited.
+        # Pairs offered to the memory so far, and before it was inherited.
         self._seen = self._seen_before = 0
         self._segments = SegmentStore(capacity)
         self._example_ids = torch.empty(capacity, dtype=torch.int64, device=device)
@@ -80,7 +80,7 @@ class EpisodicMemory:
 
     @property
     def example_ids(self) -> Tensor:
-        """Examples in the slots in use, int64, shape [N]."""
+        """Example ids of the slots in use, int64, shape [N]."""
         return self._example_ids[: self._size]
 
     @property
@@ -95,7 +95,7 @@ class EpisodicMemory:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all stored pairs."""
+        """Number of tokens in all stored pairs."""
         return self._segments.num_tokens(self._size)
 
     def write(
@@ -106,19 +106,19 @@ class EpisodicMemory:
         scores: Tensor,
         generator: torch.Generator | None = None,
     ) -> None:
-        """Store B pairs; the same as storing them one by one.
+        """Store B pairs, with the same result as storing them one by one.
 
-        A full memory evicts the slot of the lowest sigma / (1 + r) in float32 (appendix "Shared
-        Episodic Memory"), ties to the lowest slot; the other retention rules choose otherwise. All
-        take O(M + B log B), a rule of another module and a reserve of reservoir O(M B). What the
-        batch itself wrote can be evicted by what follows in it. A new entry starts with a replay
-        count of 0.
+        A full memory evicts the slot with the lowest sigma / (1 + r) in float32 (appendix "Shared
+        Episodic Memory"), ties to the lowest slot; other retention rules choose differently. This
+        takes O(M + B log B), but O(M B) with a rule of another module or with ``reservoir`` and a
+        reserve. A pair of the batch can be evicted by a later pair of the same batch. A new entry
+        starts with a replay count of 0.
 
         Args:
             example_ids: int64, shape [B]; repeats allowed.
             segments: B tuples of token segments, e.g. (source, target).
-            addresses: B of them, from ``address_table.encode``; ``None`` without a table.
-            scores: their errors, in the paper d(p, z^a), shape [B].
+            addresses: B addresses from ``address_table.encode``; ``None`` without a table.
+            scores: errors of the pairs, d(p, z^a) in the paper, shape [B].
 
         Raises:
             ValueError: if the numbers of ids, pairs, addresses and scores differ, pairs differ
@@ -158,7 +158,7 @@ class EpisodicMemory:
     def _place(
         self, row: int, example: int, generator: torch.Generator | None
     ) -> Placement:
-        """Where one pair goes, by a rule that reads the memory itself."""
+        """Place one pair by a rule that reads the memory itself."""
         size, seen = self._size, self._seen
         if self.on_revisit != "append":
             held = (self.example_ids == example).nonzero().flatten().tolist()
@@ -208,9 +208,9 @@ class EpisodicMemory:
             self.address_table.put(at, addresses.rows(taken))
 
     def refresh(self, slots: Sequence[int], errors: Tensor) -> None:
-        """Update replayed slots, repeats allowed, with their n errors d under the current model:
-        sigma <- (1 - eta) sigma + eta d and r <- r + 1 (appendix "Shared Episodic Memory"), in
-        order.
+        """Update n replayed slots, in order and repeats allowed, with their errors d [n] under the
+        current model: sigma <- (1 - eta) sigma + eta d and r <- r + 1 (appendix "Shared Episodic
+        Memory").
 
         Raises:
             ValueError: if a slot is not in use, or there is not one finite error per slot.
@@ -221,7 +221,7 @@ class EpisodicMemory:
         rate = self.score_update_rate
         pending = list(range(len(slots)))
         while pending:
-            # One occurrence of each slot at a time: repeats compound in their order.
+            # One occurrence of each slot per iteration, so that repeats are applied in order.
             first = {slots[p]: p for p in reversed(pending)}
             at = torch.tensor(list(first), device=self.device)
             new = errors[list(first.values())]
@@ -230,27 +230,27 @@ class EpisodicMemory:
             pending = [p for p in pending if first[slots[p]] != p]
 
     def segments(self, slots: Sequence[int]) -> list[tuple[array, ...]]:
-        """The stored token segments of ``slots``, in their order, repeats included."""
+        """Return the token segments of ``slots``, in their order, repeats included."""
         return self._segments.read(slots)
 
     def eligible(self, current_ids: Tensor) -> Tensor:
-        """Slots in use whose example is not among ``current_ids`` [B]: bool, [N]."""
+        """Return which slots in use hold no example of ``current_ids`` [B]: bool, [N]."""
         return ~torch.isin(self.example_ids, current_ids.to(self.device))
 
     def similarity(self, addresses: Addresses) -> Tensor:
-        """Cosine of each of B addresses with the slots in use, float32, shape [B, N]."""
+        """Return cosines of B addresses with the slots in use, float32, shape [B, N]."""
         assert self.address_table is not None
         return self.address_table.similarity(addresses, self._size)
 
     def inherit(self, example_ids: Tensor, seen: int) -> None:
-        """Make what the memory holds inherited, under other example ids [N], all of origins below
-        0; ``seen`` is how many pairs have been offered a place so far.
+        """Mark all stored pairs as inherited, with new ``example_ids`` [N] of negative origins;
+        ``seen`` is the number of pairs that have been offered to the memory so far.
         """
         self.example_ids.copy_(example_ids)
         self._seen = self._seen_before = max(seen, self._size)
 
     def state_dict(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
-        """A copy of the slots from ``start`` to ``stop`` on the CPU: tensors, ints and a string."""
+        """Return a CPU copy of the slots from ``start`` to ``stop``: tensors, ints and a string."""
         part = slice(start, self._size if stop is None else min(stop, self._size))
         return {
             "capacity": self.capacity,
@@ -266,14 +266,14 @@ class EpisodicMemory:
         }
 
     def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Replace the content by what ``state_dict`` returned, one range of slots at a time.
+        """Restore a range of slots from ``state_dict``.
 
         Args:
-            state: of a range of slots; ``None`` for ``addresses``: they are put in place afterwards.
-            start: its place; the slots before it stay as they are, those after the range are free.
+            state: of the range; its ``addresses`` are ``None`` if the caller stores them later.
+            start: first slot of the range. Slots before it are kept, those after the range freed.
 
         Raises:
-            ValueError: if capacity is below the saved one, or other settings differ.
+            ValueError: if the capacity is below the saved one, or other settings differ.
         """
         if self.capacity < state["capacity"]:
             raise ValueError(
@@ -311,7 +311,7 @@ def _require_one_per_pair(name: str, values: Tensor, pairs: int) -> None:
 
 
 class SegmentStore:
-    """The tokens of each slot's pair as bytes, four per token, cut into segments when read.
+    """The tokens of each slot's pair as bytes, four per token, split into segments when read.
 
     The first pair fixes the number of segments, e.g. two for (source, target).
     """
@@ -349,7 +349,7 @@ class SegmentStore:
         )
 
     def read(self, slots: Sequence[int]) -> list[tuple[array, ...]]:
-        """The pairs in ``slots``, in their order, repeats included."""
+        """Return the pairs in ``slots``, in their order, repeats included."""
         pairs = []
         for slot, lengths in zip(
             slots, self._lengths[list(slots)].tolist(), strict=True
@@ -362,18 +362,18 @@ class SegmentStore:
         return pairs
 
     def num_tokens(self, num_slots: int) -> int:
-        """Tokens of the pairs in the first slots."""
+        """Return the number of tokens in the first ``num_slots`` slots."""
         return int(self._lengths[:num_slots].sum())
 
     def state_dict(self, part: slice) -> dict[str, Any]:
-        """Pairs of a range of slots: their tokens, and the lengths of segments [N, segments]."""
+        """Return the tokens of a range of slots, and the segment lengths [N, segments]."""
         return {
             "tokens": _as_tensor(bytearray().join(self._tokens[part])),
             "lengths": self._lengths[part].clone(),
         }
 
     def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Restore the slots from ``start`` on, and empty those after them."""
+        """Restore the slots from ``start`` on, and empty those after the restored range."""
         capacity, lengths = len(self._tokens), state["lengths"]
         flat = bytearray(state["tokens"].nbytes)
         _as_tensor(flat).copy_(state["tokens"])
@@ -391,7 +391,7 @@ class SegmentStore:
 
 
 def _as_tensor(tokens: bytearray) -> Tensor:
-    """A tensor that shares the memory of ``tokens`` (frombuffer refuses an empty one)."""
+    """Return a tensor that shares the memory of ``tokens`` (frombuffer rejects an empty one)."""
     if not tokens:
         return torch.empty(0, dtype=torch.int32, device="cpu")
     return torch.frombuffer(tokens, dtype=torch.int32)

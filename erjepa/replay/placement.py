@@ -1,4 +1,4 @@
-"""Where a batch of writes goes, as if the pairs had been written one by one."""
+"""Placement of a batch of writes, as if the pairs were written one by one."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from erjepa.replay.slot_groups import SlotGroups
 
 
 class Placement(NamedTuple):
-    """The outcome of a batch of writes.
+    """The result of placing a batch of writes.
 
     Args:
-        writer: slot to the row of the batch that it holds in the end.
+        writer: maps each written slot to the batch row that it holds in the end.
         replaced: slots that received a new entry rather than a revisit.
         size: number of slots in use afterwards.
-        seen: how many pairs have been offered a place so far.
+        seen: number of pairs offered to the memory so far, this batch included.
     """
 
     writer: dict[int, int]
@@ -42,20 +42,20 @@ def place_writes(
     seen_before: int,
     generator: torch.Generator | None,
 ) -> Placement:
-    """Where B writes in order go, at O(N + B log B): the last writer of every slot.
+    """Place B writes in order, in O(N + B log B).
 
-    An example that has a slot is not written ("keep") or written there ("refresh"). Any
-    other, and with "append" every one, takes the next free slot, else the one that the
-    retention rule evicts.
+    An example that has a slot is skipped ("keep") or written to that slot ("refresh"). Any other
+    example, and every example with "append", takes the next free slot or, in a full memory, the
+    slot that the retention rule evicts.
 
     Args:
-        example_ids, scores: of the writes, int64 and float32, shape [B].
+        example_ids, scores: of the pairs to write, int64 and float32, shape [B].
         stored_ids, stored_scores, stored_counts: of the slots in use, shape [N].
         capacity: number of slots, M.
         retain: a rule that takes an ``Offer``.
-        reserved: most inherited slots that are never evicted.
-        seen: how many pairs have been offered a place so far.
-        seen_before: how many of them to the run that the memory is inherited from.
+        reserved: inherited slots are not evicted while there are at most this many.
+        seen: number of pairs offered to the memory before this batch.
+        seen_before: how many of them were offered before the memory was inherited.
     """
     ids, size = example_ids.tolist(), len(stored_ids)
     groups = None
@@ -67,7 +67,7 @@ def place_writes(
     strength = priorities(stored_scores, stored_counts) if is_counted else stored_scores
     slots = SlotGroups(strength, groups, len(ids))
     slot_of: dict[int, int] = {}
-    count_of: dict[int, int] = {}  # of slots that had an example of the batch before it
+    count_of: dict[int, int] = {}  # replay counts of slots that may be written
     if on_revisit != "append":
         held = torch.isin(stored_ids, example_ids).nonzero().flatten()
         columns = torch.stack([stored_ids[held], held, stored_counts[held].long()])

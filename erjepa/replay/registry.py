@@ -1,4 +1,4 @@
-"""Rules of the section ``replay`` by name, or by the dotted path of a function."""
+"""Registries of the rules of ``replay``, by name or by the dotted path of a function."""
 
 import importlib
 from collections.abc import Callable
@@ -10,9 +10,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Registry(Generic[Rule]):
-    """Rules of one ``key`` of the section ``replay``; ``kind`` makes a rule of a function and its
-    traits.
-    """
+    """The rules for one key of ``replay``; ``kind`` builds a rule from a function and traits."""
 
     def __init__(self, key: str, kind: Callable[..., Rule]) -> None:
         self._key = key
@@ -21,7 +19,7 @@ class Registry(Generic[Rule]):
         self._names: dict[Callable[..., Any], str] = {}
 
     def register(self, name: str, **traits: Any) -> Callable[[Function], Function]:
-        """Decorator of the function of a rule, which stays as it is."""
+        """Return a decorator that registers a function as a rule and returns it unchanged."""
 
         def decorator(function: Function) -> Function:
             self._rules[name] = self._kind(function, **traits)
@@ -31,10 +29,10 @@ class Registry(Generic[Rule]):
         return decorator
 
     def find(self, name: str) -> Rule:
-        """The rule of that name, or of the function at that dotted path.
+        """Return the rule with that name, or the rule of the function at that dotted path.
 
         Raises:
-            ValueError: naming the key, if there is none.
+            ValueError: if there is none; the message names the key.
         """
         if name in self._rules:
             return self._rules[name]
@@ -60,12 +58,12 @@ class Registry(Generic[Rule]):
 
 @dataclass(frozen=True)
 class Selection:
-    """A rule of ``selection.py``.
+    """A selection rule, see ``selection.py``.
 
     Args:
         choose: takes a ``Request`` and returns slots.
-        needs_addresses: whether it reads addresses; a function of the user's may.
-        of_memory: whether it returns slots of the memory, not places in the step.
+        needs_addresses: whether it reads addresses; assumed of unregistered functions.
+        of_memory: whether it returns slots of the memory rather than indices of the step's pairs.
     """
 
     choose: Callable[..., list[int]]
@@ -75,14 +73,14 @@ class Selection:
 
 @dataclass(frozen=True)
 class Retention:
-    """A rule of ``retention.py``.
+    """A retention rule, see ``retention.py``.
 
     Args:
-        evict: returns the slot to evict, or ``None`` to leave the new pair out.
-        in_batches: whether it takes an ``Offer``; others read the memory themselves.
-        by_origin: whether it tells slots apart by their origin.
-        counts_replays: whether a slot that was replayed more often is weaker.
-        at_random: whether all slots are equally strong.
+        evict: returns the slot to evict, or ``None`` to discard the new pair.
+        in_batches: whether it takes an ``Offer``; other rules read the memory themselves.
+        by_origin: whether it distinguishes slots by their origin.
+        counts_replays: whether replays lower the priority of a slot.
+        at_random: whether it evicts at random, whatever the priorities.
     """
 
     evict: Callable[..., int | None]

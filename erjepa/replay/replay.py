@@ -1,4 +1,4 @@
-"""Memory, selection and randomness of a training run behind five calls."""
+"""Episodic replay of a training run: its memory, selection rule, weight and random state."""
 
 from array import array
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from erjepa.replay.weight import ReplayWeight
 
 
 class ReplayBatch(NamedTuple):
-    """The pairs to replay in one step; ``slots`` is ``None`` for current pairs, which have none."""
+    """The pairs to replay in one step; ``slots`` is ``None`` for pairs of the step itself."""
 
     example_ids: list[int]
     segments: list[tuple[array, ...]]
@@ -26,14 +26,14 @@ class ReplayBatch(NamedTuple):
 
 
 class EpisodicReplay:
-    """Episodic replay for one training run, of source embeddings of size H (``embed_dim``).
+    """Episodic replay for one training run with source embeddings of size H (``embed_dim``).
 
-    A step calls ``encode`` and ``draw``, trains on what it drew, then calls ``refresh`` and
-    ``write``. Every rank calls them with the pairs of the whole step in one order, so that
-    all memories stay equal. ``seed`` decides the address projection and random selections.
+    Each step calls ``encode`` and ``draw``, trains on the drawn pairs, then calls ``refresh`` and
+    ``write``. Every rank makes these calls with the pairs of the whole step in the same order, so
+    that all memories stay equal. ``seed`` determines the address projection and random draws.
 
     Raises:
-        ValueError: if an address keeps more entries than its default length has.
+        ValueError: if ``address_top_k`` is larger than the default ``address_dim``.
     """
 
     def __init__(
@@ -87,9 +87,7 @@ class EpisodicReplay:
         return len(self.memory)
 
     def add_reserved_slots(self, slots: int) -> None:
-        """Add slots to a memory that is still empty, for inherited pairs, which are then never
-        evicted.
-        """
+        """Add slots for inherited pairs, which are then never evicted, to a still empty memory."""
         assert not len(self)
         self.memory = self._empty_memory(slots)
 
@@ -100,12 +98,12 @@ class EpisodicReplay:
 
     @property
     def adapts_weight(self) -> bool:
-        """Whether it changes from step to step."""
+        """Whether the weight changes from step to step."""
         return self._weight.is_auto
 
     def encode(self, source_embeddings: Tensor) -> Addresses | None:
-        """Addresses of z^u ([B, H], any float dtype), by which the step's pairs draw from the
-        memory and are found in it later; ``None`` if the memory keeps none.
+        """Return the addresses of z^u ([B, H], any float dtype) that the step's pairs are compared
+        and stored by; ``None`` if the memory has no addresses.
         """
         if self.memory.address_table is None:
             return None
@@ -118,16 +116,17 @@ class EpisodicReplay:
         addresses: Addresses | None,
         budget: int | None = None,
     ) -> ReplayBatch:
-        """Choose the pairs to replay next to the B pairs of the step: at most R, none while the
-        memory holds no other example; a slot of an example of the step is never drawn.
+        """Choose at most R pairs to replay along with the B pairs of the step.
+
+        Stored pairs whose example is in the step are never drawn, so the result may be empty.
 
         Args:
             example_ids: int64, shape [B].
             addresses: from ``encode``.
-            budget: R; ``None``: that of the settings.
+            budget: R; ``None``: as in the settings.
 
         Raises:
-            ValueError: if a user's selection exceeds the budget or what is eligible.
+            ValueError: if a custom selection exceeds R or returns a slot that is not eligible.
         """
         settings = self.settings
         if budget is None:
@@ -150,7 +149,7 @@ class EpisodicReplay:
         are_eligible = all(0 <= slot < len(self) for slot in slots)
         if are_eligible:
             columns = torch.stack([self.memory.example_ids[at], eligible[at].long()])
-            drawn, flags = columns.tolist()  # one wait for the device
+            drawn, flags = columns.tolist()  # one synchronization with the device
             are_eligible = all(flags)
         if len(slots) > budget or not are_eligible:
             raise ValueError(
@@ -174,14 +173,14 @@ class EpisodicReplay:
         )
 
     def checksum(self, batch: ReplayBatch) -> int:
-        """A checksum of ``batch`` and of all writes before it: ranks that draw and store the
-        same pairs have the same.
+        """Return a checksum of ``batch`` and all earlier writes, equal on ranks that draw and store
+        the same pairs.
         """
         drawn = array("q", [*batch.example_ids, *(batch.slots or [])])
         return crc32(drawn, self.memory.history)
 
     def _parts(self, eligible: Tensor, budget: int) -> list[tuple[Tensor, int]]:
-        """Eligible slots, and how many of them to draw; for each origin if so set."""
+        """Return eligible slots and how many of them to draw, in one part or one per origin."""
         if self.settings.draw_by == "size":
             return [(eligible, budget)]
         origin = origins(self.memory.example_ids)
@@ -198,12 +197,12 @@ class EpisodicReplay:
         ]
 
     def refresh(self, batch: ReplayBatch, errors: Tensor) -> None:
-        """Update the memory with the errors [n] of the n pairs of ``batch``, as replayed."""
+        """Update the memory with the errors [n] of the n replayed pairs of ``batch``."""
         if batch.slots is not None:
             self.memory.refresh(batch.slots, errors)
 
     def adapt_weight(self, batch: ReplayBatch, new: Tensor, replayed: Tensor) -> None:
-        """Update beta with the cross-entropy per label of new pairs, and of ``batch``."""
+        """Update beta with the cross-entropy per label of the new pairs and of ``batch``."""
         if self.adapts_weight and batch.example_ids:
             self._weight.update(new.item(), replayed.item())
 
@@ -218,8 +217,8 @@ class EpisodicReplay:
         self.memory.write(example_ids, segments, addresses, errors, self._generator)
 
     def state_dict(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
-        """All that later draws depend on, loadable with ``weights_only=True``; of the slots
-        those from ``start`` to ``stop``.
+        """Return all that later draws depend on, with the slots from ``start`` to ``stop``; it loads
+        with ``weights_only=True``.
         """
         return {
             "generator": self._generator.get_state(),
@@ -228,9 +227,11 @@ class EpisodicReplay:
         }
 
     def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Continue where ``state_dict`` was taken, random draws included, whatever the seed of this
-        run; a state of a range of slots is put at ``start``. ValueError if settings of the memory
-        differ.
+        """Restore a state of ``state_dict``, its slots from ``start`` on. Random draws continue as in
+        the saved run, whatever the seed of this one.
+
+        Raises:
+            ValueError: if settings of the memory differ.
         """
         self.memory.load_state_dict(state["memory"], start)
         self._generator.set_state(state["generator"])
@@ -238,18 +239,18 @@ class EpisodicReplay:
 
 
 def slot_bytes(settings: ReplaySettings, embed_dim: int) -> tuple[int, int]:
-    """Bytes of a slot without its tokens, and of the projection of addresses of size H."""
+    """Return the bytes of a slot without its tokens, and of the address projection."""
     dim, top_k = settings.sparse_shape(embed_dim)
     projection = 4 * dim * embed_dim if settings.address == "sparse" else 0
-    # Id, score, count and the place of its tokens; the address.
+    # Example id, score, replay count and the pointer to its tokens.
     slot = 8 + 4 + 4 + 8
     sizes = {"dense": 4 * embed_dim, "sparse": top_k * (4 + (2 if dim <= 32767 else 4))}
     return slot + sizes.get(settings.address, 0), projection
 
 
 def require_room(settings: ReplaySettings, embed_dim: int, available: int) -> None:
-    """Raise a ValueError, before anything is allocated, if the slots do not fit into ``available``
-    bytes. The tokens of the stored pairs, some hundred bytes each, are not counted.
+    """Raise a ValueError if the slots will not fit into ``available`` bytes. The tokens of stored
+    pairs, a few hundred bytes each, are not counted.
     """
     slot, projection = slot_bytes(settings, embed_dim)
     if (taken := settings.capacity * slot + projection) > available:

@@ -1,14 +1,14 @@
-"""Which slot of a full memory is evicted: the paper's rule (appendix "Shared Episodic Memory"),
-and three others.
+"""Rules that choose the slot to evict from a full memory: the paper's (appendix "Shared Episodic
+Memory") and three others.
 
-Pairs are written one after the other, so a rule sees those of its own step that came before. A
-rule of this file takes an :class:`Offer` and returns the slot to evict, or None to leave the
-new pair out. A function of another module, named by its dotted path, reads the memory itself:
+Pairs are written one after the other, so a rule sees the earlier pairs of its own step. A rule
+in this file takes an :class:`Offer` and returns the slot to evict, or None to discard the new
+pair. A function of another module, named by its dotted path, reads the memory itself:
 
     retain(memory, example_id, candidates, *, seen, generator) -> int | None
 
     memory      EpisodicMemory, full: M slots in use
-    example_id  of the pair that is to be written, which has no slot
+    example_id  of the new pair
     candidates  bool mask [M]: the slots that may be evicted
     seen, generator  as in Offer
 """
@@ -23,25 +23,25 @@ from torch import Tensor
 from erjepa.replay.registry import RETENTIONS, Retention
 from erjepa.replay.slot_groups import SlotGroups
 
-# An example id is its origin << 32 and its number there. Origins are numbered from 0 in each
-# run; those that a run inherits are below 0.
+# An example id is (origin << 32) | index within the origin. The datasets of a run are its origins
+# from 0 on; inherited origins are negative.
 ORIGIN_BITS = 32
 
 
 def origins(example_ids: Tensor) -> Tensor:
-    """Where examples come from, int64, same shape as ``example_ids``."""
+    """Return the origins of examples, int64, same shape as ``example_ids``."""
     return example_ids >> ORIGIN_BITS
 
 
 class Offer(NamedTuple):
-    """A pair for a full memory.
+    """A pair offered to a full memory.
 
     Args:
         slots: of the memory, in groups.
-        group, priority: of the pair.
+        group, priority: of the offered pair.
         candidates: the groups whose slots may be evicted.
-        seen: how many pairs have been offered a place among the candidates, this one included.
-        generator: of the CPU; the only source of randomness.
+        seen: number of pairs that were offered the slots of the candidates, this one included.
+        generator: on the CPU; the only source of randomness.
     """
 
     slots: SlotGroups
@@ -54,14 +54,14 @@ class Offer(NamedTuple):
 
 @RETENTIONS.register("score", in_batches=True)
 def score(offer: Offer) -> int | None:
-    """The candidate of the lowest sigma / (1 + r), ties to the lowest slot: the paper's."""
+    """Evict the candidate with the lowest sigma / (1 + r), ties to the lowest slot (paper)."""
     return offer.slots.weakest(offer.candidates)
 
 
 @RETENTIONS.register("reservoir", in_batches=True, at_random=True)
 def reservoir(offer: Offer) -> int | None:
-    """Any candidate with equal probability, or none: every pair offered so far is kept with
-    the same probability (Vitter 1985, algorithm R).
+    """Evict a uniformly random candidate or discard the new pair, so that every pair offered so far
+    is kept with the same probability (Vitter 1985, algorithm R).
     """
     pick = torch.randint(offer.seen, (), generator=offer.generator, device="cpu")
     return offer.slots.at(int(pick), offer.candidates)
@@ -69,17 +69,17 @@ def reservoir(offer: Offer) -> int | None:
 
 @RETENTIONS.register("balanced", in_batches=True, by_origin=True)
 def balanced(offer: Offer) -> int | None:
-    """The weakest candidate of the origin with the most slots, the new pair counted; of
-    equally large origins the one of the lowest number. Within an origin as ``score``.
+    """Evict from the origin with the most slots, the new pair counted, ties to the lowest origin;
+    within the origin, the slot that ``score`` evicts.
     """
     return offer.slots.weakest([_largest(offer)])
 
 
 @RETENTIONS.register("surprise", in_batches=True, by_origin=True, counts_replays=False)
 def surprise(offer: Offer) -> int | None:
-    """As ``balanced``, but within an origin the slot of the lowest score, however often it was
-    replayed, is evicted; a new pair that scores no higher is left out. So each origin keeps an
-    equal number of its most surprising pairs (SuRe, arXiv:2511.22367).
+    """Evict from the same origin as ``balanced``, but the slot with the lowest score, however often
+    it was replayed; a new pair of that origin that scores no higher is discarded. Each origin thus
+    keeps an equal number of its most surprising pairs (SuRe, arXiv:2511.22367).
     """
     largest = _largest(offer)
     slot = offer.slots.weakest([largest])
@@ -93,7 +93,7 @@ def _largest(offer: Offer) -> int:
 
 
 def priorities(scores: Tensor, replay_counts: Tensor) -> Tensor:
-    """sigma / (1 + r) of slots, float32: the lowest is evicted first."""
+    """Return sigma / (1 + r) of slots, float32; the lowest is evicted first."""
     return scores / (1 + replay_counts)
 
 
@@ -109,12 +109,12 @@ def retained(
     capacity: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """The slots that a memory of another capacity keeps: ascending, int64, at most
+    """Return the slots to keep in a memory of another capacity: ascending, int64, at most
     ``capacity``.
 
-    Those are left that the ``rule`` of the new memory would leave if slots were evicted one by
-    one; ``score`` stands in for a rule of another module. Ids, sigma, r and ``weights`` have shape
-    [N]; a slot stands for ``weights`` offered pairs, in proportion to which ``reservoir`` draws.
+    The result is that of evicting slots one by one by ``rule``; ``score`` replaces rules of other
+    modules. Ids, sigma, r and ``weights`` have shape [N]; ``reservoir`` draws in proportion to
+    ``weights``, the number of offered pairs that each slot represents.
     """
     if len(scores) <= capacity:
         return torch.arange(len(scores))

@@ -1,9 +1,9 @@
-"""Which slots are replayed (appendix "Replay Selection Policies"); ``mixed`` and
+"""Rules that select the slots to replay (appendix "Replay Selection Policies"); ``mixed`` and
 ``prioritized`` are this project's.
 
-A selection takes a :class:`Request` and returns slots in the order of their replay, repeats
-allowed. ``SELECTIONS.register`` gives it a name and says what it needs; a function of another
-module is named by its dotted path.
+A selection takes a :class:`Request` and returns slots in the order of replay, repeats allowed.
+``SELECTIONS.register`` gives it a name and declares what it needs; a function of another module is
+named by its dotted path.
 """
 
 import math
@@ -18,19 +18,19 @@ from erjepa.replay.episodic_memory import EpisodicMemory
 from erjepa.replay.registry import SELECTIONS
 from erjepa.replay.settings import ReplaySettings
 
-# Cosines held at a time: at a million slots, 33 addresses and 128 MiB.
+# Cosines computed at a time: 128 MiB, or those of 33 addresses with a million slots.
 _CHUNK_COSINES = 1 << 25
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a selection chooses from.
+    """The input of a selection.
 
     Args:
         memory: N slots in use.
-        addresses: of the B pairs of the step; ``None`` where the memory keeps none.
-        eligible: the slots that may be replayed, bool, shape [N].
-        budget: the most slots to return, R.
+        addresses: of the B pairs of the step; ``None`` if the memory has no addresses.
+        eligible: which slots may be replayed, bool, shape [N].
+        budget: maximum number of slots to return, R.
         settings: the keys of ``replay``.
         generator: on the CPU; the only source of randomness.
     """
@@ -45,11 +45,11 @@ class Request:
 
 @SELECTIONS.register("content")
 def content(request: Request) -> list[int]:
-    """Prefix_R(Unique(K_1 || .. || K_B)), K_j being the slots most similar to address j.
+    """Return Prefix_R(Unique(K_1 || .. || K_B)), where K_j are the slots most similar to address j.
 
-    K_j has the min(kappa, eligible slots) highest cosines in descending order, ties lower slot
-    first. ``replay.neighbor_order=round_robin`` takes the nearest slot of every address first,
-    then the second of every one. With ``replay.fill`` the list is repeated up to the budget.
+    K_j has the min(kappa, eligible slots) highest cosines in descending order, ties to the lower
+    slot. ``replay.neighbor_order=round_robin`` takes the nearest slot of every address first, then
+    the second nearest of every address. With ``replay.fill`` the list is repeated up to R.
     """
     settings, budget = request.settings, request.budget
     chosen: dict[int, None] = {}
@@ -69,8 +69,8 @@ def content(request: Request) -> list[int]:
 
 @SELECTIONS.register("uniform", needs_addresses=False)
 def uniform(request: Request) -> list[int]:
-    """R eligible slots with equal probability: without replacement when there are at least R
-    of them, else R independent draws.
+    """Draw R eligible slots with equal probability: without replacement if there are at least R,
+    else by R independent draws.
     """
     budget, generator = request.budget, request.generator
     slots = request.eligible.nonzero().flatten()
@@ -86,8 +86,8 @@ def uniform(request: Request) -> list[int]:
 
 @SELECTIONS.register("hard", needs_addresses=False)
 def hard(request: Request) -> list[int]:
-    """The R eligible slots with the largest scores, descending, ties lower slot first;
-    a shorter list is always repeated up to the budget.
+    """Return the R eligible slots with the largest scores, descending, ties to the lower slot; a
+    shorter list is always repeated up to R.
     """
     count = min(request.budget, int(request.eligible.sum()))
     scores = request.memory.scores.masked_fill(~request.eligible, -torch.inf)
@@ -97,9 +97,9 @@ def hard(request: Request) -> list[int]:
 
 @SELECTIONS.register("mixed")
 def mixed(request: Request) -> list[int]:
-    """Content for a part 1 - mix of the budget, then other eligible slots drawn with equal
-    probability, without replacement. ``replay.mix`` of the budget is rounded to the nearest,
-    halves up. No slot comes twice, unless ``replay.fill`` repeats a list that is too short.
+    """Select a fraction 1 - ``replay.mix`` of R by ``content``, then draw the rest from the other
+    eligible slots, uniformly without replacement. The number to draw, mix times R, is rounded to
+    the nearest integer, halves up. Slots repeat only if ``replay.fill`` extends a short list.
     """
     settings, budget = request.settings, request.budget
     drawn = math.floor(settings.mix * budget + 0.5)
@@ -117,11 +117,11 @@ def mixed(request: Request) -> list[int]:
 
 @SELECTIONS.register("prioritized", needs_addresses=False)
 def prioritized(request: Request) -> list[int]:
-    """R eligible slots drawn with probability proportional to score^alpha (Schaul et al.,
-    Prioritized Experience Replay, 2016, without its weights of the loss): one after the other
-    and without replacement when there are at least R of them, else R independent draws.
+    """Draw R eligible slots with probability proportional to score^alpha (Schaul et al.,
+    Prioritized Experience Replay, 2016, without its importance-sampling weights): one after the
+    other without replacement if there are at least R, else by R independent draws.
 
-    Drawing without replacement is taking the R largest of alpha log score + Gumbel noise.
+    Drawing without replacement means taking the R largest of alpha log score + Gumbel noise.
     """
     budget = request.budget
     slots = request.eligible.nonzero().flatten().cpu()
@@ -146,13 +146,13 @@ def prioritized(request: Request) -> list[int]:
 
 @SELECTIONS.register("current_batch", needs_addresses=False, of_memory=False)
 def current_batch(request: Request) -> list[int]:
-    """The first R pairs of the step itself, by their place in it: a control."""
+    """Return the first R pairs of the step itself, as indices into the step: a control."""
     return list(range(request.budget))
 
 
 def _neighbors(request: Request, wanted: int) -> Iterator[Tensor]:
-    """The lists K_j, [b, min(kappa, eligible slots)], of b addresses at a time, for a caller that
-    looks for ``wanted`` distinct slots.
+    """Yield the lists K_j of b addresses at a time, [b, min(kappa, eligible slots)], until the
+    caller has its ``wanted`` distinct slots.
     """
     memory, addresses = request.memory, request.addresses
     assert addresses is not None
@@ -160,8 +160,8 @@ def _neighbors(request: Request, wanted: int) -> Iterator[Tensor]:
     if per_address == 0:
         return
     excluded = (~request.eligible).nonzero().flatten()
-    # wanted / kappa addresses suffice when all find different slots, and twice as many
-    # take hardly longer; those after them are compared only while there is room.
+    # wanted / kappa addresses suffice if all find different slots, and twice as many take
+    # hardly longer. More are compared only if slots are still missing.
     chunk = min(math.ceil(2 * wanted / per_address), _CHUNK_COSINES // len(memory))
     chunk = max(1, chunk)
     for start in range(0, len(addresses.values), chunk):
@@ -171,9 +171,7 @@ def _neighbors(request: Request, wanted: int) -> Iterator[Tensor]:
 
 
 def fill_to(slots: list[int], budget: int) -> list[int]:
-    """The paper's Fill_R: repeats a shorter list until it has ``budget`` entries, unless it is
-    empty.
-    """
+    """Repeat a list until it has ``budget`` entries, unless it is empty: the paper's Fill_R."""
     if not slots:
         return []
     return [slots[i % len(slots)] for i in range(max(budget, len(slots)))]

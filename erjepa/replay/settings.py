@@ -15,13 +15,13 @@ _Positive = Annotated[_Number, Field(gt=0)]
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySettings:
-    """What is replayed, how much it counts, and what the memory keeps.
+    """What is replayed, with which weight, and what the memory keeps.
 
-    The comments of ``llama3_2_1b_synth.yaml`` say what each key means. Types and bounds hold
-    for what is read from a config; the checks below, of keys with each other, always hold.
+    The comments in ``llama3_2_1b_synth.yaml`` explain each key. Types and bounds are checked for
+    values from a config only; combinations of keys are always checked.
 
     Raises:
-        ValueError: naming the keys that do not go together, and what to do.
+        ValueError: if keys conflict; the message names them and says what to do.
     """
 
     weight: _NotNegative | Literal["auto"] = 1.0
@@ -85,8 +85,8 @@ class ReplaySettings:
 
     @property
     def can_draw(self) -> bool:
-        """Whether there can be pairs to replay: not where inherited ones alone are drawn, and no
-        memory is inherited.
+        """Whether pairs can be replayed: False if the weight is 0, or if only inherited pairs are
+        drawn and no memory is inherited.
         """
         return bool(self.weight and (self.draw_from == "all" or self.init_from))
 
@@ -97,12 +97,12 @@ class ReplaySettings:
 
     @property
     def start_from(self) -> list[str]:
-        """The runs or checkpoints of ``init_from``."""
+        """``init_from`` as a list of runs or checkpoints."""
         paths = self.init_from
         return paths if isinstance(paths, list) else [] if paths is None else [paths]
 
     def sparse_shape(self, embed_dim: int) -> tuple[int, int]:
-        """Length S of a sparse address of embeddings of size ``embed_dim``, and its entries K."""
+        """Return the length S of sparse addresses, for size ``embed_dim``, and their entries K."""
         dim = self.address_dim or 4 * embed_dim
         return dim, self.address_top_k or max(1, dim // 32)
 

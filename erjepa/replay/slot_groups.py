@@ -1,4 +1,4 @@
-"""The slots of a memory in groups, as rules of eviction ask for them."""
+"""The slots of a memory in groups, as retention rules query them."""
 
 import heapq
 from collections import Counter
@@ -11,11 +11,11 @@ from erjepa.replay.addresses import top_k_descending
 
 
 class SlotGroups:
-    """The slots in use while a batch of B writes goes in, for the rules of ``retention.py``.
+    """The slots in use while a batch of B writes is placed, for the rules of ``retention.py``.
 
-    The rules tell slots apart by ``groups``, int64 [N]: by origin or, where the origin does not
-    matter, inherited slots (-1) from those of the run (0); ``None``: all are 0. All that they ask
-    is answered on the CPU.
+    Args:
+        groups: of the slots, int64 [N]: their origins or, for rules that ignore the origin, -1 for
+            inherited slots and 0 for those of the run; ``None``: all are 0.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class SlotGroups:
         self._heaps: dict[int, list[tuple[float, int]]] = {}
 
     def put(self, slot: int, group: int, priority: float) -> None:
-        """Put a pair of the batch into a slot."""
+        """Record that a pair of the batch is written to ``slot``."""
         if slot in self._written or slot < len(self._priorities):
             self.sizes[self._group_of(slot)] -= 1
         self.sizes[group] += 1
@@ -44,17 +44,17 @@ class SlotGroups:
             heapq.heappush(self._heaps[group], (priority, slot))
 
     def weakest(self, groups: Collection[int]) -> int:
-        """The slot of the lowest priority in ``groups``, ties to the lowest slot."""
+        """Return the slot with the lowest priority in ``groups``, ties to the lowest slot."""
         return min(self._weakest_entry(group) for group in groups)[1]
 
     def priority(self, slot: int) -> float:
-        """Of a slot."""
+        """Return the priority of a slot."""
         if slot in self._written:
             return self._written[slot][1]
         return self._priorities[slot].item()
 
     def at(self, place: int, groups: Collection[int]) -> int | None:
-        """The slot at that place among all of ``groups`` in ascending order, if any."""
+        """Return slot number ``place`` of ``groups``, in ascending order, if there are so many."""
         if place >= sum(self.sizes[group] for group in groups):
             return None
         if self._groups is None or all(g in groups for g, n in self.sizes.items() if n):
@@ -76,16 +76,16 @@ class SlotGroups:
             heap = self._heaps[group] = self._heap(group)
         while True:
             priority, slot = heap[0]
-            # Entries of slots that have been rewritten since are passed over.
+            # Skip entries of slots that have been rewritten since.
             if self._written.get(slot, (group, priority)) == (group, priority):
                 return heap[0]
             heapq.heappop(heap)
 
     def _heap(self, group: int) -> list[tuple[float, int]]:
-        """The weakest slots of a group as a heap of (priority, slot).
+        """Return the weakest slots of a group as a heap of (priority, slot).
 
-        B of those before the batch suffice: each write changes at most one of them, so before
-        any write one is unchanged, and no slot outside the list is weaker than that one.
+        The B weakest from before the batch suffice: each write changes at most one of them, so
+        before any write one is unchanged, and no slot outside the heap is weaker than that one.
         """
         strength, size = -self._priorities, len(self._priorities)
         if self._groups is not None:

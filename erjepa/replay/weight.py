@@ -1,22 +1,22 @@
-"""Weight of the replayed pairs: a number, or one that adapts to what is forgotten."""
+"""The weight of replayed pairs: fixed, or adapted to how much is forgotten."""
 
 from typing import Any
 
-_RATE = 0.1  # of a new loss in its running mean
+_RATE = 0.1  # weight of a new loss in its running mean
 
 
 class ReplayWeight:
     """beta, fixed or adaptive between beta_min (``least``) and beta_max (``most``).
 
-    With ``auto`` it is the ratio of the losses of the replayed and the new pairs:
+    With ``auto`` it is the ratio of the losses of the replayed and of the new pairs:
 
     .. math::
         \\beta_{t+1} = \\min\\Big(\\max\\Big(\\frac{m^r_t}{m^n_t}, \\beta_{\\min}\\Big),
         \\beta_{\\max}\\Big), \\qquad m_t = 0.9\\, m_{t-1} + 0.1\\, \\ell_t,
 
-    with :math:`\\ell^n, \\ell^r` the cross-entropy per label of the new and of the replayed pairs
-    of a step. Before anything was replayed beta is 1, within the bounds. Forgotten pairs have a
-    larger loss, so they count more and are learned again, and the ratio falls.
+    where :math:`\\ell^n, \\ell^r` are the cross-entropy per label of the new and of the replayed
+    pairs of a step. Until the first replay beta is 1, clamped to the bounds. Forgotten pairs have a
+    larger loss, so they get more weight and are learned again, and the ratio falls.
     """
 
     def __init__(self, weight: float | str, least: float, most: float) -> None:
@@ -26,7 +26,7 @@ class ReplayWeight:
 
     @property
     def is_auto(self) -> bool:
-        """Whether it adapts."""
+        """Whether beta adapts."""
         return self._fixed is None
 
     @property
@@ -38,7 +38,7 @@ class ReplayWeight:
         return min(max(replayed / new if new > 0 else 1.0, self._least), self._most)
 
     def update(self, new: float, replayed: float) -> None:
-        """Update the means with the losses of a step that replayed something."""
+        """Update the running means with the losses of a step that replayed pairs."""
         if self._means is None:
             self._means = new, replayed
         else:
@@ -49,11 +49,11 @@ class ReplayWeight:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Its running means as plain numbers, if it adapts."""
+        """Return the running means as plain numbers, if beta adapts."""
         return {"means": self._means and list(self._means)} if self.is_auto else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where :meth:`state_dict` was taken."""
+        """Restore a state of :meth:`state_dict`."""
         if self.is_auto and state.get("means"):
             new, replayed = state["means"]
             self._means = new, replayed
