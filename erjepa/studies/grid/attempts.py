@@ -1,9 +1,9 @@
-"""Attempts at cells: who runs a cell, where, and how that ended.
+"""Attempts to run cells: which process runs a cell, on which host, and how the attempt ended.
 
-``attempts/CELL/N.json`` is the Nth attempt at a cell. A file is linked into place, which one
-process alone can do, on a network drive too. So of two that find the last attempt ended and start
-at once, one makes the next and the other is refused. A killed process says no end; whether it is
-still there is asked of Slurm, or of the lock that a grid of this machine holds.
+``attempts/CELL/N.json`` records the Nth attempt at a cell. The file is created with a hard link,
+which is atomic on network drives too: if two processes start the same attempt at once, one
+succeeds and the other is refused. A killed process does not record its end; whether it still runs
+is known from Slurm, or from the lock that a grid on this machine holds.
 """
 
 import json
@@ -25,25 +25,29 @@ ATTEMPTS = "attempts"
 
 @dataclass(frozen=True)
 class Attempt:
-    """What ``N.json`` holds."""
+    """One attempt to run a cell: the content of ``N.json``."""
 
     host: str
-    pid: int  # a grid, or a task of Slurm
-    job: JobId | None  # None: a grid of one machine, which holds the lock
+    pid: int  # of the grid, or of the Slurm task
+    job: JobId | None  # Slurm job; None: run by a local grid, which holds the lock
     since: str
-    ended: str | None = None  # None: it has not, or it was killed
-    failure: str | None = None  # None: it did not, or was told to stop
+    ended: str | None = None  # None: still running, or killed
+    failure: str | None = (
+        None  # reason of the failure; None: no failure, or stopped by a signal
+    )
 
 
 def last_attempt(output_dir: Path, cell: str) -> Attempt | None:
-    """The newest attempt at a cell, if there was one."""
+    """Return the newest attempt at a cell, or ``None`` if there is none."""
     number = _newest(output_dir / ATTEMPTS / cell)
     return _read(output_dir / ATTEMPTS / cell, number) if number else None
 
 
 def is_going(output_dir: Path, attempt: Attempt, jobs: Mapping[str, Job]) -> bool:
-    """Whether the newest attempt at a cell is under way. ``jobs`` is what Slurm has of the
-    experiment's jobs; one that waits to resume is not under way.
+    """Return whether a cell's newest attempt is running.
+
+    An attempt whose job waits in the queue to be resumed is not running. ``jobs`` is the result
+    of :func:`~erjepa.studies.grid.slurm_queue.queue` for the experiment's jobs.
     """
     if attempt.ended is not None:
         return False
@@ -53,12 +57,12 @@ def is_going(output_dir: Path, attempt: Attempt, jobs: Mapping[str, Job]) -> boo
 
 
 class Claim:
-    """Holds a cell for this process, as its newest attempt.
+    """Claims a cell for this process by recording a new attempt.
 
-    An earlier attempt of the same ``job`` is over: Slurm starts a job again when it has ended.
+    An earlier attempt by the same ``job`` has ended, as Slurm requeues only ended jobs.
 
     Raises:
-        BlockingIOError: naming who runs the cell, if another does.
+        BlockingIOError: naming the process or job that runs the cell, if one does.
     """
 
     def __init__(self, output_dir: Path, cell: str, job: str | None) -> None:
@@ -82,13 +86,13 @@ class Claim:
             aside.unlink()
 
     def end(self, failure: str | None = None) -> None:
-        """Let others have the cell; ``failure`` says why it failed, if it did."""
+        """Record the end of the attempt, and the reason if it failed."""
         ended = replace(self._attempt, ended=_now(), failure=failure)
         write_whole(self._path, _text(ended))
 
 
 def _newest(folder: Path) -> int:
-    """Number of the newest attempt; 0: none."""
+    """Return the number of the newest attempt, 0 if there is none."""
     numbers = (path.stem for path in folder.glob("*.json"))
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
 

@@ -17,51 +17,57 @@ class Cell:
     """One run: a method on a dataset with a seed."""
 
     dataset: str
-    config: str  # of the recipe
+    config: str  # config of the recipe, by name or path
     method: str
     seed: int
-    overrides: Mapping[str, Any]  # of the experiment, the dataset and the method
-    tokens_of: str | None = None  # name of the cell whose tokens end this run
-    # Names of the cells of the stages before it, of which it starts from the last one's weights
-    # and memory
+    overrides: Mapping[
+        str, Any
+    ]  # merged from the experiment, the dataset and the method
+    tokens_of: str | None = (
+        None  # name of the cell whose number of tokens ends this run
+    )
+    # Names of the cells of all earlier stages; the run starts from the weights and memory of
+    # the last
     after: Sequence[str] = ()
-    new_adapter: bool = False  # over the base with those of ``after`` merged into it
-    datasets: int = 1  # whose budgets it has; 0: it is not trained
-    # Name of an earlier cell whose run would be equal: it is not run and has that one's results
+    # Whether it trains a new adapter, with those of ``after`` merged into the base model
+    new_adapter: bool = False
+    datasets: int = (
+        1  # factor on the budgets, the number of datasets; 0: it is not trained
+    )
+    # Name of an earlier cell with an equal run: this one is not run and copies its results
     same_as: str | None = None
 
     @property
     def needs(self) -> set[str]:
-        """Names of the cells that must be finished before it."""
+        """Names of the cells that must be finished before this one starts."""
         if self.same_as is not None:
             return {self.same_as}
         return {name for name in (self.tokens_of, *self.after[-1:]) if name is not None}
 
     def lacks(self, cell: str) -> str:
-        """What is missing to it where a cell that it needs has failed."""
+        """Return the error message for a needed cell that has failed."""
         what = "weights" if cell in self.after else "results"
         return f"it needs the {'tokens' if cell == self.tokens_of else what} of {cell}"
 
     @property
     def name(self) -> str:
-        """Where the run is within the results, such as ``synth/llm-jepa/seed_82``."""
+        """Name of the cell and path of its folder, such as ``synth/llm-jepa/seed_82``."""
         return cell_name(self.dataset, self.method, self.seed)
 
 
 def cell_name(dataset: str, method: str, seed: int) -> str:
-    """Name of a cell, which is its folder as well."""
+    """Return the name of a cell, which is also the relative path of its folder."""
     return f"{dataset}/{slug(method)}/seed_{seed}"
 
 
 def cells(experiment: Experiment) -> list[Cell]:
-    """All runs: seed by seed, so that what is there early can be compared.
+    """Return all cells of an experiment, seed by seed, so that methods can be compared early.
 
-    Runs that depend on another's tokens come after all others of their seed and dataset. A
-    method that trains on all datasets of a sequence together, or on nothing, has a cell on
-    the last alone.
+    Cells that need the tokens of another cell come last within their seed and dataset. A method
+    with ``trains_on: all`` or ``nothing`` has one cell per seed, on the last dataset.
     """
     found: list[Cell] = []
-    first_of: dict[str, Cell] = {}  # of a cell the first that is equal to it
+    first_of: dict[str, Cell] = {}  # cell name -> first cell with an equal run
     firsts: list[tuple[Any, Cell]] = []
     scored = {name: _how_scored(experiment, name) for name in experiment.methods}
     *_, last = experiment.datasets
@@ -88,14 +94,16 @@ def cells(experiment: Experiment) -> list[Cell]:
 def _decides(
     cell: Cell, first_of: Mapping[str, Cell], scored: Sequence[Mapping[str, Any]]
 ) -> tuple[Any, ...]:
-    """All that a cell's results depend on: equal cells have equal results."""
+    """Return everything that a cell's results depend on; equal values mean equal results."""
     cfg = load_run(cell.config, *as_arguments(cell.overrides))
     trained = {**cfg.as_dict(), "output_dir": None}
     inherited = cfg.replay.draw_from == "inherited"
     if not cfg.replay.weight:
         trained["replay"] = None
     elif inherited and not cell.after and not cfg.replay.start_from:
-        trained["replay"] |= {"share": None}  # there is nothing to draw
+        trained["replay"] |= {
+            "share": None
+        }  # there is no inherited memory to draw from
     needs = [name and first_of[name].name for name in (cell.tokens_of, *cell.after)]
     merges = cell.new_adapter and bool(cell.after)
     return cell.dataset, cell.seed, cell.datasets, needs, merges, trained, scored
@@ -115,7 +123,10 @@ def _how_scored(experiment: Experiment, method: str) -> list[dict[str, Any]]:
 
 
 def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
-    """The cells whose configs say on what a cell is scored: itself, or one a dataset."""
+    """Return the cells whose configs a cell is scored with.
+
+    That is the cell itself, or in a sequence one cell per dataset.
+    """
     if not experiment.continual:
         return [cell]
     return [
@@ -169,7 +180,7 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
 def _overrides(
     experiment: Experiment, dataset: str, method: str
 ) -> tuple[str, dict[str, Any]]:
-    """The config of a run, and what is said of it that the recipe knows."""
+    """Return the config of a run and its overrides, without the keys of the grid."""
     config, of_dataset, of_all = entry_of(experiment, dataset)
     said = {**of_all, **of_dataset, **experiment.methods[method]}
     return config, {key: said[key] for key in said if key not in CONTROLS}
@@ -182,21 +193,22 @@ def training_command(
     tokens: int | str | None = None,
     after: Sequence[Path] = (),
 ) -> list[str]:
-    """The command that trains a cell in ``folder``, or resumes it.
+    """Return the command that trains a cell in ``folder``, or resumes its training.
 
-    ``tokens`` are those at which it ends, or what is to stand for them; ``after`` are the folders
-    of the runs before it.
+    Args:
+        tokens: number of tokens that ends the run, or a placeholder for it.
+        after: folders of the runs of earlier stages.
     """
     own: dict[str, Any] = {"seed": cell.seed, "output_dir": str(folder)}
     own |= _merged(experiment, cell, after)
     if after:
         start = _end_of(experiment, after[-1])
-        # Whoever sets them carries something else on, or nothing.
+        # Overrides of these keys win, including None to start without them.
         carried = {"init_from": start, "replay.init_from": start}
         if cell.new_adapter:
             del carried["init_from"]
         if cell.overrides.get("replay.selection") == "current_batch":
-            del carried["replay.init_from"]  # it has no memory
+            del carried["replay.init_from"]  # this selection has no memory
         own |= {k: v for k, v in carried.items() if k not in cell.overrides}
     if experiment.budgets is None:  # every epoch is scored
         own["keep_epochs"] = True
@@ -212,20 +224,20 @@ def training_command(
 
 
 def budgets_of(experiment: Experiment, cell: Cell) -> list[float]:
-    """FLOPs at which a run is scored, ascending; none: at the end of every epoch."""
+    """Return the FLOPs at which a run is scored, ascending; empty without budgets."""
     return [cell.datasets * budget for budget in experiment.budgets or []]
 
 
 def _merged(
     experiment: Experiment, cell: Cell, after: Sequence[Path]
 ) -> dict[str, list[str]]:
-    """The adapters in a cell's base, those of the runs in ``after``."""
+    """Return the override that merges the adapters of the runs in ``after`` into the base."""
     ends = [_end_of(experiment, folder) for folder in after if cell.new_adapter]
     return {"base_adapters": ends} if ends else {}
 
 
 def _end_of(experiment: Experiment, folder: Path) -> str:
-    """Where the run in ``folder`` leaves its weights and its memory."""
+    """Return the path of a finished run from which the next stage starts."""
     if experiment.match == "flops" and experiment.budgets:
         folder /= checkpoint.flops_name(len(experiment.budgets) - 1)
     return str(folder)
@@ -238,7 +250,7 @@ def evaluation_command(
     paths: Iterable[Path],
     after: Sequence[Path] = (),
 ) -> list[str]:
-    """The command that scores checkpoints of a cell; without ``paths`` the base model."""
+    """Return the command that scores checkpoints of a cell, or without ``paths`` the base model."""
     checkpoints = [str(path) for path in paths]
     weights = WEIGHTS[tuple(experiment.score_weights)]
     own = {
@@ -246,7 +258,7 @@ def evaluation_command(
         "output_dir": str(folder),
         "alignment": experiment.alignment,
         **_merged(experiment, cell, after),
-        # Every dataset of a sequence is scored by itself.
+        # Each dataset of a sequence has its own evaluation command.
         **({"eval_earlier": False} if experiment.continual else {}),
         **({} if experiment.score_on == "test" else {"eval_split": "validation"}),
         **({"checkpoint": weights} if checkpoints and weights != "last" else {}),
@@ -257,8 +269,10 @@ def evaluation_command(
 
 
 def checkpoints_to_score(experiment: Experiment, folder: Path) -> list[Path]:
-    """The checkpoints of a finished run that its experiment asks for, oldest first: those at
-    budgets, or else at the ends of epochs; and the run's end, unless that is a budget.
+    """Return the checkpoints of a finished run to score, oldest first.
+
+    These are the checkpoints at budgets, or without budgets at the ends of epochs; and the last
+    checkpoint of the run, unless it is at the step of a budget's checkpoint.
     """
     *before, end = checkpoint.checkpoints(folder)
     if experiment.budgets is None:
@@ -273,7 +287,7 @@ def _tune(
 ) -> list[str]:
     launcher = []
     if experiment.nproc_per_node > 1:
-        # Its own port, so that runs can be side by side.
+        # --standalone picks a free port, so that several runs fit on one machine.
         launcher = ["--standalone", "--nproc_per_node", str(experiment.nproc_per_node)]
     arguments = as_arguments({**cell.overrides, **own})
     return ["tune", "run", *launcher, recipe, "--config", cell.config, *arguments]

@@ -1,4 +1,4 @@
-"""Reads the YAML file of an experiment, and checks it and its runs before any of them starts."""
+"""Loads the YAML file of an experiment and checks it, and the config of every run."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from erjepa.studies.experiment import CONTROLS, Experiment, Order
 from erjepa.utils.checked import checked, reject_unknown
 
 _KEYS = [*(field.name for field in fields(Experiment)), "order"]
-# Sections whose keys a file and the command line add to.
+# Sections that are merged key by key with those of ``defaults``.
 _ADDED = ("overrides", "evaluation", "budgets_of", "slurm")
-# What the grid itself sets for each run.
+# Keys that the grid sets for each run.
 _OWN = (
     "seed output_dir resume_from_checkpoint checkpoint_at_flops checkpoint_dir alignment "
     "eval_split checkpoint keep_epochs"
@@ -25,8 +25,10 @@ _OWN = (
 def entry_of(
     experiment: Experiment, dataset: str
 ) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """The config of a dataset, its overrides, and those of all runs that it leaves in force: a
-    section that it sets as a whole replaces their keys there.
+    """Return the config of a dataset, its overrides, and the overrides of all runs that apply.
+
+    An override of all runs such as ``stop.steps`` does not apply if the dataset's overrides
+    replace its section, ``stop``, as a whole.
     """
     entry = {**experiment.datasets, **experiment.also_scored}[dataset]
     own = {"config": entry} if isinstance(entry, str) else {**entry}
@@ -40,17 +42,17 @@ def entry_of(
 
 
 def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
-    """Read an experiment and check it against the configs of its runs.
+    """Load an experiment and check the configs of all its runs.
 
-    A file may start from another one, ``defaults: NAME``. Its ``overrides``, ``evaluation``,
-    ``budgets_of`` and ``slurm`` add to those there, key by key; any other key replaces the
-    whole key. So does ``key=value`` in ``arguments``; ``overrides.key=value`` adds to a section.
-    A key ``order`` names which of ``datasets`` there are, and in which order.
+    A file may inherit from another one with ``defaults: NAME``. Its ``overrides``,
+    ``evaluation``, ``budgets_of`` and ``slurm`` are merged with the inherited ones key by key; any
+    other key replaces the inherited value. ``key=value`` in ``arguments`` replaces a key;
+    ``overrides.key=value`` adds to a section. The key ``order`` selects datasets and their order.
 
     Raises:
-        ValueError: naming the file and the key, if a key is unknown or a value makes no
-            sense, in the experiment or in any of its runs.
-        FileNotFoundError: if there is no such experiment, or a config it names.
+        ValueError: naming the file and the key, if a key is unknown or a value is invalid, in
+            the experiment or in any of its runs.
+        FileNotFoundError: if the experiment, or a config that it names, does not exist.
     """
     path = erjepa.configs.config_path(name, "experiments")
     values: dict[str, Any] = {}
@@ -77,7 +79,7 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
 
 
 def output_of(name: str) -> Path:
-    """The folder of an experiment's results: that folder, or by the experiment's YAML or name.
+    """Return the output folder of an experiment, given that folder, a YAML file or a name.
 
     Raises:
         FileNotFoundError: if there is no such folder, file or packaged experiment.
@@ -94,7 +96,7 @@ def output_of(name: str) -> Path:
 
 
 def _set(values: dict[str, Any], key: str, value: Any) -> None:
-    """Replace a key; a section of ``_ADDED`` also keeps its own keys."""
+    """Set a key, or merge into it if it is a section of ``_ADDED``."""
     before = values.get(key) if key in _ADDED else None
     if isinstance(before, Mapping) and isinstance(value, Mapping):
         value = {**before, **value}
@@ -102,7 +104,7 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _override(values: dict[str, Any], argument: str) -> None:
-    """Set a key as an argument of the command line says."""
+    """Apply ``key=value`` or ``section.key=value`` of the command line."""
     name, separator, text = argument.partition("=")
     key, _, rest = name.partition(".")
     value = erjepa.configs.with_overrides({}, [f"{key}{separator}{text}"])[key]
@@ -120,7 +122,7 @@ def _override(values: dict[str, Any], argument: str) -> None:
 
 
 def as_arguments(overrides: Mapping[str, Any]) -> list[str]:
-    """Overrides as the command line of the recipe takes them."""
+    """Return overrides as command-line arguments of the recipe."""
     return [
         key
         if key.startswith("~")
@@ -131,12 +133,12 @@ def as_arguments(overrides: Mapping[str, Any]) -> list[str]:
 
 @cache
 def load_run(config: str, *arguments: str) -> Config:
-    """The config of a run with overrides, read once."""
+    """Load the config of a run with overrides; cached."""
     return erjepa.configs.load(config, arguments)
 
 
 def _check_runs(experiment: Experiment, dataset: str) -> None:
-    """Reject what the recipe would reject in a run of any method on a dataset."""
+    """Raise ValueError if the recipe would reject the config of any method on a dataset."""
     config, own, of_all = entry_of(experiment, dataset)
     shared = {f"datasets: {dataset}": own, "overrides": of_all}
     for method, keys in experiment.methods.items():
@@ -152,7 +154,7 @@ def _check_runs(experiment: Experiment, dataset: str) -> None:
 
 
 def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> Config:
-    """The config of a run with overrides of several places, of which earlier ones win."""
+    """Load the config of a run with the overrides of several places; earlier places win."""
     overrides: dict[str, Any] = {}
     for place, keys in reversed(list(places.items())):
         overrides |= keys

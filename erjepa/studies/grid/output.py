@@ -1,7 +1,4 @@
-"""Results on disk: ``experiment.json``, what was run; ``results.jsonl``, a line a checkpoint.
-
-The lines of a cell are put in place together, so a cell has all of its lines or none.
-"""
+"""Builds the files of an experiment: its record ``experiment.json`` and lines of results."""
 
 import json
 import os
@@ -26,12 +23,12 @@ from erjepa.utils.files import EXPERIMENT, PREDICTIONS, write_whole
 from erjepa.utils.summary import read_summary
 
 CELLS = "cells"
-LOG = "run.log"  # of a cell: what its processes print
+LOG = "run.log"  # output of a cell's processes
 _PROGRESS = "steps", "total_flops", "total_tokens", "epoch"
-# Metrics that a line does not keep: the machine's speed and memory, and totals.
+# Metrics left out of a result: speed and memory of the machine, and totals.
 _NOT_KEPT = re.compile(r".*per_second|peak_memory_|total_")
 _LAST_STEPS = 50
-# Where and how to run, and what to print, may change between runs of one experiment.
+# Keys that may differ when an experiment is started again.
 _FREE = ("output_dir", "devices", "report", "budgets_of", "launcher", "slurm")
 _MAY_GROW = ("seeds", "datasets", "methods")
 
@@ -45,12 +42,12 @@ def result_of(
     path: Path,
     weights: Weights,
 ) -> Result:
-    """What an experiment keeps of a checkpoint that was scored.
+    """Build the result of a scored checkpoint.
 
     Args:
-        overrides: what the run set on the command line.
-        scored: the cell on whose dataset it was scored: in a sequence maybe another.
-        path: folder of the checkpoint; there is none of the base model.
+        overrides: command-line overrides of the run.
+        scored: cell of the scored dataset; it can differ from ``cell`` in a sequence.
+        path: folder of the checkpoint; it does not exist for the base model.
     """
     untrained = dict.fromkeys((*_PROGRESS, "train_seconds"), 0)
     progress = checkpoint.load_progress(path) if cell.datasets else untrained
@@ -89,8 +86,10 @@ def result_of(
 
 
 def last_metrics(log: Path, steps: int) -> dict[str, float]:
-    """Means of each metric over those of the last 50 steps, up to ``steps``, that logged it; of
-    replay over those that replayed a pair. Without a log there are none.
+    """Return the mean of each metric over the last 50 steps up to ``steps``.
+
+    A mean covers the steps that logged the metric; for metrics of replay, those that also
+    replayed a pair. Without a log the result is empty.
     """
     logged = read_training_log(log) if log.is_file() else {}
     rows = [row for step, row in logged.items() if 0 <= steps - step < _LAST_STEPS]
@@ -104,20 +103,21 @@ def last_metrics(log: Path, steps: int) -> dict[str, float]:
 
 
 def scores_dir(folder: Path, cell: Cell, dataset: str) -> Path:
-    """Where scores of a run in ``folder`` on a dataset go, its own or another."""
+    """Return the folder for the scores on a dataset of the run in ``folder``."""
     return folder if dataset == cell.dataset else folder / f"on_{dataset}"
 
 
 def record_experiment(output_dir: Path, experiment: Experiment) -> None:
-    """Record what is run, or check that it is what was started; seeds, datasets and methods may be
-    added.
+    """Write ``experiment.json``, after checking that it continues the recorded experiment.
+
+    Seeds, methods and, outside a sequence, datasets may be added to a recorded experiment.
 
     Raises:
-        ValueError: naming the key, if another experiment was started there.
+        ValueError: naming the key, if the folder holds a different experiment.
     """
     path = output_dir / EXPERIMENT
     if path.exists():
-        # Keys that the record lacks have their defaults.
+        # Both as JSON: the record's missing keys get defaults, tuples become lists.
         before = json.loads(json.dumps(read_record(output_dir).config.as_dict()))
         config = json.loads(json.dumps(experiment.as_dict()))
         if config["continual"] and list(before["datasets"]) != list(config["datasets"]):
@@ -164,7 +164,7 @@ def _surroundings() -> dict[str, Any]:
 
 
 def _revision() -> str | None:
-    """Git revision of the source tree, where the package is run from one."""
+    """Return the Git revision of the source tree, or ``None`` if the package is installed."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None

@@ -1,4 +1,4 @@
-"""Processes of a grid, which end with it."""
+"""Starts and stops the processes of a grid, which end when the grid ends."""
 
 import contextlib
 import os
@@ -13,22 +13,25 @@ from pathlib import Path
 from erjepa.training.run.signals import set_parent_death_signal
 from erjepa.utils.escape import printable
 
-_PATIENCE = 30.0  # seconds for the processes of a killed grid to end
+_PATIENCE = 30.0  # seconds between SIGTERM and SIGKILL
 
 
 def start(
     command: Sequence[str], log: Path, environment: Mapping[str, str], held: int
 ) -> subprocess.Popen:
-    """Start ``tune`` with its output added to ``log``, in its own group.
+    """Start a ``tune`` command in its own process group and append its output to ``log``.
 
-    On Linux the process is told when the grid dies, however it dies: ``PR_SET_PDEATHSIG``
-    sends it SIGTERM, upon which a run saves and ends. ``held`` is the descriptor of the lock.
+    When the grid dies, even by SIGKILL, Linux sends the process SIGTERM (``PR_SET_PDEATHSIG``),
+    on which a run saves a checkpoint and ends.
+
+    Args:
+        held: file descriptor of the lock, which the process inherits.
     """
     parent = os.getpid()
 
     def end_with_parent() -> None:
         set_parent_death_signal(signal.SIGTERM)
-        if os.getppid() != parent:  # it died before that
+        if os.getppid() != parent:  # the grid died before the signal was set
             os._exit(1)
 
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -48,12 +51,12 @@ def start(
 
 
 def tune() -> list[str]:
-    """The ``tune`` of this Python."""
+    """Return the command ``tune`` of this Python environment."""
     return [str(Path(sys.executable).parent / "tune")]
 
 
 def stop(processes: Sequence[subprocess.Popen], patience: float = _PATIENCE) -> None:
-    """End processes, and those that have not ended within ``patience`` seconds by force."""
+    """Terminate processes; kill the groups of those that still run after ``patience`` seconds."""
     for process in processes:
         process.terminate()
     for process in processes:
@@ -66,7 +69,7 @@ def stop(processes: Sequence[subprocess.Popen], patience: float = _PATIENCE) -> 
 
 
 def tail(log: Path, lines: int = 15) -> str:
-    """The last lines of a log, progress bars left out."""
+    """Return the last lines of a log, without progress bars."""
     text = log.read_text(errors="replace")
     kept = [line.rpartition("\r")[2] for line in text.splitlines() if line.strip()]
     kept = [line for line in kept if not re.match(r"\s*\d*\|?.*\d+%\|", line)]

@@ -1,13 +1,12 @@
-"""Runs the cells of an experiment: one by one, or side by side on several devices.
+"""Runs the cells of an experiment on this machine: one by one, or in parallel on several devices.
 
-A cell is trained by ``tune run erjepa_recipe``, then scored by ``tune run erjepa_eval``, and
-counts as finished once its lines are in ``results.jsonl``. A grid that was killed can be started
-again: finished cells are skipped, the others resume from their checkpoints, and predictions that
-are there are not made again. A cell that fails leaves the others alone; the grid says so, and
-tries it again only when it is started again.
+A cell is trained by ``tune run erjepa_recipe``, scored by ``tune run erjepa_eval``, and finished
+once its lines are in ``results.jsonl``. A killed grid can be started again: finished cells are
+skipped, others resume from their checkpoints, and existing predictions are reused. If a cell
+fails, the grid reports it and continues with the others; the cell is retried when the grid is
+started again.
 
-Of a finished cell, what only resuming needs is removed: recipe state, and checkpoints that are
-not scored.
+When a cell is finished, its recipe state and the checkpoints that are not scored are removed.
 """
 
 import os
@@ -32,10 +31,11 @@ _POLL = 0.2  # seconds
 
 
 def run_experiment(experiment: Experiment) -> list[str]:
-    """Run every cell that is not finished; the names of those that failed.
+    """Run every unfinished cell and return the names of those that failed.
 
     Raises:
         BlockingIOError: if another grid is running on the same output_dir.
+        RuntimeError: if the system is not Linux.
         ValueError: if the output_dir holds another experiment.
     """
     if sys.platform != "linux":
@@ -44,7 +44,7 @@ def run_experiment(experiment: Experiment) -> list[str]:
             "`erjepa experiment show NAME` prints the commands, to run one by one"
         )
     output_dir = Path(experiment.output_dir).absolute()
-    # The processes of a grid hold the lock too: one that is started over waits for them.
+    # A grid's processes inherit the lock, so a new grid cannot start while any of them runs.
     lock = FolderLock(output_dir, "grid", inherited=True)
     try:
         record_experiment(output_dir, experiment)
@@ -54,7 +54,7 @@ def run_experiment(experiment: Experiment) -> list[str]:
 
 
 class _Grid:
-    """Cells that wait, run and have ended, and the devices that are free."""
+    """Schedules the cells of an experiment on the free devices."""
 
     def __init__(self, experiment: Experiment, output_dir: Path, held: int) -> None:
         self._experiment = experiment
@@ -70,7 +70,7 @@ class _Grid:
         self._seconds: list[float] = []
 
     def run(self) -> list[str]:
-        """Run what waits; names of the cells that failed."""
+        """Run the waiting cells and return the names of those that failed."""
         skipped = len(self._all) - len(self._waiting)
         print(f"{counted(len(self._all), 'cell')}, {skipped} finished", flush=True)
         try:
@@ -116,7 +116,7 @@ class _Grid:
     def _work(
         self, cell: Cell, environment: dict[str, str], before: Sequence[Result]
     ) -> Iterator[Popen]:
-        """Run a cell, a process at a time, and keep its results."""
+        """Yield the processes of a cell one at a time, then store its results."""
         log = self._output_dir / CELLS / cell.name / LOG
 
         def start(what: str, command: list[str]) -> Popen:
@@ -180,7 +180,7 @@ class _Run:
 
 
 def environments(experiment: Experiment) -> list[dict[str, str]]:
-    """Variables for each of the parallel runs: its devices and threads."""
+    """Return the environment variables of each parallel run: its devices and threads."""
     n, devices = experiment.nproc_per_node, experiment.devices
     groups: list[Sequence[int] | None] = [None]
     if devices is not None:

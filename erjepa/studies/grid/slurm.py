@@ -1,11 +1,11 @@
-"""Runs the cells of an experiment as tasks of Slurm, by submitit.
+"""Runs the cells of an experiment as Slurm jobs, with submitit.
 
-Cells that depend on none are an array of jobs; each other one is a job that starts when the one
-it depends on has ended. A task that Slurm preempts, or whose time is up, saves and is queued
-again; a grid that is submitted again resumes, and leaves out what is queued.
+Cells without dependencies form a job array; every other cell is a job that starts when the cells
+it depends on have ended. A task that is preempted or reaches its time limit saves a checkpoint
+and is requeued. Submitting a grid again resumes it, and skips cells that are already queued.
 
-Tasks share no file that two of them write. A cell has the lines of its results beside its run,
-and ``results.jsonl`` is put together from those, in the order of cells.
+Each task writes the results of its cell into the cell's own folder. ``results.jsonl`` is
+assembled from those files, in the order of cells.
 """
 
 import json
@@ -43,19 +43,23 @@ if TYPE_CHECKING:
     from submitit.helpers import DelayedSubmission
 
 SLURM = "slurm"
-_JOBS = "jobs.json"  # the newest job of each cell that was submitted
-_STOPS = (signal.SIGTERM, signal.SIGUSR2)  # of scancel and preemption; of submitit
-_TIMEOUTS = 1000  # each saves, and the next resumes
-_TO_QUEUE_AGAIN = 20  # seconds of signal_delay_s that are not left to saving
+_JOBS = "jobs.json"  # the newest job of each submitted cell
+_STOPS = (signal.SIGTERM, signal.SIGUSR2)  # from scancel and preemption; from submitit
+_TIMEOUTS = 1000  # times that submitit may requeue a job, which then resumes
+_TO_QUEUE_AGAIN = (
+    20  # seconds of signal_delay_s reserved for requeuing; the rest is for saving
+)
 _POLL = 0.2  # seconds
 
 
 def submit(experiment: Experiment) -> list[str]:
-    """Submit every cell that is neither finished nor queued, all of them or none; their names.
+    """Submit every cell that is neither finished nor queued, and return their names.
+
+    If the submission of a job fails, none is submitted.
 
     Raises:
-        BlockingIOError: if a grid of this machine is running on the output_dir.
-        RuntimeError: with what Slurm says, if it refuses a job.
+        BlockingIOError: if a grid with ``launcher: local`` is running on the output_dir.
+        RuntimeError: if there is no Slurm, or with Slurm's message if it refuses a job.
         ValueError: if a key of ``slurm`` is unknown, or the output_dir holds another
             experiment.
     """
@@ -92,7 +96,7 @@ def submit(experiment: Experiment) -> list[str]:
 
 
 def jobs_of(output_dir: Path) -> dict[str, str]:
-    """The newest job of each cell that was submitted, ``ARRAY_TASK`` or a number."""
+    """Return the newest job id of each submitted cell: a number or ``ARRAY_TASK``."""
     path = output_dir / SLURM / _JOBS
     if not path.exists():
         return {}
@@ -101,10 +105,10 @@ def jobs_of(output_dir: Path) -> dict[str, str]:
 
 
 def gather_results(output_dir: Path, experiment: Experiment) -> None:
-    """Put ``results.jsonl`` together from the lines that each cell has, in the order of cells.
+    """Assemble ``results.jsonl`` from the results files of the cells, in the order of cells.
 
-    Tasks that end at once do so at once. Each looks again after it has written, so the last
-    one to write has seen the lines of all.
+    Several tasks may do so at the same time. Each reads the files again after writing, until
+    nothing changes, so the last writer has read the results of all.
     """
     path, found = output_dir / RESULTS, cells(experiment)
     names = [cell.name for cell in found]
@@ -129,8 +133,9 @@ def gather_results(output_dir: Path, experiment: Experiment) -> None:
 
 
 class CellTask:
-    """What a task of Slurm does: it runs one cell, as submitit calls it, in a folder that all
-    nodes see.
+    """The callable that submitit runs as one Slurm task: runs one cell.
+
+    ``output_dir`` must be on a drive that all nodes share.
     """
 
     def __init__(self, output_dir: Path, cell: str) -> None:
@@ -138,21 +143,21 @@ class CellTask:
         self._cell = cell
 
     def __call__(self) -> None:
-        """Train and score the cell, or resume it; an error fails the job."""
-        to_queue_again = signal.getsignal(signal.SIGUSR2)  # of submitit
+        """Train and score the cell, or resume it; an exception fails the job."""
+        to_queue_again = signal.getsignal(signal.SIGUSR2)  # submitit's handler
         try:
             with _stopped_by_signals() as received:
                 self._run()
         except _Stop:
             if signal.SIGUSR2 in received and callable(to_queue_again):
                 to_queue_again(signal.SIGUSR2, None)
-            # Slurm ends a job that it has sent SIGTERM, and queues a preempted one again,
-            # but not one that left before.
+            # Wait for Slurm to end the job: it requeues a preempted job only if the job has
+            # not exited by itself.
             while True:
                 signal.pause()
 
     def checkpoint(self) -> "DelayedSubmission":
-        """What the job is to do when it is started again; submitit asks."""
+        """Return the task of the requeued job; called by submitit."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(CellTask(self._output_dir, self._cell))
@@ -168,7 +173,7 @@ class CellTask:
         claim = Claim(output_dir, cell.name, _own_job())
         failure = None
         try:
-            # Held by the cell's processes too: what a killed task has left ends first.
+            # Processes left by a killed task still hold this lock, so they must end first.
             lock = FolderLock(output_dir / ATTEMPTS / cell.name, "cell", inherited=True)
             if lacking := sorted(cell.needs - whole_cells(results)):
                 raise RuntimeError(cell.lacks(lacking[0]))
@@ -188,7 +193,7 @@ class CellTask:
     def _work(
         self, experiment: Experiment, cell: Cell, before: Sequence[Result], held: int
     ) -> Iterator[Popen]:
-        """Run the cell, a process at a time, and keep its results."""
+        """Yield the processes of the cell one at a time, then store its results."""
         output_dir, folder = self._output_dir, self._output_dir / CELLS / cell.name
         with _own_caches() as caches:
             environment = {**caches, "OMP_NUM_THREADS": _threads(experiment)}
@@ -205,7 +210,7 @@ class CellTask:
 
 @dataclass(frozen=True)
 class _Limits:
-    """Minutes that a task has, and seconds before their end at which it is told to save."""
+    """Time limit of a task in minutes, and how many seconds before it the task must save."""
 
     time: Count = 240
     signal_delay_s: Count = 120
@@ -240,7 +245,7 @@ def _submit(
     submitted: Mapping[str, str],
     queued: Mapping[str, str],
 ) -> None:
-    """Submit the cells that wait, and record the jobs of all by the cell's name."""
+    """Submit the waiting cells, and record the jobs of all cells in ``jobs.json``."""
     from submitit.core.utils import FailedJobError
 
     jobs: dict[str, str] = {}
@@ -256,7 +261,8 @@ def _submit(
                 there = {**queued, **jobs}
                 needs = {equal[name] for name in cell.needs}
                 sources = sorted(there[name] for name in needs & there.keys())
-                # However those end: where one failed, this one fails and says so.
+                # afterany, not afterok: if a needed cell fails, this one starts, fails and
+                # reports the reason.
                 after = ":".join(["afterany", *sources]) if sources else None
                 dependency = ",".join(filter(None, (own, after))) or None
                 executor.update_parameters(dependency=dependency)
@@ -273,12 +279,12 @@ def _submit(
 
 
 class _Stop(BaseException):
-    """The task is to save and leave."""
+    """Raised when the task receives a signal to save and stop."""
 
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[list[int]]:
-    """Within, the first signal to stop raises ``_Stop``; gives those that were received."""
+    """Raise ``_Stop`` at the first stop signal; yield the list of received signals."""
     received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -296,7 +302,7 @@ def _stopped_by_signals() -> Iterator[list[int]]:
 
 @contextmanager
 def _own_caches() -> Iterator[dict[str, str]]:
-    """Variables that give a task its own caches of compilers, on its node."""
+    """Yield environment variables for compiler caches of this task's own, on its node."""
     with tempfile.TemporaryDirectory(
         prefix="erjepa_", ignore_cleanup_errors=True
     ) as path:
@@ -307,7 +313,7 @@ def _own_caches() -> Iterator[dict[str, str]]:
 
 
 def _threads(experiment: Experiment) -> str:
-    """Threads of each rank: those asked for, as on one machine, or of the task's cores."""
+    """Return the threads of each rank: OMP_NUM_THREADS if set, else a share of the cores."""
     cores = len(os.sched_getaffinity(0))
     cores = int(os.environ.get("SLURM_CPUS_PER_TASK", cores))
     threads = max(1, cores // experiment.nproc_per_node)

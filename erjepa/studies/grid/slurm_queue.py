@@ -1,4 +1,4 @@
-"""What Slurm says of its jobs, by ``squeue``, and ``scancel``."""
+"""Queries and cancels Slurm jobs with ``squeue`` and ``scancel``."""
 
 import subprocess
 from collections.abc import Collection
@@ -6,12 +6,12 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-# Of a task of an array ``ARRAY_TASK``.
+# A number, or ``ARRAY_TASK`` for a task of a job array.
 JobId = Annotated[str, Field(pattern=r"^\d+(_\d+)?$")]
 
 
 class Job(NamedTuple):
-    """A job that waits or runs: its state, its node or ``""``, and why it waits."""
+    """A waiting or running job: its state, its node or ``""``, and the reason why it waits."""
 
     state: str
     node: str
@@ -19,15 +19,15 @@ class Job(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether none of it runs."""
+        """Whether the job waits in the queue."""
         return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 
 
 def queue(jobs: Collection[str]) -> dict[str, Job]:
-    """Those of ``jobs``, by id, that have not ended.
+    """Return those of ``jobs`` that have not ended, by id.
 
     Raises:
-        RuntimeError: if Slurm does not answer.
+        RuntimeError: if ``squeue`` fails.
     """
     if not jobs:
         return {}
@@ -41,10 +41,10 @@ def queue(jobs: Collection[str]) -> dict[str, Job]:
 
 
 def cancel(jobs: Collection[str]) -> None:
-    """End jobs, those that wait and those that run; of ended ones nothing is said.
+    """Cancel waiting and running jobs; jobs that have ended are ignored.
 
     Raises:
-        RuntimeError: if Slurm does not answer.
+        RuntimeError: if ``scancel`` fails.
     """
     if jobs:
         answer = _call("scancel", "--quiet", *sorted(jobs))

@@ -1,4 +1,4 @@
-"""What a cell does, a process at a time: training, scoring, and what is kept of both."""
+"""The processes of a cell, training and scoring, and the results that are kept."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -28,14 +28,16 @@ def stages(
     before: Sequence[Result],
     start: Callable[[str, list[str]], Popen],
 ) -> Generator[Popen, None, list[Result]]:
-    """What a cell does, a process at a time: each has ended before the next one is asked for.
+    """Run a cell: start its processes one at a time and yield each.
+
+    The caller resumes the generator when the yielded process has ended.
 
     Args:
-        before: results of the experiment, those of the cells that it needs among them.
-        start: starts a command, and is told what it does.
+        before: results of the experiment so far, including those of the cells that it needs.
+        start: starts a process, given a description and the command.
 
     Returns:
-        Lines of ``results.jsonl``, whose checkpoints are to be kept.
+        The results of the cell, for ``results.jsonl``.
 
     Raises:
         RuntimeError: if a process failed, or the run ended before the last budget.
@@ -48,7 +50,7 @@ def stages(
     after = [runs[name] for name in cell.after]
     make_folder(output_dir, folder)
     if not checkpoint.resumable_checkpoints(folder):
-        remove(output_dir, folder)  # killed before there was anything to resume from
+        remove(output_dir, folder)  # files of a run killed before its first checkpoint
         make_folder(output_dir, folder)
     paths: list[Path] = []
     if cell.datasets:
@@ -91,7 +93,7 @@ def _run(
 
 
 def results_of_equal(cell: Cell, results: Iterable[Result]) -> list[Result]:
-    """The lines of a cell that is not run: those of the cell that it is equal to."""
+    """Return the results of a cell that is not run, copied from the cell that it equals."""
     lines = (result for result in results if result.cell == cell.same_as)
     return [
         replace(
@@ -108,7 +110,10 @@ def results_of_equal(cell: Cell, results: Iterable[Result]) -> list[Result]:
 
 
 def tidy(output_dir: Path, cell: Cell, results: Sequence[Result]) -> None:
-    """Remove what only resuming needs, and checkpoints without ``results``, which are on disk."""
+    """Remove recipe states and the checkpoints that are in none of ``results``.
+
+    The results must be on disk already.
+    """
     keep = {result.checkpoint for result in results}
     for path in checkpoint.checkpoints(output_dir / CELLS / cell.name):
         kept = path.name in keep

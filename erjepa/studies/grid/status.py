@@ -1,4 +1,4 @@
-"""Where each cell of an experiment is, whoever runs it."""
+"""Reports the state of each cell of an experiment, and cancels its Slurm jobs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +13,10 @@ from erjepa.studies.results import read_results, whole_cells
 
 
 def status(output_dir: Path) -> Iterator[str]:
-    """A line for each cell, ``CELL: STATE``: waiting, running and where, done, or failed and why.
+    """Yield a line ``CELL: STATE`` for each cell: waiting, running, done, stopped or failed.
 
     Raises:
-        FileNotFoundError: if there is no experiment.
+        FileNotFoundError: if the folder holds no experiment.
     """
     experiment = read_record(output_dir).config
     jobs = jobs_of(output_dir)
@@ -50,10 +50,10 @@ def status(output_dir: Path) -> Iterator[str]:
 
 
 def cancel_jobs(output_dir: Path) -> int:
-    """End what was submitted to Slurm and has not ended; how many jobs that were.
+    """Cancel the waiting and running Slurm jobs of an experiment and return their number.
 
     Raises:
-        FileNotFoundError: if there is no experiment.
+        FileNotFoundError: if the folder holds no experiment.
     """
     read_record(output_dir)
     alive = queue(jobs_of(output_dir).values())
