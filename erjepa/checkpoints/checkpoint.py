@@ -68,7 +68,7 @@ def checkpoint_name(epoch: int, step: int | None) -> str:
 
 
 def flops_name(index: int) -> str:
-    """Return the name of the checkpoint at budget ``index`` (0-based) of ``checkpoint_at_flops``."""
+    """Return the checkpoint's name for budget ``index`` (0-based) of ``checkpoint_at_flops``."""
     return f"flops_{index}"
 
 

@@ -1,6 +1,6 @@
-"""The model card of a run: base, data, method, keys and scores, as ``README.md``.
+"""The model card of a run, ``README.md``: base model, data, method, config keys and scores.
 
-torchtune copies the base model's own card into every checkpoint; this one takes its place.
+torchtune copies the base model's card into every checkpoint; this one replaces it.
 """
 
 import os
@@ -17,7 +17,7 @@ from erjepa.utils.files import CONFIG, EMA, SUMMARY, write_whole
 from erjepa.utils.summary import Summary, read_summary
 
 CARD = "README.md"
-PROMPT = "prompt.txt"  # of training, where no chat template makes it
+PROMPT = "prompt.txt"  # a training prompt, if no chat template reproduces it
 
 _TEXT = """\
 ---
@@ -74,10 +74,10 @@ model = AutoModelForCausalLM.from_pretrained("FOLDER")
 
 
 def write_model_card(output_dir: Path) -> None:
-    """Write the card of a run into its folder, and into those of its checkpoints."""
+    """Write the model card of a run into its folder and into its checkpoints."""
     config_file = output_dir / CONFIG
     if not config_file.is_file():
-        return  # a metric logger of the user's own that keeps no config
+        return  # a custom metric logger that saves no config
     summaries = sorted(output_dir.glob(f"evaluation/*/{SUMMARY}"))
     cfg = OmegaConf.load(config_file)
     prompt = output_dir / PROMPT
@@ -102,14 +102,14 @@ def model_card(
     has_peft: bool,
     prompt: str | None = None,
 ) -> str:
-    """The text of the card, in Markdown.
+    """Return the text of the model card, in Markdown.
 
     Args:
-        config: of the training run.
-        summaries: what evaluation wrote, by checkpoint.
+        config: config of the training run.
+        summaries: evaluation summaries, by checkpoint.
         base: name or folder of the base model.
-        has_peft: whether adapters were also written for PEFT; torchtune does not for Phi-3.
-        prompt: of training, if the folders' chat template gives another one.
+        has_peft: whether adapters were also written for PEFT; torchtune cannot for Phi-3.
+        prompt: a training prompt, if the folders' chat template does not reproduce it.
     """
     method, objective = method_of(config)
     datasets = datasets_of(config)
@@ -154,7 +154,7 @@ def model_card(
 
 
 def base_of(config: Mapping[str, Any]) -> str:
-    """The base model of a run: ``base_model``, if its folder has that name, else the folder."""
+    """Return a run's ``base_model`` if the model's folder has that name, otherwise the folder."""
     folder = os.path.abspath(config["checkpointer"]["checkpoint_dir"])
     name = config["base_model"]
     is_its = name == config["model"].get("path") or Path(name).name == Path(folder).name
@@ -162,7 +162,7 @@ def base_of(config: Mapping[str, Any]) -> str:
 
 
 def datasets_of(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Name of each dataset of a run, and the call that makes it."""
+    """Return the name and the builder call of each dataset of a run."""
     given = config["dataset"]
     found = []
     for part in given if isinstance(given, list) else [given]:
@@ -174,8 +174,9 @@ def datasets_of(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def method_of(config: Mapping[str, Any]) -> tuple[str, str]:
-    """Name of the objective, and its terms; a first run that replays the pairs of earlier runs
-    alone replays nothing.
+    """Return the name of the objective, and its terms.
+
+    A run that replays only inherited pairs and inherits none counts as one without replay.
     """
     replay = config.get("replay") or {"weight": 0}
     if replay.get("draw_from") == "inherited" and not replay.get("init_from"):

@@ -1,4 +1,4 @@
-"""The texts of tokenized pairs, and the fingerprint of what tokenized them."""
+"""Decoding of tokenized pairs to texts, and the fingerprint of a tokenizer."""
 
 import hashlib
 from array import array
@@ -12,7 +12,7 @@ from torchtune.modules.transforms import Transform
 
 from erjepa.datasets.chat_template import ChatTemplate
 
-# Words, numbers, code and scripts: another vocabulary, or other merges, cut it differently.
+# Words, numbers, code and scripts, which other vocabularies or merges tokenize differently.
 _PROBE = """\
 The quick brown fox jumps over the lazy dog; 0123456789, 3.14159 and 1,000,000 of them.
 Internationalization, antidisestablishmentarianism, unbelievably, rewriting, tokenizers' choices.
@@ -23,16 +23,16 @@ SELECT name, count(*) FROM users WHERE id >= 42 GROUP BY name;\tdef f(x):\n    r
 
 
 class PairTexts:
-    """Source and target of a pair of tokens, as text.
+    """Decoder of tokenized pairs.
 
     Attributes:
-        fingerprint: the same for tokenizers that cut text, and frame chats, alike.
+        fingerprint: SHA-256 that is equal for tokenizers that tokenize texts and chats alike.
     """
 
     def __init__(self, tokenizer: Transform) -> None:
         self._decode = self._decode_whole = tokenizer.decode
         if "skip_special_tokens" in signature(tokenizer.decode).parameters:
-            # Some skip what only looks like a special token, too.
+            # Some tokenizers also skip content that only looks like a special token.
             self._decode_whole = partial(tokenizer.decode, skip_special_tokens=False)
         self._template = template = ChatTemplate(tokenizer)
 
@@ -55,7 +55,7 @@ class PairTexts:
         self.fingerprint = digest.hexdigest()
 
     def __call__(self, segments: Sequence[Sequence[int]]) -> tuple[str, str]:
-        """Text of source and target; ``segments`` are those of a :class:`~erjepa.datasets.Pair`."""
+        """Decode source and target from the segments of a :class:`~erjepa.datasets.Pair`."""
         source, target = (
             self._decode(list(view[header:])).strip()
             for view, header in zip(segments[3:], self._headers, strict=True)
@@ -63,7 +63,7 @@ class PairTexts:
         return source, target
 
     def messages(self, segments: Sequence[Sequence[int]]) -> list[dict[str, str]]:
-        """The chat of a pair: at most one system message, then turns of user and assistant.
+        """Return the chat of a pair: at most one system message, then turns of user and assistant.
 
         Raises:
             ValueError: if no such chat is tokenized to these segments.
@@ -87,7 +87,7 @@ class PairTexts:
         return [{"role": role, "content": content} for role, content in chat]
 
     def _headers_of(self, roles: Sequence[Any]) -> list[int]:
-        """Tokens in front of the content of each message of a chat; 0 of the last."""
+        """Count the tokens before the content of each message of a chat; 0 for the last."""
         first, second = (
             self._turns(
                 self._template([Message(role=role, content=text) for role in roles])[0]
@@ -97,7 +97,7 @@ class PairTexts:
         return [*(_common(a, b) for a, b in zip(first, second, strict=True)), 0]
 
     def _turns(self, tokens: Sequence[int]) -> list[Sequence[int]]:
-        """The tokens of each message of a chat up to its end of turn."""
+        """Split a chat into messages at its end-of-turn tokens, which are left out."""
         end = self._template.end_of_turn
         ends = [i for i, token in enumerate(tokens) if token == end] + [len(tokens)]
         starts = [0, *(i + 1 for i in ends[:-1])]

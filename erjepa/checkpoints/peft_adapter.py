@@ -1,11 +1,11 @@
-"""Adapters in PEFT's format: written into a separate folder, and read from any.
+"""Export of adapters to PEFT's format, into a separate folder, and their import.
 
-Beside a merged model, transformers would take PEFT's files for the model: it would load the
-base that they name, and the adapter on top.
+With PEFT's files next to a merged model, transformers would load the base model that they name
+and the adapter, instead of the merged model.
 
-torchtune interleaves the two rotary halves of each head and Hugging Face does not, so rows of
-``q_proj`` and ``k_proj`` change places on export. torchtune 0.6.1 forgets DoRA's magnitudes,
-and moves the rows of Qwen's adapters, whose halves it does not interleave either.
+torchtune interleaves the two rotary halves of each head and Hugging Face does not, so the rows of
+``q_proj`` and ``k_proj`` are permuted on export. torchtune 0.6.1 fails to permute DoRA's
+magnitudes, and wrongly permutes Qwen's adapters, whose halves it does not interleave.
 """
 
 import json
@@ -31,7 +31,7 @@ FOLDER = "adapter"
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 _MODEL = "config.json"
-_TRAINED = "adapter_model.pt"  # the same weights by their names in the model
+_TRAINED = "adapter_model.pt"  # the same weights by the names of the trained model
 _PEFT_PARTS = {
     "lora_a.weight": "lora_A.weight",
     "lora_b.weight": "lora_B.weight",
@@ -40,10 +40,10 @@ _PEFT_PARTS = {
 
 
 def move_peft_adapter(checkpoint: Path) -> None:
-    """Move PEFT's files of a checkpoint, if there are any, to ``adapter/`` and correct them.
+    """Move PEFT's files of a checkpoint, if any, to ``adapter/`` and correct their rows.
 
     Args:
-        checkpoint: folder that a torchtune checkpointer wrote, with the base model's
+        checkpoint: folder written by a torchtune checkpointer, with the base model's
             ``config.json``.
     """
     if not (checkpoint / WEIGHTS).is_file():
@@ -62,12 +62,12 @@ def move_peft_adapter(checkpoint: Path) -> None:
 
 
 def _is_torchtunes(names: Iterable[str]) -> bool:
-    """Whether names of an adapter's weights are of torchtune's model, or of transformers'."""
+    """Return whether names of adapter weights are torchtune's rather than transformers'."""
     return all(name.startswith("layers.") for name in names)
 
 
 def peft_name(name: str) -> str:
-    """PEFT's name of an adapter's weight in a model of transformers."""
+    """Return PEFT's name for an adapter weight of a transformers model."""
     for ours, theirs in _PEFT_PARTS.items():
         if name.endswith(f".{ours}"):
             return f"base_model.model.{name.removesuffix(ours)}{theirs}"
@@ -75,7 +75,7 @@ def peft_name(name: str) -> str:
 
 
 def _rows(name: str, weight: Tensor, model: Mapping[str, Any]) -> Tensor:
-    """The weight with its rows in Hugging Face's order."""
+    """Bring the rows of a weight that torchtune exported into Hugging Face's order."""
     if "q_proj" in name:
         heads = model["num_attention_heads"]
     elif "k_proj" in name:
@@ -100,12 +100,12 @@ class _Config:
     r: int
     lora_alpha: float
     use_rslora: bool = False
-    # Other initializations change the base that the adapter belongs to.
+    # Other initializations change the base weights.
     init_lora_weights: Literal[True, False, "gaussian", "eva", "orthogonal"] = True
     base_model_name_or_path: str | None = None
 
 
-# With these PEFT computes what torchtune's adapters cannot.
+# With these keys PEFT computes something that torchtune's adapters cannot.
 _UNREAD = (
     *("rank_pattern", "alpha_pattern", "layer_replication", "use_qalora"),
     *("alora_invocation_tokens", "arrow_config", "use_bdlora"),
@@ -119,19 +119,19 @@ def is_peft_adapter(folder: Path) -> bool:
 def load_peft_adapter(
     folder: Path, like: Mapping[str, Tensor], base: Path, *, alpha: float
 ) -> dict[str, Tensor]:
-    """An adapter in PEFT's format as torchtune's, which computes the same.
+    """Load an adapter in PEFT's format as an equivalent one in torchtune's.
 
-    PEFT scales ``B A`` by ``lora_alpha / r``, or by ``lora_alpha / sqrt(r)`` with rsLoRA. Where
-    the model's scale is another one, ``B`` is multiplied by their ratio.
+    PEFT scales ``B A`` by ``lora_alpha / r``, or by ``lora_alpha / sqrt(r)`` with rsLoRA. If the
+    model's scale differs, ``B`` is multiplied by the ratio.
 
     Args:
-        folder: that PEFT wrote.
-        like: the model's adapter weights by name, of any device: rank and targets.
+        folder: adapter folder written by PEFT.
+        like: the model's adapter weights by name, on any device.
         base: folder of the base model, with its ``config.json``.
         alpha: the model's ``lora_alpha``.
 
     Returns:
-        The weights by torchtune's names. What the model has no place for keeps its name.
+        The weights by torchtune's names. Those that the model lacks keep their PEFT names.
 
     Raises:
         FileNotFoundError: if the weights are absent.
@@ -154,7 +154,7 @@ def load_peft_adapter(
     model = json.loads((base / _MODEL).read_text())
     weights = {}
     for name, ours in like.items():
-        # The export, of row numbers: where each row of the weight went.
+        # Exporting row numbers shows where the export moves each row.
         rows = torch.arange(len(ours)).view(-1, *[1] * (ours.dim() - 1))
         ((their_name, order),) = _exported({name: rows}, model).items()
         if (weight := found.pop(their_name, None)) is None:
@@ -185,7 +185,7 @@ def _weights(folder: Path) -> dict[str, Tensor]:
 def _exported(
     weights: dict[str, Tensor], model: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """Adapter weights by PEFT's names, their rows in Hugging Face's order."""
+    """Convert adapter weights to PEFT's names, with rows in Hugging Face's order."""
     if not _is_torchtunes(weights):
         return {peft_name(name): weight for name, weight in weights.items()}
     by_name = tune_to_peft_adapter_weights(

@@ -1,8 +1,8 @@
-"""The chat template of a model's folder, as serving engines apply it, and training's beside it.
+"""Comparison of the prompts of serving engines with those of training.
 
-Training makes tokens of a chat by torchtune's tokenizers, an engine by the Jinja template of
-the folder. The two may differ: SmolLM2's and Qwen2.5's templates add a default system message,
-Llama 3.2's the date.
+Training tokenizes a chat with torchtune's tokenizers, a serving engine with the Jinja template in
+the model's folder. The two may differ: SmolLM2's and Qwen2.5's templates add a default system
+message, Llama 3.2's the date.
 """
 
 import json
@@ -21,11 +21,11 @@ from erjepa.datasets import ChatTemplate, Pairs
 TEMPLATE = "chat_template.jinja"
 _CONFIG = "tokenizer_config.json"
 _TOKENIZER = "tokenizer.json"
-_PAIRS = 64  # that are compared, evenly spaced
+_PAIRS = 64  # pairs to compare, evenly spaced
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 _ANSWER = Message(role="assistant", content="a")
 
-# What stands before each message, by its role and that of the message before it.
+# `joints` maps the roles of a message and the one before it to the text between their contents.
 _PLAIN = """\
 {{%- set joints = {joints} -%}}
 {{%- set chat = namespace(joint="") -%}}
@@ -44,13 +44,13 @@ _PLAIN = """\
 
 
 class ServedChat:
-    """What a serving engine makes of a chat.
+    """Tokenizer and chat template of a model's folder, applied as by a serving engine.
 
     Args:
-        folder: of a model, with its tokenizer.
+        folder: a model's folder, with its tokenizer.
 
     Raises:
-        ValueError: if the folder has no chat template, or no ``tokenizer.json`` that can be read.
+        ValueError: if the folder has no chat template or no readable ``tokenizer.json``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,7 +66,7 @@ class ServedChat:
         self.template = template
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
-        except Exception as error:  # noqa: BLE001, of no narrower type
+        except Exception as error:  # noqa: BLE001, tokenizers raises plain Exceptions
             raise ValueError(f"{folder / _TOKENIZER}: {error}") from None
         special = {name: config.get(name) for name in _SPECIAL}
         self._special = {
@@ -76,12 +76,12 @@ class ServedChat:
         }
 
     def tokens(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Tokens from which a model is to answer.
+        """Return the tokens of the prompt for a chat.
 
         Raises:
-            ValueError: if the template refuses the chat.
+            ValueError: if the template rejects the chat.
         """
-        # As transformers renders them.
+        # The same settings as in transformers.
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -103,23 +103,24 @@ class ServedChat:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Text of tokens, special ones included."""
+        """Decode tokens, including special tokens."""
         return self._tokenizer.decode(tokens, skip_special_tokens=False)
 
     def asks(self, pairs: Pairs, ids: Iterable[int]) -> bool:
-        """Whether the template makes the prompts of these pairs."""
+        """Return whether the template reproduces the training prompts of these pairs."""
         try:
             return all(self.tokens(as_json(pairs, i)) == pairs.prompt(i) for i in ids)
         except ValueError:
             return False
 
     def plain(self, template: ChatTemplate) -> str:
-        """A template of training's prompts, those that ``template`` gives. Training has no tools; a
-        chat with tools is rendered by the folder's own template.
+        """Return a Jinja template for the prompts of ``template``, which training uses.
+
+        Training has no tools; chats with tools are rendered by the folder's own template.
         """
 
         def between(*roles: Any) -> list[str]:
-            """The text around the contents of a chat that is to be answered."""
+            """Return the texts around the contents of a prompt's messages."""
             marks = [f"<{i}>" for i in range(len(roles))]
             turns = zip(roles, marks, strict=True)
             chat = [Message(role=role, content=mark) for role, mark in turns]
@@ -148,12 +149,12 @@ class ServedChat:
 
 
 class Serving(NamedTuple):
-    """How training's prompts are served.
+    """How to serve a model with the prompts of training.
 
     Args:
-        template: the chat template to export; ``None``: the base's.
-        warning: what still differs.
-        prompt: a prompt of training that differs.
+        template: chat template to export; ``None``: that of the base model.
+        warning: why servers may build other prompts, if they may.
+        prompt: a training prompt that the template does not reproduce.
     """
 
     template: str | None = None
@@ -162,11 +163,11 @@ class Serving(NamedTuple):
 
 
 def serving_of(folder: Path, pairs: Pairs, tokenizer: Any) -> Serving:
-    """Find a chat template that makes the prompts of training, of which up to 64 are compared.
+    """Find a chat template that reproduces the training prompts of up to 64 of the pairs.
 
     Args:
-        folder: of the base model.
-        tokenizer: torchtune model tokenizer of the run.
+        folder: folder of the base model.
+        tokenizer: the run's torchtune tokenizer.
     """
     if not any((folder / name).is_file() for name in (TEMPLATE, _CONFIG)):
         return Serving()
@@ -197,13 +198,13 @@ def serving_of(folder: Path, pairs: Pairs, tokenizer: Any) -> Serving:
 
 
 def as_json(pairs: Pairs, example_id: int) -> list[dict[str, str]]:
-    """The chat of a pair up to its target, as servers take it."""
+    """Return the chat of a pair without its target, in the JSON format of servers."""
     *context, _ = pairs.messages(example_id)
     return [{"role": m.role, "content": m.text_content} for m in context]
 
 
 def write_chat_template(folder: Path, template: str) -> None:
-    """Make ``template`` the one of a model's folder."""
+    """Write ``template`` as the chat template of a model's folder."""
     (folder / TEMPLATE).write_text(template)
     if (file := folder / _CONFIG).is_file():
         config = {**json.loads(file.read_text()), "chat_template": template}

@@ -1,4 +1,4 @@
-"""Space on the disk: what checkpoints will take, and what is free."""
+"""Disk space: how much checkpoints will take, and how much is free."""
 
 import errno
 import shutil
@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from erjepa.configs import Config
 
 _FULL = (errno.ENOSPC, errno.EDQUOT) if hasattr(errno, "EDQUOT") else (errno.ENOSPC,)
-_BESIDE = 32 << 20  # bytes: tokenizer, configs, memory; about
-_ADAM = 2  # numbers that an optimizer keeps of each trained one; about
+_BESIDE = 32 << 20  # approximate bytes of tokenizer, configs and memory
+_ADAM = 2  # approximate optimizer states per trainable weight
 
 
 class CheckpointSizes(NamedTuple):
     """Approximate bytes of the parts of a checkpoint.
 
     Args:
-        weights: merged model, or the trained one; with its average.
+        weights: merged or fully trained model, with its average.
         adapter: adapter in both formats, with its average.
-        state: what only resuming needs.
+        state: state that is needed only to resume.
     """
 
     weights: int
@@ -31,16 +31,19 @@ class CheckpointSizes(NamedTuple):
 
     @property
     def whole(self) -> int:
-        """Of a checkpoint that can be resumed."""
+        """Bytes of a checkpoint that can be resumed."""
         return self.weights + self.adapter + self.state + _BESIDE
 
     def run(self, cfg: Config, epochs: int) -> int:
-        """Most bytes that the checkpoints of a run take at a time, ``epochs`` before its end.
+        """Return the most bytes that the checkpoints of a run take at once.
 
-        Where it keeps all, those within epochs are left out.
+        Checkpoints within epochs are not counted if the run keeps all checkpoints.
+
+        Args:
+            epochs: number of epochs that the run has left.
         """
         keeps_epochs = cfg.keep_epochs or cfg.keep_last_n is None
-        # One is written before an older one goes.
+        # A new one is written before the oldest is deleted.
         resumable = 1 + (max(cfg.keep_last_n, 2) if cfg.keep_last_n else 0)
         if cfg.save_every_n_steps is None:
             resumable = min(resumable, epochs)
@@ -58,12 +61,12 @@ def checkpoint_sizes(
     *,
     has_adapters: bool,
 ) -> CheckpointSizes:
-    """What a checkpoint takes.
+    """Return the sizes of a run's checkpoints.
 
     Args:
-        base: weights of the base model, as its files have them.
+        base: weights of the base model, as stored in its files.
         trained: trainable weights, sharded or not.
-        has_adapters: whether those are adapters.
+        has_adapters: whether the trainable weights are adapters.
     """
     averaged = cfg.ema_decay is not None
     weights = 0 if cfg.save_adapter_weights_only else sum(map(_bytes, base))
@@ -78,10 +81,10 @@ def checkpoint_sizes(
 
 
 def require_space(folder: Path, sizes: CheckpointSizes, run: int) -> str | None:
-    """A warning if the disk of ``folder`` may fill up with the ``run`` bytes of all checkpoints.
+    """Return a warning if the disk of ``folder`` lacks the ``run`` bytes of all checkpoints.
 
     Raises:
-        OSError: if there is no room for one checkpoint.
+        OSError: if it lacks space for even one checkpoint.
     """
     free = free_bytes(folder)
     less = (
@@ -101,14 +104,14 @@ def require_space(folder: Path, sizes: CheckpointSizes, run: int) -> str | None:
 
 
 def free_bytes(folder: Path) -> int:
-    """What this user may still write to the disk of ``folder``."""
+    """Return how many bytes this user may still write to the disk of ``folder``."""
     return shutil.disk_usage(folder).free
 
 
 def is_full_disk(error: Exception, folder: Path, needed: int) -> bool:
-    """Whether writing ``needed`` bytes to ``folder`` failed for lack of space.
+    """Return whether writing ``needed`` bytes to ``folder`` failed for lack of space.
 
-    torch and safetensors do not say so: what is free decides.
+    The errors of torch and safetensors do not tell, so the free space is checked.
     """
     if isinstance(error, OSError) and error.errno in _FULL:
         return True
@@ -117,7 +120,7 @@ def is_full_disk(error: Exception, folder: Path, needed: int) -> bool:
 
 
 def readable(size: float) -> str:
-    """Bytes in words, such as ``4.9 GB``."""
+    """Format a number of bytes, such as ``4.9 GB``."""
     units = ["bytes", "kB", "MB", "GB", "TB"]
     while size >= 1000 and len(units) > 1:
         size /= 1000

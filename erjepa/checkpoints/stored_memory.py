@@ -1,4 +1,4 @@
-"""The one place that reads an episodic memory from the disk."""
+"""Reading and verification of episodic memories on disk."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ from erjepa.utils.jsonl import jsonl_of, parse_json, to_jsonl
 
 _Caller = Callable[[Callable[[], Any]], Any]
 _SEGMENTS = len(Pair._fields) - 1
-_LONGEST_ADDRESS = 1.001  # they are of length 1, up to rounding, or 0
+_LONGEST_ADDRESS = 1.001  # the norm of an address is 1, up to rounding, or 0
 Natural = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
@@ -43,7 +43,7 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 
 @dataclass(frozen=True)
 class SparseAddresses:
-    """How sparse addresses are made."""
+    """How sparse addresses are computed."""
 
     embed_dim: Count
     address_dim: Count
@@ -53,19 +53,19 @@ class SparseAddresses:
 
 @dataclass(frozen=True)
 class DenseAddresses:
-    """How dense addresses are made."""
+    """How dense addresses are computed."""
 
     embed_dim: Count
 
 
 @dataclass(frozen=True)
 class NoAddresses:
-    """A memory whose slots have none."""
+    """The slots have no addresses."""
 
 
 @dataclass(frozen=True)
 class MemoryState:
-    """What of the state of an ``EpisodicMemory`` is not a tensor."""
+    """The state of an ``EpisodicMemory`` without tensors."""
 
     capacity: Natural
     on_revisit: Literal["keep", "refresh", "append"]
@@ -85,7 +85,7 @@ class WeightState:
 
 @dataclass(frozen=True)
 class ReplayState:
-    """What of the state of an ``EpisodicReplay`` is not a tensor."""
+    """The state of an ``EpisodicReplay`` without tensors."""
 
     memory: MemoryState
     weight: WeightState | None = None
@@ -93,7 +93,7 @@ class ReplayState:
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides how scores are to be understood, of the section ``replay``."""
+    """The keys of the section ``replay`` that define what scores mean."""
 
     score: Literal["jepa", "lm"] = "jepa"
 
@@ -111,16 +111,17 @@ class About:
 
 
 class StoredMemory:
-    """An episodic memory on the disk. Its files are held open, so that they can be read to the end
-    even if the run that wrote them deletes the checkpoint.
+    """An episodic memory on disk.
+
+    Its files stay open, so that they can be read even after their run deletes the checkpoint.
 
     Attributes:
         about: the contents of ``memory.json``.
-        has_manifest: whether its files are those of a checkpoint with a manifest.
+        has_manifest: whether it is in a checkpoint with a manifest.
 
     Raises:
-        FileNotFoundError: if the checkpoint was deleted meanwhile.
-        ValueError: if the files are not those of a memory, or not all of them.
+        FileNotFoundError: if the checkpoint is deleted while its files are opened.
+        ValueError: if a file is missing or invalid.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -153,47 +154,47 @@ class StoredMemory:
 
     @property
     def has_addresses(self) -> bool:
-        """Whether its run kept any."""
+        """Whether the slots have addresses."""
         return self.about.state.memory.addresses != NoAddresses()
 
     @property
     def texts(self) -> BufferedReader | None:
-        """The open ``texts.jsonl``, at its start, if there is one."""
+        """The open ``texts.jsonl``, at its start; ``None`` if there is none."""
         if (file := self._files.get(TEXTS)) is not None:
             file.seek(0)
         return file
 
     @property
     def pairs(self) -> TokenizedPairs:
-        """The pairs of all slots; their example ids are the slots."""
+        """The pairs of all slots, with slot numbers as example ids."""
         lengths, tokens = self.read("lengths", "tokens")
         count = torch.tensor([len(self)], dtype=torch.int32)
         return TokenizedPairs([torch.cat([count, lengths.flatten(), tokens]).numpy()])
 
     def origin(self, example_id: int) -> str:
-        """The dataset that an example of the memory is from."""
+        """Return the name of the dataset of an example."""
         return self.about.origins[self.about.inherited + (example_id >> ORIGIN_BITS)]
 
     def example(self, example_id: int) -> str:
-        """The dataset of an example, and its number there."""
+        """Return the dataset of an example and its index there, as ``DATASET[INDEX]``."""
         return f"{self.origin(example_id)}[{example_id & ((1 << ORIGIN_BITS) - 1)}]"
 
     def where(self, slot: int) -> str:
-        """A slot, its memory and its example."""
+        """Name a slot with its memory and its example, for messages."""
         (ids,) = self.read("example_ids")
         return f"slot {slot} of {self.folder} ({self.example(int(ids[slot]))})"
 
     def read(self, *names: str) -> list[Tensor]:
-        """Whole tensors, by their names in the file; those it lacks are left out."""
+        """Read whole tensors by their names in the file; absent ones are left out."""
         present = self._tensors.keys()
         return [self._tensors.get_tensor(name) for name in names if name in present]
 
     def blocks(self, slots: Tensor | None = None) -> Iterator[tuple[int, dict]]:
-        """The state of an ``EpisodicReplay``, some thousand slots at a time: how many slots came
-        before, and the state of a range.
+        """Yield the state of an ``EpisodicReplay`` in blocks of slots, each after the number of
+        slots in earlier blocks.
 
         Args:
-            slots: those to read, ascending, int64; ``None``: all.
+            slots: slots to read, ascending, int64; ``None``: all.
         """
         slices = {name: self._tensors.get_slice(name) for name in self._tensors.keys()}  # noqa: SIM118
         generator, token, read = self._tensors.get_tensor("generator"), 0, 0
@@ -228,19 +229,19 @@ class StoredMemory:
         return state
 
     def load_into(self, replay: EpisodicReplay) -> None:
-        """Let ``replay`` continue where the memory was written.
+        """Load the stored state into ``replay``.
 
         Raises:
-            ValueError: naming the key, if its settings differ.
+            ValueError: naming the key, if the settings of ``replay`` differ.
         """
         for start, state in self.blocks():
             replay.load_state_dict(state, start)
 
     def write_part(self, folder: Path, kept: Tensor) -> None:
-        """Write a memory of some of the slots into another folder; nothing of the others is in it.
+        """Write a memory with only some of the slots, and no data of the others.
 
         Args:
-            kept: slots, ascending, int64.
+            kept: slots to write, ascending, int64.
         """
         about = parse_json(self._files[ABOUT].read(), str(self.folder / ABOUT))
         self._files[ABOUT].seek(0)
@@ -255,14 +256,14 @@ class StoredMemory:
             rows = [lines[i] | {"slot": n} for n, i in enumerate(kept.tolist())]
             (folder / TEXTS).write_text(to_jsonl(rows))
 
-    # ----------------------------------------------------------------- what is wrong
+    # ---------------------------------------------------------------------- checks
 
     def check(self) -> None:
-        """Read all of it: afterwards it can be trained on without further checks.
+        """Verify all files and values, so that training needs no further checks.
 
         Raises:
-            ValueError: naming the file, if it is not the one that the manifest lists, and
-                the slot, if one holds what no run writes.
+            ValueError: naming the file that differs from the manifest, or the slot with an
+                invalid value.
         """
         for name, file in self._files.items() if self.has_manifest else ():
             if (listed := self._listed[name]) is None:
@@ -277,10 +278,10 @@ class StoredMemory:
             raise ValueError(f"{self.folder / SLOTS}: generator: {error}") from None
 
     def require_vocabulary(self, size: int) -> None:
-        """Fail unless all tokens are below ``size``.
+        """Check that all token ids are below ``size``.
 
         Raises:
-            ValueError: naming the slot.
+            ValueError: naming the slot of the first that is not.
         """
         tokens, lengths = self.read("tokens", "lengths")
         at = _first_outside(tokens, size)
@@ -292,7 +293,7 @@ class StoredMemory:
             )
 
     def _check_header(self) -> None:
-        """Names, types and shapes of the tensors."""
+        """Check names, dtypes and shapes of the tensors."""
         about, count = self.about, len(self)
         if count > about.state.memory.capacity or about.inherited > len(about.origins):
             raise ValueError(
@@ -343,7 +344,7 @@ class StoredMemory:
         if self.about.state.memory.on_revisit != "append":
             rules["has the example of an earlier slot"] = _repeated(ids) & (ids >= 0)
         if len(self):
-            # All but the bridge, which a chat template may do without.
+            # Only the bridge may be empty: some chat templates have none.
             rules["has an empty text"] = (lengths[:, [0, 2, 3, 4]] < 1).any(dim=1)
             rules["has a negative length"] = lengths[:, 1] < 0
         for text, is_wrong in rules.items():
@@ -359,7 +360,7 @@ class StoredMemory:
     def _check_addresses(self) -> None:
         for values in self.read("address_values"):
             norms = torch.linalg.vector_norm(values, dim=1)
-            is_wrong = ~(norms <= _LONGEST_ADDRESS)  # or not a number
+            is_wrong = ~(norms <= _LONGEST_ADDRESS)  # True for NaN, too
             if is_wrong.any():
                 self._fail(
                     int(is_wrong.int().argmax()),
@@ -383,18 +384,18 @@ def open_memory(
     once: _Caller = lambda function: function(),
     on_each: _Caller = lambda function: function(),
 ) -> StoredMemory:
-    """Open and check the episodic memory of a run's newest checkpoint, or of a checkpoint.
+    """Open and check the episodic memory of a checkpoint, or of a run's newest checkpoint.
 
     Args:
-        path: output folder, checkpoint, or the folder ``memory`` of one, which may be a copy.
-        key: that names it, for messages.
-        once: calls a function once for all processes that open the memory together.
-        on_each: calls a function on each of them; what fails on one, fails on all.
+        path: output folder, checkpoint, or the folder ``memory`` of one or a copy of it.
+        key: config key of ``path``, for messages.
+        once: calls a function once for all ranks that open the memory together.
+        on_each: calls a function on every rank; an error on one is raised on all.
 
     Raises:
-        FileNotFoundError: if there is none.
-        ValueError: in one line, naming the file and the slot that cannot be trusted, and an
-            older checkpoint whose memory can; an older one is never taken by itself.
+        FileNotFoundError: if there is no memory.
+        ValueError: naming the damaged file and slot, and the newest older checkpoint with an
+            intact memory, which is never opened automatically.
     """
     said = f"{key}: " if key else ""
     while True:
@@ -403,14 +404,14 @@ def open_memory(
             stored = on_each(partial(StoredMemory, folder))
             once(stored.check)
         except FileNotFoundError:
-            continue  # the run that writes them has deleted it; it has a newer one
+            continue  # its run deleted the checkpoint, and has a newer one
         except ValueError as error:
             raise ValueError(f"{said}{error}{once(lambda: _other(path))}") from None
         return stored
 
 
 def memory_folder(path: Path) -> Path | None:
-    """The folder of the memory that :func:`open_memory` opens, if there is one."""
+    """Return the folder of the memory that :func:`open_memory` opens, or ``None``."""
     for folder in (path, path / MEMORY):
         if any((folder / name).exists() for name in (ABOUT, SLOTS)):
             return folder
@@ -432,7 +433,7 @@ def _find(path: Path, said: str) -> Path:
 
 
 def _other(path: Path) -> str:
-    """The newest older checkpoint with an intact memory, for a message."""
+    """Name the newest older checkpoint with an intact memory, for a message."""
     for older in checkpoints(path)[-2::-1]:
         with contextlib.suppress(ValueError, FileNotFoundError):
             StoredMemory(older / MEMORY).check()
@@ -456,7 +457,7 @@ def _read_about(file: BufferedReader, path: Path) -> About:
 
 
 def _first_outside(values: Tensor, stop: int) -> int | None:
-    """Place of the first of ``values``, flattened, outside 0 ... stop - 1."""
+    """Return the index of the first of the flattened values outside 0 ... stop - 1."""
     if not values.numel():
         return None
     least, most = (int(value) for value in values.aminmax())
@@ -467,7 +468,7 @@ def _first_outside(values: Tensor, stop: int) -> int | None:
 
 
 def _repeated(ids: Tensor) -> Tensor:
-    """Where an id is one that comes before, bool [N]."""
+    """Return whether each id repeats an earlier one, bool [N]."""
     ascending, order = ids.sort(stable=True)
     found = torch.zeros(len(ids), dtype=torch.bool)
     found[order[1:][ascending[1:] == ascending[:-1]]] = True
