@@ -1,8 +1,8 @@
-"""Configs: files by name, what they may say, and the whole of one as text.
+"""Configs: YAML files by name, their schema, and writing one out in full.
 
-``files`` reads a YAML file, what it starts from and overrides; ``schema`` says every key with
-its type, default and bounds; ``reading`` makes a ``Config`` of both; ``component`` is what a
-section with ``_component_`` names; ``text`` writes a config in full.
+``files`` loads a YAML file with its ``defaults`` and overrides; ``schema`` defines the type,
+default and bounds of every key; ``reading`` checks the values and returns a ``Config``;
+``component`` builds the sections with ``_component_``; ``text`` writes a config in full.
 """
 
 from erjepa.configs.command_line import parse

@@ -18,9 +18,10 @@ log = utils.get_logger("INFO")
 
 
 def parse(recipe_main: Callable[[Config], Any]) -> Callable[[], Any]:
-    """``torchtune.config.parse`` for configs by name, checked before anything is loaded.
+    """Decorate the main function of a recipe, like ``torchtune.config.parse``.
 
-    A user's error, such as a config that makes no sense, ends the process with one message.
+    The result parses ``--config NAME key=value ...`` and passes the checked config to the recipe.
+    A user error, such as an invalid config, ends the process with one message.
     """
 
     @functools.wraps(recipe_main)
@@ -52,7 +53,7 @@ def parse(recipe_main: Callable[[Config], Any]) -> Callable[[], Any]:
 
 
 def _program() -> str:
-    """What was typed: a launcher of ranks runs ``python -m NAME``."""
+    """Return the name of the program: of its module if torchrun ran ``python -m NAME``."""
     name = Path(sys.argv[0]).name
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec.parent if name == "__main__.py" and spec else name

@@ -1,4 +1,4 @@
-"""What a section with ``_component_`` names: a function or class, and its arguments."""
+"""Config sections with ``_component_``: a function or class, and its arguments."""
 
 import copy
 import inspect
@@ -22,12 +22,12 @@ _Weight: Any = Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
 
 @dataclass(frozen=True)
 class Component:
-    """A section of a config that :meth:`build` makes an object of.
+    """A function or class that a config names, with its arguments; :meth:`build` calls it.
 
     Args:
         path: dotted path of the function or class.
-        arguments: by name, as the config has them.
-        weight: of a dataset in a list, how often its pairs are drawn.
+        arguments: keyword arguments from the config.
+        weight: sampling weight, if it is a dataset in a list.
     """
 
     path: str
@@ -41,57 +41,57 @@ class Component:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What the path names."""
+        """The function or class that the path names."""
         return _get_component_from_path(self.path)
 
     def get(self, argument: str, default: Any = None) -> Any:
-        """An argument; ``default`` if the config does not give it."""
+        """Return an argument, or ``default`` if the config does not set it."""
         return self.arguments.get(argument, default)
 
     def takes(self, argument: str) -> bool:
-        """Whether what the path names has such a parameter."""
+        """Return whether the function has a parameter of this name."""
         return argument in inspect.signature(self.function).parameters
 
     def with_arguments(self, **arguments: Any) -> "Component":
-        """The same with other arguments."""
+        """Return a copy with these arguments added or replaced."""
         return replace(self, arguments={**self.arguments, **arguments})
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it with the config's arguments; those given by name take their place."""
+        """Call the function; ``kwargs`` take precedence over the config's arguments."""
         arguments = copy.deepcopy(dict(self.arguments))
         return self.function(*args, **{**arguments, **kwargs})
 
     def as_dict(self) -> dict[str, Any]:
-        """The section as in YAML."""
+        """Return the section as it is in YAML."""
         weight = {} if self.weight is None else {WEIGHT: self.weight}
         return {COMPONENT: self.path, **self.arguments, **weight}
 
 
-# The datasets of a key: one, or several one after the other.
+# The value of ``dataset`` or ``eval_dataset``: one dataset, or several to concatenate.
 Components = Component | list[Component]
 
 
 def components(section: Components) -> list[Component]:
-    """The components of a key that may have several."""
+    """Return the components of a key as a list."""
     return section if isinstance(section, list) else [section]
 
 
 def weights_of(section: Components) -> list[float] | None:
-    """The weights of a list of datasets; ``None`` where they have none."""
+    """Return the weights of a list of datasets, or ``None`` if it has none."""
     parts = section if isinstance(section, list) else []
     return [part.weight for part in parts if part.weight is not None] or None
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a key asks of the component that it names.
+    """How the recipe calls the component of a key, and the types of its arguments.
 
     Args:
-        positional: how many arguments the recipe gives first.
-        given: arguments that the recipe gives by name.
-        types: types and bounds of arguments. Others are checked by the component's annotations,
-            if these are plain types.
-        may_be_list: whether the key takes a list of components, which may have weights.
+        positional: number of positional arguments that the recipe passes.
+        given: names of the keyword arguments that the recipe passes.
+        types: types and bounds of arguments. Other arguments are checked against the
+            component's annotations, where these are plain types.
+        may_be_list: whether the key accepts a list of components, which may have weights.
     """
 
     positional: int = 0
@@ -100,11 +100,11 @@ class Signature:
     may_be_list: bool = False
 
     def read(self, key: str, value: Any, synonyms: Mapping[str, str]) -> Any:
-        """The fields of the :class:`Component` of a key, or a list of them.
+        """Check the value of a key; return the fields of its :class:`Component`, or a list.
 
         Raises:
-            ValueError: naming the key, if the path does not name a component, or arguments are
-                unknown, missing or of another type.
+            ValueError: if the path does not name a component, or arguments are unknown, missing
+                or of the wrong type. The message names the key.
         """
         if not (self.may_be_list and isinstance(value, list) and value):
             return self._read(key, value, synonyms)
@@ -166,7 +166,7 @@ class Signature:
             kind = self.types.get(name)
             if kind is None and name in parameters:
                 parameter = parameters[name]
-                # Many a parameter is annotated as int and None by default.
+                # Many parameters are annotated ``int`` but have the default ``None``.
                 if _is_plain(parameter.annotation) and given is not parameter.default:
                     kind = parameter.annotation
             if kind is not None:
@@ -176,12 +176,12 @@ class Signature:
 
 
 def _is_source(path: str) -> bool:
-    """Whether a value names data rather than a component."""
+    """Return whether a value names data rather than a component."""
     return "/" in path or Path(path).suffix in _DATA or Path(path).exists()
 
 
 def _is_plain(annotation: Any) -> bool:
-    """Whether values can be held against a type: numbers, texts, choices, or null."""
+    """Return whether a type can be checked: numbers, strings, literals or ``None``."""
     if get_origin(annotation) in (Union, types.UnionType):
         return all(map(_is_plain, get_args(annotation)))
     plain = (int, float, bool, str, type(None))

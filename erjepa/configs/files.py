@@ -1,4 +1,4 @@
-"""Configs by name or path, the files they start from, and overrides."""
+"""Load configs by name or path, with the configs they inherit from and overrides."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from erjepa.utils.files import config_of_run
 
 
 def config_names(folder: str = ".") -> list[str]:
-    """Names of the packaged configs: of runs, or those in ``folder`` of the configs."""
+    """Return the sorted names of the packaged configs in ``folder``."""
     return sorted(
         Path(entry.name).stem
         for entry in (files("erjepa_configs") / folder).iterdir()
@@ -27,7 +27,7 @@ def config_names(folder: str = ".") -> list[str]:
 
 
 def config_path(name: str, folder: str = ".") -> str:
-    """Path of the YAML file of a config.
+    """Return the path of a config's YAML file.
 
     Args:
         name: a path, the name of a packaged config such as ``llama3_2_1b_synth``, or the output
@@ -35,7 +35,7 @@ def config_path(name: str, folder: str = ".") -> str:
         folder: folder of the packaged configs to look in, such as ``experiments``.
 
     Raises:
-        FileNotFoundError: naming the packaged configs, if there is no such config.
+        FileNotFoundError: if there is no such config. The message lists the packaged ones.
     """
     if Path(name).is_file():
         return name
@@ -50,8 +50,8 @@ def config_path(name: str, folder: str = ".") -> str:
 
 
 def _prepare() -> None:
-    """Register ``${package_dir:NAME}``, by which configs name files of packages."""
-    # tiktoken caches local tokenizers by path, so a file made anew would be read stale.
+    """Register the resolver ``${package_dir:NAME}``: the folder of a Python package."""
+    # tiktoken caches local files by path and would not notice a changed tokenizer.
     os.environ.setdefault("TIKTOKEN_CACHE_DIR", "")
     OmegaConf.register_resolver(
         "package_dir", lambda package: str(files(package)), replace=True
@@ -59,27 +59,27 @@ def _prepare() -> None:
 
 
 def merged(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Values of a config by key, with the files it starts from and with overrides; unchecked.
+    """Return the values of a config, merged with its ``defaults`` and overrides but unchecked.
 
-    A file may start from another one, ``defaults: NAME``, and then says only what differs. Where it
-    names a ``_component_``, that section starts afresh: no argument of another component is left.
-    Interpolations stay as they are written.
+    A file with ``defaults: NAME`` inherits from that config and sets only the keys that differ. A
+    section with ``_component_`` replaces the inherited one, including all its arguments.
+    Interpolations are not resolved.
 
     Args:
         name: as in :func:`config_path`.
-        overrides: as on the command line: ``key=value``, ``section.key=value``, ``~key`` to
-            remove one. ``section=path`` of a component replaces it together with its arguments,
-            whatever the order.
+        overrides: as on the command line: ``key=value``, ``section.key=value``, or ``~key`` to
+            remove a key. ``section=path`` replaces a component and its arguments, whatever the
+            order of the overrides.
 
     Raises:
         FileNotFoundError: if there is no such config.
-        ValueError: naming the file or the override that cannot be read.
+        ValueError: if a file or an override cannot be read. The message names it.
     """
     return _levels(name, overrides)[-1]
 
 
 def _levels(name: str, overrides: Sequence[str]) -> list[dict[str, Any]]:
-    """The values at first, none, then with each file, and last with the overrides."""
+    """Return the merged values: empty, after each file from the base up, after overrides."""
     levels: list[dict[str, Any]] = [{}]
     for _, own in reversed(chain(name)):
         levels.append(merge(levels[-1], own))
@@ -87,8 +87,8 @@ def _levels(name: str, overrides: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def inherits_eval_dataset(name: str, overrides: Sequence[str] = ()) -> bool:
-    """Whether what says where ``dataset`` is, a file or the overrides, starts from another
-    config and leaves the ``eval_dataset`` of that one. Arguments as in :func:`merged`.
+    """Return whether a file or the overrides replace an inherited ``dataset`` but leave the
+    inherited ``eval_dataset``. Arguments as in :func:`merged`.
     """
     levels = _levels(name, overrides)
     inherits = False
@@ -101,15 +101,16 @@ def inherits_eval_dataset(name: str, overrides: Sequence[str] = ()) -> bool:
 
 
 def _places(section: Any) -> list[tuple[Any, Any]]:
-    """Component and source of each dataset of a section."""
+    """Return component and source of each dataset of a section."""
     parts = section if isinstance(section, list) else [section]
     sections = [part for part in parts if isinstance(part, Mapping)]
     return [(part.get(COMPONENT), part.get("source")) for part in sections]
 
 
 def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
-    """Path and values of a config file, then of the one it starts from, and so on; arguments as
-    there.
+    """Return path and values of a config file, then of its ``defaults``, and so on.
+
+    Arguments as in :func:`config_path`.
     """
     _prepare()
     path = config_path(name, folder)
@@ -132,8 +133,9 @@ def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with ``changes``: key by key within sections, but a section of ``changes`` with a
-    ``_component_`` replaces the whole section.
+    """Merge ``changes`` into a copy of ``base``, key by key within sections.
+
+    A section of ``changes`` with ``_component_`` replaces that of ``base``.
     """
     merged = dict(base)
     for key, value in changes.items():
@@ -146,7 +148,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 @cache
 def _read(path: str, changed: int) -> dict[str, Any]:
-    """The values of a file as it was at the time ``changed``."""
+    """Load a YAML file; ``changed`` is its modification time, a key of the cache."""
     try:
         cfg = OmegaConf.load(path)
     except (
@@ -163,7 +165,7 @@ def _read(path: str, changed: int) -> dict[str, Any]:
 
 
 def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Values of a config with overrides; both as in :func:`merged`."""
+    """Apply overrides to the values of a config; both as in :func:`merged`."""
     dotlist = []
     for override in overrides:
         key, separator, value = override.partition("=")
@@ -174,11 +176,11 @@ def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str
         else:
             section = values.get(key)
             if section is None and any(o.startswith(f"{key}.") for o in overrides):
-                section = {COMPONENT: None}  # the others are its arguments
+                section = {COMPONENT: None}  # key.NAME=... are its arguments
             if isinstance(section, Mapping) and COMPONENT in section:
                 if not value.startswith(("{", "[")) and value not in ("null", "None"):
                     key = f"{key}.{COMPONENT}"
-            # As torchtune has it: None is null, and file numbers keep their zeros.
+            # As in torchtune: None means null, and max_filename keeps its leading zeros.
             value = "null" if value == "None" else value
             dotlist.append(f"{key}={'!!str ' * ('max_filename' in key)}{value}")
     try:

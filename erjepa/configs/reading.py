@@ -1,4 +1,4 @@
-"""Reads a config: its files and overrides, checked, as a typed :class:`Config`."""
+"""Load and check a config as a typed :class:`Config`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -28,20 +28,21 @@ _SECTIONS = {"stop": Stop, "validation": Validation, "replay": ReplaySettings}
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Config:
-    """A config with the files it starts from and overrides, checked; arguments as in
-    :func:`~erjepa.configs.merged`.
+    """Load a config with its ``defaults`` and overrides, and check it.
+
+    Arguments as in :func:`~erjepa.configs.merged`.
 
     Raises:
         FileNotFoundError: if there is no such config.
-        ValueError: naming the file or the override that cannot be read; or the first key that is
-            unknown, missing or has a value that makes no sense, the value and what is allowed.
+        ValueError: if a file or an override cannot be read, or a key is unknown, missing or
+            invalid. The message names the first of these, its value and what is allowed.
     """
     return read(merged(name, overrides))
 
 
 def resolved(source: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a file with interpolations resolved; nothing else is checked."""
-    # OmegaConf takes longer than all else, so it is given the keys that need it.
+    """Resolve the interpolations of a config's values; nothing else is checked."""
+    # OmegaConf is slow, so it gets only the keys with interpolations and those they name.
     names = {key: _NAMES.findall(repr(value)) for key, value in source.items()}
     needed = {name for key, found in names.items() if found for name in (key, *found)}
     part = {key: value for key, value in source.items() if key in needed}
@@ -53,13 +54,13 @@ def resolved(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(source: Mapping[str, Any]) -> Config:
-    """The config of the values of a file, whose interpolations are still to be resolved."""
+    """Check the values of a config, interpolations unresolved, and return the config."""
     values = resolved(source)
     reject_unknown("", values, KEYS, SYNONYMS)
     for key, section in _SECTIONS.items():
         given = values.pop(key, None)
         if given is None:
-            continue  # it has its default
+            continue  # the default applies
         if not isinstance(given, Mapping):
             raise ValueError(
                 f"{key} is a section of keys, {key}.KEY=VALUE, got {given!r}"
@@ -80,14 +81,14 @@ def read(source: Mapping[str, Any]) -> Config:
 
 
 def _continued(config: Config) -> Config:
-    """With the keys that ``continue_from`` stands for."""
+    """Set the keys that ``continue_from`` stands for."""
     start, replay = config.continue_from, config.replay
     if start is None:
         return config
 
     def own(key: str, given: Any) -> Any:
         if isinstance(given, list) and start in given:
-            return given  # other memories merge with its own
+            return given  # a list of memories, with that of continue_from
         if given not in (None, start):
             raise ValueError(
                 f"continue_from={start} sets {key}, which is {given}; leave one of the two out"

@@ -1,7 +1,8 @@
-"""Every key of a run: its type, bounds and default. llama3_2_1b_synth.yaml says what each does.
+"""The schema of configs: type, bounds and default of every key.
 
-A key without a default must be in the config. The keys of ``replay`` are the fields of
-:class:`~erjepa.replay.ReplaySettings`; those of a component are the parameters of what it names.
+The comments of ``llama3_2_1b_synth.yaml`` explain the keys. A key without a default is required.
+The keys of ``replay`` are the fields of :class:`~erjepa.replay.ReplaySettings`; those of a
+component are the parameters of its function or class.
 """
 
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ NotNegative = Annotated[Number, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
-# Which keys name components.
+# The keys that are components.
 COMPONENTS = {
     "model": Signature(
         types={
@@ -69,7 +70,7 @@ PROFILER = "torchtune.training.setup_torch_profiler"
 
 @dataclass(frozen=True)
 class Stop:
-    """Where a run ends: at the first of these reached."""
+    """Limits of a run, which ends at the first one that it reaches."""
 
     flops: Positive | None = None
     tokens: Count | None = None
@@ -79,7 +80,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Validation:
-    """Training pairs held out."""
+    """Training pairs held out for validation."""
 
     size: Count | Share | None = None
     seed: Whole = 0
@@ -95,11 +96,11 @@ class Validation:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A run, its evaluation included.
+    """The config of a run and of its evaluation.
 
     Args:
-        source: what its files and overrides say, with interpolations as they are written. All
-            other fields are keys.
+        source: merged values of the files and overrides, with interpolations unresolved. All
+            other fields are keys of the config.
     """
 
     source: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -251,16 +252,16 @@ class Config:
 
     @property
     def drawn_seed(self) -> int:
-        """The seed, once a recipe has drawn one where the key is null."""
+        """The seed; the recipe must have drawn one if the key is null."""
         assert self.seed is not None
         return self.seed
 
     @property
     def scored(self) -> tuple[str, Components]:
-        """The key of the pairs that an evaluation answers, and its section.
+        """Key and value of the dataset that evaluation scores.
 
         Raises:
-            ValueError: if there are none.
+            ValueError: if it is ``eval_dataset`` and null.
         """
         if self.eval_split == "validation":
             return "dataset", self.dataset
@@ -269,17 +270,17 @@ class Config:
         return "eval_dataset", self.eval_dataset
 
     def as_dict(self) -> dict[str, Any]:
-        """Every key, as a YAML file without interpolations would have it."""
+        """Return every key with its value as in YAML, interpolations resolved."""
         return {key: _plain(getattr(self, key)) for key in KEYS}
 
     def as_written(self) -> dict[str, Any]:
-        """Every key, in the order and the way in which ``source`` has what is still so."""
+        """Return every key, with the order and the valid interpolations of ``source``."""
         source = OmegaConf.create(dict(self.source))
         resolved = OmegaConf.to_container(source, resolve=True)
         return _as_written(self.source, resolved, self.as_dict())
 
     def _require_weights(self) -> None:
-        """Of the datasets in a list all have a weight, or none."""
+        """Raise ``ValueError`` if weights of datasets are misplaced or incomplete."""
         for i, part in enumerate(components(self.eval_dataset or [])):
             if part.weight is not None:
                 raise ValueError(
@@ -311,7 +312,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as_written(written: Any, resolved: Any, value: Any) -> Any:
-    """A value; where it is what was written, the way in which that is."""
+    """Return ``written``, with its interpolations, where it resolves to ``value``."""
     if isinstance(value, dict) and isinstance(written, Mapping):
         known = [key for key in written if key in value]
         return {
@@ -322,7 +323,7 @@ def _as_written(written: Any, resolved: Any, value: Any) -> Any:
 
 KEYS = tuple(entry.name for entry in fields(Config) if entry.name != "source")
 
-# What other projects, and the paper, call a key.
+# Names that other projects and the paper use for a key.
 _OTHER_NAMES = {
     "optimizer.lr": "lr learning_rate",
     "optimizer.weight_decay": "weight_decay",
@@ -366,7 +367,7 @@ _OTHER_NAMES = {
     "replay.address_top_k": "K",
 }
 SYNONYMS = {
-    # Keys of a section without its name.
+    # Keys of a section, written without the name of the section.
     **{
         f.name: f"replay.{f.name}" for f in fields(ReplaySettings) if f.name not in KEYS
     },
@@ -376,11 +377,13 @@ SYNONYMS = {
 
 
 def require_files(config: Config) -> Config:
-    """The config with the folders of its base model, which are downloaded if ``model.path`` names
-    a repository of the hub.
+    """Check that the base model exists; download it if ``model.path`` is a repository of the hub.
+
+    Returns:
+        The config, with the paths and the revision of the download.
 
     Raises:
-        FileNotFoundError: naming the key, the path and the ``tune download`` command.
+        FileNotFoundError: if a path does not exist. The message has the ``tune download`` command.
     """
     path = config.model.get("path")
     if path is not None and is_repository(path):

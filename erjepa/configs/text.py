@@ -1,4 +1,4 @@
-"""A config as YAML, in full, with the comments of the files it comes from."""
+"""Write a config as one complete YAML file, with the comments of its source files."""
 
 import re
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from omegaconf import OmegaConf
 from erjepa.configs.files import chain
 from erjepa.configs.schema import Config
 
-# A tag, and all that follows it, is about the value that the file gives.
+# A tag such as [paper]: from there on, a comment is about the value in the file.
 TAG = re.compile(r"\[[a-z-]+\]")
 
 
 @dataclass(frozen=True)
 class Line:
-    """How a file writes a key: its value, and the comments above and after it.
+    """A key as written in a file: its value, and the comments above and behind it.
 
     Args:
-        is_spaced: whether an empty line is above it.
+        is_spaced: whether an empty line precedes the key and its comments.
     """
 
     value: Any
@@ -32,14 +32,14 @@ class Line:
 
 
 def as_yaml(config: Config, name: str, *remarks: str) -> str:
-    """A config as one YAML file that needs no other.
+    """Return a config as the text of one YAML file, without ``defaults``.
 
-    A comment is that of the nearest file that has one for the key; what follows a tag such
-    as ``[paper]`` is left out where the value is another.
+    The comment of a key is that of the first file that has one, starting with the config itself.
+    From a tag such as ``[paper]`` on, it is dropped if the value has changed.
 
     Args:
-        name: path or name of the config that it was loaded from.
-        *remarks: lines for the head of the file.
+        name: path or name of the config that was loaded.
+        *remarks: comments for the head of the file.
     """
     paths = [path for path, _ in chain(name)]
     texts = [Path(path).read_text("utf-8") for path in paths]
@@ -53,7 +53,7 @@ def as_yaml(config: Config, name: str, *remarks: str) -> str:
     written = "\n".join([*lines, *_write(values, files)]) + "\n"
     try:
         reads = OmegaConf.to_container(OmegaConf.create(written), resolve=False)
-    except yaml.YAMLError:  # anchors have no place of their own
+    except yaml.YAMLError:  # an alias was copied without its anchor
         reads = None
     if reads != values:
         written = "\n".join([*lines, OmegaConf.to_yaml(OmegaConf.create(values))])
@@ -96,7 +96,7 @@ def _dump(value: Any) -> str:
 
 
 def _head(text: str) -> list[list[str]]:
-    """The paragraphs of comments before the first key."""
+    """Return the paragraphs of comments before the first key."""
     paragraphs: list[list[str]] = [[]]
     for line in text.splitlines():
         if not line.strip():
@@ -109,7 +109,7 @@ def _head(text: str) -> list[list[str]]:
 
 
 def lines_of(text: str) -> dict[str, Line]:
-    """Every key of a file by its dotted path."""
+    """Return every key of a YAML file by its dotted path."""
     rows = text.split("\n")
     by_path: dict[str, Line] = {}
 
