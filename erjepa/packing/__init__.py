@@ -1,7 +1,7 @@
-"""Pairs packed into rows: paths of a pair, prefix trees of many, their rows and mask.
+"""Packing of pairs: the paths of a pair, prefix trees of many pairs, their rows and mask.
 
-With LoRA dropout, paths that share tokens share their dropout: each pair's loss is that under
-some dropout mask, but those of pairs in one row are not independent.
+With LoRA dropout, paths that share tokens share their dropout: each pair's loss is its loss under
+some dropout mask, but the masks of pairs in one row are not independent.
 """
 
 from erjepa.packing.batch import PackedBatch

@@ -1,4 +1,4 @@
-"""Pairs into the rows of one or more micro-batches."""
+"""Collation of pairs into the rows of one or more micro-batches."""
 
 from array import array
 from collections.abc import Sequence
@@ -39,15 +39,15 @@ class PairCollator:
     """Packs pairs into rows, each a prefix tree of its pairs' paths.
 
     Args:
-        seed: of the spans of a pair, which are those of the seed, the step and the example.
-        row_length: most tokens of a row; ``None``: no limit.
-        train_on_input: predict the source too, as LLM-JEPA's code does, not the target alone.
-        train_on_turns: predict the last turn of the assistant, which is the target, or all.
-        train_end_of_turn: predict the end of turn, which ends a target and, with
-            ``train_on_input``, every turn of the source.
-        trim: cut rows to the fullest one and choose their number so that they cost least, where
-            shapes may vary. Else rows have ``row_length``, a lone one a power of two less, and
-            their number is one of few, so that compiled attention meets few shapes.
+        seed: of random spans and patches, which depend on the seed, the step and the example.
+        row_length: maximum number of tokens in a row; ``None``: no limit.
+        train_on_input: also predict the source, as LLM-JEPA's code does.
+        train_on_turns: predict only the last assistant turn, which is the target, or all of them.
+        train_end_of_turn: keep end-of-turn tokens among the labels.
+        trim: trim rows to the fullest one and choose the cheapest number of rows, for attention
+            that takes any shape. Otherwise rows have ``row_length`` tokens (halved as often as
+            possible if each micro-batch has one row), and their number is one of few, so that
+            compiled attention sees few shapes.
     """
 
     def __init__(
@@ -79,31 +79,32 @@ class PairCollator:
         self._trim = trim
 
     def without_views(self) -> "PairCollator":
-        """The same for a step that trains on the next-token loss alone."""
+        """Return a copy for steps that train on the next-token loss only."""
         plain = copy(self)
         plain.views, plain.predictor_ids = "none", []
         return plain
 
     def length(self, pair: Pair) -> int:
-        """Tokens of a row that holds ``pair`` alone."""
+        """Return the number of tokens of a row that holds only ``pair``."""
         return tree_size([path.tokens for path in self._lay_out(pair)])
 
     def depth(self, pair: Pair) -> int:
-        """Tokens of the longest path of ``pair``: the positions that it takes."""
+        """Return the length of the longest path of ``pair``: the number of positions it needs."""
         return max(len(path.tokens) for path in self._lay_out(pair))
 
     def __call__(self, pairs: Sequence[Pair]) -> PackedBatch:
-        """Pack ``pairs`` into one micro-batch, in their order."""
+        """Pack ``pairs`` into one micro-batch; its outputs follow their order."""
         return self.split(pairs, 1)[0]
 
     def split(
         self, pairs: Sequence[Pair], num_batches: int, step: int = 0
     ) -> list[PackedBatch]:
-        """Pack ``pairs``, those that share most together, and deal the rows into micro-batches.
+        """Pack ``pairs`` into rows, those that share most tokens together, and distribute the rows
+        over micro-batches.
 
-        No pairs give rows of padding, so that all ranks can run. :attr:`PackedBatch.order` leads
-        back to the order of the pairs. What is drawn anew at each step of the run depends on
-        ``step``.
+        Without pairs the rows are all padding, so that every rank can run. In each micro-batch
+        :attr:`PackedBatch.order` holds the indices of its pairs. Spans and patches are drawn anew
+        for each ``step``.
 
         Raises:
             ValueError: if a pair takes more than ``row_length`` tokens.
@@ -166,8 +167,8 @@ class PairCollator:
         tokens = np.full(size, self._pad_id, np.int64)
         input_pos = np.zeros(size, np.int64)
         end = np.tile(np.arange(1, row_length + 1, dtype=np.int32), len(rows))
-        slot = np.zeros(len(tree.tokens), np.int64)  # of each node, in the row at hand
-        places: dict[int, list[np.ndarray]] = {}  # slots of each pair's paths
+        slot = np.zeros(len(tree.tokens), np.int64)  # position of each node of a row
+        places: dict[int, list[np.ndarray]] = {}  # positions of each pair's paths
         num_tokens = area = 0
         for start, row in zip(range(0, size, row_length), rows, strict=True):
             nodes = forest.sharing.nodes(row)
@@ -231,7 +232,7 @@ class PairCollator:
         )
 
     def _predicted(self, path: Path, pair: Pair) -> Sequence[int]:
-        """Indices of the tokens of ``path`` that are labels."""
+        """Return the indices of the tokens of ``path`` that are labels."""
         if not path.labels:
             return []
         predicted: Sequence[int] = path.labels
@@ -246,13 +247,13 @@ class PairCollator:
 
 
 class _Forest(NamedTuple):
-    """All pairs as one tree, whatever rows they come to."""
+    """All pairs as one tree, before it is cut into rows."""
 
     tree: PrefixTree
-    layouts: list[list[Path]]  # of each pair
-    nodes: list[list[np.ndarray]]  # of each pair's paths
-    order: list[int]  # of the pairs, by their tokens
-    sharing: Sharing  # of the nodes, in that order
+    layouts: list[list[Path]]  # paths of each pair
+    nodes: list[list[np.ndarray]]  # nodes of each pair's paths
+    order: list[int]  # indices of the pairs, sorted by their tokens
+    sharing: Sharing  # of nodes between the pairs in that order
 
 
 def _int64(values: Sequence | np.ndarray) -> Tensor:

@@ -1,4 +1,4 @@
-"""How one pair is laid out: as paths of tokens, each from position 0 on.
+"""The layout of one pair: paths of tokens, each starting at position 0.
 
 ::
 
@@ -13,15 +13,16 @@
     A  target and its end of turn                 U  source alone, up to its last content token
 
 Standalone views are separate chats, as in LLM-JEPA; ``views="none"`` is for training on
-the next-token loss only. What paths begin with alike is computed once, see
-:mod:`erjepa.packing.tree`: S, and whatever else one pair or several have in common.
+the next-token loss only. Common prefixes of paths are computed once, see
+:mod:`erjepa.packing.tree`: S, and whatever else paths of one pair or of several begin with.
 
 Labels are the tokens of A. Readouts: :math:`z^u` at the last token of S (of U), :math:`p` at
 the last P (at :math:`z^u` when k = 0), :math:`z^a` at the last token of T.
 
-That is the direction from source to target. From target to source, P follows T, and is compared
-with :math:`z^u`; both directions have P on either side. Predictor tokens in front stand behind
-the first token of S or T, mostly the one that begins a text: a separate path, read at its end::
+This is the direction from source to target. In the direction from target to source, P follows T
+and :math:`p` is compared with :math:`z^u`; with both directions, P follows both S and T. Predictor
+tokens in front are inserted after the first token of S or T, usually the beginning-of-text token;
+this makes a separate path, read at its end::
 
     both directions       S Q A      S P      T P
     in front              S Q A      S        s P ...      T
@@ -41,7 +42,7 @@ Views = Literal["shared", "standalone", "spans", "patches", "none"]
 Direction = Literal["source_to_target", "target_to_source", "both"]
 PredictorPosition = Literal["behind", "front"]
 
-# The sides that are compared: what predicts, and what is predicted.
+# The comparisons of each direction: (predicting side, predicted side).
 COMPARISONS = {
     "source_to_target": [("source", "target")],
     "target_to_source": [("target", "source")],
@@ -50,11 +51,11 @@ COMPARISONS = {
 
 
 class Path(NamedTuple):
-    """Tokens from position 0 on, and what is read along them."""
+    """Tokens from position 0 on, and what is read from their hidden states."""
 
-    tokens: array  # -1 - i stands for predictor token i
-    # "source", and "predicted_m" or "target_m" of comparison m, to the index of the token whose
-    # hidden state is that embedding.
+    tokens: array  # predictor token i is stored as -1 - i
+    # Maps "source", and "predicted_m" or "target_m" of comparison m, to the index of the token
+    # whose hidden state is that embedding.
     readouts: Mapping[str, int] = MappingProxyType({})
     labels: range = range(0)  # indices of the tokens that the next-token loss predicts
     steps: list[Step] = []  # see erjepa.packing.spans
@@ -69,14 +70,14 @@ def lay_out(
     predictor_position: PredictorPosition = "behind",
     random: Random | None = None,
 ) -> list[Path]:
-    """The paths of one pair: that of ``S Q A``, which has the labels, then those of the views.
+    """Return the paths of one pair: ``S Q A``, which has the labels, then those of the views.
 
     Args:
         num_predictor_tokens: k.
-        random: what spans and patches are drawn from; ``None``: none are.
+        random: generator of spans and patches; ``None``: draw none.
 
     Raises:
-        ValueError: if there is no such layout.
+        ValueError: if ``views`` is unknown.
     """
     if views not in get_args(Views):
         raise ValueError(f"views={views}: expected one of {', '.join(get_args(Views))}")
@@ -117,7 +118,7 @@ def lay_out(
 
 
 def layout_of(cfg: Config) -> dict[str, Any]:
-    """The arguments of a collator that say how the pairs of a run are laid out."""
+    """Return the arguments of :class:`~erjepa.packing.PairCollator` that determine the layout."""
     return {
         "views": cfg.views,
         "direction": cfg.loss.get("direction", "source_to_target"),

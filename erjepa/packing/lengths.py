@@ -1,4 +1,4 @@
-"""How long pairs are, which ``row_length`` and ``max_seq_len`` are chosen by."""
+"""Length statistics of pairs, for choosing ``row_length`` and ``max_seq_len``."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +11,13 @@ SIZES = (128, 256, 512, 1024)
 
 
 def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[str, Any]:
-    """Lengths of the pairs in tokens, each with its views in a separate row.
+    """Return statistics of pair lengths in tokens; each pair with its views takes its own row.
 
-    A percentile is the least length that holds so many pairs; ``fits`` is the fraction of pairs
-    that a size holds, ``row_length`` the smallest multiple of 128 that holds so many.
+    A percentile is the smallest length that holds this fraction of the pairs. ``fits`` maps sizes to
+    the fraction that they hold, ``row_length`` fractions to the smallest multiple of 128.
 
     Raises:
-        ValueError: if there is no pair.
+        ValueError: if there are no pairs.
     """
     lengths = sorted(collator.length(dataset[i]) for i in range(len(dataset)))
     if not lengths:
@@ -45,19 +45,19 @@ def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[st
 
 
 def measure_config(cfg: Config) -> dict[str, Any]:
-    """Statistics of the training pairs of a config, see :func:`token_statistics`."""
+    """Return :func:`token_statistics` of the training pairs of a config."""
     dataset = build_dataset(cfg.dataset, cfg.tokenizer.build())
     is_sft = cfg.loss.get("jepa_weight") == 0 and cfg.replay.weight == 0
     collator = PairCollator(
         **(layout_of(cfg) | ({"views": "none"} if is_sft else {})),
-        # Which ids the predictor tokens have does not change a length.
+        # Lengths do not depend on the ids of predictor tokens.
         predictor_ids=[0] * (0 if is_sft else cfg.num_predictor_tokens),
     )
     return token_statistics(dataset.pairs, collator)
 
 
 def table(statistics: dict[str, Any]) -> str:
-    """The statistics as lines of text."""
+    """Format the statistics as lines of text."""
     rows = [("pairs", str(statistics["pairs"])), ("mean", f"{statistics['mean']:.1f}")]
     names = ("median", "p95", "p99", "max")
     rows += [(name, str(statistics[name])) for name in names]

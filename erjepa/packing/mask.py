@@ -1,7 +1,8 @@
-"""The attention mask of packed rows, as numbers, booleans, and for FlexAttention.
+"""The attention mask of packed rows: additive, as booleans, and for FlexAttention.
 
-A token sees its ancestors in the row's tree: ``key <= query < end[key]``. Layers with a window see
-the near ones of these: distance is that of depths, which are the positions in a pair's own text.
+A token sees itself and its ancestors in the row's tree: ``key <= query < end[key]``. Layers with a
+window see only near ancestors, where distance is the difference in depth, which is the position
+in a pair's own text.
 """
 
 from typing import Literal, NamedTuple
@@ -10,21 +11,21 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-BLOCK = 128  # FlexAttention's block of queries, and of keys
+BLOCK = 128  # FlexAttention's block size, of queries and keys
 
 Attention = Literal["flex", "dense", "causal"]
 
 
 class Window(NamedTuple):
-    """Ancestors that a layer sees: those fewer than ``size`` tokens away, or, ``chunked``, those
-    of the same chunk of ``size`` tokens.
+    """The ancestors that a layer sees: those fewer than ``size`` tokens away or, with ``chunked``,
+    those in the same chunk of ``size`` tokens.
     """
 
     size: int
     chunked: bool = False
 
     def sees(self, query: Tensor, key: Tensor) -> Tensor:
-        """Whether a token at depth ``query`` sees its ancestor at depth ``key``."""
+        """Return whether a token at depth ``query`` sees its ancestor at depth ``key``."""
         if self.chunked:
             return query // self.size == key // self.size
         return query - key < self.size
@@ -38,15 +39,15 @@ def attention_mask(
     depth: Tensor | None = None,
     window: Window | None = None,
 ) -> Tensor | BlockMask | None:
-    """The mask that a kind of attention takes: FlexAttention's; or what is added to scores, 0 or
-    -inf, [R, L, L]; or ``None`` for ``causal``, the model's own.
+    """Return the mask for a kind of attention: a ``BlockMask`` for ``flex``; 0 or -inf, which is
+    added to scores, [R, L, L], for ``dense``; ``None`` for ``causal``, the model's own mask.
 
     Args:
         end: one past the last descendant of each token, int [R, L]; for ``flex``, L is a multiple
             of 128.
         dtype: of queries and keys.
-        depth: of each token in its tree, int [R, L]; for ``window``, which rows no longer than
-            it do without.
+        depth: of each token in its tree, int [R, L]; required by ``window``, unless rows are no
+            longer than the window.
     """
     if attention == "causal":
         return None
@@ -61,7 +62,7 @@ def attention_mask(
 
 
 def dense_mask(end: Tensor) -> Tensor:
-    """The mask as booleans, [R, L, L]: True where query ``[.., i, :]`` sees key ``[.., :, j]``."""
+    """Return the mask, bool [R, L, L]: True where query ``[.., i, :]`` sees key ``[.., :, j]``."""
     index = torch.arange(end.shape[1], dtype=end.dtype, device=end.device)
     return (index <= index[:, None]) & (index[:, None] < end[:, None, :])
 
@@ -69,16 +70,16 @@ def dense_mask(end: Tensor) -> Tensor:
 def block_mask(
     end: Tensor, *, depth: Tensor | None = None, window: Window | None = None
 ) -> BlockMask:
-    """The same mask for FlexAttention, [R, 1, L, L], from the first and the last end in each block.
+    """Return the mask for FlexAttention, [R, 1, L, L], from the smallest and largest end per block.
 
-    A block of queries sees something of an earlier block of keys if one of those has not ended at
-    its first query, and all of it if none has at its last. Under a window no block is taken to see
-    all of another. L is a multiple of 128.
+    A block of queries sees part of an earlier block of keys if some key has not ended at the first
+    query, and all of it if no key has ended at the last query. With a window, every block that is
+    seen counts as partly seen. L is a multiple of 128.
     """
     least, most = end.unflatten(1, (-1, BLOCK)).aminmax(dim=-1)  # [R, L/128]
     block = torch.arange(end.shape[1] // BLOCK, dtype=end.dtype, device=end.device)
     first, last = BLOCK * block[:, None], BLOCK * block[:, None] + BLOCK - 1
-    before = block < block[:, None]  # of queries along dimension -2, keys along -1
+    before = block < block[:, None]  # blocks of queries in dimension -2, of keys in -1
     full = before & (last < least[:, None])
     some = before & (first < most[:, None]) & ~full | (block == block[:, None])
 
@@ -99,6 +100,6 @@ def block_mask(
 
 
 def _numbered(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """How many key blocks each query block has, and which ones first; bool [R, Q, K]."""
+    """Return how many key blocks each query block sees, and all key blocks, these first."""
     indices = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(dim=-1).int()[:, None], indices.int()[:, None]

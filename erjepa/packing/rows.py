@@ -1,6 +1,6 @@
-"""Which pairs share a row.
+"""Assignment of pairs to rows.
 
-Pairs are put in the order of their tokens, and rows are runs of them: neighbours share most.
+Pairs are sorted by their tokens, and each row holds consecutive pairs, because these share most.
 """
 
 from bisect import bisect_left, bisect_right
@@ -9,39 +9,37 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Attention to so many slots costs about what all else does that is computed for a slot, for
-# small models on a CPU; measured, the best number of rows is flat around what this gives.
+# Attending to this many tokens costs about as much as all other computation of a token, for small
+# models on a CPU. Measured costs are flat around the number of rows that results.
 _ATTENTION = 2048
 
 
 class Sharing(NamedTuple):
-    """Which nodes of a tree n items take; one entry for an item and a node of it, in the order of
-    nodes, then of items.
-    """
+    """Which nodes of a tree n items use: one entry per item and node, sorted by node, then item."""
 
     num_items: int  # n
     node: np.ndarray  # int64 [entries]
     item: np.ndarray  # int64 [entries]
-    # The last item before that takes the node, or -1, int64 [entries].
+    # The previous item that uses the node, or -1, int64 [entries].
     previous: np.ndarray
 
     def nodes(self, items: range) -> np.ndarray:
-        """The nodes that a run of items takes, ascending."""
+        """Return the nodes that a range of items uses, ascending."""
         first = (self.item >= items.start) & (self.item < items.stop)
         return self.node[first & (self.previous < items.start)]
 
     def sizes(self) -> list[list[int]]:
-        """Numbers of nodes: ``sizes()[a][b]`` of the items from a to b, both included; [n][n]."""
+        """Return the number of nodes that items a to b use, b included, as ``[a][b]`` of [n][n]."""
         n = self.num_items
         entries = self.item * (n + 1) + self.previous + 1
         by_previous = np.bincount(entries, minlength=n * (n + 1)).reshape(n, n + 1)
-        # What item b adds to a run from a on: nodes that no item from a on takes before it.
+        # Number of nodes of item b that items a to b - 1 do not use.
         added = by_previous.cumsum(axis=1)[:, :n].T
         return np.triu(added).cumsum(axis=1).tolist()
 
 
 def share(items: Sequence[Sequence[np.ndarray]]) -> Sharing:
-    """How items share nodes, each given as paths of nodes."""
+    """Find which nodes items share; each item is given as paths of nodes."""
     n = len(items)
     paths = [path for paths in items for path in paths]
     per_item = [sum(map(len, paths)) for paths in items]
@@ -56,8 +54,8 @@ def share(items: Sequence[Sequence[np.ndarray]]) -> Sharing:
 
 
 def fill(sizes: Sequence[Sequence[int]], row_length: int) -> list[range]:
-    """Cut items into the fewest runs of at most ``row_length`` nodes, which each item fits; each
-    run takes as many as it can. ``sizes`` are those of :meth:`Sharing.sizes`.
+    """Split items greedily into the fewest ranges of at most ``row_length`` nodes, which each item
+    must fit. ``sizes`` is the result of :meth:`Sharing.sizes`.
     """
     runs, start = [], 0
     while start < len(sizes):
@@ -70,10 +68,10 @@ def fill(sizes: Sequence[Sequence[int]], row_length: int) -> list[range]:
 def balanced(
     sizes: Sequence[Sequence[int]], row_length: int, num_rows: int
 ) -> list[range]:
-    """Cut items into ``num_rows`` runs of which the largest is as small as it can be.
+    """Split items into ``num_rows`` ranges, the largest of which is as small as possible.
 
-    That many runs of at most ``row_length`` nodes are enough; some are empty where there are fewer
-    items.
+    So many ranges of at most ``row_length`` nodes must suffice. If there are fewer items, some
+    ranges are empty.
     """
     runs = [range(0)]
     if sizes:
@@ -82,7 +80,7 @@ def balanced(
         choices = range(least, row_length)
         fits = bisect_left(choices, True, key=lambda n: len(fill(sizes, n)) <= num_rows)
         runs = fill(sizes, least + fits)
-    while len(runs) < num_rows:  # of items that share nearly all, or too few items
+    while len(runs) < num_rows:  # items share nearly all nodes, or are too few
         largest = runs.index(max(runs, key=len))
         half = -(-len(runs[largest]) // 2)
         runs[largest : largest + 1] = runs[largest][:half], runs[largest][half:]
@@ -92,12 +90,11 @@ def balanced(
 def cheapest(
     sizes: Sequence[Sequence[int]], row_length: int, at_least: int = 1
 ) -> list[range]:
-    """Cut items as :func:`balanced` does, into so many rows, ``at_least`` or more, that they cost
-    least.
+    """Split items as :func:`balanced` does, into the cheapest number of rows, ``at_least`` or more.
 
-    What counts are the slots of rows trimmed to the fullest one, and attention, which is to all
-    slots of a row: more rows share less, and two rows of 100 slots take half the attention of one
-    of 200.
+    Rows are trimmed to the fullest one. The cost is that of their tokens and of attention, which
+    covers whole rows: more rows share fewer tokens, but two rows of 100 tokens need half the
+    attention of one row of 200.
     """
 
     def cost(rows: list[range]) -> int:
@@ -107,7 +104,7 @@ def cheapest(
         sizes, row_length, max(len(fill(sizes, row_length)), at_least)
     )
     longest = max((sizes[i][i] for i in range(len(sizes))), default=0)
-    # Each row is at least as long as the longest item, so more rows may be out of question.
+    # Rows are at least as long as the longest item, so this is a lower bound of the cost.
     while _cost(more := round_up(len(rows) + 1), longest) < cost(best):
         rows = balanced(sizes, row_length, more)
         best = min(best, rows, key=cost)
@@ -119,21 +116,21 @@ def _cost(num_rows: int, length: int) -> int:
 
 
 def fullest(sizes: Sequence[Sequence[int]], rows: Sequence[range]) -> int:
-    """Nodes of the fullest row."""
+    """Return the number of nodes in the fullest row."""
     return max((sizes[row[0]][row[-1]] for row in rows if row), default=0)
 
 
 def round_up(size: int) -> int:
-    """``size`` rounded up to one of few: 1 to 8, then 10, 12, 14, 16, 20, 24, 28, 32, 40 ...
+    """Round ``size`` up to one of few values: 1 to 8, then 10, 12, 14, 16, 20, 24, 28, 32, 40 ...
 
-    At most a quarter larger. A compiled kernel is built anew for each size it meets.
+    The result is at most a quarter larger. Kernels are compiled anew for each size.
     """
     step = 1 << max(size.bit_length() - 3, 0)
     return -(-size // step) * step
 
 
 def few_lengths(length: int, row_length: int, block: int) -> int:
-    """``row_length``, halved as long as it holds ``length`` and stays a multiple of ``block``."""
+    """Halve ``row_length`` while it holds ``length`` and stays a multiple of ``block``."""
     while row_length % (2 * block) == 0 and row_length // 2 >= length:
         row_length //= 2
     return row_length

@@ -1,17 +1,17 @@
-"""Semantic tube prediction (STP, Huang et al. 2026): a path of hidden states kept straight.
+"""Semantic tube prediction (STP, Huang et al. 2026), which keeps a path of hidden states straight.
 
-Of the hidden states :math:`h_0, h_1, \\dots` of one path, two parts are compared: each is a sum of
+It compares two parts of one path with hidden states :math:`h_0, h_1, \\dots`. Each part is a sum of
 steps, and a step from i to j is :math:`h_j - h_i`.
 
 ==========  =====================================================================================
 spans       as published: for random :math:`s < r < t`, :math:`h_r - h_s` predicts
             :math:`h_t - h_r`
-patches     as in the released code: what a random patch leaves of source and target predicts
-            the patch; what lies between source and target content belongs to neither
+patches     as in the released code: the rest of source and target predicts a random patch of
+            them; tokens between source and target content belong to neither
 ==========  =====================================================================================
 
-The released code leaves out what comes before the content of the source, too, unless its flag
-``random_span_all`` is set, as it is here.
+The released code also leaves out the tokens before the source content, unless its flag
+``random_span_all`` is set. Here they are included, as with that flag.
 """
 
 from collections.abc import Sequence
@@ -19,24 +19,24 @@ from random import Random
 
 Step = tuple[int, int]  # from one index of a path to a later one
 
-# A patch that lies across what is between source and target is the sum of two steps, and what
-# is left that of two more; one that does not leaves three.
+# Maximum number of steps in a part. A patch across the gap between source and target has two
+# steps and leaves two; any other patch has one and leaves up to three.
 STEPS = 3
 
 
 def span_steps(length: int, random: Random) -> list[Step]:
-    """The steps of a path of ``length`` tokens, 3 or more: three whose sum predicts, then three
-    whose sum is predicted; those that are not needed go nowhere.
+    """Draw steps of a path of ``length`` tokens, 3 or more: three whose sum predicts, then three
+    whose sum is predicted. Unused ones are (0, 0).
     """
     s, r, t = sorted(random.sample(range(length), 3))
     return [*_padded([(s, r)]), *_padded([(r, t)])]
 
 
 def patch_steps(source: Step, target: Step, random: Random) -> list[Step]:
-    """The same for a random patch of ``source`` and ``target``, all steps of either as one."""
+    """Draw the same for a random patch of ``source`` and ``target``, each given as one step."""
     total = source[1] - source[0] + target[1] - target[0]
     first, last = 0, total
-    while last - first == total:  # not all of it: nothing would be left
+    while last - first == total:  # a patch of everything would leave nothing
         first = random.randrange(total)
         last = random.randint(first + 1, total)
     return [

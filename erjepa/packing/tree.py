@@ -1,4 +1,4 @@
-"""Paths merged into one prefix tree: what several begin with is there once.
+"""Prefix trees of paths: a common prefix of several paths is stored once.
 
 Nodes are tokens, numbered depth-first::
 
@@ -13,8 +13,8 @@ Nodes are tokens, numbered depth-first::
     depth         0   1   2   3   2   3   0   1     the token's position
     end           6   6   4   4   6   6   8   8     one past its last descendant
 
-So a node's ancestors, which are what its token sees, are the nodes before it that have not
-ended: ``key <= query < end[key]``.
+A token sees itself and its ancestors, which are the earlier nodes that have not ended yet:
+``key <= query < end[key]``.
 """
 
 from array import array
@@ -31,16 +31,16 @@ class PrefixTree(NamedTuple):
     tokens: np.ndarray  # of each node, int32 [N]
     depth: np.ndarray  # number of its ancestors, int64 [N]
     end: np.ndarray  # one past its last descendant, int64 [N]
-    paths: list[np.ndarray]  # the nodes of every path, from its first token on
+    paths: list[np.ndarray]  # the nodes of each path, in the order of its tokens
 
 
 def prefix_tree(paths: Sequence[array]) -> PrefixTree:
     """Merge ``paths``, arrays of type ``i``, into one tree.
 
-    Children come in the order of their tokens, so the tree does not depend on that of the
-    paths.
+    Children are sorted by their tokens, so the tree does not depend on the order of the paths.
     """
-    line = np.zeros(max(map(len, paths), default=0), np.int64)  # from the root on
+    # Nodes of the current path, from the root.
+    line = np.zeros(max(map(len, paths), default=0), np.int64)
     end = np.zeros(sum(map(len, paths)), np.int64)
     tokens, before = array("i"), array("i")
     depths: list[int] = []
@@ -64,7 +64,7 @@ def prefix_tree(paths: Sequence[array]) -> PrefixTree:
 
 
 def tree_size(paths: Sequence[array]) -> int:
-    """Number of nodes of the tree of ``paths``."""
+    """Return the number of nodes in the tree of ``paths``."""
     size, before = 0, array("i")
     for path in sorted(paths):
         size += len(path) - _shared(before, path)
@@ -73,6 +73,6 @@ def tree_size(paths: Sequence[array]) -> int:
 
 
 def _shared(one: array, other: array) -> int:
-    """Number of tokens that both begin with."""
+    """Return the length of the common prefix."""
     limit = min(len(one), len(other))
     return bisect_left(range(1, limit + 1), True, key=lambda n: one[:n] != other[:n])

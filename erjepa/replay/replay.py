@@ -217,8 +217,8 @@ class EpisodicReplay:
         self.memory.write(example_ids, segments, addresses, errors, self._generator)
 
     def state_dict(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
-        """Return all that later draws depend on, with the slots from ``start`` to ``stop``; it loads
-        with ``weights_only=True``.
+        """Return all that later draws depend on, with the slots from ``start`` to ``stop``,
+        loadable with ``weights_only=True``.
         """
         return {
             "generator": self._generator.get_state(),
@@ -227,8 +227,8 @@ class EpisodicReplay:
         }
 
     def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Restore a state of ``state_dict``, its slots from ``start`` on. Random draws continue as in
-        the saved run, whatever the seed of this one.
+        """Restore a state of ``state_dict``, its slots from ``start`` on. Random draws continue as
+        in the saved run, whatever the seed of this one.
 
         Raises:
             ValueError: if settings of the memory differ.
