@@ -20,7 +20,7 @@ class StartWeights(NamedTuple):
 def require_same_model(
     model: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: str
 ) -> None:
-    """Compare names and shapes before anything is loaded; ``where`` names the source of ``weights``.
+    """Compare names and shapes before anything is loaded; ``where`` is the source of ``weights``.
 
     Raises:
         ValueError: naming the first missing weight, the first unknown one and the first of

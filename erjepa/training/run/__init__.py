@@ -1,1 +1,1 @@
-"""A run of many steps: its data, memory, progress, metrics, signals and checkpoints."""
+"""A training run: its data, memory, progress, metrics, signals and checkpoints."""

@@ -1,4 +1,4 @@
-"""The pairs that a run trains on, those it holds out, and how they are laid out."""
+"""The pairs of a run: those to train on, those held out, and their layouts."""
 
 from array import array
 from collections import Counter
@@ -24,11 +24,11 @@ from erjepa.utils.escape import counted
 
 log = utils.get_logger("INFO")
 
-_COARSE = 16  # tokens to which lengths are rounded up
+_COARSE = 16  # tokens; lengths are rounded up to a multiple of it
 
 
 class LocatedPairs(Protocol):
-    """Pairs, and where each is from: a dataset, or a stored memory."""
+    """Pairs with their source: a dataset or a stored memory."""
 
     @property
     def pairs(self) -> TokenizedPairs: ...
@@ -43,15 +43,15 @@ def fitting_pairs(
     num_positions: int,
     skip_too_long: bool,
 ) -> list[int]:
-    """Places of the pairs that fit ``max_seq_len`` with their views.
+    """Return the indices of the pairs that fit ``max_seq_len`` with their views.
 
     Args:
-        num_positions: of the model, most tokens of a path of a pair.
-        skip_too_long: leave out those that do not fit, and log how many.
+        num_positions: positions of the model, the most tokens of a path of a pair.
+        skip_too_long: leave out the pairs that do not fit and log their number.
 
     Raises:
-        ValueError: naming the longest, if one does not fit and is not to be skipped, or fits
-            and has a path beyond the model's positions; or if none fits.
+        ValueError: naming the longest pair, if a pair does not fit and is not to be skipped, if
+            none fits, or if a pair that fits has a path beyond the model's positions.
     """
     pairs = located.pairs
     too_long = _above(max_seq_len, collator.length, pairs)
@@ -82,11 +82,11 @@ def fitting_pairs(
 def _above(
     limit: int, measure: Callable[[Pair], int], pairs: TokenizedPairs
 ) -> dict[int, int]:
-    """The measure of each pair for which it exceeds ``limit``, by place.
+    """Return the measures that exceed ``limit``, by index of the pair.
 
-    Laying out each of many pairs takes long. So one pair is measured for all whose segments have
-    about the same lengths: it is at least as long and shares nothing between its views, hence
-    bounds the others.
+    Measuring every pair is slow. So lengths of segments are rounded up, and one pair of these
+    lengths, which shares no tokens between its views, bounds all pairs that are rounded to it.
+    Only pairs whose bound exceeds the limit are measured.
     """
 
     @cache
@@ -106,14 +106,14 @@ def _above(
 def split_pairs(
     dataset: Pairs, fitting: list[int], validation: Validation
 ) -> tuple[list[int], list[int]]:
-    """Of the fitting pairs, places of those to train on and of those to validate on.
+    """Split the fitting pairs. Return the indices to train on and those to validate on.
 
     Raises:
-        ValueError: if none is left to train on, or to validate on.
+        ValueError: if no pair is left to train on, or to validate on.
     """
     if validation.size is None:
         return fitting, []
-    # Of the whole dataset, so that it does not depend on the views, hence the method.
+    # Of the whole dataset: which pairs fit depends on the views, hence on the method.
     split = hold_out(dataset.pairs, validation.size, validation.seed)
     fits = set(fitting)
     train, held_out = (
@@ -133,11 +133,11 @@ def split_pairs(
 
 
 def mixture_of(cfg: Config, dataset: Pairs, train: list[int]) -> Mixture | None:
-    """How often an epoch has the pairs of each dataset, by their places in ``train``, which
-    ascends; ``None`` unless a list of datasets has weights.
+    """Return the mixture that deals pairs, by their index in ``train``, into epochs; ``None``
+    unless ``dataset`` is a list with weights. ``train`` is ascending.
 
     Raises:
-        ValueError: if an epoch would have none of a dataset.
+        ValueError: if an epoch would have no pair of one of the datasets.
     """
     weights = weights_of(cfg.dataset)
     if weights is None:
@@ -155,8 +155,8 @@ def mixture_of(cfg: Config, dataset: Pairs, train: list[int]) -> Mixture | None:
 
 
 class RunViews(NamedTuple):
-    """Layouts of new and of replayed pairs, ``none`` where nothing reads their embeddings, and
-    the number of predictor tokens, k, 0 where no pair has a predictor.
+    """Layouts of new and of replayed pairs, ``none`` if nothing reads their embeddings, and the
+    number of predictor tokens, k, 0 if the layout has none.
     """
 
     new: Views
@@ -165,7 +165,7 @@ class RunViews(NamedTuple):
 
 
 def run_views(cfg: Config, jepa_weight: float) -> RunViews:
-    """The layouts of a run's pairs, whose loss has the weight :math:`\\lambda`."""
+    """Return the layouts of a run's pairs; ``jepa_weight`` is :math:`\\lambda`."""
     replay = cfg.replay
     scores = replay.score == "jepa"
     is_read = jepa_weight or (replay.weight and (scores or replay.needs_addresses))
@@ -180,7 +180,7 @@ def run_views(cfg: Config, jepa_weight: float) -> RunViews:
 
 
 class PairCollators(NamedTuple):
-    """What packs new pairs, and what packs replayed ones."""
+    """The collators that pack new pairs and replayed pairs."""
 
     new: PairCollator
     replay: PairCollator
@@ -194,7 +194,7 @@ def pair_collators(
     *,
     trim: bool,
 ) -> PairCollators:
-    """The collators of a run; ``trim`` cuts rows to their longest."""
+    """Build the collators of a run; ``trim`` shortens rows to the longest of a batch."""
     predictor_ids = predictor_token_ids(
         tokenizer, views.num_predictor_tokens, vocab_size, cfg.predictor_tokens
     )

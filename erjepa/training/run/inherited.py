@@ -1,4 +1,4 @@
-"""The memories of earlier runs that a run starts with: slots are chosen, then loaded."""
+"""The memories of earlier runs that a run starts with."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,20 +20,20 @@ _NUMBER = (1 << ORIGIN_BITS) - 1
 class InheritedMemories:
     """The memories of ``replay.init_from``, of which a run keeps what its capacity allows.
 
-    Datasets of the same name in two memories are one origin, and of a pair that several memories
-    hold, the first counts.
+    Datasets of the same name in two memories are one origin. A pair that is in several memories is
+    taken from the first.
 
     Args:
-        tokenizer: fingerprint of the run's.
+        tokenizer: fingerprint of the run's tokenizer.
 
     Attributes:
         origins: names of the datasets that the pairs are from.
-        slots: of each memory those that the run keeps, ascending, int64; after :meth:`choose`.
+        slots: slots to keep of each memory, ascending, int64; set by :meth:`choose`.
 
     Raises:
         FileNotFoundError: if a run or checkpoint holds no memory.
-        ValueError: if a memory is not whole, of another tokenizer, or has scores of another error
-            that are to be kept.
+        ValueError: if a memory is damaged or of another tokenizer, or its scores are to be kept but
+            are of another ``replay.score``.
     """
 
     def __init__(self, settings: ReplaySettings, tokenizer: str) -> None:
@@ -46,17 +46,17 @@ class InheritedMemories:
         self.slots: list[Tensor] = []
 
     def __len__(self) -> int:
-        """Pairs that the run keeps."""
+        """Number of slots that the run keeps."""
         return sum(map(len, self.slots))
 
     @property
     def has_other_scores(self) -> bool:
-        """Whether scores are of another error than the run's."""
+        """Whether a memory has scores of another ``replay.score`` than the run's."""
         wanted = self._settings.score
         return any(stored.about.replay.score != wanted for stored in self._memories)
 
     def _add(self, names: list[str]) -> list[int]:
-        """Places in ``origins`` of the datasets of a memory, a different place for each."""
+        """Add the datasets of a memory to ``origins``. Return their indices, all different."""
         free, places = list(range(len(self.origins))), []
         for name in names:
             place = next((at for at in free if self.origins[at] == name), None)
@@ -87,8 +87,8 @@ class InheritedMemories:
         """Choose the slots that the run keeps.
 
         Args:
-            fitting: the slots of a memory that fit the run's rows, ascending, int64.
-            seed: of the run, for retention rules that draw.
+            fitting: returns the slots of a memory that fit the run's rows, ascending, int64.
+            seed: seed of random retention rules.
         """
         fits = self._first_of_each([fitting(stored) for stored in self._memories])
         columns = []
@@ -115,7 +115,7 @@ class InheritedMemories:
         self.slots = [slots[part] for slots, part in zip(fits, parts, strict=True)]
 
     def _first_of_each(self, fits: list[Tensor]) -> list[Tensor]:
-        """The slots whose pairs no earlier memory of the list holds."""
+        """Return the slots whose pairs are in no previous memory of the list."""
         if len(fits) == 1:
             return fits
         held: set[tuple] = set()
@@ -135,18 +135,18 @@ class InheritedMemories:
         return firsts
 
     def _ids(self, n: int, example_ids: Tensor) -> Tensor:
-        """Example ids of the n-th memory in this run."""
+        """Convert the example ids of the n-th memory to those of this run."""
         inherited = self._memories[n].about.inherited
         places = torch.tensor(self._places[n])
         origin = places[inherited + (example_ids >> ORIGIN_BITS)]
         return (origin - len(self.origins)) << ORIGIN_BITS | example_ids & _NUMBER
 
     def load_into(self, replay: EpisodicReplay) -> None:
-        """Put the chosen slots into an empty memory. Counts stay, and the first memory's
-        random state; addresses do if ``replay.init_addresses=kept``.
+        """Load the chosen slots into an empty memory, with their replay counts, the random state
+        of the first memory and, if ``replay.init_addresses=kept``, their addresses.
 
         Raises:
-            ValueError: if addresses are to be kept that the run cannot read.
+            ValueError: if addresses are to be kept that the run cannot use.
         """
         memory = replay.memory
         settings = {"capacity": memory.capacity, "on_revisit": memory.on_revisit}
@@ -157,7 +157,7 @@ class InheritedMemories:
         ):
             before = len(replay)
             for start, state in stored.blocks(slots):
-                state.pop("weight", None)  # of other losses
+                state.pop("weight", None)  # means of an earlier run's losses
                 generator = state["generator"] if generator is None else generator
                 state["generator"] = generator
                 state["memory"] |= settings
@@ -178,10 +178,10 @@ class InheritedMemories:
 def earlier_memories(
     cfg: Config, tokenizer: str, *, resume: bool
 ) -> InheritedMemories | None:
-    """The memories that a run starts with; ``None`` if it has none, or resumes its own.
+    """Open the memories that a run starts with; ``None`` if there are none, or if it resumes.
 
     Raises:
-        FileNotFoundError: if there is no ``continue_from``.
+        FileNotFoundError: if ``continue_from`` does not exist.
     """
     if resume:
         return None
@@ -195,14 +195,14 @@ def earlier_memories(
 
 
 def open_on_all(path: Path, key: str) -> StoredMemory:
-    """The same memory on every rank, which rank 0 checks for all."""
+    """Open a memory on every rank; rank 0 checks it for all."""
     return open_memory(path, key, once=on_rank_zero, on_each=on_each_rank)
 
 
 def _weights(stored: StoredMemory, example_ids: Tensor) -> Tensor:
-    """How many of the pairs that were offered to a memory each slot stands for, float32.
+    """Return how many of the pairs offered to a memory each slot represents, float32.
 
-    Inherited slots and the run's own are separate samples.
+    Inherited slots are one sample, the other slots another.
     """
     seen, before = stored.about.state.memory.seen
     is_inherited = example_ids < 0

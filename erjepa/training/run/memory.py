@@ -1,4 +1,4 @@
-"""The memory of a run: what a step does with it, where it starts, how it is saved."""
+"""The episodic memory of a run: its use in a step, its initial content, and how it is saved."""
 
 import logging
 import math
@@ -40,30 +40,30 @@ _EXAMPLE = (1 << ORIGIN_BITS) - 1
 
 
 class Entries(NamedTuple):
-    """What the memory keeps of the B new pairs of a step, except their scores."""
+    """What the memory stores of the B new pairs of a step, except their scores."""
 
-    ids: Tensor  # under which it holds them, int64 [B]
+    ids: Tensor  # their ids in the memory, int64 [B]
     segments: Sequence[Segments]  # their tokens
-    addresses: Addresses | None  # of their source embeddings, if it keeps addresses
+    addresses: Addresses | None  # of their source embeddings; ``None``: no addresses
 
 
 class RunMemory:
-    """The replay of a run, which knows where its examples are from.
+    """The episodic replay of a run, with the origins of its examples.
 
     Args:
         dataset: all pairs of the run.
         model: may be on the meta device.
-        collator: packs new pairs; without views slots have no addresses.
+        collator: packs new pairs; without views, slots have no addresses.
         earlier: memories of earlier runs to start with.
 
     Attributes:
-        settings: the section ``replay``.
-        origins: of its examples.
-        replay: ``None`` if nothing is replayed.
+        settings: the section ``replay`` of the config.
+        origins: the datasets of the run and of inherited pairs.
+        replay: the memory and its selection; ``None`` if ``replay.weight=0``.
 
     Raises:
-        ValueError: if there is no room for it, or a pair of ``replay.init_from`` does not fit the
-            run's rows.
+        ValueError: if the memory does not fit the device, or a pair of ``replay.init_from`` does
+            not fit the run's rows.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class RunMemory:
 
     @property
     def share(self) -> float:
-        """Fraction of a step's pairs that are replayed; 0 where the budget adds them, or where
-        only inherited pairs are drawn, and there are none.
+        """Fraction of a step's pairs that are replayed; 0 if the budget adds them to the step, or
+        if only inherited pairs may be drawn and there are none.
         """
         return (self.settings.share or 0.0) if self.settings.can_draw else 0.0
 
     def _fitting_slots(self, stored: StoredMemory, *, skip_too_long: bool) -> Tensor:
-        """The slots whose pairs fit this run's rows, ascending, int64."""
+        """Return the slots whose pairs fit this run's rows, ascending, int64."""
 
         def find() -> Tensor:
             stored.require_vocabulary(self._model.vocab_size)
@@ -137,8 +137,11 @@ class RunMemory:
     # ------------------------------------------------------------------ in a step
 
     def entries(self, example_ids: Tensor, source: Tensor | None = None) -> Entries:
-        """What the memory keeps of pairs by their places in the dataset, int64 [B], and their
-        source embeddings, [B, H]; without these they have no addresses.
+        """Return what the memory stores of pairs.
+
+        Args:
+            example_ids: indices in the dataset, int64 [B].
+            source: source embeddings, [B, H]; ``None``: no addresses.
         """
         assert self.replay is not None
         segments = [self._dataset[i].segments for i in example_ids.tolist()]
@@ -148,8 +151,8 @@ class RunMemory:
     def draw(
         self, entries: Entries, budget: int | None = None
     ) -> tuple[ReplayBatch, int]:
-        """The pairs to replay beside new ones, never among them, and a checksum of the draw,
-        see :meth:`EpisodicReplay.checksum`.
+        """Draw the pairs to replay with the new ones. Return them with the checksum of
+        :meth:`EpisodicReplay.checksum`.
         """
         assert self.replay is not None
         draw = self.replay.draw(*entries, budget)
@@ -169,8 +172,8 @@ class RunMemory:
         draw: ReplayBatch | None,
         replayed: PassResult | None,
     ) -> None:
-        """Refresh what step ``step`` (1-based) replayed, then store what was new in it; write
-        their errors to a log if the config asks for it.
+        """Refresh the replayed slots of step ``step`` (1-based), then store its new pairs. With
+        ``log_example_errors``, also log the errors of both.
         """
         assert self.replay is not None
         score = self.settings.score
@@ -185,7 +188,7 @@ class RunMemory:
                 self._errors.log(_visits(step, ids, replayed, are_replayed=True))
 
     def where(self, example_id: int) -> str:
-        """File and line of an example, by its place in the dataset or its id in the memory."""
+        """Return file and line of an example by its index in the dataset or id in the memory."""
         if example_id >= 0:
             return self._dataset.where(example_id & _EXAMPLE)
         origin = self.origins.inherited[example_id >> ORIGIN_BITS]
@@ -194,7 +197,7 @@ class RunMemory:
     # ------------------------------------------------------------------ from a file
 
     def start(self, passes: Passes) -> None:
-        """Start with the memories of ``replay.init_from``, whose pairs ``passes`` measures."""
+        """Start a new run, with the memories of ``replay.init_from`` if there are any."""
         if self._errors is not None:
             self._errors.continue_after(0)
         if self._earlier is not None and self.replay is not None:
@@ -203,9 +206,7 @@ class RunMemory:
             utils.log_rank_zero(log, text, logging.WARNING)
 
     def resume(self, checkpoint: Path, step: int) -> None:
-        """Restore the memory of the run's own checkpoint, written after ``step``, if it has
-        one.
-        """
+        """Restore the memory, if any, from this run's checkpoint, written after ``step``."""
         if self._errors is not None:
             self._errors.continue_after(step)
         if self.replay is None or not (checkpoint / MEMORY).is_dir():
@@ -220,10 +221,9 @@ class RunMemory:
     def _inherit(
         self, earlier: InheritedMemories, replay: EpisodicReplay, passes: Passes
     ) -> None:
-        """Start with the memories of ``replay.init_from``.
+        """Load the memories of ``replay.init_from``; their slots become inherited.
 
-        What they hold becomes inherited: counts and random state stay, and no example of this
-        run is one of it.
+        Replay counts and random state are kept. No example of this run is taken for one of theirs.
         """
         self._set_apart(replay, len(earlier))
         earlier.load_into(replay)
@@ -234,8 +234,8 @@ class RunMemory:
             self._recompute(replay, passes, scores=rescores, addresses=not are_kept)
 
     def _set_apart(self, replay: EpisodicReplay, slots: int) -> None:
-        """Where inherited pairs alone are drawn, new ones never take their place: the next run
-        chooses among both.
+        """Add reserved slots for inherited pairs if only these are drawn, so that new pairs do not
+        evict them; the next run chooses among both.
         """
         if self._draws_from_all or not slots:
             return
@@ -247,8 +247,8 @@ class RunMemory:
     def _recompute(
         self, replay: EpisodicReplay, passes: Passes, *, scores: bool, addresses: bool
     ) -> None:
-        """Scores and addresses of all slots under the model as it is, a step's pairs at a
-        time, as new pairs have them.
+        """Recompute scores, addresses or both of all slots under the current model, a step's number
+        of pairs at a time.
         """
         memory, model = replay.memory, self._model
         table = memory.address_table if addresses else None
@@ -273,7 +273,7 @@ class RunMemory:
         model.train(was_training)
 
     def _warnings(self) -> Iterator[str]:
-        """Warnings of settings by which a run forgets what earlier ones taught."""
+        """Yield warnings about settings with which a run forgets what earlier runs learned."""
         settings = self.settings
         if self._earlier is None:
             start = self._cfg.init_from or next(iter(settings.start_from), None)
@@ -285,7 +285,7 @@ class RunMemory:
                 )
             return
         replay = self.replay
-        assert replay is not None  # who has a memory replays
+        assert replay is not None  # set whenever there are earlier memories
         if settings.selection == "content" and self._draws_from_all:
             yield (
                 "replay.selection=content recalls hardly any of the inherited pairs where the "
@@ -306,10 +306,10 @@ class RunMemory:
                 "keeps as many of each."
             )
 
-    # ------------------------------------------------------------------ in words
+    # ------------------------------------------------------------------ summaries
 
     def summary(self, pairs: int) -> str:
-        """What a step of so many pairs replays."""
+        """Describe what a step of ``pairs`` new pairs replays."""
         settings = self.settings
         if not self.is_on:
             return "none"
@@ -321,8 +321,8 @@ class RunMemory:
         return f"{drawn} {noun} a step, by {settings.selection}; {stored}"
 
     def carried(self, pairs: int) -> list[str]:
-        """The inherited pairs, by the dataset they are from, and how many of them a step of
-        so many pairs replays; empty without any.
+        """Describe the inherited pairs by dataset, and how many of them a step of ``pairs`` pairs
+        replays; empty if there are none.
         """
         inherited = self.origins.inherited
         if self.replay is None or not inherited:
@@ -348,7 +348,7 @@ class RunMemory:
     # -------------------------------------------------------------------- to a file
 
     def write(self, checkpoint: Path) -> None:
-        """Write the memory into a checkpoint that is being made, if there is one."""
+        """Write the memory, if there is one, into the folder of a checkpoint."""
         if self.replay is None:
             return
         if self._errors is not None:

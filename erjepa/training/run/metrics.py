@@ -1,4 +1,4 @@
-"""What a run logs of each step."""
+"""The metrics that a run logs."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from erjepa.training.step.passes import PassResult
 
 log = utils.get_logger("INFO")
 
-# Counted in a step, logged by the second.
+# Counts of a step, which are divided by its seconds when they are logged.
 _RATES = ("tokens_per_second_per_gpu", "pairs_per_second")
 
 
@@ -33,16 +33,16 @@ def step_metrics(
     grad_norm: float,
     log_collapse: bool,
 ) -> dict[str, Any]:
-    """What is logged of a step, by name; rates are amounts until :class:`MetricsLog` divides them
-    by the step's seconds.
+    """Return the metrics of a step by name. Rates are counts until :class:`MetricsLog` divides
+    them by the step's seconds.
 
     Args:
-        run: where the run is after the step.
-        tokens: that the step computed, over all ranks.
-        flops: operations of the step, over all ranks.
-        lr: of the next step.
-        grad_norm: of the step, before clipping.
-        log_collapse: whether to measure how far embeddings are from collapse.
+        run: progress after the step.
+        tokens: tokens that the step processed, over all ranks.
+        flops: FLOPs of the step, over all ranks.
+        lr: learning rate of the next step.
+        grad_norm: norm of the gradient before clipping.
+        log_collapse: whether to add ``rankme`` and ``retrieval_at_1``.
     """
     replay = memory.replay
     metrics = {
@@ -83,7 +83,7 @@ def step_metrics(
 
 
 class MetricsLog:
-    """Hands the metrics of steps to a logger and to a progress bar; on rank 0."""
+    """Passes the metrics of steps to a logger and a progress bar, on rank 0."""
 
     def __init__(self, cfg: Config, device: torch.device) -> None:
         self._every_n_steps = cfg.log_every_n_steps
@@ -97,7 +97,7 @@ class MetricsLog:
             self._logger.log_config(OmegaConf.create(cfg.as_written()))
 
     def start(self, run: RunProgress) -> tqdm:
-        """The bar of the whole run, which starts where the run is."""
+        """Return the progress bar of the run; the first call creates it at the current step."""
         if self._bar is None:
             self._bar = tqdm(
                 initial=run.steps,
@@ -110,8 +110,11 @@ class MetricsLog:
     def step(
         self, metrics: dict[str, Any], *, run: RunProgress, seconds: float
     ) -> None:
-        """Log one step that took so many seconds, if it validated or is one of every
-        ``log_every_n_steps``; ``run`` is after the step.
+        """Log a step if it has validation metrics or is due by ``log_every_n_steps``.
+
+        Args:
+            run: progress after the step.
+            seconds: duration of the step.
         """
         step, bar = run.steps, self.start(run)
         bar.total = run.expected_steps()

@@ -1,4 +1,4 @@
-"""The datasets that the examples of a run are from, and what a step logs of each."""
+"""The datasets that the examples of a run come from, and metrics of each."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ from erjepa.training.step.passes import PassResult
 
 
 class Origins:
-    """Which dataset each example of a run is from.
+    """The dataset that each example of a run comes from.
 
     Attributes:
-        names: of the run's datasets.
-        inherited: names of those of earlier runs; the last is origin -1.
+        names: names of the run's datasets.
+        inherited: names of the datasets of earlier runs; the last is origin -1.
     """
 
     def __init__(self, dataset: Pairs, section: Components) -> None:
@@ -29,8 +29,8 @@ class Origins:
             self._parts = torch.tensor(parts)
 
     def ids(self, example_ids: Tensor) -> Tensor:
-        """The ids under which the memory holds examples, given by their places in the dataset,
-        int64 [B]: origin << 32 | place, so the places themselves where there is one dataset.
+        """Convert indices in the dataset, int64 [B], to ids in the memory: origin << 32 | index,
+        which is the index itself if there is one dataset.
         """
         if self._parts is None:
             return example_ids
@@ -40,8 +40,8 @@ class Origins:
     def metrics(
         self, new: PassResult, replayed: PassResult | None
     ) -> dict[str, Tensor | int]:
-        """What a step logs of each dataset, where the run or its memory has several: losses of new
-        pairs, and ``replayed_NAME``, how many pairs were replayed.
+        """Return the metrics of each dataset, if the run or its memory has several: losses of new
+        pairs, and ``replayed_NAME``, the number of replayed pairs.
         """
         labels = origin_labels([*self.names, *self.inherited])
         metrics: dict[str, Tensor | int] = {}
@@ -51,7 +51,7 @@ class Origins:
         if replayed is not None and len(labels) > 1:
             counts = dict.fromkeys(labels, 0)
             for origin in origins(replayed.example_ids).tolist():
-                # Inherited origins count from the end, as they stand in the list.
+                # Negative origins index inherited datasets from the end of the list.
                 counts[labels[origin]] += 1
             metrics |= {f"replayed_{label}": count for label, count in counts.items()}
         return metrics
@@ -60,15 +60,15 @@ class Origins:
 def losses_by_origin(
     lm: Tensor, labels: Tensor, jepa: Tensor, parts: Tensor, names: Sequence[str]
 ) -> dict[str, Tensor]:
-    """``lm_loss_NAME``, nats a label, and with views ``jepa_loss_NAME``, the mean distance, of each
-    dataset that some of B pairs are from.
+    """Return the losses of each dataset that occurs among B pairs: ``lm_loss_NAME``, nats per
+    label, and with views ``jepa_loss_NAME``, the mean distance.
 
     Args:
         lm: cross-entropy summed over each pair's labels, [B].
-        labels: how many labels each pair has, [B].
+        labels: number of labels of each pair, [B].
         jepa: distance of each pair, [B], or [0] without views.
-        parts: place of each pair's dataset among those of the run, int64 [B].
-        names: of the datasets.
+        parts: index of each pair's dataset, int64 [B].
+        names: names of the datasets.
     """
     metrics = {}
     parts = parts.to(lm.device)
@@ -81,7 +81,7 @@ def losses_by_origin(
 
 
 def name_of(dataset: Component) -> str:
-    """The name of a dataset: its file, or its builder with the arguments that distinguish it."""
+    """Return the name of a dataset: its file, or its builder with its plain arguments."""
     if source := dataset.get("source"):
         return str(source)
     values = [

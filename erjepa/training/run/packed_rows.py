@@ -1,4 +1,4 @@
-"""Whether a model reads a packed row as it reads each of its texts alone: tried on the model."""
+"""A check that a model computes the same for packed texts as for each text alone."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,8 +11,8 @@ from erjepa.datasets import Pair
 from erjepa.objective import PackedDecoder
 from erjepa.packing import BLOCK, PairCollator, prefix_tree
 
-_LENGTH = 640  # most tokens of a text; the windows of many models are shorter
-# Relative difference of hidden states that rounding explains.
+_LENGTH = 640  # most tokens of a text; longer than many attention windows
+# Largest relative difference of hidden states that is due to rounding.
 _ROUNDING = {torch.float32: 1e-5, torch.float16: 0.02, torch.bfloat16: 0.05}
 
 
@@ -20,19 +20,19 @@ _ROUNDING = {torch.float32: 1e-5, torch.float16: 0.02, torch.bfloat16: 0.05}
 def require_packable(
     model: PackedDecoder, pairs: Sequence[Pair], device: torch.device, name: str
 ) -> None:
-    """Compare the hidden states of a packed row with those of its texts alone.
+    """Fail if hidden states of texts in a packed row differ from those of each text alone.
 
-    They differ where layers carry a state from token to token, or place tokens by their columns.
-    All ranks call this together, with the same pairs.
+    They differ if layers carry a state from token to token (recurrence, convolution), or ignore
+    position ids. All ranks call this together, with the same pairs.
 
     Args:
-        model: with its weights, sharded or not.
-        pairs: of which the first and the last are read.
-        device: that the model computes on.
-        name: of the model, for the error.
+        model: model with its weights, sharded or not.
+        pairs: pairs, of which the first and the last are used.
+        device: device of the model.
+        name: name of the model, for the error.
 
     Raises:
-        ValueError: if they differ by more than rounding, or the model cannot read such a row.
+        ValueError: if they differ by more than rounding, or the model fails on such a row.
     """
     texts = [
         text[: min(_LENGTH, model.num_positions)]
@@ -41,14 +41,14 @@ def require_packable(
     ]
     tree = prefix_tree(texts)
     width = -(-len(tree.tokens) // BLOCK) * BLOCK
-    end = torch.arange(1, width + 1)  # padding ends right behind itself
+    end = torch.arange(1, width + 1)  # each padding token is its own subtree
     end[: len(tree.end)] = torch.from_numpy(tree.end)
     attention, was_training = model.attention, model.training
     model.eval()
     try:
         packed = _hidden(model, device, [tree.tokens], [tree.depth], end[None])[0]
         model.attend_by("causal")
-        # Shapes of these rows never come again.
+        # Rows of these shapes never occur again.
         with torch.compiler.set_stance("force_eager"):
             rows = _hidden(model, device, texts, [range(len(text)) for text in texts])
     except Exception as error:
@@ -75,7 +75,7 @@ def _hidden(
     positions: Sequence[Any],
     end: Tensor | None = None,
 ) -> Tensor:
-    """Hidden states of rows, padded on the right, [R, L, H]."""
+    """Return the hidden states of rows, padded on the right, [R, L, H]."""
     width = max(map(len, rows)) if end is None else end.shape[1]
     tokens, input_pos = (
         torch.tensor([[*values, *[0] * (width - len(values))] for values in table])

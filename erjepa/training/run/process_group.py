@@ -1,4 +1,4 @@
-"""The process group of a run, and the heartbeats by which ranks notice that others are gone."""
+"""The process group of a run, and heartbeats that detect lost ranks."""
 
 import contextlib
 import itertools
@@ -14,23 +14,25 @@ from erjepa.training.model.distributed import init_process_group, wait_for_all
 from erjepa.training.run.signals import resuming_command
 
 _BEAT = 1.0  # seconds
-_PATIENCE = 10.0  # seconds; torchrun kills the ranks 30 s after it told them to stop
+_PATIENCE = (
+    10.0  # seconds; below the 30 after which torchrun kills ranks it has told to stop
+)
 
 
 class Heartbeats:
     """Ends this rank when another has been silent for ``timeout`` seconds.
 
-    A rank that was killed, stopped or cut off leaves the others in a collective, where the main
-    thread handles no signal. So threads do the work: one counts in the store of the launcher and
-    reads the counts of the others; one, which never waits for the store, ends the process with one
-    line that names the silent ranks. Time in which this rank itself is stopped does not count.
+    When a rank is killed, stopped or disconnected, the others hang in a collective, where the main
+    thread handles no signals. So two threads do the work: one increments a count in the launcher's
+    store and reads those of the other ranks; the other, which never waits for the store, ends the
+    process and names the silent ranks. Time in which this rank itself is stopped does not count.
     """
 
     def __init__(self, rank: int, num_ranks: int, timeout: float) -> None:
         self._rank, self._num_ranks = rank, num_ranks
         self._timeout = timeout
-        self._beats = 0  # seen by the thread that watches
-        self._heard = [0] * num_ranks  # at which of them each rank counted last
+        self._beats = 0  # ticks of the watching thread
+        self._heard = [0] * num_ranks  # tick at which each rank last counted
         self._closed = threading.Event()
         self._threads = [
             threading.Thread(target=work, daemon=True)
@@ -40,14 +42,16 @@ class Heartbeats:
             thread.start()
 
     def lose_patience(self) -> None:
-        """Wait only seconds for a silent rank from now on: the run has been told to stop."""
+        """Shorten the timeout to seconds, once the run has been told to stop."""
         self._timeout = min(self._timeout, _PATIENCE)
 
     def close(self) -> None:
         """Stop counting and watching."""
         self._closed.set()
         for thread in self._threads:
-            thread.join(_PATIENCE)  # Python aborts if it ends while torch is in one
+            thread.join(
+                _PATIENCE
+            )  # Python aborts if it exits while a thread is in torch
 
     def _count(self) -> None:
         store = None
@@ -64,7 +68,7 @@ class Heartbeats:
                 store.set(keys[self._rank], str(count))
                 now, values = self._beats, store.multi_get(keys)
             except RuntimeError:
-                store = None  # lost; the next round connects again
+                store = None  # connection lost; the next iteration reconnects
             else:
                 for rank, value in enumerate(values):
                     if value != counts[rank]:
@@ -86,7 +90,7 @@ class Heartbeats:
 
     def _end(self, silent: list[int]) -> None:
         first = min(set(range(self._num_ranks)) - set(silent))
-        if self._rank == first:  # it speaks for all that are left
+        if self._rank == first:  # the first remaining rank prints for all
             ranks = ", ".join(map(str, silent))
             text = (
                 f"\nNo sign of rank {ranks} for {self._timeout:g} s: killed, stopped or cut "
@@ -101,10 +105,10 @@ _heartbeats: Heartbeats | None = None
 
 @contextlib.contextmanager
 def process_group(device: torch.device, timeout: float) -> Iterator[None]:
-    """Join the process group within, and leave it when all ranks do.
+    """Join the process group in the context, and leave it when all ranks do.
 
-    A rank that fails does not wait for the others, which the launcher ends. A rank that is silent
-    for ``timeout`` seconds ends the others, see :class:`Heartbeats`.
+    A rank that fails does not wait for the others, which the launcher ends. If a rank is silent for
+    ``timeout`` seconds, the others end, see :class:`Heartbeats`.
     """
     global _heartbeats
     init_process_group(device, timeout)
@@ -123,6 +127,6 @@ def process_group(device: torch.device, timeout: float) -> Iterator[None]:
 
 
 def lose_patience() -> None:
-    """As :meth:`Heartbeats.lose_patience`, where there are any."""
+    """Call :meth:`Heartbeats.lose_patience`, if there are heartbeats."""
     if _heartbeats is not None:
         _heartbeats.lose_patience()

@@ -1,4 +1,4 @@
-"""Where a run is, and where it ends."""
+"""The progress of a run, and when it ends."""
 
 import math
 from collections.abc import Mapping
@@ -9,18 +9,18 @@ from erjepa.configs import Stop
 
 
 class RunProgress:
-    """Counts the steps of a run.
+    """Counts the steps, tokens and FLOPs of a run.
 
     Args:
-        stop: limits on ``steps``, ``tokens`` and ``flops``, and ``patience``, on validations in a
-            row that found nothing better; the first one reached ends the run.
+        stop: limits on ``steps``, ``tokens`` and ``flops``, and ``patience``, a limit on
+            validations in a row without a new best; the first one reached ends the run.
 
     Attributes:
-        epoch: 0-based.
-        step_in_epoch: steps of the epoch that are done.
-        totals: of the run: ``steps``, ``tokens``, ``flops``, and ``seconds`` of training.
-        best: best score of validation, by its first metric.
-        stale: validations since then.
+        epoch: current epoch, 0-based.
+        step_in_epoch: completed steps of the epoch.
+        totals: ``steps``, ``tokens``, ``flops`` and training ``seconds`` of the run.
+        best: best validation score, by the name of its first metric.
+        stale: validations since the best one.
     """
 
     def __init__(self, epochs: int, steps_per_epoch: int, stop: Stop) -> None:
@@ -35,25 +35,25 @@ class RunProgress:
 
     @property
     def steps(self) -> int:
-        """Steps of the run that are done."""
+        """Completed steps of the run."""
         return int(self.totals["steps"])
 
     def count(self, *, tokens: int, flops: int) -> None:
-        """Add a step and what it processed to the totals."""
+        """Add a step, its tokens and its FLOPs to the totals."""
         self.totals["steps"] += 1
         self.totals["tokens"] += tokens
         self.totals["flops"] += flops
 
     def advance(self, seconds: float) -> None:
-        """Enter the next step, after one of so many seconds."""
+        """Move on to the next step, after one that took ``seconds``."""
         self.totals["seconds"] += seconds
         self.step_in_epoch += 1
         if self.step_in_epoch == self.steps_per_epoch:
             self.epoch, self.step_in_epoch = self.epoch + 1, 0
 
     def judge(self, validation: Mapping[str, float]) -> bool:
-        """Whether a validation, the same on every rank, is the best so far: by accuracy if
-        answered, then by loss.
+        """Record a validation, the same on every rank. Return whether it is the best so far, by
+        accuracy if measured, then by loss.
         """
         measured = [name for name in ("val_accuracy", "val_loss") if name in validation]
         score = [validation[name] for name in measured]
@@ -65,13 +65,13 @@ class RunProgress:
         return is_best
 
     def has_reached_stop(self) -> bool:
-        """Whether a limit is reached."""
+        """Whether a limit of ``stop`` is reached."""
         reached = {**self.totals, "patience": self.stale}
         return any(reached[name] >= limit for name, limit in self._stop.items())
 
     def expected_steps(self) -> int:
-        """Steps of the whole run: to its end, or to the limit that comes first at the rate so far;
-        patience is not foreseen.
+        """Estimate the total steps of the run: to the last epoch, or to the limit that is reached
+        first at the rate so far. Ignores ``patience``.
         """
         expected = self.epochs * self.steps_per_epoch
         for name, limit in self._stop.items():
@@ -81,11 +81,11 @@ class RunProgress:
         return max(expected, self.steps)
 
     def is_over(self) -> bool:
-        """Whether a limit or the last epoch is reached."""
+        """Whether a limit or the end of the last epoch is reached."""
         return self.epoch >= self.epochs or self.has_reached_stop()
 
     def is_time(self, every_n_steps: int | None) -> bool:
-        """At the end of an epoch, of the run, and every so many steps, if not ``None``."""
+        """Whether it is the end of an epoch or of the run, or a multiple of ``every_n_steps``."""
         return (
             self.step_in_epoch == 0
             or self.has_reached_stop()
@@ -93,13 +93,13 @@ class RunProgress:
         )
 
     def checkpoint_name(self) -> str:
-        """Of the checkpoint that is written here."""
+        """Return the name of a checkpoint after the current step."""
         if self.step_in_epoch == 0:
             return checkpoint_name(self.epoch - 1, None)
         return checkpoint_name(self.epoch, self.step_in_epoch)
 
     def summary(self) -> dict[str, Any]:
-        """Where the run is, for those who read its checkpoints."""
+        """Return the progress that checkpoints publish in ``progress.json``."""
         return {
             "steps": self.steps,
             "epoch": self.epoch + self.step_in_epoch / self.steps_per_epoch,
@@ -109,7 +109,7 @@ class RunProgress:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs."""
+        """Return the state to resume from."""
         return {
             "epoch": self.epoch,
             "step_in_epoch": self.step_in_epoch,
@@ -119,10 +119,10 @@ class RunProgress:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where :meth:`state_dict` was taken; ``state`` may hold more.
+        """Restore a state from :meth:`state_dict`; other keys in ``state`` are ignored.
 
         Raises:
-            ValueError: if this run's epochs end before that.
+            ValueError: if the epochs of this run end before the step of the state.
         """
         if state["step_in_epoch"] >= self.steps_per_epoch:
             raise ValueError(

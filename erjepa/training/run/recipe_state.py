@@ -1,4 +1,4 @@
-"""What a run resumes in addition to its weights and its memory."""
+"""The state of a run in addition to its weights and its memory."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from erjepa.training.step.random_state import random_state, set_random_state
 
 @dataclass(frozen=True)
 class RecipeState:
-    """Collects the state of a run's parts, and puts it back."""
+    """Collects and restores progress, optimizer, learning rate schedule and random state."""
 
     model: PackedDecoder
     optimizer: Optimizer
@@ -28,7 +28,7 @@ class RecipeState:
     device: torch.device
 
     def state_dict(self) -> dict[str, Any]:
-        """Called on all ranks; whole on rank 0."""
+        """Return the state, complete on rank 0 only; called on all ranks."""
         free_gathered(self.model)
         random_states = gather_objects(random_state(self.device))
         return {
@@ -43,8 +43,8 @@ class RecipeState:
     def load_state_dict(
         self, state: dict[str, Any], changed: Collection[str] = ()
     ) -> None:
-        """Put everything back to where :meth:`state_dict` was taken, but for the values of the
-        dotted keys in ``changed``, which are those of this run.
+        """Restore a state from :meth:`state_dict`, except the values of the dotted keys in
+        ``changed``, which stay those of this run.
 
         Raises:
             ValueError: if it does not fit this run.

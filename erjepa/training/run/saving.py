@@ -1,4 +1,4 @@
-"""The checkpoints of a run: when they are written, from which weights, with what beside them."""
+"""Writes the checkpoints of a run."""
 
 import logging
 import shutil
@@ -38,24 +38,25 @@ log = utils.get_logger("INFO")
 
 
 class _Gathered(NamedTuple):
-    """Whole weights on rank 0, on the CPU."""
+    """Full weights on the CPU of rank 0."""
 
-    decoder: dict[str, Tensor]  # by name
+    decoder: dict[str, Tensor]  # by name in the decoder
     predictor: Tensor | None  # trained embeddings of the predictor tokens, [k, H]
-    averaged: dict[str, Tensor]  # of trainable weights, by name in the whole model
+    averaged: dict[str, Tensor]  # of the trainable weights, by name in the whole model
 
 
 class RunCheckpoints:
-    """Writes the checkpoints of a run. Each call is made by all ranks; rank 0 writes, and an error
-    there is raised on all.
+    """Writes the checkpoints of a run.
+
+    All ranks call its methods together; rank 0 writes, and its errors are raised on all ranks.
 
     Args:
         checkpointer: exports weights to the scratch folder.
         start: what the run starts from.
-        serving: how a server is to ask.
+        serving: chat template to export, if it is not the base's.
 
     Raises:
-        OSError: if there is no room for a checkpoint.
+        OSError: if the disk has no room for a checkpoint.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class RunCheckpoints:
         self._cfg = cfg
         self._folder, self._output_dir = folder, folder.path
         self._checkpointer = checkpointer
-        self._checkpointer.repo_id = base_of(cfg.as_dict())  # for PEFT's config
+        self._checkpointer.repo_id = base_of(cfg.as_dict())  # goes into PEFT's config
         self._model = model
         self._trainable = trainable
         self._averaged = averaged
@@ -87,7 +88,7 @@ class RunCheckpoints:
         self._fingerprint = start.fingerprint
         self._serving = serving
         self._device = device
-        # The newest is not known to be good: no step has followed it yet.
+        # At least 2: the newest is not known to be good until a later step is finite.
         self._keep_last_n = cfg.keep_last_n and max(cfg.keep_last_n, 2)
         self._is_rank_zero = dist.get_rank() == 0
         self._saved_at, epochs = 0, cfg.epochs
@@ -110,11 +111,11 @@ class RunCheckpoints:
 
     @property
     def is_saved(self) -> bool:
-        """Whether there is nothing new to save; nor is there before the first step."""
+        """Whether the current step is saved; also true before the first step."""
         return self._saved_at == self._run.steps
 
     def print_resume_command(self) -> None:
-        """Tell the user of a run that was told to stop how to resume it."""
+        """Print how to resume a run that was stopped by a signal."""
         text = "Stopped before the first step: there is nothing to resume."
         if steps := self._run.steps:
             text = f"Stopped after step {steps}. To resume:\n  {resuming_command()}"
@@ -122,11 +123,11 @@ class RunCheckpoints:
             print(text, flush=True)
 
     def how_to_resume(self) -> str:
-        """Name the newest good checkpoint, and the commands that resume from it, the same on
-        every rank.
+        """Return a text that names the newest good checkpoint and the commands to resume from it,
+        the same on every rank.
 
-        For a run that ends because losses, gradients or weights are not finite. A checkpoint
-        is good if they were finite in a step after it.
+        For a run that ends because losses, gradients or weights are not finite. A checkpoint is
+        good if they were finite in a step after it.
         """
         return on_rank_zero(self._how_to_resume)
 
@@ -136,7 +137,7 @@ class RunCheckpoints:
             return "There is no checkpoint to resume from."
         newest, command = resumable[-1], f"\n  {resuming_command()}"
         advice = f"{newest.name} is good; to resume from it{command}"
-        if self.is_saved:  # no step since has been finite
+        if self.is_saved:  # no step after the newest was finite
             before = checkpoint.how_to_resume_before(newest, f"\nthen{command}")
             advice = f"{newest.name} leads to this. {before}"
         return (
@@ -169,7 +170,7 @@ class RunCheckpoints:
         self._saved_at = self._run.steps
 
     def save_at_flops(self, step_flops: float) -> None:
-        """Keep the adapter, or the model without any, at each budget that the last step reached."""
+        """Save the adapter, or all weights without one, at each budget that the step reached."""
         total = self._run.totals["flops"]
         reached = [
             (checkpoint.flops_name(i), budget)
@@ -192,7 +193,7 @@ class RunCheckpoints:
         on_rank_zero(write)
 
     def save_best(self, validation: dict[str, float]) -> None:
-        """Keep the weights, which are the best so far by ``validation``."""
+        """Save the weights as the best so far, with the metrics in ``validation``."""
         weights = self._gather()
         measured = next(iter(self._run.best))
 
@@ -220,7 +221,7 @@ class RunCheckpoints:
             model, self._is_rank_zero, device=self._device
         )
         if self._device.type == "cpu":
-            # On one rank they are the live weights, and merging works in place.
+            # On one rank these are the live weights, and merging is in place.
             weights = {name: weight.clone() for name, weight in weights.items()}
         return _Gathered(*_parts(weights), self._averaged.gather())
 
@@ -234,14 +235,14 @@ class RunCheckpoints:
         state: dict[str, Any] | None = None,
         note: str = "",
     ) -> Path:
-        """Publish a checkpoint; whatever fails leaves none, and nothing in the scratch."""
+        """Publish a checkpoint. A failure leaves no checkpoint and an empty scratch folder."""
         self._folder.require()
         write = partial(self._write_weights, adapter_only=adapter_only)
         averaged = None
         if weights.averaged:
             decoder, predictor = _parts(weights.averaged)
             if not adapter_only:
-                # Of the base a copy: adapters are merged into it in place.
+                # Copies of the base, as adapters are merged in place.
                 base = {k: v for k, v in weights.decoder.items() if k not in decoder}
                 decoder |= {key: weight.clone() for key, weight in base.items()}
             averaged = checkpoint.Exported(partial(write, decoder), predictor)
@@ -286,8 +287,10 @@ class RunCheckpoints:
     def _write_weights(
         self, weights: dict[str, Tensor], epoch: str, *, adapter_only: bool
     ) -> None:
-        """Export weights by their names in the decoder to the scratch folder."""
-        logging.disable(logging.INFO)  # it names files that are about to be moved
+        """Export weights, by name in the decoder, to the scratch folder."""
+        logging.disable(
+            logging.INFO
+        )  # torchtune logs paths of files that are moved later
         try:
             self._checkpointer.save_checkpoint(
                 self._trainable.export(
@@ -304,7 +307,7 @@ class RunCheckpoints:
 
 
 def _parts(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
-    """The decoder's weights by their names in it, and the predictor tokens' embeddings."""
+    """Split into the decoder's weights, by name in it, and the predictor tokens' embeddings."""
     decoder = {
         name.removeprefix("decoder."): weight
         for name, weight in weights.items()

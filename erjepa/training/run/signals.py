@@ -1,4 +1,4 @@
-"""Signals that end processes: a run that is told to stop, and ranks whose launcher is gone."""
+"""Signals that stop a run, and ranks that end with their launcher."""
 
 import contextlib
 import ctypes
@@ -14,26 +14,27 @@ from types import FrameType
 from typing import Any
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
-_SAME = 2.0  # seconds in which a signal is the first one again, passed on by a launcher
-_VOTES = 1 << 32  # of SIGTERM, so that those of SIGINT can be told apart in a sum
+_SAME = 2.0  # seconds after a signal in which another one counts as a copy of it
+_VOTES = 1 << 32  # vote for SIGTERM; more than the votes of all ranks for SIGINT
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 _POLL = 1.0  # seconds
 
 
 class StopSignals:
-    """SIGINT and SIGTERM, within a ``with`` block: the first asks to stop, a second ends at once.
+    """Handles SIGINT and SIGTERM in a ``with`` block: the first signal requests a stop, a second
+    one ends the process at once.
 
-    A thread acts on them, since the main thread handles no signal while it waits for another rank
-    or for a device. Ranks stop at the same step: each adds its :meth:`vote` to a sum that they take
-    anyway, and the sum is handed to :meth:`agree`. A signal often arrives twice, from the system
-    and from the launcher, so those of the first two seconds count as one.
+    A thread handles them, since the main thread handles none while it waits for another rank or
+    for a device. To stop at the same step, ranks sum their :meth:`vote` and pass the sum to
+    :meth:`agree`. A signal often arrives twice, from the system and from the launcher, so signals
+    within two seconds of the first one count as one.
 
     Args:
         on_first: called at the first signal.
 
     Attributes:
-        exit_code: 0; from :meth:`agree` on, 130 after SIGINT, 143 after SIGTERM.
+        exit_code: 0, or once :meth:`agree` has decided to stop, 130 for SIGINT and 143 for SIGTERM.
     """
 
     def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
@@ -44,8 +45,8 @@ class StopSignals:
         self._pipe, self._pipe_before = -1, -1
 
     def __enter__(self) -> "StopSignals":
-        # Python lets the main thread alone handle signals. A shell makes its jobs in the
-        # background ignore SIGINT, and they still have to; a launcher does not.
+        # Python allows only the main thread to set handlers. A shell makes background jobs
+        # ignore SIGINT, which is kept, except under a launcher.
         if threading.current_thread() is threading.main_thread():
             received, self._pipe = os.pipe()
             os.set_blocking(self._pipe, False)
@@ -58,7 +59,7 @@ class StopSignals:
 
     def __exit__(self, *exception: object) -> None:
         if self.exit_code:
-            return  # the process is ending, and the signal may come once more
+            return  # keep handling signals, which may arrive again while the process ends
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if self._pipe != -1:
@@ -66,13 +67,13 @@ class StopSignals:
             os.close(self._pipe)
 
     def vote(self) -> int:
-        """What this rank adds to the sum over ranks."""
+        """Return what this rank adds to the sum over ranks."""
         if self._received is None:
             return 0
         return _VOTES if self._received == signal.SIGTERM else 1
 
     def agree(self, votes: int) -> None:
-        """Read from the sum over ranks whether to stop, and with which exit code."""
+        """Set :attr:`exit_code` from the sum of all votes."""
         if votes:
             number = signal.SIGTERM if votes >= _VOTES else signal.SIGINT
             self.exit_code = 128 + number
@@ -82,7 +83,7 @@ class StopSignals:
             self._received = number
 
     def _act(self, pipe: int) -> None:
-        """Read what Python writes for each signal as it comes, until the block ends."""
+        """Handle signals, whose numbers Python writes to ``pipe``, until the block ends."""
         first = None
         with open(pipe, "rb", buffering=0) as received:
             while number := received.read(1):
@@ -92,7 +93,7 @@ class StopSignals:
                     first = time.monotonic()
                     self._note(number[0])
                     self._on_first()
-                    # Unbuffered: the signal may have come in the middle of a print.
+                    # Unbuffered: the signal may have interrupted a print.
                     if os.environ.get("RANK", "0") == "0":
                         name = signal.Signals(number[0]).name
                         text = f"\n{name}: saving after this step; once more ends at once\n"
@@ -102,12 +103,12 @@ class StopSignals:
 
 
 def leave_signals_to_parent(worker: int) -> None:
-    """Keep a worker of a ``DataLoader`` packing until its rank ends it.
+    """Make a ``DataLoader`` worker ignore SIGINT, and SIGTERM unless its rank sends it.
 
-    A launcher and the terminal signal whole groups of processes. A worker that ended first would
-    end its rank in the middle of a step.
+    Launchers and terminals signal whole process groups. A worker that ended first would make its
+    rank fail in the middle of a step.
     """
-    signal.set_wakeup_fd(-1)  # what it was forked with is its rank's
+    signal.set_wakeup_fd(-1)  # the inherited descriptor belongs to its rank
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "sigwaitinfo"):
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -121,15 +122,15 @@ def _end_for_parent() -> None:
 
 
 def end_with_launcher() -> None:
-    """Make the system end this rank when its launcher ends, however that ends.
+    """Make this rank end when its launcher ends, even if that is killed.
 
-    Without torchrun there is no launcher, and nothing is done: a run outlives its shell.
+    Does nothing without a launcher (torchrun), so that a run outlives its shell.
     """
     if not _has_launcher():
         return
     if _LIBC is not None:
         set_parent_death_signal(signal.SIGKILL)
-        if not _is_python(os.getppid()):  # it ended before this could be asked for
+        if not _is_python(os.getppid()):  # the launcher has already ended
             os._exit(128 + signal.SIGKILL)
     else:
         watch = threading.Thread(target=_watch, args=(os.getppid(),), daemon=True)
@@ -137,7 +138,7 @@ def end_with_launcher() -> None:
 
 
 def _is_python(process: int) -> bool:
-    """Whether a process runs Python, as launchers do, as far as can be told."""
+    """Whether a process runs Python, as launchers do; true if unknown."""
     try:
         command = Path(f"/proc/{process}/cmdline").read_bytes()
         return b"python" in command.split(b"\0")[0]
@@ -146,7 +147,7 @@ def _is_python(process: int) -> bool:
 
 
 def set_parent_death_signal(number: signal.Signals) -> None:
-    """Choose the signal that this process is sent when its parent ends; on Linux alone."""
+    """Set the signal that this process receives when its parent ends; Linux only."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, number)
 
@@ -162,15 +163,15 @@ def _has_launcher() -> bool:
 
 
 def resuming_command(resume: str = "True") -> str:
-    """The command that started this process, to resume from its newest checkpoint; ``resume`` is
-    the value of ``resume_from_checkpoint``, ``auto`` where there may be none.
+    """Return the command that started this process, with ``resume_from_checkpoint`` set to
+    ``resume``: ``auto`` if there may be no checkpoint.
     """
     words = [w for w in _command() if not w.startswith("resume_from_checkpoint=")]
     return shlex.join([*words, f"resume_from_checkpoint={resume}"])
 
 
 def _command() -> Sequence[str]:
-    """What was typed, as far as that can be known: to the launcher where there is one."""
+    """Return the command that the user typed, as far as it can be found out."""
     words = sys.orig_argv
     if _has_launcher():
         recipe = [Path(sys.argv[0]).parent.name, *sys.argv[1:]]
@@ -179,7 +180,7 @@ def _command() -> Sequence[str]:
             recipe[0] = spec.parent
         ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
         words = ["tune", "run", "--nproc_per_node", ranks, *recipe]
-        with contextlib.suppress(OSError):  # where there is no /proc
+        with contextlib.suppress(OSError):  # no /proc
             line = Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
             words = [word.decode(errors="replace") for word in line.split(b"\0")[:-1]]
     for i, word in enumerate(words[:2]):

@@ -1,4 +1,4 @@
-"""What a run starts from: its folder, the base, and the weights of an earlier run or its own."""
+"""What a run starts from: its folder, the base, an earlier run, or its own checkpoint."""
 
 import contextlib
 from collections.abc import Collection, Sequence
@@ -32,8 +32,8 @@ log = utils.get_logger("INFO")
 def is_to_resume(cfg: Config) -> bool:
     """Whether the run resumes a checkpoint, the same on every rank.
 
-    ``resume_from_checkpoint=auto`` resumes if there is one: ranks that torchrun or Slurm starts
-    again then need no other command.
+    ``resume_from_checkpoint=auto`` resumes if there is one, so that torchrun or Slurm can restart
+    ranks with the same command.
     """
     if cfg.resume_from_checkpoint != "auto":
         return cfg.resume_from_checkpoint
@@ -42,12 +42,11 @@ def is_to_resume(cfg: Config) -> bool:
 
 
 class RunFolder:
-    """``output_dir``, which rank 0 holds for the run until :meth:`close`.
+    """``output_dir``, which rank 0 locks for the run until :meth:`close`.
 
     Raises:
-        BlockingIOError: if another run holds it.
-        FileExistsError: if it has checkpoints of a run that is not to be resumed.
-        ValueError: if that run kept other budgets.
+        BlockingIOError: if another run has locked it.
+        FileExistsError, ValueError: as in :func:`require_fresh_output`.
     """
 
     def __init__(self, cfg: Config, *, resume: bool) -> None:
@@ -62,12 +61,12 @@ class RunFolder:
         on_rank_zero(claim)
 
     def require(self) -> None:
-        """Raise a FileNotFoundError if the folder has been deleted or replaced; on rank 0."""
+        """On rank 0, raise a FileNotFoundError if the folder has been deleted or replaced."""
         for lock in self._locks:
             lock.require_folder()
 
     def close(self) -> None:
-        """Let other runs have the folder."""
+        """Release the lock on the folder."""
         for lock in self._locks:
             lock.release()
 
@@ -75,11 +74,11 @@ class RunFolder:
 def require_fresh_output(
     output_dir: Path, *, resume: bool, flops_budgets: Sequence[float]
 ) -> None:
-    """Never write over the checkpoints of another run, nor mix budgets with its.
+    """Fail if the run would overwrite checkpoints of another run or mix FLOPs budgets with it.
 
     Raises:
-        FileExistsError: if there is one that is not to be resumed.
-        ValueError: if it kept other budgets.
+        FileExistsError: if there are checkpoints and the run does not resume.
+        ValueError: if they have other FLOPs budgets than the resumed run.
     """
     existing = checkpoint.all_checkpoints(output_dir)
     if existing and not resume:
@@ -97,10 +96,10 @@ def require_fresh_output(
 
 
 def build_checkpointer(cfg: Config) -> Any:
-    """The torchtune checkpointer of the base, which exports to the scratch folder."""
+    """Build the torchtune checkpointer of the base, which exports to the scratch folder."""
     scratch = Path(cfg.output_dir) / checkpoint.SCRATCH
     checkpointer = cfg.checkpointer.build(output_dir=str(scratch))
-    # The checkpointer makes it; a rank may fail if another removes it just then.
+    # Every rank's checkpointer creates the folder, and could fail if it were removed meanwhile.
     wait_for_all()
     with contextlib.suppress(OSError):
         scratch.rmdir()
@@ -108,7 +107,7 @@ def build_checkpointer(cfg: Config) -> Any:
 
 
 def find_serving(cfg: Config, pairs: Pairs, tokenizer: Any) -> Serving:
-    """How a server will ask what these pairs ask; warns where it will not."""
+    """Find a chat template that makes the prompts of training; warn of what still differs."""
 
     def find() -> Serving:
         folder = Path(cfg.checkpointer.get("checkpoint_dir"))
@@ -132,16 +131,16 @@ class Resumed(NamedTuple):
 
     path: Path
     state: dict[str, Any]  # the recipe state in it
-    changed: Collection[str]  # dotted keys whose values are to be those of this run
+    changed: Collection[str]  # dotted keys whose values the resumed run has changed
 
 
 class Start(NamedTuple):
     """What a run starts from."""
 
     weights: StartWeights
-    fingerprint: dict[str, Any]  # what decides the run
+    fingerprint: dict[str, Any]  # what determines the run, compared when it is resumed
     resumed: Resumed | None = None  # the run's own checkpoint
-    carried: Sequence[str] = ()  # what comes from an earlier run, in words
+    carried: Sequence[str] = ()  # descriptions of what comes from earlier runs
 
 
 def load_start(
@@ -152,11 +151,11 @@ def load_start(
     *,
     resume: bool,
 ) -> Start:
-    """Load what the run starts from, or resumes from the newest checkpoint of ``output_dir``.
+    """Load what the run starts from or, with ``resume``, the newest checkpoint of ``output_dir``.
 
     Raises:
-        FileNotFoundError: if there is nothing to resume.
-        ValueError: naming the file that is damaged, or what differs in this run.
+        FileNotFoundError: if there is no checkpoint to resume.
+        ValueError: naming the damaged file, or what differs from the run to resume.
     """
     current = fingerprint(
         cfg,
@@ -193,10 +192,10 @@ def load_start(
 def load_base(
     cfg: Config, checkpointer: Any, decoder: TransformerDecoder
 ) -> dict[str, Tensor]:
-    """The base's weights, into which the adapters of ``base_adapters`` are merged.
+    """Load the base's weights and merge the adapters of ``base_adapters`` into them.
 
     Args:
-        decoder: model of the run, with adapters of the same shapes.
+        decoder: model of the run, whose adapters have the same shapes.
     """
     base = checkpointer.load_checkpoint()[training.MODEL_KEY]
     for start in map(Path, cfg.base_adapters or []):
@@ -210,7 +209,7 @@ def load_base(
 def _load_adapter(
     start: Path, key: str, cfg: Config, decoder: TransformerDecoder
 ) -> tuple[Path, dict[str, Tensor], Tensor | None]:
-    """The checkpoint that ``key`` names, its adapter and its predictor tokens."""
+    """Load the adapter that ``key`` names. Return its checkpoint, weights and predictor tokens."""
     like = get_adapter_params(decoder)
     if not like:
         raise ValueError(
@@ -229,7 +228,7 @@ def _load_adapter(
 
 
 def _load_averages(start: Path) -> tuple[dict[str, Any] | None, str]:
-    """The averages beside trained weights, as a resumed run has them, and what they are."""
+    """Load the averaged weights of ``start``, if any, and describe them."""
     folder = start if start.name == EMA else start / EMA
     if not folder.is_dir():
         return None, "no average there, so that of this run starts from them"

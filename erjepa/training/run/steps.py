@@ -1,4 +1,4 @@
-"""The steps of a run, as a rank runs them: micro-batches of new pairs and of replayed ones."""
+"""The steps of a run on one rank: micro-batches of new and of replayed pairs."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
@@ -23,28 +23,27 @@ from erjepa.training.run.signals import leave_signals_to_parent
 
 
 class Step(NamedTuple):
-    """What a rank runs in a step."""
+    """The micro-batches of a step on one rank."""
 
     batches: list[PackedBatch]
-    # Replayed pairs in the batches, which follow the new ones.
+    # Replayed pairs in the batches, after the new ones in batch order.
     draw: ReplayBatch | None = None
-    checksum: int = 0  # of the draw, see :meth:`EpisodicReplay.checksum`
+    checksum: int = 0  # see :meth:`EpisodicReplay.checksum`
 
 
 class TrainingPairs:
-    """The pairs that a run trains on, dealt into steps; of this rank.
+    """The pairs that a run trains on, divided into steps and ranks.
 
     Args:
-        dataset: all pairs, of which those that fit are kept and some held out.
-        collators: pack them.
-        num_positions: of the model.
-        jepa_every: the first of so many steps has a JEPA loss.
+        dataset: all pairs; those that do not fit are removed, and some are held out.
+        num_positions: positions of the model.
+        jepa_every: one in this many steps, the first of them, has a JEPA loss.
         share: fraction of a step's pairs that are replayed.
 
     Attributes:
-        sampler: which pairs a step has.
+        sampler: deals the pairs to steps and ranks.
         train: the pairs to train on.
-        held_out: places in the dataset of the pairs to validate on.
+        held_out: indices in the dataset of the pairs to validate on.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class TrainingPairs:
             mixture=mixture_of(cfg, dataset, train),
             share=share,
         )
-        # Of the pairs alone, which processes that are spawned can be given too.
+        # Only the pairs, which can also be pickled for spawned workers.
         self.train = Subset(cast(Dataset[Pair], dataset.pairs), train)
         self._packed = _PackedSteps(
             self.train, collators.new, cfg.gradient_accumulation_steps, jepa_every
@@ -93,8 +92,8 @@ class TrainingPairs:
         self._num_workers = cfg.num_workers
 
     def loader(self, steps_done: int = 0) -> DataLoader:
-        """Yields the packed micro-batches, ``list[PackedBatch]``, of each step from the position of
-        the sampler on, which so many steps of the run come before.
+        """Return a loader that yields the packed micro-batches, ``list[PackedBatch]``, of each
+        step from the sampler's position on; ``steps_done`` is the number of the first one.
         """
         return DataLoader(
             self._packed,
@@ -103,7 +102,7 @@ class TrainingPairs:
             num_workers=self._num_workers,
             worker_init_fn=leave_signals_to_parent,
             pin_memory=self._pins,
-            # Else every new iterator would draw from the state that LoRA dropout uses.
+            # By default every new iterator draws from the global state that dropout uses.
             generator=torch.Generator(),
         )
 
@@ -114,12 +113,12 @@ class TrainingPairs:
         return min(steps, self._max_steps_per_epoch or steps)
 
     def has_jepa_loss(self, step: int) -> bool:
-        """Whether a step, 0-based, has the views that the objective has, if any."""
+        """Whether a step (0-based) has a JEPA loss; true for all steps of a run without views."""
         return self._packed.has_jepa_loss(step)
 
     def steps(self, run: RunProgress, memory: RunMemory) -> Iterator[Step]:
-        """The rest of an epoch; each step is to be taken once the memory has what the last one
-        wrote. With a share, replayed pairs are packed into the same rows as new ones.
+        """Yield the remaining steps of an epoch. With a share, replayed pairs are packed into the
+        same rows as new ones, so the memory must be updated before the next step is requested.
         """
         self.sampler.set_position(run.epoch, run.step_in_epoch)
         if not self._share:
@@ -137,7 +136,7 @@ class TrainingPairs:
             yield Step(self._pinned(batches), draw, checksum)
 
     def pack_replayed(self, draw: ReplayBatch, step: int) -> list[PackedBatch]:
-        """The replayed pairs of this rank, in the same number of micro-batches on every rank."""
+        """Pack this rank's replayed pairs, into as many micro-batches on every rank."""
         pairs = _pairs_of(draw)
         largest_share = -(-len(pairs) // self._ranks)
         num_batches = max(-(-largest_share // self._batch_size), 1)
@@ -153,11 +152,7 @@ class TrainingPairs:
 
 
 class _PackedSteps(Dataset):
-    """What a rank has of each step, packed; with views where the step has a JEPA loss.
-
-    Args:
-        pairs: to train on.
-    """
+    """The packed micro-batches of each step on one rank, with views if it has a JEPA loss."""
 
     def __init__(
         self,
@@ -180,7 +175,7 @@ class _PackedSteps(Dataset):
         return collator.split(pairs, self._num_batches, step)
 
     def __getitem__(self, key: tuple[int, list[int]]) -> list[PackedBatch]:
-        """Of the step of that number in the run, 0-based, and its examples, by their places."""
+        """Pack a step, given its number in the run, 0-based, and the indices of its examples."""
         step, examples = key
         return self.pack(step, [self._pairs[i] for i in examples])
 

@@ -1,4 +1,4 @@
-"""What a run is about to do, in some lines."""
+"""The summary that a run logs before it starts."""
 
 from collections.abc import Sequence
 
@@ -27,12 +27,12 @@ def log_summary(
     replay: str,
     carried: Sequence[str],
 ) -> None:
-    """Log the settings of a run on rank 0, a line each.
+    """Log the main settings of a run on rank 0.
 
     Args:
-        model: sharded or not, with its trainable weights marked.
-        replay: what is replayed.
-        carried: what comes from earlier runs: weights, pairs.
+        model: sharded or not.
+        replay: description of the replay.
+        carried: descriptions of weights and pairs from earlier runs.
     """
     values = cfg.as_dict()
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
