@@ -1,7 +1,7 @@
-"""Reports on experiments: results in, tables, figures and one page out.
+"""Reports on experiments: tables, figures and an HTML page.
 
-``erjepa.studies.report.build.build_report(output)`` reads what an experiment left in its output
-folder, finished or not, and writes ``OUTPUT/report/``. A section is a function that yields tables
-and figures from ``Results`` under the decorator ``section``; it raises ``Unavailable`` with the
-reason where results do not allow it.
+``erjepa.studies.report.build.build_report(output)`` reads the results of an experiment, finished
+or not, and writes ``OUTPUT/report/``. A section is a function with the decorator ``section`` that
+yields tables and figures of a ``Results``; it raises ``Unavailable`` with the reason if the
+results are insufficient.
 """

@@ -1,4 +1,4 @@
-"""Sections on accuracy at the end of runs: bars, metrics, grids of two keys, choices."""
+"""Sections on accuracy at the end of runs: by method, metric and setting."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def accuracy(
     datasets: Sequence[str] | None = None,
     remark: str = "",
 ) -> Parts:
-    """Accuracy of methods on every dataset; of a single one also least and greatest."""
+    """Accuracy of methods on every dataset; for a single dataset also minimum and maximum."""
     ends = results.final(None, methods)
     if datasets is not None:
         ends = ends[ends.dataset.isin(datasets)]
@@ -47,7 +47,7 @@ def accuracy(
 
 @section("Metrics of the answers")
 def readings(results: Results, dataset: str, methods: list[str]) -> Parts:
-    """Every metric of the answers, not the accuracy alone."""
+    """Every metric of the task, including the accuracy."""
     ends = results.final(dataset, methods)
     values = 100 * pd.DataFrame(ends.readings.tolist(), index=ends.index)
     yield Table(
@@ -92,9 +92,9 @@ def lambda_k(results: Results, dataset: str, methods: list[str]) -> Parts:
 
 @section("Chosen settings", by_default=False)
 def chosen(results: Results, dataset: str, methods: list[str]) -> Parts:
-    """Of each method the setting with the best mean on validation pairs, and all its trials.
+    """The setting of each method with the best mean on validation pairs, and all trials.
 
-    A method's trials share its name up to a comma: ``SFT, lr 1e-5`` and ``SFT, lr 2e-5``.
+    The trials of a method share its name up to a comma: ``SFT, lr 1e-5`` and ``SFT, lr 2e-5``.
     """
     ends = results.final(dataset, methods)
     if tested := list(ends.method[ends.split != "validation"].unique()):
@@ -125,5 +125,5 @@ def chosen(results: Results, dataset: str, methods: list[str]) -> Parts:
 
 
 def settings(values: dict[str, object] | None) -> str:
-    """Overrides as one types them."""
+    """Return overrides as they are typed on the command line."""
     return " ".join(f"{key}={value}" for key, value in (values or {}).items())

@@ -1,4 +1,4 @@
-"""From an experiment's output to its report: the files of its parts, and the page."""
+"""Builds the report of an experiment: the files of its tables and figures, and the page."""
 
 import re
 from collections import Counter
@@ -25,7 +25,7 @@ from erjepa.utils.folders import make_folder, remove
 
 
 def register_sections() -> None:
-    """Import every module of this package: its sections register themselves."""
+    """Import every module of this package, which registers its sections."""
     for module in iter_modules(report.__path__):
         import_module(f"{report.__name__}.{module.name}")
 
@@ -34,12 +34,12 @@ register_sections()
 
 
 def build_report(output: Path) -> Path:
-    """Write the report of an experiment, finished or not; the path of its page.
+    """Write the report of an experiment, finished or not, and return the path of its page.
 
     Raises:
-        FileNotFoundError: if ``output`` is no experiment's.
-        ValueError: if a result cannot be read, or the config asks for a section, a method
-            or an argument that there is not.
+        FileNotFoundError: if ``output`` is not the output folder of an experiment.
+        ValueError: if a result cannot be read, or the config names an unknown section, method,
+            dataset or argument.
     """
     results = Results(output)
     default = [name for name, one in SECTIONS.items() if one.by_default]
@@ -80,7 +80,7 @@ def build_report(output: Path) -> Path:
 
 
 def _asked(entry: str | Mapping[str, Any]) -> tuple[Section, str, dict[str, Any]]:
-    """A section, its heading and its arguments, as an entry of a config asks for them."""
+    """Return the section, heading and arguments that an entry of the key ``report`` names."""
     arguments = {"section": entry} if isinstance(entry, str) else dict(entry)
     name = arguments.pop("section", None)
     if name not in SECTIONS:
@@ -95,7 +95,7 @@ def _asked(entry: str | Mapping[str, Any]) -> tuple[Section, str, dict[str, Any]
 
 
 def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
-    """Write a part under a name that is one of a file, and that none of its kind has yet."""
+    """Write the files of a part and return it with a valid and unique file name."""
     name = re.sub(r"[^\w.-]+", "_", part.name)
     kind = f"{type(part).__name__} {name}"
     names[kind] += 1
@@ -111,7 +111,11 @@ def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
 
 
 def _came_out(results: Results) -> Iterator[tuple[str, pd.DataFrame, dict]]:
-    """Of each dataset means, best first, and differences: claimed ones, or of the only two."""
+    """Yield each dataset with its mean accuracies, best first, and differences of methods.
+
+    The differences are those of the paper's claims, or if there are none and the experiment has
+    two methods, the one between them.
+    """
     ends = results.runs[results.runs.ends].drop_duplicates(
         ["cell", "dataset"], keep="last"
     )

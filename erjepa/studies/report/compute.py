@@ -1,4 +1,4 @@
-"""Sections on accuracy over compute and epochs, and on what runs cost."""
+"""Sections on accuracy over compute and epochs, and on the cost of runs."""
 
 from collections.abc import Sequence
 
@@ -22,23 +22,23 @@ _UNITS = {"PFLOPs": 1e15, "TFLOPs": 1e12, "GFLOPs": 1e9, "FLOPs": 1}
 
 
 def flops_unit(most: float) -> tuple[float, str]:
-    """The largest unit that ``most`` FLOPs are at least one of, and its name."""
+    """Return the size and name of the largest unit that does not exceed ``most`` FLOPs."""
     return next((size, name) for name, size in _UNITS.items() if most >= size)
 
 
 @section("Accuracy by dataset and by compute", main=True)
 def figure_1(results: Results, methods: list[str], matched: str | None = None) -> Parts:
-    """The paper's first figure: accuracy by dataset, and over compute on the first of them.
+    """The paper's first figure: accuracy by dataset, and over compute on the first dataset.
 
-    ``matched`` is the output, relative to this experiment's, of one at matched compute for
-    the right panel. Where there is none, the panel has the checkpoints of this experiment,
-    each at the mean compute of its seeds.
+    ``matched`` is the output folder of an experiment at matched compute for the right panel,
+    relative to the folder of this one. If there is none, the panel shows the checkpoints of this
+    experiment at the mean compute of their seeds.
     """
     ends, other = results.final(None, methods), results
     names = dict(zip(methods, methods, strict=True))
     if matched and (results.output / matched / EXPERIMENT).is_file():
         other = Results(results.output / matched)
-        # A method of the other is drawn as the one that has its role here.
+        # A method of the other experiment is drawn as the method with the same role here.
         here = {results.role(method): method for method in methods}
         roles = {m: here.get(other.role(m)) for m in other.main_methods()}
         names = {method: name for method, name in roles.items() if name}
@@ -60,7 +60,7 @@ def figure_1(results: Results, methods: list[str], matched: str | None = None) -
 
 @section("Matched compute", budgets=True, curves=True)
 def matched_compute(results: Results, dataset: str, methods: list[str]) -> Parts:
-    """Accuracy at equal training compute: of the last weights, and of averaged ones."""
+    """Accuracy at equal training compute, for the last weights and the averaged ones."""
     for weights in results.weights:
         of_which = " of averaged weights" if weights == "ema" else ""
         yield from _at_budgets(results.of_weights(weights), dataset, methods, of_which)
@@ -99,7 +99,7 @@ def _at_budgets(
 
 @section("Single seeds", budgets=True, curves=True)
 def single_seeds(results: Results, dataset: str, methods: list[str]) -> Parts:
-    """Accuracy at equal training compute, a panel for each seed."""
+    """Accuracy at equal training compute, in one panel per seed."""
     rows = results.of(dataset, methods).dropna(subset="point")
     picture, panels = canvas(len(results.seeds))
     for seed, panel in zip(results.seeds, panels, strict=True):
@@ -143,7 +143,7 @@ def cost(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy, steps, compute, tokens and training time of whole runs."""
     ends = results.trained(dataset, methods)
     if results.config.continual:
-        methods = list(ends.method.unique())  # others train on other datasets
+        methods = list(ends.method.unique())  # the others do not train on this dataset
     size, unit = flops_unit(ends.total_flops.max())
     columns = {
         "Accuracy (%)": ends.accuracy,
@@ -164,7 +164,7 @@ def cost(results: Results, dataset: str, methods: list[str]) -> Parts:
 def _draw_over_compute(
     axes: Axes, results: Results, rows: pd.DataFrame, methods: Sequence[str]
 ) -> None:
-    """Accuracy at budgets, or at epochs over the mean compute of their seeds."""
+    """Draw accuracy over budgets, or for epochs over the mean compute of their seeds."""
     rows = rows.dropna(subset="point")
     mean = rows.groupby(["method", "point"]).total_flops.transform("mean")
     compute = rows.point if results.budgets else mean

@@ -1,4 +1,4 @@
-"""The section on sequences of datasets: what is kept, and what is carried over."""
+"""The section on sequences of datasets: accuracy after each stage, forgetting and transfer."""
 
 from typing import Any
 
@@ -29,9 +29,9 @@ _MEASURES = {
 def continual(
     results: Results, methods: list[str], share_of_joint: bool = False
 ) -> Parts:
-    """Accuracy on every dataset after each stage, and what it says of forgetting.
+    """Accuracy on every dataset after each stage of a sequence, forgetting and transfer.
 
-    With ``share_of_joint`` also the average accuracy in percent of joint training's.
+    With ``share_of_joint`` also the average accuracy as a percentage of that of joint training.
     """
     if not results.config.continual:
         raise Unavailable("the datasets are no sequence (key `continual`)")
@@ -131,7 +131,7 @@ def continual(
 
 
 def _mean(ends: pd.DataFrame, method: str | None) -> pd.Series | None:
-    """Mean accuracy of a method on each dataset, if it was run."""
+    """Return the mean accuracy of a method on each dataset, or ``None`` if it was not run."""
     of_method = ends[ends.index.get_level_values("method") == method]
     return None if of_method.empty else of_method.mean()
 
@@ -139,7 +139,7 @@ def _mean(ends: pd.DataFrame, method: str | None) -> pd.Series | None:
 def _measures(
     wide: pd.DataFrame, names: list[str], untrained: pd.Series | None
 ) -> dict[Any, Continual]:
-    """Measures of each run that is through all stages."""
+    """Return the measures of each run that has finished all stages."""
     base = None if untrained is None else untrained.tolist()
     found = {}
     for run, matrix in wide.groupby(level=_RUN, sort=False):

@@ -12,7 +12,12 @@ from erjepa.studies.report.sections import Parts, section
 from erjepa.studies.report.table import EXTRA, MISSING, SAME, WRONG, Marked, Table
 from erjepa.tasks.nl_rx.regex_kinds import CORRECT, ERROR_CATEGORIES, regex_tokens
 
-_RIGHT, _WRONG, _NQ_OPEN, _CHARACTERS = 2, 7, 5, 300  # the first three are the paper's
+_RIGHT, _WRONG, _NQ_OPEN, _CHARACTERS = (
+    2,
+    7,
+    5,
+    300,
+)  # the first three are from the paper
 _MARKS = {"equal": SAME, "replace": WRONG, "insert": EXTRA, "delete": MISSING}
 _HOW = {
     "nl_rx": "Against the target, parts are marked as wrong, extra or missing. ",
@@ -31,12 +36,11 @@ def examples(
     between: str | None = None,
     improved: str | None = None,
 ) -> Parts:
-    """Errors of ``baseline`` that ``improved`` corrects, with the paper's quota.
+    """Errors of ``baseline`` that ``improved`` corrects, in the paper's numbers.
 
-    Two that ``between``, by default LLM-JEPA, has right as well, and seven that it has
-    wrong; of NQ-Open five, right or wrong. For regexes there is a group for each category of
-    errors, and what differs from the target is marked; other tasks have one group and show the
-    answers that are scored.
+    At most two that ``between``, by default LLM-JEPA, corrects too and seven that it does not;
+    for NQ-Open at most five of either. Errors of regexes are grouped by category, and their
+    differences from the target are marked; other tasks have one group and show the scored answer.
     """
     baseline = results.first("SFT", baseline)
     improved = results.first("ER-JEPA", improved)
@@ -94,13 +98,17 @@ def examples(
 def choose_examples(
     candidates: pd.DataFrame, groups: Sequence[str], quota: Mapping[bool, int]
 ) -> pd.DataFrame:
-    """Some of many examples, by a rule that looks at no text.
+    """Choose examples to show, by a rule that does not depend on their text.
 
-    ``candidates`` are in the order in which they are preferred, with columns ``group``,
-    ``right`` (bool) and ``target``; a target is shown once, at its first candidate. ``quota``
-    has the most examples of each value of ``right``. Groups take turns: the first candidate
-    of every group, then the second, until the number is reached. The chosen rows are in order
-    of groups, then as they were taken.
+    Groups take turns: first the first candidate of each group, then the second, until the quota
+    is reached. Only the first candidate of each target counts.
+
+    Args:
+        candidates: in order of preference, with columns ``group``, ``right`` (bool), ``target``.
+        quota: maximum number of examples for each value of ``right``.
+
+    Returns:
+        The chosen rows in order of groups, then as chosen.
     """
     unlike = candidates.drop_duplicates("target")
     turn = unlike.groupby(["right", "group"]).cumcount()
@@ -111,7 +119,7 @@ def choose_examples(
 
 
 def _scored(task: str, answer: str) -> str:
-    """Of NQ-Open's answers what stands before the first semicolon, of others all."""
+    """Return the scored part of an answer: in NQ-Open the part before the first semicolon."""
     first, semicolon, _ = answer.partition(";")
     is_cut = task == "nq_open" and semicolon
     return f"{first.strip()} …" if is_cut else answer.strip()
@@ -120,10 +128,10 @@ def _scored(task: str, answer: str) -> str:
 def mark_differences(
     target: str, output: str, tokens: Callable[[str], Sequence[str]]
 ) -> Marked:
-    """An output with what differs from the target: wrong, extra and missing parts.
+    """Mark the differences of an output from the target: wrong, extra and missing parts.
 
-    ``tokens`` splits either into parts that join to it. Parts are in the order of the output;
-    where something is missing, it is that of the target.
+    ``tokens`` splits a text into parts whose concatenation is the text. The result follows the
+    order of the output; missing parts are inserted from the target.
     """
     gold, answer = list(tokens(target)), list(tokens(output))
     changes = SequenceMatcher(None, gold, answer, autojunk=False).get_opcodes()

@@ -1,4 +1,4 @@
-"""Figures: what all of them share, so that they read on paper, on a phone and in the dark."""
+"""Figures of a report: their style and layout, for paper, small screens and dark pages."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from matplotlib.gridspec import GridSpec
 COLUMN, PAGE = 3.3, 6.9  # inches
 MOST_LOOKS = 7
 PERCENT = "accuracy (%)"
-# Of a lightness between that of a white and of a dark page.
+# Colors that contrast with both a white and a dark page.
 _COLORS = ("#808080", "#c97a00", "#0f7fc0", "#009e73", "#cc6fa5", "#8a6fd1", "#d55e00")
 _DASHES = ("", (4, 2), (6, 2, 1, 2), (1, 1.5), (8, 2), (3, 1, 1, 1), (1, 3))
-# What has this color takes that of the page's text, where a picture can.
+# In SVGs this color is replaced by the color of the page's text.
 _INK = "#1b1b1b"
 _INK_ON_PAGES = (
     b":root{color:#1b1b1b}@media(prefers-color-scheme:dark){:root{color:#e6e6e6}}"
@@ -31,33 +31,33 @@ STYLE = Path(__file__).with_name("report.mplstyle")
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture: ``canvas``, with the labels of its first panel as the legend."""
+    """A figure of one or more panels; the labels of the first panel form its legend."""
 
-    caption: str  # what it shows, over what
+    caption: str
     canvas: Canvas
-    height: float = 2.4  # of a row of panels, in inches
-    columns: int = 1  # panels side by side, where there is room
-    name: str = ""  # what sets it apart within its section
+    height: float = 2.4  # height of a row of panels, in inches
+    columns: int = 1  # panels per row, if the page is wide enough
+    name: str = ""  # distinguishes the figures of a section
 
     @property
     def width(self) -> float:
-        """In inches, where there is room."""
+        """Width in inches on a wide page."""
         return COLUMN if self.columns == 1 else PAGE
 
     @cached_property
     def svgs(self) -> list[bytes]:
-        """The picture as SVG, and if that is another, with its panels in a column."""
+        """The figure as SVG; with several columns also with all panels in one column."""
         return [self.saved("svg", n) for n in sorted({1, self.columns}, reverse=True)]
 
     @property
     def addresses(self) -> list[str]:
-        """``svgs``, each within an address."""
+        """``svgs`` as data URLs."""
         return [f"data:image/svg+xml;base64,{b64encode(x).decode()}" for x in self.svgs]
 
     def saved(self, form: str, columns: int | None = None) -> bytes:
-        """The picture as ``png`` or ``svg``, its panels laid out in columns below one legend.
+        """Render the figure as ``png`` or ``svg``, with its panels in ``columns`` below a legend.
 
-        SVG follows a dark page.
+        The colors of an SVG follow the dark mode of the reader.
         """
         columns = columns or self.columns
         panels = [axes for axes in self.canvas.axes if axes.get_subplotspec()]
@@ -87,7 +87,7 @@ class Figure:
 
 
 def _begin_at_zero(axes: Axes) -> None:
-    """Nothing is below 0%, whatever the margin or the spread."""
+    """Cut the axes of percentages off at 0, which margins and error bars can cross."""
     if axes.get_xlabel().endswith("(%)") and axes.get_xlim()[0] < 0:
         axes.set_xlim(left=0)
     if axes.get_ylabel().endswith("(%)") and axes.get_ylim()[0] < 0:
@@ -95,7 +95,7 @@ def _begin_at_zero(axes: Axes) -> None:
 
 
 def canvas(panels: int = 1) -> tuple[Canvas, list[Axes]]:
-    """An empty picture and its panels, which are laid out when it is saved."""
+    """Return an empty canvas and its panels, which are laid out when the figure is saved."""
     picture = Canvas(layout="constrained")
     return picture, list(picture.subplots(1, panels, squeeze=False).flat)
 
@@ -103,9 +103,9 @@ def canvas(panels: int = 1) -> tuple[Canvas, list[Axes]]:
 def draw_curves(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, methods: Sequence[str], **how: Any
 ) -> None:
-    """Means of column ``y``, in percent, over ``x``, a curve for each of ``methods``.
+    """Draw the means and sample standard deviations of column ``y`` over ``x``, for each method.
 
-    With one sample standard deviation; ``how`` is seaborn's.
+    Further arguments are passed to ``seaborn.lineplot``.
     """
     how |= {"hue": "method", "style": "method", "palette": _looks(methods, _COLORS)}
     how |= {"markers": _looks(methods, "os^DvPX"), "dashes": _looks(methods, _DASHES)}
@@ -117,9 +117,10 @@ def draw_curves(
 def draw_bars(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, methods: Sequence[str]
 ) -> None:
-    """Means of ``accuracy`` over the other column, a bar for each of ``methods``.
+    """Draw a bar for each method: the mean and sample standard deviation of ``accuracy``.
 
-    With one sample standard deviation, and single values as dots.
+    One of ``x`` and ``y`` is ``accuracy``, the other one the column of categories. Dots show
+    single values.
     """
     by = {"x": x, "y": y, "hue": "method", "ax": axes}
     palette, lines = _looks(methods, _COLORS), {"color": _INK, "linewidth": 0.8}
@@ -133,12 +134,12 @@ def draw_bars(
 
 
 def _looks(methods: Sequence[str], looks: Sequence[Any]) -> dict[str, Any]:
-    """The look of each method, by its place."""
+    """Return the look of each method, by its position."""
     return {name: looks[i % MOST_LOOKS] for i, name in enumerate(methods)}
 
 
 def draw_grid(axes: Axes, values: pd.DataFrame, digits: int) -> None:
-    """A matrix as shades, with its numbers; where there is none, the cell is empty."""
+    """Draw a matrix as a heat map with its numbers; the cells of NaN are empty."""
     form = {"annot": True, "fmt": f".{digits}f", "annot_kws": {"size": 7}}
     look = {"cmap": "Blues", "cbar": False, "linewidths": 0.5}
     sns.heatmap(values.astype(float), ax=axes, **look, **form)

@@ -1,4 +1,4 @@
-"""Sections on the last steps that runs logged: losses, embeddings, what replay gains."""
+"""Sections on the metrics of the last logged steps: losses, embeddings, benefit of replay."""
 
 import pandas as pd
 
@@ -36,7 +36,7 @@ def losses(results: Results, dataset: str, methods: list[str]) -> Parts:
 
 @section("Embeddings", by_default=False)
 def embeddings(results: Results, dataset: str, methods: list[str]) -> Parts:
-    """Cosines of pairs and of strangers, rank of the targets, predictions that find theirs."""
+    """Cosines of matching and other pairs, rank of the target embeddings, retrieval of targets."""
     title = (
         f"Embeddings of the last 50 steps on {dataset}: cosine of a prediction and its target; "
         "of a prediction and another pair's target; RankMe, the effective number of dimensions "
@@ -48,7 +48,7 @@ def embeddings(results: Results, dataset: str, methods: list[str]) -> Parts:
 
 @section("The proposition", by_default=False)
 def proposition(results: Results, dataset: str, methods: list[str]) -> Parts:
-    """What replayed pairs gain from their own gradient in one step."""
+    """Loss of the replayed pairs after a step with and without their gradient, to first order."""
     title = (
         f"The paper's proposition over the last 50 steps on {dataset}: loss of the replayed "
         "pairs after a gradient step with them less that after a step without; what it is to "
@@ -68,11 +68,11 @@ def _table(
     columns: dict[str, str],
     wanted: str,
 ) -> Table:
-    """Means of the metrics in ``columns`` over the last steps of each run."""
+    """Return a table of the metrics in ``columns``, averaged over the last steps of each run."""
     ends = results.trained(dataset, methods)
     logged = pd.DataFrame(ends.metrics.tolist(), index=ends.index)
     logged = logged.reindex(columns=list(columns)).rename(columns=columns)
-    if columns is _LOSSES:  # a path that is off logs 0
+    if columns is _LOSSES:  # a disabled loss is logged as 0
         logged = logged.where(logged != 0).dropna(axis=1, how="all")
     logged = logged.dropna(how="all")
     if logged.empty:

@@ -1,4 +1,4 @@
-"""The section of paired tests, and the table that other sections make of theirs."""
+"""The section of paired tests, and a table of paired tests for other sections."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from erjepa.studies.report.sections import Parts, section
 from erjepa.studies.report.table import SD, Table
 from erjepa.studies.statistics.paired import PairedTest, paired_test
 
-# What the paper claims of accuracy: the first is better. All else is tested two-sided.
+# The paper's claims (better, other) on accuracy, tested one-tailed; all else is two-sided.
 CLAIMS = (("ER-JEPA", "LLM-JEPA"), ("LLM-JEPA", "SFT"))
 _CAPTION = (
     "Differences in percentage points over the seeds that both have; seeds won: those in which "
@@ -30,7 +30,7 @@ def significance(
         raise Unavailable("no method of the experiment is LLM-JEPA; name a `reference`")
     against = results.first("LLM-JEPA", reference)
     pairs = [
-        # What is claimed is tested, not its reverse.
+        # A claimed pair is tested in the direction of the claim.
         (against, m) if (role(against), role(m)) in CLAIMS else (m, against)
         for m in methods
         if m != against
@@ -50,12 +50,16 @@ def paired_table(
     claims: Sequence[tuple[str, str]] = CLAIMS,
     name: str = "",
 ) -> Table:
-    """Paired tests over seeds, a row for each dataset and pair; Unavailable if no pair shares two.
+    """Return a table of paired tests over seeds, with a row for each dataset and pair.
 
     Args:
-        values: dataset to what is compared, in percent, the greater the better, by method and seed.
-        pairs: methods, and what each is compared with.
-        claims: roles of pairs that are tested one-tailed.
+        values: maps a dataset to the compared values by method and seed, in percent; greater is
+            better.
+        pairs: pairs of a method and the method that it is compared with.
+        claims: pairs of roles that are tested one-tailed.
+
+    Raises:
+        Unavailable: if no pair shares two seeds.
     """
     rows = []
     for dataset, series in values.items():
@@ -87,7 +91,7 @@ def paired_table(
 
 
 def _details(test: PairedTest) -> dict[str, object]:
-    """The differences of few seeds; of more the bootstrap."""
+    """Return the columns of the bootstrap, or with too few seeds for it, the differences."""
     if test.interval is None:
         shown = ", ".join(f"{seed}: {x:.2f}" for seed, x in test.differences.items())
         return {"Difference of each seed (pp)": shown}

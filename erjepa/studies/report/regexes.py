@@ -1,4 +1,4 @@
-"""Sections on regexes at the end of runs: how they err, who corrects it, and which are hard."""
+"""Sections on predicted regexes at the end of runs: errors, their correction, hard targets."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,13 +18,13 @@ from erjepa.tasks.nl_rx import regex_kinds as regexes
 from erjepa.tasks.nl_rx.regex_kinds import CORRECT, ERROR_CATEGORIES
 
 _BEGINNING, _IF_STOPPED = "right beginning", "right if it had stopped"
-# Names that fit under a column of a figure.
+# Short names for the columns of a figure.
 _SHORT = {"over-generation": "over", "under-generation": "under"}
 _SHORT |= {"same-length mismatch": "same\nlength", "syntax error": "syntax\nerror"}
 
 
 def categories(results: Results, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
-    """Predictions at the ends of runs, each with its ``category``."""
+    """Return the predictions at the ends of runs, each with its ``category``."""
     found = results.final_predictions(dataset, methods)
     pairs = map(regexes.prediction_category, found.target, found.output)
     return found.assign(category=list(pairs))
@@ -34,7 +34,7 @@ def categories(results: Results, dataset: str, methods: Sequence[str]) -> pd.Dat
 def corrections(
     results: Results, dataset: str, methods: list[str], baseline: str | None = None
 ) -> Parts:
-    """Errors of a baseline, by default SFT, that other methods have right."""
+    """Errors of a baseline, by default SFT, that other methods correct."""
     baseline = results.first("SFT", baseline)
     others = [method for method in methods if method != baseline]
     found = categories(results, dataset, [baseline, *others])
@@ -68,7 +68,7 @@ def corrections(
 
 @section("Where answers end", task="nl_rx")
 def stops(results: Results, dataset: str, methods: list[str]) -> Parts:
-    """Where answers end: right ones, right beginnings that run on, and kinds of errors."""
+    """Fractions of correct answers, of right beginnings that run on, and of kinds of errors."""
     found = categories(results, dataset, methods)
     shares = pd.get_dummies(found.category).reindex(
         columns=[CORRECT, *ERROR_CATEGORIES], fill_value=False
@@ -93,7 +93,7 @@ def outcomes(
     errors_of: str | None = None,
     outcomes_of: str | None = None,
 ) -> Parts:
-    """What one method predicts where another errs, by default ER-JEPA and LLM-JEPA."""
+    """Predictions of one method, by default ER-JEPA, on the errors of another, LLM-JEPA."""
     first = results.first("LLM-JEPA", errors_of)
     second = results.first("ER-JEPA", outcomes_of)
     found = categories(results, dataset, [first, second])
@@ -121,7 +121,7 @@ def outcomes(
 
 @section("Structure of the target", task="nl_rx", main=True)
 def structures(results: Results, dataset: str, methods: list[str]) -> Parts:
-    """Accuracy by what the target regex contains."""
+    """Accuracy by the operators that the target regex contains."""
     kind = "Structure", regexes.STRUCTURES, regexes.structures
     rates, frame, note = _by_target(results, dataset, methods, *kind)
     picture, (axes,) = canvas()
@@ -155,10 +155,10 @@ def _by_target(
     names: Sequence[str],
     kinds_of: Callable[[str], str | set[str]],
 ) -> tuple[pd.DataFrame, pd.DataFrame, str]:
-    """Accuracy of each seed on each kind of targets, its table, and the note on seeds."""
+    """Return the accuracy of each seed on each kind of target, its table, and a note on seeds."""
     found = results.final_predictions(dataset, methods)
     parts = found.assign(accuracy=100.0 * found.correct)
-    parts[kind] = parts.target.map(kinds_of)  # one, or a set of them
+    parts[kind] = parts.target.map(kinds_of)  # a name or a set of names
     groups = parts.explode(kind).groupby([kind, "method", "seed"]).accuracy
     index = pd.MultiIndex.from_product([names, methods, found.seed.unique()])
     index = index.set_names([kind, "method", "seed"])

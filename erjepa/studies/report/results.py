@@ -1,4 +1,4 @@
-"""What an experiment left on disk: a frame of scored checkpoints, and of predictions."""
+"""The results of an experiment as data frames of scored checkpoints and of predictions."""
 
 import re
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from erjepa.studies.results import Result, read_results
 from erjepa.utils.escape import printable
 from erjepa.utils.jsonl import read_jsonl
 
-# What captions say of the spread over seeds.
+# Descriptions of the spread over seeds, for captions.
 MEAN = ", mean ± one sample standard deviation"
 DOTS = ": means, one sample standard deviation, and single seeds as dots"
 BANDS = ": means, bands of one sample standard deviation"
 ROLES = ("SFT", "LLM-JEPA", "ER-JEPA")
-# The paper's JEPA loss, the default first; it has no further terms. Of any other it claims
-# nothing.
+# Settings of the paper's JEPA loss, each with its default first. The paper makes no claims on
+# any other loss, nor on one with further terms.
 _PAPERS = {
     "views": ("shared", "standalone"),
     "predictor_position": ("behind",),
@@ -32,30 +32,31 @@ _PAPERS = {
 
 
 class Unavailable(Exception):
-    """A section cannot be made of these results; the message says why."""
+    """Raised if the results are insufficient for a section; the message says why."""
 
 
 class Results:
     """The results of one experiment, finished or not.
 
-    ``runs`` has a row for each scored checkpoint, in order of datasets, methods and seeds as
-    the config has them, then of steps. Its columns are the fields of ``Result``, with ``accuracy`` in percent, and
+    ``runs`` has a row for each scored checkpoint, sorted by dataset, method and seed, in the order
+    of the config, then by steps. Its columns are the fields of ``Result``, with ``accuracy`` in
+    percent, and
 
-        point   where checkpoints of different runs compare: the budget, or without budgets
-                the epoch; NaN for others
-        ends    whether the checkpoint may end its run: at the last budget or, if runs are
-                not matched in compute, after its epochs or tokens; of a sequence of
-                datasets only after the last of them
+        point   position at which checkpoints of different runs are compared: the budget, or
+                without budgets the epoch; NaN for checkpoints elsewhere
+        ends    whether the checkpoint can be the end of its run: at the last budget or, if runs
+                are not matched in compute, after its epochs or tokens; in a sequence of
+                datasets only on the last of them
 
-    Where several kinds of weights of each checkpoint were scored (``score_weights``), they are
-    those of the first kind; :meth:`of_weights` has those of another.
+    If several kinds of weights were scored (``score_weights``), ``runs`` has those of the first
+    kind; :meth:`of_weights` selects another.
 
     Args:
-        output: the experiment's output folder.
+        output: output folder of the experiment.
 
     Raises:
         FileNotFoundError: if the folder has no ``experiment.json``.
-        ValueError: naming file and line, if something there is not what it should be.
+        ValueError: naming file and line, if a file is damaged.
     """
 
     def __init__(self, output: Path) -> None:
@@ -68,12 +69,16 @@ class Results:
         self.budgets: list[float] = list(self.config.budgets or [])
         kinds: list[str] = list(self.config.score_weights)
         scored = {result.weights for result in read_results(output)}
-        # Kinds of weights that there are results of.
+        # Kinds of weights that have results.
         self.weights: list[str] = [w for w in kinds if w in scored] or kinds[:1]
         self.runs = self._runs(self.weights[0], self.datasets)
 
     def of_weights(self, weights: str) -> "Results":
-        """The same results of one kind of weights, ``last`` or ``ema``."""
+        """Return the results of one kind of weights, ``last`` or ``ema``.
+
+        Raises:
+            Unavailable: if no such weights are scored.
+        """
         if weights not in self.weights:
             raise Unavailable(f"no {weights} weights are scored")
         other = copy(self)
@@ -82,24 +87,24 @@ class Results:
         return other
 
     def own(self, method: str) -> dict[str, Any]:
-        """Config keys that a method sets."""
+        """Return the config keys that a method sets."""
         return dict(self.config.methods[method])
 
     def overrides(self, method: str) -> dict[str, Any]:
-        """Config keys that a method sets, and those that all methods set."""
+        """Return the config keys that a method sets, and those that all methods set."""
         return {**self.config.overrides, **self.own(method)}
 
     def task(self, dataset: str) -> str | None:
-        """The task of a dataset; None before any of it is scored."""
+        """Return the task of a dataset, or ``None`` if nothing is scored on it yet."""
         return next(iter(self.runs.task[self.runs.dataset == dataset]), None)
 
     def trained_on(self, datasets: str) -> str | None:
-        """The first method with ``trains_on`` so, if there is one."""
+        """Return the first method with this value of ``trains_on``, or ``None``."""
         named = (m for m in self.methods if self.own(m).get("trains_on") == datasets)
         return next(named, None)
 
     def named(self, methods: Sequence[str]) -> list[str]:
-        """``methods``; ValueError if one is not among the experiment's."""
+        """Return ``methods`` as a list; raise ValueError if the experiment lacks one of them."""
         for method in methods:
             if method not in self.methods:
                 raise ValueError(
@@ -108,15 +113,16 @@ class Results:
         return list(methods)
 
     def role(self, method: str) -> str | None:
-        """``SFT`` (neither JEPA loss nor replay), ``LLM-JEPA`` (no replay) or ``ER-JEPA``.
+        """Return the role of a method in the paper, derived from its overrides.
 
-        Told by what the method sets; None: its JEPA loss is not the paper's, it replays
-        without one, or no stored pairs, or it trains on other datasets than its own.
+        A role is ``SFT`` (neither JEPA loss nor replay), ``LLM-JEPA`` (JEPA loss without replay)
+        or ``ER-JEPA`` (both). It is ``None`` if the JEPA loss is not the paper's, for replay
+        without a JEPA loss or of the current batch, and with ``trains_on``.
         """
         set_to = self.overrides(method)
         replays = set_to.get("replay.weight") != 0
         if "trains_on" in set_to:
-            return None  # a control of a sequence of datasets
+            return None  # a control for sequences of datasets
         if replays and set_to.get("replay.selection") == "current_batch":
             return None  # a control without history
         if set_to.get("loss.jepa_weight") == 0:
@@ -129,7 +135,12 @@ class Results:
         return "ER-JEPA" if replays else "LLM-JEPA"
 
     def first(self, role: str, method: str | None = None) -> str:
-        """``method`` if it is given, else the first of a role; Unavailable if none has it."""
+        """Return ``method`` if given, else the first method of a role.
+
+        Raises:
+            Unavailable: if no method has the role.
+            ValueError: if ``method`` is unknown.
+        """
         if method is not None:
             return self.named([method])[0]
         for name in self.methods:
@@ -138,18 +149,22 @@ class Results:
         raise Unavailable(f"no method of the experiment is {role}")
 
     def main_methods(self) -> list[str]:
-        """The first method of each role, or all if they play fewer than two."""
+        """Return the first method of each role; all methods if they have fewer than two roles."""
         roles = {self.role(name) for name in self.methods}
         found = [self.first(role) for role in ROLES if role in roles]
         return found if len(found) > 1 else self.methods
 
     def of(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
-        """Scored checkpoints of a dataset, None: of all, in order of ``methods``."""
+        """Return the rows of ``runs`` of one dataset (``None``: all), in order of ``methods``."""
         datasets = self.datasets if dataset is None else [dataset]
         return select(self.runs, dataset=datasets, method=methods)
 
     def final(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
-        """The ends of finished runs of a dataset or all; Unavailable if there is none."""
+        """Return the last checkpoint of each finished run, on one dataset (``None``: all).
+
+        Raises:
+            Unavailable: if no run is finished.
+        """
         rows = self.of(dataset, methods)
         rows = rows[rows.ends].drop_duplicates(["cell", "dataset"], keep="last")
         if rows.empty:
@@ -158,7 +173,11 @@ class Results:
         return rows
 
     def over_points(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
-        """Accuracy of runs that are scored at every point: a row a run, a column a point."""
+        """Return the accuracy of runs that are scored at every point, [runs, points].
+
+        Raises:
+            Unavailable: if there is no such run, or only one point.
+        """
         points = self.runs[self.runs.dataset == dataset].point.dropna().unique()
         rows = self.of(dataset, methods).dropna(subset="point")
         wide = pivot(rows, ["method", "seed"], "point", "accuracy")
@@ -170,7 +189,7 @@ class Results:
         return wide
 
     def note(self, rows: pd.DataFrame, methods: Sequence[str]) -> str:
-        """A sentence on how many seeds stand behind each method's value."""
+        """Return a sentence on the number of seeds behind each method's value."""
         planned, names, expected = len(self.seeds), rows.method, list(methods)
         if "dataset" in rows and rows.dataset.nunique() > 1:
             names = rows.method + " on " + rows.dataset
@@ -184,12 +203,16 @@ class Results:
         return f"Over {planned} seeds; fewer are finished of {', '.join(short)}."
 
     def if_seeds(self, text: str) -> str:
-        """What a caption says of the spread over seeds; nothing of a single one."""
+        """Return ``text``, a caption's words on the spread over seeds, or "" with one seed."""
         return text if len(self.seeds) > 1 else ""
 
     def trained(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
-        """The ends of finished runs that were trained on a dataset: of a sequence those of its
-        own stage. Unavailable if there is none.
+        """Return the last checkpoint of each finished run that trained on a dataset.
+
+        In a sequence these are the runs of the dataset's own stage.
+
+        Raises:
+            Unavailable: if no run is finished.
         """
         if not self.config.continual:
             return self.final(dataset, methods)
@@ -202,7 +225,7 @@ class Results:
         return rows
 
     def missing(self) -> dict[tuple[str, str], dict[int, int]]:
-        """Dataset and method to seeds without a scored end, and their scored checkpoints."""
+        """Return unfinished runs: (dataset, method) -> seed -> number of scored checkpoints."""
         runs = self.runs.groupby(["dataset", "method", "seed"]).ends
         ended, scored = runs.any().to_dict(), runs.size().to_dict()
         gaps: dict[tuple[str, str], dict[int, int]] = {}
@@ -212,11 +235,13 @@ class Results:
         return gaps
 
     def predictions(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """What some rows of ``runs`` answered to the same examples, in order of their ids.
+        """Load the predictions of some rows of ``runs``, sorted by example id within each row.
 
-        Columns ``method seed point id prompt target output extracted correct`` and, where the
-        evaluation computed it, ``cosine``. Unavailable if they cannot be read, or if they
-        are of different examples.
+        The columns include ``method seed point id prompt target output extracted correct`` and, if
+        the evaluation computed it, ``cosine``.
+
+        Raises:
+            Unavailable: if predictions cannot be read, or are of different examples.
         """
         frames: list[pd.DataFrame] = []
         for run in runs.itertuples():
@@ -230,7 +255,9 @@ class Results:
                 found = found.sort_values("id").assign(
                     correct=found[run.primary].eq(True)
                 )
-                found[["prompt", "target", "output"]]  # there, or it is a KeyError
+                found[
+                    ["prompt", "target", "output"]
+                ]  # raises KeyError if one is missing
             except (OSError, ValueError, KeyError) as error:
                 raise Unavailable(
                     f"{path}: predictions cannot be read ({error!r})"
@@ -243,9 +270,12 @@ class Results:
         return pd.concat(frames, ignore_index=True)
 
     def final_predictions(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
-        """Predictions at the ends of runs, of the seeds that all of the methods have.
+        """Load the predictions at the ends of runs, for the seeds that all methods have.
 
-        In order of seeds, then methods; Unavailable if they share no seed.
+        Rows are sorted by seed, then method.
+
+        Raises:
+            Unavailable: if the methods share no finished seed.
         """
         ends = self.final(dataset, methods)
         shared = ends[ends.groupby("seed").method.transform("size") == len(methods)]
@@ -254,7 +284,7 @@ class Results:
         return self.predictions(select(shared, seed=self.seeds))
 
     def also_scored(self, methods: Sequence[str]) -> pd.DataFrame:
-        """As :meth:`final`, on the datasets of ``also_scored``; without any, of no rows."""
+        """Return :meth:`final` for the datasets of ``also_scored``; empty if there are none."""
         rows = self._runs(self.weights[0], list(self.config.also_scored))
         return select(rows[rows.ends], method=methods)
 
@@ -262,7 +292,7 @@ class Results:
         columns = [field.name for field in fields(Result)]
         rows = pd.DataFrame(read_results(self.output), columns=columns)
         rows = rows[rows.weights == weights]
-        # Of a checkpoint that was scored twice the last counts.
+        # If a checkpoint was scored twice, the last result counts.
         rows = rows.drop_duplicates(["cell", "dataset", "checkpoint"], keep="last")
         rows = rows.astype({"accuracy": float, "budget": float}).sort_values(
             "steps", kind="stable"
@@ -282,11 +312,11 @@ class Results:
         if self.config.continual and row.stage != self.datasets[-1]:
             return False  # the sequence continues
         if {"stop.tokens_of", "trains_on"} & self.own(row.method).keys():
-            # All checkpoints of a run are recorded at once; its end may be at a budget.
+            # The results of a run are recorded together, so the last one is its end.
             return is_last
         if self.budgets and self.config.match == "flops":
             return row.point == self.budgets[-1]
-        # Epochs that the run is to have: as set, or the most of any; stopped, it may end at any.
+        # Epochs of a finished run: as set, or the most of any run; 0 if it can stop earlier.
         overrides = self.overrides(row.method)
         stops = any(key.startswith("stop.") for key in overrides)
         epochs = 0.0 if stops else float(overrides.get("epochs", most))
@@ -296,14 +326,17 @@ class Results:
 def pivot(
     rows: pd.DataFrame, index: Sequence[str], columns: str, values: str
 ) -> pd.DataFrame:
-    """``DataFrame.pivot`` with rows and columns in order of appearance."""
+    """Return ``DataFrame.pivot`` with rows and columns in order of appearance."""
     wide = rows.pivot(index=list(index), columns=columns, values=values)
     seen = pd.MultiIndex.from_frame(rows[list(index)].drop_duplicates())
     return wide.reindex(index=seen, columns=rows[columns].unique())
 
 
 def select(rows: pd.DataFrame, **names: Sequence[Any]) -> pd.DataFrame:
-    """Rows whose columns hold one of some names, in order of these, the first column first."""
+    """Return the rows whose columns hold one of the given values.
+
+    Rows are sorted by the first column, then the next, each in the order of its values.
+    """
     for column, allowed in reversed(names.items()):
         rows = rows[rows[column].isin(allowed)]
         rows = rows.sort_values(

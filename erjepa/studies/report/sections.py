@@ -1,4 +1,4 @@
-"""Sections of a report: functions that the decorator ``section`` enters by their names."""
+"""Sections of a report, and the decorator ``section`` that registers them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,33 +15,37 @@ Parts = Iterator[Part]
 
 @dataclass(frozen=True)
 class Section:
-    """What makes a section, and what it needs.
+    """A section: the function that builds it, and its requirements.
 
-    ``build`` takes the results, a dataset unless it is about all of them together, the methods and
-    further arguments of the config; it raises ``Unavailable`` where the results do not allow it.
+    ``build`` takes the results, the methods and further arguments of the config, and ``dataset``
+    unless it covers all datasets together. It raises ``Unavailable`` if the results are
+    insufficient.
     """
 
     build: Callable[..., Parts]
-    title: str  # its heading
-    task: str | None = None  # the only task that it can be made for
+    title: str  # heading
+    task: str | None = None  # the only task that it supports; None: all
     budgets: bool = False  # whether the experiment must have budgets
-    # Whether, with no methods named, it is about the first of each role
+    # Whether its default methods are the first of each role
     main: bool = False
-    # Whether it draws a curve for each method, so that, with none named, there must be few, and
-    # those that stop at another's tokens are left out
+    # Whether it draws a curve per method: its default methods must be few, and exclude those
+    # with ``stop.tokens_of``
     curves: bool = False
-    by_default: bool = True  # whether a report has it when its config names no sections
+    by_default: bool = True  # whether it is in reports whose config names no sections
 
     @property
     def arguments(self) -> list[str]:
-        """What a config may say about it, besides its name."""
+        """Names of the arguments that a config may set."""
         own = {*signature(self.build).parameters, "title", "weights"} - {"results"}
         return sorted({"datasets" if name == "dataset" else name for name in own})
 
     def datasets(
         self, results: Results, names: Sequence[str] | None = None
     ) -> Sequence[str | None]:
-        """The datasets that it has parts for, of ``names``; None alone: all together."""
+        """Return the datasets to build parts for, by default those of a supported task.
+
+        ``[None]`` stands for one build over all datasets together.
+        """
         for name in names or []:
             if name not in results.datasets:
                 raise ValueError(
@@ -49,7 +53,7 @@ class Section:
                 )
         if "dataset" not in signature(self.build).parameters:
             return [None]
-        # Of the datasets of other tasks nothing is said, unless there are no others.
+        # If no dataset has the task, all are returned, so that ``parts`` reports why each fails.
         fitting = [d for d in results.datasets if self.task in (None, results.task(d))]
         return names or fitting or results.datasets
 
@@ -61,7 +65,12 @@ class Section:
         weights: str | None = None,
         **arguments: Any,
     ) -> list[Part]:
-        """Its tables and figures, named after it and the dataset; Unavailable, or ValueError."""
+        """Build the tables and figures of the section, named after it and the dataset.
+
+        Raises:
+            Unavailable: if the results are insufficient.
+            ValueError: if a method is unknown.
+        """
         of_which = ""
         if weights is not None:
             results = results.of_weights(weights)
@@ -105,7 +114,7 @@ SECTIONS: dict[str, Section] = {}
 
 
 def section(title: str, **needs: Any) -> Callable[[Callable], Callable]:
-    """Enter a function as the section of its name; arguments as ``Section`` has them."""
+    """Register the decorated function as a section of its name; ``needs`` as in ``Section``."""
 
     def enter(build: Callable[..., Parts]) -> Callable[..., Parts]:
         SECTIONS[build.__name__] = Section(build, title, **needs)

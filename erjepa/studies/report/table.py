@@ -1,4 +1,4 @@
-"""Tables: a frame in the units that are shown, and how each format writes it."""
+"""Tables of a report, and the formats that they are written in."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,55 +12,55 @@ import pandas as pd
 from erjepa.utils.escape import csv_cell, latex, markdown
 
 ABSENT, SD = "—", " sd"
-# Parts of a text, and what is the matter with each.
+# The parts of a text, each with one of the kinds below.
 Marked = list[tuple[str, str]]
 SAME, WRONG, EXTRA, MISSING = "same", "wrong", "extra", "missing"
 
 
 @dataclass(frozen=True)
 class Format:
-    """How cells are written, and what surrounds texts of each kind, and a whole marked text."""
+    """A format of tables: the escaping of texts, and a template for each kind of text."""
 
-    escape: Callable[[str], str]  # so that nothing is read as markup
+    escape: Callable[[str], str]  # escapes markup
     wrong: str
     extra: str
     missing: str
     best: str = "{}"
-    code: str = "{}"  # around a whole marked text
+    code: str = "{}"  # template for a whole marked text
     same: str = "{}"
 
     def write(self, text: str, kind: str = SAME) -> str:
-        """A text of a kind."""
+        """Return ``text``, escaped, in the template of ``kind``."""
         return getattr(self, kind).format(self.escape(text))
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table. A column ``X sd`` of its frame has the standard deviations of ``X``."""
+    """A table. A column ``X sd`` of its frame holds the standard deviations of ``X``."""
 
-    caption: str  # what it shows, over what
-    # Texts, numbers, marked texts; None or NaN where there is no value
+    caption: str
+    # Cells are strings, numbers or marked texts; None or NaN: no value
     frame: pd.DataFrame
-    # After the point, where they are not two
+    # Column to number of decimals; default: 2
     digits: Mapping[str, int] = field(default_factory=dict)
-    # Columns whose greatest number stands out, unless all are equal
+    # Columns whose greatest number is highlighted, unless all are equal
     best: Collection[str] = ()
-    name: str = ""  # what sets it apart within its section
+    name: str = ""  # distinguishes the tables of a section
 
     @property
     def columns(self) -> list[str]:
-        """Names of columns as they are shown, each with its deviations."""
+        """Names of the shown columns; standard deviations have no column of their own."""
         is_sd = {name + SD for name in self.frame}
         return [name for name in self.frame if name not in is_sd]
 
     @property
     def kinds(self) -> list[str]:
-        """Of each column whether it is shown as ``number`` or ``text``."""
+        """Kind of each shown column: ``number`` or ``text``."""
         numeric = [any(map(_is_number, self.frame[name])) for name in self.columns]
         return ["number" if one else "text" for one in numeric]
 
     def rows(self, form: Format) -> list[list[str]]:
-        """All cells as texts of a format, row by row."""
+        """Return all cells as strings in a format, row by row."""
         columns = [self._cells(name, form) for name in self.columns]
         return list(map(list, zip(*columns, strict=True)))
 
@@ -80,14 +80,15 @@ class Table:
 def spread(
     columns: Mapping[str, pd.Series] | pd.DataFrame, by: Mapping[str, pd.Series | str]
 ) -> pd.DataFrame:
-    """Means and sample standard deviations over rows of a group, in order of appearance.
+    """Compute the mean and sample standard deviation of each group, in order of appearance.
 
     Args:
-        columns: heading to values.
-        by: heading to what names the group of each value; a text: a level of their index.
+        columns: maps a heading to values.
+        by: maps a heading to the group of each value, or to the name of an index level.
 
     Returns:
-        A row a group; headings of ``by``, and of each column ``X`` and ``X sd``.
+        One row per group, with the columns of ``by``, and for each column ``X`` the columns ``X``
+        and ``X sd``.
     """
     found = {}
     for heading, values in columns.items():
@@ -97,7 +98,7 @@ def spread(
 
 
 def to_markdown(table: Table) -> str:
-    """A table of GitHub's Markdown under its caption."""
+    """Return a table in GitHub's Markdown, below its caption."""
     rule = [{"number": "---:", "text": ":---"}[kind] for kind in table.kinds]
     lines = [list(map(markdown, table.columns)), rule, *table.rows(MARKDOWN)]
     body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
@@ -105,7 +106,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Numbers in full; standard deviations in columns of their own."""
+    """Return a table as CSV, with unrounded numbers and separate columns of deviations."""
 
     def full(cell: Any) -> Any:
         if isinstance(cell, list):
@@ -118,7 +119,7 @@ def to_csv(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A floating table of LaTeX with the rules of booktabs."""
+    """Return a table as a LaTeX float with booktabs rules."""
     texts = pd.DataFrame(table.rows(LATEX), columns=map(latex, table.columns))
     has_marks = table.frame.map(lambda cell: isinstance(cell, list)).to_numpy().any()
     return (_LATEX_MARKS if has_marks else "") + texts.style.hide(axis=0).to_latex(
@@ -140,10 +141,10 @@ def _text(cell: Any, sd: float | None, digits: int) -> str:
         return cell if isinstance(cell, str) else ABSENT
     if isinstance(cell, Integral):
         return str(cell)
-    # A half goes up, whatever its last bit: 54.595 is 54.60.
+    # Round halves away from zero despite their binary representation: 54.595 gives 54.60.
     text = f"{cell + copysign(1e-10, cell):.{digits}f}"
     if not float(text):
-        # A small p-value is no zero; a mean that its spread dwarfs is.
+        # A small p-value keeps one digit; a mean with a standard deviation is shown as 0.
         text = f"{cell:.1g}" if pd.isna(sd) and cell else text.lstrip("-")
     return text if pd.isna(sd) else f"{text} ± {sd:.{digits}f}"
 

@@ -1,4 +1,4 @@
-"""Sections on runs over their checkpoints: accuracy that falls, predictions, alignment."""
+"""Sections on changes between checkpoints: drops of accuracy, predictions, alignment."""
 
 from typing import Any
 
@@ -60,10 +60,10 @@ def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
 def drops_by_accuracy(
     results: Results, dataset: str, methods: list[str], width: int = 10
 ) -> Parts:
-    """How often runs lose accuracy from a checkpoint to the next, by the accuracy they had.
+    """How often accuracy falls from one checkpoint to the next, by the accuracy at the first.
 
-    A method that has learned less has less to lose; a column compares steps that start from
-    equal accuracy, in bins of ``width`` percentage points.
+    A method that has learned less has less to lose. So each column compares steps that start
+    from similar accuracy, in bins of ``width`` percentage points.
     """
     accuracy = results.over_points(dataset, methods)
     before = accuracy.iloc[:, :-1].stack()
@@ -86,7 +86,7 @@ def drops_by_accuracy(
 
 @section("Prediction dynamics", main=True)
 def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
-    """Accuracy, corrected errors and lost answers from checkpoint to checkpoint."""
+    """Accuracy, corrected errors and lost correct answers from checkpoint to checkpoint."""
     accuracy = results.over_points(dataset, methods)
     counts = transitions(_histories(results, dataset, accuracy)[0])
     rates = transition_rates(counts)
@@ -130,9 +130,10 @@ def alignment(
     seed: int | None = None,
     column: str = "cosine",
 ) -> Parts:
-    """Cosine of prompt and target, and correctness, of the same examples over checkpoints.
+    """Cosine of prompt and target, and correctness, of each example over checkpoints.
 
-    ``column`` of predictions: ``cosine``, after the predictor, or ``cosine_of_input``, before it.
+    ``column`` of the predictions is ``cosine``, after the predictor, or ``cosine_of_input``,
+    before it.
     """
     seed = results.seeds[0] if seed is None else seed
     whole = results.over_points(dataset, methods)
@@ -186,7 +187,7 @@ def alignment(
 def _histories(
     results: Results, dataset: str, runs: pd.DataFrame, column: str = "cosine"
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Correctness and cosine: a row an example of a run of ``runs``, a column a point."""
+    """Return correctness and cosine, each with a row per run and example and a column per point."""
     rows = results.of(dataset, list(runs.index.unique("method")))
     is_whole = pd.MultiIndex.from_frame(rows[["method", "seed"]]).isin(runs.index)
     found = results.predictions(rows[is_whole & rows.point.notna()])
