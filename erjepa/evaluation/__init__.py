@@ -1,1 +1,1 @@
-"""What a model does with pairs that it is not trained on: answers, predictions, losses."""
+"""Evaluation of a model on pairs that it is not trained on: generation, predictions, losses."""

@@ -1,6 +1,4 @@
-"""What a trained model makes of given pairs, pair by pair: how it aligns the two views, and the
-loss of the target.
-"""
+"""Computes, for each pair, the cosines of its views and the loss of its target."""
 
 from collections.abc import Sequence
 
@@ -25,11 +23,11 @@ def pair_cosines(
     predictor: Tensor | None = None,
     attention: Attention = "dense",
 ) -> list[dict[str, float]]:
-    """Cosines of each pair, read as in training; without a JEPA loss in the same way.
+    """Compute the cosines of each pair, with the views of training, also for runs without JEPA loss.
 
-    ``cosine`` is that of prediction and target, :math:`\\cos(p_i, z_i^a)`, which the loss aligns;
-    ``cosine_of_input`` that of source and target, :math:`\\cos(z_i^u, z_i^a)`, which the caption
-    of the paper's figure names. Spans and targets that predict have no such second one.
+    ``cosine`` compares prediction and target, :math:`\\cos(p_i, z_i^a)`, which the loss aligns.
+    ``cosine_of_input`` compares source and target, :math:`\\cos(z_i^u, z_i^a)`, as in the caption
+    of the paper's figure; it is missing with ``views: spans`` and ``target_to_source``.
 
     Args:
         predictor: trained embeddings of the k predictor tokens, [k, H]; ``None``: those of the
@@ -59,8 +57,11 @@ def target_losses(
     pairs: Sequence[Pair],
     attention: Attention = "dense",
 ) -> list[dict[str, float]]:
-    """``target_loss`` of each pair, the mean cross-entropy of its target's tokens in nats, and
-    ``target_tokens``, their number, with the end of turn.
+    """Compute the loss of each pair's target.
+
+    Returns:
+        For each pair ``target_loss``, the mean cross-entropy of the target's tokens in nats, and
+        ``target_tokens``, their number, including the end of turn.
     """
     batch = collator.without_views()(pairs).to(decoder.tok_embeddings.weight.device)
     output = PackedDecoder(decoder, attention=attention)(batch)
@@ -71,10 +72,10 @@ def target_losses(
 
 
 class PairReader:
-    """Reads whole pairs for an evaluation: what ``alignment`` and ``target_loss`` add to answers.
+    """Computes the fields that ``alignment`` and ``target_loss`` add to predictions.
 
     Attributes:
-        predictor: as in :func:`pair_cosines`, of the weights that are scored.
+        predictor: trained embeddings of the scored weights, see :func:`pair_cosines`.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class PairReader:
         self.predictor: Tensor | None = None
 
     def __call__(self, pairs: Sequence[Pair]) -> list[dict[str, float]]:
-        """Cosines, loss and tokens of each pair, as far as the config asks for them."""
+        """Return the cosines, loss and number of tokens of each pair that the config asks for."""
         read: list[dict[str, float]] = [{} for _ in pairs]
         decoder, collator, attention = self._decoder, self._collator, self._attention
         if self._cfg.alignment:

@@ -1,4 +1,4 @@
-"""What a model answers to the sources of a dataset."""
+"""Generates the answers of a model to the sources of a dataset."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,9 +18,11 @@ def generate_answers(
     *,
     max_new_tokens: int,
 ) -> list[dict[str, Any]]:
-    """Greedy answers to one batch of examples, as predictions with what scoring needs.
+    """Generate greedy answers to one batch of examples.
 
-    With a list of datasets each has the short name of its dataset as ``origin``.
+    Returns:
+        One prediction per example, with the fields that scoring needs and, if ``dataset`` is a
+        concatenation, the short name of the example's dataset as ``origin``.
     """
     prompts = [dataset.prompt(i) for i in ids]
     outputs = generate_texts(model, tokenizer, prompts, max_new_tokens)
@@ -43,7 +45,12 @@ def generate_texts(
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
 ) -> list[dict[str, Any]]:
-    """Greedy answers to one batch of prompts: ``output``, how many ``tokens``, and ``finished``."""
+    """Generate greedy answers to one batch of prompts.
+
+    Returns:
+        Per prompt the ``output`` text, its number of ``tokens``, and whether it ``finished`` before
+        ``max_new_tokens``.
+    """
     outputs = generate_greedy(
         model,
         prompts,

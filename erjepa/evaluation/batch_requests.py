@@ -1,6 +1,7 @@
-"""The prompts of an evaluation as requests to a serving engine, in OpenAI's batch format.
+"""Writes the prompts of an evaluation as requests to a serving engine, in OpenAI's batch format.
 
-Two files: requests, and beside them, for each, the token ids of the prompt and what scoring needs::
+There are two files: the requests, and the targets with the prompt's token ids and the fields that
+scoring needs::
 
     FILE           custom_id  method  url  body: model, messages or prompt (token ids), ...
     FILE.targets   custom_id  prompt  prompt_token_ids  target  fields of the task
@@ -19,7 +20,7 @@ from erjepa.utils.jsonl import to_jsonl
 
 
 class Prompt(NamedTuple):
-    """A pair as it is asked: its id, chat and tokens, and what an answer is scored by."""
+    """The prompt of a pair: its id, chat and token ids, and the fields that scoring needs."""
 
     id: int
     messages: list[dict[str, str]]
@@ -28,7 +29,7 @@ class Prompt(NamedTuple):
 
 
 def read_prompts(cfg: Config, tokenizer: Any) -> Iterator[Prompt]:
-    """The pairs that ``erjepa_eval`` answers.
+    """Yield the prompts that ``erjepa_eval`` answers.
 
     Raises:
         ValueError: if the config has no pairs to score.
@@ -46,7 +47,7 @@ def read_prompts(cfg: Config, tokenizer: Any) -> Iterator[Prompt]:
 def request(
     prompt: Prompt, url: str, model: str, max_tokens: int, stop_tokens: Sequence[int]
 ) -> dict[str, Any]:
-    """A line of the batch file: for ``CHAT`` with the messages, else with token ids."""
+    """Return a line of the batch file: with messages if ``url`` is ``CHAT``, else token ids."""
     asked = {"messages": prompt.messages} if url == CHAT else {"prompt": prompt.tokens}
     body = {"model": model, **asked, "max_tokens": max_tokens, "temperature": 0}
     body["stop_token_ids"] = list(stop_tokens)
@@ -54,10 +55,10 @@ def request(
 
 
 def require_same_tokens(folder: Path, prompts: Sequence[Prompt]) -> None:
-    """Find out whether the chat template in a model's folder asks what training asked.
+    """Check that the chat template in a model's folder gives the prompts' token ids.
 
     Raises:
-        ValueError: if it makes other tokens, showing the first prompt.
+        ValueError: if it does not, with the first prompt that differs.
     """
     try:
         served = ServedChat(folder)
@@ -82,7 +83,7 @@ def write_requests(
     max_tokens: int,
     stop_tokens: Sequence[int],
 ) -> Path:
-    """Write the batch file, and the targets beside it."""
+    """Write the batch file and the file of targets, and return the path of the latter."""
     targets = file.with_suffix(".targets.jsonl")
     rows = (
         {"custom_id": str(p.id), "prompt_token_ids": p.tokens, **p.target}

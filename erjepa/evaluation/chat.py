@@ -1,4 +1,4 @@
-"""Answers of a trained run to prompts that a user has."""
+"""Generates answers of a trained run to a user's prompts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,11 +29,11 @@ def answers(
     *,
     system_prompt: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Greedy answers to prompts.
+    """Generate greedy answers to prompts.
 
     Args:
         path: checkpoint; ``None``: the base model.
-        system_prompt: system message; "": none; ``None``: that of the first training pair.
+        system_prompt: system message; "": none; ``None``: the one of the first training pair.
     """
     device = run_device(cfg)
     tokenizer = cfg.tokenizer.build()
@@ -54,7 +54,10 @@ def answers(
 def system_note(
     pairs: Pairs, tokenizer: Transform, system_prompt: str | None
 ) -> str | None:
-    """Which system message prompts have, where the user gave none; ``None``: they have none."""
+    """Return a note on the system message that prompts have by default.
+
+    The note is ``None`` if the user set a system message, or if prompts have none.
+    """
     first = pairs.messages(0)[0]
     if system_prompt is None and first.role == "system":
         whose, message = "that of the training pairs", first.text_content
@@ -68,14 +71,14 @@ def system_note(
 
 
 def read_prompts(file: Path) -> list[str]:
-    """The prompts of a file.
+    """Read prompts from a file.
 
     Args:
-        file: a prompt a line; or, as ``.jsonl``, a JSON object a line whose only text, or whose
-            ``prompt``, is the prompt.
+        file: a text file with one prompt per line; or a ``.jsonl`` file with one JSON object per
+            line, whose ``prompt``, or whose only string, is the prompt.
 
     Raises:
-        ValueError: naming the place of a line without a prompt.
+        ValueError: naming the line, if one has no prompt.
     """
     if file.suffix != ".jsonl":
         content = file.read_bytes()

@@ -1,4 +1,4 @@
-"""The runs that a run was continued from: what they were scored on, and what they answered."""
+"""The earlier runs that a run started from: their scored datasets and stored answers."""
 
 import json
 import shlex
@@ -25,7 +25,7 @@ from erjepa.utils.summary import Change
 
 log = utils.get_logger("INFO")
 
-# Keys that say, in addition to the dataset, what is scored and how.
+# Keys that determine, in addition to the dataset, the scored examples and the scoring.
 _HOW = ("validation", "task", "primary", "databases", "max_new_tokens")
 
 
@@ -36,7 +36,7 @@ class _Replay:
 
 @dataclass(frozen=True)
 class _Config:
-    """What counts here of the config of a run."""
+    """The keys of a run's config that this module reads."""
 
     output_dir: str = ""
     init_from: str | None = None
@@ -45,7 +45,7 @@ class _Config:
 
     @property
     def starts(self) -> list[Path]:
-        """What the run started from: ``continue_from`` sets two keys."""
+        """Paths that the run started from: weights, merged adapters and memories."""
         memories = self.replay.init_from if self.replay else None
         memories = [memories] if isinstance(memories, str) else memories or []
         merged = reversed(self.base_adapters or [])
@@ -54,7 +54,7 @@ class _Config:
 
 @dataclass(frozen=True)
 class _Settings:
-    """What counts here of an evaluation's settings, which have one of the two datasets."""
+    """The keys of an evaluation's settings that this module reads; one of the datasets is set."""
 
     max_new_tokens: int
     eval_dataset: Any = None
@@ -63,7 +63,7 @@ class _Settings:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What tells an example of an evaluation from others."""
+    """The fields of a stored prediction that identify its example."""
 
     id: int
     prompt: str
@@ -72,16 +72,16 @@ class _Answer:
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A run that another one was continued from.
+    """A run that another run started from.
 
     Args:
-        config: file of its config.
-        checkpoint: folder of the weights that were continued from.
-        key: of the pairs that are scored.
-        pairs: that the config has under it; ``None``: none.
-        how: keys of the config that say how they are scored.
-        name: of the checkpoint's scores, see :func:`name_of_scores`.
-        scores: folder of each finished evaluation of the run, and its settings.
+        config: path of its config.
+        checkpoint: folder of the weights that the other run started from.
+        key: key of the scored dataset, ``eval_dataset`` or ``dataset``.
+        pairs: value of that key in the config, or ``None``.
+        how: keys of the config that determine the scoring.
+        name: name of the checkpoint's scores, see :func:`name_of_scores`.
+        scores: folder and settings of each finished evaluation of the run.
     """
 
     config: Path
@@ -93,7 +93,7 @@ class EarlierRun:
     scores: Sequence[tuple[Path, _Settings]]
 
     def datasets(self) -> Iterator[dict[str, Any]]:
-        """The keys of each dataset that it was scored on; of none, that of its config."""
+        """Yield the keys of each scored dataset; if none was scored, those of the config."""
         for _, settings in self.scores:
             limit = {"max_new_tokens": settings.max_new_tokens}
             yield {**self.how, self.key: getattr(settings, self.key), **limit}
@@ -101,7 +101,7 @@ class EarlierRun:
             yield {**self.how, self.key: self.pairs}
 
     def predictions(self, pairs: Any) -> Path | None:
-        """File of what the checkpoint answered to these pairs, if it was scored on them."""
+        """Return the path of the checkpoint's predictions on a dataset, or ``None``."""
         for folder, settings in self.scores:
             is_of_checkpoint = folder.name.partition("_on_")[0] == self.name
             if is_of_checkpoint and getattr(settings, self.key) == pairs:
@@ -109,7 +109,10 @@ class EarlierRun:
         return None
 
     def scoring_command(self, pairs: Any) -> str:
-        """The command that scores the checkpoint on these pairs; ``None``: on a file."""
+        """Return the command that scores the checkpoint on ``pairs``.
+
+        If ``pairs`` is ``None``, the command has a placeholder for a file of pairs.
+        """
         overrides = [f"checkpoint_dir={self.checkpoint}"]
         overrides += ["eval_split=validation"] * (self.key == SCORED["validation"])
         overrides += ["merged=True"] * self.name.endswith("_merged")
@@ -123,11 +126,11 @@ class EarlierRun:
 
 
 def earlier_runs(path: Path, cfg: Config) -> list[EarlierRun]:
-    """The runs before the one that wrote a checkpoint, nearest first.
+    """Return the runs before the one that wrote a checkpoint, nearest first.
 
-    The config in the folder of a run names what it started from; where the checkpoint lies in
-    none, ``cfg`` does. A run that is no longer there is warned of; an adapter of PEFT, or a
-    memory without a run, is passed over.
+    The config in a run's folder names what the run started from; for a checkpoint outside of a
+    run's folder, ``cfg`` does. A missing run is logged as a warning; PEFT adapters and memories
+    without a run are skipped.
     """
     try:
         file, _ = find_run(path)
@@ -156,8 +159,10 @@ def earlier_runs(path: Path, cfg: Config) -> list[EarlierRun]:
 
 
 def _starts(values: Mapping[str, Any], file: Path | None = None) -> list[Path]:
-    """What a run started from. Relative paths are those of the folder where it was typed: where
-    its own ``output_dir`` is relative too, the place of its config tells which that was.
+    """Return the paths that a run started from.
+
+    Relative paths are relative to the folder in which the run was started. If the run's
+    ``output_dir`` is relative too, that folder is inferred from the location of its config.
     """
     cfg = checked(_Config, values, str(file or ""))
     if file is not None:
@@ -180,7 +185,7 @@ def _read_run(
             settings = checked(_Settings, content, str(path))
             if getattr(settings, key) is not None:
                 scores.append((folder, settings))
-    # Those of the checkpoint say best how it is scored.
+    # The checkpoint's own evaluations come first.
     scores.sort(key=lambda found: found[0].name.partition("_on_")[0] != name)
     how = {"primary": None} | {key: values[key] for key in _HOW if key in values}
     return EarlierRun(file, checkpoint, key, values.get(key), how, name, scores)
@@ -188,13 +193,13 @@ def _read_run(
 
 @dataclass(frozen=True)
 class Before:
-    """What an earlier run answered to examples that are scored again, by example."""
+    """The answers of an earlier run to examples that are scored again, by example id."""
 
     checkpoint: Path
     answers: Mapping[int, Prediction]
 
     def compare(self, task: Task, scored: Sequence[Mapping[str, Any]]) -> Change:
-        """What became of its answers."""
+        """Compare the earlier answers with the new predictions ``scored``."""
         verdicts = task.score(list(self.answers.values()))
         now = {prediction["id"]: prediction[task.primary] for prediction in scored}
         return change(
@@ -205,7 +210,10 @@ class Before:
 
 
 def answers_before(runs: Sequence[EarlierRun], examples: Examples) -> Before | None:
-    """What the nearest run before answered to those examples that are still the same, if any."""
+    """Return the stored answers of the nearest earlier run that has some, or ``None``.
+
+    Only the answers to examples whose source and target are unchanged are returned.
+    """
     for run in runs:
         if (file := run.predictions(examples.section)) is None:
             continue

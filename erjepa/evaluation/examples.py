@@ -1,4 +1,4 @@
-"""The examples that an evaluation answers, and what scores the answers."""
+"""The examples of an evaluation, and the task that scores them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from erjepa.tasks.score import load_task, require_fields, require_targets
 from erjepa.tasks.summary import Seen, Texts, seen_in
 from erjepa.tasks.task import Task
 
-# Key of the dataset that is scored, by `eval_split`.
+# Value of `eval_split` -> key of the scored dataset.
 SCORED = {"test": "eval_dataset", "validation": "dataset"}
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples to answer.
+    """Examples to answer and score.
 
     Args:
-        cfg: config that says what they are and how they are scored.
-        section: of the config, names the dataset, as JSON.
-        seen: which of them occur in training, if that is known.
+        cfg: config of the dataset and of the scoring.
+        section: section of the config that names the dataset, as JSON.
+        seen: which of the examples occur in the training pairs; ``None``: unknown.
     """
 
     cfg: Config
@@ -37,12 +37,12 @@ class Examples:
 
 
 def texts(dataset: Pairs, ids: Iterable[int]) -> list[Texts]:
-    """Source and target of examples."""
+    """Return the source and target text of each example."""
     return [(dataset.source_text(i), dataset.target_text(i)) for i in ids]
 
 
 def calls(section: Any) -> str:
-    """The calls that make the datasets of a config's section."""
+    """Return the calls that build the datasets of a config section, for messages."""
     return ", ".join(call for _, call in datasets_of({"dataset": section}))
 
 
@@ -51,14 +51,14 @@ def read_examples(
     tokenizer: Transform,
     train_texts: Callable[[], Sequence[Texts] | None],
 ) -> Examples:
-    """The pairs of ``eval_dataset``, or those that ``validation`` holds out of ``dataset``.
+    """Read the pairs of ``eval_dataset``, or those that ``validation`` holds out of ``dataset``.
 
     Args:
-        train_texts: called for what was trained on, with ``eval_dataset``; ``None``: it is not
-            known.
+        train_texts: called with ``eval_dataset`` only; returns the texts of the training pairs, or
+            ``None`` if they are unknown.
 
     Raises:
-        ValueError: naming the key, if there are none, or they cannot be scored.
+        ValueError: naming the key, if there are no pairs, or they cannot be scored.
     """
     dataset, ids, trained = scored_pairs(cfg, tokenizer)
     task = scoring_task(cfg, dataset, cfg.scored[1], ids)
@@ -73,7 +73,9 @@ def read_examples(
 def scored_pairs(
     cfg: Config, tokenizer: Transform
 ) -> tuple[Pairs, Sequence[int], Sequence[int] | None]:
-    """The dataset that is scored, which of its pairs are, and which are trained on, if any.
+    """Return the scored dataset, the ids of its scored pairs and of its training pairs.
+
+    The ids of training pairs are ``None`` for a separate ``eval_dataset``.
 
     Raises:
         ValueError: if the config has no pairs to score.
@@ -90,7 +92,7 @@ def scored_pairs(
 def scoring_task(
     cfg: Config, dataset: Pairs, section: Components, ids: Sequence[int]
 ) -> Task:
-    """The task that examples are scored by, once the dataset has all that it needs.
+    """Load the task that scores the examples, and check that the dataset has its fields.
 
     Raises:
         ValueError: naming the key, or the first example that cannot be scored.

@@ -14,15 +14,15 @@ from torchtune.modules import TransformerDecoder
 
 from erjepa.objective import Backend
 
-# Tokens of a forward pass, but for a prompt that is longer: enough to fill a GPU, few enough
-# for what a layer computes to stay in the cache of a CPU.
+# Tokens per forward pass, exceeded only by a longer prompt: enough to fill a GPU, few enough for
+# the activations of a layer to stay in the cache of a CPU.
 _TOKENS = 1024
 
 
 def batches_of_like_length(
     prompts: Sequence[Sequence[int]], batch_size: int
 ) -> list[list[int]]:
-    """Indices of ``prompts`` in batches, shorter prompts first: little of one is padding."""
+    """Return the indices of ``prompts`` in batches sorted by length, which minimizes padding."""
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
@@ -36,12 +36,16 @@ def generate_greedy(
     stop_tokens: Sequence[int],
     pad_id: int,
 ) -> list[list[int]]:
-    """Continue every prompt with its most likely tokens, with a key-value cache.
+    """Generate the most likely continuation of every prompt, with a key-value cache.
 
-    A text ends at the last where the model has no more positions.
+    A continuation ends before its first stop token, after ``max_new_tokens``, or where the model
+    has no more positions.
+
+    Returns:
+        The new tokens of each prompt.
 
     Raises:
-        ValueError: if a prompt is longer than the model has positions.
+        ValueError: if a prompt has more tokens than the model has positions.
     """
     if (longest := max(map(len, prompts))) > model.max_seq_len:
         raise ValueError(
@@ -71,17 +75,17 @@ def _generate(
     stop_tokens: Sequence[int],
     pad_id: int,
 ) -> list[list[int]]:
-    """The new tokens of a torchtune decoder, what follows an end included.
+    """Generate with a torchtune decoder; the result includes tokens after a stop token.
 
-    What all prompts begin with is computed once; the rest is padded on the left::
+    The prefix shared by all prompts is computed once; the rest is padded on the left::
 
         column   0 1 2 3 4 5 6 7 ..
                  s s s - - a a x ..     s  shared prefix     -  padding
                  s s s b b b b y ..     a, b  rest of the prompts     x, y  new tokens
 
-    Texts that have ended leave the batch. Unlike ``torchtune.generation.generate``, padding
-    is known by its place and not by its id, the output projection runs for the last token
-    only, and no logits are kept: with 128k tokens in the vocabulary those take gigabytes.
+    Finished rows are removed from the batch. Unlike in ``torchtune.generation.generate``, padding
+    is identified by its position instead of its id, the output projection runs for the last token
+    only, and logits are not kept, which would take gigabytes with a vocabulary of 128k tokens.
     """
     device = model.tok_embeddings.weight.device
     shared = _shared_prefix(prompts)
@@ -94,7 +98,9 @@ def _generate(
         len(prompts), max_new_tokens, dtype=torch.int64, device=device
     )
 
-    rows = torch.arange(len(prompts), device=device)  # the prompts in the batch
+    rows = torch.arange(
+        len(prompts), device=device
+    )  # indices of the prompts in the batch
     with _caches(model, len(prompts), width + max_new_tokens) as caches:
         if shared:
             _last_logits(model, caches, prefix, shared, shared, padding[:1])
@@ -111,7 +117,7 @@ def _generate(
             going = (~ended).nonzero()[:, 0]
             if not len(going):
                 break
-            # Not at every end: leaving copies the cache of those that stay.
+            # Not whenever a row ends: removing rows copies the cache of the others.
             if len(going) <= 0.8 * len(rows):
                 rows, tokens, padding = rows[going], tokens[going], padding[going]
                 ended = ended[going]
@@ -128,8 +134,12 @@ def _last_logits(
     shared: int,
     padding: Tensor,
 ) -> Tensor:
-    """Logits after the last of ``tokens`` [B, s], which are the columns before ``end`` of
-    rows with ``padding`` [B] columns of it after the ``shared`` ones; shape [B, V].
+    """Return the logits after the last of ``tokens``, [B, V].
+
+    Args:
+        tokens: the s columns before column ``end``, [B, s].
+        shared: number of columns of the shared prefix.
+        padding: number of padding columns after the prefix, [B].
     """
     num_rows = max(1, _TOKENS // tokens.shape[1])
     logits = []
@@ -144,14 +154,14 @@ def _last_logits(
 def _forward(
     model: TransformerDecoder, tokens: Tensor, end: int, shared: int, padding: Tensor
 ) -> Tensor:
-    """The same for as many rows as one forward pass takes."""
+    """Return the logits of :func:`_last_logits` in one forward pass."""
     columns = torch.arange(end, device=tokens.device)
     new = columns[end - tokens.shape[1] :, None]
     real = (columns < shared) | (columns >= shared + padding[:, None])
     # A padding token sees itself, so that no row of the softmax is empty.
     mask = (columns < new) & real[:, None] | (columns == new)
     input_pos = new[:, 0] - padding[:, None] * (new[:, 0] >= shared)
-    # Those of padding, and of texts that have ended, may be outside.
+    # Positions of padding and of finished rows can be out of range.
     input_pos = input_pos.clamp(0, model.max_seq_len - 1)
     hidden = model.tok_embeddings(tokens)
     for layer in model.layers:
@@ -160,8 +170,9 @@ def _forward(
 
 
 class _Cache:
-    """Keys and values of one layer, in place of torchtune's ``KVCache``: gives attention
-    the columns filled so far rather than all, and lets rows come and go.
+    """Keys and values of one layer, in place of torchtune's ``KVCache``.
+
+    Attention gets only the columns filled so far, and rows can be removed or repeated.
     """
 
     def __init__(self, num_rows: int, length: int) -> None:
@@ -169,12 +180,14 @@ class _Cache:
         self.cached: tuple[Tensor, Tensor] | None = None
 
     def place(self, rows: slice, end: int) -> None:
-        """Say which rows come next, and before which column they end."""
+        """Set the rows of the next update, and the column before which its tokens end."""
         self.rows, self.end = rows, end
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values so far of the rows that :meth:`place` named, the new ones
-        ([B, heads, s, head_dim]) included.
+        """Store new keys and values, [B, heads, s, head_dim], for the rows set by :meth:`place`.
+
+        Returns:
+            All keys and values of these rows so far, [B, heads, end, head_dim].
         """
         _, heads, new, head_dim = keys.shape
         if self.cached is None:
@@ -186,7 +199,7 @@ class _Cache:
         return all_keys, all_values
 
     def take(self, rows: Tensor) -> None:
-        """Makes ``rows``, repeats allowed, the rows of the batch."""
+        """Replace the rows of the batch by ``rows``, which may repeat."""
         if self.cached is not None:
             keys, values = self.cached
             self.cached = keys[rows], values[rows]
@@ -195,9 +208,10 @@ class _Cache:
 def _grouped_attention(
     queries: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor, **_: Any
 ) -> Tensor:
-    """Attention of ``queries`` [B, heads, s, head_dim] to fewer heads of ``keys``, each of
-    which serves a group of query heads as it lies in the cache: the group is taken for
-    further rows of one head, where torchtune would copy the whole cache for each.
+    """Compute grouped-query attention without repeating the cached keys and values.
+
+    The queries of a group, ``queries`` being [B, heads, s, head_dim], are treated as further rows
+    of one head; torchtune copies the whole cache for each query head instead.
     """
     group = queries.shape[1] // keys.shape[1]
     rows = queries.unflatten(1, (-1, group)).flatten(2, 3)
@@ -210,13 +224,13 @@ def _grouped_attention(
 def _caches(
     model: TransformerDecoder, num_rows: int, length: int
 ) -> Iterator[list[_Cache]]:
-    """Has every layer use a cache of that size, and attend to it where it lies."""
+    """Make every layer use a :class:`_Cache` and :func:`_grouped_attention` in this context."""
     caches = [_Cache(num_rows, length) for _ in model.layers]
     attentions = [layer.attn for layer in model.layers]
     before = [(attn.num_kv_heads, attn._attention_call) for attn in attentions]
     for attn, cache in zip(attentions, caches, strict=True):
         attn.kv_cache, attn.cache_enabled = cache, True
-        # As many as there are query heads: then torchtune expands nothing.
+        # With as many key as query heads, torchtune does not expand the keys.
         attn.num_kv_heads, attn._attention_call = attn.num_heads, _grouped_attention
     try:
         yield caches
@@ -227,7 +241,7 @@ def _caches(
 
 
 def _shared_prefix(prompts: Sequence[Sequence[int]]) -> int:
-    """Number of tokens that all prompts begin with, short of a whole prompt; 0 for one."""
+    """Return the length of the common prefix, shorter than any prompt; 0 for a single prompt."""
     if len(prompts) == 1:
         return 0
     common = commonprefix([list(prompt) for prompt in prompts])

@@ -1,4 +1,4 @@
-"""What an evaluation scores: each checkpoint on its own dataset, and on those of earlier runs."""
+"""Finds the jobs of an evaluation: each checkpoint on its own dataset and on those of earlier runs."""
 
 import json
 import logging
@@ -21,7 +21,7 @@ from erjepa.training.model.distributed import on_each_rank, on_rank_zero
 
 log = utils.get_logger("INFO")
 
-# What of the training asks for held-out pairs, which other datasets need not have.
+# Overrides of the training keys that need held-out pairs, which other datasets may lack.
 _OF_TRAINING = {"eval_every_n_steps": None, "keep_best": False, "stop": None}
 _LAYOUT = (
     "views",
@@ -33,11 +33,11 @@ _LAYOUT = (
 
 
 class Job(NamedTuple):
-    """What to score on what.
+    """One checkpoint to score on one dataset.
 
     Args:
         path: folder of the weights; ``None``: the base model.
-        before: what an earlier run answered to the examples, if that is known.
+        before: answers of an earlier run to the examples; ``None``: unknown.
     """
 
     path: Path | None
@@ -45,7 +45,7 @@ class Job(NamedTuple):
     before: Before | None
 
     def settings(self, cfg: Config) -> dict[str, Any]:
-        """All that the answers depend on."""
+        """Return everything that the answers depend on, as JSON."""
         values = self.examples.cfg.as_dict()
         split = cfg.eval_split
         keys = ["model", "tokenizer", "checkpointer", "dtype", "max_new_tokens"]
@@ -69,11 +69,11 @@ class Job(NamedTuple):
 
 
 def weights_to_score(cfg: Config) -> list[Path | None]:
-    """Folders of weights to score, of different names; ``None`` is the base model.
+    """Return the folders of the weights to score; ``None`` stands for the base model.
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
-        ValueError: if keys contradict each other.
+        ValueError: if keys contradict each other, or checkpoints have the same name.
     """
     if not cfg.base_only:
         return [
@@ -113,7 +113,7 @@ def _checkpoints(cfg: Config) -> Sequence[Path]:
 
 
 class JobFinder:
-    """Finds out, before anything is generated, what is to be scored on what."""
+    """Determines which weights are scored on which examples, before anything is generated."""
 
     def __init__(self, cfg: Config, tokenizer: Transform) -> None:
         self._cfg = cfg
@@ -121,11 +121,11 @@ class JobFinder:
         self._examples: dict[str, Examples] = {}
 
     def find(self, weights: Sequence[Path | None]) -> list[Job]:
-        """The jobs of all :func:`weights_to_score`.
+        """Return the jobs for all of :func:`weights_to_score`.
 
         Raises:
-            ValueError: if there is none; with ``max_forgetting``, if an earlier dataset cannot
-                be compared.
+            ValueError: if there are no jobs; with ``max_forgetting``, if forgetting on an earlier
+                dataset cannot be measured.
         """
         jobs = [job for path in weights for job in self._jobs_of(path)]
         if not jobs:
@@ -134,7 +134,7 @@ class JobFinder:
         return jobs
 
     def _jobs_of(self, path: Path | None) -> list[Job]:
-        """A checkpoint on its own dataset, then on those of the runs before; each once."""
+        """Return the jobs of a checkpoint: on its own dataset, then on those of earlier runs."""
         runs = list[EarlierRun]()
         if path is not None and self._cfg.eval_earlier:
             runs = on_rank_zero(partial(earlier_runs, path, self._cfg))
@@ -167,7 +167,7 @@ class JobFinder:
         return list(jobs.values())
 
     def _read(self, name: str, keys: Mapping[str, Any]) -> Examples:
-        """The examples of the config with other keys; ``name`` is that of their section."""
+        """Read the examples of the config with ``keys`` changed, cached by ``name``."""
         cfg = self._cfg
         if keys:
             cfg = read({**cfg.as_dict(), **_OF_TRAINING, **keys})
@@ -179,14 +179,14 @@ class JobFinder:
 
     @cached_property
     def _train_texts(self) -> list[Texts] | None:
-        """What was trained on, known on rank 0."""
+        """Texts of the training pairs on rank 0; ``None`` on other ranks."""
         if utils.get_world_size_and_rank()[1] != 0:
             return None
         train = build_dataset(self._cfg.dataset, self._tokenizer)
         return texts(train, range(len(train)))
 
     def _miss(self, problem: str) -> None:
-        """Warn that forgetting is not known; where it is to be judged, that is an error."""
+        """Warn that forgetting is unknown; with ``max_forgetting`` raise ValueError."""
         if (limit := self._cfg.max_forgetting) is not None:
             raise ValueError(f"max_forgetting={limit}: {problem}")
         utils.log_rank_zero(log, problem, logging.WARNING)

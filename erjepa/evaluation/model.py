@@ -1,4 +1,4 @@
-"""The model that answers: as a run left it, or the base model."""
+"""Builds the model to evaluate and loads the weights of a checkpoint or of the base model."""
 
 import contextlib
 from pathlib import Path
@@ -19,10 +19,10 @@ from erjepa.utils.files import config_of_run
 
 
 def empty_model(cfg: Config, device: torch.device) -> TransformerDecoder:
-    """The model of a config, whose weights are still to be loaded; for merged ones unquantized.
+    """Build the model of a config without loading weights; with ``merged`` it is unquantized.
 
     Raises:
-        ValueError: if there are no adapters to merge.
+        ValueError: if ``merged`` is set and the model has no adapters.
     """
     is_quantized = cfg.model.get("quantize_base", False)
     plain = {"quantize_base": False} if cfg.merged and is_quantized else {}
@@ -40,14 +40,17 @@ def empty_model(cfg: Config, device: torch.device) -> TransformerDecoder:
 def load_weights(
     model: TransformerDecoder, cfg: Config, path: Path | None, scratch: Path
 ) -> None:
-    """Load the base and a trained adapter; or weights alone, and an adapter of no effect.
+    """Load the weights of a checkpoint into a model.
+
+    These are the base model and the checkpoint's adapter; or, with ``merged`` or without an
+    adapter, the checkpoint's full weights, with adapters initialized to have no effect.
 
     Args:
         path: checkpoint; ``None``: the base model.
-        scratch: folder that the checkpointer makes.
+        scratch: output folder for the checkpointer; removed again.
 
     Raises:
-        FileNotFoundError: if the checkpoint has no such weights.
+        FileNotFoundError: if the checkpoint lacks the weights.
         ValueError: if they are damaged, or of another model.
     """
     adapter = None
@@ -73,7 +76,7 @@ def load_weights(
             source = {"checkpoint_dir": str(path), "checkpoint_files": files}
     checkpointer = cfg.checkpointer.build(output_dir=str(scratch), **source)
     with contextlib.suppress(OSError):
-        scratch.rmdir()  # the checkpointer makes it
+        scratch.rmdir()  # the checkpointer creates it
     if source:
         base = checkpointer.load_checkpoint()[training.MODEL_KEY]
     else:
@@ -92,7 +95,7 @@ def load_weights(
 
 
 def _require_merged_adapters(cfg: Config, path: Path) -> None:
-    """Fail where an adapter was trained over another number of ``base_adapters``."""
+    """Raise ValueError if an adapter was trained over another number of ``base_adapters``."""
     if (file := config_of_run(path)) is None:
         return
     trained = resolved(merged(str(file))).get("base_adapters") or []
@@ -106,7 +109,7 @@ def _require_merged_adapters(cfg: Config, path: Path) -> None:
 def load_model(
     cfg: Config, device: torch.device, path: Path | None
 ) -> TransformerDecoder:
-    """The model of a config with the weights that :func:`load_weights` loads."""
+    """Build the model of a config and load its weights, see :func:`load_weights`."""
     model = empty_model(cfg, device)
     with TemporaryDirectory() as scratch:
         load_weights(model, cfg, path, Path(scratch) / "unused")

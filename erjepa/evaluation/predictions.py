@@ -1,4 +1,4 @@
-"""Predictions on disk: one JSON object a line, kept across interruptions."""
+"""Stores predictions on disk, one JSON object per line, across interruptions."""
 
 import hashlib
 import json
@@ -18,10 +18,10 @@ SETTINGS = "settings.json"
 
 
 def name_of_scores(path: Path | None, cfg: Config) -> str:
-    """The name of a checkpoint's scores.
+    """Return the name of the folder of a checkpoint's scores.
 
     Args:
-        path: folder of its weights; ``None``: the base model.
+        path: folder of the weights; ``None``: the base model.
     """
     name = "base" if path is None else score_name(path)
     split = "_validation" * (cfg.eval_split == "validation")
@@ -29,17 +29,18 @@ def name_of_scores(path: Path | None, cfg: Config) -> str:
 
 
 def folder_of(folder: Path, dataset: Any, key: str) -> Path:
-    """The folder of the scores on a dataset, a separate one for each dataset.
+    """Return the folder of the scores on a dataset; each dataset has its own.
 
     Args:
-        folder: of the checkpoint. The dataset that it is scored on first has it; each other one has
-            a folder beside it, ``NAME_on_DATASET_DIGEST``.
-        key: key of the settings that has it, ``eval_dataset`` or ``dataset``.
+        folder: folder of the checkpoint's scores. The first scored dataset uses it; every other
+            dataset uses a sibling folder ``NAME_on_DATASET_DIGEST``.
+        dataset: section of the dataset, as JSON.
+        key: key of the dataset in the settings, ``eval_dataset`` or ``dataset``.
     """
     try:
         first = json.loads((folder / SETTINGS).read_text())[key]
     except (FileNotFoundError, ValueError, KeyError):
-        return folder  # there are none, or they are being written
+        return folder  # there are no settings, or they are being written
     if first == dataset:
         return folder
     digest = hashlib.sha256(json.dumps(dataset, sort_keys=True).encode()).hexdigest()
@@ -48,11 +49,11 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
 
 
 class PredictionStore:
-    """The results folder of one evaluation.
+    """The output folder of one evaluation.
 
-    While it runs, each rank appends to its own file; ``finish`` puts
-    ``predictions.jsonl`` and ``summary.json`` in place. An interrupted evaluation finds what
-    it had, if its settings are the same; with other settings it starts anew.
+    During the evaluation each rank appends predictions to its own file; ``finish`` writes
+    ``predictions.jsonl`` and ``summary.json``. An interrupted evaluation reuses its predictions if
+    the settings are the same; with other settings it starts anew.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], rank: int) -> None:
@@ -61,7 +62,7 @@ class PredictionStore:
         self._part = folder / f"part_{rank}.jsonl"
 
     def open(self) -> dict[int, dict[str, Any]]:
-        """Make the folder ready, on one rank; the predictions that are there already, by id."""
+        """Prepare the folder and return the existing predictions by id; called on one rank."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / SETTINGS
         if not settings.exists() or settings.read_text() != self._settings:
@@ -79,9 +80,9 @@ class PredictionStore:
         return predictions
 
     def append(self, predictions: Iterable[Mapping[str, Any]]) -> None:
-        """Add predictions of this rank."""
+        """Append predictions of this rank."""
         text = to_jsonl(predictions)
-        # A killed run may have left half a line; what follows must not join it.
+        # A killed evaluation can leave an incomplete line, which must not join the next one.
         if self._part.exists() and not self._part.read_bytes().endswith(b"\n"):
             text = "\n" + text
         with self._part.open("a") as part:
@@ -90,7 +91,7 @@ class PredictionStore:
     def finish(
         self, predictions: Iterable[Mapping[str, Any]], summary: Summary
     ) -> None:
-        """Put the final files in place, on one rank."""
+        """Write the final files and remove those of the ranks; called on one rank."""
         write_scores(self.folder, predictions, summary)
         for path in self._parts():
             path.unlink()

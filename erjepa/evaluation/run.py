@@ -1,4 +1,4 @@
-"""A trained run on the disk: its config, its checkpoint, and how it puts a prompt."""
+"""Finds the config, checkpoint and prompt format of a trained run on disk."""
 
 from pathlib import Path
 
@@ -11,10 +11,10 @@ from erjepa.utils.files import CONFIG, config_of_run
 
 
 def find_run(run: Path) -> tuple[Path, Path]:
-    """The config and the checkpoint of a run.
+    """Return the paths of a run's config and newest checkpoint.
 
     Raises:
-        FileNotFoundError: if there is none.
+        FileNotFoundError: if either is missing.
     """
     path = checkpoint.newest(run)
     if (config := config_of_run(run)) is None:
@@ -26,7 +26,7 @@ def find_run(run: Path) -> tuple[Path, Path]:
 
 
 def first_pair(cfg: Config, tokenizer: Transform) -> Pairs:
-    """A dataset that puts prompts as the run's does, with no more pairs than it must."""
+    """Build the run's first dataset for its prompt format, with one pair if it can be limited."""
     part = components(cfg.dataset)[0]
     for key in ("max_examples", "size"):
         if part.takes(key):

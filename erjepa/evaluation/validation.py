@@ -1,4 +1,4 @@
-"""How a model does on pairs held out of training, at a moment of the training."""
+"""Validation during training: losses and accuracy on held-out pairs."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -29,7 +29,7 @@ from erjepa.training.step.passes import stack_views, unstack_views
 
 
 class HeldOutLoss:
-    """The objective of training on held-out pairs, without dropout and without gradient."""
+    """Computes the training objective on held-out pairs, without dropout and gradients."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class HeldOutLoss:
         world_size = dist.get_world_size()
         pairs = [dataset[i] for i in ids[dist.get_rank() :: world_size]]
         per_rank = -(-len(ids) // world_size)
-        # As many on every rank: a forward pass of a sharded model takes them all.
+        # The same number of batches on every rank: all ranks of a sharded model run each forward.
         self._batches = collator.split(pairs, -(-per_rank // batch_size))
         self._dataset = dataset
         self._num_pairs = len(ids)
@@ -54,12 +54,12 @@ class HeldOutLoss:
 
     @torch.no_grad()
     def __call__(self, model: PackedDecoder) -> dict[str, float]:
-        """Losses under the model as it is.
+        """Compute the losses of the model on all held-out pairs.
 
         Returns:
-            ``val_lm_loss``, nats a label; with views ``val_jepa_loss``, the mean distance, where
-            InfoNCE contrasts all held-out pairs; ``val_loss``, their weighted sum; and of a list of
-            datasets the first two of each, as ``val_lm_loss_NAME``. The same on every rank.
+            ``val_lm_loss``, in nats per label; with views ``val_jepa_loss``, the mean distance
+            (InfoNCE contrasts all held-out pairs); ``val_loss``, their weighted sum; and with a
+            list of datasets the first two for each, as ``val_lm_loss_NAME``. Equal on all ranks.
         """
         sums, errors, views, ids = [], [], [], []
         for batch in self._batches:
@@ -73,7 +73,7 @@ class HeldOutLoss:
                 views.append(stack_views(output))
         lm, labels = gather_interleaved(torch.cat(sums), self._num_pairs).double().T
         jepa = gather_interleaved(torch.cat(errors), self._num_views).double()
-        if views:  # each pair with all others
+        if views:  # contrast each pair with all others
             all_views = gather_interleaved(torch.cat(views), self._num_views)
             _, predicted, target = unstack_views(all_views)
             jepa = self._loss_fn.errors(predicted, target).double()
@@ -91,7 +91,7 @@ class HeldOutLoss:
 
 
 class Validation:
-    """What is measured on the held-out pairs of a run: losses, and accuracy where asked for."""
+    """Measures losses, and accuracy with ``validation.generate``, on a run's held-out pairs."""
 
     def __init__(
         self,
@@ -118,11 +118,11 @@ class Validation:
             self._batches = [[ids[i] for i in batch] for batch in batches]
 
     def __call__(self, model: PackedDecoder) -> dict[str, float]:
-        """Measure a model in training, and leave it in training. Nothing random is drawn."""
+        """Return the metrics of a model, and set it back to training mode. Draws no randomness."""
         model.eval()
         metrics = self.loss(model)
         if self._task is not None:
-            # Compiled layers would be compiled again for each length of the cache.
+            # Compiled layers would recompile for each length of the cache.
             stance = torch.compiler.set_stance if self._cfg.compile else nullcontext
             with stance("force_eager"), gathered(model):
                 metrics |= self._accuracy(model.decoder, self._task)
@@ -130,8 +130,9 @@ class Validation:
         return metrics
 
     def _accuracy(self, decoder: TransformerDecoder, task: Task) -> dict[str, float]:
-        """``val_accuracy``, and of a list of datasets ``val_accuracy_NAME`` of each that has pairs
-        here; the same on every rank.
+        """Return ``val_accuracy``, and with a list of datasets ``val_accuracy_NAME`` of each.
+
+        Datasets without held-out pairs are left out. The result is equal on all ranks.
         """
         answered = []
         for batch in self._batches[dist.get_rank() :: dist.get_world_size()]:
