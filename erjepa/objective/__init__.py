@@ -1,4 +1,4 @@
-"""The objective: a decoder that reads packed pairs, the losses on its output, their cost."""
+"""The objective: a decoder that reads packed pairs, its losses, and their cost in FLOPs."""
 
 from erjepa.objective.backend import Backend
 from erjepa.objective.collapse import rankme, retrieval_at_1

@@ -1,11 +1,11 @@
 """Attention under the masks of packed rows: FlexAttention, or matrix products on a CPU.
 
-torch's fused attention is for rows that are long; at rows of some hundred tokens its backward
-pass on a CPU takes six times its forward, and both together three times what matrix products
-and a softmax take in bfloat16.
+torch's fused attention is made for long rows. On a CPU with rows of a few hundred tokens, its
+backward pass takes six times as long as its forward pass, and both together three times as long
+as matrix products and a softmax, in bfloat16.
 
-FlexAttention is compiled for each shape of rows and each gradient mode. Past a limit torch runs
-it in Python instead, which holds the scores of every query and key.
+FlexAttention is compiled for each row shape and gradient mode. Past a limit of compilations torch
+runs it uncompiled, which stores the scores of all queries and keys.
 """
 
 import functools
@@ -19,18 +19,18 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torchtune import utils
 from torchtune.modules import TransformerDecoder
 
-# Graphs of one function. Rows have few shapes, see erjepa.packing.rows; torch allows 8.
+# Compiled graphs per function; torch's default is 8. Rows have few shapes, see packing.rows.
 RECOMPILE_LIMIT = 64
 
 log = utils.get_logger("INFO")
-_shapes: set[tuple[int, int]] = set()  # as torch's compiled graphs, of the process
+_shapes: set[tuple[int, int]] = set()  # per process, like compiled graphs
 
 
 def use_masked_attention(decoder: TransformerDecoder) -> None:
-    """Have ``decoder`` attend by :class:`MaskedAttention`; again changes nothing.
+    """Make ``decoder`` use :class:`MaskedAttention`, unless it already does.
 
     Raises:
-        ValueError: if its layers compute attention differently, as Gemma 2's do.
+        ValueError: if its layers do not use torchtune's MultiHeadAttention, like Gemma 2's.
     """
     for layer in decoder.layers:
         if not hasattr(layer.attn, "_attention_call"):
@@ -44,8 +44,8 @@ def use_masked_attention(decoder: TransformerDecoder) -> None:
 
 
 class MaskedAttention:
-    """Attention under the masks of :func:`~erjepa.packing.attention_mask`; under any other mask,
-    or with dropout, torchtune's.
+    """Attention under the masks of :func:`~erjepa.packing.attention_mask`. Other masks and dropout
+    are passed on to torchtune's attention.
     """
 
     def __init__(self, otherwise: Callable[..., Tensor]) -> None:
@@ -54,11 +54,11 @@ class MaskedAttention:
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, *, mask: Any, **kwargs: Any
     ) -> Tensor:
-        """Attend, all of them [B, heads, s, head_dim].
+        """Compute attention; query, key, value and the result are [B, heads, s, head_dim].
 
         Args:
-            mask: FlexAttention's; or 0 where a query sees a key, else -inf, [B, s, s]; or what
-                torchtune's attention takes.
+            mask: a ``BlockMask``; or 0 where a query sees a key, else -inf, [B, s, s]; or any mask
+                of torchtune's attention.
         """
         if not kwargs.get("dropout_p"):
             if isinstance(mask, BlockMask):
@@ -71,26 +71,26 @@ class MaskedAttention:
         return self._otherwise(query, key, value, mask=mask, **kwargs)
 
 
-@torch.compiler.disable(recursive=False)  # compiled on its own, in compiled layers too
+@torch.compiler.disable(recursive=False)  # compiled separately, even in compiled layers
 def _attend_in_blocks(
     query: Tensor, key: Tensor, value: Tensor, mask: BlockMask
 ) -> Tensor:
     _shapes.add((len(query), query.shape[2]))
-    # Each thread has its own settings, and checkpointed layers run again in another one.
+    # Settings are per thread, and activation checkpointing recomputes layers in another thread.
     with torch._dynamo.config.patch(cache_size_limit=RECOMPILE_LIMIT):
         return _compiled()(query, key, value, mask)
 
 
 @functools.cache
 def _compiled() -> Callable[[Tensor, Tensor, Tensor, BlockMask], Tensor]:
-    # dynamic=True compiles three times a mode, whatever the shapes; its kernels are untimed.
+    # dynamic=True compiles three times per mode, whatever the shapes; its speed is not measured.
     return torch.compile(_flex_attention, dynamic=False)
 
 
 def _flex_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: BlockMask
 ) -> Tensor:
-    if not torch.compiler.is_compiling():  # torch runs this line past its limit alone
+    if not torch.compiler.is_compiling():  # reached only past torch's limit
         _warn_of_scores(len(query), query.shape[2])
     return flex_attention(query, key, value, block_mask=mask)
 

@@ -1,7 +1,7 @@
-"""What the objective asks of a model, whichever library it comes from.
+"""The interface between the objective and models of any library.
 
-torchtune's decoder is called part by part. A model of another library answers the same calls
-itself: see :class:`~erjepa.models.transformers.TransformersDecoder`.
+A torchtune decoder is called part by part. A model of another library implements the same methods
+itself, see :class:`~erjepa.models.transformers.TransformersDecoder`.
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ from erjepa.packing import Attention, attention_mask
 
 @runtime_checkable
 class Backend(Protocol):
-    """A decoder that runs packed rows and generates by its own library's means."""
+    """A decoder that runs packed rows and generates text with its own library."""
 
     def attend_by(self, attention: Attention) -> None:
-        """Have the layers take the masks of ``attention``: ``flex``, ``dense``, or ``causal``,
-        the library's own over rows of one text each.
+        """Set the layers' kind of attention: ``flex``, ``dense``, or ``causal``, the library's own
+        for rows of one text each.
         """
 
     def body(
         self, hidden: Tensor, end: Tensor, input_pos: Tensor, attention: Attention
     ) -> Tensor:
-        """Hidden states after the final norm, [R, L, H].
+        """Return hidden states after the final norm, [R, L, H].
 
         Args:
             hidden: embeddings, [R, L, H].
@@ -35,7 +35,7 @@ class Backend(Protocol):
         """
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits of hidden states, [q, H] -> [q, V]."""
+        """Return logits of hidden states, [q, H] -> [q, V]."""
 
     def generate_greedy(
         self,
@@ -45,32 +45,32 @@ class Backend(Protocol):
         stop_tokens: Sequence[int],
         pad_id: int,
     ) -> list[list[int]]:
-        """New tokens of each prompt, what follows its end included."""
+        """Return the new tokens of each prompt, including any after its stop token."""
 
 
 class TorchtuneParts:
     """Calls a torchtune decoder part by part.
 
     Raises:
-        ValueError: if its layers compute attention differently, as Gemma 2's do.
+        ValueError: if its layers do not use torchtune's MultiHeadAttention, like Gemma 2's.
     """
 
     def __init__(self, decoder: TransformerDecoder) -> None:
         self._decoder = decoder
 
     def attend_by(self, attention: Attention) -> None:
-        """Take the masks of either; a mask says of which it is."""
+        """See :meth:`Backend.attend_by`; attention is chosen by the type of each mask."""
         use_masked_attention(self._decoder)
 
     def body(
         self, hidden: Tensor, end: Tensor, input_pos: Tensor, attention: Attention
     ) -> Tensor:
-        """As :meth:`Backend.body`."""
+        """See :meth:`Backend.body`."""
         mask = attention_mask(end, hidden.dtype, attention)
         for layer in self._decoder.layers:
             hidden = layer(hidden, mask=mask, input_pos=input_pos)
         return self._decoder.norm(hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """As :meth:`Backend.logits`."""
+        """See :meth:`Backend.logits`."""
         return self._decoder.output(hidden)

@@ -1,4 +1,4 @@
-"""One forward pass over packed pairs: logits where a label is, embeddings where a view ends."""
+"""The forward pass over packed pairs: logits for labels, embeddings at the ends of views."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -12,14 +12,14 @@ from erjepa.packing import Attention, PackedBatch
 
 
 class PackedOutput(NamedTuple):
-    """What the objective needs of n pairs, each with m comparisons: one, or one per direction.
+    """Logits and embeddings of n pairs, each with m comparisons: one, or one per direction.
 
-    Without views n is 0 but in ``logits``. H: embedding width, V: vocabulary.
+    Without views there are only logits, and n is 0. H: embedding width, V: vocabulary size.
     """
 
     logits: Tensor  # [q, V], at the q positions that predict labels
     source: Tensor  # z^u, [n, H]
-    # p = Pred(z^u), [m, n, H]; from target to source Pred(z^a); of spans the steps that predict
+    # p = Pred(z^u), [m, n, H]; Pred(z^a) from target to source; for spans the predicting sum
     predicted: Tensor
     target: Tensor  # what p is compared with, z^a, [m, n, H]
 
@@ -28,13 +28,13 @@ class PackedDecoder(nn.Module):
     """A torchtune decoder that reads packed pairs.
 
     It calls the decoder's parts itself: the output projection runs once for each position that
-    predicts labels, and embeddings are the hidden states after the final norm. What pairs of a row
-    share is computed once, under one LoRA dropout.
+    predicts labels, and embeddings are the hidden states after the final norm. Tokens that pairs of
+    a row share are computed once, under one LoRA dropout mask.
 
     The k predictor tokens are reserved tokens of the vocabulary. LoRA keeps embeddings frozen, so
-    with ``train_predictor_tokens`` their k rows are a parameter here, which replaces the embeddings
-    in the forward pass. They are training state: inference never sees a predictor token, and
-    exported weights do not carry them.
+    with ``train_predictor_tokens`` their k rows are a parameter of this module, which replaces the
+    embeddings in the forward pass. They are training state: inference never sees a predictor token,
+    and exported weights do not contain them.
     """
 
     def __init__(
@@ -68,16 +68,16 @@ class PackedDecoder(nn.Module):
 
     @property
     def vocab_size(self) -> int:
-        """Tokens that have an embedding, V."""
+        """Number of tokens that have an embedding, V."""
         return self.decoder.tok_embeddings.num_embeddings
 
     @property
     def num_positions(self) -> int:
-        """Most tokens of a path."""
+        """Maximum number of tokens in a path."""
         return self.decoder.max_seq_len
 
     def attend_by(self, attention: Attention) -> None:
-        """Read rows by ``attention`` from now on."""
+        """Switch to another kind of attention."""
         decoder = self.decoder
         backend = decoder if isinstance(decoder, Backend) else TorchtuneParts(decoder)
         backend.attend_by(attention)
@@ -85,7 +85,7 @@ class PackedDecoder(nn.Module):
         self.attention = attention
 
     def forward(self, batch: PackedBatch) -> PackedOutput:
-        """Logits in the order of ``batch.label_pos``, embeddings in that of the pairs."""
+        """Return logits in the order of ``batch.label_pos``, embeddings in the order of pairs."""
         hidden = self._body(
             self._embed(batch), batch.end, batch.input_pos, self.attention
         ).flatten(0, 1)
@@ -97,7 +97,8 @@ class PackedDecoder(nn.Module):
             predicted, target = hidden[batch.predicted_pos], hidden[batch.target_pos]
         return PackedOutput(
             logits=self._logits(hidden[batch.label_pos]),
-            # Of addresses, which no loss trains. Offloaded activations have to be used up.
+            # Only addresses are made of it, which no loss trains. Detached, because activation
+            # offloading fails if the backward pass leaves a tensor unused.
             source=hidden.detach()[batch.source_pos],
             predicted=predicted,
             target=target,
@@ -106,9 +107,9 @@ class PackedDecoder(nn.Module):
     def initial_predictor(
         self, weights: Mapping[str, Tensor], ids: list[int]
     ) -> Tensor:
-        """The embeddings that the predictor tokens start from, [k, H]: those of the tokens ``ids``.
+        """Return the initial embeddings of the predictor tokens, [k, H]: those of tokens ``ids``.
 
-        To be called before the decoder is sharded, whose weights these are by name.
+        Call it before the decoder is sharded; ``weights`` are the decoder's, by name.
         """
         table = self.decoder.tok_embeddings
         names = (n for n, p in self.decoder.named_parameters() if p is table.weight)

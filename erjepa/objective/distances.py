@@ -1,6 +1,6 @@
-"""How far a prediction is from what it predicts; of n pairs, [..., n, H] and [..., n, H].
+"""Distances of predictions from their targets for n pairs, [..., n, H] and [..., n, H].
 
-Each returns float32 of the shape [..., n].
+Each function returns float32 of shape [..., n].
 """
 
 import torch.nn.functional as F
@@ -23,13 +23,13 @@ def mse_distance(predicted: Tensor, target: Tensor) -> Tensor:
 
 
 def infonce_distance(predicted: Tensor, target: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy, in nats, of finding a pair's target among those of all n pairs.
+    """Cross-entropy, in nats, of identifying a pair's target among those of all n pairs.
 
     .. math::
         d(p_i, z_i) = -\\log \\frac{\\exp(\\cos(p_i, z_i) / \\tau)}
         {\\sum_j \\exp(\\cos(p_i, z_j) / \\tau)}
 
-    (van den Oord et al., 2018). Where nothing tells targets apart it is :math:`\\log n`.
+    (van den Oord et al., 2018). It is :math:`\\log n` if targets cannot be told apart.
     """
     predicted = F.normalize(predicted.float(), dim=-1)
     target = F.normalize(target.float(), dim=-1)

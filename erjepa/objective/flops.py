@@ -1,14 +1,14 @@
 """Floating-point operations of a training step, counted from the model's structure.
 
-Counted: the matrix products of every linear layer in the decoder's layers (frozen weights:
-forward and gradient of the input; trained weights: their own gradient as well), attention by
-the area of its mask, the output projection at the positions that predict labels only. A
-multiply-add is two operations. Each is of what is computed: a token that several paths or
-pairs of a row begin with counts once, so a step's count depends on which pairs share a row.
+Counted: the matrix products of all linear layers in the decoder's layers (frozen weights:
+forward pass and gradient of the input; trainable weights: also their own gradient), attention by
+the area of its mask, and the output projection at the positions that predict labels. A
+multiply-add is two operations. Tokens that paths or pairs of a row share are computed, and so
+counted, once: a step's count depends on which pairs share a row.
 
 Not counted: embeddings, norms, rotary embeddings, softmax, element-wise products, the
-optimizer, the memory, padding, and what activation checkpointing computes again. Terms of the
-loss that look at all pairs of a step are counted once, though every rank computes them.
+optimizer, the memory, padding, and what activation checkpointing recomputes. Loss terms over all
+pairs of a step are counted once, though every rank computes them.
 """
 
 from torchtune.modules import TransformerDecoder
@@ -27,15 +27,15 @@ class StepFlops:
                 trained += weight.numel() if weight.requires_grad else 0
         self._per_token = 4 * frozen + 6 * trained
         self._per_token_forward = 2 * (frozen + trained)
-        # Tied to the embeddings, it does not have its own weight.
+        # An output projection tied to the embeddings has no weight of its own.
         output = getattr(decoder.output, "weight", decoder.tok_embeddings.weight)
         self._per_projected = (6 if output.requires_grad else 4) * output.numel()
-        # Scores and their use, forward once and backward twice, in every layer.
+        # Per layer two products, scores and weighted values: once forward and twice backward.
         attention_width = decoder.num_heads * decoder.head_dim
         self._per_attended = 12 * attention_width * len(decoder.layers)
 
     def __call__(self, batch: PackedBatch) -> int:
-        """Operations of one forward and backward pass over ``batch``."""
+        """Return the operations of one forward and backward pass over ``batch``."""
         return (
             self._per_token * batch.num_tokens
             + self._per_projected * batch.num_projected
@@ -43,7 +43,7 @@ class StepFlops:
         )
 
     def forward(self, batch: PackedBatch) -> int:
-        """Operations of one forward pass over ``batch`` up to its embeddings."""
+        """Return the operations of one forward pass over ``batch``, without logits."""
         return (
             self._per_token_forward * batch.num_tokens
             + self._per_attended // 3 * batch.attention_area

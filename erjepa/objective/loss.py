@@ -24,20 +24,20 @@ class PairLosses(NamedTuple):
     """Unweighted losses of each of n pairs, without gradient, float32."""
 
     lm: Tensor  # cross-entropy summed over the pair's labels, nats, [n]
-    # d(p, z^a), [n], or [0] without views; with InfoNCE among the n pairs alone
+    # d(p, z^a), [n], or [0] without views; InfoNCE contrasts only these n pairs
     jepa: Tensor
 
 
 class JEPALoss(nn.Module):
-    """Next-token loss and JEPA loss of one part of a set of pairs.
+    """Next-token loss and JEPA loss of a part of a set of pairs.
 
     .. math::
         \\frac{\\gamma}{Z} \\sum_i \\sum_{\\ell \\in T_i} \\mathrm{CE}_{i,\\ell}
         + \\frac{\\lambda}{B} \\sum_i d(p_i, z_i^a)
 
-    (Eq. 3 of the ER-JEPA paper, where d is the cosine distance). Z and B count the *whole* set,
-    over all ranks and micro-batches, so the parts add up to the loss of the set however it is cut.
-    Both branches of the distance receive gradient.
+    (Eq. 3 of the ER-JEPA paper, where d is the cosine distance). Z and B count the labels and pairs
+    of the *whole* set, over all ranks and micro-batches, so the losses of its parts add up to the
+    loss of the set, however it is split. Both branches of the distance receive gradient.
 
     Args:
         lm_weight: :math:`\\gamma`.
@@ -45,12 +45,12 @@ class JEPALoss(nn.Module):
         distance: d, see :mod:`~erjepa.objective.distances`. InfoNCE contrasts a pair with all
             others of the set, see :attr:`needs_whole_batch`.
         temperature: :math:`\\tau` of InfoNCE.
-        direction: which side of a pair predicts the other; of both, the mean distance counts.
-        jepa_every: the JEPA loss, with the terms, is on the first of so many steps alone.
+        direction: which side of a pair predicts the other; ``both`` uses the mean distance.
+        jepa_every: compute the JEPA loss and the terms only at the first of every so many steps.
         **terms: fields of the terms in :mod:`~erjepa.objective.terms`.
 
     Raises:
-        ValueError: if both weights are zero, or a term acts without the JEPA loss.
+        ValueError: if both weights are zero, or a term is enabled without the JEPA loss.
     """
 
     def __init__(
@@ -87,30 +87,30 @@ class JEPALoss(nn.Module):
         self.is_contrastive = distance == "infonce"
 
     def distance(self, predicted: Tensor, target: Tensor) -> Tensor:
-        """:math:`d(p, z)`: [..., n, H] and [..., n, H] to [..., n]."""
+        """Return :math:`d(p, z)`: [..., n, H] and [..., n, H] -> [..., n]."""
         return self._distance(predicted, target)
 
     def errors(self, predicted: Tensor, target: Tensor) -> Tensor:
-        """The distance of each pair, of the loss and of the memory's scores: [m, n, H] and
-        [m, n, H] to [n], the mean over m comparisons.
+        """Return each pair's mean distance over m comparisons, used in the loss and as score in the
+        memory: [m, n, H] and [m, n, H] -> [n].
         """
         return self.distance(predicted, target).mean(dim=0)
 
     @property
     def needs_whole_batch(self) -> bool:
-        """Whether a term depends on all pairs of a set at once: :meth:`whole`."""
+        """Whether a part of the loss depends on all pairs of a set at once, see :meth:`whole`."""
         return bool(self._terms) or (self.is_contrastive and self.jepa_weight > 0)
 
     def whole(
         self, predicted: Tensor, target: Tensor, seed: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What :meth:`forward`, which sees a part of the set, leaves out of the loss, weighted; and
-        the terms in it without their weights, by the names that they are logged by.
+        """Return the weighted part of the loss that needs all pairs of a set, which :meth:`forward`
+        leaves out, and the unweighted terms in it by the names of their metrics.
 
         Args:
             predicted: :math:`p` of all pairs, [m, B, H].
-            target: what it is compared with, [m, B, H].
-            seed: of what is drawn for this set.
+            target: what :math:`p` is compared with, [m, B, H].
+            seed: of the random draws for this set.
         """
         loss = predicted.new_zeros(())
         if self.is_contrastive:
@@ -122,7 +122,7 @@ class JEPALoss(nn.Module):
         return loss, values
 
     def whole_flops(self, num_pairs: int, embed_dim: int) -> int:
-        """Matrix products of :meth:`whole`, forward and backward; each side of one comparison."""
+        """Return the operations of matrix products in :meth:`whole`, forward and backward."""
         if not self.needs_whole_batch:
             return 0
         flops = 6 * num_pairs**2 * embed_dim * self.is_contrastive
@@ -136,7 +136,7 @@ class JEPALoss(nn.Module):
         num_labels: int | Tensor,
         num_pairs: int | Tensor,
     ) -> tuple[Tensor, PairLosses]:
-        """The batch's part of the weighted loss of the whole set, :meth:`whole` left out, and the
+        """Return the batch's part of the weighted loss of the set, without :meth:`whole`, and the
         losses of its n pairs. ``num_labels`` and ``num_pairs`` are Z and B.
         """
         log_probabilities = output.logits.float().log_softmax(dim=-1)
@@ -164,7 +164,7 @@ def _terms(values: dict[str, Any]) -> list[LossTerm]:
 
 
 def _with_terms() -> None:
-    """Let configs see the fields of the terms as arguments of the loss."""
+    """Add the fields of the terms to the signature of the loss, which configs read."""
     declared = signature(JEPALoss.__init__)
     kept = [p for p in declared.parameters.values() if p.kind is not p.VAR_KEYWORD]
     of_terms = [

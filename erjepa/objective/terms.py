@@ -1,7 +1,7 @@
-"""Terms of the loss that look at the embeddings of all pairs of a step at once.
+"""Loss terms over the embeddings of all pairs of a step.
 
-A term is a class under :func:`loss_term`. Its fields are keys of ``loss`` and arguments of
-:class:`~erjepa.objective.JEPALoss`; the first is its weight, 0 by default, which turns it off.
+A term is a class with the decorator :func:`loss_term`. Its fields are keys of ``loss`` and
+arguments of :class:`~erjepa.objective.JEPALoss`; the first is its weight, 0 (disabled) by default.
 """
 
 from dataclasses import dataclass, fields
@@ -17,29 +17,29 @@ _EPSILON = 1e-4
 
 @dataclass(frozen=True)
 class LossTerm:
-    """A term of the embeddings that the distance compares, each side by itself."""
+    """A term of the embeddings that the distance compares, computed for each side separately."""
 
     @property
     def weight(self) -> float:
-        """Of the term in the loss."""
+        """Weight of the term in the loss."""
         return getattr(self, fields(self)[0].name)
 
     @property
     def metric(self) -> str:
-        """Name of the value in the log: ``sigreg_loss`` for ``sigreg_weight``."""
+        """Name of the metric, such as ``sigreg_loss`` for ``sigreg_weight``."""
         return fields(self)[0].name.removesuffix("_weight") + "_loss"
 
     def value(self, embeddings: Tensor, seed: int) -> Tensor:
-        """The term of each of s sides, float32 [s].
+        """Return the term for each of s sides, float32 [s].
 
         Args:
             embeddings: of n pairs, [s, n, H].
-            seed: of what is drawn, the same on every rank.
+            seed: of random draws, the same on every rank.
         """
         raise NotImplementedError
 
     def flops(self, num_pairs: int, embed_dim: int) -> int:
-        """Matrix products of the value of one side, forward and backward."""
+        """Return the operations of matrix products for one side, forward and backward."""
         return 0
 
 
@@ -58,9 +58,9 @@ def loss_term(term: Term) -> Term:
 class SIGReg(LossTerm):
     """Sketched isotropic Gaussian regularization of LeJEPA (Balestriero and LeCun, 2025).
 
-    Embeddings of an isotropic Gaussian have not collapsed, and along any direction they are
-    standard normal. The statistic of Epps and Pulley measures how far the characteristic
-    function along a direction is from that of a standard normal, here the mean over random
+    Embeddings with an isotropic Gaussian distribution have not collapsed, and their projection on
+    any direction is standard normal. The Epps-Pulley statistic measures how far the characteristic
+    function along a direction is from that of a standard normal. The term is its mean over random
     directions:
 
     .. math::
@@ -94,7 +94,7 @@ class SIGReg(LossTerm):
 @loss_term
 @dataclass(frozen=True)
 class Variance(LossTerm):
-    """The variance of VICReg (Bardes, Ponce and LeCun, 2022); 0 of a single embedding.
+    """The variance term of VICReg (Bardes, Ponce and LeCun, 2022); 0 for a single embedding.
 
     .. math::
         \\frac{1}{H} \\sum_j \\max(0, 1 - \\sqrt{\\mathrm{Var}(z_j) + \\epsilon})
@@ -112,12 +112,12 @@ class Variance(LossTerm):
 @loss_term
 @dataclass(frozen=True)
 class Covariance(LossTerm):
-    """The covariance of VICReg; 0 of a single embedding.
+    """The covariance term of VICReg; 0 for a single embedding.
 
     .. math::
         \\frac{1}{H} \\sum_{j \\ne k} \\mathrm{Cov}(z_j, z_k)^2
 
-    The products of n x n embeddings say the same as those of H x H dimensions:
+    It is computed from the n x n products of embeddings rather than the H x H covariances:
     :math:`\\lVert X^T X \\rVert = \\lVert X X^T \\rVert`.
     """
 

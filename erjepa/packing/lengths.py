@@ -13,8 +13,8 @@ SIZES = (128, 256, 512, 1024)
 def token_statistics(dataset: Sequence[Pair], collator: PairCollator) -> dict[str, Any]:
     """Return statistics of pair lengths in tokens; each pair with its views takes its own row.
 
-    A percentile is the smallest length that holds this fraction of the pairs. ``fits`` maps sizes to
-    the fraction that they hold, ``row_length`` fractions to the smallest multiple of 128.
+    A percentile is the smallest length that holds this fraction of the pairs. ``fits`` maps sizes
+    to the fraction that they hold, ``row_length`` fractions to the smallest multiple of 128.
 
     Raises:
         ValueError: if there are no pairs.
