@@ -4,7 +4,7 @@ import logging
 
 __version__ = "0.1.0"
 
-# torchao says at every start that kernels which nothing here calls are not loaded.
+# torchao warns at every start that its C++ kernels, which are not used here, are not loaded.
 logging.getLogger("torchao").addFilter(
     lambda record: "import of cpp extensions" not in record.getMessage()
 )

@@ -1,4 +1,4 @@
-"""The command ``erjepa``; ``python -m erjepa`` is the same."""
+"""The command ``erjepa``, also available as ``python -m erjepa``."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from importlib import import_module
 
 from erjepa.utils.command_line import CommandLine
 
-# Module of erjepa.commands, imported when it is called -> what it does.
+# Module of erjepa.commands, imported on use -> help text.
 COMMANDS = {
     "demo": "train, score and draw the embedded model",
     "configs": "list, show, copy, check and make configs",
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int | None:
     """Run a command.
 
     Args:
-        arguments: of the command line; ``None``: those of the process.
+        arguments: of the command line; ``None``: ``sys.argv``.
 
     Returns:
         Exit code.
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int | None:
         try:
             code = import_module(f"erjepa.commands.{words[0]}").main(words[1:])
             sys.stdout.flush()
-        except BrokenPipeError:  # of `| head`
+        except BrokenPipeError:  # such as that of `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return None
         return code

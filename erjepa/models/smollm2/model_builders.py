@@ -1,4 +1,4 @@
-"""Builders of SmolLM2-135M from torchtune's Llama 3.2, whose architecture it has."""
+"""Builders of SmolLM2-135M, which has the architecture of torchtune's Llama 3.2."""
 
 from torchtune.models.llama3_2 import llama3_2, lora_llama3_2
 from torchtune.modules import TransformerDecoder
@@ -20,7 +20,7 @@ _ARCHITECTURE = {
 
 
 def smollm2_135m() -> TransformerDecoder:
-    """SmolLM2-135M, as https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct has it."""
+    """Build SmolLM2-135M, see https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct."""
     return llama3_2(**_ARCHITECTURE)
 
 
@@ -34,10 +34,10 @@ def lora_smollm2_135m(
     use_dora: bool = False,
     quantize_base: bool = False,
 ) -> TransformerDecoder:
-    """SmolLM2-135M with LoRA; the arguments are those of torchtune's builders.
+    """Build SmolLM2-135M with LoRA; the arguments are those of torchtune's builders.
 
     Raises:
-        ValueError: if ``apply_lora_to_output`` is True: the projection is the embedding table.
+        ValueError: if ``apply_lora_to_output`` is True, as the output is tied to the embeddings.
     """
     return lora_llama3_2(
         lora_attn_modules=lora_attn_modules,

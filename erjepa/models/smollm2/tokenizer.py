@@ -1,4 +1,4 @@
-"""SmolLM2's tokenizer and chat template, in torchtune's tokenizer protocol."""
+"""SmolLM2's tokenizer and chat template as a torchtune tokenizer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,12 @@ from torchtune.modules.transforms.tokenizers import ModelTokenizer
 class SmolLM2Tokenizer(ModelTokenizer, Transform):
     """Byte-level BPE of a ``tokenizer.json`` with the ChatML template of SmolLM2-Instruct.
 
-    A message is ``<|im_start|>role\\ncontent<|im_end|>\\n``, its content without white space
-    around it. No system prompt is added where the chat has none: a view of the target
-    alone would carry it. Special tokens spelled out in a content are plain text.
+    A message is ``<|im_start|>role\\ncontent<|im_end|>\\n``, with white space around its content
+    removed. No default system prompt is added, because a view of the target alone would contain
+    it. Special tokens that are spelled out in a content are treated as plain text.
 
     Raises:
-        ValueError: if the file lacks a token of the template.
+        ValueError: if the file lacks a special token of the template.
     """
 
     def __init__(self, path: str, max_seq_len: int | None = None) -> None:
@@ -43,12 +43,12 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
     def encode(
         self, text: str, add_bos: bool = False, add_eos: bool = False
     ) -> list[int]:
-        """Token ids of ``text``; ``<|im_start|>`` before and ``<|im_end|>`` after on demand."""
+        """Return token ids of ``text``, optionally between ``<|im_start|>`` and ``<|im_end|>``."""
         tokens = self._tokenizer.encode(text, add_special_tokens=False).ids
         return [self.bos_id] * add_bos + tokens + [self.eos_id] * add_eos
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
-        """Text of ``token_ids``."""
+        """Return the text of ``token_ids``."""
         return self._tokenizer.decode(
             token_ids, skip_special_tokens=skip_special_tokens
         )
@@ -59,7 +59,7 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
         """Tokenize a list of messages into a list of token ids and masks.
 
         Raises:
-            RuntimeError: if a message holds anything but text.
+            RuntimeError: if a message contains anything other than text.
         """
         tokens, mask = [], []
         for i, message in enumerate(messages):
@@ -87,5 +87,5 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
 
 
 def smollm2_tokenizer(path: str, max_seq_len: int | None = None) -> SmolLM2Tokenizer:
-    """Tokenizer for SmolLM2-Instruct; truncates chats to ``max_seq_len`` tokens."""
+    """Build a tokenizer for SmolLM2-Instruct that truncates chats to ``max_seq_len`` tokens."""
     return SmolLM2Tokenizer(path, max_seq_len=max_seq_len)

@@ -1,4 +1,4 @@
-"""Any decoder of transformers, with or without adapters, from the config in a model's folder."""
+"""Builders of transformers' decoders, with or without adapters, from a model folder's config."""
 
 from collections.abc import Sequence
 
@@ -23,9 +23,9 @@ ALL_LINEAR = "all-linear"
 
 
 def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
-    """The causal language model of a folder, on the meta device, its buffers on the CPU.
+    """Build the causal language model of a folder on the meta device, with its buffers on the CPU.
 
-    Of a model that reads images too, the part that reads text.
+    For a model that also reads images, this is its text model.
 
     Raises:
         ValueError: if this release of transformers does not know it, or it is not a decoder.
@@ -49,10 +49,10 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
 
 
 def decoder(path: str, revision: str | None = None) -> TransformersDecoder:
-    """A decoder of transformers without its weights, for full fine-tuning.
+    """Build a decoder of transformers without its weights, for full fine-tuning.
 
     Args:
-        path: folder of the model, or its repository on the hub.
+        path: folder of the model, or its repository on the Hugging Face Hub.
         revision: of the repository.
     """
     return _placed(TransformersDecoder(empty_model(path, revision)))
@@ -68,11 +68,11 @@ def lora_decoder(
     use_dora: bool = False,
     quantize_base: bool = False,
 ) -> TransformersDecoder:
-    """The same with LoRA; other arguments are those of torchtune's builders.
+    """Build the same decoder with LoRA; other arguments are those of torchtune's builders.
 
     Args:
-        lora_target_modules: last names of the linear layers to adapt, such as ``q_proj``;
-            ``all-linear``: every one but the output projection, as in PEFT.
+        lora_target_modules: last name components of the linear layers to adapt, such as ``q_proj``;
+            ``all-linear``: all except the output projection, as in PEFT.
 
     Raises:
         ValueError: if the model has no such layers.
@@ -112,7 +112,7 @@ def lora_decoder(
 
 
 def _placed(decoder: TransformersDecoder) -> TransformersDecoder:
-    """The decoder where torch now makes tensors; what is not on the meta device is undefined."""
+    """Move the decoder to torch's default device; parameters are uninitialized there."""
     device = torch.get_default_device()
     if device.type == "meta":
         return decoder

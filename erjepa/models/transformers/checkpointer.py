@@ -1,4 +1,4 @@
-"""Weights of transformers' models: read from their folder, written as ``save_pretrained`` does."""
+"""A checkpointer for model folders of transformers, as ``save_pretrained`` writes them."""
 
 import json
 import shutil
@@ -22,17 +22,17 @@ _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", "
 
 
 class TransformersCheckpointer:
-    """Reads a model of transformers and writes it back: a folder ``epoch_N`` that
-    ``from_pretrained`` loads, with its tokenizer and an adapter that PEFT loads.
+    """Reads a model of transformers and writes folders ``epoch_N``: the model and its tokenizer,
+    which ``from_pretrained`` loads, and the adapter, if there is one, which PEFT loads.
 
     Args:
-        checkpoint_files: files of weights; ``None``: every ``model*.safetensors``.
+        checkpoint_files: weight files; ``None``: every ``model*.safetensors``.
 
     Attributes:
-        repo_id: the base that adapters' configs name.
+        repo_id: base model named in the configs of adapters.
 
     Raises:
-        FileNotFoundError: if the folder has no ``config.json``.
+        FileNotFoundError: if ``checkpoint_dir`` has no ``config.json``.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class TransformersCheckpointer:
         self.repo_id: str | None = None
 
     def load_checkpoint(self) -> dict[str, Any]:
-        """The weights by their names in the model, mapped from the disk where files have them so.
+        """Return the weights by parameter name, memory-mapped if the files have the same names.
 
         Raises:
             ValueError: if a file is damaged.
@@ -65,7 +65,7 @@ class TransformersCheckpointer:
         for name in wanted:
             if name in tied:
                 continue
-            # A model that reads images too has its text model's weights under a prefix.
+            # A model that also reads images stores its text model's weights under a prefix.
             keys = [key for key in stored if key == name or key.endswith(f".{name}")]
             if len(keys) != 1:
                 return {training.MODEL_KEY: self._converted(tied)}
@@ -85,7 +85,7 @@ class TransformersCheckpointer:
         return weights
 
     def _converted(self, tied: set[str]) -> dict[str, Tensor]:
-        """Weights that transformers renames, or puts together, as it loads them."""
+        """Load weights that transformers renames or merges on loading."""
         with _no_progress_bars():
             model = AutoModelForCausalLM.from_pretrained(self._folder, dtype="auto")
         return {n: p.detach() for n, p in model.named_parameters() if n not in tied}
@@ -104,7 +104,8 @@ class TransformersCheckpointer:
                     shutil.copy2(path, folder)
         if not adapter_only:
             model = empty_model(str(self._folder))
-            weights = dict(state_dict[training.MODEL_KEY])  # transformers empties it
+            # A copy, because save_pretrained empties it.
+            weights = dict(state_dict[training.MODEL_KEY])
             with _no_progress_bars():
                 model.save_pretrained(folder, state_dict=weights)
         if training.ADAPTER_KEY in state_dict:

@@ -1,8 +1,8 @@
-"""A decoder of transformers as the objective sees one: embed tokens, run the body, project.
+"""A decoder of transformers as the objective uses it: embed tokens, run the body, project.
 
-The body runs under the mask of the rows' trees, one for each kind of its layers, at the positions
-that tokens have in their own texts. All of it is the public interface of transformers' models:
-``inputs_embeds``, ``attention_mask`` and ``position_ids``.
+The body is called through public arguments of transformers' models: ``inputs_embeds``,
+``attention_mask``, the mask of the rows' trees for each kind of layer, and ``position_ids``, the
+positions of tokens in their own texts.
 """
 
 import copy
@@ -20,13 +20,13 @@ from erjepa.packing import Attention, Window, attention_mask
 class TransformersDecoder(nn.Module):
     """A causal language model of transformers that reads packed pairs.
 
-    Parameters have the names that they have in transformers; tied embeddings are one parameter.
+    Parameters keep their names in transformers; tied embeddings are one parameter.
 
     Args:
         model: a causal language model; its parameters may be on the meta device.
 
     Raises:
-        ValueError: if it has no layers, attention heads or positions by their usual names.
+        ValueError: if it lacks the usual names for layers, attention heads or positions.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -49,7 +49,7 @@ class TransformersDecoder(nn.Module):
             model.set_output_embeddings(
                 _TiedOutput(model.get_input_embeddings(), output.bias)
             )
-        # The model's parts are parts of this; the model itself is not, for names to stay.
+        # The model's children are registered instead of the model, to keep parameter names.
         for name, part in model.named_children():
             self.add_module(name, part)
         head = copy.copy(model)
@@ -85,7 +85,7 @@ class TransformersDecoder(nn.Module):
         return getattr(self.config, "head_dim", None) or width
 
     def attend_by(self, attention: Attention) -> None:
-        """As :meth:`~erjepa.objective.backend.Backend.attend_by`.
+        """See :meth:`~erjepa.objective.backend.Backend.attend_by`.
 
         Raises:
             ValueError: if transformers has no FlexAttention for this model.
@@ -96,7 +96,7 @@ class TransformersDecoder(nn.Module):
                 f"model: {type(model).__name__} has no FlexAttention; set attention=dense"
             )
         if attention != "flex":
-            # Fused attention leaves out the caps of Gemma 2's scores.
+            # SDPA does not apply Gemma 2's soft cap of attention scores.
             is_capped = getattr(self.config, "attn_logit_softcapping", None)
             name = "sdpa" if model._supports_sdpa and not is_capped else "eager"
         model.set_attn_implementation(name)
@@ -104,7 +104,7 @@ class TransformersDecoder(nn.Module):
     def body(
         self, hidden: Tensor, end: Tensor, input_pos: Tensor, attention: Attention
     ) -> Tensor:
-        """As :meth:`~erjepa.objective.backend.Backend.body`."""
+        """See :meth:`~erjepa.objective.backend.Backend.body`."""
         body = self._held["body"]
         if attention == "causal":
             return body(inputs_embeds=hidden, use_cache=False).last_hidden_state
@@ -123,7 +123,7 @@ class TransformersDecoder(nn.Module):
         ).last_hidden_state
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits of hidden states after the final norm, [q, H] -> [q, V], as the model makes them."""
+        """Return the model's logits of hidden states after the final norm, [q, H] -> [q, V]."""
         return self._held["head"](inputs_embeds=hidden[None], use_cache=False).logits[0]
 
     @torch.inference_mode()
@@ -135,7 +135,7 @@ class TransformersDecoder(nn.Module):
         stop_tokens: Sequence[int],
         pad_id: int,
     ) -> list[list[int]]:
-        """As :meth:`~erjepa.objective.backend.Backend.generate_greedy`, by ``generate``."""
+        """See :meth:`~erjepa.objective.backend.Backend.generate_greedy`."""
         model = self._held["model"]
         device = self.tok_embeddings.weight.device
         width = max(map(len, prompts))
@@ -155,7 +155,7 @@ class TransformersDecoder(nn.Module):
 
 
 def windows_of_layers(config: PretrainedConfig) -> dict[str, Window | None]:
-    """The window of each kind of layer that a model has; ``None``: its layers see all."""
+    """Return the window of each kind of layer in a model; ``None``: no window."""
     size = getattr(config, "sliding_window", None)
     windows = {
         "sliding_attention": Window(size) if size else None,
@@ -170,13 +170,13 @@ def windows_of_layers(config: PretrainedConfig) -> dict[str, Window | None]:
 
 
 class _TiedOutput(nn.Module):
-    """The output projection by the weight of the embeddings, which stay theirs."""
+    """An output projection by the weight of the embeddings, without its own copy of it."""
 
     bias: nn.Parameter | None
 
     def __init__(self, embeddings: nn.Embedding, bias: nn.Parameter | None) -> None:
         super().__init__()
-        self._embeddings = (embeddings,)  # no part of this module
+        self._embeddings = (embeddings,)  # in a tuple, so that it is not a submodule
         self.register_parameter("bias", bias)
 
     @property
@@ -188,14 +188,14 @@ class _TiedOutput(nn.Module):
 
 
 class _Passed(nn.Module):
-    """In place of a body: gives what it is given."""
+    """Replaces a body: returns its input embeddings as hidden states."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> "_Hidden":
         return _Hidden(inputs_embeds)
 
 
 class _Hidden(tuple):
-    """What a body returns, of hidden states alone; all else of it is ``None``."""
+    """The output of a body with hidden states only; all other attributes are ``None``."""
 
     def __new__(cls, hidden: Tensor) -> "_Hidden":
         return super().__new__(cls, (hidden,))

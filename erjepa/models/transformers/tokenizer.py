@@ -1,4 +1,4 @@
-"""A tokenizer of transformers with its own chat template, in torchtune's tokenizer protocol."""
+"""A tokenizer of transformers, with its own chat template, as a torchtune tokenizer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,16 +13,16 @@ from erjepa.datasets.chat_template import shared_ending
 
 _EMPTY = {"role": "assistant", "content": ""}
 _MOST_RESERVED = 64
-# Today's date would change the prompts of a run from day to day.
+# Some templates insert today's date, which would change a run's prompts from day to day.
 _FIXED_DATE = "{%- macro strftime_now(_) -%}26 Jul 2024{%- endmacro -%}"
 
 
 class TransformersTokenizer(ModelTokenizer, Transform):
-    """Tokens of a chat as the model's own template renders it, as servers do.
+    """Tokenizes chats as rendered by the model's own chat template, like inference servers.
 
     Args:
         path: folder of the model, with its tokenizer.
-        max_seq_len: must be ``None``; a template cannot be cut.
+        max_seq_len: must be ``None``, because a rendered template cannot be truncated.
         chat_template_kwargs: variables of the template, such as ``enable_thinking``.
 
     Raises:
@@ -56,10 +56,10 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         self.stop_tokens = sorted(stops - {None})
 
     def _special_tokens(self, path: str) -> dict[str, int]:
-        """Special tokens by name, and those that no text has, by names with ``reserved``.
+        """Return special tokens by name, including unused tokens by names with ``reserved``.
 
-        Such are tokens that a family names unused, or rows of the embeddings after the
-        vocabulary, to which these are padded.
+        If none have such names, these are tokens named ``unused``, or else the rows by which the
+        embeddings are padded beyond the vocabulary.
         """
         special = {
             token.content: token_id
@@ -85,7 +85,7 @@ class TransformersTokenizer(ModelTokenizer, Transform):
     def encode(
         self, text: str, add_bos: bool = False, add_eos: bool = False
     ) -> list[int]:
-        """Token ids of ``text``; the beginning and the end of a text on demand."""
+        """Return token ids of ``text``, optionally with the BOS and EOS tokens."""
         tokens = self._tokenizer.encode(text, add_special_tokens=False)
         return [self.bos_id] * add_bos + tokens + [self.eos_id] * add_eos
 
@@ -97,16 +97,16 @@ class TransformersTokenizer(ModelTokenizer, Transform):
     def tokenize_messages(
         self, messages: list[Message], *, add_end_tokens: bool = True
     ) -> tuple[list[int], list[bool]]:
-        """The tokens of a chat, and masks that say nothing: :class:`~erjepa.datasets.ChatTemplate`
-        finds out where the contents are.
+        """Return the tokens of a chat, and a mask of False only, because
+        :class:`~erjepa.datasets.ChatTemplate` locates the contents.
 
         Args:
-            add_end_tokens: whether the last message ends; False: where it is an empty answer, the
-                chat is a prompt for one.
+            add_end_tokens: False: leave out the end of the last message; if this is an empty
+                answer, end with the prompt for an answer.
 
         Raises:
-            RuntimeError: if a message holds anything but text.
-            ValueError: if the template refuses the chat.
+            RuntimeError: if a message contains anything other than text.
+            ValueError: if the template rejects the chat.
         """
         chat = []
         for message in messages:
@@ -129,10 +129,10 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         return tokens, [False] * len(tokens)
 
     def view(self, messages: list[Message]) -> list[int]:
-        """Tokens of messages as a separate text, up to the last content.
+        """Return the tokens of messages as a separate text, up to the end of the last content.
 
-        Without what the template says before every chat, such as a default system message; and
-        of an answer alone, which many templates refuse, as it follows a question.
+        What the template adds before every chat, such as a default system message, is left out. An
+        answer alone, which many templates reject, is rendered after a question and cut out.
         """
         start = [self.bos_id] if self._header[:1] == [self.bos_id] else []
         before = self._header
@@ -149,7 +149,7 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         return start + tokens[len(before) :]
 
     def _default_header(self) -> list[int]:
-        """What a chat without a system message begins with, before its first turn."""
+        """Return the tokens before the first turn of a chat without a system message."""
         question, answer = ({"role": r, "content": "a"} for r in ("user", "assistant"))
         chats = [question], [question, answer], [question, answer, question]
         one, two, three = (self._render(list(chat)) for chat in chats)
@@ -157,7 +157,7 @@ class TransformersTokenizer(ModelTokenizer, Transform):
 
     @property
     def default_system_message(self) -> str:
-        """What the template adds to a chat without a system message; "" if nothing."""
+        """The system message that the template adds to a chat without one; "" if none."""
         return self.decode(self._header).strip().removeprefix("system").strip()
 
     def _render(
