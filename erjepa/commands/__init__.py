@@ -1,5 +1,4 @@
-"""The subcommands of ``erjepa``, a module each, whose ``main(arguments)`` is the command.
+"""The subcommands of ``erjepa``: one module each, with a function ``main(arguments)``.
 
-What takes long to import is imported once arguments are read, so that help and errors of
-arguments come at once.
+Slow imports happen inside ``main``, once the arguments are parsed, so that ``--help`` is fast.
 """

@@ -1,13 +1,13 @@
-"""Collects what a machine without a network needs.
+"""Collect everything that a machine without a network needs.
 
-Run it in a checkout, where there is a network. FOLDER gets the project and wheels of all it needs;
-for each CONFIG also the datasets and the files of the base model that it names; all that in parts
-of a bounded size, with install.sh:
+Run it in a checkout of the project, on a machine with a network. FOLDER gets the project, wheels
+of its dependencies and, for each CONFIG, the datasets and the files of the base model, all in
+parts of a limited size. Copy FOLDER to the other machine and run
 
     bash FOLDER/install.sh [WHERE]
 
-which installs them offline, puts files where the config names them, and runs the checks of the
-machine. key=value sets keys of the configs, such as dataset.source=FOLDER.
+It installs the project offline, puts the files where the configs expect them and runs the checks
+of the machine. key=value overrides a key of all configs, such as dataset.source=FOLDER.
 """
 
 import argparse
@@ -31,9 +31,9 @@ ROOT = Path(__file__).parents[2]
 INSTALLER = ROOT / "scripts" / "install.sh"
 _PIP = (sys.executable, "-m", "pip")
 _EXTRA = "dev"
-# What older names of manylinux mean.
+# Minor version of glibc -> older name of its manylinux tag.
 _OLD_NAMES = {17: "2014", 12: "2010", 5: "1"}
-# SCRATCH SIZE OUTPUT FILE...: symbolic links, as in a cache of the hub, become what they name.
+# Arguments: SCRATCH SIZE OUTPUT FILE... tar -h follows links, such as those of the hub's cache.
 _PACK = """
 set -o pipefail
 tar -chP --transform 's,^/,files/,' -C "$1" project wheels "${@:4}" | split -d -b "$2" - "$3/part_"
@@ -58,10 +58,12 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def make_bundle(asked: argparse.Namespace) -> str:
-    """Make a bundle as the arguments of the command ask; what it holds, in a sentence."""
+    """Make a bundle; return a sentence about its contents."""
     from erjepa.configs import load
 
-    _run("split", f"--bytes={asked.max_part_size}", os.devnull)  # refuses a wrong size
+    _run(
+        "split", f"--bytes={asked.max_part_size}", os.devnull
+    )  # checks the size  # fails early on an invalid size
     tags = platform_tags(asked.platform)
     if not re.fullmatch(r"3\.\d+", asked.python):
         raise ValueError(f"--python {asked.python}: expected a version such as 3.12")
@@ -73,7 +75,7 @@ def make_bundle(asked: argparse.Namespace) -> str:
     output.mkdir(parents=True, exist_ok=True)
     if any(output.iterdir()):
         raise FileExistsError(f"{output} is not empty; choose another folder")
-    # Beside the parts, which are about as large: a full disk is found out there.
+    # In the output folder: its disk needs the space for the parts anyway.
     with tempfile.TemporaryDirectory(dir=output, prefix=".") as folder:
         scratch = Path(folder)
         copy_project(scratch / "project")
@@ -97,7 +99,7 @@ def make_bundle(asked: argparse.Namespace) -> str:
 
 
 def platform_tags(platform: str) -> list[str]:
-    """The platform of wheels and all those that it can run, newest first; pip needs each."""
+    """Return all wheel tags that a platform can run, newest first; pip must be given each."""
     match = re.fullmatch(r"manylinux_2_(\d+)_(\w+)", platform)
     if match is None:
         raise ValueError(
@@ -113,11 +115,11 @@ def platform_tags(platform: str) -> list[str]:
 
 
 def files_of(cfg: "Config") -> set[Path]:
-    """The files and folders outside the project that a config names, as absolute paths.
+    """Return absolute paths of the files and folders outside the project that a config names.
 
     Raises:
-        FileNotFoundError: naming the key, if a file of the base model is not on this machine.
-        ValueError: naming the key, if a dataset is no file or folder of this machine.
+        FileNotFoundError: if a file of the base model is not on this machine.
+        ValueError: if a dataset is not a file or folder on this machine.
     """
     from erjepa.configs import components, require_files
 
@@ -126,7 +128,7 @@ def files_of(cfg: "Config") -> set[Path]:
     found = [cfg.checkpointer.get("checkpoint_dir"), *tokenizer, cfg.databases]
     for key, section in (("dataset", cfg.dataset), ("eval_dataset", cfg.eval_dataset)):
         for component in components(section or []):
-            source = component.get("source")  # None: it makes its pairs
+            source = component.get("source")  # None: the dataset is generated
             if source is not None and not Path(source).exists():
                 raise ValueError(
                     f"{key}.source={source} is no file or folder here; fetch it and set "
@@ -151,14 +153,14 @@ def copy_project(folder: Path) -> None:
 def collect_wheels(
     scratch: Path, target: Sequence[str], without: Collection[str]
 ) -> list[str]:
-    """Build the wheel of ``scratch/project``, and download those of what it needs.
+    """Build the wheel of ``scratch/project`` and download those of its dependencies.
 
-    pip reads conditions on the version of Python as those of the Python that runs it, so make
-    a bundle with the version it is for where that is possible; the installer runs ``pip check``.
+    pip evaluates markers on the Python version with the Python that runs it, so make a bundle
+    with the version it is for if possible; the installer runs ``pip check``.
 
     Args:
-        target: pip's options that say what the wheels are for.
-        without: packages that the machine has. What they alone need is left out too.
+        target: pip's options that select the Python version and the platform.
+        without: packages that the machine has; what only they need is left out too.
 
     Returns:
         ``NAME==VERSION`` of each package.
@@ -194,7 +196,7 @@ def needed_packages(
     left_out: Collection[str],
     environment: Mapping[str, str],
 ) -> set[str]:
-    """The packages that ``root`` needs where those left out are there."""
+    """Return the packages that ``root`` needs if those in ``left_out`` are installed."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
@@ -215,13 +217,13 @@ def needed_packages(
 
 
 def pack(scratch: Path, max_size: str, output: Path, files: Iterable[Path]) -> None:
-    """Write ``project`` and ``wheels`` of ``scratch``, and files below ``files``, in parts."""
+    """Write ``project`` and ``wheels`` of ``scratch``, and ``files``, as an archive in parts."""
     paths = map(str, (scratch, max_size, output, *sorted(files)))
     _run("bash", "-c", _PACK, "pack", *paths)
 
 
 def _run(*command: str) -> str:
-    """What a program prints; its last error as a ``RuntimeError`` if it fails."""
+    """Run a program and return its output; raise ``RuntimeError`` with its last error."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"{command[0]} failed"]

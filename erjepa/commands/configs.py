@@ -1,7 +1,7 @@
-"""Lists, shows, copies, checks and makes configs.
+"""List, show, copy, check and create configs.
 
-erjepa configs ls                          # names, with their first lines
-erjepa configs show NAME [key=value ...]   # every key, in full
+erjepa configs ls                          # names and first lines
+erjepa configs show NAME [key=value ...]   # all keys, in full
 erjepa configs cp NAME FILE [key=value ...]
 erjepa configs validate FILE [key=value ...]
 erjepa configs init FILE --data PAIRS [--from NAME] [--set key=value]   # for your own data
@@ -96,7 +96,7 @@ def _read(chosen: argparse.Namespace) -> None:
 
 
 def _init(chosen: argparse.Namespace) -> None:
-    """Write a config for the user's own data, whose columns its first record tells."""
+    """Write a config for the user's data, with columns detected in the first record."""
     import yaml
 
     from erjepa.configs import merge, merged, read, with_overrides

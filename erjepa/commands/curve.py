@@ -1,4 +1,4 @@
-"""Draws losses, cosines and accuracy of a run over its steps."""
+"""Draw the losses, cosines and accuracy of a run over its steps."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Trains the embedded model on one kind of regexes, then on another: with the memory of the first
-run, and without. Scores each model on both kinds, and draws what it answers right.
+"""Train the embedded model on one kind of regexes, then on another, with and without the memory of
+the first run. Score each model on both kinds and draw the scores.
 """
 
 import os
@@ -26,7 +26,7 @@ def tune_run(
     config: str = "tiny_synth",
     ranks: int = RANKS,
 ) -> None:
-    """Run a recipe as a user would, showing the command."""
+    """Run a recipe as a user would, and print the command."""
     command = ["tune", "run", "--nproc_per_node", str(ranks), recipe]
     command += ["--config", config, f"output_dir={output_dir}", *overrides]
     print(f"\n$ {shlex.join(command)}", flush=True)
@@ -38,7 +38,7 @@ def tune_run(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the demo and say where its results are."""
+    """Run the demo in a new folder."""
     parser = CommandLine(prog="erjepa demo", description=__doc__)
     parser.add_argument("--output-dir", type=Path, default=Path("demo_output"))
     asked = parser.parse_args(arguments)
@@ -87,7 +87,7 @@ def run(output_dir: Path) -> None:
 
 
 def _accuracy(folder: Path, kind: str, pairs: Sequence[str]) -> float:
-    """Exact match on 200 pairs of a kind."""
+    """Return the exact match of a run on 200 pairs of a kind."""
     data = [f"eval_dataset.{setting}" for setting in pairs]
     data.append("eval_earlier=False")  # each run is scored on both kinds here
     tune_run("erjepa_eval", folder, *data, config="tiny_continual")

@@ -1,9 +1,9 @@
-"""Runs a grid of methods, datasets and seeds.
+"""Run a grid of methods, datasets and seeds.
 
-run        train and score what is missing; started again, it resumes
-show       print all keys of the experiment, and the command of a run of each method
-status     print where each run is
-cancel     end what launcher=slurm submitted
+run        train and score all runs; run it again to resume
+show       print all keys of the experiment, and the training command of each method
+status     print the state of each run
+cancel     cancel the jobs submitted with launcher=slurm
 
 NAME is a packaged experiment or the path of a YAML file; EXPERIMENT is either, or its output_dir.
 `erjepa report` makes the tables and figures.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what is asked of an experiment.
+    """Run, show, query or cancel an experiment.
 
     Returns:
         Exit code.
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(experiment: "Experiment") -> int:
-    """Run an experiment, or submit it; exit code 1 if a cell failed."""
+    """Run or submit an experiment; return exit code 1 if a cell failed."""
     from erjepa.studies.grid.running import run_experiment
     from erjepa.studies.grid.slurm import submit
 
@@ -85,7 +85,7 @@ def _run(experiment: "Experiment") -> int:
 
 
 def _show(experiment: "Experiment") -> None:
-    """Print an experiment with all its keys, and how each method trains."""
+    """Print all keys of an experiment, and the training command of each method."""
     from omegaconf import OmegaConf
 
     from erjepa.studies.grid.cells import (
@@ -113,7 +113,7 @@ def _show(experiment: "Experiment") -> None:
         runs = Path(experiment.output_dir) / CELLS
         folder = runs / cell.name
         after = [runs / equal[name] for name in cell.after]
-        # Known when the other run has ended.
+        # The number is known once the other run has ended.
         tokens = f"TOKENS_OF_{cell.tokens_of}" if cell.tokens_of else None
         command = training_command(experiment, cell, folder, tokens, after)
         if not cell.datasets:

@@ -1,12 +1,12 @@
-"""Answers prompts with a trained model.
+"""Answer prompts with a trained model.
 
-RUN is the output_dir of a run, whose newest checkpoint answers, or a checkpoint; with
---set checkpoint=ema its averaged weights do. Prompts are those of training, with the system
-message of the training pairs or else the chat template's default one: a line says which.
---system TEXT sets another, --system '' leaves out that of the pairs.
+RUN is a checkpoint, or the output_dir of a run, whose newest checkpoint is used; --set
+checkpoint=ema uses the averaged weights. Prompts are formatted as in training, with the system
+message of the training pairs or else the default one of the chat template; a line says which.
+--system TEXT sets another system message, --system '' omits that of the pairs.
 
-FILE has a prompt a line; or, as .jsonl, one JSON object a line whose only text, or whose
-"prompt", is the prompt. Answers are greedy, go to the screen, and with --output into a JSONL file.
+FILE has one prompt per line. A .jsonl FILE has one JSON object per line, whose "prompt" or only
+text is the prompt. Decoding is greedy. Answers are printed, or written to --output as JSONL.
 """
 
 import argparse

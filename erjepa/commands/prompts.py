@@ -1,13 +1,13 @@
-"""Writes the prompts of an evaluation for a serving engine.
+"""Write the prompts of an evaluation for a serving engine.
 
-CONFIG is a config of the recipes; key=value sets a key of it. FILE gets a request a line in
-OpenAI's batch format, greedy. FILE.targets.jsonl beside it has the token ids of each prompt and
-what scoring needs: `erjepa score TASK ANSWERS --targets FILE.targets.jsonl` scores the answers.
+CONFIG is a config of the recipes; key=value overrides a key. FILE gets one request per line in
+OpenAI's batch format, with greedy decoding. FILE.targets.jsonl gets the token ids and the target
+of each prompt: `erjepa score TASK ANSWERS --targets FILE.targets.jsonl` scores the answers.
 
-An engine makes a chat's tokens by the template of its model's folder, which may differ from
-that of training: Llama 3.2's adds a line with the date, SmolLM2's and Qwen2.5's a default system
-message. --check FOLDER compares them pair by pair. With --url /v1/completions a prompt is its
-token ids. `erjepa generate RUN` says which system message the prompts of training have.
+An engine applies the chat template in the folder of its model, which may differ from that of
+training: Llama 3.2's adds the date, SmolLM2's and Qwen2.5's a default system message. --check
+FOLDER compares the tokens of every prompt. With --url /v1/completions the requests hold token
+ids instead of chats. `erjepa generate RUN` says which system message training used.
 """
 
 from collections.abc import Sequence

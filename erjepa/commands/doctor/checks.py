@@ -1,4 +1,4 @@
-"""The checks of a run, in the order in which it would find out, by the run's own functions."""
+"""The checks of ``erjepa doctor``: a run's own functions, in the order of the run."""
 
 import os
 import shutil
@@ -49,11 +49,11 @@ from erjepa.training.run.start import require_fresh_output
 from erjepa.training.run.steps import TrainingPairs
 
 GIB = 2**30
-USED = 0.9  # of a GPU's memory; the rest is for its context, NCCL and the allocator
-# Operations a second in a step of bfloat16, by device: "utilisation" of the benchmarks.
+USED = 0.9  # usable part of a GPU's memory, beside its context, NCCL and fragmentation
+# Measured FLOPs per second of a bfloat16 step, by device: the benchmark "utilisation".
 MEASURED = {"cpu": 169.5e9}
-_STEPS = 8  # of which rows and operations are shown
-_NCCL, _WORKER = 1 << 30, 64 << 20  # bytes of shared memory; about
+_STEPS = 8  # steps whose rows and FLOPs are shown
+_NCCL, _WORKER = 1 << 30, 64 << 20  # bytes of shared memory, roughly
 _REMEDIES = {
     "weights": "set model.quantize_base=True or fsdp_cpu_offload=True, or start more ranks",
     "gathered weights": "set fsdp_reshard_after_forward=True or model.quantize_base=True",
@@ -70,14 +70,14 @@ T = TypeVar("T")
 
 
 class Report:
-    """Prints a line for each check; ``has_faults`` if there is something to fix."""
+    """Prints a line per check; ``has_faults`` is whether one failed."""
 
     has_faults = False
 
     def check(
         self, name: str, function: Callable[[], T], say: Callable[[T], str] = str
     ) -> T | None:
-        """Print what a check finds, or what it raises: an error that the run would end with.
+        """Run a check and print its result, or the error that the run would end with.
 
         Returns:
             What ``function`` returned; ``None`` if it raised.
@@ -85,7 +85,7 @@ class Report:
         try:
             value = function()
             self._print("ok", name, say(value))
-        except Exception as error:  # noqa: BLE001  there the run would end
+        except Exception as error:  # noqa: BLE001  the run would end with it
             self.has_faults = True
             self._print("fix", name, str(error) or type(error).__name__)
             return None
@@ -99,9 +99,9 @@ class Report:
 def examine(
     cfg: Config, report: Report, *, ranks: int, gpu_memory: int | None = None
 ) -> None:
-    """Check a run of so many ranks, from the versions of torch to the memory of a step.
+    """Check a run on ``ranks`` ranks, from package versions to the memory of a step.
 
-    ``gpu_memory`` has the bytes of each GPU, if they are not this machine's.
+    ``gpu_memory`` is the bytes of each GPU, if they are not this machine's.
     """
     check = report.check
     with rank_of(ranks):
@@ -143,7 +143,7 @@ def examine(
 
 @contextmanager
 def rank_of(ranks: int) -> Iterator[None]:
-    """Be one rank of so many, whose collectives do nothing, on the last of their devices."""
+    """Simulate one of several ranks, on the last device; collectives do nothing."""
     last = {"LOCAL_RANK": str(ranks - 1), "LOCAL_WORLD_SIZE": str(ranks)}
     with patch.dict(os.environ, last):
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
@@ -157,15 +157,15 @@ def rank_of(ranks: int) -> Iterator[None]:
 
 
 class Device(NamedTuple):
-    """What a rank trains on."""
+    """The device that a rank trains on."""
 
     device: torch.device
-    name: str  # of the GPU, or cpu
-    memory: int | None  # bytes for a rank; None: the device is not there
-    is_here: bool = True  # whether it is this machine's
+    name: str  # name of the GPU, or cpu
+    memory: int | None  # bytes for each rank; None: the device does not exist
+    is_here: bool = True  # whether this machine has it
 
     def line(self) -> str:
-        """Name and memory."""
+        """Return name and memory as text."""
         return f"{self.name}, {(self.memory or 0) / GIB:.1f} GiB for each rank"
 
 
@@ -187,7 +187,7 @@ def _device(cfg: Config, gpu_memory: int | None) -> Device:
 
 
 def _attention(cfg: Config, device: Device) -> tuple[Attention, str]:
-    """How the run attends, and why."""
+    """Return the attention of the run, and the reason."""
     if device.is_here:
         attention = attention_of(cfg, device.device)
         if attention == "dense" and cfg.attention != "dense":
@@ -239,9 +239,9 @@ def _files(cfg: Config) -> str:
 
 
 class ModelOfRun(NamedTuple):
-    """The model of a run, on the meta device, with what decides the rows that it reads."""
+    """The model of a run on the meta device, and the settings that determine its rows."""
 
-    decoder: PackedDecoder  # with what is trained set
+    decoder: PackedDecoder  # trainable weights require gradients
     trained: TrainableWeights
     loss_fn: JEPALoss
     replay: ReplaySettings
@@ -253,7 +253,7 @@ class ModelOfRun(NamedTuple):
     def of(
         cls, cfg: Config, device: torch.device, attention: Attention
     ) -> "ModelOfRun":
-        """The model of a config."""
+        """Build the model of a config."""
         loss_fn = cfg.loss.build()
         replay = cfg.replay
         views = run_views(cfg, loss_fn.jepa_weight)
@@ -265,13 +265,13 @@ class ModelOfRun(NamedTuple):
         return cls(decoder, trained, loss_fn, replay, views, device, attention)
 
     def line(self) -> str:
-        """Numbers of parameters."""
+        """Return the numbers of parameters as text."""
         sizes = [(p.numel(), p.requires_grad) for p in self.decoder.parameters()]
         trained = sum(size for size, is_trained in sizes if is_trained)
         return f"{sum(size for size, _ in sizes):,} parameters, {trained:,} trained"
 
     def collators(self, cfg: Config, tokenizer: Any) -> PairCollators:
-        """What packs its pairs."""
+        """Return the collators of its pairs."""
         trim = self.attention == "dense"
         return pair_collators(
             cfg, tokenizer, self.views, self.decoder.vocab_size, trim=trim
@@ -281,12 +281,12 @@ class ModelOfRun(NamedTuple):
 class Rows(NamedTuple):
     """Micro-batches of a rank."""
 
-    pairs: str  # what they are of
+    pairs: str  # describes the pairs
     largest: PackedBatch  # of the longest pairs
-    steps: list[list[PackedBatch]]  # the first ones
+    steps: list[list[PackedBatch]]  # of the first steps
 
     def line(self) -> str:
-        """Pairs, and shapes of rows, the most frequent first."""
+        """Describe the pairs, and the shapes of rows, the most frequent first."""
         shapes = Counter(tuple(b.tokens.shape) for step in self.steps for b in step)
         shown = ", ".join(f"{n} x {length}" for (n, length), _ in shapes.most_common())
         most = " x ".join(map(str, self.largest.tokens.shape))
@@ -294,7 +294,7 @@ class Rows(NamedTuple):
 
 
 def rows_of_data(cfg: Config, run: ModelOfRun, tokenizer: Any) -> Rows:
-    """Rows of the pairs that a run trains on."""
+    """Return rows of the training pairs."""
     cfg = replace(cfg, num_workers=0, seed=cfg.seed or 0)
     collators = run.collators(cfg, tokenizer)
     collator = collators.new
@@ -318,8 +318,9 @@ def rows_of_data(cfg: Config, run: ModelOfRun, tokenizer: Any) -> Rows:
 
 
 def longest_rows(cfg: Config, run: ModelOfRun) -> Rows:
-    """Rows of pairs that are not there: of ``max_seq_len`` tokens, which they do not share,
-    and with as many in the target as in the source.
+    """Return rows of made-up pairs of ``max_seq_len`` tokens, which share none of them.
+
+    Source and target are equally long.
     """
     k = run.views.num_predictor_tokens
     names = cfg.predictor_tokens or [f"reserved {i}" for i in range(k)]
@@ -332,7 +333,7 @@ def longest_rows(cfg: Config, run: ModelOfRun) -> Rows:
         source, target = (array("i", islice(tokens, length)) for _ in range(2))
         return Pair(0, source, array("i"), target, source, target)
 
-    # Spans need a few tokens.
+    # Views of spans need a few tokens, so the shortest side has 7.
     half = 7 + bisect_right(
         range(8, cfg.max_seq_len),
         cfg.max_seq_len,

@@ -1,11 +1,11 @@
-"""Memory of a training step by part, counted without a GPU and without weights.
+"""Memory of a training step by part, computed without a GPU and without weights.
 
-Weights, gradients and what the optimizer keeps are those of the run's own model on the meta
-device, sharded as the run shards it. A forward and a backward pass then run there too, on
-tensors without data, while the bytes that are alive are added up.
+Weights, gradients and optimizer states are those of the run's model on the meta device, sharded
+as in the run. For activations, a forward and backward pass runs on the meta device while the
+bytes of live tensors are counted.
 
-Not counted: the CUDA context, buffers of NCCL, what the allocator cannot use, and workspaces
-inside of kernels. ``compile=True`` counts as without, which is more.
+Not counted: the CUDA context, NCCL's buffers, fragmentation of the allocator, and workspaces of
+kernels. ``compile=True`` is treated as ``False``, which needs more.
 """
 
 import warnings
@@ -34,7 +34,7 @@ from erjepa.replay import ReplaySettings, slot_bytes
 from erjepa.training.model.precision import dtypes_of
 from erjepa.training.model.sharding import is_sharded, modules_to_shard
 
-_FEW = 3  # layers that are run; the others are like them
+_FEW = 3  # layers to run; the others are extrapolated
 
 
 def memory_parts(
@@ -45,18 +45,18 @@ def memory_parts(
     replay: ReplaySettings,
     device: torch.device,
 ) -> dict[str, int]:
-    """Bytes that a step takes on the device of a rank, by part.
+    """Return the bytes that a step needs on the device of a rank, by part.
 
     Args:
-        model: from ``build_model``; it is used up.
+        model: from ``build_model``; do not use it afterwards.
         batch: the largest micro-batch.
-        device: of the run; a GPU need not be there.
+        device: device of the run, which need not exist.
 
     Returns:
-        Name to bytes, the sum of which is the most that is allocated at a time:
-        ``weights`` of this rank; ``gathered weights`` of all ranks, while layers run;
-        ``gradients``; ``optimizer``; ``averaged weights``; ``activations``, and ``logits``:
-        what more is alive where they are, at the positions of labels; ``replay memory``.
+        Part to bytes; their sum is the peak. The parts are ``weights`` of this rank, ``gathered
+        weights`` (unsharded, while layers run), ``gradients``, ``optimizer``, ``averaged
+        weights``, ``activations``, ``logits`` (the increase of the peak through the logits at
+        all labels) and ``replay memory``.
     """
     replays = replay.weight != 0 and replay.share is None  # in a separate pass
     activations, logits = activation_bytes(cfg, model, loss_fn, batch, device)
@@ -84,9 +84,9 @@ def memory_parts(
 
 
 def optimizer_bytes(optimizer: Component, trained: Iterable[Tensor]) -> int:
-    """What an optimizer keeps after a step of what a rank trains, on the meta device."""
+    """Return the bytes of an optimizer's states, from a step on the meta device."""
     if "fused" in optimizer.arguments:
-        optimizer = optimizer.with_arguments(fused=False)  # which is for a device
+        optimizer = optimizer.with_arguments(fused=False)  # meta has no fused step
     parameters = [nn.Parameter(tensor) for tensor in trained]
     for parameter in parameters:
         parameter.grad = torch.empty_like(parameter)
@@ -101,7 +101,7 @@ def optimizer_bytes(optimizer: Component, trained: Iterable[Tensor]) -> int:
 
 
 def _rows(parameter: Tensor) -> Tensor:
-    """What the first rank holds of a parameter: FSDP2 deals out its rows."""
+    """Return the first rank's shard of a parameter: FSDP2 shards rows."""
     rows = -(-len(parameter) // dist.get_world_size())
     return torch.empty_like(parameter[:rows], device="meta")
 
@@ -113,7 +113,7 @@ def _own_bytes(parameter: Tensor) -> int:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """Of a tensor that may be quantized."""
+    """Return the bytes of a tensor, which may be quantized."""
     if not is_traceable_wrapper_subclass(tensor):
         return tensor.nbytes
     names, _ = tensor.__tensor_flatten__()
@@ -121,7 +121,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _groups(cfg: Config, model: nn.Module) -> list[list[nn.Parameter]]:
-    """Parameters that FSDP2 gathers together, the root's last; none without FSDP2."""
+    """Return the groups of parameters that FSDP2 gathers at once, the root's last."""
     if not is_sharded(model, dtypes_of(cfg)[0], cpu_offload=cfg.fsdp_cpu_offload):
         return []
     names = [f"decoder.{name}" for name in cfg.custom_sharded_layers or []]
@@ -133,7 +133,7 @@ def _groups(cfg: Config, model: nn.Module) -> list[list[nn.Parameter]]:
 
 
 def _gathered(cfg: Config, groups: list[list[nn.Parameter]]) -> int:
-    """Whole parameters: all of them, or the root's and two layers'; and the buffer of one."""
+    """Return the bytes of all unsharded layers, or of two, the root and a buffer for one."""
 
     def whole(parameter: nn.Parameter) -> int:
         if is_traceable_wrapper_subclass(parameter):
@@ -156,13 +156,15 @@ def _gradients(
     *,
     replays: bool,
 ) -> int:
-    """A rank's own; with FSDP2 whole ones, where several backward passes add to them."""
+    """Return bytes of gradients, which FSDP2 keeps unsharded over several backward passes."""
     if not groups:
         return sum(p.nbytes for p in trained)
     whole = [sum(p.nbytes for p in group if p.requires_grad) for group in groups]
     if replays or cfg.gradient_accumulation_steps > 1:
         return sum(whole)
-    return sum(map(_own_bytes, trained)) + 2 * max(whole)  # and the buffer of a sum
+    return sum(map(_own_bytes, trained)) + 2 * max(
+        whole
+    )  # one group unsharded, and the buffer of its reduction
 
 
 # ------------------------------------------------------------------ activations
@@ -175,8 +177,8 @@ def activation_bytes(
     batch: PackedBatch,
     device: torch.device,
 ) -> tuple[int, int]:
-    """Most bytes alive in a pass, weights and their gradients left out: without logits, and
-    what these add.
+    """Return the peak bytes of a forward and backward pass without logits, and the increase
+    through logits. Weights and their gradients are not counted.
     """
     _build_caches(model)
     if device.type == "cuda":
@@ -205,7 +207,7 @@ def activation_bytes(
 def _peak(
     model: PackedDecoder, loss_fn: JEPALoss, batch: PackedBatch, *, offloads: bool
 ) -> int:
-    """Most bytes alive in a forward and backward pass, from those of a few layers."""
+    """Return the peak bytes of a forward and backward pass, from those of a few layers."""
     layers = model.decoder.layers
     few = len(layers) if isinstance(model.decoder, Backend) else _FEW
     batch = batch.to(torch.device("meta"))
@@ -215,7 +217,7 @@ def _peak(
             model.decoder.layers = layers[:count]
         known = [*model.parameters(), *model.buffers()]
         with warnings.catch_warnings(), LiveBytes(known) as live:
-            warnings.simplefilter("ignore")  # of kernels that are not fused
+            warnings.simplefilter("ignore")  # about kernels that are not fused
             output = model(batch)
             loss, _ = loss_fn(output, batch, batch.num_labels, batch.num_pairs)
             loss.backward()
@@ -232,8 +234,9 @@ def _peak(
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of the tensors that are made within and still alive, each storage once; ``peak``: the
-    most at a time. Storages of ``known`` tensors do not count.
+    """Counts the bytes of live tensors that operations create; ``peak`` is the maximum.
+
+    Each storage counts once, those of ``known`` tensors not at all.
     """
 
     def __init__(self, known: Iterable[Tensor]) -> None:
@@ -244,7 +247,7 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run an operation and count what it makes."""
+        """Run an operation and count its outputs."""
         made = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
             if isinstance(tensor, Tensor) and not is_traceable_wrapper_subclass(tensor):
@@ -267,7 +270,7 @@ class LiveBytes(TorchDispatchMode):
 
 @contextmanager
 def _computing(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
-    """Hold what is trained in ``dtype``, and drop gradients as they come."""
+    """Convert trainable weights to ``dtype``, and drop each gradient once it is computed."""
     trained = [p for p in model.parameters() if p.requires_grad]
     held = [p.data for p in trained]
 
@@ -284,7 +287,7 @@ def _computing(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
 
 
 def _build_caches(model: nn.Module) -> None:
-    """Rotary embeddings, which are computed from numbers, then have none."""
+    """Build rotary embeddings, which meta cannot compute, then move the model to meta."""
     for module in model.modules():
         if build := getattr(module, "rope_init", None):
             build()
@@ -292,7 +295,7 @@ def _build_caches(model: nn.Module) -> None:
 
 
 def _as_on_cuda(model: PackedDecoder) -> None:
-    """Keep what fused kernels of a GPU keep: no scores of attention, masks as booleans."""
+    """Save for backward what fused kernels save: no attention scores, boolean dropout masks."""
     if isinstance(model.decoder, Backend):
         model.attend_by("dense")
     else:
@@ -305,7 +308,7 @@ def _as_on_cuda(model: PackedDecoder) -> None:
 
 @contextmanager
 def _fused_kernels() -> Iterator[None]:
-    """torch's attention as its fused kernels compute it, in recomputed layers too."""
+    """Replace torch's attention by its fused kernel, in recomputed layers too."""
     own = F.scaled_dot_product_attention
     F.scaled_dot_product_attention = _fused_attention  # type: ignore[assignment]
     try:

@@ -1,10 +1,10 @@
-"""Reads the memory of a run or a checkpoint: erjepa memory [show] RUN.
+"""Show the memory of a run or a checkpoint: erjepa memory [show] RUN.
 
-    erjepa memory create OUT   makes a memory from a dataset
-    erjepa memory export RUN   writes a memory as chats, for another trainer
-    erjepa memory forget RUN   deletes pairs from the memories of a run
+    erjepa memory create OUT   make a memory from a dataset
+    erjepa memory export RUN   write a memory as chats, for another trainer
+    erjepa memory forget RUN   delete pairs from the memories of a run
 
-Each has its own --help. A folder that is called like a command is ./forget.
+Each has its own --help. For a folder with the name of a command, write ./forget.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ If the command is killed, give it again: it resumes.
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Read, create, export or prune a memory."""
+    """Show, create, export or prune a memory."""
     commands = {
         "show": _show,
         "create": _create,

@@ -1,4 +1,4 @@
-"""Makes a memory from a dataset, without a run."""
+"""Make a memory from a dataset, without a run."""
 
 import os
 import shutil
@@ -37,21 +37,21 @@ def create(
     by: Literal["random", "surprise"] = "random",
     checkpoint: Path | None = None,
 ) -> tuple[int, int]:
-    """Make a memory of pairs drawn at random, by the config's seed, or of the most surprising.
+    """Make a memory of randomly drawn pairs, or of those with the largest token loss.
 
     Args:
-        out: a folder that is not there yet.
-        cfg: config of a run: its dataset, tokenizer and seed, and ``replay.score``.
-        number: of pairs; ``None``: all, or a ``share`` of them.
-        by: ``surprise``: pairs with the largest token loss, as many of each dataset.
-        checkpoint: run or checkpoint whose model has this loss; ``None``: the base model.
+        out: folder to create.
+        cfg: config of a run; sets the dataset, tokenizer, seed and ``replay.score``.
+        number: number of pairs; ``None``: all, or a ``share`` of them.
+        by: ``surprise``: pairs with the largest token loss, equally many of each dataset.
+        checkpoint: run or checkpoint whose model computes the loss; ``None``: the base model.
 
     Returns:
-        How many pairs it has, and of how many.
+        Numbers of pairs in the memory and in the dataset.
 
     Raises:
-        FileExistsError: if ``out`` is there.
-        ValueError: if there are not so many pairs.
+        FileExistsError: if ``out`` exists.
+        ValueError: if ``share`` or ``number`` is out of range.
     """
     if out.exists():
         raise FileExistsError(f"{out} exists; choose another folder for the memory")
@@ -109,14 +109,14 @@ def create(
 def surprises(
     cfg: Config, dataset: Pairs, tokenizer: Transform, checkpoint: Path | None
 ) -> tuple[Tensor, Tensor]:
-    """How much pairs surprise the model of ``checkpoint``, or the base model.
+    """Compute the token loss of pairs under the model of ``checkpoint``, or the base model.
 
     Returns:
-        Places of the pairs that fit ``max_seq_len``, ascending, int64, [n], and the
-        cross-entropy a label of each, in nats, [n].
+        Indices of the pairs that fit ``max_seq_len``, ascending, int64, [n], and their mean
+        cross-entropy per label, in nats, [n].
 
     Raises:
-        FileNotFoundError: if there are no such weights.
+        FileNotFoundError: if the weights are missing.
         ValueError: if a pair is too long, or a loss is not finite.
     """
     device = run_device(cfg)
@@ -151,7 +151,7 @@ def _fitting(
     num_positions: int,
     trim: bool = True,
 ) -> tuple[PairCollator, Tensor]:
-    """What packs pairs without views, and the places of those that fit, ascending, int64."""
+    """Return a collator of pairs without views, and the indices of those that fit, int64."""
     views = RunViews("none", "none", 0)
     collator, _ = pair_collators(cfg, tokenizer, views, vocab_size, trim=trim)
     places = fitting_pairs(

@@ -1,4 +1,4 @@
-"""Writes a memory as chats, for another trainer."""
+"""Write a memory as chats, for another trainer."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +14,11 @@ from erjepa.utils.jsonl import to_jsonl
 
 
 def export(run: Path, file: Path) -> int:
-    """Write the memory of a run or checkpoint as chats; how many there are.
+    """Write the memory of a run or checkpoint as chats; return their number.
 
     Raises:
         FileNotFoundError: if there is no memory.
-        ValueError: if it is not whole, or the file is a run's own.
+        ValueError: if the memory is damaged, or ``file`` belongs to a run.
     """
     require_free("FILE", file)
     stored = open_memory(run)
@@ -27,7 +27,7 @@ def export(run: Path, file: Path) -> int:
 
 
 def chats(stored: StoredMemory) -> Iterator[dict[str, Any]]:
-    """The pairs of a memory as chats, in the order of its slots.
+    """Yield the pairs of a memory as chats, in the order of its slots.
 
     Raises:
         FileNotFoundError: if the run's config, which names the tokenizer, is missing.
@@ -48,7 +48,7 @@ def chats(stored: StoredMemory) -> Iterator[dict[str, Any]]:
 
 
 def require_free(option: str, path: Path) -> None:
-    """Fail where a file would lie in a checkpoint or a memory, or replace a run's log."""
+    """Raise if a file would be in a checkpoint or a memory, or replace a run's log."""
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"{option} {path}: {path.parent} is not a folder")
     file = path.resolve()

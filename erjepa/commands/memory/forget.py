@@ -1,4 +1,4 @@
-"""Deletes pairs from every memory of a run, as `erjepa memory forget --help` says."""
+"""Delete pairs from every memory of a run; see ``erjepa memory forget --help``."""
 
 import hashlib
 import os
@@ -33,19 +33,19 @@ _ASIDE = ".forgetting"  # in a checkpoint: new files that are being written
 
 @dataclass(frozen=True)
 class Choice:
-    """The pairs to delete, by one of these."""
+    """Which pairs to delete; one of these is set."""
 
     match: str | None = None  # text that their source or target contains
-    ids: Sequence[int] | None = None  # of examples, as the memory has them
-    source: str | None = None  # name of a dataset, all of whose pairs go
+    ids: Sequence[int] | None = None  # of examples in the memory
+    source: str | None = None  # name of a dataset: all its pairs
 
 
 def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
-    """Delete pairs, or with ``dry_run`` only show them; in lines of text.
+    """Delete pairs, or with ``dry_run`` only list them; return lines to print.
 
     Raises:
         FileNotFoundError: if the run has no memory.
-        ValueError: if a memory is damaged, its texts are not known, or no dataset has the name.
+        ValueError: if a memory is damaged, its texts are missing, or no dataset has the name.
     """
     if (run / PROGRESS).exists():
         raise ValueError(
@@ -81,15 +81,15 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
 
 
 def _folders(run: Path) -> list[Path]:
-    """The checkpoints of a run that have a memory; ``run`` itself where it is one's copy."""
+    """Return the checkpoints of a run with a memory, or ``run`` if it is a copy of one."""
     found = {*run.glob(f"{MEMORY}/{ABOUT}"), *run.glob(f"[!.]*/{MEMORY}/{ABOUT}")}
     folders = sorted(path.parents[1] for path in found)
     return [folder for folder in folders if folder == run or not folder.is_symlink()]
 
 
 class _Found:
-    """The pairs to delete: ``slots`` by example, one of each that a memory holds; ``examples``,
-    these and those that have only visits.
+    """The pairs to delete: ``slots`` maps example ids to a slot each; ``examples`` also has
+    the ids of pairs with logged visits but no slot.
     """
 
     def __init__(self, run: Path, choice: Choice) -> None:
@@ -107,7 +107,7 @@ class _Found:
         self.examples = {*self.slots, *(i for i in visited if is_chosen(i, None))}
 
     def delete(self) -> None:
-        """Delete them. Memories come last: until then all that is to go can be found."""
+        """Delete the pairs, from memories last, so that a repeated command still finds them."""
         if self._errors.is_file():
             keep_visits(self._errors, lambda visit: visit.example not in self.examples)
         for stored, slots in zip(self._memories, self._slots, strict=True):
@@ -119,7 +119,7 @@ class _Found:
 def _chosen(
     choice: Choice, memories: list[StoredMemory]
 ) -> Callable[[int, Slot | None], bool]:
-    """Whether an example, in a slot or with visits alone, is asked for."""
+    """Return the condition on an example id and its slot, ``None`` if it has only visits."""
     if (text := choice.match) is not None:
         for stored in memories:
             if stored.texts is None and decoder_of(stored) is None:
@@ -154,7 +154,7 @@ def _log(path: Path, examples: Iterable[int], choice: Choice) -> None:
 
 
 def _rewrite(stored: StoredMemory, kept: list[int]) -> None:
-    """Leave a memory the slots ``kept``: write its files aside, then put them in place."""
+    """Reduce a memory to the slots ``kept``: write new files aside, then move them in place."""
     checkpoint = stored.folder.parent
     aside = checkpoint / _ASIDE
     shutil.rmtree(aside, ignore_errors=True)
@@ -171,7 +171,7 @@ def _rewrite(stored: StoredMemory, kept: list[int]) -> None:
 
 
 def _put_in_place(checkpoint: Path) -> None:
-    """Move the files that are ready; a killed process may have left some of them."""
+    """Move the complete new files in place, including those that a killed process left."""
     ready = checkpoint / _READY
     for path in _files(ready):
         os.replace(path, checkpoint / path.relative_to(ready))

@@ -14,7 +14,7 @@ from erjepa.commands.memory.trajectories import Contents
 from erjepa.utils.escape import counted
 
 _BINS = 10
-_DECADES = 4  # of a logarithmic axis; what is smaller is in its first bin
+_DECADES = 4  # of a logarithmic axis; its first bin also has all smaller values
 _MOST_ROWS = 20_000
 _COLUMNS = (
     *("slot", "origin", "where", "source", "target", "score", "replay_count"),
@@ -23,7 +23,7 @@ _COLUMNS = (
 
 
 def page(memory: Contents) -> str:
-    """The HTML of a memory. Above twenty thousand slots its table has those of the largest
+    """Return the HTML page of a memory; its table has at most the 20,000 slots with the largest
     scores.
     """
     slots = sorted(memory.slots, key=lambda slot: -slot.score)[:_MOST_ROWS]
@@ -52,14 +52,14 @@ def page(memory: Contents) -> str:
         "charts": _charts(memory),
     }
     template = resources.files(__package__).joinpath("page.html").read_text("utf-8")
-    # A text that holds </script> must not end the element that carries it.
+    # Data that contains </script> must not end the script element.
     return template.replace(
         "DATA", json.dumps(data, allow_nan=False).replace("<", "\\u003c"), 1
     )
 
 
 def _shown(value: Any) -> Any:
-    """A cell; JSON has no NaN, and no infinity."""
+    """Return a cell, with NaN and infinity as text: JSON has neither."""
     return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 

@@ -1,4 +1,4 @@
-"""A prompt as the model of a run embeds it, to find what is like it in the memory."""
+"""Embed a prompt with the model of a run, to find similar slots of its memory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,10 +18,10 @@ from erjepa.training.model.device import attention_of, run_device
 def prompt_embedding(
     checkpoint: Path, prompt: str, overrides: Sequence[str] = ()
 ) -> Tensor:
-    """z^u of a prompt, [1, H] on the CPU, which is put as the sources of the training pairs were.
+    """Return z^u of a prompt, [1, H] on the CPU, formatted like the sources of training pairs.
 
     Raises:
-        FileNotFoundError: if the run's config or its model is not there.
+        FileNotFoundError: if the run's config or model is missing.
         ValueError: if the prompt is empty or too long, or the weights are damaged or of another
             model.
     """
@@ -33,7 +33,7 @@ def prompt_embedding(
     tokenizer = cfg.tokenizer.build()
     pair = first_pair(cfg, tokenizer).pair_of(prompt)
     model = load_model(cfg, device, path)
-    collator = PairCollator(  # predictor tokens come behind the source
+    collator = PairCollator(  # no predictor tokens: they come after z^u
         views=cfg.views,
         pad_id=tokenizer.pad_id,
         row_length=cfg.row_length,

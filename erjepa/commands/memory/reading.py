@@ -1,4 +1,4 @@
-"""The slots of a stored memory as rows to read, and their neighbours."""
+"""The slots of a stored memory as readable rows, and their nearest neighbors."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -25,21 +25,21 @@ class Slot:
     slot: int
     example: int  # id in the memory
     origin: str  # the dataset it is from
-    where: str  # file and line, where they are known
+    where: str  # file and line, if known
     source: str
     target: str
-    score: float  # running JEPA error
+    score: float  # running error
     replay_count: int
-    flags: list[str] = field(default_factory=list)  # why it is suspect
+    flags: list[str] = field(default_factory=list)  # why the pair is suspect
 
     def row(self) -> dict[str, Any]:
-        """As a line of a table."""
+        """Return the slot as a row of a table."""
         return {**asdict(self), "flags": "; ".join(self.flags)}
 
 
 @dataclass(frozen=True)
 class _Texts:
-    """What a line of ``texts.jsonl`` says of its slot."""
+    """A line of ``texts.jsonl``: the texts of one slot."""
 
     source: str
     target: str
@@ -47,10 +47,10 @@ class _Texts:
 
 
 def read_slots(stored: StoredMemory) -> list[Slot]:
-    """All slots of a memory, in order.
+    """Return all slots of a memory, in order.
 
     Raises:
-        ValueError: if the texts beside it are not those of its slots, naming the line.
+        ValueError: if ``texts.jsonl`` does not match the slots; the message names the line.
     """
     columns = stored.read("example_ids", "scores", "replay_counts")
     rows = zip(*(column.tolist() for column in columns), _texts(stored), strict=True)
@@ -64,7 +64,7 @@ def read_slots(stored: StoredMemory) -> list[Slot]:
 
 
 def _texts(stored: StoredMemory) -> list[_Texts]:
-    """The texts of each slot: as they were written beside it, or decoded."""
+    """Return the texts of each slot, from ``texts.jsonl`` or decoded from its tokens."""
     decode = None
     if stored.texts is None or not stored.has_manifest:
         decode = decoder_of(stored)
@@ -99,10 +99,10 @@ def _tokens(pair: Pair) -> tuple[str, str]:
 
 
 def texts_of(stored: StoredMemory) -> PairTexts | None:
-    """By the tokenizer of the run; ``None`` where its config is missing.
+    """Return the decoder of the run's tokenizer; ``None`` if the run's config is missing.
 
     Raises:
-        ValueError: if the memory is of another tokenizer.
+        ValueError: if the memory was written with another tokenizer.
     """
     if (file := config_of_run(stored.folder)) is None:
         return None
@@ -115,7 +115,7 @@ def texts_of(stored: StoredMemory) -> PairTexts | None:
 
 
 def decoder_of(stored: StoredMemory) -> Callable[[Pair], tuple[str, str]] | None:
-    """Texts of tokens by the tokenizer of the run; ``None`` where its config is missing."""
+    """Return a function that decodes pairs; ``None`` if the run's config is missing."""
     texts = texts_of(stored)
     if texts is None:
         return None
@@ -133,7 +133,7 @@ def decoder_of(stored: StoredMemory) -> Callable[[Pair], tuple[str, str]] | None
 
 
 class Neighbors:
-    """Finds the slots whose sources are most alike; each with its cosine.
+    """Finds the slots with the most similar sources, by the cosine of addresses.
 
     Raises:
         ValueError: if the memory holds no addresses.
@@ -164,13 +164,13 @@ class Neighbors:
         self._table.put(torch.arange(self._size), self._addresses)
 
     def of(self, slot: int, count: int) -> list[tuple[int, float]]:
-        """The ``count`` slots most like ``slot``, itself left out."""
+        """Return the other slots most similar to ``slot``, at most ``count``, with cosines."""
         address = self._addresses.rows(torch.tensor([slot]))
         found = self._highest(address, count + 1)
         return [(other, cosine) for other, cosine in found if other != slot][:count]
 
     def of_embedding(self, embedding: Tensor, count: int) -> list[tuple[int, float]]:
-        """The ``count`` slots whose sources are most like an embedding z^u, [1, H]."""
+        """Return the slots most similar to an embedding z^u, [1, H], with cosines."""
         return self._highest(self._table.encode(embedding), count)
 
     def _highest(self, address: Addresses, count: int) -> list[tuple[int, float]]:

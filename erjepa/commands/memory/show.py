@@ -1,4 +1,4 @@
-"""What a memory holds, as text and as a table."""
+"""Show the contents of a memory, as text and as a table."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ _WIDTH = 60  # characters of a source or target
 
 
 def summary(memory: Contents, top: int) -> list[str]:
-    """What is in a memory, as lines of text, ``top`` of each list."""
+    """Summarize a memory in lines of text, with ``top`` slots in each list."""
     slots, stored = memory.slots, memory.stored
     capacity = stored.about.state.memory.capacity
     held = counted(len(slots), "pair")
@@ -49,7 +49,7 @@ def summary(memory: Contents, top: int) -> list[str]:
 
 
 def neighbors(memory: Contents, slot: int, top: int) -> list[str]:
-    """A slot and those whose sources are most like its own, as lines of text.
+    """Show a slot and its ``top`` nearest neighbors, in lines of text.
 
     Raises:
         ValueError: if there is no such slot, or the memory holds no addresses.
@@ -65,7 +65,7 @@ def neighbors(memory: Contents, slot: int, top: int) -> list[str]:
 def like_prompt(
     memory: Contents, prompt: str, top: int, overrides: Sequence[str] = ()
 ) -> list[str]:
-    """The slots whose sources are most like a prompt, as the checkpoint's model embeds it.
+    """Show the slots most similar to a prompt, embedded by the checkpoint's model.
 
     Raises:
         ValueError: if the memory is empty or holds no addresses, or the prompt is empty.
@@ -73,7 +73,7 @@ def like_prompt(
     if not memory.slots:
         raise ValueError(f"--prompt: the memory in {memory.stored.folder} is empty")
     alike = Neighbors(memory.stored)
-    # Only this needs the model, and what loads it.
+    # A slow import, since it loads a model.
     from erjepa.commands.memory.prompt import prompt_embedding
 
     checkpoint = memory.stored.folder.absolute().parent
@@ -96,7 +96,7 @@ def _line(slot: Slot) -> str:
 
 
 def to_csv(memory: Contents) -> str:
-    """A line of names, and one for each slot."""
+    """Return the slots as CSV, with a header."""
     rows = [slot.row() for slot in memory.slots]
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0] if rows else ["slot"], lineterminator="\n")

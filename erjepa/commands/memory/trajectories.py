@@ -1,4 +1,4 @@
-"""The contents of a run's memory, and what the logged errors say of its examples."""
+"""The contents of a run's memory, and statistics of the logged errors of its examples."""
 
 import math
 from collections import defaultdict
@@ -11,12 +11,14 @@ from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, Visit, read_visits
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.commands.memory.reading import Slot, read_slots
 
-# An example is learned while the mean cross-entropy of its target's tokens is below log 2: then
-# the right token has, in the geometric mean, more than half of the probability.
+# An example counts as learned if the mean cross-entropy of its target is below log 2: the right
+# tokens then have, in the geometric mean, a probability above one half.
 LEARNED = math.log(2)
-DEVIATIONS = 3.0  # robust ones above the median: what stays that hard is suspect
-VISITS = 4  # with fewer, what is hard may only be new
-_MAD = 1.4826  # of normal numbers: standard deviation over median absolute deviation
+DEVIATIONS = (
+    3.0  # robust standard deviations above the median that make an error suspect
+)
+VISITS = 4  # an example with fewer may be hard only because it is new
+_MAD = 1.4826  # normal distribution: standard deviation / median absolute deviation
 
 
 @dataclass
@@ -24,17 +26,19 @@ class Trajectory:
     """The visits of one example, in order."""
 
     steps: list[int] = field(default_factory=list)
-    errors: list[float] = field(default_factory=list)  # cross-entropy a token, in nats
+    errors: list[float] = field(
+        default_factory=list
+    )  # cross-entropy per token, in nats
     replays: int = 0  # visits that were replays
 
     @property
     def learned(self) -> bool:
-        """Whether it was so at its last visit."""
+        """Whether the example was learned at its last visit."""
         return self.errors[-1] < LEARNED
 
     @property
     def forgetting_events(self) -> int:
-        """How many times it was learned at one visit and not at the next (Toneva et al., "An
+        """How often it was learned at one visit but not at the next (Toneva et al., "An
         Empirical Study of Example Forgetting during Deep Neural Network Learning", 2019).
         """
         known = [error < LEARNED for error in self.errors]
@@ -42,13 +46,13 @@ class Trajectory:
 
     @property
     def late_error(self) -> float:
-        """Mean error of the later half of its visits."""
+        """Mean error over the later half of its visits."""
         late = self.errors[len(self.errors) // 2 :]
         return sum(late) / len(late)
 
 
 def trajectories(visits: Iterable[Visit]) -> dict[int, Trajectory]:
-    """The trajectory of each example, by its id."""
+    """Return the trajectory of each example, by its id."""
     found: dict[int, Trajectory] = {}
     for visit in visits:
         trajectory = found.setdefault(visit.example, Trajectory())
@@ -59,8 +63,8 @@ def trajectories(visits: Iterable[Visit]) -> dict[int, Trajectory]:
 
 
 def stay_hard(found: Mapping[int, Trajectory]) -> set[int]:
-    """The examples that are not learned after ``VISITS`` visits or more, and whose error stays
-    above that of the others by ``DEVIATIONS`` robust standard deviations.
+    """Return the examples with at least ``VISITS`` visits that are not learned and whose late
+    error is more than ``DEVIATIONS`` robust standard deviations above the median.
     """
     late = {
         example: t.late_error for example, t in found.items() if len(t.errors) >= VISITS
@@ -80,13 +84,13 @@ def stay_hard(found: Mapping[int, Trajectory]) -> set[int]:
 def flag(
     slots: Sequence[Slot], prompts: Sequence[bytes], found: Mapping[int, Trajectory]
 ) -> None:
-    """Say of each slot why it is suspect, if it is.
+    """Add the reasons why a slot is suspect to its ``flags``.
 
-    ``prompts`` has the tokens of each source, system message included; ``found`` the examples
-    that were logged.
+    ``prompts`` holds the tokens of each source, system message included; ``found`` the
+    trajectories of logged examples.
     """
     hard = stay_hard(found)
-    # Of each prompt one slot for each of its answers.
+    # Prompt -> target -> the first slot with both.
     answers: dict[bytes, dict[str, int]] = defaultdict(dict)
     for slot, prompt in zip(slots, prompts, strict=True):
         answers[prompt].setdefault(slot.target, slot.slot)
@@ -100,20 +104,20 @@ def flag(
 
 @dataclass
 class Contents:
-    """What there is to read of a run's memory."""
+    """The memory of a run, and the logged errors of its examples."""
 
     stored: StoredMemory
     slots: list[Slot]  # flagged
-    visits: list[Visit]  # none without ``log_example_errors``
+    visits: list[Visit]  # empty without ``log_example_errors``
     found: dict[int, Trajectory]  # by example
 
 
 def read_contents(path: Path) -> Contents:
-    """Read the memory of a run or checkpoint, and flag what is suspect.
+    """Read the memory of a run or checkpoint, and flag suspect slots.
 
     Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if it is not whole.
+        FileNotFoundError: if there is no memory.
+        ValueError: if it is damaged.
     """
     stored = open_memory(path)
     slots = read_slots(stored)
