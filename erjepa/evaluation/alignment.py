@@ -23,7 +23,7 @@ def pair_cosines(
     predictor: Tensor | None = None,
     attention: Attention = "dense",
 ) -> list[dict[str, float]]:
-    """Compute the cosines of each pair, with the views of training, also for runs without JEPA loss.
+    """Compute the cosines of each pair, with the views of training even without a JEPA loss.
 
     ``cosine`` compares prediction and target, :math:`\\cos(p_i, z_i^a)`, which the loss aligns.
     ``cosine_of_input`` compares source and target, :math:`\\cos(z_i^u, z_i^a)`, as in the caption

@@ -1,4 +1,4 @@
-"""Finds the jobs of an evaluation: each checkpoint on its own dataset and on those of earlier runs."""
+"""Finds what an evaluation scores: each checkpoint on its own and on earlier runs' datasets."""
 
 import json
 import logging

@@ -1,10 +1,10 @@
-"""Tasks: each folder is one, with its records and prompt, its answers and when they are right.
+"""Tasks: each folder contains the dataset and the scorer of one task.
 
-    NAME/dataset.py   ``NAME_dataset``, which builds the pairs, if the task has its own
-    NAME/scorer.py    ``TASK``: how an answer is read out of a text, and when it is right
+    NAME/dataset.py   ``NAME_dataset``, which builds the pairs; optional
+    NAME/scorer.py    ``TASK``: extracts the answer from a text and decides whether it is right
 
-Being here registers it: ``task: NAME`` in a config finds ``TASK``, and
-``erjepa.datasets.NAME_dataset`` the builder. Scoring imports no torch.
+A folder registers itself: ``task: NAME`` in a config finds ``TASK``, and
+``erjepa.datasets.NAME_dataset`` the builder. Scoring does not import torch.
 """
 
 from pkgutil import iter_modules
@@ -15,5 +15,5 @@ __all__ = ["Prediction", "Task", "Verdicts", "task_names"]
 
 
 def task_names() -> list[str]:
-    """The folders in this one."""
+    """Return the names of the tasks in this package, sorted."""
     return sorted(module.name for module in iter_modules(__path__) if module.ispkg)

@@ -1,4 +1,4 @@
-"""Answers of a serving engine, in OpenAI's batch format, as predictions to score."""
+"""Reads the answers of a serving engine, in OpenAI's batch format, as predictions to score."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from erjepa.utils.jsonl import read_jsonl
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
-# What counts here of OpenAI's batch output, chat completion and completion objects.
+# The fields used here of OpenAI's batch output, chat completion and completion objects.
 
 
 @dataclass
@@ -38,8 +38,8 @@ class _Message:
 
 @dataclass
 class _Choice:
-    message: _Message | None = None  # of a chat
-    text: str | None = None  # of a completion
+    message: _Message | None = None  # set by chat completions
+    text: str | None = None  # set by completions
     finish_reason: str | None = None
 
 
@@ -58,21 +58,21 @@ T = TypeVar("T", _Line, _Target)
 
 
 def is_batch_output(path: Path) -> bool:
-    """Whether the first line of a JSONL file is one of a batch's output."""
+    """Return whether the first line of a JSONL file is in the format of a batch's output."""
     _, first = next(read_jsonl(path), ("", {}))
     return {"custom_id", "response"} <= first.keys()
 
 
 def read_batch_output(path: Path, targets: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Predictions of the answers in a file, in the order of the targets.
+    """Read the answers in a file as predictions, in the order of the targets.
 
     Returns:
-        For each target its place and its prediction. Where the model refused to answer, or
-        answered without a text, ``output`` is empty and ``unanswered`` says why.
+        For each target its file and line, and its prediction. If the model refused to answer or
+        gave no text, ``output`` is empty and ``unanswered`` has the reason.
 
     Raises:
-        ValueError: naming file and line, if a line is not of the format, a request failed, is
-            answered twice or was never asked, or naming the file, if an answer is missing.
+        ValueError: naming file and line, if a line does not have the format, or a request failed,
+            was answered twice or is unknown; naming the file, if an answer is missing.
     """
     asked = _by_id(targets, _Target)
     answers = {}
@@ -92,7 +92,7 @@ def read_batch_output(path: Path, targets: Path) -> list[tuple[str, dict[str, An
 
 
 def _by_id(path: Path, kind: type[T]) -> dict[str, tuple[str, dict[str, Any], T]]:
-    """The lines of a file by their ``custom_id``: place, fields, and what they say typed."""
+    """Return the lines of a file by ``custom_id``: file and line, fields, and parsed object."""
     found: dict[str, tuple[str, dict[str, Any], T]] = {}
     for where, fields in read_jsonl(path):
         line = checked(kind, fields, where)

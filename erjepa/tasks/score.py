@@ -1,4 +1,4 @@
-"""Scores predictions by a task, wherever they were generated."""
+"""Loads tasks, and reads, scores and writes predictions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,13 +18,14 @@ from erjepa.utils.summary import Summary, write_summary
 def load_task(
     name: str, databases: str | Path | None = None, primary: str | None = None
 ) -> Task:
-    """A task by name or dotted path, on a folder of databases if it has them.
+    """Load a task by name or dotted path.
 
     Args:
-        primary: the verdict whose share is the accuracy; ``None``: the task's own.
+        databases: folder of databases, for a task that uses them.
+        primary: metric that is the accuracy; ``None``: the task's default.
 
     Raises:
-        ValueError: if there is no such task, or it has no databases.
+        ValueError: if there is no such task, or ``databases`` is set and it uses none.
     """
     task = _find(name)
     if not isinstance(task, Task):
@@ -59,10 +60,10 @@ def _find(name: str) -> Any:
 
 
 def require_fields(task: Task, dataset: Any, component: str) -> None:
-    """Find out before generating whether answers can be scored.
+    """Check before generation that a dataset provides the fields of a task.
 
     Raises:
-        ValueError: if the dataset does not give what the task needs.
+        ValueError: if a field is missing.
     """
     known = {"target", "output", *dataset.scoring_fields(0)}
     if missing := sorted(set(task.fields) - known):
@@ -73,10 +74,10 @@ def require_fields(task: Task, dataset: Any, component: str) -> None:
 
 
 def require_targets(task: Task, dataset: Any, ids: Iterable[int]) -> None:
-    """Find out before generating whether all answers can be scored.
+    """Check before generation that answers can be scored against all targets.
 
     Raises:
-        ValueError: naming the first example whose answers cannot be, and why.
+        ValueError: naming the first example for which they cannot, and why.
     """
     for i in ids:
         if problem := task.problem(dataset.target_text(i)):
@@ -86,7 +87,7 @@ def require_targets(task: Task, dataset: Any, ids: Iterable[int]) -> None:
 def score_predictions(
     task: Task, predictions: Sequence[Prediction]
 ) -> tuple[list[dict[str, Any]], Summary]:
-    """Score predictions: each with ``extracted`` and its verdicts, and what they add up to."""
+    """Return the predictions with ``extracted`` and their verdicts, and the summary of these."""
     verdicts = task.score(predictions)
     readings = summarize(predictions, verdicts, task.primary)
     unanswered = sum("unanswered" in prediction for prediction in predictions)
@@ -112,8 +113,11 @@ def read_predictions(
 ) -> list[dict[str, Any]]:
     """Read predictions from a JSONL file.
 
+    Args:
+        targets: file of targets; needed if ``path`` is the output of a batch.
+
     Raises:
-        ValueError: naming file and line, if the task cannot score it, or the file if it is empty.
+        ValueError: naming file and line, if the task cannot score a line, or if the file is empty.
     """
     predictions = []
     for where, prediction in _lines(path, targets):
@@ -155,6 +159,6 @@ def _require_texts(
 def write_scores(
     folder: Path, predictions: Iterable[Mapping[str, Any]], summary: Summary
 ) -> None:
-    """Write ``predictions.jsonl`` and, once it is there, ``summary.json``."""
+    """Write ``predictions.jsonl``, then ``summary.json``."""
     write_whole(folder / PREDICTIONS, to_jsonl(predictions))
     write_summary(folder, summary)

@@ -1,4 +1,4 @@
-"""What the verdicts of an evaluation add up to."""
+"""Summarizes the verdicts of an evaluation: accuracies, intervals and changes."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -8,21 +8,21 @@ from typing import Any, NamedTuple
 from erjepa.tasks.task import Prediction, Verdicts
 from erjepa.utils.summary import Change, Reading, ReadingOfOrigin
 
-Texts = tuple[str, str]  # of source and target
-_Z = 1.959963984540054  # the standard normal's 97.5% quantile
+Texts = tuple[str, str]  # source and target text
+_Z = 1.959963984540054  # 97.5% quantile of the standard normal distribution
 
 
 def wilson_interval(right: int, examples: int) -> tuple[float, float]:
-    """95% interval of a share, by Wilson's score method (Wilson 1927).
+    """Return the 95% Wilson score interval (Wilson 1927) of the fraction of right examples.
 
-    Unlike the interval around the share itself it stays within 0 and 1, and is no point
-    where all examples or none are right.
+    Unlike the normal approximation it stays within [0, 1] and does not shrink to a point if all
+    or no examples are right.
     """
     share, shrink = right / examples, 1 + _Z**2 / examples
     center = (share + _Z**2 / (2 * examples)) / shrink
     spread = share * (1 - share) / examples + (_Z / (2 * examples)) ** 2
     half = _Z * sqrt(spread) / shrink
-    # At the ends the exact values are 0 and 1; rounding may miss them.
+    # Exactly 0 and 1 at the ends, despite rounding.
     low = center - half if right > 0 else 0.0
     high = center + half if right < examples else 1.0
     return low, high
@@ -31,11 +31,11 @@ def wilson_interval(right: int, examples: int) -> tuple[float, float]:
 def summarize(
     predictions: Sequence[Prediction], verdicts: Sequence[Verdicts], primary: str
 ) -> dict[str, Reading]:
-    """What each kind of verdict adds up to. An undecided example counts as not right.
+    """Return the summary of each metric. Undecided examples count as wrong.
 
     Raises:
-        ValueError: if there is no prediction, one lacks its verdicts, or ``primary`` is not among
-            them.
+        ValueError: if there are no predictions, the numbers of predictions and verdicts differ, or
+            ``primary`` is not a metric.
     """
     if not predictions or len(predictions) != len(verdicts):
         raise ValueError(
@@ -51,14 +51,14 @@ def summarize(
 
 
 class Seen(NamedTuple):
-    """Ids of examples that occur in training, as pairs or by their targets."""
+    """Ids of examples whose pair, and whose target, occurs in training."""
 
     pairs: frozenset[int]
     targets: frozenset[int]
 
 
 def seen_in(train: Iterable[Texts], scored: Mapping[int, Texts]) -> Seen:
-    """Which examples occur in ``train``, but for white space."""
+    """Return which examples occur in ``train``, where white space may differ."""
 
     def single_spaced(texts: Texts) -> Texts:
         source, target = (" ".join(text.split()) for text in texts)
@@ -76,14 +76,15 @@ def seen_in(train: Iterable[Texts], scored: Mapping[int, Texts]) -> Seen:
 def reading_without(
     scored: Sequence[Prediction], seen: Collection[int], metric: str
 ) -> Reading | None:
-    """What a metric adds up to on examples that are not among ``seen``; ``None``: there is none."""
+    """Return the summary of a metric over examples not in ``seen``, or ``None`` without any."""
     values = [one[metric] for one in scored if one["id"] not in seen]
     return Reading(**_count(values)) if values else None
 
 
 def mean_target_loss(predictions: Sequence[Prediction]) -> float | None:
-    """Cross-entropy of all targets in nats a token; its exponential is their perplexity. ``None``:
-    predictions do not have it.
+    """Return the cross-entropy of all targets in nats per token, the log of their perplexity.
+
+    The result is ``None`` if the predictions have no ``target_loss``.
     """
     if "target_loss" not in predictions[0]:
         return None
@@ -94,11 +95,13 @@ def mean_target_loss(predictions: Sequence[Prediction]) -> float | None:
 def by_origin(
     predictions: Sequence[Prediction], verdicts: Sequence[Verdicts], primary: str
 ) -> list[ReadingOfOrigin]:
-    """The accuracy on each of the datasets that predictions are from, in order of appearance."""
+    """Return the accuracy on each dataset in ``origin``, in order of appearance."""
     found: dict[str, list[bool | None]] = {}
     for prediction, verdict in zip(predictions, verdicts, strict=True):
         if isinstance(origin := prediction.get("origin"), str):
-            origin = origin.encode(errors="replace").decode()  # halves of pairs
+            origin = origin.encode(
+                errors="replace"
+            ).decode()  # replaces lone surrogates
             found.setdefault(origin, []).append(verdict[primary])
     return [
         ReadingOfOrigin(origin=name, **_count(values)) for name, values in found.items()
@@ -117,15 +120,14 @@ def _count(values: Sequence[bool | None]) -> dict[str, Any]:
 
 
 def change(checkpoint: str, before: Sequence[bool], now: Sequence[bool]) -> Change:
-    """How the accuracy of ``checkpoint`` on the same examples changed.
+    """Return the change of accuracy since ``checkpoint``, on the same examples.
 
-    The interval is the adjusted Wald one of Bonett & Price 2012, "Adjusted Wald Confidence
-    Interval for a Difference of Binomial Proportions Based on Paired Data": one example is
-    added to those gained, and one to those lost. It covers the choice of examples, not of
-    the seed.
+    The interval is the adjusted Wald interval of Bonett & Price 2012, "Adjusted Wald Confidence
+    Interval for a Difference of Binomial Proportions Based on Paired Data", which adds one example
+    to those gained and one to those lost. It covers the choice of examples, not of seeds.
 
     Raises:
-        ValueError: if there is no example, or not as many of both.
+        ValueError: if there are no examples, or the lengths differ.
     """
     n = len(before)
     if not n == len(now) > 0:

@@ -1,13 +1,13 @@
-"""What a task knows about answers: how to read one out of a text, and when it is right."""
+"""The class of tasks: how to extract the answer from a text, and when it is right."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# One prediction: "target" and "output" texts, and what the task needs besides ("db_id").
+# One prediction: texts "target" and "output", and further fields of the task such as "db_id".
 Prediction = Mapping[str, Any]
-# Name of a metric to its verdict; None where it is undecided.
+# Name of a metric to its verdict; None: undecided.
 Verdicts = dict[str, bool | None]
 
 
@@ -17,15 +17,16 @@ def _no_problem(target: str) -> str | None:
 
 @dataclass(frozen=True)
 class Task:
-    """How the answers of a dataset are scored.
+    """Scores the answers to the examples of a dataset.
 
     Args:
-        primary: the verdict whose share is the ``accuracy``.
-        extract: the answer within a generated text.
-        score: verdicts of each prediction, in order; every one has every verdict.
-        fields: texts that a prediction must have; its dataset gives those besides target and output.
-        problem: why answers cannot be scored by a target; ``None`` where they can.
-        with_databases: the same task on a folder of databases; ``None``: it has none.
+        primary: metric whose mean over the examples is the ``accuracy``.
+        extract: returns the answer in a generated text.
+        score: returns the verdicts of each prediction, in order, on the same metrics.
+        fields: text fields that a prediction must have; the dataset provides those other than
+            target and output.
+        problem: returns why answers cannot be scored against a target, or ``None`` if they can.
+        with_databases: returns the task for a folder of databases; ``None``: it uses none.
     """
 
     name: str
@@ -40,10 +41,10 @@ class Task:
 def one_by_one(
     verdicts: Callable[[str, str], Verdicts],
 ) -> Callable[[Sequence[Prediction]], list[Verdicts]]:
-    """What scores predictions by ``verdicts`` of the target and the output of each."""
+    """Return a function for ``Task.score`` that applies ``verdicts`` to each target and output."""
     return lambda predictions: [verdicts(p["target"], p["output"]) for p in predictions]
 
 
 def without_end(output: str) -> str:
-    """An output as LLM-JEPA's scorers read it: stripped, without an end marker."""
+    """Return an output as LLM-JEPA's scorers read it: stripped and without its end marker."""
     return output.strip().removesuffix("<|end|>").strip()

@@ -1,1 +1,1 @@
-"""Texts and the labels that they have, one of the options in the prompt."""
+"""Text classification: the answer is one of the labels that the prompt lists."""

@@ -1,8 +1,8 @@
-"""Text classification: any records of texts and labels.
+"""Text classification with any records of texts and labels.
 
-A prompt asks a question, lists the options and ends with the text. This is the order of the
-instructions of O-LoRA (Wang et al. 2023, "Orthogonal Subspace Learning for Language Model
-Continual Learning"), in this project's words:
+A prompt asks a question, lists the options and ends with the text. The order is that of O-LoRA's
+instructions (Wang et al. 2023, "Orthogonal Subspace Learning for Language Model Continual
+Learning"), the wording is this project's:
 
     What is the text about? Answer with one of the options.
     Options: Business, Science or Technology, Sports, World
@@ -40,19 +40,19 @@ def classification_dataset(
     name: str | None = None,
     revision: str | None = None,
 ) -> PairedDataset:
-    """Texts with a prompt as sources, and their labels as targets.
+    """Build pairs with a prompt and a text as the source, and the text's label as the target.
 
     Args:
-        source: a file, a folder with one of the split, a URL, or a dataset of the hub.
+        source: a file, a folder with a file of the split, a URL, or a dataset of the hub.
         text: name of the column of texts.
-        label: name of the column of labels: texts, whole numbers or truth values.
-        options: labels to choose from; records with any other are left out. ``None``: all labels
-            of the file, sorted.
-        name, revision: of a dataset of the hub.
-        balanced: ``max_examples`` keeps equally many of each label, as far as there are.
+        label: name of the column of labels: strings, integers or booleans.
+        options: labels to choose from; records with other labels are left out. ``None``: all
+            labels of the file, sorted.
+        name, revision: configuration and revision of a dataset of the hub.
+        balanced: whether ``max_examples`` keeps the same number of each label, if it has enough.
 
     Raises:
-        ValueError: naming the record that has no such text or label, or if no record is left.
+        ValueError: naming the record, if one has no such text or label, or if no record is left.
     """
     records = [
         _labelled(record, text, label)
@@ -72,7 +72,7 @@ def classification_dataset(
 
 
 class ClassificationMessages:
-    """Message transform of records with ``input``, a text, and ``output``, its label."""
+    """Message transform for records with ``input``, a text, and ``output``, its label."""
 
     def __init__(self, question: str, options: Sequence[str]) -> None:
         self._prompt = f"{question} Answer with one of the options.\nOptions: {', '.join(options)}\n\n"
@@ -82,7 +82,7 @@ class ClassificationMessages:
         return self._transform({**fields, "input": self.user_text(fields["input"])})
 
     def user_text(self, text: str) -> str:
-        """What the user says to have a text labelled."""
+        """Return the user message for a text."""
         return self._prompt + text
 
 

@@ -1,4 +1,4 @@
-"""Classification: an answer is right when it is the label, character by character."""
+"""Classification: an answer is right if it is the label, character by character."""
 
 from dataclasses import replace
 

@@ -1,1 +1,1 @@
-"""Any pairs whose answers are right when they are the target's text."""
+"""Exact match, for any pairs: an answer is right if it is the target."""

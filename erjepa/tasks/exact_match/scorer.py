@@ -1,7 +1,6 @@
-"""Exact match: an answer is right when it is the target, character by character.
+"""Exact match, for your own pairs: an answer is right if it is the target, character by character.
 
-For your own pairs. White space around either text does not count; an empty answer is
-wrong.
+White space around either text is ignored; an empty answer is wrong.
 """
 
 from erjepa.tasks.task import Task, Verdicts, one_by_one

@@ -1,1 +1,1 @@
-"""Questions of school mathematics, and worked solutions."""
+"""GSM8K: grade-school math questions with worked solutions."""

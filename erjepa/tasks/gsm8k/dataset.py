@@ -13,7 +13,7 @@ from erjepa.datasets.question_answer import question_answer_dataset
 
 GSM8K_SOURCE = "openai/gsm8k"
 GSM8K_REVISION = "e53f048856ff4f594e959d75785d2c2d37b678ee"
-SYSTEM_PROMPT = "Answer the math question, show steps."  # of LLM-JEPA's files
+SYSTEM_PROMPT = "Answer the math question, show steps."  # from LLM-JEPA's files
 
 
 def gsm8k_dataset(
@@ -25,13 +25,13 @@ def gsm8k_dataset(
     max_examples: int | None = None,
     sample_seed: int | None = None,
 ) -> PairedDataset:
-    """GSM8K as chat pairs.
+    """Build GSM8K as chat pairs.
 
     Args:
-        source: a dataset of the hub with GSM8K's columns, or see
+        source: a dataset of the hub with GSM8K's columns, or a source of
             :func:`~erjepa.datasets.question_answer.question_answer_dataset`.
-        revision: of a hub dataset. ``None``: a fixed one of the default source, so that a run can
-            be repeated; the newest of any other.
+        revision: revision of a hub dataset. ``None``: a pinned revision of the default source, for
+            reproducible runs; the newest revision of any other.
     """
     if source == GSM8K_SOURCE:
         revision = revision or GSM8K_REVISION

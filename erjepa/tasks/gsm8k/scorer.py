@@ -4,19 +4,19 @@ Verdicts:
 
 - ``exact_match``: the answer is the reference answer, character by character, as in the
   ER-JEPA paper.
-- ``number_match``: both are the same number, however written: ``1,000``, ``$18``, ``18%``,
-  ``18.``, ``18.00``, ``18 dollars``. Words around the number may not hold another one:
-  ``3/4`` and ``5 dollars 20`` are no number here.
-- ``llm_jepa``: as LLM-JEPA's scorer has it, to compare with its numbers.
+- ``number_match``: both are the same number in any notation: ``1,000``, ``$18``, ``18%``,
+  ``18.``, ``18.00``, ``18 dollars``. An answer with a second number is not a number:
+  ``3/4``, ``5 dollars 20``.
+- ``llm_jepa``: the result of LLM-JEPA's scorer, for comparison with its published numbers.
 
-Faults of LLM-JEPA's scorer, all but the first two kept in its verdict:
+Faults of LLM-JEPA's scorer; ``llm_jepa`` reproduces all but the first two:
 
-- It generates at most 128 tokens, which cuts 43% of GSM8K's own solutions before their
+- It generates at most 128 tokens, which cuts off 43% of GSM8K's own solutions before their
   answer. Evaluate with a larger ``max_new_tokens``.
-- Two texts without any answer count as equal; here a text without one is wrong.
-- It needs a line before the answer, so an output that is only ``#### 18`` is wrong.
-- It accepts nothing after the answer, so ``#### 18`` and a further line is wrong.
-- It compares texts: 14 of the 1319 reference answers have commas, and ``1000`` for
+- Two texts without an answer count as equal; here a text without an answer is wrong.
+- It requires a line before the answer, so an output of only ``#### 18`` is wrong.
+- It accepts nothing after the answer, so ``#### 18`` followed by another line is wrong.
+- It compares strings: 14 of the 1319 reference answers have commas, and ``1000`` for
   ``1,000`` is wrong.
 """
 
@@ -26,7 +26,7 @@ from decimal import Decimal
 from erjepa.tasks.task import Task, Verdicts, one_by_one, without_end
 
 _THOUSANDS = re.compile(r"(?<=[0-9])[, ](?=[0-9]{3}(?![0-9]))")
-# Symbols, sign, symbols, digits, and whatever has no digit: "$18.", "-$5", "**18** eggs".
+# Symbols, sign, symbols, digits, then anything without digits: "$18.", "-$5", "**18** eggs".
 _NUMBER = re.compile(
     r"[^\w.+−-]*(?:([+−-])[^\w.+−-]*)?([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[^0-9]*"
 )
@@ -34,18 +34,18 @@ _LLM_JEPA = re.compile(r"\n#### (.+)$")
 
 
 def extract(output: str) -> str:
-    """The rest of the line after the last ``####``; empty if there is none."""
+    """Return the rest of the line after the last ``####``, or "" if there is none."""
     _, marker, answer = output.rpartition("####")
     return answer.partition("\n")[0].strip() if marker else ""
 
 
 def read_number(answer: str) -> Decimal | None:
-    """The one number that an answer states; ``None`` if there is none, or more than one."""
+    """Return the only number in an answer, or ``None`` if it has none or several."""
     match = _NUMBER.fullmatch(_THOUSANDS.sub("", answer))
     if match is None:
         return None
     sign, digits = match.groups()
-    # copy_negate, because "-" would round to the context's 28 digits.
+    # copy_negate, as unary minus would round to the 28 digits of decimal's context.
     return Decimal(digits).copy_negate() if sign in ("-", "−") else Decimal(digits)
 
 

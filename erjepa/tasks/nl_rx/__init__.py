@@ -1,1 +1,1 @@
-"""Descriptions of lines, and the regular expressions they mean."""
+"""NL-RX: descriptions of lines, and regular expressions that match them."""

@@ -1,4 +1,4 @@
-"""NL-RX: descriptions in English and the regular expressions they mean.
+"""NL-RX: descriptions of lines in English, and regular expressions that match them.
 
 Locascio et al. 2016, "Neural Generation of Regular Expressions from Natural Language with
 Minimal Domain Knowledge". SYNTH is generated from a grammar; TURK is SYNTH paraphrased by
@@ -26,7 +26,7 @@ def nl_rx_dataset(
     max_examples: int | None = None,
     sample_seed: int | None = None,
 ) -> PairedDataset:
-    """NL-RX-SYNTH or NL-RX-TURK as chat pairs."""
+    """Build NL-RX-SYNTH or NL-RX-TURK as chat pairs."""
     records = load_records(f"{source.rstrip('/')}/{subset}_{split}.jsonl")
     return PairedDataset(
         subsample(records, max_examples, sample_seed),
@@ -45,13 +45,15 @@ def synthetic_nl_rx_dataset(
     constructs: Sequence[str] | None = None,
     without: Sequence[str] = (),
 ) -> PairedDataset:
-    """Pairs from the project's own grammar: no download, any size, disjoint splits.
+    """Build chat pairs from the project's own grammar, without a download, with disjoint splits.
 
-    Constructs are ``and``, ``or``, ``not``, ``count`` (N or more times) and ``word``
-    (boundaries).
+    Args:
+        constructs: each regex has at least one of these; ``None``: no restriction. The constructs
+            are ``and``, ``or``, ``not``, ``count`` (N or more times) and ``word`` (boundaries).
+        without: no regex has any of these constructs.
 
     Raises:
-        ValueError: if a construct or the split is unknown, or holds fewer such pairs.
+        ValueError: if a construct or the split is unknown, or if there are fewer such pairs.
     """
     drawn = generate_records(
         size,

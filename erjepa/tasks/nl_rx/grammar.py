@@ -1,8 +1,8 @@
-"""A synchronous grammar that writes descriptions and regular expressions together.
+"""A synchronous grammar that generates descriptions together with regular expressions.
 
-In the manner of NL-RX-SYNTH (Locascio et al. 2016, "Neural Generation of Regular
-Expressions from Natural Language with Minimal Domain Knowledge"), each production
-carries a regex and several wordings, so that one derivation gives both sides of a pair:
+As in NL-RX-SYNTH (Locascio et al. 2016, "Neural Generation of Regular Expressions from Natural
+Language with Minimal Domain Knowledge"), each production has a regex and several wordings, so one
+derivation gives both sides of a pair:
 
     line    lines with BODY            .*BODY.*
             lines starting with BODY   BODY.*
@@ -14,9 +14,9 @@ carries a regex and several wordings, so that one derivation gives both sides of
                                        (A|B)     (A&B)     (A){N,}
     unit    a character class, or a quoted word
 
-Every composition is bracketed and precedence is fixed by the nesting above, so a
-description has one reading. `&` (intersection) and `~` (complement) are NL-RX's own
-operators; a regex without them is one that `re` compiles.
+Every composition has brackets and the nesting above fixes the precedence, so a description is
+unambiguous. `&` (intersection) and `~` (complement) are operators of NL-RX; `re` compiles any
+regex without them.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from typing import Any
 SYSTEM_PROMPT = "Convert natural language to regular expression."
 SPLITS = ("train", "test")
 
-# One regex in TEST_SHARE belongs to the test split.
+# One of TEST_SHARE regexes belongs to the test split.
 TEST_SHARE = 8
 
 CLASSES = {
@@ -43,20 +43,20 @@ CLASSES = {
 }
 WORDS = ("dog", "lake", "moon", "ring", "tree", "truck")
 COUNTS = (2, 3, 4, 5)
-# What a regex shows where it was derived with a construct, and nowhere else.
+# Construct -> a text that occurs in exactly the regexes derived with it.
 CONSTRUCTS = {"and": "&", "or": "|", "not": "~", "count": "{", "word": r"\b"}
 
 
 @dataclass(frozen=True)
 class Node:
-    """A derivation: its regex, and the wordings that describe it."""
+    """A derivation: its regex, and templates of its description."""
 
     regex: str
     wordings: tuple[str, ...]
     parts: tuple["Node", ...] = ()
 
     def describe(self, rng: random.Random) -> str:
-        """Word the derivation, choosing each synonym with ``rng``."""
+        """Return a description of the derivation, choosing wordings with ``rng``."""
         wording = rng.choice(self.wordings)
         return wording.format(*(part.describe(rng) for part in self.parts))
 
@@ -80,7 +80,7 @@ def _phrases(units: list[Node]) -> Iterator[Node]:
 
 def _bodies(units: list[Node], phrases: list[Node]) -> Iterator[Node]:
     yield from phrases
-    # Two units would come from both orders of (unit, phrase): keep them once.
+    # A pair of units is both (unit, phrase) and (phrase, unit): keep it once.
     pairs = [(unit, phrase) for unit in units for phrase in phrases]
     pairs += [(phrase, unit) for unit in units for phrase in phrases if phrase.parts]
     for a, b in pairs:
@@ -100,7 +100,7 @@ def _lines(bodies: list[Node]) -> Iterator[Node]:
 
 
 def split_of(regex: str) -> str:
-    """The split that a regex belongs to, for every seed and size alike."""
+    """Return the split of a regex, which does not depend on seed and size."""
     digest = hashlib.sha256(regex.encode()).digest()
     return "test" if digest[0] % TEST_SHARE == 0 else "train"
 
@@ -114,7 +114,7 @@ def _support(split: str) -> tuple[Node, ...]:
 
 
 def _shows(regex: str, constructs: Sequence[str]) -> bool:
-    """Whether a regex has one of some constructs."""
+    """Return whether a regex has at least one of ``constructs``."""
     if unknown := sorted(set(constructs) - set(CONSTRUCTS)):
         raise ValueError(
             f"Unknown construct {', '.join(unknown)}; the grammar has "
@@ -131,13 +131,13 @@ def generate_pairs(
     constructs: Sequence[str] | None = None,
     without: Sequence[str] = (),
 ) -> list[tuple[str, str]]:
-    """Draw pairs without replacement: no regex and no description occurs twice.
+    """Draw pairs of a description and a regex without replacement; none occurs twice.
 
-    No regex occurs in both splits, whatever the seeds. Regexes have one or more of ``constructs``,
-    if given, and none of ``without``.
+    No regex occurs in both splits, for any seeds. Regexes have at least one of ``constructs``, if
+    given, and none of ``without``.
 
     Raises:
-        ValueError: if the split or a construct is unknown, or there are fewer pairs.
+        ValueError: if the split or a construct is unknown, or if there are fewer pairs.
     """
     if split not in SPLITS:
         raise ValueError(f"Unknown split {split!r}; expected one of {SPLITS}.")
@@ -159,7 +159,7 @@ def generate_pairs(
 def generate_records(
     size: int, *, system_prompt: str = SYSTEM_PROMPT, **drawn: Any
 ) -> list[dict[str, Any]]:
-    """The pairs of :func:`generate_pairs` as chat records, in the layout of the NL-RX files."""
+    """Return the pairs of :func:`generate_pairs` as chats, in the format of the NL-RX files."""
     return [
         {
             "messages": [

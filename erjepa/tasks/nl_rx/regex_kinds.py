@@ -1,15 +1,15 @@
-r"""Regexes of NL-RX as tokens, what these say about a target, and how a prediction is wrong.
+r"""Splits regexes of NL-RX into tokens, and classifies targets and predictions by them.
 
-A token is what stands for one thing in the grammar of ``erjepa.tasks.nl_rx.regex_syntax``:
+A token is a unit in the grammar of ``erjepa.tasks.nl_rx.regex_syntax``:
 
     \b \.          an escape
     [a-z]          a character class
     {2,5}          a brace quantifier
-    dog "a.b"      a literal word: a run of letters and digits, or what is quoted
+    dog "a.b"      a literal word: a run of letters and digits, or a quoted text
     ( ) . * ~      any other character
 
-so ``.*(dog){2,}`` has six: ``.``, ``*``, ``(``, ``dog``, ``)``, ``{2,}``. Every text has
-tokens, and they join to the text again: what is unbalanced or never closed falls apart
+For example ``.*(dog){2,}`` has six tokens: ``.``, ``*``, ``(``, ``dog``, ``)``, ``{2,}``. Any text
+can be split, and its tokens joined are the text; unbalanced and unclosed constructs are split
 into characters.
 """
 
@@ -29,7 +29,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-# Structure -> tokens, or kinds of tokens, that belong to it.
+# Structure -> its tokens or kinds of tokens.
 _TOKENS = {
     "complement": ("~",),
     "intersection": ("&",),
@@ -39,7 +39,7 @@ _TOKENS = {
     "character class": ("[]",),
 }
 STRUCTURES = tuple(_TOKENS)
-# Groups of the paper: most regex tokens of each but the last, and their names.
+# The paper's groups by length: maximum of regex tokens (the last has none), and names.
 LENGTH_LIMITS = (10, 15, 20)
 LENGTH_GROUPS = ("≤10", "11–15", "16–20", ">20")
 CORRECT = "correct"
@@ -49,14 +49,14 @@ ERROR_CATEGORIES = (*LENGTH_CATEGORIES, SYNTAX_ERROR)
 
 
 def regex_tokens(regex: str) -> list[str]:
-    """The tokens of a regex, or of any other text; joined they are the text."""
+    """Split a regex, or any other text, into tokens; joined they are the text."""
     return [token[0] for token in _TOKEN.finditer(regex)]
 
 
 def structures(regex: str) -> set[str]:
-    """The structural subsets of ``STRUCTURES`` that a regex belongs to, any number of them.
+    """Return the members of ``STRUCTURES`` that occur in a regex.
 
-    An escaped symbol, or one within a character class or quotes, is no operator.
+    Symbols that are escaped, quoted or in a character class are not operators.
     """
     kinds = {"set": "[]", "braces": "{}"}
     found = {kinds.get(x.lastgroup or "", x[0]) for x in _TOKEN.finditer(regex)}
@@ -64,16 +64,16 @@ def structures(regex: str) -> set[str]:
 
 
 def length_group(regex: str) -> str:
-    """The one of ``LENGTH_GROUPS`` that a regex belongs to."""
+    """Return the member of ``LENGTH_GROUPS`` to which a regex belongs."""
     return LENGTH_GROUPS[bisect_left(LENGTH_LIMITS, len(regex_tokens(regex)))]
 
 
 def prediction_category(target: str, output: str) -> str:
-    """``CORRECT`` or one of ``ERROR_CATEGORIES``.
+    """Return ``CORRECT`` or one of ``ERROR_CATEGORIES``.
 
-    An output is correct when it is the target's text, white space around both aside. One that
-    does not parse is a syntax error, whatever its length; all others go by their number of
-    regex tokens against the target's.
+    An output is correct if it is the target, apart from surrounding white space. An output that
+    does not parse is a syntax error; other errors are classified by their number of regex tokens
+    compared with the target's.
     """
     target, output = target.strip(), output.strip()
     if output == target:
@@ -88,6 +88,6 @@ def prediction_category(target: str, output: str) -> str:
 
 
 def is_right_beginning(target: str, output: str) -> bool:
-    """Whether an output begins with the whole target and runs on: all but its end is right."""
+    """Return whether an output starts with the whole target and continues."""
     target, output = target.strip(), output.strip()
     return output != target and output.startswith(target)

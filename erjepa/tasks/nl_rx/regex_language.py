@@ -1,22 +1,22 @@
-r"""Do two regexes describe the same lines? Decided by their derivatives.
+r"""Decides with derivatives whether two regexes match the same lines.
 
-Brzozowski's derivative of R by the letter a (Derivatives of Regular Expressions, J. ACM
-1964) describes what may follow a in the texts of R. Derivatives take & and ~ as they come,
-and a regex has finitely many: they are the states of its automaton. Two regexes are equal
-if, after every text, both of their derivatives have the empty text or neither has. Pairs
-of states are visited one at a time, so that the bounds hold on the way.
+Brzozowski's derivative of R by a character a (Derivatives of Regular Expressions, J. ACM 1964)
+matches the strings that can follow a in the strings of R. It is defined for & and ~ too, and a
+regex has finitely many derivatives: the states of its automaton. Two regexes are equal if, after
+every string, either both of their derivatives match the empty string or neither does. Pairs of
+states are visited one at a time, so the bounds on states and time apply during the search.
 
-The word boundary is exact. Whether ``\b`` holds between two letters depends on those
-two alone, so a state is the pair (was the last letter a word character?, derivative) and
-the next letter is known when a derivative is taken. Both ends of the line count as no
-word character. A & B describes a stretch of the line that both describe there, ~A one
-that A does not: ``\ba&a\b`` is the lone word a. The dataset's own tool reads ``\b`` as
-the letter b instead.
+Word boundaries are exact. Whether ``\b`` holds between two characters depends only on these two,
+so a state is the pair (was the last character a word character?, derivative), and the next
+character is known when a derivative is taken. The ends of the line count as non-word characters.
+A & B matches a substring of the line that both match in this context, ~A one that A does not
+match: ``\ba&a\b`` is the single word a. The dataset's own tool reads ``\b`` as the letter b
+instead.
 
-The alphabet is Unicode without the newline. Letters that neither regex tells apart
-count as one: the regexes of the dataset need 1 to 15, half of them no more than 5.
+The alphabet is Unicode without the newline. Characters that neither regex distinguishes count as
+one: the regexes of the dataset need 1 to 15 characters, half of them at most 5.
 
-Regexes beyond the bounds stay undecided.
+Regexes that exceed the bounds are undecided.
 """
 
 import itertools
@@ -49,20 +49,21 @@ __all__ = ["RegexSyntaxError", "languages_equal"]
 
 
 def languages_equal(a: str, b: str, *, max_states: int, seconds: float) -> bool | None:
-    """Whether two regexes describe the same lines; ``None``: a bound was reached before.
+    """Return whether two regexes match the same lines, or ``None`` if a bound is exceeded.
 
     Args:
-        max_states: most pairs of states to visit.
+        max_states: maximum number of pairs of states to visit.
+        seconds: time limit.
 
     Raises:
-        RegexSyntaxError: one of the texts is not a regex.
+        RegexSyntaxError: if one of the texts is not a regex.
     """
     deadline = time.monotonic() + seconds
     try:
         trees = parse(a, deadline), parse(b, deadline)
         derivatives = _Derivatives(_alphabet(trees, deadline), deadline)
         return _equivalent(trees, derivatives, max_states)
-    except (TimeoutError, RecursionError):  # trees may be deeper than Python's stack
+    except (TimeoutError, RecursionError):  # trees can be deeper than Python's stack
         return None
 
 
@@ -90,9 +91,9 @@ def _equivalent(
 
 
 def _alphabet(trees: tuple[Node, ...], deadline: float) -> dict[str, bool]:
-    r"""One letter of each kind, and whether it is a word character.
+    r"""Return one character of each distinguishable kind, and whether it is a word character.
 
-    Without ``\b`` none counts as one, which saves telling them apart.
+    Without ``\b`` in the regexes all count as non-word characters, which gives fewer kinds.
     """
     nodes = set()
     for node in itertools.chain(*map(_walk, trees)):
@@ -101,7 +102,7 @@ def _alphabet(trees: tuple[Node, ...], deadline: float) -> dict[str, bool]:
     bounded = Boundary() in nodes
     sets = [node for node in nodes if isinstance(node, Letters)]
     sets += [ANY_LETTER, WORD] if bounded else [ANY_LETTER]
-    # Sets can only tell letters apart where one of their ranges begins or has ended.
+    # The kind can change only at the start of a range or just after its end.
     cuts = {cut for one in sets for low, high in one.ranges for cut in (low, high + 1)}
     kinds: dict[tuple[bool, ...], int] = {}
     for cut in sorted(cuts):
@@ -128,14 +129,17 @@ def _walk(node: Node) -> Iterator[Node]:
 
 @dataclass
 class _Derivatives:
-    """Derivatives over one alphabet, each taken once."""
+    """Computes and caches derivatives over one alphabet."""
 
     symbols: dict[str, bool]
     deadline: float
     known: dict[tuple[Node, bool, str], Node] = field(default_factory=dict)
 
     def of(self, node: Node, before: bool, symbol: str) -> Node:
-        """What may follow ``symbol`` in texts of ``node``, after a word character or not."""
+        """Return the derivative of ``node`` by ``symbol``.
+
+        ``before`` is whether a word character precedes ``symbol``.
+        """
         key = node, before, symbol
         if key not in self.known:
             _require_time(self.deadline)
@@ -160,8 +164,8 @@ class _Derivatives:
             case Complement(inner):
                 return complement(of(inner))
             case Repeat(inner, least, most):
-                # Rounds before the first that reads a letter are empty, where they can
-                # be; there may have been any number of them.
+                # If the inner regex matches the empty string here, any number of repetitions
+                # can be empty before the one that reads the symbol.
                 least = 0 if _has_empty(inner, before, after) else max(least - 1, 0)
                 most = None if most is None else most - 1
                 return sequence(of(inner), repeat(inner, least, most))
@@ -175,8 +179,9 @@ class _Derivatives:
 
 
 def _has_empty(node: Node, before: bool, after: bool) -> bool:
-    """Whether ``node`` has the empty text, given whether its neighbours are word
-    characters.
+    """Return whether ``node`` matches the empty string between two neighbors.
+
+    ``before`` and ``after`` are whether these are word characters.
     """
     match node:
         case Letters():

@@ -1,20 +1,20 @@
-"""Regexes as trees, kept in a normal form by the functions that build them.
+"""Regexes as trees in a normal form, which is established by the functions that build them.
 
-The normal form is what keeps derivatives finite and few: a union is a set, a sequence is
-flat, and a sequence that begins with a union is a union of sequences. Letters are sets
-of code points; a line has no newline, so neither has the alphabet.
+The normal form keeps the number of derivatives finite and small: a union is a set, a sequence is
+flat, and a sequence that begins with a union is a union of sequences. Letters are sets of code
+points; the alphabet lacks the newline, as lines do.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# Sorted, disjoint, non-adjacent; both ends included.
+# Inclusive ranges of code points: sorted, disjoint and not adjacent.
 Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class Letters:
-    """One letter out of a set: ``a``, ``.``, ``[a-z]``, ``[^0-9]``."""
+    """One character out of a set: ``a``, ``.``, ``[a-z]``, ``[^0-9]``."""
 
     ranges: Ranges
 
@@ -24,19 +24,19 @@ class Letters:
 
 @dataclass(frozen=True)
 class Boundary:
-    r"""``\b``: no letter, but a word character on exactly one side."""
+    r"""``\b``: the empty string between a word character and a non-word character."""
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """Concatenation; without parts, the empty text."""
+    """Concatenation; without parts the empty string."""
 
     parts: "tuple[Node, ...]"
 
 
 @dataclass(frozen=True)
 class Union:
-    """``a|b``; without options, no text at all."""
+    """``a|b``; without options it matches nothing."""
 
     options: "frozenset[Node]"
 
@@ -57,7 +57,7 @@ class Complement:
 
 @dataclass(frozen=True)
 class Repeat:
-    """``a*``, ``a+``, ``a?``, ``a{2}``, ``a{2,}``, ``a{2,5}``; ``most`` None: no limit."""
+    """``a*``, ``a+``, ``a?``, ``a{2}``, ``a{2,}``, ``a{2,5}``; without a limit ``most`` is None."""
 
     inner: "Node"
     least: int
@@ -69,11 +69,11 @@ Node = Letters | Boundary | Sequence | Union | Intersection | Complement | Repea
 EMPTY_TEXT = Sequence(())
 NOTHING = Union(frozenset())
 ANYTHING = Complement(NOTHING)
-ANY_LETTER = Letters(((0x0, 0x9), (0xB, 0x10FFFF)))  # all but the newline
+ANY_LETTER = Letters(((0x0, 0x9), (0xB, 0x10FFFF)))  # all except the newline
 
 
 def any_of(ranges: Iterable[tuple[int, int]]) -> Node:
-    """One letter of the alphabet out of ``ranges``, which may overlap."""
+    """Return the node of one character in ``ranges``, which may overlap."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -86,12 +86,12 @@ def any_of(ranges: Iterable[tuple[int, int]]) -> Node:
 
 
 def none_of(ranges: Iterable[tuple[int, int]]) -> Node:
-    """One letter of the alphabet outside ``ranges``, which may overlap."""
+    """Return the node of one character of the alphabet outside ``ranges``, which may overlap."""
     return any_of(_gaps(ranges))
 
 
 def sequence(*parts: Node) -> Node:
-    """Concatenation of ``parts``, in order."""
+    """Return the concatenation of ``parts``."""
     flat: list[Node] = []
     for part in parts:
         for one in _parts(part):
@@ -107,7 +107,7 @@ def sequence(*parts: Node) -> Node:
 
 
 def union(*options: Node) -> Node:
-    """Texts of any of ``options``."""
+    """Return the node that matches what at least one of ``options`` matches."""
     letters, flat = _flattened(Union, options)
     if ANYTHING in flat:
         return ANYTHING
@@ -118,10 +118,10 @@ def union(*options: Node) -> Node:
 
 
 def intersection(*options: Node) -> Node:
-    """Texts of all of ``options``."""
+    """Return the node that matches what all of ``options`` match."""
     letters, flat = _flattened(Intersection, options)
     if letters:
-        # What is outside of none of them.
+        # The characters that are in no gap of any set.
         flat.add(none_of(gap for one in letters for gap in _gaps(one.ranges)))
     flat.discard(ANYTHING)
     if NOTHING in flat:
@@ -132,12 +132,12 @@ def intersection(*options: Node) -> Node:
 
 
 def complement(inner: Node) -> Node:
-    """Texts that ``inner`` has not."""
+    """Return the node that matches what ``inner`` does not match."""
     return inner.inner if isinstance(inner, Complement) else Complement(inner)
 
 
 def repeat(inner: Node, least: int, most: int | None) -> Node:
-    """``least`` to ``most`` texts of ``inner``, one after the other."""
+    """Return the node of ``least`` to ``most`` repetitions of ``inner``."""
     if (least, most) == (1, 1):
         return inner
     if most == 0 or inner == EMPTY_TEXT or (inner == NOTHING and least == 0):
@@ -154,10 +154,10 @@ def _parts(node: Node) -> tuple[Node, ...]:
 
 
 def _without_contained(options: set[Node]) -> set[Node]:
-    """``options`` less those that end as another does which begins with anything.
+    """Return ``options`` without each ``AR`` for which ``.*R`` is an option too.
 
-    ``.*R`` has all texts of ``AR``. Regexes that look for one thing after another have
-    many such options, and as many states fewer without them.
+    ``.*R`` matches whatever ``AR`` matches. Regexes that search for several things in a row have
+    many such options; without them they have fewer states.
     """
     ends = [_parts(one)[1:] for one in options if _parts(one)[:1] == (ANYTHING,)]
     return {
@@ -173,7 +173,7 @@ def _without_contained(options: set[Node]) -> set[Node]:
 def _flattened(
     kind: type[Union] | type[Intersection], options: Iterable[Node]
 ) -> tuple[list[Letters], set[Node]]:
-    """Options, with those of options of the same kind for these: letters, and all others."""
+    """Flatten options that are of ``kind`` themselves; return the letters and all others."""
     letters: list[Letters] = []
     others: set[Node] = set()
     for option in options:
@@ -186,7 +186,7 @@ def _flattened(
 
 
 def _gaps(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The ranges of the alphabet between ``ranges``, which may overlap."""
+    """Return the ranges of the alphabet between ``ranges``, which may overlap."""
     gaps, start = [], 0
     for low, high in sorted([*ranges, (0xA, 0xA), (0x110000, 0x110000)]):
         if start < low:

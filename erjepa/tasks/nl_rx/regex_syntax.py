@@ -1,23 +1,23 @@
 r"""Parser of the regex language of NL-RX.
 
-The language is that of dk.brics.automaton, which the dataset is scored with. From the
-loosest to the tightest:
+The language is that of dk.brics.automaton, the library that scores the dataset. From the lowest
+to the highest precedence:
 
     a|b            union
     a&b            intersection
     ab             concatenation
     a* a+ a?       repetition, also a{2}, a{2,} and a{2,5}
     ~a             complement: ~(a)* is (~(a))*
-    (a)  ()        group; the empty text
-    [a-z] [^a-z]   one letter out of, or outside, a set
-    .              any letter
-    "dog*"         these letters, whatever they mean elsewhere
-    \. \b \d \w \s letter as it is; word boundary; the usual sets (\D \W \S: all others)
+    (a)  ()        group; the empty string
+    [a-z] [^a-z]   one character in, or not in, a set
+    .              any character
+    "dog*"         these characters literally
+    \. \b \d \w \s literal character; word boundary; the usual sets (\D \W \S: all others)
 
-A regex describes a whole line, so ``^`` and ``$`` are letters and the newline is not.
+A regex matches a whole line, so ``^`` and ``$`` are literal characters and a newline is an error.
 
-The parser keeps open groups in a list: an output of a thousand ``(`` is an
-error of syntax, not of Python's stack.
+The parser keeps open groups in a list, so a thousand ``(`` are a syntax error and do not overflow
+Python's stack.
 """
 
 import math
@@ -51,12 +51,12 @@ _COUNT = re.compile(r"\{([0-9]{1,9})(,)?([0-9]{1,9})?\}", re.ASCII)
 
 
 class RegexSyntaxError(ValueError):
-    """The text is not a regex of the language."""
+    """Raised if a text is not a regex of the language."""
 
 
 @dataclass
 class _Group:
-    """An open group: finished union options, their parts, and what stands open."""
+    """An open group: its finished options, and the parts and operators of the current one."""
 
     options: list[Node] = field(default_factory=list)
     conjuncts: list[Node] = field(default_factory=list)
@@ -86,11 +86,14 @@ class _Group:
 
 
 def parse(text: str, deadline: float = math.inf) -> Node:
-    """The tree of a regex.
+    """Return the tree of a regex.
+
+    Args:
+        deadline: limit on ``time.monotonic()``.
 
     Raises:
-        RegexSyntaxError: the text is empty, unbalanced or ill-formed.
-        TimeoutError: the deadline has passed.
+        RegexSyntaxError: if the text is empty, unbalanced or ill-formed.
+        TimeoutError: if the deadline has passed.
     """
     groups, at = [_Group()], 0
     while at < len(text):
@@ -148,7 +151,7 @@ def _letter(letter: str) -> Letters:
 
 
 def _limits(text: str, at: int) -> tuple[int, int | None, int]:
-    """Least, most and the end of the repetition at ``at``."""
+    """Return minimum, maximum and end of the quantifier at ``at``."""
     if text[at] in _LIMITS:
         return *_LIMITS[text[at]], at + 1
     count = _COUNT.match(text, at)
@@ -173,7 +176,7 @@ def _escape(letter: str) -> Node:
 
 
 def _set(text: str, at: int) -> tuple[Node, int]:
-    """The set whose ``[`` is just before ``at``, and its end."""
+    """Return the set whose ``[`` is just before ``at``, and its end."""
     negated = text.startswith("^", at)
     at += negated
     ranges: list[tuple[int, int]] = []
@@ -193,7 +196,7 @@ def _set(text: str, at: int) -> tuple[Node, int]:
 
 
 def _member(text: str, at: int) -> tuple[list[tuple[int, int]], int]:
-    """Ranges of the letter or escape at ``at`` within a set, and its end."""
+    """Return the ranges of the character or escape at ``at`` in a set, and its end."""
     if text[at] != "\\":
         return list(_letter(text[at]).ranges), at + 1
     node = _escape(text[at + 1 : at + 2])

@@ -1,35 +1,34 @@
 r"""NL-RX: write the regex for a description of lines.
 
 "lines with a number before a vowel" -> ``.*[0-9].*[AEIOUaeiou].*``. The descriptions are
-generated (SYNTH) or paraphrased by people (TURK), the regexes are the same 10,000
+generated (SYNTH) or paraphrased by people (TURK); both subsets have the same 10,000 regexes
 (Locascio et al., Neural Generation of Regular Expressions from Natural Language, EMNLP
-2016). Three verdicts:
+2016). Verdicts:
 
-    exact_match   the output, stripped, is the target's text; LLM-JEPA reports this share
-    dfa_equal     output and target describe the same lines, the dataset's own metric
-    llm_jepa      what LLM-JEPA's evaluation script says, to the letter
+    exact_match   the stripped output is the target; the accuracy that LLM-JEPA reports
+    dfa_equal     output and target match the same lines; the dataset's own metric
+    llm_jepa      the result of LLM-JEPA's evaluation script, to the letter
 
 Known faults:
 - 39 of the 2000 SYNTH test pairs also occur in its training file.
-- Whole strings are a poor measure: ``a&b`` for ``b&a`` is wrong by ``exact_match``.
-- DFA equality is a lenient one: 312 of the 2000 test regexes describe no line at all,
-  such as ``(dog)&([0-9])``, and 86 describe every line, and each of them is equal to any
-  other of its kind.
-- The tool that the dataset is published with reads ``\b`` as the letter b. Here it is a
+- ``exact_match`` is strict: ``a&b`` for ``b&a`` is wrong.
+- ``dfa_equal`` is lenient: 312 of the 2000 test regexes match no line at all, such as
+  ``(dog)&([0-9])``, and 86 match every line; all regexes of either kind are equal.
+- The tool published with the dataset reads ``\b`` as the letter b. Here it is a
   word boundary (see ``regex_language``); 408 of the 2000 test regexes have one.
 
-Invalid regexes are wrong, those beyond the bounds undecided. A regex within other
-text, such as a sentence or a code fence, is not looked for.
+Invalid regexes are wrong, regexes that exceed the bounds are undecided. A regex is not extracted
+from surrounding text, such as a sentence or a code fence.
 """
 
 from erjepa.tasks.nl_rx.regex_language import languages_equal
 from erjepa.tasks.nl_rx.regex_syntax import RegexSyntaxError, parse
 from erjepa.tasks.task import Task, Verdicts, one_by_one, without_end
 
-# The largest test regex takes 351 states and a fifth of a second.
+# The largest test regex takes 351 states and 0.2 seconds.
 MAX_STATES = 5000
 SECONDS = 5.0
-MAX_LENGTH = 2000  # letters; the longest regex of the dataset has 54
+MAX_LENGTH = 2000  # characters; the longest regex of the dataset has 54
 
 
 def _verdicts(target: str, output: str) -> Verdicts:
@@ -37,13 +36,13 @@ def _verdicts(target: str, output: str) -> Verdicts:
     return {
         "exact_match": answer == gold,
         "dfa_equal": _dfa_equal(gold, answer),
-        "llm_jepa": without_end(output) == target,  # which the script does not strip
+        "llm_jepa": without_end(output) == target,  # the script does not strip targets
     }
 
 
 def _dfa_equal(gold: str, answer: str) -> bool | None:
     if answer == gold:
-        return True  # whatever its size
+        return True  # even beyond the bounds
     if max(len(gold), len(answer)) > MAX_LENGTH:
         return None
     try:

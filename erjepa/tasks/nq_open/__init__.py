@@ -1,1 +1,1 @@
-"""Questions that people asked a search engine, and short answers."""
+"""NQ-Open: questions to a search engine with short answers."""

@@ -1,4 +1,4 @@
-"""NQ-Open: questions that people asked a search engine, and their short answers.
+"""NQ-Open: questions that people asked a search engine, with short answers.
 
 Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question Answering",
 from Natural Questions. LLM-JEPA's split has 8000 training and 1769 test questions.
@@ -16,7 +16,7 @@ from erjepa.datasets.sources import LLM_JEPA_DATASETS
 NQ_OPEN_SOURCE = LLM_JEPA_DATASETS
 NQ_OPEN_HUB = "google-research-datasets/nq_open"
 NQ_OPEN_HUB_REVISION = "5dd9790a83002ad084ddeb7c420dc716852c6f28"
-SYSTEM_PROMPT = "Answer the question below."  # of LLM-JEPA's files
+SYSTEM_PROMPT = "Answer the question below."  # from LLM-JEPA's files
 
 
 def nq_open_dataset(
@@ -29,17 +29,17 @@ def nq_open_dataset(
     max_examples: int | None = None,
     sample_seed: int | None = None,
 ) -> PairedDataset:
-    """NQ-Open as chat pairs.
+    """Build NQ-Open as chat pairs.
 
     Args:
         split: LLM-JEPA's files are ``train`` and ``test``; the hub has ``train`` (87925 questions)
             and ``validation`` (3610).
         source: ``google-research-datasets/nq_open`` or another dataset of the hub with its columns,
-            or see :func:`~erjepa.datasets.question_answer.question_answer_dataset`.
-        revision: of a hub dataset. ``None``: a fixed one of ``google-research-datasets/nq_open``;
-            the newest of any other.
-        answers: the target where a question has several answers: all, joined by ``"; "`` as in
-            LLM-JEPA's files, or the first one. The scorer knows the other answers only if they are
+            or a source of :func:`~erjepa.datasets.question_answer.question_answer_dataset`.
+        revision: revision of a hub dataset. ``None``: a pinned revision of
+            ``google-research-datasets/nq_open``; the newest revision of any other.
+        answers: the target of a question with several answers: all, joined by ``"; "`` as in
+            LLM-JEPA's files, or the first. The scorer accepts the other answers only if they are
             joined.
     """
     if source == NQ_OPEN_HUB:

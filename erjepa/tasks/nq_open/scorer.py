@@ -1,15 +1,16 @@
-"""NQ-Open: short answers to questions; the target joins all that are right by ``"; "``.
+"""NQ-Open: short answers to questions; the target joins all right answers by ``"; "``.
 
 Verdicts:
 
 - ``exact_match``: the answer is the target or one of its aliases, character by character.
-- ``squad_match``: the same after SQuAD's normalisation: lower case, without punctuation,
-  without the articles a, an and the, single spaces.
-- ``llm_jepa``: as LLM-JEPA's scorer has it, to compare with its numbers.
+- ``squad_match``: the same after SQuAD's normalization: lower case, single spaces, without
+  punctuation and without the articles a, an and the.
+- ``llm_jepa``: the result of LLM-JEPA's scorer, for comparison with its published numbers.
 
-LLM-JEPA's scorer cuts the output at ``"; "`` and asks whether any part is a substring of the
-target. So the empty answer is right for every question, ``"e"`` for 70% of the test set, and
-``"no idea; a"`` too. In ``exact_match`` and ``squad_match`` an empty answer is wrong.
+LLM-JEPA's scorer splits the output at ``"; "`` and accepts it if any part is a substring of the
+target. So an empty answer is right for every question, ``"e"`` for 70% of the test set, and
+``"no idea; a"`` wherever ``"a"`` is. In ``exact_match`` and ``squad_match`` an empty answer is
+wrong.
 """
 
 import re
@@ -22,14 +23,14 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def accepted(target: str) -> list[str]:
-    """The answers that are right: the aliases, and the target as it is."""
+    """Return the right answers: the aliases in the target, and the whole target."""
     return [*target.split("; "), target]
 
 
 def normalize(answer: str) -> str:
-    """SQuAD's normal form; lower case alone where that leaves nothing.
+    """Return SQuAD's normal form of an answer, or if that is empty the lower-case answer.
 
-    "/" and "The The" are answers; as empty texts they would equal each other.
+    "/" and "The The" are answers; as empty strings they would be equal.
     """
     lower = answer.lower()
     bare = _ARTICLES.sub(" ", lower.translate(_WITHOUT_PUNCTUATION))

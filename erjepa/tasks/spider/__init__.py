@@ -1,1 +1,1 @@
-"""Questions about databases, and the SQL that answers them."""
+"""Spider: questions about databases, and SQL queries that answer them."""

@@ -1,11 +1,11 @@
-"""Spider: questions about databases and the SQL that answers them.
+"""Spider: questions about databases, and SQL queries that answer them.
 
 Yu et al. 2018, "Spider: A Large-Scale Human-Labeled Dataset for Complex and Cross-Domain
 Semantic Parsing and Text-to-SQL Task". LLM-JEPA's random split has 6587 training and 1447
 test pairs. All databases of its test file and 1041 of its 1447 test queries occur in its
-training file; ``split_by="database"`` is a split where no database does.
+training file; with ``split_by="database"`` no database occurs in both splits.
 
-A source text names its database in its first line, in every prompt:
+The first line of a source text names its database, in both values of ``prompt``:
 
     bare                        with_schema
     For db_id:[shop]            For db_id:[shop]
@@ -31,9 +31,9 @@ from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sources import LLM_JEPA_DATASETS, locate, subsample
 
 SPIDER_SOURCE = LLM_JEPA_DATASETS
-SYSTEM_PROMPT = "Convert natural language to SQL."  # of LLM-JEPA's files
+SYSTEM_PROMPT = "Convert natural language to SQL."  # from LLM-JEPA's files
 
-# With split_by="database", about one database in TEST_SHARE belongs to the test split: 37
+# With split_by="database", about one of TEST_SHARE databases belongs to the test split: 37
 # of 160 databases, with 1653 of 8034 pairs.
 TEST_SHARE = 5
 
@@ -52,7 +52,7 @@ def spider_dataset(
     max_examples: int | None = None,
     sample_seed: int | None = None,
 ) -> PairedDataset:
-    """Spider as chat pairs; :func:`database_of` a source text names its database.
+    """Build Spider as chat pairs.
 
     Args:
         split: LLM-JEPA's files are ``train`` and ``test``; the hub has ``train`` and
@@ -61,12 +61,14 @@ def spider_dataset(
             the former, a ``.jsonl`` file or URL, or a dataset of the hub, such as
             ``xlangai/spider``. Records are LLM-JEPA's chats in ``messages``, or have the hub's
             columns ``db_id``, ``question`` and ``query``.
-        split_by: ``record``: the split of the files. ``database``: LLM-JEPA's two files together,
-            split anew by a hash of the database's name, so that no database is in both splits.
+        prompt: whether the source text includes the schema of its database.
+        tables: Spider's ``tables.json``, for ``prompt="with_schema"``.
+        split_by: ``record``: the split of the files. ``database``: LLM-JEPA's two files are split
+            anew by a hash of the database's name, so that no database is in both splits.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the schema of a database is not known, or a record is not one of Spider.
+        ValueError: if the schema of a database is unknown, or a record is not in Spider's format.
     """
     schemas = _load_schemas(tables) if prompt == "with_schema" else None
     if split_by == "record":
@@ -88,21 +90,21 @@ def spider_dataset(
 
 
 def database_of(source_text: str) -> str:
-    """The database that a question is about.
+    """Return the name of the database in the first line of a source text.
 
     Raises:
-        ValueError: if the text does not start so.
+        ValueError: if the text does not start with one.
     """
     return _parse(source_text)[0]
 
 
 def in_test_split(db_id: str) -> bool:
-    """Whether a database is one of the test split of ``split_by="database"``."""
+    """Return whether a database is in the test split of ``split_by="database"``."""
     return int(hashlib.sha256(db_id.encode()).hexdigest(), 16) % TEST_SHARE == 0
 
 
 def schema_text(schema: dict[str, Any]) -> str:
-    """A line for every table, then one for every foreign key."""
+    """Return a schema as text: one line per table, then one per foreign key."""
     tables = schema["table_names_original"]
     columns = schema["column_names_original"]  # (index of the table, name)
     primary = set(schema["primary_keys"])
@@ -133,7 +135,7 @@ def _parse(source_text: str) -> tuple[str, str]:
 
 
 def _as_chat(record: Record) -> Record:
-    """The record as a chat whose last two messages are question and query."""
+    """Return a record as a chat whose last two messages are the question and the query."""
     fields = record.fields
     try:
         if "messages" in fields:

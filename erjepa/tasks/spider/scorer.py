@@ -1,4 +1,4 @@
-"""Spider: questions about databases and the SQL that answers them.
+"""Spider: questions about databases, and SQL queries that answer them.
 
 Yu et al. 2018, "Spider: A Large-Scale Human-Labeled Dataset for Complex and Cross-Domain
 Semantic Parsing and Text-to-SQL Task".
@@ -6,37 +6,36 @@ Semantic Parsing and Text-to-SQL Task".
 Verdicts:
 
 - ``execution``: query and reference query give the same rows, as in the ER-JEPA paper.
-  A query that fails is wrong. Rows are compared as a
-  bag, and in order if the reference has an ORDER BY at its top level (rows that it leaves
-  tied then count in the order of its own result). Columns count in order, their names do
-  not. Values are equal as in Python: 1 and 1.0 are, exactly and without a tolerance; text
-  is compared character by character; text, numbers, blobs and NULL never equal each other;
-  NULL equals NULL.
-- ``exact_match``: the same text but for white space and one trailing semicolon.
-- ``llm_jepa``: as LLM-JEPA's scorer has it, to compare with its numbers.
+  A query that fails is wrong. Rows are compared as a multiset, or in order if the reference has an
+  ORDER BY at its top level (the order of tied rows is then that of the reference's result).
+  The order of columns counts, their names do not. Values are compared as in Python: numbers
+  exactly, so 1 equals 1.0; text character by character; NULL equals NULL; values of different
+  kinds among text, number, blob and NULL are never equal.
+- ``exact_match``: the same text, apart from white space and one trailing semicolon.
+- ``llm_jepa``: the result of LLM-JEPA's scorer, for comparison with its published numbers.
 
-``execution`` and ``llm_jepa`` are undecided without the database, and where the reference
-query fails: a file that is no database, or half of one, says nothing about an answer. A warning
-names the database and how many predictions that is. Queries run in
-:class:`~erjepa.tasks.spider.sql_sandbox.SqlSandbox`.
+``execution`` and ``llm_jepa`` are undecided if the database is missing or the reference query
+fails, as with a damaged database file. A warning gives the database and the number of such
+predictions. Queries run in :class:`~erjepa.tasks.spider.sql_sandbox.SqlSandbox`.
 
 Faults of LLM-JEPA's split: it is random, so every database of its test file occurs in its
 training file, and 1041 of the 1447 test queries occur there verbatim. See
 :func:`~erjepa.tasks.summary.seen_in`, and ``split_by="database"`` of
 :func:`~erjepa.tasks.spider.dataset.spider_dataset`.
 
-Faults of LLM-JEPA's scorer, which hands the output to the ``sqlite3`` program:
+Faults of LLM-JEPA's scorer, which passes the output to the ``sqlite3`` program, and whether
+``llm_jepa`` reproduces them:
 
-- A failed query prints nothing and so equals an empty result. Kept in its verdict, but
-  where the reference fails: every failed output would be right.
-- Printed rows are compared: in order whatever the reference asks for, NULL as an empty
-  text, numbers and text alike, floats to 15 digits, text up to its first NUL. Kept.
-- An output that starts with ``-`` is an option of the program. Kept: it fails.
-- Dot-commands reach a shell, functions reach files, and nothing limits time. Not kept:
-  what the sandbox refuses counts as failed.
-- The output runs first and may write, so that DROP TABLE makes the reference fail too,
-  and both equal. Not kept: nothing is written.
-- Several statements all print. Not kept: they count as failed.
+- A failed query prints nothing and so equals an empty result. Reproduced, except if the reference
+  fails, when every failed output would be right.
+- It compares printed rows: always in order, NULL as an empty string, numbers like text, floats to
+  15 digits, text up to its first NUL. Reproduced.
+- An output that starts with ``-`` is an option of the program. Reproduced: it fails.
+- Dot-commands can run a shell, functions can access files, and time is not limited. Not
+  reproduced: queries that the sandbox refuses count as failed.
+- The output runs first and can write, so DROP TABLE makes the reference fail too, and both are
+  equal. Not reproduced: databases are read-only.
+- Of several statements all print. Not reproduced: they count as failed.
 """
 
 import logging
@@ -52,9 +51,9 @@ from erjepa.utils.escape import one_line
 
 log = logging.getLogger(__name__)
 
-# Predictions whose results are in memory at once; each is up to Limits.size.
+# Predictions whose results are in memory at once, each up to Limits.size.
 _AT_ONCE = 16
-_LONGEST_ARGUMENT = 128 * 1024  # of a program, on Linux
+_LONGEST_ARGUMENT = 128 * 1024  # limit on an argument of a program on Linux
 
 _FENCE = re.compile(r"```[^\n`]*\n((?:(?!```).)*)```", re.DOTALL)
 _TOKEN = re.compile(
@@ -66,14 +65,14 @@ _TOKEN = re.compile(
 
 
 def extract(output: str) -> str:
-    """The SQL: the whole text, out of its Markdown code fence if the whole is in one."""
+    """Return the SQL: the whole text, without a Markdown code fence around it."""
     output = output.strip()
     fence = _FENCE.fullmatch(output)
     return fence[1].strip() if fence else output
 
 
 def is_ordered(sql: str) -> bool:
-    """Whether a query has an ORDER BY at its top level, outside of all brackets."""
+    """Return whether a query has an ORDER BY outside of all parentheses."""
     depth, previous = 0, ""
     for token in _TOKEN.findall(sql):
         if token.startswith(("--", "/*")):
@@ -87,7 +86,7 @@ def is_ordered(sql: str) -> bool:
 
 
 def same_rows(result: Result, gold: Result, *, ordered: bool) -> bool:
-    """The ``execution`` verdict."""
+    """Return the verdict ``execution``."""
     if result.rows is None or gold.rows is None:
         return False
     if ordered:
@@ -98,11 +97,13 @@ def same_rows(result: Result, gold: Result, *, ordered: bool) -> bool:
 def spider_task(
     databases: Path | None, *, seconds: float = 10.0, workers: int = 2
 ) -> Task:
-    """The task, given the databases to run queries on.
+    """Return the task for a folder of databases.
 
     Args:
-        databases: folder with ``{db_id}/{db_id}.sqlite``. Without it, or without a database, only
-            ``exact_match`` is decided.
+        databases: folder with ``{db_id}/{db_id}.sqlite``. Without the folder, or a database in it,
+            only ``exact_match`` is decided.
+        seconds: time limit of a query.
+        workers: number of processes that run queries.
 
     Raises:
         FileNotFoundError: if there is no such folder.
@@ -129,7 +130,7 @@ def _score(
 ) -> list[Verdicts]:
     verdicts: list[Verdicts] = []
     golds: dict[tuple[Path, str], Result] = {}
-    without: Counter[str] = Counter()  # why predictions are undecided, and how many
+    without: Counter[str] = Counter()  # reason -> number of undecided predictions
     for start in range(0, len(predictions), _AT_ONCE):
         decided = []
         for prediction in predictions[start : start + _AT_ONCE]:
@@ -167,14 +168,14 @@ def _score(
 
 
 def _find(databases: Path | None, db_id: str) -> Path | str:
-    """The database, or why there is none."""
+    """Return the path of a database, or the reason why it is missing."""
     if databases is None:
         return "databases is not set"
-    # A name, and no path: one could lead out of the folder.
+    # A path could lead out of the folder.
     if Path(db_id).name != db_id or db_id in ("", ".."):
         return f"db_id={db_id!r} is no name of a database"
     path = databases / db_id / f"{db_id}.sqlite"
-    # Unlike Path.is_file, it takes a name that is too long for one that is absent.
+    # Unlike Path.is_file, os.path.isfile does not raise for a name that is too long.
     return path if os.path.isfile(path) else f"{path} is absent"
 
 
@@ -183,20 +184,21 @@ def _canonical(sql: str) -> str:
 
 
 def _llm_jepa(output: str, result: Result, gold: Result) -> bool:
-    # Outputs that cannot be an argument raise there, and are wrong even if gold is empty.
+    # The script raises for outputs that cannot be an argument; they are wrong even if the
+    # reference has no rows.
     if "\0" in output or len(output.encode(errors="replace")) >= _LONGEST_ARGUMENT:
         return False
-    # The output goes to the program as it is: an option, or a fence, is not a query.
+    # The program gets the raw output, in which an option or a code fence is not a query.
     if output.startswith("-") or output.strip() != extract(output):
         result = Result(error="not a query")
     printed = _printed(result)
     if any("\udc80" <= character <= "\udcff" for character in printed):
-        return False  # it reads what is printed as UTF-8, and an error is wrong
+        return False  # the script decodes the printed rows as UTF-8; an error counts as wrong
     return printed == _printed(gold)
 
 
 def _printed(result: Result) -> str:
-    """What the ``sqlite3`` program prints in its list mode; nothing for an error."""
+    """Return what the ``sqlite3`` program prints in list mode; "" for an error."""
     rows = result.rows or []
     return "".join("|".join(map(_printed_value, row)) + "\n" for row in rows)
 
@@ -212,7 +214,7 @@ def _printed_value(value: int | float | str | bytes | None) -> str:
 
 
 def _printed_float(value: float) -> str:
-    """SQLite's ``%!.15g``: 15 digits, always with a decimal point."""
+    """Format a float as SQLite's ``%!.15g``: 15 digits, always with a decimal point."""
     if value in (float("inf"), float("-inf")):
         return "Inf" if value > 0 else "-Inf"
     mantissa, exponent, power = f"{value + 0.0:.15g}".partition("e")

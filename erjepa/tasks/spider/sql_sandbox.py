@@ -1,6 +1,6 @@
-"""Generated SQL is hostile input: run it where it can only read, and not for long.
+"""Runs untrusted SQL in worker processes that can only read, with limits on time and memory.
 
-Each query goes to a worker process over a pipe; rows or an error come back as JSON:
+A query is sent to a worker process over a pipe, which answers with rows or an error as JSON:
 
     this process                          worker process (sql_worker.py)
     ------------                          ------------------------------
@@ -10,31 +10,31 @@ Each query goes to a worker process over a pipe; rows or an error come back as J
 
 Covered:
 
-- Writing: the database is opened ``mode=ro&immutable=1``, so no journal, lock or WAL file
-  appears beside it. An authorizer lets SELECT, column reads, recursion and functions
-  compile, and nothing else: no ATTACH, PRAGMA, VACUUM, transaction, DDL, DML, temporary
-  table or table-valued function, and no function that reaches files or loads code.
-  Sorting spills to memory. Files of a worker cannot grow (RLIMIT_FSIZE).
-- Shells: nothing is passed to one, and the ``sqlite3`` program with its dot-commands is
-  not used. Worker processes can start no process, unless they are root's (RLIMIT_NPROC).
-- Time: a handler inside SQLite interrupts queries; the parent kills a worker that is
-  inside one long C function a second later; an alarm ends a worker without a parent.
+- Writing: the database is opened with ``mode=ro&immutable=1``, so SQLite creates no journal,
+  lock or WAL file. An authorizer allows SELECT, column reads, recursion and functions,
+  and nothing else: no ATTACH, PRAGMA, VACUUM, transaction, DDL, DML, temporary
+  table or table-valued function, and no function that accesses files or loads code.
+  Sorting uses memory only. A worker cannot write to files (RLIMIT_FSIZE).
+- Shells: none is used, nor is the ``sqlite3`` program with its dot-commands. Workers cannot
+  start processes, unless they run as root (RLIMIT_NPROC).
+- Time: a progress handler in SQLite interrupts queries; the parent kills a worker that is
+  still in a long C function a second later; an alarm ends a worker without a parent.
 - Memory: SQLite's own heap limit, RLIMIT_AS on the process (Linux), and limits on the
   length of SQL and of values, on nesting, on rows, and on the size of a whole result.
-- Crashes: a worker that dies costs its query an error, and another one takes its place.
+- Crashes: if a worker dies, its query gets an error and a new worker is started.
 - Secrets: a worker starts without the caller's environment.
-- Answers: JSON, never pickle, with an end to their length.
+- Answers: JSON, never pickle, of limited length.
 
 Not covered:
 
-- A hole in SQLite or Python itself: the worker has the user's rights, with no seccomp,
-  container or other user. For anything beyond scoring a benchmark use one of those.
+- Vulnerabilities of SQLite or Python: the worker has the user's rights, with no seccomp,
+  container or separate user. For anything beyond scoring a benchmark use one of those.
 - Database files made to attack SQLite: the files are trusted, the SQL is not.
-- Reading: a query may read all of its database, including ``sqlite_master``.
-- Python 3.10, whose ``sqlite3`` has no ``setlimit``: SQLite's built-in limits hold (values
+- Reading: a query can read its whole database, including ``sqlite_master``.
+- Python 3.10, whose ``sqlite3`` has no ``setlimit``: SQLite's built-in limits apply (values
   up to 1 GB, stopped by the memory limits; ATTACH is still denied).
 - Systems without ``resource`` (Windows): no process limits, no alarm.
-- Fairness: time is by the clock, so a slow query can fail on a busy machine only.
+- Load: time is wall-clock time, so a slow query can fail on a busy machine only.
 """
 
 import contextlib
@@ -52,20 +52,20 @@ from typing import IO, Any
 
 from erjepa.tasks.spider.sql_worker import Limits
 
-# What an interpreter may need to start.
+# Environment variables that an interpreter may need to start.
 _LOADING = ("LD_LIBRARY_PATH", "SYSTEMROOT")
-# A query may overrun so long before its worker is killed.
+# Time between the limit of a query and the end of its worker.
 GRACE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Result:
-    """Rows of a query, or why there are none.
+    """The rows of a query, or its error.
 
     Args:
-        rows: None, int, float, str or bytes each. Bytes of a text that are not UTF-8 are lone
-            surrogates (``surrogateescape``).
-        error: message of SQLite, or the limit that the query reached.
+        rows: tuples of None, int, float, str and bytes. Text that is not UTF-8 is decoded with
+            ``surrogateescape``.
+        error: message of SQLite, or the limit that the query exceeded.
     """
 
     rows: list[tuple] | None = None
@@ -73,7 +73,7 @@ class Result:
 
 
 class SqlSandbox:
-    """Pool of worker processes that run untrusted SQL; a context manager.
+    """A pool of worker processes that run untrusted SQL; a context manager.
 
     Examples:
         >>> with SqlSandbox(workers=2) as sandbox:
@@ -106,11 +106,11 @@ class SqlSandbox:
             worker.stop()
 
     def pids(self) -> list[int]:
-        """Process ids of the workers that are alive."""
+        """Return the process ids of the live workers."""
         return [worker.pid for worker in self._workers if worker.pid is not None]
 
     def execute(self, db_path: str | Path, sql: str) -> Result:
-        """Run one statement on one database file; never raises for what the SQL does.
+        """Run one statement on one database file; errors of the SQL are in the result.
 
         Raises:
             RuntimeError: outside of ``with``, or if no worker can be started.
@@ -124,13 +124,13 @@ class SqlSandbox:
             self._idle.put(worker)
 
     def execute_many(self, queries: Iterable[tuple[str | Path, str]]) -> list[Result]:
-        """Run ``(db_path, sql)`` pairs, as many at once as there are workers."""
+        """Run ``(db_path, sql)`` pairs in parallel on all workers."""
         with ThreadPoolExecutor(len(self._workers)) as threads:
             return list(threads.map(lambda query: self.execute(*query), queries))
 
 
 class _Worker:
-    """A worker process and the thread-side end of its pipes; starts again by itself."""
+    """A worker process and the pipes to it; restarted if the process has died."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -142,15 +142,15 @@ class _Worker:
         return process.pid if process and process.poll() is None else None
 
     def start(self) -> None:
-        # A script in an isolated interpreter: no site-packages and none of the caller's
-        # modules, which would cost seconds and address space.
+        # An isolated interpreter: importing site-packages and the caller's modules would take
+        # seconds and address space.
         script = Path(__file__).with_name("sql_worker.py").absolute()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(script), json.dumps(asdict(self._limits))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            # None of the caller's variables, which may hold tokens.
+            # Without the caller's variables, which may hold secrets.
             env={name: os.environ[name] for name in _LOADING if name in os.environ},
             cwd=os.path.abspath(os.sep),
         )
@@ -162,7 +162,7 @@ class _Worker:
     def stop(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            # Closing its pipes flushes what was never read.
+            # Closing the pipes flushes unread input, which fails for a dead process.
             with contextlib.suppress(OSError), process:
                 process.kill()
 
@@ -184,7 +184,7 @@ class _Worker:
         try:
             answer = self._ask(json.dumps([uri, sql]).encode() + b"\n")
         except BaseException:
-            self.stop()  # its late answer must not become that of the next query
+            self.stop()  # a late answer must not be taken for that of the next query
             raise
         finally:
             timer.cancel()

@@ -1,6 +1,6 @@
-"""The process in which generated SQL runs; started by :mod:`erjepa.tasks.spider.sql_sandbox`.
+"""The worker process that runs generated SQL, started by :mod:`erjepa.tasks.spider.sql_sandbox`.
 
-Run as a script, with the standard library only. Lines of JSON in, lines of JSON out:
+It runs as a script with the standard library only, and reads and writes lines of JSON:
 
     arguments  {"seconds": ..., "rows": ..., "size": ..., ...}     (Limits)
     output     "ready"
@@ -24,7 +24,7 @@ READS = {
     sqlite3.SQLITE_FUNCTION,
     sqlite3.SQLITE_RECURSIVE,
 }
-# Functions that reach files, code or the error log where a build of SQLite has them.
+# Functions of some builds of SQLite that access files, code or the error log.
 DENIED_FUNCTIONS = {
     "edit",
     "fsdir",
@@ -37,7 +37,7 @@ DENIED_FUNCTIONS = {
     "sqlite_log",
     "writefile",
 }
-# Nesting and breadth that hand-written queries do not reach and that bombs need.
+# Limits that hand-written queries do not reach, against queries that exhaust resources.
 SQLITE_LIMITS = {
     "ATTACHED": 0,
     "COMPOUND_SELECT": 50,
@@ -48,21 +48,21 @@ SQLITE_LIMITS = {
     "WORKER_THREADS": 0,
 }
 STEPS_BETWEEN_CLOCKS = 1000
-# The parent kills after a shorter overrun; the alarm is for a worker without a parent.
+# The parent kills the worker before this; the alarm is for a worker without a parent.
 ALARM_AFTER_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one query may use.
+    """Limits on a query.
 
     Args:
-        seconds: by the clock.
+        seconds: wall-clock time.
         rows: rows of the result.
         size: bytes of the result as JSON.
         value_length: bytes of one text, blob or row within SQLite.
         sql_length: bytes of SQL.
-        memory: bytes of address space of a worker; SQLite's heap gets half.
+        memory: bytes of a worker's address space; half of it limits SQLite's heap.
     """
 
     seconds: float = 10.0
@@ -74,11 +74,11 @@ class Limits:
 
 
 class LimitReached(Exception):
-    """A query was stopped; the message names the limit."""
+    """Raised if a query exceeds a limit; the message names it."""
 
 
 def limit_process(memory: int) -> None:
-    """Take from this process what a query does not need, where the platform can."""
+    """Limit memory, files and processes of this process, as far as the platform supports it."""
     try:
         import resource
     except ImportError:  # not a POSIX system
@@ -98,7 +98,7 @@ def limit_process(memory: int) -> None:
 
 
 def authorize(action: int, first: str | None, second: str | None, *_: Any) -> int:
-    """SQLite's authorizer: reads pass, everything else fails to compile."""
+    """Allow reads and deny everything else, as SQLite's authorizer."""
     if action not in READS:
         return sqlite3.SQLITE_DENY
     if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in DENIED_FUNCTIONS:
@@ -107,7 +107,7 @@ def authorize(action: int, first: str | None, second: str | None, *_: Any) -> in
 
 
 def open_database(uri: str, limits: Limits) -> sqlite3.Connection:
-    """A connection that can read this one file and stops when the time is over."""
+    """Open a connection that can only read this file and interrupts queries at the time limit."""
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     # Some databases of Spider hold text that is not UTF-8.
     connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
@@ -132,7 +132,7 @@ def open_database(uri: str, limits: Limits) -> sqlite3.Connection:
 
 
 def encode(rows: Iterable[tuple], limits: Limits) -> str:
-    """Rows as JSON, with an end to their number and size."""
+    """Return rows as JSON; raise LimitReached if they are too many or too large."""
     parts, size = [], 0
     for row in rows:
         parts.append(
@@ -149,14 +149,14 @@ def encode(rows: Iterable[tuple], limits: Limits) -> str:
 
 
 def answer(uri: str, sql: str, limits: Limits) -> str:
-    """Rows of one statement, or its error, as JSON."""
+    """Run one statement and return its rows, or its error, as JSON."""
     try:
         with contextlib.closing(open_database(uri, limits)) as connection:
             cursor = connection.execute(sql)
             if cursor.description is None:
                 raise LimitReached("no statement that returns rows")
             return encode(cursor, limits)
-    except Exception as error:  # whatever it is, it is the query's
+    except Exception as error:  # any error counts as the query's
         message = f"{type(error).__name__}: {error}"
         if str(error) == "interrupted":
             message = f"time limit of {limits.seconds} s"
@@ -164,7 +164,7 @@ def answer(uri: str, sql: str, limits: Limits) -> str:
 
 
 def set_alarm(seconds: float) -> None:
-    """End this process after so long, whatever it is in; 0 for never."""
+    """End this process after ``seconds``, even inside a C function; 0: never."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
 
