@@ -57,11 +57,8 @@ def target_losses(
     pairs: Sequence[Pair],
     attention: Attention = "dense",
 ) -> list[dict[str, float]]:
-    """Compute the loss of each pair's target.
-
-    Returns:
-        For each pair ``target_loss``, the mean cross-entropy of the target's tokens in nats, and
-        ``target_tokens``, their number, including the end of turn.
+    """Return the ``target_loss`` of each pair, the mean cross-entropy of its target in nats per
+    token, and ``target_tokens``, the number of tokens including the end of turn.
     """
     batch = collator.without_views()(pairs).to(decoder.tok_embeddings.weight.device)
     output = PackedDecoder(decoder, attention=attention)(batch)

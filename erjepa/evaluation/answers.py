@@ -18,11 +18,9 @@ def generate_answers(
     *,
     max_new_tokens: int,
 ) -> list[dict[str, Any]]:
-    """Generate greedy answers to one batch of examples.
+    """Generate greedy answers to one batch of examples, as predictions with the fields for scoring.
 
-    Returns:
-        One prediction per example, with the fields that scoring needs and, if ``dataset`` is a
-        concatenation, the short name of the example's dataset as ``origin``.
+    With a list of datasets, each prediction has the short name of its dataset as ``origin``.
     """
     prompts = [dataset.prompt(i) for i in ids]
     outputs = generate_texts(model, tokenizer, prompts, max_new_tokens)
@@ -45,11 +43,8 @@ def generate_texts(
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
 ) -> list[dict[str, Any]]:
-    """Generate greedy answers to one batch of prompts.
-
-    Returns:
-        Per prompt the ``output`` text, its number of ``tokens``, and whether it ``finished`` before
-        ``max_new_tokens``.
+    """Generate greedy answers to one batch of prompts: for each the ``output`` text, its number of
+    ``tokens``, and whether it ``finished`` before ``max_new_tokens``.
     """
     outputs = generate_greedy(
         model,

@@ -54,10 +54,7 @@ def answers(
 def system_note(
     pairs: Pairs, tokenizer: Transform, system_prompt: str | None
 ) -> str | None:
-    """Return a note on the system message that prompts have by default.
-
-    The note is ``None`` if the user set a system message, or if prompts have none.
-    """
+    """Return a note on the default system message, if there is one and the user set no other."""
     first = pairs.messages(0)[0]
     if system_prompt is None and first.role == "system":
         whose, message = "that of the training pairs", first.text_content

@@ -109,10 +109,7 @@ class EarlierRun:
         return None
 
     def scoring_command(self, pairs: Any) -> str:
-        """Return the command that scores the checkpoint on ``pairs``.
-
-        If ``pairs`` is ``None``, the command has a placeholder for a file of pairs.
-        """
+        """Return the command that scores the checkpoint on ``pairs``; ``None``: on a FILE."""
         overrides = [f"checkpoint_dir={self.checkpoint}"]
         overrides += ["eval_split=validation"] * (self.key == SCORED["validation"])
         overrides += ["merged=True"] * self.name.endswith("_merged")
@@ -210,10 +207,7 @@ class Before:
 
 
 def answers_before(runs: Sequence[EarlierRun], examples: Examples) -> Before | None:
-    """Return the stored answers of the nearest earlier run that has some, or ``None``.
-
-    Only the answers to examples whose source and target are unchanged are returned.
-    """
+    """Return the nearest earlier run's answers to the unchanged examples, if it has any."""
     for run in runs:
         if (file := run.predictions(examples.section)) is None:
             continue

@@ -73,9 +73,7 @@ def read_examples(
 def scored_pairs(
     cfg: Config, tokenizer: Transform
 ) -> tuple[Pairs, Sequence[int], Sequence[int] | None]:
-    """Return the scored dataset, the ids of its scored pairs and of its training pairs.
-
-    The ids of training pairs are ``None`` for a separate ``eval_dataset``.
+    """Return the scored dataset, the ids of its scored pairs, and of its training pairs if any.
 
     Raises:
         ValueError: if the config has no pairs to score.

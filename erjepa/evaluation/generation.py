@@ -36,13 +36,9 @@ def generate_greedy(
     stop_tokens: Sequence[int],
     pad_id: int,
 ) -> list[list[int]]:
-    """Generate the most likely continuation of every prompt, with a key-value cache.
+    """Return the most likely continuation of every prompt, generated with a key-value cache.
 
-    A continuation ends before its first stop token, after ``max_new_tokens``, or where the model
-    has no more positions.
-
-    Returns:
-        The new tokens of each prompt.
+    It ends before the first stop token, or where the model has no more positions.
 
     Raises:
         ValueError: if a prompt has more tokens than the model has positions.
@@ -134,12 +130,9 @@ def _last_logits(
     shared: int,
     padding: Tensor,
 ) -> Tensor:
-    """Return the logits after the last of ``tokens``, [B, V].
+    """Return the logits [B, V] after the last of ``tokens`` [B, s], the columns before ``end``.
 
-    Args:
-        tokens: the s columns before column ``end``, [B, s].
-        shared: number of columns of the shared prefix.
-        padding: number of padding columns after the prefix, [B].
+    Rows have ``padding`` [B] padding columns after the ``shared`` columns of the prefix.
     """
     num_rows = max(1, _TOKENS // tokens.shape[1])
     logits = []
@@ -170,10 +163,7 @@ def _forward(
 
 
 class _Cache:
-    """Keys and values of one layer, in place of torchtune's ``KVCache``.
-
-    Attention gets only the columns filled so far, and rows can be removed or repeated.
-    """
+    """A ``KVCache`` of one layer that returns the filled columns only, and can remove rows."""
 
     def __init__(self, num_rows: int, length: int) -> None:
         self.num_rows, self.length = num_rows, length
@@ -184,11 +174,7 @@ class _Cache:
         self.rows, self.end = rows, end
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new keys and values, [B, heads, s, head_dim], for the rows set by :meth:`place`.
-
-        Returns:
-            All keys and values of these rows so far, [B, heads, end, head_dim].
-        """
+        """Add keys and values [B, heads, s, head_dim]; return all of the rows set by ``place``."""
         _, heads, new, head_dim = keys.shape
         if self.cached is None:
             shape = (self.num_rows, heads, self.length, head_dim)

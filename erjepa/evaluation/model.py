@@ -40,10 +40,7 @@ def empty_model(cfg: Config, device: torch.device) -> TransformerDecoder:
 def load_weights(
     model: TransformerDecoder, cfg: Config, path: Path | None, scratch: Path
 ) -> None:
-    """Load the weights of a checkpoint into a model.
-
-    These are the base model and the checkpoint's adapter; or, with ``merged`` or without an
-    adapter, the checkpoint's full weights, with adapters initialized to have no effect.
+    """Load base weights and a checkpoint's adapter; or its full weights, and adapters of no effect.
 
     Args:
         path: checkpoint; ``None``: the base model.

@@ -130,9 +130,8 @@ class Validation:
         return metrics
 
     def _accuracy(self, decoder: TransformerDecoder, task: Task) -> dict[str, float]:
-        """Return ``val_accuracy``, and with a list of datasets ``val_accuracy_NAME`` of each.
-
-        Datasets without held-out pairs are left out. The result is equal on all ranks.
+        """Return ``val_accuracy`` and, with a list of datasets, ``val_accuracy_NAME`` of each that
+        has held-out pairs here; equal on all ranks.
         """
         answered = []
         for batch in self._batches[dist.get_rank() :: dist.get_world_size()]:

@@ -16,9 +16,7 @@ def slug(name: str) -> str:
 def require_path_components(key: str, names: Mapping[str, str]) -> None:
     """Reject names that cannot name a folder, or that a file system may not tell apart.
 
-    Args:
-        key: config key of the names, for the error message.
-        names: each name and its path component.
+    ``names`` maps each name to its path component; ``key`` is their config key.
 
     Raises:
         ValueError: if a name is invalid, or two names have the same folder name.

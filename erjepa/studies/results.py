@@ -84,10 +84,7 @@ def _read(path: Path) -> Iterator[tuple[Result, dict[str, Any]]]:
 
 
 def whole_cells(results: Iterable[Result]) -> set[str]:
-    """Return the names of the cells whose lines are complete.
-
-    A cell can lack lines if the file was truncated or edited.
-    """
+    """Return the cells whose lines are complete; a truncated or edited file can lack some."""
     found: dict[str, dict[tuple[str, str, str], int]] = {}
     for result in results:
         line = result.checkpoint, result.weights, result.dataset

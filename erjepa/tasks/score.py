@@ -111,10 +111,7 @@ def score_predictions(
 def read_predictions(
     path: Path, task: Task, targets: Path | None = None
 ) -> list[dict[str, Any]]:
-    """Read predictions from a JSONL file.
-
-    Args:
-        targets: file of targets; needed if ``path`` is the output of a batch.
+    """Read predictions from a JSONL file, or the output of a batch together with its ``targets``.
 
     Raises:
         ValueError: naming file and line, if the task cannot score a line, or if the file is empty.

@@ -44,10 +44,9 @@ def last_attempt(output_dir: Path, cell: str) -> Attempt | None:
 
 
 def is_going(output_dir: Path, attempt: Attempt, jobs: Mapping[str, Job]) -> bool:
-    """Return whether a cell's newest attempt is running.
+    """Return whether a cell's newest attempt is running; one that waits to be resumed is not.
 
-    An attempt whose job waits in the queue to be resumed is not running. ``jobs`` is the result
-    of :func:`~erjepa.studies.grid.slurm_queue.queue` for the experiment's jobs.
+    ``jobs`` are the experiment's jobs in the Slurm queue.
     """
     if attempt.ended is not None:
         return False
@@ -92,7 +91,6 @@ class Claim:
 
 
 def _newest(folder: Path) -> int:
-    """Return the number of the newest attempt, 0 if there is none."""
     numbers = (path.stem for path in folder.glob("*.json"))
     return max((int(number) for number in numbers if number.isdecimal()), default=0)
 

@@ -123,10 +123,7 @@ def _how_scored(experiment: Experiment, method: str) -> list[dict[str, Any]]:
 
 
 def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
-    """Return the cells whose configs a cell is scored with.
-
-    That is the cell itself, or in a sequence one cell per dataset.
-    """
+    """Return the cells whose configs score a cell: itself, or in a sequence one per dataset."""
     if not experiment.continual:
         return [cell]
     return [
@@ -195,9 +192,7 @@ def training_command(
 ) -> list[str]:
     """Return the command that trains a cell in ``folder``, or resumes its training.
 
-    Args:
-        tokens: number of tokens that ends the run, or a placeholder for it.
-        after: folders of the runs of earlier stages.
+    ``tokens`` end the run, or are a placeholder; ``after`` are the folders of earlier stages.
     """
     own: dict[str, Any] = {"seed": cell.seed, "output_dir": str(folder)}
     own |= _merged(experiment, cell, after)
@@ -269,10 +264,8 @@ def evaluation_command(
 
 
 def checkpoints_to_score(experiment: Experiment, folder: Path) -> list[Path]:
-    """Return the checkpoints of a finished run to score, oldest first.
-
-    These are the checkpoints at budgets, or without budgets at the ends of epochs; and the last
-    checkpoint of the run, unless it is at the step of a budget's checkpoint.
+    """Return the checkpoints of a finished run to score, oldest first: those at budgets, or else at
+    the ends of epochs; and the last one, unless it is at the step of a budget.
     """
     *before, end = checkpoint.checkpoints(folder)
     if experiment.budgets is None:

@@ -25,10 +25,8 @@ _OWN = (
 def entry_of(
     experiment: Experiment, dataset: str
 ) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Return the config of a dataset, its overrides, and the overrides of all runs that apply.
-
-    An override of all runs such as ``stop.steps`` does not apply if the dataset's overrides
-    replace its section, ``stop``, as a whole.
+    """Return the config of a dataset, its overrides, and those of all runs that apply to it: a
+    section that the dataset sets as a whole replaces their keys there.
     """
     entry = {**experiment.datasets, **experiment.also_scored}[dataset]
     own = {"config": entry} if isinstance(entry, str) else {**entry}

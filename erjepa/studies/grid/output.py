@@ -86,10 +86,9 @@ def result_of(
 
 
 def last_metrics(log: Path, steps: int) -> dict[str, float]:
-    """Return the mean of each metric over the last 50 steps up to ``steps``.
+    """Return the mean of each metric over those of the last 50 steps up to ``steps`` that log it.
 
-    A mean covers the steps that logged the metric; for metrics of replay, those that also
-    replayed a pair. Without a log the result is empty.
+    For metrics of replay only steps that replayed a pair count. Without a log the result is empty.
     """
     logged = read_training_log(log) if log.is_file() else {}
     rows = [row for step, row in logged.items() if 0 <= steps - step < _LAST_STEPS]

@@ -21,11 +21,8 @@ def start(
 ) -> subprocess.Popen:
     """Start a ``tune`` command in its own process group and append its output to ``log``.
 
-    When the grid dies, even by SIGKILL, Linux sends the process SIGTERM (``PR_SET_PDEATHSIG``),
-    on which a run saves a checkpoint and ends.
-
-    Args:
-        held: file descriptor of the lock, which the process inherits.
+    When the grid dies, even by SIGKILL, Linux sends the process SIGTERM (``PR_SET_PDEATHSIG``), on
+    which a run saves and ends. The process inherits ``held``, the file descriptor of the lock.
     """
     parent = os.getpid()
 

@@ -116,7 +116,6 @@ class _Grid:
     def _work(
         self, cell: Cell, environment: dict[str, str], before: Sequence[Result]
     ) -> Iterator[Popen]:
-        """Yield the processes of a cell one at a time, then store its results."""
         log = self._output_dir / CELLS / cell.name / LOG
 
         def start(what: str, command: list[str]) -> Popen:
@@ -169,8 +168,6 @@ class _Grid:
 
 @dataclass
 class _Run:
-    """A cell that is running."""
-
     cell: Cell
     work: Iterator[Popen]
     environment: dict[str, str]

@@ -53,9 +53,7 @@ _POLL = 0.2  # seconds
 
 
 def submit(experiment: Experiment) -> list[str]:
-    """Submit every cell that is neither finished nor queued, and return their names.
-
-    If the submission of a job fails, none is submitted.
+    """Submit every cell that is neither finished nor queued, all or none, and return their names.
 
     Raises:
         BlockingIOError: if a grid with ``launcher: local`` is running on the output_dir.
@@ -133,10 +131,7 @@ def gather_results(output_dir: Path, experiment: Experiment) -> None:
 
 
 class CellTask:
-    """The callable that submitit runs as one Slurm task: runs one cell.
-
-    ``output_dir`` must be on a drive that all nodes share.
-    """
+    """Runs one cell as a Slurm task, for submitit; ``output_dir`` must be on a shared drive."""
 
     def __init__(self, output_dir: Path, cell: str) -> None:
         self._output_dir = output_dir
@@ -193,7 +188,6 @@ class CellTask:
     def _work(
         self, experiment: Experiment, cell: Cell, before: Sequence[Result], held: int
     ) -> Iterator[Popen]:
-        """Yield the processes of the cell one at a time, then store its results."""
         output_dir, folder = self._output_dir, self._output_dir / CELLS / cell.name
         with _own_caches() as caches:
             environment = {**caches, "OMP_NUM_THREADS": _threads(experiment)}

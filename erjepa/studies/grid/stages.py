@@ -28,9 +28,7 @@ def stages(
     before: Sequence[Result],
     start: Callable[[str, list[str]], Popen],
 ) -> Generator[Popen, None, list[Result]]:
-    """Run a cell: start its processes one at a time and yield each.
-
-    The caller resumes the generator when the yielded process has ended.
+    """Start the processes of a cell and yield each, to be resumed when the process has ended.
 
     Args:
         before: results of the experiment so far, including those of the cells that it needs.
@@ -110,10 +108,7 @@ def results_of_equal(cell: Cell, results: Iterable[Result]) -> list[Result]:
 
 
 def tidy(output_dir: Path, cell: Cell, results: Sequence[Result]) -> None:
-    """Remove recipe states and the checkpoints that are in none of ``results``.
-
-    The results must be on disk already.
-    """
+    """Remove recipe states, and the checkpoints that are not in ``results``, which are on disk."""
     keep = {result.checkpoint for result in results}
     for path in checkpoint.checkpoints(output_dir / CELLS / cell.name):
         kept = path.name in keep

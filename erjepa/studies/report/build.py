@@ -80,7 +80,7 @@ def build_report(output: Path) -> Path:
 
 
 def _asked(entry: str | Mapping[str, Any]) -> tuple[Section, str, dict[str, Any]]:
-    """Return the section, heading and arguments that an entry of the key ``report`` names."""
+    """Return the section, heading and arguments of an entry of the key ``report``."""
     arguments = {"section": entry} if isinstance(entry, str) else dict(entry)
     name = arguments.pop("section", None)
     if name not in SECTIONS:
@@ -111,11 +111,7 @@ def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
 
 
 def _came_out(results: Results) -> Iterator[tuple[str, pd.DataFrame, dict]]:
-    """Yield each dataset with its mean accuracies, best first, and differences of methods.
-
-    The differences are those of the paper's claims, or if there are none and the experiment has
-    two methods, the one between them.
-    """
+    """Yield each dataset with mean accuracies, best first, and differences of claimed pairs."""
     ends = results.runs[results.runs.ends].drop_duplicates(
         ["cell", "dataset"], keep="last"
     )
@@ -126,6 +122,6 @@ def _came_out(results: Results) -> Iterator[tuple[str, pd.DataFrame, dict]]:
         means = means.sort_values("mean", ascending=False, kind="stable")
         wide = pivot(rows, ["seed"], "method", "accuracy")
         there = [pair for pair in pairs if {*pair} <= {*wide}]
-        if not there and len(wide.columns) == 2:
+        if not there and len(wide.columns) == 2:  # two methods without a claim
             there = [(wide.columns[1], wide.columns[0])]
         yield dataset, means, {(a, b): (wide[a] - wide[b]).dropna() for a, b in there}

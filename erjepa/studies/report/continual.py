@@ -131,7 +131,6 @@ def continual(
 
 
 def _mean(ends: pd.DataFrame, method: str | None) -> pd.Series | None:
-    """Return the mean accuracy of a method on each dataset, or ``None`` if it was not run."""
     of_method = ends[ends.index.get_level_values("method") == method]
     return None if of_method.empty else of_method.mean()
 
@@ -139,7 +138,6 @@ def _mean(ends: pd.DataFrame, method: str | None) -> pd.Series | None:
 def _measures(
     wide: pd.DataFrame, names: list[str], untrained: pd.Series | None
 ) -> dict[Any, Continual]:
-    """Return the measures of each run that has finished all stages."""
     base = None if untrained is None else untrained.tolist()
     found = {}
     for run, matrix in wide.groupby(level=_RUN, sort=False):

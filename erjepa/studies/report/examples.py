@@ -98,17 +98,12 @@ def examples(
 def choose_examples(
     candidates: pd.DataFrame, groups: Sequence[str], quota: Mapping[bool, int]
 ) -> pd.DataFrame:
-    """Choose examples to show, by a rule that does not depend on their text.
+    """Choose examples by a rule that does not depend on their text.
 
-    Groups take turns: first the first candidate of each group, then the second, until the quota
-    is reached. Only the first candidate of each target counts.
-
-    Args:
-        candidates: in order of preference, with columns ``group``, ``right`` (bool), ``target``.
-        quota: maximum number of examples for each value of ``right``.
-
-    Returns:
-        The chosen rows in order of groups, then as chosen.
+    ``candidates`` are in order of preference, with columns ``group``, ``right`` (bool) and
+    ``target``; only the first of each target counts. Groups take turns: the first candidate of
+    each group, then the second, up to ``quota``, the maximum number for each value of ``right``.
+    The chosen rows are in order of groups, then as chosen.
     """
     unlike = candidates.drop_duplicates("target")
     turn = unlike.groupby(["right", "group"]).cumcount()

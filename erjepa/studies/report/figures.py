@@ -117,10 +117,9 @@ def draw_curves(
 def draw_bars(
     axes: Axes, rows: pd.DataFrame, x: str, y: str, methods: Sequence[str]
 ) -> None:
-    """Draw a bar for each method: the mean and sample standard deviation of ``accuracy``.
+    """Draw mean and sample standard deviation of ``accuracy`` as a bar per method, values as dots.
 
-    One of ``x`` and ``y`` is ``accuracy``, the other one the column of categories. Dots show
-    single values.
+    One of ``x`` and ``y`` is ``accuracy``, the other the column of categories.
     """
     by = {"x": x, "y": y, "hue": "method", "ax": axes}
     palette, lines = _looks(methods, _COLORS), {"color": _INK, "linewidth": 0.8}
@@ -134,7 +133,6 @@ def draw_bars(
 
 
 def _looks(methods: Sequence[str], looks: Sequence[Any]) -> dict[str, Any]:
-    """Return the look of each method, by its position."""
     return {name: looks[i % MOST_LOOKS] for i, name in enumerate(methods)}
 
 

@@ -68,7 +68,6 @@ def _table(
     columns: dict[str, str],
     wanted: str,
 ) -> Table:
-    """Return a table of the metrics in ``columns``, averaged over the last steps of each run."""
     ends = results.trained(dataset, methods)
     logged = pd.DataFrame(ends.metrics.tolist(), index=ends.index)
     logged = logged.reindex(columns=list(columns)).rename(columns=columns)

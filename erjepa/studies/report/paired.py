@@ -50,16 +50,12 @@ def paired_table(
     claims: Sequence[tuple[str, str]] = CLAIMS,
     name: str = "",
 ) -> Table:
-    """Return a table of paired tests over seeds, with a row for each dataset and pair.
+    """Return a table of paired tests over seeds, with a row for each dataset and pair of methods.
 
     Args:
-        values: maps a dataset to the compared values by method and seed, in percent; greater is
-            better.
-        pairs: pairs of a method and the method that it is compared with.
+        values: dataset to the compared values by method and seed, in percent; greater is better.
+        pairs: each method and the method that it is compared with.
         claims: pairs of roles that are tested one-tailed.
-
-    Raises:
-        Unavailable: if no pair shares two seeds.
     """
     rows = []
     for dataset, series in values.items():

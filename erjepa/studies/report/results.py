@@ -49,7 +49,8 @@ class Results:
                 datasets only on the last of them
 
     If several kinds of weights were scored (``score_weights``), ``runs`` has those of the first
-    kind; :meth:`of_weights` selects another.
+    kind; :meth:`of_weights` selects another. Methods raise ``Unavailable`` if the results do not
+    suffice, and ValueError for an unknown method.
 
     Args:
         output: output folder of the experiment.
@@ -74,11 +75,7 @@ class Results:
         self.runs = self._runs(self.weights[0], self.datasets)
 
     def of_weights(self, weights: str) -> "Results":
-        """Return the results of one kind of weights, ``last`` or ``ema``.
-
-        Raises:
-            Unavailable: if no such weights are scored.
-        """
+        """Return the results of one kind of weights, ``last`` or ``ema``."""
         if weights not in self.weights:
             raise Unavailable(f"no {weights} weights are scored")
         other = copy(self)
@@ -135,12 +132,7 @@ class Results:
         return "ER-JEPA" if replays else "LLM-JEPA"
 
     def first(self, role: str, method: str | None = None) -> str:
-        """Return ``method`` if given, else the first method of a role.
-
-        Raises:
-            Unavailable: if no method has the role.
-            ValueError: if ``method`` is unknown.
-        """
+        """Return ``method`` if given, else the first method of a role."""
         if method is not None:
             return self.named([method])[0]
         for name in self.methods:
@@ -160,11 +152,7 @@ class Results:
         return select(self.runs, dataset=datasets, method=methods)
 
     def final(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
-        """Return the last checkpoint of each finished run, on one dataset (``None``: all).
-
-        Raises:
-            Unavailable: if no run is finished.
-        """
+        """Return the last checkpoint of each finished run, on one dataset (``None``: all)."""
         rows = self.of(dataset, methods)
         rows = rows[rows.ends].drop_duplicates(["cell", "dataset"], keep="last")
         if rows.empty:
@@ -173,11 +161,7 @@ class Results:
         return rows
 
     def over_points(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
-        """Return the accuracy of runs that are scored at every point, [runs, points].
-
-        Raises:
-            Unavailable: if there is no such run, or only one point.
-        """
+        """Return the accuracy of runs that are scored at every point, [runs, points]."""
         points = self.runs[self.runs.dataset == dataset].point.dropna().unique()
         rows = self.of(dataset, methods).dropna(subset="point")
         wide = pivot(rows, ["method", "seed"], "point", "accuracy")
@@ -207,12 +191,8 @@ class Results:
         return text if len(self.seeds) > 1 else ""
 
     def trained(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
-        """Return the last checkpoint of each finished run that trained on a dataset.
-
-        In a sequence these are the runs of the dataset's own stage.
-
-        Raises:
-            Unavailable: if no run is finished.
+        """Return the last checkpoint of each finished run that trained on a dataset; in a sequence,
+        of the runs of the dataset's own stage.
         """
         if not self.config.continual:
             return self.final(dataset, methods)
@@ -235,13 +215,10 @@ class Results:
         return gaps
 
     def predictions(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Load the predictions of some rows of ``runs``, sorted by example id within each row.
+        """Load the predictions of some rows of ``runs`` on the same examples, sorted by example id.
 
-        The columns include ``method seed point id prompt target output extracted correct`` and, if
-        the evaluation computed it, ``cosine``.
-
-        Raises:
-            Unavailable: if predictions cannot be read, or are of different examples.
+        Columns are ``method seed point id prompt target output extracted correct`` and, if the
+        evaluation computed it, ``cosine``.
         """
         frames: list[pd.DataFrame] = []
         for run in runs.itertuples():
@@ -270,13 +247,7 @@ class Results:
         return pd.concat(frames, ignore_index=True)
 
     def final_predictions(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
-        """Load the predictions at the ends of runs, for the seeds that all methods have.
-
-        Rows are sorted by seed, then method.
-
-        Raises:
-            Unavailable: if the methods share no finished seed.
-        """
+        """Load the final predictions of the seeds that all methods have, by seed, then method."""
         ends = self.final(dataset, methods)
         shared = ends[ends.groupby("seed").method.transform("size") == len(methods)]
         if shared.empty:
@@ -333,10 +304,7 @@ def pivot(
 
 
 def select(rows: pd.DataFrame, **names: Sequence[Any]) -> pd.DataFrame:
-    """Return the rows whose columns hold one of the given values.
-
-    Rows are sorted by the first column, then the next, each in the order of its values.
-    """
+    """Return the rows whose columns hold one of the given values, sorted in the order of these."""
     for column, allowed in reversed(names.items()):
         rows = rows[rows[column].isin(allowed)]
         rows = rows.sort_values(

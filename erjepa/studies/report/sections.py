@@ -17,9 +17,8 @@ Parts = Iterator[Part]
 class Section:
     """A section: the function that builds it, and its requirements.
 
-    ``build`` takes the results, the methods and further arguments of the config, and ``dataset``
-    unless it covers all datasets together. It raises ``Unavailable`` if the results are
-    insufficient.
+    ``build`` takes the results, the methods, further arguments of the config, and ``dataset``
+    unless it covers all datasets. It raises ``Unavailable`` if the results are insufficient.
     """
 
     build: Callable[..., Parts]
@@ -42,10 +41,7 @@ class Section:
     def datasets(
         self, results: Results, names: Sequence[str] | None = None
     ) -> Sequence[str | None]:
-        """Return the datasets to build parts for, by default those of a supported task.
-
-        ``[None]`` stands for one build over all datasets together.
-        """
+        """Return the datasets to build parts for; ``[None]``: one build for all together."""
         for name in names or []:
             if name not in results.datasets:
                 raise ValueError(
@@ -65,12 +61,7 @@ class Section:
         weights: str | None = None,
         **arguments: Any,
     ) -> list[Part]:
-        """Build the tables and figures of the section, named after it and the dataset.
-
-        Raises:
-            Unavailable: if the results are insufficient.
-            ValueError: if a method is unknown.
-        """
+        """Build the tables and figures, named after the section and the dataset."""
         of_which = ""
         if weights is not None:
             results = results.of_weights(weights)

@@ -132,8 +132,7 @@ def alignment(
 ) -> Parts:
     """Cosine of prompt and target, and correctness, of each example over checkpoints.
 
-    ``column`` of the predictions is ``cosine``, after the predictor, or ``cosine_of_input``,
-    before it.
+    ``column``: ``cosine``, after the predictor, or ``cosine_of_input``, before it.
     """
     seed = results.seeds[0] if seed is None else seed
     whole = results.over_points(dataset, methods)

@@ -114,7 +114,6 @@ def _support(split: str) -> tuple[Node, ...]:
 
 
 def _shows(regex: str, constructs: Sequence[str]) -> bool:
-    """Return whether a regex has at least one of ``constructs``."""
     if unknown := sorted(set(constructs) - set(CONSTRUCTS)):
         raise ValueError(
             f"Unknown construct {', '.join(unknown)}; the grammar has "

@@ -53,7 +53,6 @@ def languages_equal(a: str, b: str, *, max_states: int, seconds: float) -> bool 
 
     Args:
         max_states: maximum number of pairs of states to visit.
-        seconds: time limit.
 
     Raises:
         RegexSyntaxError: if one of the texts is not a regex.
@@ -129,17 +128,12 @@ def _walk(node: Node) -> Iterator[Node]:
 
 @dataclass
 class _Derivatives:
-    """Computes and caches derivatives over one alphabet."""
-
     symbols: dict[str, bool]
     deadline: float
     known: dict[tuple[Node, bool, str], Node] = field(default_factory=dict)
 
     def of(self, node: Node, before: bool, symbol: str) -> Node:
-        """Return the derivative of ``node`` by ``symbol``.
-
-        ``before`` is whether a word character precedes ``symbol``.
-        """
+        """Return the derivative by ``symbol``; ``before``: a word character precedes it."""
         key = node, before, symbol
         if key not in self.known:
             _require_time(self.deadline)
@@ -179,10 +173,7 @@ class _Derivatives:
 
 
 def _has_empty(node: Node, before: bool, after: bool) -> bool:
-    """Return whether ``node`` matches the empty string between two neighbors.
-
-    ``before`` and ``after`` are whether these are word characters.
-    """
+    """Return whether ``node`` matches "" between word characters (True) or others (False)."""
     match node:
         case Letters():
             return False

@@ -56,8 +56,6 @@ class RegexSyntaxError(ValueError):
 
 @dataclass
 class _Group:
-    """An open group: its finished options, and the parts and operators of the current one."""
-
     options: list[Node] = field(default_factory=list)
     conjuncts: list[Node] = field(default_factory=list)
     parts: list[Node] = field(default_factory=list)
@@ -88,12 +86,9 @@ class _Group:
 def parse(text: str, deadline: float = math.inf) -> Node:
     """Return the tree of a regex.
 
-    Args:
-        deadline: limit on ``time.monotonic()``.
-
     Raises:
         RegexSyntaxError: if the text is empty, unbalanced or ill-formed.
-        TimeoutError: if the deadline has passed.
+        TimeoutError: if ``time.monotonic()`` has passed ``deadline``.
     """
     groups, at = [_Group()], 0
     while at < len(text):

@@ -102,8 +102,6 @@ def spider_task(
     Args:
         databases: folder with ``{db_id}/{db_id}.sqlite``. Without the folder, or a database in it,
             only ``exact_match`` is decided.
-        seconds: time limit of a query.
-        workers: number of processes that run queries.
 
     Raises:
         FileNotFoundError: if there is no such folder.
