@@ -1,6 +1,6 @@
-"""Pairs of source and target: records, chat templates, tokenized datasets, step plans.
+"""Datasets of (source, target) pairs: records, chat templates, tokenization, sampling.
 
-The builders of tasks' pairs, ``NAME_dataset`` in :mod:`erjepa.tasks`, are found here as well.
+The dataset builders of tasks, ``NAME_dataset`` in :mod:`erjepa.tasks`, can be imported from here.
 """
 
 from importlib import import_module
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Tasks import this package, so their builders are looked up when asked for.
+    # Tasks import this package, so their builders are imported on first access.
     if name.endswith("_dataset"):
         for task in import_module("erjepa.tasks").task_names():
             module = f"erjepa.tasks.{task}.dataset"

@@ -1,4 +1,4 @@
-"""From chat messages to the token segments of a pair, by the tokenizer's own template."""
+"""Tokenization of chats into the segments of a pair, by the tokenizer's own template."""
 
 from array import array
 from inspect import signature
@@ -8,10 +8,14 @@ from torchtune.modules.transforms import Transform
 
 
 def shared_ending(one: list[int], other: list[int]) -> list[int]:
-    """What follows the content of a chat's last message, of two that differ in that content.
+    """Return the tokens after the content of the last message of a chat.
+
+    Args:
+        one: tokens of the chat.
+        other: tokens of the chat with another content of the last message.
 
     Raises:
-        ValueError: if their tokens do not differ.
+        ValueError: if the tokens do not differ.
     """
     if one == other:
         raise ValueError(
@@ -25,15 +29,15 @@ def shared_ending(one: list[int], other: list[int]) -> list[int]:
 
 
 class ChatTemplate:
-    """Cuts a tokenized chat at the edges of its contents, for any torchtune tokenizer.
+    """Splits a tokenized chat at the edges of its contents, for any torchtune tokenizer.
 
     A template wraps the content of a message in a header and an ending. Two renderings
     whose last contents differ show how many tokens the ending has, so the position of
-    the last content token follows from tokenization alone: no model family is named and
-    no offset is fixed.
+    the last content token follows from tokenization alone: there are no rules for model
+    families and no fixed offsets.
 
     Raises:
-        ValueError: if the tokenizer truncates, renders no prompts, or ends turns without a token.
+        ValueError: if the tokenizer truncates, cannot render prompts, or has no end-of-turn token.
     """
 
     def __init__(self, tokenizer: Transform) -> None:
@@ -67,11 +71,12 @@ class ChatTemplate:
         self.end_of_turn = ended[content_end]
 
     def __call__(self, messages: list[Message]) -> tuple[array, ...]:
-        """The segments of a :class:`~erjepa.datasets.Pair` of a chat, which ends with the target.
+        """Return the segments of a :class:`~erjepa.datasets.Pair` for a chat that ends with the
+        target.
 
         Raises:
-            ValueError: if source or target is missing or empty, or if the template does not render
-                the source alone as it renders it within the chat.
+            ValueError: if source or target is missing or empty, or if the tokens of the source
+                alone are not the first tokens of the chat.
         """
         self.validate(messages)
         *context, answer = messages
@@ -96,16 +101,16 @@ class ChatTemplate:
         )
 
     def prompt(self, messages: list[Message]) -> list[int]:
-        """The tokens a model is given to generate the target that ends ``messages``."""
+        """Return the tokens of the prompt for the target, which is the last of ``messages``."""
         self.validate(messages)
         *context, _ = messages
         return self._up_to_content([*context, Message(role="assistant", content="")])
 
     def validate(self, messages: list[Message]) -> None:
-        """Fail where a chat is no pair: by its roles, or for want of a text.
+        """Check that a chat ends with a source and a target.
 
         Raises:
-            ValueError: saying why.
+            ValueError: if the roles of the last two messages are wrong, or one is empty.
         """
         if len(messages) < 2:
             raise ValueError(

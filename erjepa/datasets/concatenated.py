@@ -1,4 +1,4 @@
-"""Several datasets as one."""
+"""Concatenation of several datasets."""
 
 import re
 from bisect import bisect_right
@@ -19,10 +19,13 @@ from erjepa.datasets.pairs import Pair, require_pairs
 
 
 def origin_labels(names: Sequence[str]) -> list[str]:
-    """Short names of datasets by their sources or builders, for the names of metrics.
+    """Return short, distinct names of datasets for the names of metrics.
 
-    ``data/my pairs.jsonl`` is ``my_pairs``, a second one ``my_pairs_2``, ``spider_dataset`` is
-    ``spider``.
+    ``data/my pairs.jsonl`` becomes ``my_pairs``, a second one ``my_pairs_2``, and
+    ``spider_dataset`` becomes ``spider``.
+
+    Args:
+        names: sources or builders of the datasets.
     """
     labels: list[str] = []
     for name in names:
@@ -37,12 +40,12 @@ def origin_labels(names: Sequence[str]) -> list[str]:
 
 
 class ConcatenatedPairs(Dataset):
-    """Datasets one after the other; without weights, an epoch has every pair of each once.
+    """Concatenation of datasets; without weights, an epoch has every pair of each once.
 
     Example ids continue from one dataset to the next, so a replayed pair keeps its origin.
 
     Attributes:
-        labels: their short names, see :func:`origin_labels`.
+        labels: short names of the datasets, see :func:`origin_labels`.
     """
 
     def __init__(self, parts: Sequence[PairedDataset], names: Sequence[str]) -> None:
@@ -54,10 +57,10 @@ class ConcatenatedPairs(Dataset):
 
     @property
     def task(self) -> str:
-        """The task that answers are scored by where a config names none.
+        """The task that scores answers unless the config names one.
 
         Raises:
-            ValueError: if the parts have several.
+            ValueError: if the datasets have different tasks.
         """
         tasks = {part.task: None for part in self.parts}
         if len(tasks) > 1:
@@ -75,49 +78,49 @@ class ConcatenatedPairs(Dataset):
         return self.pairs[example_id]
 
     def origin(self, example_id: int) -> int:
-        """Which of the datasets example ``example_id`` is from."""
+        """Return the index of the dataset of example ``example_id``."""
         return bisect_right(self._starts, example_id) - 1
 
     def where(self, example_id: int) -> str:
-        """File and line (or dataset and row) that example ``example_id`` came from."""
+        """Return file and line (or dataset and row) of example ``example_id``."""
         part, i = self._part(example_id)
         return part.where(i)
 
     def messages(self, example_id: int) -> list[Message]:
-        """The chat of this example; the last message is the target."""
+        """Return the chat of an example; the last message is the target."""
         part, i = self._part(example_id)
         return part.messages(i)
 
     def prompt(self, example_id: int) -> list[int]:
-        """Token ids from which a model is to generate the target of this example."""
+        """Return the token ids of the prompt for the target of an example."""
         part, i = self._part(example_id)
         return part.prompt(i)
 
     def ask(self, text: str, system_prompt: str | None = None) -> list[int]:
-        """As the first dataset has it."""
+        """See :meth:`PairedDataset.ask`; the first dataset decides."""
         return self.parts[0].ask(text, system_prompt)
 
     def pair_of(self, text: str, system_prompt: str | None = None) -> Pair:
-        """As the first dataset has it."""
+        """See :meth:`PairedDataset.pair_of`; the first dataset decides."""
         return self.parts[0].pair_of(text, system_prompt)
 
     def target_text(self, example_id: int) -> str:
-        """The target as the record has it, without surrounding white space."""
+        """Return the target as in the record, without surrounding white space."""
         part, i = self._part(example_id)
         return part.target_text(i)
 
     def source_text(self, example_id: int) -> str:
-        """The last user message as the record has it, without surrounding white space."""
+        """Return the last user message as in the record, without surrounding white space."""
         part, i = self._part(example_id)
         return part.source_text(i)
 
     def scoring_fields(self, example_id: int) -> dict[str, Any]:
-        """What scoring an answer to this example needs besides its target."""
+        """Return the fields besides the target that are needed to score an answer."""
         part, i = self._part(example_id)
         return part.scoring_fields(i)
 
     def _part(self, example_id: int) -> tuple[PairedDataset, int]:
-        """The dataset of an example, and its id there."""
+        """Return the dataset of an example, and its id there."""
         index = self.origin(example_id)
         return self.parts[index], example_id - self._starts[index]
 
@@ -129,14 +132,14 @@ Pairs = PairedDataset | ConcatenatedPairs
 def build_dataset(
     section: Components, tokenizer: Transform, key: str = "dataset"
 ) -> Pairs:
-    """The pairs of a config's ``dataset``: of a component, or of a list of them.
+    """Build the pairs of a config's ``dataset``: one component, or a list of them.
 
     Returns:
-        A list gives :class:`ConcatenatedPairs`, where a dataset goes by its ``source``, or else by
-        the name of its builder.
+        For a list, :class:`ConcatenatedPairs`, named by the ``source`` of each dataset, or by its
+        builder if it has none.
 
     Raises:
-        ValueError: if a component gives something else than pairs.
+        ValueError: if a builder returns something other than pairs.
     """
     parts = components(section)
     built = [part.build(tokenizer) for part in parts]

@@ -1,12 +1,12 @@
-"""From the columns of a record to its chat, by torchtune's message transforms.
+"""Conversion of a record's columns to a chat, by torchtune's message transforms.
 
 ==========  ==================================  ============================================
-format      columns, by these names or mapped   a record
+format      columns, or keys of ``column_map``  contents
 ==========  ==================================  ============================================
 chat        ``messages``                        turns with ``role`` and ``content``
 ShareGPT    ``conversations``                   turns with ``from`` and ``value``
-Alpaca      ``instruction``, ``input`` or       wrapped in Alpaca's prompt
-            not, ``output``
+Alpaca      ``instruction``, ``input``          texts, wrapped in Alpaca's prompt
+            (optional), ``output``
 columns     ``input``, ``output``               the texts of source and target
 ==========  ==================================  ============================================
 """
@@ -26,7 +26,7 @@ from erjepa.datasets.records import Record
 
 _CHATS = {"messages": ("role", "content"), "conversations": ("from", "value")}
 _ALPACA = ("instruction", "input", "output")
-# Names that columns of source and target go by, where nothing maps them.
+# Names of source and target columns that need no column_map.
 _SIDES = (
     ("input", "output"),
     ("prompt", "completion"),
@@ -36,14 +36,15 @@ _SIDES = (
 
 
 class RecordMessages:
-    """Message transform of one format, which says what is wrong with a record.
+    """Message transform of one format, whose errors name what is wrong with a record.
 
     Args:
-        columns: what the format calls a column, to its name; its keys tell the format.
-        new_system_prompt: system message to put before every chat, in place of its own.
+        columns: maps the format's column names to those of the records; the keys determine the
+            format.
+        new_system_prompt: system message at the start of every chat, in place of its own.
 
     Raises:
-        ValueError: if the keys are those of no format.
+        ValueError: if the keys match no format.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class RecordMessages:
             )
 
     def __call__(self, fields: Mapping[str, Any]) -> dict[str, list[Message]]:
-        """The chat of a record.
+        """Return the chat of a record.
 
         Raises:
-            KeyError: naming a column that is missing.
-            TypeError: naming a column, and the turn, that holds no text.
-            ValueError: naming one that is empty.
+            KeyError: naming a missing column.
+            TypeError: naming a column or turn that is not a text.
+            ValueError: naming an empty column or an invalid turn.
         """
         given: dict[str, Any] = {}
         for key, column in self.columns.items():
@@ -91,7 +92,7 @@ class RecordMessages:
         return {"messages": messages}
 
     def user_text(self, text: str) -> str:
-        """What the user says in a chat whose source is ``text``."""
+        """Return the content of the user message for a source text."""
         if "instruction" not in self.columns:
             return text
         alpaca = {"instruction": text, "output": "-"}
@@ -113,10 +114,10 @@ def messages_of(
     column_map: Mapping[str, str] | None = None,
     new_system_prompt: str | None = None,
 ) -> RecordMessages:
-    """The transform for records: the one that ``column_map`` or the first one's columns tell.
+    """Return the transform for records, chosen by ``column_map`` or the first record's columns.
 
     Raises:
-        ValueError: if no format is told, or more than one.
+        ValueError: if they match no format, or more than one.
     """
     where, fields = records[0]
     mapped = dict(column_map or {})
@@ -146,7 +147,7 @@ def messages_of(
 
 
 def not_read(records: Sequence[Record], transform: RecordMessages) -> list[str]:
-    """Columns, and keys of turns as ``COLUMN.KEY``, that hold something and are not read."""
+    """List the columns, and keys of turns as ``COLUMN.KEY``, that have values but are not read."""
     read = set(transform.columns.values())
     unread: dict[str, None] = {}
     for _, fields in records:
@@ -169,11 +170,11 @@ def not_read(records: Sequence[Record], transform: RecordMessages) -> list[str]:
 
 
 def require_text(value: Any, place: str, *, may_be_empty: bool = False) -> None:
-    """Fail where a value is no text.
+    """Check that a value is a text.
 
     Raises:
-        TypeError: if it is no text.
-        ValueError: if it is empty, or holds half a character.
+        TypeError: if it is not a string.
+        ValueError: if it is empty, or contains a lone surrogate.
     """
     if not isinstance(value, str):
         shown = "null" if value is None else f"{value!r:.40} ({type(value).__name__})"
@@ -189,7 +190,10 @@ def require_text(value: Any, place: str, *, may_be_empty: bool = False) -> None:
 
 
 def _require_turns(turns: Any, column: str, speaker: str, said: str) -> None:
-    """torchtune's transforms fail at these, or repeat the turn before, without a place."""
+    """Check the turns of a chat.
+
+    At an invalid turn torchtune's transforms repeat the previous one, or fail without naming it.
+    """
     roles = {
         "role": ("system", "user", "assistant", "ipython"),
         "from": ("system", "human", "gpt"),
@@ -216,7 +220,7 @@ def _require_turns(turns: Any, column: str, speaker: str, said: str) -> None:
 
 
 def _chat_key(turns: Any, otherwise: str) -> str:
-    """Whether turns are of a chat or of ShareGPT, whatever their column is called."""
+    """Return the key in ``_CHATS`` of the format of some turns, or ``otherwise`` if unknown."""
     first = turns[0] if isinstance(turns, list) and turns else None
     keys = first.keys() if isinstance(first, dict) else set()
     told = (name for name, parts in _CHATS.items() if {*parts} <= keys)
@@ -224,6 +228,6 @@ def _chat_key(turns: Any, otherwise: str) -> str:
 
 
 def _in_order(columns: Mapping[str, str]) -> dict[str, str]:
-    """Sources before the target, as messages list them."""
+    """Sort columns so that sources precede the target in messages."""
     known = [name for name in _ALPACA if name in columns]
     return {name: columns[name] for name in [*known, *(columns.keys() - {*known})]}

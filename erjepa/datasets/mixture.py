@@ -1,4 +1,4 @@
-"""How often an epoch has the examples of each of several datasets."""
+"""Mixing of several datasets in given proportions."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -8,24 +8,24 @@ import torch
 
 
 class Mixture:
-    """Deals the examples of several datasets into epochs, in given shares.
+    """Assigns the examples of several datasets to epochs, in given proportions.
 
-    An epoch has as many examples as the datasets have together, N, and dataset d has its share
-    :math:`w_d / \\sum w` of them. A dataset goes through its examples in an order drawn anew for
-    each pass, and each epoch continues where the last one ended: after any epoch, two examples of
-    a dataset have been dealt equally often, or one of them once more::
+    An epoch has as many examples as all datasets together, of which a fraction
+    :math:`w_d / \\sum w` is from dataset d. Every pass over a dataset has a new random order, and
+    each epoch continues where the previous one stopped, so that the numbers of times that any two
+    examples of a dataset were used differ by at most one::
 
         sizes 2 and 6, weights 1 and 1    epoch 0               epoch 1
         dataset 0                         b a | a b             a b | b a
         dataset 1                         e h c g               d f | f c
 
-    Weights in proportion to the sizes give every example once, as the concatenation does.
+    With weights proportional to the sizes, every epoch has every example once.
 
     Attributes:
-        counts: examples that an epoch has of each dataset.
+        counts: number of examples of each dataset in an epoch.
 
     Raises:
-        ValueError: if an epoch would have none of a dataset.
+        ValueError: if an epoch would have no example of some dataset.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Mixture:
         self._seeds = drawn.tolist()
 
     def places(self, epoch: int) -> list[int]:
-        """The examples of an epoch, by their places in the concatenation, ascending."""
+        """Return the examples of an epoch, as ascending indices into the concatenation."""
         dealt: list[int] = []
         starts = accumulate(self._sizes, initial=0)
         for start, size, count, seed in zip(
@@ -64,10 +64,10 @@ class Mixture:
 
 
 def apportion(total: int, weights: Sequence[float]) -> list[int]:
-    """Whole numbers in proportion to ``weights`` whose sum is ``total``.
+    """Split ``total`` into integers in proportion to ``weights``.
 
-    By largest remainders (Hamilton's method): each is its share rounded down, and what is left
-    goes to the largest fractions, ties to the first.
+    By largest remainders (Hamilton's method): each exact quota is rounded down, and what is left
+    goes to the quotas with the largest fractions, ties to the first.
     """
     exact = [Fraction(weight) for weight in weights]
     shares = [total * weight / sum(exact) for weight in exact]

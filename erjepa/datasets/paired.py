@@ -24,16 +24,16 @@ log = utils.get_logger("INFO")
 class PairedDataset(Dataset):
     """Map-style dataset of tokenized pairs; item ``i`` has example id ``i``.
 
-    All pairs are tokenized here, so that a bad record is reported before a model is loaded.
+    The constructor tokenizes all pairs, so that a bad record is reported before a model is loaded.
 
     Args:
-        message_transform: from the fields of a record to ``{"messages": [...]}``.
-        task: name or dotted path of the task that answers are scored by, unless a config names one.
-        scoring_fields: from the text of a source to what scoring its answer needs besides the
-            target.
+        message_transform: maps the fields of a record to ``{"messages": [...]}``.
+        task: name or dotted path of the task that scores answers, unless the config names one.
+        scoring_fields: maps the text of a source to the fields besides the target that are needed
+            to score an answer.
 
     Raises:
-        ValueError: naming the record, if a field or role is missing or a side is empty.
+        ValueError: naming the record, if a field or role is missing, or source or target is empty.
     """
 
     def __init__(
@@ -62,44 +62,43 @@ class PairedDataset(Dataset):
 
     @property
     def parts(self) -> list["PairedDataset"]:
-        """The datasets that this is made of: itself."""
+        """This dataset alone; see :class:`~erjepa.datasets.ConcatenatedPairs`."""
         return [self]
 
     def where(self, example_id: int) -> str:
-        """File and line (or dataset and row) that example ``example_id`` came from."""
+        """Return file and line (or dataset and row) of example ``example_id``."""
         return self._records[example_id].where
 
     def messages(self, example_id: int) -> list[Message]:
-        """The chat of this example; the last message is the target."""
+        """Return the chat of an example; the last message is the target."""
         return self._chat(self._records[example_id])
 
     def prompt(self, example_id: int) -> list[int]:
-        """Token ids from which a model is to generate the target of this example."""
+        """Return the token ids of the prompt for the target of an example."""
         return self._template.prompt(self.messages(example_id))
 
     def target_text(self, example_id: int) -> str:
-        """The target as the record has it, without surrounding white space."""
+        """Return the target as in the record, without surrounding white space."""
         return self.messages(example_id)[-1].text_content.strip()
 
     def source_text(self, example_id: int) -> str:
-        """The last user message as the record has it, without surrounding white space."""
+        """Return the last user message as in the record, without surrounding white space."""
         return self.messages(example_id)[-2].text_content.strip()
 
     def scoring_fields(self, example_id: int) -> dict[str, Any]:
-        """What scoring an answer to this example needs besides its target."""
+        """Return the fields besides the target that are needed to score an answer."""
         return self._scoring_fields(self.source_text(example_id))
 
     def ask(self, text: str, system_prompt: str | None = None) -> list[int]:
-        """Token ids of the prompt that the dataset would make of a source text.
+        """Return the token ids of the prompt for a source text that is not in the dataset.
 
         Args:
-            system_prompt: system message; "": none; ``None``: that of the first example, if it has
-                one.
+            system_prompt: system message; "": none; ``None``: that of the first example, if any.
         """
         return self._template.prompt(self._chat_of(text, system_prompt))
 
     def pair_of(self, text: str, system_prompt: str | None = None) -> Pair:
-        """A source text as a pair, with a placeholder as its target.
+        """Return a source text as a pair with a placeholder target.
 
         Raises:
             ValueError: if ``text`` is empty.
@@ -116,7 +115,7 @@ class PairedDataset(Dataset):
         return [Message(role=role, content=content) for role, content in turns]
 
     def _chat(self, record: Record) -> list[Message]:
-        """The messages of a record, which make a pair."""
+        """Return the messages of a record, after checking that they make a pair."""
         try:
             if not isinstance(self._message_transform, RecordMessages):
                 _require_texts(record)
@@ -133,7 +132,7 @@ class PairedDataset(Dataset):
 
 
 def _require_texts(record: Record) -> None:
-    """torchtune's transform repeats the message before one whose content is no text."""
+    """Check that messages have texts: otherwise torchtune repeats the previous message."""
     for chat in record.fields.values():
         for message in chat if isinstance(chat, list) else ():
             if isinstance(message, dict) and "role" in message:
@@ -155,16 +154,16 @@ def paired_dataset(
     sample_seed: int | None = None,
     **load_dataset_kwargs: Any,
 ) -> PairedDataset:
-    """Pairs from a file, a folder, a URL or the hub. Says what was read, and what was not.
+    """Build pairs from a file, a folder, a URL or the hub, and log which columns were read.
 
     Args:
-        column_map: what a format of :mod:`~erjepa.datasets.messages` calls a column, to its name.
-            ``None``: the columns tell.
-        new_system_prompt: system message to put before every chat, in place of its own.
+        column_map: maps the column names of a format in :mod:`~erjepa.datasets.messages` to those
+            of the records. ``None``: the format follows from the columns of the first record.
+        new_system_prompt: system message at the start of every chat, in place of its own.
 
     Raises:
-        ValueError: naming the place, if something is no pair; if the columns do not tell which of
-            them are read; if an argument is unknown; or if there is no source.
+        ValueError: if a record is no pair, naming its place; if the columns are unknown or
+            ambiguous; if an argument is unknown; or if there is no source.
     """
     if source is None:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A training pair as the tokens of its views."""
+"""Tokenized (source, target) pairs, and checks of datasets of them."""
 
 import contextlib
 from array import array
@@ -6,22 +6,21 @@ from typing import Any, NamedTuple
 
 
 class Pair(NamedTuple):
-    """One (source, target) example, tokenized once and cut where the views begin and end.
+    """A (source, target) example, tokenized and split where its views begin and end.
 
     The full chat is ``source ++ bridge ++ target``. Every segment is an ``array('i')``
-    of token ids, so a pair is compact and can be kept in an episodic memory as it is.
+    of token ids, so a pair is compact and an episodic memory can store it unchanged.
 
     Args:
-        example_id: identity of the example in its dataset.
+        example_id: id of the example in its dataset.
         source: chat up to the last token of the source's content. The hidden state at its last
             token is :math:`z^u`.
-        bridge: what the chat template puts between source and target content (end of turn, header
-            of the target).
-        target: content of the target and its end-of-turn token: the tokens that the next-token loss
-            predicts.
-        source_view: the source as a chat of its own, up to its last content token, as in LLM-JEPA.
-            Differs from ``source`` when there is a system prompt.
-        target_view: the target as a chat of its own, up to its last content token. The hidden state
+        bridge: tokens of the chat template between the contents of source and target (end of
+            turn, header of the target).
+        target: content of the target and its end-of-turn token: the labels of the next-token loss.
+        source_view: the source as a separate chat, up to its last content token, as in LLM-JEPA.
+            Differs from ``source`` if there is a system prompt.
+        target_view: the target as a separate chat, up to its last content token. The hidden state
             at its last token is :math:`z^a`.
     """
 
@@ -34,17 +33,18 @@ class Pair(NamedTuple):
 
     @property
     def segments(self) -> tuple[array, ...]:
-        """The token segments without the id: what an episodic memory stores."""
+        """The token segments without the id, as an episodic memory stores them."""
         return self[1:]
 
     def earlier_turns(self) -> list[int]:
-        """Places in ``source`` of the assistant's earlier turns, each up to its end of turn.
+        """Return the indices in ``source`` of the assistant's earlier turns with their end-of-turn
+        tokens.
 
-        Such a turn follows a copy of ``bridge``, whose special tokens no content has.
+        Each such turn follows a copy of ``bridge``, whose special tokens occur in no content.
         """
         found: list[int] = []
         at, end_of_turn = 0, self.target[-1]
-        with contextlib.suppress(ValueError):  # index: there is none
+        with contextlib.suppress(ValueError):  # from index: no further turn
             while True:
                 at = self.source.index(self.bridge[0], at)
                 first = at + len(self.bridge)
@@ -56,10 +56,10 @@ class Pair(NamedTuple):
 
 
 def require_turns(dataset: Any) -> None:
-    """Find out whether the earlier turns of the assistant are known by their tokens.
+    """Check that :meth:`Pair.earlier_turns` finds the assistant's earlier turns in every chat.
 
     Raises:
-        ValueError: naming a chat in which they are not.
+        ValueError: naming a chat in which it does not.
     """
     for i, pair in enumerate(dataset.pairs):
         turns = sum(m.role == "assistant" for m in dataset.messages(i)[:-1])
@@ -73,10 +73,13 @@ def require_turns(dataset: Any) -> None:
 
 
 def require_pairs(key: str, dataset: Any) -> None:
-    """Find out what a builder gave before anything depends on it.
+    """Check that a builder returned a non-empty dataset of pairs.
+
+    Args:
+        key: config key of the builder, for messages.
 
     Raises:
-        ValueError: if that is no dataset of pairs, or an empty one.
+        ValueError: if it did not.
     """
     count = len(dataset) if hasattr(dataset, "__len__") else 0
     if count and isinstance(dataset[0], Pair) and hasattr(dataset, "pairs"):

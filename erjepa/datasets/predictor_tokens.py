@@ -1,4 +1,4 @@
-"""Which tokens of the vocabulary serve as predictor tokens."""
+"""Choice of the special tokens that serve as predictor tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,14 +7,14 @@ from typing import Any
 def predictor_token_ids(
     tokenizer: Any, count: int, vocab_size: int, names: Sequence[str] | None = None
 ) -> list[int]:
-    """The first ``count`` special tokens that are free, so that the vocabulary keeps its size.
+    """Return the ids of ``count`` unused special tokens, so that the vocabulary keeps its size.
 
     Args:
-        vocab_size: rows of the model's embedding; ids beyond it cannot be used.
-        names: the special tokens to use, in order. ``None``: those with "reserved" in their name.
+        vocab_size: rows of the model's embedding; larger ids cannot be used.
+        names: special tokens to use, in order; ``None``: those with "reserved" in their name.
 
     Raises:
-        ValueError: if k is negative or there are too few tokens, or a name is unknown.
+        ValueError: if ``count`` is negative, a name is unknown, or there are too few tokens.
     """
     if count < 0:
         raise ValueError(f"num_predictor_tokens must be at least 0, got {count}")

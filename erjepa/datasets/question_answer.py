@@ -1,4 +1,4 @@
-"""Pairs of a question and its answer, as columns or as chats."""
+"""Datasets of questions and answers, stored as columns or as chats."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,15 +23,15 @@ def question_answer_dataset(
     sample_seed: int | None = None,
     load_dataset_kwargs: dict[str, Any],
 ) -> PairedDataset:
-    """Pairs from records with ``question`` and ``answer``, or from chats in ``messages``.
+    """Build pairs from records with ``question`` and ``answer``, or with chats in ``messages``.
 
     Args:
-        split: of a folder, a URL or a hub dataset; a file is one split already.
+        split: split of a folder, a URL or a hub dataset; ignored for a file.
         source: a ``.jsonl`` file or URL, a folder with ``{split}.jsonl`` or
-            ``{name}_{split}.jsonl``, a URL with the latter, or a dataset of the hub.
+            ``{name}_{split}.jsonl``, the URL of a folder with the latter, or a hub dataset.
 
     Raises:
-        FileNotFoundError: if ``source`` is a path where no such file is.
+        FileNotFoundError: if ``source`` is a path and has no such file.
     """
 
     def to_messages(fields: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def question_answer_dataset(
         *context, last = chat
         chat = [*context, {**last, "content": read_answer(last["content"])}]
         for message in chat:
-            # torchtune would repeat the message before, without a word.
+            # torchtune would silently repeat the previous message.
             if not isinstance(message["content"], str):
                 raise TypeError(f"{message['role']}: {message['content']!r} is no text")
         return OpenAIToMessages()({"messages": chat})

@@ -1,18 +1,19 @@
-"""Raw records of a dataset, each with the place it came from.
+"""Loading of the raw records of a dataset, each with the place where it was read.
 
 ============================================  ===================
 source                                        place of a record
 ============================================  ===================
 JSON lines: ``.jsonl``, ``.ndjson``           ``FILE:LINE``
-table of texts: ``.csv`` (by ``,`` or ``;``), ``.tsv``  ``FILE:LINE``
+table: ``.csv`` (``,`` or ``;``), ``.tsv``    ``FILE:LINE``
 JSON array: ``.json``                         ``FILE[INDEX]``
 ``.parquet``                                  ``FILE[INDEX]``
-folder that ``save_to_disk`` wrote            ``FOLDER[INDEX]``
-folder with files of a split; hub             ``NAME[INDEX]``
+folder with one file named after the split    as for that file
+other folders that ``datasets`` can load      ``FOLDER[INDEX]``
+dataset of the hub                            ``NAME[INDEX]``
 ============================================  ===================
 
-Lines count from 1, indices from 0. Text files are read here, not by ``datasets``, so that an
-error can name its line, and ``007`` or ``NA`` in a table stays the text that it is.
+Lines count from 1, indices from 0. Text files are read here instead of by ``datasets``, so that
+an error can name its line, and ``007`` or ``NA`` in a table remains a string.
 """
 
 import codecs
@@ -29,7 +30,7 @@ from erjepa.utils.jsonl import parse_json, read_jsonl
 
 
 class Record(NamedTuple):
-    """One raw example and where it was read, for messages that name it."""
+    """A raw example and the place where it was read, for messages."""
 
     where: str
     fields: dict[str, Any]
@@ -41,13 +42,14 @@ def load_records(
     """Read records from a file, a URL of one, a folder, or the Hugging Face hub.
 
     Args:
-        split: of a folder or a hub dataset; a file is one split already.
-        **load_dataset_kwargs: of ``datasets.load_dataset`` for the hub, such as ``revision``.
+        split: split of a folder or a hub dataset; ignored for a file.
+        **load_dataset_kwargs: arguments of ``datasets.load_dataset`` for the hub, such as
+            ``revision``.
 
     Raises:
-        FileNotFoundError: if ``source`` looks like a local file and there is none.
-        ConnectionError: if a URL or a dataset of the hub cannot be read.
-        ValueError: naming the place, if something is no record, or there is none at all.
+        FileNotFoundError: if ``source`` looks like a local file and does not exist.
+        ConnectionError: if a URL or a hub dataset cannot be read.
+        ValueError: if something is not a record, naming its place, or there are no records.
     """
     path = Path(source)
     if "://" in source:
@@ -64,7 +66,7 @@ def load_records(
 
 
 def _read_file(path: Path, name: str) -> list[Record]:
-    """The records of ``path``, which goes by ``name`` in their places."""
+    """Read the records of a file; their places name it ``name``."""
     if not path.is_file():
         raise FileNotFoundError(
             f"{path}: no such file; set the dataset's source to a file, a folder, a URL "
@@ -78,7 +80,7 @@ def _read_file(path: Path, name: str) -> list[Record]:
 
 
 def _read_json(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """An array of objects; or lines, which go by this ending, too."""
+    """Read an array of objects, or JSON lines, which may have the same suffix."""
     content = path.read_bytes()
     if not content.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
         yield from read_jsonl(path, name)
@@ -93,14 +95,16 @@ def _read_json(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _read_table(path: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Rows below a line of column names; every cell is a text."""
+    """Read the rows below a line of column names; every cell is a string."""
     with path.open("rb") as content:
         require_utf8(content.read(), name)
     csv.field_size_limit(2**31 - 1)
     with path.open(encoding="utf-8-sig", newline="") as lines:
         delimiter = "\t" if name.lower().endswith(".tsv") else ","
         header = lines.readline()
-        if ";" in header and delimiter not in header:  # where , is the decimal point
+        if (
+            ";" in header and delimiter not in header
+        ):  # from a locale with decimal commas
             delimiter = ";"
         lines.seek(0)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -131,13 +135,13 @@ def _read_table(path: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _read_parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    from pyarrow import ArrowException, parquet  # of datasets, which is heavy
+    from pyarrow import ArrowException, parquet  # slow to import
 
     try:
         table = parquet.ParquetFile(path).read()
         if len(set(table.column_names)) < table.num_columns:
             raise ValueError(f"columns {table.column_names}, not each once")
-        table.validate(full=True)  # to_pylist does not say where a text is not UTF-8
+        table.validate(full=True)  # unlike to_pylist, says where a text is not UTF-8
         rows = table.to_pylist()
     except (ArrowException, OSError, ValueError) as error:
         raise ValueError(
@@ -157,12 +161,12 @@ _READERS = {
 
 
 _SPREADSHEETS = (".xlsx", ".xls", ".ods")
-# Names with these endings are of files, not of datasets on the hub.
+# Sources with these suffixes are files, not hub datasets.
 _OTHER_FILES = (*_SPREADSHEETS, ".txt", ".gz", ".zip")
 
 
 def _read_folder(folder: Path, split: str) -> list[Record]:
-    """What ``save_to_disk`` wrote, one file of the split, or what ``datasets`` makes of it."""
+    """Read the only file of the split, or, if there is none, load the folder with ``datasets``."""
     from datasets import DatasetDict, load_dataset, load_from_disk
 
     files = [file for s in _READERS if (file := folder / f"{split}{s}").is_file()]
@@ -180,7 +184,7 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
         return [Record(f"{folder}[{i}]", row) for i, row in enumerate(rows)]
     except KeyError:
         raise ValueError(f"{folder}: no split {split!r}; it has {list(rows)}") from None
-    except Exception as error:  # of whichever library reads it
+    except Exception as error:  # the libraries that read it raise errors of many types
         raise ValueError(
             f"{folder} could not be read ({type(error).__name__}: {one_line(str(error))}). "
             f"Expected what save_to_disk wrote, or {split}.jsonl, .json, .csv, .tsv or .parquet."
@@ -206,7 +210,7 @@ def _download(url: str) -> Path:
 def _reading(source: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # of whichever library reads it
+    except Exception as error:  # the libraries that read it raise errors of many types
         raise ConnectionError(
             f"{source} could not be read ({type(error).__name__}: {one_line(str(error))}). "
             "With a copy at hand, set the dataset's source to its file or folder."

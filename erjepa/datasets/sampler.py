@@ -1,4 +1,4 @@
-"""Which examples each rank sees at each step."""
+"""Assignment of examples to optimizer steps and ranks."""
 
 import math
 from collections.abc import Iterator
@@ -11,23 +11,22 @@ from erjepa.datasets.mixture import Mixture
 
 
 class StepSampler(Sampler[list[int]]):
-    """Deals a seeded permutation of the dataset into steps and ranks.
+    """Splits a seeded permutation of the dataset into optimizer steps, and each step into ranks.
 
-    A step is a run of ``batch_size * gradient_accumulation_steps * world_size`` examples of
-    the permutation; rank ``r`` takes the positions ``r, r + world_size, ...`` of it. So the
-    examples of a step, and their order, depend on the size of the step alone and not on how
-    it is cut::
+    A step is ``batch_size * gradient_accumulation_steps * world_size`` consecutive examples of
+    the permutation; rank ``r`` takes its positions ``r, r + world_size, ...``. So the examples
+    of a step, and their order, depend only on the size of the step, not on how it is split::
 
         permutation  7 2 9 4 | 0 5 1 8 | 3 6        10 examples, 4 a step
         rank 0       7   9   | 0   1   | 3          yields [7, 9], [0, 1], [3]
         rank 1         2   4 |   5   8 |   6        yields [2, 4], [5, 8], [6]
 
-    The last step of an epoch holds what is left; no example is dropped or repeated, and a
-    rank without examples yields an empty list so that all yield as often. With a ``mixture``
-    the permutation is of the examples that it deals to the epoch.
+    The last step of an epoch has the remaining examples; none is dropped or repeated. A rank
+    without examples yields an empty list, so that all ranks yield equally often. With a
+    ``mixture`` the permutation is of the examples that it assigns to the epoch.
 
-    With a ``share`` of replayed pairs a step has room for that many fewer new ones, and every
-    rank is given all of them, since only who draws the replayed ones can deal the step::
+    With a ``share`` of replayed pairs a step has correspondingly fewer new ones. Every rank then
+    yields all new pairs of a step: the caller splits it after drawing the replayed pairs::
 
         share 0.25   7 2 9 | 4 0 5 | 1 8 3 | 6      3 new and 1 replayed
 
@@ -67,24 +66,24 @@ class StepSampler(Sampler[list[int]]):
 
     @property
     def examples_per_step(self) -> int:
-        """Examples of a whole step, over all ranks and micro-batches."""
+        """Examples of a full step, replayed ones included, over all ranks and micro-batches."""
         return self._batch_size * self._accumulation * self._world_size
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps that see as many examples as there are."""
+        """Optimizer steps needed for as many new pairs as there are examples."""
         new_per_step = self.examples_per_step * (1 - self._share)
         return math.floor((self.num_examples - 1) / new_per_step) + 1
 
     def num_replayed(self, step: int) -> int:
-        """Replayed pairs that step ``step`` (0-based) of an epoch has room for; fractions of
-        a pair are carried over to the steps that follow.
+        """Return the number of replayed pairs in step ``step`` (0-based) of an epoch; fractions
+        of a pair carry over to later steps.
         """
         num_new = self._first(step + 1) - self._first(step)
         return self.examples_per_step - num_new
 
     def _first(self, step: int) -> int:
-        """How many new pairs come before step ``step`` of an epoch."""
+        """Return the number of new pairs before step ``step`` of an epoch."""
         size = self.examples_per_step * step
         return size - math.floor(self._share * size)
 
@@ -110,7 +109,7 @@ class StepSampler(Sampler[list[int]]):
             examples = self._mixture.places(self._epoch)
         if not self._shuffle:
             return examples
-        # Seeding with seed + epoch would make runs of near seeds share permutations.
+        # With seed + epoch as seed, runs with consecutive seeds would share permutations.
         generator = torch.Generator().manual_seed(self._seed)
         for _ in range(self._epoch + 1):
             order = torch.randperm(self.num_examples, generator=generator)

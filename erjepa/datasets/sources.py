@@ -1,4 +1,4 @@
-"""Where the records of a split are, and which of them to keep."""
+"""Location of the file of a split, and subsampling of records."""
 
 import random
 from collections import Counter
@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 Item = TypeVar("Item")
 
-# The folder where LLM-JEPA keeps its splits, at a fixed revision so that a run can be
-# repeated.
+# LLM-JEPA's folder of splits, at a fixed revision for reproducible runs.
 LLM_JEPA_DATASETS = (
     "https://raw.githubusercontent.com/rbalestr-lab/llm-jepa/"
     "dd6196630f97016f7a607b0ac74f5e378ddf25db/datasets"
@@ -18,14 +17,14 @@ LLM_JEPA_DATASETS = (
 
 
 def locate(source: str, name: str, split: str) -> str:
-    """The file of a split, if ``source`` is a place of files; else ``source``.
+    """Return the file of a split if ``source`` is a folder or its URL, otherwise ``source``.
 
     Args:
         source: a ``.jsonl`` file or URL, a folder with ``{split}.jsonl`` or
-            ``{name}_{split}.jsonl``, a URL of a folder with the latter, or a dataset of the hub.
+            ``{name}_{split}.jsonl``, the URL of a folder with the latter, or a hub dataset.
 
     Raises:
-        FileNotFoundError: if ``source`` is a path where no such file is.
+        FileNotFoundError: if ``source`` is a path and has no such file.
     """
     if "://" in source:
         if urlsplit(source).path.endswith(".jsonl"):
@@ -39,7 +38,7 @@ def locate(source: str, name: str, split: str) -> str:
         raise FileNotFoundError(
             f"dataset.source={source} holds neither {files[0].name} nor {files[1].name}"
         )
-    # A name on the hub is relative; without this its errors would speak of repositories.
+    # Hub names are relative. A missing path must not be reported as a missing repository.
     if source.startswith(("/", ".")) and not Path(source).exists():
         raise FileNotFoundError(f"dataset.source={source}: no such file or folder")
     return source
@@ -51,15 +50,15 @@ def subsample(
     seed: int | None,
     group: Callable[[Item], Hashable] | None = None,
 ) -> Sequence[Item]:
-    """Some of the items, in their order; a larger size keeps the choice of a smaller one.
+    """Return a subset of the items, in their order; it contains every smaller subset.
 
     Args:
-        size: how many to keep; ``None``, or more than there are: all.
-        seed: of a random choice; ``None``: the first ones.
-        group: of an item; as many are kept of each, as far as there are.
+        size: number of items to keep; ``None``, or more than there are: all.
+        seed: seed of a random choice; ``None``: keep the first items.
+        group: returns the group of an item; groups are kept in equal numbers where possible.
 
     Raises:
-        ValueError: if ``size`` is less than 1, or missing where there is a seed.
+        ValueError: if ``size`` is less than 1, or there is a seed but no size.
     """
     if size is None:
         if seed is not None:

@@ -1,4 +1,4 @@
-"""Pairs held out of the training pairs, to validate on."""
+"""Held-out pairs for validation."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -11,13 +11,13 @@ from erjepa.datasets.pairs import Pair
 
 
 class Split(NamedTuple):
-    """A dataset in two, by example id.
+    """Example ids of the two parts of a dataset.
 
     Args:
-        train: examples to train on, ascending.
-        held_out: the others, in the order they were drawn: its first n are what a smaller
-            ``validation.size=n`` holds out.
-        copies: examples in neither, because a held-out one has the same tokens.
+        train: ids of the training pairs, ascending.
+        held_out: ids of the held-out pairs, in the order they were drawn: a smaller
+            ``validation.size=n`` holds out the first n of them.
+        copies: number of pairs in neither part, because they are copies of held-out ones.
     """
 
     train: list[int]
@@ -26,10 +26,12 @@ class Split(NamedTuple):
 
 
 def hold_out(dataset: Sequence[Pair], size: int | float, seed: int = 0) -> Split:
-    """Draw pairs to hold out; which ones depends on the dataset and the seed alone.
+    """Draw held-out pairs; the draw depends only on the dataset, the size and the seed.
 
-    A copy of a held-out pair, in source and target, leaves the training pairs too. A ``size``
-    below 1 is a fraction, rounded up.
+    Pairs with the same source and target as a held-out one are excluded from training too.
+
+    Args:
+        size: number of pairs, or, if a float, fraction of the dataset, rounded up.
 
     Raises:
         ValueError: if no pair is left to train on.

@@ -1,9 +1,9 @@
-"""The tokens of many pairs: compact, made in parallel, kept on disk.
+"""Tokenization of many pairs, in parallel, into compact arrays that are cached on disk.
 
-Tokenizing depends on the chats, the tokenizer and this code alone. So the tokens of many pairs
-are kept under a hash of the three, in the folder where ``datasets`` caches
-(``HF_DATASETS_CACHE``). Whoever comes first makes them while others wait: the ranks of a run,
-or the runs of a grid, map one file.
+The tokens depend only on the chats, the tokenizer and this code. Those of many pairs are cached
+under a hash of the three, in the cache folder of ``datasets`` (``HF_DATASETS_CACHE``). One
+process tokenizes while others wait, so the ranks of a run, or the runs of a grid, map the same
+file.
 """
 
 import contextlib
@@ -30,18 +30,18 @@ from erjepa.datasets.pairs import Pair
 
 log = utils.get_logger("INFO")
 
-MANY = 4000  # fewer pairs take less time than processes and a hash
+MANY = 4000  # tokenizing fewer pairs is faster than hashing and starting processes
 _CHUNK = 500  # chats that a process takes at a time
 _SEGMENTS = len(Pair._fields) - 1
-_DIGEST = 8  # int32 of a SHA-256
+_DIGEST = 8  # int32 values of a SHA-256
 
 
 class TokenizedPairs(Sequence[Pair]):
-    """Pairs that lie in flat arrays, and are cut out when asked for.
+    """Sequence of pairs that are stored in flat arrays, and copied out when accessed.
 
     Args:
-        blocks: each int32 of one dimension: N, then the lengths of N x 5 segments, then their
-            tokens.
+        blocks: one-dimensional int32 arrays: the number N of pairs, the lengths of N x 5
+            segments, then their tokens.
     """
 
     def __init__(self, blocks: Iterable[np.ndarray]) -> None:
@@ -55,16 +55,16 @@ class TokenizedPairs(Sequence[Pair]):
 
     @classmethod
     def of(cls, segments: Iterable[Sequence[array]]) -> "TokenizedPairs":
-        """Pairs of the segments of each."""
+        """Build from the segments of each pair."""
         return cls([_block(segments)])
 
     def __add__(self, other: "TokenizedPairs") -> "TokenizedPairs":
-        """The pairs of both, which share their memory; ids continue."""
+        """Concatenate pairs without copying their tokens; example ids continue."""
         return TokenizedPairs([*self._blocks, *other._blocks])
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of the segments of each pair, int32 [N, 5]."""
+        """Number of tokens in the segments of each pair, int32 [N, 5]."""
         parts = [block[1 : 1 + int(block[0]) * _SEGMENTS] for block in self._blocks]
         return np.concatenate(parts).reshape(-1, _SEGMENTS)
 
@@ -102,20 +102,20 @@ def tokenize(
     tokenizer: Any,
     where: Callable[[int], str],
 ) -> TokenizedPairs:
-    """The pairs of chats.
+    """Tokenize chats into pairs.
 
     Args:
-        chats: valid ones, see :meth:`~erjepa.datasets.ChatTemplate.validate`.
+        chats: valid chats, see :meth:`~erjepa.datasets.ChatTemplate.validate`.
+        where: returns the place of a chat by its index, for messages.
 
     Raises:
-        ValueError: naming the place of a chat that gives no pair.
+        ValueError: naming the place of a chat that makes no pair.
     """
     if count < MANY:
         return TokenizedPairs.of(
             _segments(chat, template, i, where) for i, chat in enumerate(chats)
         )
-    # Every chat is looked at before the first is tokenized: an error is found at once, on
-    # every rank.
+    # Read every chat before tokenizing the first, so that every rank finds an invalid one soon.
     texts = [
         json.dumps([[m.role, m.content, m.ipython, m.eot] for m in chat])
         for chat in chats
@@ -138,7 +138,7 @@ def _segments(
 
 
 def _block(pairs: Iterable[Sequence[array]]) -> np.ndarray:
-    """As :class:`TokenizedPairs` has it."""
+    """Store pairs in one block of :class:`TokenizedPairs`."""
     lengths, tokens = array("i"), array("i")
     for segments in pairs:
         for segment in segments:
@@ -154,7 +154,7 @@ def _block(pairs: Iterable[Sequence[array]]) -> np.ndarray:
 def _in_parallel(
     texts: Sequence[str], template: ChatTemplate, where: Callable[[int], str]
 ) -> np.ndarray:
-    """The block of many chats, which processes share; with a bar."""
+    """Tokenize many chats into one block with several processes and a progress bar."""
     chunks = [texts[i : i + _CHUNK] for i in range(0, len(texts), _CHUNK)]
     cores = (
         len(os.sched_getaffinity(0))
@@ -181,7 +181,7 @@ def _in_parallel(
     return np.concatenate([np.array([len(texts)], np.int32), *lengths, *tokens])
 
 
-_template: ChatTemplate  # of a process that tokenizes
+_template: ChatTemplate  # in a worker process
 
 
 def _set_template(template: ChatTemplate) -> None:
@@ -190,7 +190,7 @@ def _set_template(template: ChatTemplate) -> None:
 
 
 def _tokenize_chunk(texts: Sequence[str]) -> np.ndarray | tuple[int, str]:
-    """The block of some chats; or which of them gives no pair, and why."""
+    """Return the block of some chats, or index and error of the first that makes no pair."""
     segments = []
     for i, text in enumerate(texts):
         chat = [
@@ -208,14 +208,14 @@ def _tokenize_chunk(texts: Sequence[str]) -> np.ndarray | tuple[int, str]:
 
 
 def _cache_file(texts: Sequence[str], tokenizer: Any) -> Path | None:
-    """Where the tokens of these chats are kept; ``None`` for a tokenizer without a hash."""
+    """Return the cache file for these chats; ``None`` if the tokenizer cannot be hashed."""
     import datasets
     from datasets.fingerprint import Hasher
 
     digest = hashlib.sha256()
     try:
         digest.update(Hasher.hash(tokenizer).encode())
-    except Exception as error:  # of pickling what is someone else's
+    except Exception as error:  # pickling a custom tokenizer can raise any type
         log.warning(
             f"{type(tokenizer).__name__} has no hash ({error}): its tokens are not kept."
         )
@@ -231,7 +231,7 @@ def _cache_file(texts: Sequence[str], tokenizer: Any) -> Path | None:
 
 
 def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
-    """The block that is kept in ``file``, mapped; made where there is none that is whole."""
+    """Return the block in ``file``, memory-mapped; make it if it is absent or damaged."""
     from filelock import FileLock
 
     if (kept := _read(file)) is not None:
@@ -239,7 +239,7 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
     lock = FileLock(f"{file}.lock")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()  # let go even where the process is killed
+        lock.acquire()  # the system releases it if the process is killed
     except (OSError, NotImplementedError) as error:
         log.warning(f"{file.parent} cannot be written ({error}): tokens are not kept.")
         return make()
@@ -254,7 +254,7 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
 
 
 def _write(file: Path, block: np.ndarray) -> np.ndarray | None:
-    """The block as it lies in ``file`` from here on; ``None`` where that cannot be."""
+    """Write a block to ``file`` and return it memory-mapped; ``None`` if that fails."""
     aside = file.with_suffix(f".{os.getpid()}")
     try:
         with aside.open("wb") as output:
