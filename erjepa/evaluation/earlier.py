@@ -182,7 +182,7 @@ def _read_run(
             settings = checked(_Settings, content, str(path))
             if getattr(settings, key) is not None:
                 scores.append((folder, settings))
-    # The checkpoint's own evaluations come first.
+    # The checkpoint's own evaluations come first: they have the settings to repeat.
     scores.sort(key=lambda found: found[0].name.partition("_on_")[0] != name)
     how = {"primary": None} | {key: values[key] for key in _HOW if key in values}
     return EarlierRun(file, checkpoint, key, values.get(key), how, name, scores)

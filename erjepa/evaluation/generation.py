@@ -94,9 +94,7 @@ def _generate(
         len(prompts), max_new_tokens, dtype=torch.int64, device=device
     )
 
-    rows = torch.arange(
-        len(prompts), device=device
-    )  # indices of the prompts in the batch
+    rows = torch.arange(len(prompts), device=device)  # prompts in the batch
     with _caches(model, len(prompts), width + max_new_tokens) as caches:
         if shared:
             _last_logits(model, caches, prefix, shared, shared, padding[:1])
@@ -216,7 +214,7 @@ def _caches(
     before = [(attn.num_kv_heads, attn._attention_call) for attn in attentions]
     for attn, cache in zip(attentions, caches, strict=True):
         attn.kv_cache, attn.cache_enabled = cache, True
-        # With as many key as query heads, torchtune does not expand the keys.
+        # With equal numbers of key and query heads, torchtune does not expand the keys.
         attn.num_kv_heads, attn._attention_call = attn.num_heads, _grouped_attention
     try:
         yield caches

@@ -60,9 +60,7 @@ class Controls:
     batch_size_times: Count | None = None  # factor on the pairs per step
     # The datasets of a sequence to train on, see :class:`Experiment`
     trains_on: Literal["so_far", "all", "nothing"] | None = None
-    new_adapters: bool = (
-        False  # whether each stage of a sequence trains its own adapter
-    )
+    new_adapters: bool = False  # whether each stage trains its own adapter
 
 
 CONTROLS = ("stop.tokens_of", "batch_size_times", "trains_on", "new_adapters")
@@ -220,9 +218,7 @@ class Record:
 
     # Versions of Python and of packages
     versions: Mapping[str, str] = field(default_factory=dict)
-    revision: str | None = (
-        None  # Git revision of the source tree; None: not run from one
-    )
+    revision: str | None = None  # Git revision of the source tree, if run from one
     hardware: Hardware = field(default_factory=Hardware)
     config: Experiment
 

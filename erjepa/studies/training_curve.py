@@ -33,7 +33,7 @@ def draw_training_curve(log: Path, picture: Path) -> None:
     steps = pd.DataFrame(read_training_log(log)).T
     if steps.empty:
         raise ValueError(f"{log}: no step is logged here")
-    # The replay losses of a step that replayed nothing, such as the first, are no losses.
+    # Draw replay losses only at steps that replayed pairs, which the first never does.
     replays = [name for name in steps if name.startswith("replay_")]
     if replays:
         steps[replays] = steps[replays].where(steps["replayed"] > 0, axis=0)

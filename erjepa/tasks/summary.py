@@ -99,9 +99,7 @@ def by_origin(
     found: dict[str, list[bool | None]] = {}
     for prediction, verdict in zip(predictions, verdicts, strict=True):
         if isinstance(origin := prediction.get("origin"), str):
-            origin = origin.encode(
-                errors="replace"
-            ).decode()  # replaces lone surrogates
+            origin = origin.encode(errors="replace").decode()  # no lone surrogates
             found.setdefault(origin, []).append(verdict[primary])
     return [
         ReadingOfOrigin(origin=name, **_count(values)) for name, values in found.items()

@@ -32,9 +32,7 @@ class Attempt:
     job: JobId | None  # Slurm job; None: run by a local grid, which holds the lock
     since: str
     ended: str | None = None  # None: still running, or killed
-    failure: str | None = (
-        None  # reason of the failure; None: no failure, or stopped by a signal
-    )
+    failure: str | None = None  # None: did not fail, or stopped by a signal
 
 
 def last_attempt(output_dir: Path, cell: str) -> Attempt | None:

@@ -20,20 +20,14 @@ class Cell:
     config: str  # config of the recipe, by name or path
     method: str
     seed: int
-    overrides: Mapping[
-        str, Any
-    ]  # merged from the experiment, the dataset and the method
-    tokens_of: str | None = (
-        None  # name of the cell whose number of tokens ends this run
-    )
+    overrides: Mapping[str, Any]  # of the experiment, the dataset and the method
+    tokens_of: str | None = None  # name of the cell whose token count ends this run
     # Names of the cells of all earlier stages; the run starts from the weights and memory of
     # the last
     after: Sequence[str] = ()
     # Whether it trains a new adapter, with those of ``after`` merged into the base model
     new_adapter: bool = False
-    datasets: int = (
-        1  # factor on the budgets, the number of datasets; 0: it is not trained
-    )
+    datasets: int = 1  # factor on the budgets; 0: the cell is not trained
     # Name of an earlier cell with an equal run: this one is not run and copies its results
     same_as: str | None = None
 
@@ -101,16 +95,14 @@ def _decides(
     if not cfg.replay.weight:
         trained["replay"] = None
     elif inherited and not cell.after and not cfg.replay.start_from:
-        trained["replay"] |= {
-            "share": None
-        }  # there is no inherited memory to draw from
+        trained["replay"] |= {"share": None}  # there is no inherited memory
     needs = [name and first_of[name].name for name in (cell.tokens_of, *cell.after)]
     merges = cell.new_adapter and bool(cell.after)
     return cell.dataset, cell.seed, cell.datasets, needs, merges, trained, scored
 
 
 def _how_scored(experiment: Experiment, method: str) -> list[dict[str, Any]]:
-    """Keys that decide the scores of a method's runs; those of a sequence are scored alike."""
+    """Return the configs that score a method's runs, which are equal for all runs of a sequence."""
     if not experiment.continual:
         return []
     *_, last = experiment.datasets

@@ -46,9 +46,7 @@ SLURM = "slurm"
 _JOBS = "jobs.json"  # the newest job of each submitted cell
 _STOPS = (signal.SIGTERM, signal.SIGUSR2)  # from scancel and preemption; from submitit
 _TIMEOUTS = 1000  # times that submitit may requeue a job, which then resumes
-_TO_QUEUE_AGAIN = (
-    20  # seconds of signal_delay_s reserved for requeuing; the rest is for saving
-)
+_TO_QUEUE_AGAIN = 20  # seconds of signal_delay_s for requeuing; the rest is for saving
 _POLL = 0.2  # seconds
 
 

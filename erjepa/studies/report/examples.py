@@ -12,12 +12,7 @@ from erjepa.studies.report.sections import Parts, section
 from erjepa.studies.report.table import EXTRA, MISSING, SAME, WRONG, Marked, Table
 from erjepa.tasks.nl_rx.regex_kinds import CORRECT, ERROR_CATEGORIES, regex_tokens
 
-_RIGHT, _WRONG, _NQ_OPEN, _CHARACTERS = (
-    2,
-    7,
-    5,
-    300,
-)  # the first three are from the paper
+_RIGHT, _WRONG, _NQ_OPEN, _CHARACTERS = 2, 7, 5, 300  # all but 300 from the paper
 _MARKS = {"equal": SAME, "replace": WRONG, "insert": EXTRA, "delete": MISSING}
 _HOW = {
     "nl_rx": "Against the target, parts are marked as wrong, extra or missing. ",

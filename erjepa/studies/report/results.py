@@ -232,9 +232,7 @@ class Results:
                 found = found.sort_values("id").assign(
                     correct=found[run.primary].eq(True)
                 )
-                found[
-                    ["prompt", "target", "output"]
-                ]  # raises KeyError if one is missing
+                found[["prompt", "target", "output"]]  # KeyError if one is missing
             except (OSError, ValueError, KeyError) as error:
                 raise Unavailable(
                     f"{path}: predictions cannot be read ({error!r})"

@@ -173,7 +173,7 @@ class _Derivatives:
 
 
 def _has_empty(node: Node, before: bool, after: bool) -> bool:
-    """Return whether ``node`` matches "" between word characters (True) or others (False)."""
+    """Return whether ``node`` matches "", given which of its neighbors are word characters."""
     match node:
         case Letters():
             return False
