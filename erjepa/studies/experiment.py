@@ -84,8 +84,8 @@ class Experiment:
         budgets: FLOPs at which each run is scored, ascending; ``None``: score at the end of every
             epoch.
         continual: whether the datasets are a sequence. A method's run on a dataset then starts
-            from the weights, and if it replays from the memory, of its run on the previous
-            dataset with the same seed, and is scored on every dataset. With
+            from the weights of its run on the previous dataset with the same seed (and from that
+            run's memory if it replays), and is scored on every dataset. With
             ``trains_on: so_far`` it trains on all datasets up to the current one; with
             ``trains_on: all`` the method has one run, on all datasets together, with their total
             budget; with ``trains_on: nothing`` it is the base model. With

@@ -86,9 +86,10 @@ def result_of(
 
 
 def last_metrics(log: Path, steps: int) -> dict[str, float]:
-    """Return the mean of each metric over those of the last 50 steps up to ``steps`` that log it.
+    """Return the mean of each logged metric over the last 50 steps up to step ``steps``.
 
-    For metrics of replay only steps that replayed a pair count. Without a log the result is empty.
+    Steps that did not log a metric are left out; for metrics of replay, also steps that replayed
+    no pair. Without a log the result is empty.
     """
     logged = read_training_log(log) if log.is_file() else {}
     rows = [row for step, row in logged.items() if 0 <= steps - step < _LAST_STEPS]

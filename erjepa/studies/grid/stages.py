@@ -28,7 +28,7 @@ def stages(
     before: Sequence[Result],
     start: Callable[[str, list[str]], Popen],
 ) -> Generator[Popen, None, list[Result]]:
-    """Start the processes of a cell and yield each, to be resumed when the process has ended.
+    """Start the processes of a cell one at a time; yield each, and continue when it has ended.
 
     Args:
         before: results of the experiment so far, including those of the cells that it needs.

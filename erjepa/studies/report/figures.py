@@ -57,7 +57,7 @@ class Figure:
     def saved(self, form: str, columns: int | None = None) -> bytes:
         """Render the figure as ``png`` or ``svg``, with its panels in ``columns`` below a legend.
 
-        The colors of an SVG follow the dark mode of the reader.
+        The colors of an SVG adapt to dark mode.
         """
         columns = columns or self.columns
         panels = [axes for axes in self.canvas.axes if axes.get_subplotspec()]

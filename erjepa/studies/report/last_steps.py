@@ -48,7 +48,7 @@ def embeddings(results: Results, dataset: str, methods: list[str]) -> Parts:
 
 @section("The proposition", by_default=False)
 def proposition(results: Results, dataset: str, methods: list[str]) -> Parts:
-    """Loss of the replayed pairs after a step with and without their gradient, to first order."""
+    """Change of the replayed pairs' loss by their own gradient, and its first-order estimate."""
     title = (
         f"The paper's proposition over the last 50 steps on {dataset}: loss of the replayed "
         "pairs after a gradient step with them less that after a step without; what it is to "
