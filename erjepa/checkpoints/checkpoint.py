@@ -178,7 +178,6 @@ def publish(
 def _write(
     scratch: Path, epoch: str, weights: Exported, progress: dict[str, Any]
 ) -> Path:
-    """Write weights and progress into a new folder of ``scratch``, and return it."""
     written = scratch / f"epoch_{epoch}"  # where a torchtune checkpointer writes
     written.mkdir(parents=True)
     weights.write(epoch)

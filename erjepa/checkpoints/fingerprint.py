@@ -1,7 +1,4 @@
-"""The fingerprint of a run: settings and data that determine its weights.
-
-Checkpoints store it, so that a resumed run is checked against the original.
-"""
+"""The fingerprint of a run, by which a checkpoint detects changed settings or data on resuming."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping

@@ -29,8 +29,6 @@ _PATIENCE = 30.0  # seconds to wait for the child processes of a killed holder t
 
 @dataclass(frozen=True)
 class _Holder:
-    """The contents of the lock file."""
-
     what: str
     pid: int
     host: str

@@ -175,7 +175,6 @@ def _header(
 
 
 def _tensors_of(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors of a state by their names in the file."""
     tensors = {}
     for name, (*sections, key) in PLACES.items():
         section = state

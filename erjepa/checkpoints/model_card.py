@@ -176,7 +176,7 @@ def datasets_of(config: Mapping[str, Any]) -> list[tuple[str, str]]:
 def method_of(config: Mapping[str, Any]) -> tuple[str, str]:
     """Return the name of the objective, and its terms.
 
-    A run that replays only inherited pairs and inherits none counts as one without replay.
+    Replay of inherited pairs is left out of a run that inherits none.
     """
     replay = config.get("replay") or {"weight": 0}
     if replay.get("draw_from") == "inherited" and not replay.get("init_from"):

@@ -35,12 +35,9 @@ class CheckpointSizes(NamedTuple):
         return self.weights + self.adapter + self.state + _BESIDE
 
     def run(self, cfg: Config, epochs: int) -> int:
-        """Return the most bytes that the checkpoints of a run take at once.
+        """Return the most bytes that the checkpoints of a run with ``epochs`` left take at once.
 
-        Checkpoints within epochs are not counted if the run keeps all checkpoints.
-
-        Args:
-            epochs: number of epochs that the run has left.
+        If the run keeps all checkpoints, those within epochs are not counted.
         """
         keeps_epochs = cfg.keep_epochs or cfg.keep_last_n is None
         # A new one is written before the oldest is deleted.

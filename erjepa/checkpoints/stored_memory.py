@@ -293,7 +293,6 @@ class StoredMemory:
             )
 
     def _check_header(self) -> None:
-        """Check names, dtypes and shapes of the tensors."""
         about, count = self.about, len(self)
         if count > about.state.memory.capacity or about.inherited > len(about.origins):
             raise ValueError(

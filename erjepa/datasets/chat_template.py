@@ -8,11 +8,7 @@ from torchtune.modules.transforms import Transform
 
 
 def shared_ending(one: list[int], other: list[int]) -> list[int]:
-    """Return the tokens after the content of the last message of a chat.
-
-    Args:
-        one: tokens of the chat.
-        other: tokens of the chat with another content of the last message.
+    """Return the tokens after the last content of two chats that differ only in that content.
 
     Raises:
         ValueError: if the tokens do not differ.
@@ -71,8 +67,7 @@ class ChatTemplate:
         self.end_of_turn = ended[content_end]
 
     def __call__(self, messages: list[Message]) -> tuple[array, ...]:
-        """Return the segments of a :class:`~erjepa.datasets.Pair` for a chat that ends with the
-        target.
+        """Return the segments of a :class:`~erjepa.datasets.Pair`; the last message is the target.
 
         Raises:
             ValueError: if source or target is missing or empty, or if the tokens of the source

@@ -19,13 +19,10 @@ from erjepa.datasets.pairs import Pair, require_pairs
 
 
 def origin_labels(names: Sequence[str]) -> list[str]:
-    """Return short, distinct names of datasets for the names of metrics.
+    """Return short, distinct names for metrics, from the sources or builders of datasets.
 
     ``data/my pairs.jsonl`` becomes ``my_pairs``, a second one ``my_pairs_2``, and
     ``spider_dataset`` becomes ``spider``.
-
-    Args:
-        names: sources or builders of the datasets.
     """
     labels: list[str] = []
     for name in names:
@@ -120,7 +117,6 @@ class ConcatenatedPairs(Dataset):
         return part.scoring_fields(i)
 
     def _part(self, example_id: int) -> tuple[PairedDataset, int]:
-        """Return the dataset of an example, and its id there."""
         index = self.origin(example_id)
         return self.parts[index], example_id - self._starts[index]
 

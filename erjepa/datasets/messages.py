@@ -190,10 +190,7 @@ def require_text(value: Any, place: str, *, may_be_empty: bool = False) -> None:
 
 
 def _require_turns(turns: Any, column: str, speaker: str, said: str) -> None:
-    """Check the turns of a chat.
-
-    At an invalid turn torchtune's transforms repeat the previous one, or fail without naming it.
-    """
+    """Check turns: for an invalid one torchtune repeats the previous, or fails without a place."""
     roles = {
         "role": ("system", "user", "assistant", "ipython"),
         "from": ("system", "human", "gpt"),

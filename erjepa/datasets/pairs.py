@@ -37,8 +37,7 @@ class Pair(NamedTuple):
         return self[1:]
 
     def earlier_turns(self) -> list[int]:
-        """Return the indices in ``source`` of the assistant's earlier turns with their end-of-turn
-        tokens.
+        """Return the indices in ``source`` of the assistant's earlier turns and their ends of turn.
 
         Each such turn follows a copy of ``bridge``, whose special tokens occur in no content.
         """
@@ -75,11 +74,8 @@ def require_turns(dataset: Any) -> None:
 def require_pairs(key: str, dataset: Any) -> None:
     """Check that a builder returned a non-empty dataset of pairs.
 
-    Args:
-        key: config key of the builder, for messages.
-
     Raises:
-        ValueError: if it did not.
+        ValueError: naming ``key``, the builder's config key.
     """
     count = len(dataset) if hasattr(dataset, "__len__") else 0
     if count and isinstance(dataset[0], Pair) and hasattr(dataset, "pairs"):

@@ -43,8 +43,7 @@ def load_records(
 
     Args:
         split: split of a folder or a hub dataset; ignored for a file.
-        **load_dataset_kwargs: arguments of ``datasets.load_dataset`` for the hub, such as
-            ``revision``.
+        **load_dataset_kwargs: for ``datasets.load_dataset`` of the hub, such as ``revision``.
 
     Raises:
         FileNotFoundError: if ``source`` looks like a local file and does not exist.

@@ -11,7 +11,7 @@ from erjepa.datasets.mixture import Mixture
 
 
 class StepSampler(Sampler[list[int]]):
-    """Splits a seeded permutation of the dataset into optimizer steps, and each step into ranks.
+    """Splits a seeded permutation of the dataset into optimizer steps, and steps into ranks.
 
     A step is ``batch_size * gradient_accumulation_steps * world_size`` consecutive examples of
     the permutation; rank ``r`` takes its positions ``r, r + world_size, ...``. So the examples
@@ -76,9 +76,7 @@ class StepSampler(Sampler[list[int]]):
         return math.floor((self.num_examples - 1) / new_per_step) + 1
 
     def num_replayed(self, step: int) -> int:
-        """Return the number of replayed pairs in step ``step`` (0-based) of an epoch; fractions
-        of a pair carry over to later steps.
-        """
+        """Return how many pairs the 0-based ``step`` of an epoch replays; fractions carry over."""
         num_new = self._first(step + 1) - self._first(step)
         return self.examples_per_step - num_new
 

@@ -28,10 +28,8 @@ class Split(NamedTuple):
 def hold_out(dataset: Sequence[Pair], size: int | float, seed: int = 0) -> Split:
     """Draw held-out pairs; the draw depends only on the dataset, the size and the seed.
 
-    Pairs with the same source and target as a held-out one are excluded from training too.
-
-    Args:
-        size: number of pairs, or, if a float, fraction of the dataset, rounded up.
+    Pairs with the same source and target as a held-out one are excluded from training too. A
+    float ``size`` is a fraction of the dataset, rounded up.
 
     Raises:
         ValueError: if no pair is left to train on.

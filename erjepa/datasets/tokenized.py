@@ -106,8 +106,6 @@ def tokenize(
 
     Args:
         chats: valid chats, see :meth:`~erjepa.datasets.ChatTemplate.validate`.
-        where: returns the place of a chat by its index, for messages.
-
     Raises:
         ValueError: naming the place of a chat that makes no pair.
     """
@@ -138,7 +136,6 @@ def _segments(
 
 
 def _block(pairs: Iterable[Sequence[array]]) -> np.ndarray:
-    """Store pairs in one block of :class:`TokenizedPairs`."""
     lengths, tokens = array("i"), array("i")
     for segments in pairs:
         for segment in segments:

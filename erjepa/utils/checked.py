@@ -69,11 +69,7 @@ def reject_unknown(
     known: Iterable[Any],
     synonyms: Mapping[str, str] | None = None,
 ) -> None:
-    """Raise an error if a key is unknown.
-
-    Args:
-        prefix: precedes the keys in messages, such as ``replay.``.
-        synonyms: other names of keys, and the known keys that they stand for.
+    """Raise an error if a key is unknown; ``prefix``, such as ``replay.``, is for its message.
 
     Raises:
         ValueError: naming the first unknown key, and the most similar known one, if any.

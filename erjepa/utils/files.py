@@ -21,11 +21,7 @@ _CHUNK = 1 << 20  # bytes
 
 
 def config_of_run(path: Path) -> Path | None:
-    """Return the config file of a run, or ``None`` if there is none.
-
-    Args:
-        path: the run's folder, one of its checkpoints, or a folder in a checkpoint.
-    """
+    """Find the config of a run, given its folder, a checkpoint, or a folder in a checkpoint."""
     near = (path, *path.absolute().parents[:2], *path.resolve().parents[:2])
     files = (folder / CONFIG for folder in near)
     return next((file for file in files if file.is_file()), None)
@@ -33,10 +29,6 @@ def config_of_run(path: Path) -> Path | None:
 
 def require_utf8(content: bytes, name: str, line: int = 1) -> None:
     """Raise an error if ``content`` is not UTF-8.
-
-    Args:
-        name: file name for messages.
-        line: number of the first line.
 
     Raises:
         ValueError: naming line and column of the first invalid byte.
@@ -58,8 +50,7 @@ def require_utf8(content: bytes, name: str, line: int = 1) -> None:
 def write_whole(path: Path, text: str, writer: str = "") -> None:
     """Write a file atomically: if the process is killed, the previous file stays.
 
-    Args:
-        writer: suffix of the temporary file, unique among processes that may write at once.
+    ``writer`` is a suffix of the temporary file that other processes do not use.
     """
     aside = path.with_name(f".{path.name}{writer}")
     with aside.open("w") as file:
@@ -70,10 +61,7 @@ def write_whole(path: Path, text: str, writer: str = "") -> None:
 
 
 def let_others_read(folder: Path) -> None:
-    """Give all files below ``folder`` the default mode of new files.
-
-    safetensors and others write files that only the user may read.
-    """
+    """Set the default mode on files below ``folder``: safetensors lets only the user read its."""
     mask = os.umask(0)
     os.umask(mask)
     for path in folder.rglob("*"):

@@ -14,9 +14,7 @@ def read_jsonl(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a JSONL file, each after its place, ``NAME:LINE``.
 
-    Args:
-        name: name in places; ``None``: the path.
-        growing: ignore an incomplete last line, which another process may be writing.
+    With ``growing``, an incomplete last line, which may just be being written, is ignored.
 
     Raises:
         ValueError: naming the place, if a line is not a JSON object.
