@@ -106,6 +106,7 @@ def tokenize(
 
     Args:
         chats: valid chats, see :meth:`~erjepa.datasets.ChatTemplate.validate`.
+
     Raises:
         ValueError: naming the place of a chat that makes no pair.
     """
