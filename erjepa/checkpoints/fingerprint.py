@@ -1,4 +1,4 @@
-"""The fingerprint of a run, by which a checkpoint detects changed settings or data on resuming."""
+"""The fingerprint of a run, stored in checkpoints to detect changes when the run is resumed."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
@@ -41,7 +41,7 @@ _DEFAULTS = {
 def fingerprint(
     cfg: Config, *, pairs_of_a_step: int, pairs: Iterable[Pair]
 ) -> dict[str, Any]:
-    """Return what determines the run, by dotted key: numbers, strings and lists.
+    """Return the settings and digests that determine a run's weights, by dotted key.
 
     Args:
         pairs_of_a_step: pairs per optimizer step, over all ranks and micro-batches.

@@ -37,7 +37,7 @@ def origin_labels(names: Sequence[str]) -> list[str]:
 
 
 class ConcatenatedPairs(Dataset):
-    """Concatenation of datasets; without weights, an epoch has every pair of each once.
+    """Concatenation of datasets; without weights, an epoch has each pair once.
 
     Example ids continue from one dataset to the next, so a replayed pair keeps its origin.
 

@@ -37,7 +37,7 @@ class Pair(NamedTuple):
         return self[1:]
 
     def earlier_turns(self) -> list[int]:
-        """Return the indices in ``source`` of the assistant's earlier turns and their ends of turn.
+        """Return the indices in ``source`` of the assistant's earlier turns, end of turn included.
 
         Each such turn follows a copy of ``bridge``, whose special tokens occur in no content.
         """

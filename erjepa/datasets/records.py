@@ -101,9 +101,8 @@ def _read_table(path: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         delimiter = "\t" if name.lower().endswith(".tsv") else ","
         header = lines.readline()
-        if (
-            ";" in header and delimiter not in header
-        ):  # from a locale with decimal commas
+        # Spreadsheets separate by ; where , is the decimal point.
+        if ";" in header and delimiter not in header:
             delimiter = ";"
         lines.seek(0)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)

@@ -179,7 +179,7 @@ def _in_parallel(
     return np.concatenate([np.array([len(texts)], np.int32), *lengths, *tokens])
 
 
-_template: ChatTemplate  # in a worker process
+_template: ChatTemplate  # set in each worker process
 
 
 def _set_template(template: ChatTemplate) -> None:

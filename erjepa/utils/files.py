@@ -61,7 +61,7 @@ def write_whole(path: Path, text: str, writer: str = "") -> None:
 
 
 def let_others_read(folder: Path) -> None:
-    """Set the default mode on files below ``folder``: safetensors lets only the user read its."""
+    """Set the default mode on all files below ``folder``: safetensors writes private files."""
     mask = os.umask(0)
     os.umask(mask)
     for path in folder.rglob("*"):

@@ -14,7 +14,7 @@ def read_jsonl(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a JSONL file, each after its place, ``NAME:LINE``.
 
-    With ``growing``, an incomplete last line, which may just be being written, is ignored.
+    With ``growing``, an incomplete last line is ignored: it may still be being written.
 
     Raises:
         ValueError: naming the place, if a line is not a JSON object.
@@ -61,7 +61,7 @@ def parse_json(content: bytes, name: str, line: int | None = None) -> Any:
         ) from None
     except RecursionError:
         raise ValueError(f"{where}: JSON that is nested too deeply") from None
-    except ValueError:  # json raises no other
+    except ValueError:  # the only other cause is an integer with too many digits
         raise ValueError(
             f"{where}: a number of more than {sys.get_int_max_str_digits()} digits; "
             "write it as a text"
