@@ -43,7 +43,6 @@ STUDIES = {
 ARGUMENTS = {
     "tune_objectives": ["seeds=[82]"],
     "tune_controls": ["seeds=[82]"],
-    "tiny_controls": ["seeds=[82,23,37]"],
     "tiny_schedule": ["seeds=[82,23,37]"],
 }
 
