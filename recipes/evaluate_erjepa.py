@@ -99,9 +99,8 @@ class EvaluationRecipeERJEPA:
                 before = summary.before
                 if before and -before.difference > limit:
                     log.error(
-                        f"max_forgetting={limit}: of {summary.pairs} "
-                        f"{before.lost} were lost and {before.gained} gained of "
-                        f"{before.examples}."
+                        f"max_forgetting={limit}: on {summary.pairs}, {before.lost} of "
+                        f"{before.examples} answers were lost and {before.gained} gained."
                     )
                     return FORGOTTEN
             return 0
@@ -124,7 +123,7 @@ class EvaluationRecipeERJEPA:
         summary = summary.model_copy(update={"examples_per_second": rate})
         store.finish(scored, summary)
         write_model_card(Path(cfg.output_dir))
-        log.info(f"{_in_words(summary)}; see {folder}.")
+        log.info(f"{_log_line(summary)}; see {folder}.")
         return summary
 
     def _answer(
@@ -138,17 +137,17 @@ class EvaluationRecipeERJEPA:
         examples = job.examples
         prompts = [examples.dataset.prompt(i) for i in examples.ids]
         batches = batches_of_like_length(prompts, self._cfg.eval_batch_size)
-        own = [
+        missing = [
             [examples.ids[i] for i in batch]
             for batch in batches[self._rank :: self._world_size]
         ]
-        own = [ids for ids in own if not all(i in done for i in ids)]
-        if own:
+        missing = [ids for ids in missing if not all(i in done for i in ids)]
+        if missing:
             self._load(job.path, store.folder / checkpoint.SCRATCH)
         start, new = time.perf_counter(), list[dict[str, Any]]()
-        is_hidden = self._rank != 0 or not own
-        with tqdm(total=sum(map(len, own)), disable=is_hidden) as progress:
-            for ids in own:
+        is_hidden = self._rank != 0 or not missing
+        with tqdm(total=sum(map(len, missing)), disable=is_hidden) as progress:
+            for ids in missing:
                 predictions = self._generate(examples, ids)
                 store.append(predictions)
                 new += predictions
@@ -215,7 +214,7 @@ def _unseen(
     }
 
 
-def _in_words(summary: Summary) -> str:
+def _log_line(summary: Summary) -> str:
     """Format a summary as one line for the log."""
     share = f"{summary.primary} {summary.accuracy:.1%}"
     examples = summary.readings[summary.primary].examples

@@ -219,7 +219,9 @@ def test_without_an_earlier_average_a_run_begins_one(base, data, tmp_path, monke
     ((carried, seen, count),) = train(
         cfg, 1, lambda r: (r._carried, steps, r._averaged._steps)
     )
-    assert carried[1:] == ["no average there, so that of this run starts from them"]
+    assert carried[1:] == [
+        "no average of them, so the average of this run starts from them"
+    ]
     assert (len(seen), count) == (2, 1)
 
 

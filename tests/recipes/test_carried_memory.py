@@ -326,8 +326,8 @@ def with_a_long_pair(base, other_data, tmp_path_factory):
         ),
         (
             {"model__max_seq_len": 200},
-            r"slot \d+ of .*memory \(.*long.jsonl\[5\]\) has \d+ tokens on end, and the "
-            "model positions for 200. Set it to 200 and skip_too_long=True",
+            r"slot \d+ of .*memory \(.*long.jsonl\[5\]\) has a sequence of \d+ tokens, "
+            "but the model has 200 positions. Set it to 200 and skip_too_long=True",
         ),
     ],
 )

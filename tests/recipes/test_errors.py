@@ -64,7 +64,7 @@ def attempt(base, data, tmp_path):
         ({"max_seq_len": 60}, r"do not fit max_seq_len=60; the longest, .*jsonl:\d+"),
         (
             {"model__max_seq_len": 60},
-            r"max_seq_len=512: .*jsonl:\d+ has \d+ tokens on end, .* positions for 60",
+            r"max_seq_len=512: .*jsonl:\d+ has a sequence of \d+ tokens, .* has 60 posi",
         ),
         ({"batch_size": 0}, r"batch_size: input should be .* equal to 1, got 0"),
         ({"gradient_accumulation_steps": 0}, r"gradient_accumulation_steps: input"),

@@ -53,7 +53,7 @@ def test_a_full_disk_is_said_in_words_and_the_run_goes_on_later(
         train(make_config(overrides(base, data, out)))
     said = str(error.value)
     assert f"output_dir={out}: no room for epoch_0_step_4, which takes about " in said
-    assert re.search(r" MB; \d+\.\d kB are free\. epoch_0_step_2 is whole: make", said)
+    assert re.search(r" MB; \d+\.\d kB are free\. epoch_0_step_2 is complete", said)
     assert said.splitlines()[-1].endswith(RESUME)
     assert not (out / checkpoint.SCRATCH).exists()
     monkeypatch.undo()

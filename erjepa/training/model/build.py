@@ -125,8 +125,8 @@ def _whole_weights(
     if start.trained is not None:
         if start.trained.keys() != trainable.names:
             raise ValueError(
-                "the checkpoint that this run starts from trained other weights; keep its "
-                "model"
+                "the checkpoint that this run starts from has other trainable weights; use "
+                "the same model"
             )
         weights.update(start.trained)
         require_same_model(
@@ -139,7 +139,7 @@ def _whole_weights(
         if predictor.shape != model.predictor.shape:
             raise ValueError(
                 f"the checkpoint that this run starts from has {len(predictor)} predictor "
-                f"tokens, and num_predictor_tokens={len(model.predictor)}; keep its number"
+                f"tokens, but num_predictor_tokens={len(model.predictor)}; use the same number"
             )
         weights["predictor"] = predictor
     return weights

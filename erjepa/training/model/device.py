@@ -64,7 +64,7 @@ def run_device(cfg: Config) -> torch.device:
         raise ValueError(
             f"device={cfg.device}: this machine has {count} CUDA devices, too few for a "
             f"rank each. Start {count} with --nproc_per_node, and set "
-            "gradient_accumulation_steps for steps of as many pairs"
+            "gradient_accumulation_steps to keep the number of pairs per step"
         )
     dtypes = (cfg.dtype, cfg.trainable_dtype)
     if "bf16" in dtypes and not verify_bf16_support():

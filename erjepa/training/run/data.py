@@ -72,9 +72,9 @@ def fitting_pairs(
     if deep := too_deep.keys() - too_long:
         deepest = max(sorted(deep), key=too_deep.__getitem__)
         raise ValueError(
-            f"max_seq_len={max_seq_len}: {located.where(deepest)} has {too_deep[deepest]} "
-            f"tokens on end, and the model positions for {num_positions}. Set it to "
-            f"{num_positions} and skip_too_long=True."
+            f"max_seq_len={max_seq_len}: {located.where(deepest)} has a sequence of "
+            f"{too_deep[deepest]} tokens, but the model has {num_positions} positions. Set it "
+            f"to {num_positions} and skip_too_long=True."
         )
     return fitting
 

@@ -97,8 +97,8 @@ class InheritedMemories:
                 column[slots]
                 for column in stored.read("example_ids", "scores", "replay_counts")
             )
-            own = self._ids(n, ids), scores, counts, _weights(stored, ids)
-            columns.append(own)
+            values = self._ids(n, ids), scores, counts, _weights(stored, ids)
+            columns.append(values)
         ids, scores, counts, weights = map(torch.cat, zip(*columns, strict=True))
         kept = retained(
             RETENTIONS.find(self._settings.retention),

@@ -214,7 +214,7 @@ class RunMemory:
         stored = open_on_all(checkpoint, "resume_from_checkpoint")
         self._fitting_slots(stored, skip_too_long=False)
         (ids,) = stored.read("example_ids")
-        self._set_apart(self.replay, int((ids < 0).sum()))
+        self._add_reserved_slots(self.replay, int((ids < 0).sum()))
         stored.load_into(self.replay)
         self.origins.inherited = stored.about.origins[: stored.about.inherited]
 
@@ -225,7 +225,7 @@ class RunMemory:
 
         Replay counts and random state are kept. No example of this run is taken for one of theirs.
         """
-        self._set_apart(replay, len(earlier))
+        self._add_reserved_slots(replay, len(earlier))
         earlier.load_into(replay)
         self.origins.inherited = earlier.origins
         rescores = self.settings.init_scores == "recomputed" or earlier.has_other_scores
@@ -233,7 +233,7 @@ class RunMemory:
         if rescores or not are_kept:
             self._recompute(replay, passes, scores=rescores, addresses=not are_kept)
 
-    def _set_apart(self, replay: EpisodicReplay, slots: int) -> None:
+    def _add_reserved_slots(self, replay: EpisodicReplay, slots: int) -> None:
         """Add reserved slots for inherited pairs if only these are drawn, so that new pairs do not
         evict them; the next run chooses among both.
         """

@@ -123,9 +123,9 @@ class MetricsLog:
             self._has_warned = True
             log.warning(
                 f"The gradient is exactly zero at step {step}, at a loss of "
-                f"{metrics['loss']:.4f}: nothing is learnt. Mostly an optimizer.lr that is "
-                "far too large has driven the weights out of range; or every weight of the "
-                "loss is 0."
+                f"{metrics['loss']:.4f}: nothing is learned. Usually optimizer.lr is far too "
+                "large and has driven the weights out of range; or every weight of the loss "
+                "is 0."
             )
         validated = {k: f"{v:.4f}" for k, v in metrics.items() if k.startswith("val_")}
         is_time = validated or step % self._every_n_steps == 0

@@ -94,7 +94,7 @@ class Heartbeats:
             ranks = ", ".join(map(str, silent))
             text = (
                 f"\nNo sign of rank {ranks} for {self._timeout:g} s: killed, stopped or cut "
-                f"off. Ending, as no step can; to resume: {resuming_command('auto')}\n"
+                f"off. Ending this run; to resume: {resuming_command('auto')}\n"
             )
             os.write(2, text.encode())
         os._exit(1)

@@ -139,7 +139,7 @@ class RunCheckpoints:
         advice = f"{newest.name} is good; to resume from it{command}"
         if self.is_saved:  # no step after the newest was finite
             before = checkpoint.how_to_resume_before(newest, f"\nthen{command}")
-            advice = f"{newest.name} leads to this. {before}"
+            advice = f"{newest.name} may already be bad. {before}"
         return (
             "With the same settings a resumed run fails again; resume_changes=[optimizer.lr] "
             f"allows a lower optimizer.lr. {advice}"
@@ -276,7 +276,7 @@ class RunCheckpoints:
         advice = "There is no checkpoint to resume"
         if resumable:
             advice = (
-                f"{resumable[-1].name} is whole: make room, and resume it with\n"
+                f"{resumable[-1].name} is complete: free some space, and resume it with\n"
                 f"  {resuming_command()}"
             )
         return (

@@ -96,7 +96,7 @@ class StopSignals:
                     # Unbuffered: the signal may have interrupted a print.
                     if os.environ.get("RANK", "0") == "0":
                         name = signal.Signals(number[0]).name
-                        text = f"\n{name}: saving after this step; once more ends at once\n"
+                        text = f"\n{name}: saving after this step; repeat it to end at once\n"
                         os.write(2, text.encode())
                 elif time.monotonic() - first > _SAME:
                     os._exit(128 + number[0])

@@ -231,7 +231,7 @@ def _load_averages(start: Path) -> tuple[dict[str, Any] | None, str]:
     """Load the averaged weights of ``start``, if any, and describe them."""
     folder = start if start.name == EMA else start / EMA
     if not folder.is_dir():
-        return None, "no average there, so that of this run starts from them"
+        return None, "no average of them, so the average of this run starts from them"
     _, weights, predictor = checkpoint.load_trained(folder, "init_from")
     progress = checkpoint.load_progress(folder)
     steps = progress.get("averaged_steps", progress["steps"])

@@ -132,7 +132,7 @@ class TrainingPairs:
                 budget = self.sampler.num_replayed(run.step_in_epoch)
                 draw, checksum = memory.draw(memory.entries(ids), budget)
                 pairs += _pairs_of(draw)
-            batches = self._packed.pack(run.steps, self._mine(pairs))
+            batches = self._packed.pack(run.steps, self._of_this_rank(pairs))
             yield Step(self._pinned(batches), draw, checksum)
 
     def pack_replayed(self, draw: ReplayBatch, step: int) -> list[PackedBatch]:
@@ -141,10 +141,10 @@ class TrainingPairs:
         largest_share = -(-len(pairs) // self._ranks)
         num_batches = max(-(-largest_share // self._batch_size), 1)
         return self._pinned(
-            self._replay_collator.split(self._mine(pairs), num_batches, step)
+            self._replay_collator.split(self._of_this_rank(pairs), num_batches, step)
         )
 
-    def _mine(self, pairs: list[Pair]) -> list[Pair]:
+    def _of_this_rank(self, pairs: list[Pair]) -> list[Pair]:
         return pairs[self._rank :: self._ranks]
 
     def _pinned(self, batches: list[PackedBatch]) -> list[PackedBatch]:

@@ -58,5 +58,5 @@ def test_pairs_fit_as_if_each_were_laid_out(views, direction, position):
         fitting_pairs(pairs, collator, max_seq_len=min(lengths) - 1, **limits)
     deepest = max(collator.depth(pair) for pair in pairs.pairs)
     limits["num_positions"] = deepest - 1
-    with pytest.raises(ValueError, match=f"line .* has {deepest} tokens on end"):
+    with pytest.raises(ValueError, match=f"line .* has a sequence of {deepest} tok"):
         fitting_pairs(pairs, collator, max_seq_len=99, **limits)
