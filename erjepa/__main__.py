@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int | None:
     parser = CommandLine(
         prog="erjepa",
         description="ER-JEPA for torchtune. `tune run erjepa_recipe` trains, `tune run "
-        "erjepa_eval`\nevaluates; all else is a command here.",
+        "erjepa_eval`\nevaluates; everything else is a command here.",
         epilog=f"commands:\n{_LIST}\n\n`erjepa COMMAND --help` says more.",
     )
     parser.add_argument(

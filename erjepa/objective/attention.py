@@ -48,8 +48,8 @@ class MaskedAttention:
     are passed on to torchtune's attention.
     """
 
-    def __init__(self, otherwise: Callable[..., Tensor]) -> None:
-        self._otherwise = otherwise
+    def __init__(self, fallback: Callable[..., Tensor]) -> None:
+        self._fallback = fallback
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, *, mask: Any, **kwargs: Any
@@ -68,7 +68,7 @@ class MaskedAttention:
                 scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
                 scores += mask[:, None]
                 return scores.softmax(dim=-1) @ value
-        return self._otherwise(query, key, value, mask=mask, **kwargs)
+        return self._fallback(query, key, value, mask=mask, **kwargs)
 
 
 @torch.compiler.disable(recursive=False)  # compiled separately, even in compiled layers

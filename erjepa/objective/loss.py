@@ -163,7 +163,7 @@ def _terms(values: dict[str, Any]) -> list[LossTerm]:
     return [term for term in terms if term.weight]
 
 
-def _with_terms() -> None:
+def _add_terms_to_signature() -> None:
     """Add the fields of the terms to the signature of the loss, which configs read."""
     declared = signature(JEPALoss.__init__)
     kept = [p for p in declared.parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -181,4 +181,4 @@ def _with_terms() -> None:
     JEPALoss.__init__.__signature__ = with_terms  # type: ignore[attr-defined]
 
 
-_with_terms()
+_add_terms_to_signature()

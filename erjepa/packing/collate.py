@@ -25,9 +25,9 @@ from erjepa.packing.rows import (
     Sharing,
     balanced,
     cheapest,
-    few_lengths,
     fill,
     fullest,
+    halved_length,
     round_up,
     share,
 )
@@ -126,7 +126,7 @@ class PairCollator:
             fewest = len(fill(sizes, row_length))
             rows = balanced(sizes, row_length, max(fewest, num_batches))
             if len(rows) == num_batches:
-                row_length = few_lengths(fullest(sizes, rows), row_length, BLOCK)
+                row_length = halved_length(fullest(sizes, rows), row_length, BLOCK)
         batches = [rows[i::num_batches] for i in range(num_batches)]
         if not self._trim:
             for batch in batches:
@@ -167,19 +167,19 @@ class PairCollator:
         tokens = np.full(size, self._pad_id, np.int64)
         input_pos = np.zeros(size, np.int64)
         end = np.tile(np.arange(1, row_length + 1, dtype=np.int32), len(rows))
-        slot = np.zeros(len(tree.tokens), np.int64)  # position of each node of a row
+        position = np.zeros(len(tree.tokens), np.int64)  # of each node of a row
         places: dict[int, list[np.ndarray]] = {}  # positions of each pair's paths
         num_tokens = area = 0
         for start, row in zip(range(0, size, row_length), rows, strict=True):
             nodes = forest.sharing.nodes(row)
-            slot[nodes] = slots = np.arange(start, start + len(nodes))
-            tokens[slots] = tree.tokens[nodes]
-            input_pos[slots] = tree.depth[nodes]
-            end[slots] = np.searchsorted(nodes, tree.end[nodes])
+            position[nodes] = positions = np.arange(start, start + len(nodes))
+            tokens[positions] = tree.tokens[nodes]
+            input_pos[positions] = tree.depth[nodes]
+            end[positions] = np.searchsorted(nodes, tree.end[nodes])
             num_tokens += len(nodes)
             area += int(tree.depth[nodes].sum()) + len(nodes)
             for index in forest.order[row.start : row.stop]:
-                places[index] = [slot[path] for path in forest.nodes[index]]
+                places[index] = [position[path] for path in forest.nodes[index]]
         predictor_pos = np.flatnonzero(tokens < 0)
         predictor_index = -1 - tokens[predictor_pos]
         tokens[predictor_pos] = np.array(self.predictor_ids, np.int64)[predictor_index]
@@ -196,14 +196,16 @@ class PairCollator:
         labels, predicting, num_labels = array("i"), [np.zeros(0, np.int64)], []
         for index in order:
             before = len(labels)
-            for path, slots in zip(forest.layouts[index], places[index], strict=True):
+            for path, positions in zip(
+                forest.layouts[index], places[index], strict=True
+            ):
                 for name, at in path.readouts.items():
-                    readouts[name].append(slots[at])
+                    readouts[name].append(positions[at])
                 if path.steps:
-                    steps.append(slots[np.array(path.steps)])
+                    steps.append(positions[np.array(path.steps)])
                 predicted = self._predicted(path, pairs[index])
                 labels.extend(path.tokens[at] for at in predicted)
-                predicting.append(slots[[at - 1 for at in predicted]])
+                predicting.append(positions[[at - 1 for at in predicted]])
             num_labels.append(len(labels) - before)
         label_pos, label_logit = np.unique(
             np.concatenate(predicting), return_inverse=True

@@ -129,7 +129,7 @@ def round_up(size: int) -> int:
     return -(-size // step) * step
 
 
-def few_lengths(length: int, row_length: int, block: int) -> int:
+def halved_length(length: int, row_length: int, block: int) -> int:
     """Halve ``row_length`` while it holds ``length`` and stays a multiple of ``block``."""
     while row_length % (2 * block) == 0 and row_length // 2 >= length:
         row_length //= 2

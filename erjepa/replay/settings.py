@@ -71,8 +71,8 @@ class ReplaySettings:
             )
         if self.address == "none" and rule.needs_addresses:
             raise ValueError(
-                f"replay.address=none keeps nothing that replay.selection={self.selection} "
-                f"could look at; set it to sparse or dense"
+                f"replay.address=none stores no addresses, which replay.selection="
+                f"{self.selection} needs; set it to sparse or dense"
             )
         top_k, dim = self.address_top_k, self.address_dim
         if top_k is not None and dim is not None and top_k > dim:
@@ -109,7 +109,7 @@ class ReplaySettings:
     def _check_share(self) -> None:
         if self.budget is not None:
             raise ValueError(
-                f"replay.share={self.share} is the replayed part of the step, "
+                f"replay.share={self.share} makes replayed pairs a part of the step, "
                 f"replay.budget={self.budget} adds them to it; set one of the two"
             )
         if self.weight != 1 or not self.views:

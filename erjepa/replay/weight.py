@@ -6,7 +6,7 @@ _RATE = 0.1  # weight of a new loss in its running mean
 
 
 class ReplayWeight:
-    """beta, fixed or adaptive between beta_min (``least``) and beta_max (``most``).
+    """beta, fixed or adaptive between beta_min (``minimum``) and beta_max (``maximum``).
 
     With ``auto`` it is the ratio of the losses of the replayed and of the new pairs:
 
@@ -19,9 +19,9 @@ class ReplayWeight:
     larger loss, so they get more weight and are learned again, and the ratio falls.
     """
 
-    def __init__(self, weight: float | str, least: float, most: float) -> None:
+    def __init__(self, weight: float | str, minimum: float, maximum: float) -> None:
         self._fixed = None if isinstance(weight, str) else weight
-        self._least, self._most = least, most
+        self._minimum, self._maximum = minimum, maximum
         self._means: tuple[float, float] | None = None  # new, replayed
 
     @property
@@ -35,7 +35,9 @@ class ReplayWeight:
         if self._fixed is not None:
             return self._fixed
         new, replayed = self._means or (1.0, 1.0)
-        return min(max(replayed / new if new > 0 else 1.0, self._least), self._most)
+        return min(
+            max(replayed / new if new > 0 else 1.0, self._minimum), self._maximum
+        )
 
     def update(self, new: float, replayed: float) -> None:
         """Update the running means with the losses of a step that replayed pairs."""

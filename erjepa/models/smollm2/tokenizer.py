@@ -64,7 +64,7 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
         tokens, mask = [], []
         for i, message in enumerate(messages):
             if any(item["type"] != "text" for item in message.content):
-                raise RuntimeError(f"SmolLM2 reads text alone, got {message.content}")
+                raise RuntimeError(f"SmolLM2 reads only text, got {message.content}")
             added = [self.bos_id, *self.encode(f"{message.role}\n")]
             added += self.encode(message.text_content.strip())
             if add_end_tokens or i < len(messages) - 1:

@@ -55,7 +55,7 @@ def decoder(path: str, revision: str | None = None) -> TransformersDecoder:
         path: folder of the model, or its repository on the Hugging Face Hub.
         revision: of the repository.
     """
-    return _placed(TransformersDecoder(empty_model(path, revision)))
+    return _on_default_device(TransformersDecoder(empty_model(path, revision)))
 
 
 def lora_decoder(
@@ -108,10 +108,10 @@ def lora_decoder(
                 quantize_base=quantize_base,
             )
         setattr(model.base_model.get_submodule(parent), last, layer)
-    return _placed(TransformersDecoder(model))
+    return _on_default_device(TransformersDecoder(model))
 
 
-def _placed(decoder: TransformersDecoder) -> TransformersDecoder:
+def _on_default_device(decoder: TransformersDecoder) -> TransformersDecoder:
     """Move the decoder to torch's default device; parameters are uninitialized there."""
     device = torch.get_default_device()
     if device.type == "meta":

@@ -44,8 +44,8 @@ class TransformersCheckpointer:
         self._folder, self._output_dir = Path(checkpoint_dir), Path(output_dir)
         if not (self._folder / "config.json").is_file():
             raise FileNotFoundError(
-                f"checkpointer.checkpoint_dir={checkpoint_dir} holds no config.json: give the "
-                "folder of a model of transformers"
+                f"checkpointer.checkpoint_dir={checkpoint_dir} has no config.json; set it to "
+                "the folder of a model of transformers"
             )
         self._files = checkpoint_files
         self._output_dir.mkdir(parents=True, exist_ok=True)

@@ -111,7 +111,7 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         chat = []
         for message in messages:
             if any(item["type"] != "text" for item in message.content):
-                raise RuntimeError(f"text alone can be read, got {message.content}")
+                raise RuntimeError(f"only text can be read, got {message.content}")
             chat.append({"role": message.role, "content": message.text_content})
         if add_end_tokens:
             tokens = self._render(chat)
