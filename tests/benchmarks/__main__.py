@@ -61,20 +61,19 @@ def machine(threads: int) -> dict[str, str]:
 
 def markdown(results: dict[str, list[Row]], about: dict[str, str], command: str) -> str:
     """The figures as Markdown tables, one a benchmark."""
-    lines = ["# Benchmarks", "", f"Made by `{command}` on:", ""]
+    lines = ["# Benchmarks", "", f"Measured by `{command}` on:", ""]
     lines += [f"- {name}: {value}" for name, value in about.items()]
     lines += [
         "",
-        "± is half the distance between the quartiles of repeated, interleaved runs;",
-        "figures are medians. Where no model is named it is a small Llama, on a GPU",
-        "Llama-3.2-1B's shape.",
+        "Medians of repeated, interleaved runs, ± half the interquartile range. Rows that",
+        "name no model use a small Llama, or on a GPU the shape of Llama-3.2-1B.",
     ]
     for name, rows in results.items():
         lines += [
             "",
             f"## {name}",
             "",
-            "| | | | target | |",
+            "| measured | value | unit | target | note |",
             "| --- | ---: | --- | --- | --- |",
         ]
         for row in rows:
