@@ -49,7 +49,7 @@ def test_what_a_tag_says_goes_with_its_value():
         == "  capacity: 30  # slots (M); when full, one is evicted"
     )
     assert line(text, "clip_grad_norm").startswith("clip_grad_norm: 3.0  #")
-    assert "[inferred] 16 pairs a step" not in text
+    assert "[inferred] 16 pairs per step" not in text
     assert (
         line(text, "batch_size") == "batch_size: 16  # pairs per rank and micro-batch"
     )
