@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a machine without a GPU is to show, in minutes:
+# Checks a machine without a GPU, in minutes:
 #   bash scripts/check_cpu.sh [OUT]     default: ./checks; needs the project installed with [dev]
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# What a GPU shows, in parts of at most ten minutes each, without a network:
+# Checks a machine with a GPU, in parts of at most ten minutes each, without a network:
 #   bash scripts/check_gpu.sh PART [OUT]     OUT: ./checks; needs the project installed with [dev]
 # PART, the most valuable first:
 #   first        tests on CUDA; the embedded model trained, saved, resumed and scored
-#   fsdp2        full fine-tuning, which FSDP2 shards on one GPU too
-#   2048, 8192   a step of Llama-3.2-1B's shape with rows of that length, compiled or not
+#   fsdp2        full fine-tuning with FSDP2, which shards on one GPU too
+#   2048, 8192   a step of Llama-3.2-1B's shape with rows of that length, with and without compile
 #   memory       memory of a step, and precision of the adapters
 #   ranks        losses on several GPUs and on one
 #   bench        the other benchmarks
-#   study        SmolLM2 at matched compute, seed by seed; started again, it goes on
+#   study        SmolLM2 at matched compute, seed by seed; start it again to resume
 #   all          all of them
 # OUT/PART/RESULTS.md is a table for tests/benchmarks/RESULTS.md. DEVICE=cpu SIZE=tiny tries a part
-# without a GPU; LIMIT and LIMIT_STUDY set the seconds of a command.
+# without a GPU; LIMIT and LIMIT_STUDY set the time limit of a command in seconds.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 parts="first fsdp2 2048 8192 memory ranks bench study"

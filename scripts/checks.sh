@@ -1,5 +1,5 @@
-# Sourced by the checks of a machine: `check NAME SECONDS COMMAND...` runs a command with a limit of
-# time. Its output goes to OUT/NAME.log as it comes, and a line on how it ended to OUT/results.txt.
+# Sourced by check_cpu.sh and check_gpu.sh. `check NAME SECONDS COMMAND...` runs a command with a time
+# limit, writes its output to OUT/NAME.log and appends a line with its result to OUT/results.txt.
 out=$(mkdir -p "$out" && cd "$out" && pwd)
 failed=0
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs this bundle without a network, puts its files where configs name them, and runs the
+# Installs this bundle without a network, puts its files where the configs expect them, and runs the
 # checks of the machine:
 #   bash install.sh [FOLDER]           default: ./erjepa beside this script
 #   PYTHON=/path/to/python bash install.sh FOLDER
@@ -34,7 +34,7 @@ if [ -d "$target/files" ]; then
 fi
 
 "$python" -m venv "$target/venv"
-if [ -n "$WITHOUT" ]; then # what $python has comes after what is installed here
+if [ -n "$WITHOUT" ]; then # packages of $python come last in the search path
   "$python" -c 'import site; print(*site.getsitepackages(), sep="\n")' \
     >"$(echo "$target"/venv/lib/python*/site-packages)/of_the_machine.pth"
   for package in ${WITHOUT//,/ }; do

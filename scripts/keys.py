@@ -1,7 +1,4 @@
-"""Writes the tables of docs/keys.md from the comments of configs/llama3_2_1b_synth.yaml.
-
-make docs
-"""
+"""Write the tables of docs/keys.md from the comments of a config: `make docs`."""
 
 import re
 from pathlib import Path
@@ -17,21 +14,21 @@ BEGIN = (
 )
 END = "<!-- end of tables -->"
 _LINK = re.compile(r"docs/((\w+)\.md(?:#[\w-]+)?)")
-# A value of several, or a key: the choices of `a | b (so) | c`, and words such as `a_b.c`.
+# What is set as code: the choices of `a | b (so) | c`, and keys such as `a_b.c`.
 _CODE = re.compile(
     r"(?<=\| )[\w-]+|[\w-]+(?= \|)|(?<![\w/#])[a-z]\w+(?:[_.=]\w+)+(?![\w/])"
 )
 
 
 def page(text: str, config: str) -> str:
-    """The page with the tables of a config.
+    """Return the page with the tables of a config.
 
-    A table is a section of the config: a comment below an empty line and above a key without
-    indentation is its heading. A key is listed if a comment behind it, or else above it, says
-    what it means; a tag such as ``[paper]``, and what follows it, is about the value.
+    Each section of the config becomes a table. Its heading is the comment after an empty line
+    and above a top-level key. The meaning of a key is the comment behind it, or else above it,
+    up to a tag such as ``[paper]``; keys without a comment are left out.
 
     Args:
-        text: of the page.
+        text: text of the page.
         config: text of the YAML file.
     """
     rows: list[str] = []

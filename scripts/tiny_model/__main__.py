@@ -33,7 +33,7 @@ from scripts.tiny_model.tokenizer import (
     write_tokenizer,
 )
 
-# Arguments of torchtune.models.llama3_2.llama3_2, and of lora_llama3_2 besides LoRA's.
+# Arguments of llama3_2, and those of lora_llama3_2 apart from LoRA's, in torchtune.
 MODEL_ARGS = {
     "vocab_size": VOCAB_SIZE,
     "num_layers": 4,
@@ -56,7 +56,7 @@ TOKENIZER_CHATS = 20_000
 
 
 def _tokenizer_texts(seed: int) -> Iterator[str]:
-    """Yield text to learn merges from: chats, and the names and prompt around pairs."""
+    """Yield the text to train the tokenizer on: chats and the system prompt."""
     for chat in itertools.islice(Corpus(seed), TOKENIZER_CHATS):
         yield SYSTEM_PROMPT + "\n\n"
         for message in chat:
@@ -66,10 +66,10 @@ def _tokenizer_texts(seed: int) -> Iterator[str]:
 def _batches(
     seed: int, tokenizer: Llama3Tokenizer
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield (tokens, labels), each [batch, length]; labels are -100 where unscored.
+    """Yield (tokens, labels), each [batch, length]; ignored labels are -100.
 
-    The last message of a chat is scored, with its end of turn. Chats of like length
-    share a batch, so that little of it is padding.
+    Only the last message of a chat has labels, with its end of turn. Chats of similar
+    length share a batch, which reduces padding.
     """
     chats = iter(Corpus(seed))
     rng = random.Random(seed)
@@ -93,7 +93,7 @@ def _batches(
 
 
 def _initialize(model: TransformerDecoder) -> None:
-    """Keep the scale of activations; less in what adds to the residual stream."""
+    """Initialize weights to keep the scale of activations; less for residual projections."""
     residual_scale = 1 / math.sqrt(2 * len(model.layers))
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
@@ -106,12 +106,12 @@ def pretrain(tokenizer: Llama3Tokenizer, steps: int, seed: int) -> TransformerDe
     """Train a model from scratch, in float32 on the CPU.
 
     Args:
-        tokenizer (Llama3Tokenizer): tokenizer of the corpus.
-        steps (int): number of optimizer steps.
-        seed (int): seed of the initialization and of the corpus.
+        tokenizer: tokenizer of the corpus.
+        steps: number of optimizer steps.
+        seed: seed of the initialization and of the corpus.
 
     Returns:
-        TransformerDecoder: the trained model.
+        The trained model.
     """
     torch.manual_seed(seed)
     model = llama3_2(**MODEL_ARGS)
@@ -146,8 +146,8 @@ def write_checkpoint(model: TransformerDecoder, output_dir: Path) -> None:
     """Write `model.safetensors` (bfloat16) and `config.json` in Hugging Face's layout.
 
     Args:
-        model (TransformerDecoder): a model built with ``MODEL_ARGS``.
-        output_dir (Path): an existing directory.
+        model: a model built with ``MODEL_ARGS``.
+        output_dir: an existing folder.
     """
     head_dim = MODEL_ARGS["embed_dim"] // MODEL_ARGS["num_heads"]
     weights = tune_to_hf(
@@ -189,14 +189,14 @@ def write_checkpoint(model: TransformerDecoder, output_dir: Path) -> None:
 
 
 def make(output_dir: Path, steps: int, seed: int) -> None:
-    """Make the tokenizer and the model, end to end.
+    """Train the tokenizer and the model, and write their files.
 
     Args:
-        output_dir (Path): directory for the files; made where it is missing.
-        steps (int): number of pretraining steps.
-        seed (int): seed of everything random.
+        output_dir: folder for the files; created if it is missing.
+        steps: number of pretraining steps.
+        seed: seed of all randomness.
     """
-    # tiktoken caches a file under its path: remaking it there would read the old one.
+    # tiktoken caches files by path, so it would read the old tokenizer.
     os.environ["TIKTOKEN_CACHE_DIR"] = ""
     output_dir.mkdir(parents=True, exist_ok=True)
     write_tokenizer(_tokenizer_texts(seed), output_dir)

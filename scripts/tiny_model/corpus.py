@@ -11,11 +11,10 @@ No chat shows a description together with its regex:
     Look up.                     a = x; b = y: b a       y x
     Encode.                      keep a then b           {1;2}<
 
-The string tasks teach what a language model brings to fine-tuning: copying, carrying a
-sequence over item by item, and rewriting one language in another. They work on words,
-descriptions and regexes, but a table maps wordings to random words, or random words to
-regexes, never one to the other; and the language of the last task, made up for it, has
-a lexicon and forms of its own.
+The string tasks teach what a language model can do before fine-tuning: copy, map a
+sequence item by item, and translate from one language to another. They use words,
+descriptions and regexes, but look-up tables map wordings to random words or random words
+to regexes, never wordings to regexes; and Encode translates into a made-up language.
 All regexes come from the grammar's train split, so the test split stays unseen.
 """
 
@@ -36,7 +35,7 @@ WORDINGS += [f"'{word}'" for word in WORDS]
 REGEXES = [*CLASSES, *WORDS]
 PAIR_POOL = 16_000
 
-# A code of numbers for the words, and of brackets for what joins them.
+# The made-up language: numbers for words, symbols for what joins them.
 CODES = {word: str(10 + i) for i, word in enumerate(RANDOM_WORDS)}
 JOINS = {"with": "+", "over": "/", "then": ";"}
 FRAMES = {"send": "<{}<", "keep": "{}<", "drop": "<{}", "never": "!{{<{}<}}"}
@@ -55,7 +54,7 @@ class Corpus:
     """An endless, seeded stream of chats.
 
     Args:
-        seed (int): seed of the stream.
+        seed: seed of the stream.
     """
 
     def __init__(self, seed: int) -> None:

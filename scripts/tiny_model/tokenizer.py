@@ -1,7 +1,7 @@
 """Train a small tokenizer and write it in the files that torchtune reads.
 
-The file is Llama 3's own: a byte-level BPE with one base64 token and its rank a line
-(tiktoken), and beside it the special tokens as a `tokenizer.json` fragment, for
+The format is that of Llama 3: a byte-level BPE with one base64 token and its rank per
+line (tiktoken), and a `tokenizer.json` fragment with the special tokens, for
 ``torchtune.models.llama3.llama3_tokenizer(path, special_tokens_path)``.
 """
 
@@ -25,11 +25,11 @@ VOCAB_SIZE = BASE_VOCAB_SIZE + NUM_SPECIAL_TOKENS
 
 
 def special_token_ids() -> dict[str, int]:
-    """Give Llama 3's first special tokens ids that follow the base tokens.
+    """Assign the ids after the base tokens to Llama 3's first special tokens.
 
     Returns:
-        dict[str, int]: every name that ``Llama3Tokenizer`` needs, and reserved tokens
-            for the rest of the ``NUM_SPECIAL_TOKENS`` ids.
+        Name to id: all tokens that ``Llama3Tokenizer`` needs, then reserved ones, in all
+        ``NUM_SPECIAL_TOKENS``.
     """
     names = list(LLAMA3_SPECIAL_TOKENS)[:NUM_SPECIAL_TOKENS]
     return {name: BASE_VOCAB_SIZE + i for i, name in enumerate(names)}
@@ -47,11 +47,11 @@ def write_tokenizer(texts: Iterable[str], output_dir: Path) -> None:
     """Train the tokenizer and write its two files.
 
     Args:
-        texts (Iterable[str]): the text to learn merges from.
-        output_dir (Path): an existing directory.
+        texts: the text to train on.
+        output_dir: an existing folder.
 
     Raises:
-        ValueError: If the text is too small for ``BASE_VOCAB_SIZE`` tokens.
+        ValueError: if the text is too small for ``BASE_VOCAB_SIZE`` tokens.
     """
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = Sequence(
