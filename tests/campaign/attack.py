@@ -17,7 +17,7 @@ REFUSED = "refused"  # one clear message
 
 
 class Lost(Exception):
-    """Something is lost, silently wrong, or said without a place."""
+    """The outcome is lost: silently wrong, or an error without a place."""
 
 
 # One try: random choices and an empty folder in, UNHARMED or REFUSED out; raises Lost.
@@ -43,7 +43,7 @@ class Attack:
 
 @dataclass
 class Tally:
-    """What came of the tries of one attack."""
+    """The outcomes of the tries of one attack."""
 
     tried: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Tally:
 
 
 def rng_of(seed: int, attack: Attack, number: int) -> random.Random:
-    """The random choices of one try."""
+    """Return the random generator of one try."""
     return random.Random(f"{seed}/{attack.name}/{number}")
 
 
@@ -100,7 +100,7 @@ def _in_one_line(text: str, places: tuple[Any, ...]) -> str:
 
 @contextlib.contextmanager
 def within(seconds: int) -> Iterator[None]:
-    """Lost, if it takes longer."""
+    """Raise Lost if it takes longer."""
 
     def lose(number: int, frame: Any) -> None:
         raise Lost(f"not done in {seconds} s")

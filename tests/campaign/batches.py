@@ -15,7 +15,7 @@ _COUNT = 6
 
 
 def batches(folder: Path) -> Try:
-    """Lines with odd values, damaged bytes, lines twice, in another order or missing."""
+    """Lines with odd values, damaged bytes, duplicates, another order, or missing lines."""
 
     def attempt(rng: random.Random, scratch: Path) -> str:
         targets = [
@@ -83,7 +83,7 @@ def _spoil(rng: random.Random, path: Path) -> None:
 
 
 def _right(answers: Path, targets: Path) -> tuple[int, int]:
-    """How many answers are their targets, and of how many, by a reading without checks."""
+    """Count the answers that equal their targets, and all answers, without any checks."""
     said = {}
     for line in filter(str.strip, answers.read_text().splitlines()):
         row = json.loads(line)

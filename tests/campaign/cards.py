@@ -67,7 +67,7 @@ def cards(folder: Path) -> Try:
 
 
 def _card(folder: Path, cfg: dict[str, Any], summary: dict[str, Any]) -> str:
-    """As a run in ``folder`` writes it."""
+    """Return the card as a run in ``folder`` writes it."""
     OmegaConf.save(OmegaConf.create(cfg), folder / CONFIG)
     scores = folder / "evaluation" / "epoch_0"
     scores.mkdir(parents=True)
@@ -77,7 +77,7 @@ def _card(folder: Path, cfg: dict[str, Any], summary: dict[str, Any]) -> str:
 
 
 def _parts(card: str) -> list[tuple[tuple[str, str], str]]:
-    """Kind and text of all that Markdown makes of a card but plain text."""
+    """Return kind and text of all Markdown elements of a card except plain text."""
     _, _, body = card.removeprefix("---\n").partition("\n---\n")
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     tokens = [[block, *(block.children or [])] for block in parser.parse(body)]

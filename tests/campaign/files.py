@@ -12,7 +12,7 @@ from tests.harness.runs import train
 
 
 def harm(rng: random.Random, path: Path, other: Path | None) -> str:
-    """Damage a file in one of many ways; what was done."""
+    """Damage a file in one of many ways; return a description."""
     content = bytearray(path.read_bytes())
     at = rng.randrange(len(content)) if content else 0
     ways = ["flip", "flip", "flip", "cut", "zero", "grow", "remove", "empty"]
@@ -38,7 +38,7 @@ def harm(rng: random.Random, path: Path, other: Path | None) -> str:
 
 
 def checkpoints(folder: Path) -> Try:
-    """A file of the newest checkpoint is damaged, and a run is to go on from it."""
+    """Damage a file of the newest checkpoint, then resume a run from it."""
     runs, output = Runs(folder), folder / "run"
     train(runs.config(output, 1, stop__steps=6, keep_last_n=2), 1)
     *_, older, newest = checkpoint.resumable_checkpoints(output)

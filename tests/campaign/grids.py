@@ -49,7 +49,7 @@ _SECONDS = 60
 
 
 def kills(folder: Path) -> Try:
-    """SIGKILL, SIGTERM or SIGINT at any moment, several times; then the grid ends."""
+    """Send a grid SIGKILL, SIGTERM or SIGINT at any moment, several times; then let it finish."""
     write_experiment(folder)
     if Grid(folder).wait():
         raise RuntimeError("the unharmed grid failed")
@@ -131,7 +131,7 @@ _PIECES = [
 
 @contextlib.contextmanager
 def _stand_in(folder: Path) -> Iterator[None]:
-    """Runs of grids in this process are a stand-in's."""
+    """Make grids of this process run a stand-in for training."""
     told = {"FAKE_CALLS": str(folder / "calls.txt")}
     with mock.patch.object(processes, "tune"), mock.patch.dict(os.environ, told):
         use_fake_tune()
@@ -145,14 +145,14 @@ def _write(folder: Path, experiment: dict[str, Any]) -> Path:
 
 
 def _precious(folder: Path) -> Path:
-    """A user's folder beside a grid's output, where a name could lead."""
+    """Create a user's folder beside a grid's output, to which a name could lead."""
     (folder / "er-jepa" / "seed_1").mkdir(parents=True)
     (folder / "er-jepa" / "seed_1" / "thesis.txt").write_text("mine")
     return folder
 
 
 def names(folder: Path) -> Try:
-    """Datasets, methods and seeds whose names lead elsewhere, or to one another."""
+    """Names of datasets, methods and seeds that lead to other folders or to each other's."""
 
     def attempt(rng: random.Random, scratch: Path) -> str:
         precious, output = _precious(scratch / "precious"), scratch / "out"
@@ -198,7 +198,7 @@ def names(folder: Path) -> Try:
 
 
 def folders(folder: Path) -> Try:
-    """Something of the user's is where a grid makes a folder."""
+    """Something of the user's is in the place of a folder of the grid."""
 
     def attempt(rng: random.Random, scratch: Path) -> str:
         precious = _precious(scratch / "precious")
@@ -239,7 +239,7 @@ def folders(folder: Path) -> Try:
 
 
 def keys(folder: Path) -> Try:
-    """Keys of packaged experiments with odd values, left out, or misspelt."""
+    """Keys of packaged experiments with odd values, missing, or misspelled."""
     known = erjepa.configs.config_names("experiments")
     whole = cache(lambda name: json.dumps(load_experiment(name).as_dict()))
 
@@ -258,7 +258,7 @@ def keys(folder: Path) -> Try:
 
 
 def records(folder: Path) -> Try:
-    """The record of a grid that ended, its results or an attempt is damaged."""
+    """Damage the record of a finished grid, its results or an attempt."""
     output = folder / "out"
     path = _write(folder, {**_EXPERIMENT, "output_dir": str(output)})
     with _stand_in(folder):

@@ -33,7 +33,7 @@ ODD: list[Any] = [
 
 
 def configs(folder: Path) -> Try:
-    """Keys with odd values, without a value, without their neighbours, or misspelt."""
+    """Keys with odd values, without a value, without their neighbors, or misspelled."""
     names = [n for n in erjepa.configs.config_names() if "/" not in n]
 
     def attempt(rng: random.Random, scratch: Path) -> str:
@@ -57,7 +57,7 @@ def configs(folder: Path) -> Try:
 
 
 def alter(rng: random.Random, values: dict[str, Any]) -> str:
-    """Change one key or item in place, at any depth; the dotted names of the keys to it."""
+    """Change one key or item in place, at any depth; return the dotted names of the keys to it."""
     path: list[str] = []
     section: Any = values
     while True:
@@ -89,7 +89,7 @@ def alter(rng: random.Random, values: dict[str, Any]) -> str:
 
 
 def data_files(folder: Path) -> Try:
-    """Files of pairs with damaged bytes, missing fields, and values that are no texts."""
+    """Files of pairs with damaged bytes, missing fields, or values that are not text."""
     from torchtune.models.llama3 import llama3_tokenizer
 
     base = write_base(folder / "base")

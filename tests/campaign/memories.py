@@ -50,7 +50,7 @@ _DTYPES += [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 
 def odd_tensor(rng: random.Random, folder: Path) -> str:
-    """Give a tensor of a memory another value, type, shape or name; what was done."""
+    """Change value, type, shape or name of a tensor of a memory; return a description."""
     path = folder / SLOTS
     tensors = load_file(path)
     name = rng.choice(sorted(tensors))
@@ -73,7 +73,7 @@ def odd_tensor(rng: random.Random, folder: Path) -> str:
 
 
 def _odd_number(rng: random.Random, tensor: Tensor) -> float | int:
-    """One of the type, at its limits or beyond what is meant."""
+    """Return a number of the type at its limits, or outside the valid range."""
     if tensor.is_floating_point():
         odd = [math.nan, math.inf, -math.inf, 0.0, -1.0, 1e30, rng.gauss(0, 1)]
         return rng.choice(odd)
@@ -96,7 +96,7 @@ _SHAPES: list[Callable[[Tensor], Tensor]] = [
 
 
 def odd_about(rng: random.Random, folder: Path) -> str:
-    """Change a key of a memory's ``memory.json``; which."""
+    """Change a key of a memory's ``memory.json``; return its name."""
     path = folder / ABOUT
     about = json.loads(path.read_text())
     key = alter(rng, about)
@@ -105,7 +105,7 @@ def odd_about(rng: random.Random, folder: Path) -> str:
 
 
 def odd_file(rng: random.Random, folder: Path) -> str:
-    """Damage a file of a memory, or put something else in its place; what was done."""
+    """Damage or replace a file of a memory; return a description."""
     path = folder / rng.choice([ABOUT, SLOTS, TEXTS])
     way = rng.choice(["harm", "harm", "harm", "FIFO", "folder", "link"])
     if way == "harm":
@@ -121,7 +121,7 @@ def odd_file(rng: random.Random, folder: Path) -> str:
 
 
 def copies(folder: Path) -> Try:
-    """A copied memory, without a manifest, has something odd, and a run is to start from it."""
+    """Change a copied memory, which has no manifest, then start a run from it."""
     base, data = write_base(folder / "base"), write_records(folder / "a.jsonl", 12)
     other = write_records(folder / "b.jsonl", 8, seed=9)
     keys = {"epochs": 1, "batch_size": 4, "replay__budget": 12}
@@ -166,7 +166,7 @@ def copies(folder: Path) -> Try:
 
 
 def checkpoints(folder: Path) -> Try:
-    """A file of the newest checkpoint's memory, or its manifest, is damaged."""
+    """Damage a file of the newest checkpoint's memory, or its manifest."""
     _write_run(folder, 1, 2)
     older, newest = checkpoint.checkpoints(folder)
     expected = _contents(open_memory(folder))
@@ -248,7 +248,7 @@ def prunings(folder: Path) -> Try:
 
 
 def _during(function: Callable[[], Any], at: Callable[[int], None]) -> int:
-    """Call ``at`` with the number of each call within ``function``; how many there were."""
+    """Call ``at`` with the number of each call within ``function``; return how many there were."""
     count = itertools.count()
 
     def profile(frame: Any, event: str, arg: Any) -> None:
@@ -264,7 +264,7 @@ def _during(function: Callable[[], Any], at: Callable[[int], None]) -> int:
 
 
 def _write_run(folder: Path, *counts: int) -> None:
-    """Checkpoints within an epoch, whose memories have so many slots."""
+    """Write checkpoints within an epoch, whose memories have these numbers of slots."""
     for step, count in enumerate(counts):
         path = folder / f"epoch_0_step_{step}" / checkpoint.MEMORY
         path.parent.mkdir()
@@ -275,7 +275,7 @@ def _write_run(folder: Path, *counts: int) -> None:
 
 
 def _contents(stored: StoredMemory) -> list[Any]:
-    """All that is read of a memory."""
+    """Return everything that can be read from a memory."""
     texts = stored.texts and stored.texts.read()
     return [texts, stored.about, stored.read(*PLACES), list(stored.blocks())]
 

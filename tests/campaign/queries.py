@@ -40,7 +40,7 @@ HOSTILE = "(){}[]|*+?\\&~^$.,;'\"-%\n\t\0\ud800\u202eÿ9aB" + "("
 
 
 def mutate(rng: random.Random, text: str, others: list[str]) -> str:
-    """A text with some hostile changes, and parts of others."""
+    """Return a text with hostile changes and parts of other texts."""
     for _ in range(rng.randint(1, 6)):
         at, to = sorted(rng.randint(0, len(text)) for _ in range(2))
         way = rng.randrange(6)

@@ -36,7 +36,7 @@ _SETTINGS = {
 
 
 class Runs:
-    """Short runs on one rank or two, and what they come to when nothing happens to them."""
+    """Short runs on one rank or two, and their undisturbed results."""
 
     def __init__(self, folder: Path) -> None:
         self._base = write_base(folder / "base")
@@ -45,7 +45,7 @@ class Runs:
 
     @cache  # noqa: B019 - it lives as long as an attack
     def unharmed(self, ranks: int):
-        """What a run leaves that nothing happens to, and its seconds."""
+        """Return the result of an undisturbed run, and its seconds."""
         start, output = time.monotonic(), self._folder / f"reference_{ranks}"
         train(self.config(output, ranks), ranks)
         return self.left(output), time.monotonic() - start
@@ -58,7 +58,7 @@ class Runs:
         return make_config(overrides_for(self._base, self._data, output, **settings))
 
     def left(self, output: Path):
-        """What a run leaves that does not depend on the clock."""
+        """Return the results of a run that do not depend on the clock."""
         metrics = deterministic(read_metrics(output))
         last = sorted(output.glob("epoch_1/adapter_model.pt"))
         if not last:
@@ -83,7 +83,7 @@ class Ranks:
         )
 
     def wait(self, seconds: float) -> bool:
-        """Whether all have ended in time."""
+        """Return whether all ended in time."""
         deadline = time.monotonic() + seconds
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
@@ -118,7 +118,7 @@ def _finish(runs: Runs, output: Path, ranks: int) -> None:
 
 
 def kills(folder: Path) -> Try:
-    """SIGKILL of a rank or of all, at any moment, and within saves; then the run goes on."""
+    """SIGKILL of a rank and then of all, at any moment or within a save; then the run resumes."""
     runs = Runs(folder)
 
     def attempt(rng: random.Random, scratch: Path) -> str:
@@ -169,7 +169,7 @@ def doubles(folder: Path) -> Try:
 
 
 def full_disks(folder: Path) -> Try:
-    """The disk is full somewhere on the way; there is room again when the run goes on."""
+    """The disk fills up during a run; once there is space, the run resumes."""
     runs = Runs(folder)
 
     def attempt(rng: random.Random, scratch: Path) -> str:
@@ -198,7 +198,7 @@ def full_disks(folder: Path) -> Try:
 
 
 def launchers(folder: Path) -> Try:
-    """A signal to ``tune run``, its group or a rank; no process stays, and the run goes on."""
+    """A signal to ``tune run``, its group or a rank; no process remains, and the run resumes."""
     common = "tiny_synth dataset.size=240 batch_size=8 save_every_n_steps=2".split()
 
     def command(output: Path, *more: str) -> list[str]:
@@ -255,7 +255,7 @@ def launchers(folder: Path) -> Try:
 
 
 def _processes(output: Path) -> set[int]:
-    """Living processes that were started with this ``output_dir``."""
+    """Return the living processes that were started with this ``output_dir``."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):

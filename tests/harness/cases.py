@@ -8,7 +8,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
 def some_of(names: Iterable[str], quick: Collection[str]) -> list:
-    """Parameters of a test: those that are not ``quick`` are marked slow."""
+    """Parameters of a test; all except the ``quick`` ones are marked slow."""
     names = list(names)
     assert set(quick) <= set(names), f"no such cases: {set(quick) - set(names)}"
     return [

@@ -25,7 +25,7 @@ WORDS = "a line with the word dog or truck and three vowels before some number".
 
 
 def write_records(path: Path, count: int, seed: int = 0) -> Path:
-    """``count`` chat records of ragged lengths with distinct sources."""
+    """``count`` chat records of different lengths with distinct sources."""
     rng = random.Random(seed)
     with path.open("w") as lines:
         for i in range(count):
@@ -49,7 +49,7 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> str:
 def remote_calls(
     monkeypatch: Any, file: Path, rows: Sequence[dict[str, Any]]
 ) -> list[Any]:
-    """The calls that would reach the hub or a URL; each is answered with ``rows``."""
+    """Record calls to the hub or to a URL, and answer each with ``rows``."""
     import datasets
 
     calls: list[Any] = []

@@ -26,7 +26,7 @@ def write_shop(path):
 
 
 def snapshot(folder):
-    """Every file with its content and times, and what is in the workers' folder."""
+    """Return every file with its content and times, and the files of the workers' folder."""
     files = {
         str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime)
         for path in folder.rglob("*")

@@ -29,7 +29,7 @@ BUDGETS = [4.0e16, 8.0e16, 12.0e16, 16.0e16, 20.0e16, 24.0e16]
 
 
 def regex(rng: random.Random) -> str:
-    """A regex in the manner of NL-RX."""
+    """Return a regex in the style of NL-RX."""
 
     def unit() -> str:
         return rng.choice(["[0-9]", "[A-Z]", "[AEIOUaeiou]", "(dog)", "(truck)", "."])
@@ -47,7 +47,7 @@ def regex(rng: random.Random) -> str:
 
 
 def spoil(rng: random.Random, target: str) -> str:
-    """A wrong output for ``target``."""
+    """Return a wrong output for ``target``."""
     return rng.choice([target + ".*", target + ".*", target + "dog", target[:-1]]) + (
         ")" if rng.random() < 0.1 else ""
     )
@@ -135,7 +135,7 @@ def write_output(
 
 
 def _stages(config, method):
-    """Of a sequence of datasets, those that a method has a run on; else None alone."""
+    """Return the stages of a sequence in which a method has a run; otherwise None alone."""
     if not config.get("continual"):
         return [None]
     trains_on = (config["methods"][method] or {}).get("trains_on", "so_far")

@@ -58,7 +58,7 @@ class Grid:
         return not self._process.is_alive()
 
     def wait(self) -> int:
-        """Its exit code."""
+        """Wait for the process and return its exit code."""
         self._process.join(timeout=60)
         assert self._process.exitcode is not None, self.printed()
         return self._process.exitcode
@@ -142,7 +142,7 @@ def run(folder, *arguments):
 
 
 def summary(folder):
-    """Method, seed, checkpoint, budget and steps of each line, sorted."""
+    """Return method, seed, checkpoint, budget and steps of each line, sorted."""
     keys = ("method", "seed", "checkpoint", "budget", "steps")
     return sorted(tuple(line[key] for key in keys) for line in results(folder))
 

@@ -68,12 +68,12 @@ def make_reference(memory):
 
 
 def make_segments(example, row):
-    """Tokens that tell which write they come from; lengths vary and may be 0."""
+    """Tokens that identify their write; lengths vary and may be 0."""
     return [example & 0xFFFF, row] * (example % 3), [100 + row]
 
 
 def pool_addresses(memory, rows):
-    """Codes of pool embeddings, encoded in one call: equal rows are equal to the bit."""
+    """Addresses of pool embeddings, encoded in one call, so that equal rows stay bitwise equal."""
     return memory.address_table.encode(POOL).rows(torch.tensor(rows, dtype=torch.int64))
 
 

@@ -11,7 +11,7 @@ from erjepa.replay import EpisodicMemory, EpisodicReplay, ReplaySettings
 
 
 def bytes_per_slot(memory: EpisodicMemory) -> float:
-    """What a slot in use takes: tensors with a row a slot, and its tokens."""
+    """Bytes of a slot in use: its row of each tensor, and its tokens."""
     store = memory._segments
     parts = [vars(part).values() for part in (memory, memory.address_table, store)]
     tensors = [v for values in parts for v in values if isinstance(v, Tensor)]
@@ -43,7 +43,7 @@ def step(replay, first, count):
 
 
 def write_run(folder, *names):
-    """A run whose checkpoints hold memories, each with one slot more."""
+    """Write a run whose checkpoints hold memories, each with one slot more than the last."""
     for count, name in enumerate(names, start=1):
         checkpoint = folder / name
         checkpoint.mkdir(parents=True)

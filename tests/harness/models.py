@@ -23,7 +23,7 @@ PREDICTOR_IDS = [94, 95]
 def small_decoder(
     seed: int = 0, *, b_is_zero: bool = False, builder=lora_llama3_2, **kwargs
 ) -> TransformerDecoder:
-    """A two-layer LoRA decoder whose adapters do something, unless ``b_is_zero``."""
+    """A two-layer LoRA decoder, with nonzero adapters unless ``b_is_zero``."""
     torch.manual_seed(seed)
     decoder = builder(
         **{
@@ -51,7 +51,7 @@ def small_decoder(
 
 
 def random_pair(example_id: int, rng: random.Random) -> Pair:
-    """A pair of ragged lengths; source and source view differ as with a system prompt."""
+    """A pair of random lengths; source and source view differ as with a system prompt."""
 
     def tokens(low: int, high: int) -> array:
         length = rng.randint(low, high)
@@ -75,7 +75,7 @@ def random_pairs(count: int, seed: int = 0) -> list[Pair]:
 
 
 def related_pairs(count: int, seed: int = 0) -> list[Pair]:
-    """The same of pairs that share a source or a target, begin one another, or are equal."""
+    """Random pairs that share a source or a target, are a prefix of another, or are equal."""
     rng = random.Random(seed)
     pairs: list[Pair] = []
     for i in range(count):
@@ -120,7 +120,7 @@ BASE_SHAPE = {
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A byte-level Llama 3 tokenizer: one token a byte, and the special tokens."""
+    """Write a byte-level Llama 3 tokenizer: one token per byte, and the special tokens."""
     lines = (f"{base64.b64encode(bytes([i])).decode()} {i}\n" for i in range(256))
     (folder / "tokenizer.model").write_text("".join(lines))
     added = [{"content": t, "id": 256 + i} for i, t in enumerate(SPECIAL_TOKENS)]
@@ -168,7 +168,7 @@ def write_base(folder: Path, **shape) -> Path:
 
 
 def base_weights(base: Path, output_dir: Path) -> dict[str, torch.Tensor]:
-    """Weights of :func:`write_base`, as torchtune reads and names them."""
+    """Weights of :func:`write_base`, under torchtune's names."""
     checkpointer = FullModelHFCheckpointer(
         str(base), ["model.safetensors"], "LLAMA3_2", str(output_dir)
     )
@@ -180,7 +180,7 @@ def arrays(*paths):
 
 
 def random_paths(seed):
-    """Paths that share beginnings, begin one another, and come again."""
+    """Paths that share prefixes, are prefixes of others, or repeat."""
     rng = random.Random(seed)
     paths = []
     for _ in range(rng.randint(1, 30)):

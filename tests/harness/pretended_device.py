@@ -37,7 +37,7 @@ true_device = torch._C.TensorBase.device.__get__  # type: ignore[attr-defined]
 
 
 def place(tensor: Tensor) -> str:
-    """Where a tensor claims to be: ``cpu``, ``pinned`` (on the CPU), ``cuda`` or ``meta``."""
+    """Return the place a tensor claims: ``cpu``, ``pinned`` (on the CPU), ``cuda`` or ``meta``."""
     if (true := true_device(tensor).type) != "cpu":
         return true
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # within vmap
@@ -46,7 +46,7 @@ def place(tensor: Tensor) -> str:
 
 
 def mark(tensor: Tensor, place: str) -> Tensor:
-    """Make a tensor, and all that share its storage, claim to be there."""
+    """Make a tensor, and all that share its storage, claim to be on the device."""
     tensor.untyped_storage().place = place  # type: ignore[attr-defined]
     return tensor
 
@@ -64,7 +64,7 @@ def tensors_in(*values: Any) -> list[Tensor]:
 
 
 def running_lines() -> Iterator[tuple[str, int]]:
-    """File and number of the lines that are running, the innermost first."""
+    """Return file and number of the lines on the stack, innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
         yield frame.f_code.co_filename, frame.f_lineno
@@ -72,7 +72,7 @@ def running_lines() -> Iterator[tuple[str, int]]:
 
 
 def line_of_project() -> str:
-    """The innermost line of the project that is running, tests left out."""
+    """Return the innermost line of the project on the stack, without tests."""
     for path, number in running_lines():
         if path.startswith(LINES_OF):
             return f"{Path(path).relative_to(PROJECT)}:{number}"
@@ -96,7 +96,7 @@ class Records:
 
 
 class PretendedOperations(TorchDispatchMode):
-    """Checks each operation, and marks what comes out of it."""
+    """Checks each operation, and marks its outputs."""
 
     def __init__(self, records: Records) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class PretendedOperations(TorchDispatchMode):
         self._records.collectives.append((func._schema.name, *described))
 
     def _check(self, func, args, kwargs, inputs: list[Tensor]) -> None:
-        """Fail or note a wait, where a GPU would."""
+        """Raise an error, or record a wait, where a GPU would cause it."""
         wait, name = self._records.wait, func._schema.name.split("::")[1]
         on_cpu = [t for t in inputs if device_type(t) == "cpu"]
         if name == "copy_":
@@ -222,7 +222,7 @@ class Moves:
         return self._numpy(tensor, **kwargs)
 
     def new(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """``torch.tensor`` and the like, from numbers of the host."""
+        """``torch.tensor`` and similar functions, from numbers of the host."""
 
         def made(*args: Any, device: Any = None, **kwargs: Any) -> Tensor:
             if device is None:
@@ -238,7 +238,7 @@ class Moves:
 
 @contextlib.contextmanager
 def pretended_device() -> Iterator[Records]:
-    """Within, ``device=cuda`` works: a GPU of 80 GiB for each rank, reduced over by Gloo."""
+    """Make ``device=cuda`` work: each rank has an 80 GiB GPU, with collectives over Gloo."""
     records = Records()
     moves = Moves(records)
     group = torch._C._group_tensors_by_device_and_dtype

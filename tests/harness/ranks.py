@@ -22,7 +22,7 @@ PORTS = itertools.count(10_000 + 997 * os.getpid() % 20_000)
 def on_ranks(
     function: Callable[[], Any], world_size: int, timeout: float = 600
 ) -> list[Any]:
-    """Call ``function`` on forked ranks of one process group; their results, by rank."""
+    """Call ``function`` on forked ranks of one process group; return the results by rank."""
     ranks, results = start_ranks(function, world_size, timeout)
     # Plain pickles: tensors sent as such would share memory with ranks that are gone.
     by_rank = dict(pickle.loads(results.get()) for _ in ranks)
@@ -37,7 +37,7 @@ def on_ranks(
 def start_ranks(
     function: Callable[[], Any], world_size: int, timeout: float = 600
 ) -> tuple[list, Any]:
-    """Forked ranks of one process group, and the queue of what each comes to, pickled."""
+    """Fork ranks of one process group; return them, and the queue of their pickled results."""
     context = multiprocessing.get_context("fork")
     port, results = free_port(), context.SimpleQueue()
     ranks = [
@@ -53,7 +53,7 @@ def start_ranks(
 
 
 def on_doomed_ranks(function: Callable[[], Any], world_size: int) -> None:
-    """Call ``function`` on ranks of which the first is going to be killed."""
+    """Call ``function`` on ranks the first of which is killed during it."""
     ranks, _ = start_ranks(function, world_size)
     ranks[0].join()
     assert ranks[0].exitcode == -signal.SIGKILL, "rank 0 outlived its killer"
@@ -79,7 +79,7 @@ def kill_at_call(owner: Any, name: str, call: int, *, after: bool = False) -> No
 
 
 def free_port() -> int:
-    """A port that no other process of the tests will choose, before it is in use."""
+    """Return a port that no other process of the tests chooses before it is in use."""
     for port in PORTS:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)):

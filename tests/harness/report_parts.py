@@ -30,7 +30,7 @@ class Cell(NamedTuple):
 
 
 class View(NamedTuple):
-    """A table, values with a standard deviation as one cell."""
+    """A table with each value and its standard deviation in one cell."""
 
     columns: list[str]
     rows: list[list]
@@ -69,7 +69,7 @@ def parts_of(made):
 
 
 def curves(axes):
-    """What is drawn as curves: label to line; the legend's own samples have no points."""
+    """Return the plotted curves by label, without the samples of the legend."""
     samples = {
         line.get_color(): line for line in axes.lines if not len(line.get_xdata())
     }
@@ -82,7 +82,7 @@ def curves(axes):
 
 
 def bars(axes):
-    """The bars that are drawn, method by method."""
+    """Return the plotted bars by method."""
     return [patch for patch in axes.patches if patch.get_label() == "_nolegend_"]
 
 

@@ -75,17 +75,17 @@ def overrides_for(
 
 
 def make_config(overrides: list[str], name: str = "llama3_2_1b_synth") -> Config:
-    """The packaged config with overrides, as the command line has it."""
+    """The packaged config with overrides, as from the command line."""
     return erjepa.configs.load(name, overrides)
 
 
 def train(cfg, world_size: int = 1, inspect: Callable | None = None) -> list[Any]:
-    """Train on ``world_size`` forked ranks; ``inspect(recipe)`` of each rank is returned."""
+    """Train on ``world_size`` forked ranks; return ``inspect(recipe)`` of each rank."""
     return on_ranks(lambda: train_here(cfg, inspect), world_size)
 
 
 def train_and_kill(cfg, world_size: int, arm: Callable[[], None]) -> None:
-    """Train until rank 0, armed by ``arm()``, is killed; then kill the others."""
+    """Train until ``arm()`` makes rank 0 die; then kill the others."""
 
     def doomed():
         if utils.get_world_size_and_rank()[1] == 0:
@@ -103,12 +103,12 @@ def train_here(cfg, inspect: Callable | None) -> Any:
 
 
 def read_metrics(output_dir: Path) -> list[dict[str, float]]:
-    """The metrics of every step, in order."""
+    """Return the metrics of every step, in order."""
     return list(read_training_log(output_dir / "logs" / "metrics.txt").values())
 
 
 def evaluate(cfg, world_size=1, dies_at_batch=None):
-    """The last summary; or None, after rank 0 was killed at a batch."""
+    """Return the last summary, or None if rank 0 was killed at a batch."""
 
     def run():
         if dies_at_batch is not None and utils.get_world_size_and_rank()[1] == 0:

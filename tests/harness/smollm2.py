@@ -31,7 +31,7 @@ def vocabulary():
 
 
 def weights():
-    """Random weights by their names in GGUF, in the row order of Hugging Face."""
+    """Random weights under their GGUF names, in the row order of Hugging Face."""
     rng = np.random.default_rng(0)
     kv = WIDTH // HEADS * KV_HEADS
     shapes = {"token_embd": (len(vocabulary()), WIDTH), "output_norm": (WIDTH,)}
@@ -104,7 +104,7 @@ LINEAR = {
 
 
 def smollm2_config(backend: str, *, rank: int, **overrides: Any) -> Config:
-    """The real SmolLM2 by ``torchtune`` or ``transformers``, with the prompts of the former."""
+    """The real SmolLM2 for ``torchtune`` or ``transformers``, with the former's prompts."""
     settings = {
         "model.lora_rank": rank,
         "model.lora_alpha": 2 * rank,

@@ -85,14 +85,14 @@ FAMILIES = {
 
 
 def random_model(family: str, **extra):
-    """A model of three layers, in evaluation mode."""
+    """A random model with three layers, in evaluation mode."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, **SHAPE, **FAMILIES.get(family, {}), **extra)
     return AutoModelForCausalLM.from_config(config).float().eval()
 
 
 def write_folder(folder: Path, family: str, template: str = TEMPLATE) -> Path:
-    """The model with a tokenizer of one token a byte."""
+    """Write the model with a tokenizer of one token per byte."""
     folder.mkdir(parents=True, exist_ok=True)
     characters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {name: i for i, name in enumerate([*SPECIAL, *characters])}

@@ -2,7 +2,7 @@
 
 
 def plain_average(steps: list[list[float]], decay: float) -> list[float]:
-    """Averages of weights, of which ``steps[t]`` is after t updates."""
+    """Averages of weights; ``steps[t]`` are those after t updates."""
     average = [float(weight) for weight in steps[0]]
     for t in range(1, len(steps)):
         d = min(decay, (1 + t) / (10 + t))

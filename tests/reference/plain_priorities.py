@@ -4,7 +4,7 @@ import itertools
 
 
 def chances_of_lists(scores: list[float], exponent: float, count: int) -> dict:
-    """Every list of ``count`` distinct slots that may be drawn, to its probability."""
+    """Return the probability of every list of ``count`` distinct slots."""
     weights = [score**exponent for score in scores]
     chances = {}
     for drawn in itertools.permutations(range(len(scores)), count):

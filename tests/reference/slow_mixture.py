@@ -25,7 +25,7 @@ def apportion(total, weights):
 
 
 def epochs(sizes, counts, seed, num_epochs):
-    """The places of each epoch, ascending: a deck for each dataset, shuffled when it is out."""
+    """The indices of each epoch, ascending: each dataset is a deck, reshuffled when it is empty."""
     seeds = torch.Generator().manual_seed(seed)
     generators = [
         torch.Generator().manual_seed(number)

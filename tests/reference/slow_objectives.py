@@ -18,7 +18,7 @@ def embeddings(
     predictor_position: str = "behind",
     steps: list[tuple[int, int]] | None = None,
 ) -> list[tuple[Tensor, Tensor]]:
-    """What predicts and what is predicted, [H] each, of each comparison of one pair."""
+    """Prediction and target, [H] each, of each comparison of one pair."""
     if steps is not None:
         full = [*pair.source, *pair.bridge, *pair.target]
         hidden = hidden_states(decoder, full, {})
@@ -50,7 +50,7 @@ def embeddings(
 def distances(
     predicted: list[Tensor], target: list[Tensor], distance: str, temperature: float
 ) -> list[Tensor]:
-    """The distance of each pair, among those of the list."""
+    """The distance of each pair; InfoNCE contrasts it with the others of the list."""
     if distance == "l2":
         return [
             sum((p - z) ** 2).sqrt() for p, z in zip(predicted, target, strict=True)
@@ -70,7 +70,7 @@ def distances(
 
 
 def sigreg(embeddings: list[Tensor], num_slices: int, seed: int) -> Tensor:
-    """LeJEPA's statistic: complex numbers, both halves of the integral, slice by slice."""
+    """LeJEPA's statistic, slice by slice, with complex numbers and both halves of the integral."""
     generator = torch.Generator().manual_seed(seed)
     directions = torch.randn(len(embeddings[0]), num_slices, generator=generator)
     statistics = []
@@ -111,7 +111,7 @@ def reference_loss(
     steps: list[list[tuple[int, int]]] | None = None,
     **layout,
 ) -> tuple[Tensor, Tensor]:
-    """Loss of all pairs, and the distance of each, [n]; ``layout`` as for embeddings."""
+    """Loss of all pairs, and the distance of each, [n]; ``layout`` as in ``embeddings``."""
     lm = []
     for pair in pairs:
         full = [*pair.source, *pair.bridge, *pair.target]

@@ -57,7 +57,7 @@ def train_slowly(
     num_training_steps: int,
     max_norm: float,
 ) -> tuple[list[dict], ListMemory]:
-    """Train ``decoder`` on ``steps`` of example ids; metrics of each step, and the memory."""
+    """Train ``decoder`` on ``steps`` of example ids; return metrics per step, and the memory."""
     predictor = torch.nn.Parameter(
         decoder.tok_embeddings.weight[predictor_ids].detach().clone()
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 
 def slow_tree(paths: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
-    """The nodes of the tree of ``paths`` depth-first, each as the tokens that lead to it."""
+    """The nodes of the tree of ``paths``, depth-first, each as the tokens that lead to it."""
     root: dict = {}
     for path in paths:
         children = root
