@@ -68,7 +68,7 @@ def require_same_tokens(folder: Path, prompts: Sequence[Prompt]) -> None:
         theirs = served.tokens(prompt.messages)
         if theirs != prompt.tokens:
             raise ValueError(
-                f"the chat template of {folder} asks otherwise than training did, first in "
+                f"the chat template of {folder} gives other tokens than training, first in "
                 f"pair {prompt.id}: {served.text(theirs)!r}, not "
                 f"{served.text(prompt.tokens)!r}; use --url {COMPLETIONS}, which takes token "
                 "ids"

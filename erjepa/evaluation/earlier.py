@@ -142,7 +142,7 @@ def earlier_runs(path: Path, cfg: Config) -> list[EarlierRun]:
         except FileNotFoundError as error:
             if not (is_peft_adapter(start) or memory_folder(start)):
                 log.warning(
-                    f"What the run {start.absolute()} learned is not scored: {error}."
+                    f"Forgetting since the run {start.absolute()} is not measured: {error}."
                 )
             continue
         if file.resolve() in runs:

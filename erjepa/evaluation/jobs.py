@@ -82,10 +82,10 @@ def weights_to_score(cfg: Config) -> list[Path | None]:
             for weights in checkpoint.of_weights(path, cfg.checkpoint)
         ]
     if cfg.merged:
-        raise ValueError("merged=True scores a checkpoint, base_only=True none")
+        raise ValueError("merged=True cannot be combined with base_only=True")
     if cfg.checkpoint != "last":
         raise ValueError(
-            f"checkpoint={cfg.checkpoint} scores a checkpoint, base_only=True none"
+            f"checkpoint={cfg.checkpoint} cannot be combined with base_only=True"
         )
     return [None]
 
@@ -140,8 +140,8 @@ class JobFinder:
             runs = on_rank_zero(partial(earlier_runs, path, self._cfg))
         for run in runs:
             if not any(run.datasets()):
-                self._miss(
-                    f"what {run.checkpoint} learned is not scored, as its config has no "
+                self._warn_or_raise(
+                    f"forgetting since {run.checkpoint} is not measured, as its config has no "
                     f"{run.key}; to score it: {run.scoring_command(None)}"
                 )
         jobs = dict[str, Job]()
@@ -156,11 +156,13 @@ class JobFinder:
             except (InstantiationError, OSError, ValueError) as error:
                 if not keys:
                     raise
-                self._miss(f"{calls(section)}, of a run before, is not scored: {error}")
+                self._warn_or_raise(
+                    f"{calls(section)}, of an earlier run, is not scored: {error}"
+                )
                 continue
             if keys and before is None:
-                self._miss(
-                    f"what {runs[0].checkpoint} had on {calls(section)} is not known; to "
+                self._warn_or_raise(
+                    f"the accuracy of {runs[0].checkpoint} on {calls(section)} is not known; to "
                     f"score it: {runs[0].scoring_command(section)}"
                 )
             jobs[name] = Job(path, examples, before)
@@ -185,7 +187,7 @@ class JobFinder:
         train = build_dataset(self._cfg.dataset, self._tokenizer)
         return texts(train, range(len(train)))
 
-    def _miss(self, problem: str) -> None:
+    def _warn_or_raise(self, problem: str) -> None:
         """Warn that forgetting is unknown; with ``max_forgetting`` raise ValueError."""
         if (limit := self._cfg.max_forgetting) is not None:
             raise ValueError(f"max_forgetting={limit}: {problem}")

@@ -171,7 +171,7 @@ class Experiment:
         n = self.nproc_per_node
         if self.launcher == "local" and len(self.devices or ()) % n:
             raise ValueError(
-                f"devices={self.devices} cannot be shared out {n} by {n} (nproc_per_node)"
+                f"devices={self.devices} cannot be split into groups of {n} (nproc_per_node)"
             )
         for method in self.methods:
             self._check_controls(method)

@@ -68,8 +68,8 @@ def require_fields(task: Task, dataset: Any, component: str) -> None:
     known = {"target", "output", *dataset.scoring_fields(0)}
     if missing := sorted(set(task.fields) - known):
         raise ValueError(
-            f"task={task.name} scores by {', '.join(missing)}, which {component} does "
-            "not give"
+            f"task={task.name} needs {', '.join(missing)}, which {component} does not "
+            "provide"
         )
 
 

@@ -137,7 +137,7 @@ def test_a_folder_that_asks_otherwise_is_refused(run, tmp_path, capsys):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="[UNK]")
     for template, expected in (
         (None, "has no chat template"),
-        ("hi {{ messages[0]['content'] }}", "asks otherwise than training did"),
+        ("hi {{ messages[0]['content'] }}", "gives other tokens than training"),
     ):
         tokenizer.chat_template = template
         tokenizer.save_pretrained(tmp_path / "other")

@@ -112,4 +112,5 @@ def test_relative_paths_are_those_of_training(write_run, tmp_path, monkeypatch, 
     assert list(found(tmp_path / "b" / "epoch_1")) == [str(tmp_path / "a" / "epoch_1")]
     monkeypatch.setattr(earlier.log, "propagate", True)
     assert not found(tmp_path / "c" / "epoch_1")
-    assert f"What the run {tmp_path}/other/a learned is not scored" in caplog.text
+    missing = f"Forgetting since the run {tmp_path}/other/a is not measured"
+    assert missing in caplog.text

@@ -84,7 +84,7 @@ def test_merged_weights_are_those_that_are_exported(trained, tmp_path):
     file.unlink()
     with pytest.raises(FileNotFoundError, match="holds no merged weights"):
         evaluate(tiny(tmp_path, f"checkpoint_dir={both}", "merged=True"))
-    with pytest.raises(ValueError, match="base_only=True none"):
+    with pytest.raises(ValueError, match="merged=True .* with base_only=True"):
         evaluate(tiny(tmp_path, "base_only=True", "merged=True"))
 
 
@@ -265,7 +265,7 @@ def test_every_task(trained, tmp_path, task):
         )
 
     if task == "spider":
-        with pytest.raises(ValueError, match="task=spider scores by db_id, which"):
+        with pytest.raises(ValueError, match="task=spider needs db_id, which"):
             evaluate(config_of("paired_dataset"))
     builder = "spider_dataset" if task == "spider" else "paired_dataset"
     summary = evaluate(config_of(builder), 2)

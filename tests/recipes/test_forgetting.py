@@ -135,16 +135,20 @@ def test_what_cannot_be_compared_is_said(base, runs):
     cfg.eval_dataset = None
     OmegaConf.save(cfg, saved)
     jobs, (unscored,) = said()
-    assert jobs == 1 and unscored.startswith(f"what {start} learned is not scored")
+    unmeasured = f"forgetting since {start} is not measured"
+    assert jobs == 1 and unscored.startswith(unmeasured)
     on_file = "eval_dataset=erjepa.datasets.paired_dataset eval_dataset.source=FILE"
     assert unscored.endswith(f"{score} {on_file}")
-    with pytest.raises(ValueError, match="max_forgetting=0.5: what .* is not scored"):
+    with pytest.raises(
+        ValueError, match="max_forgetting=0.5: forgetting .* not measured"
+    ):
         said(max_forgetting=0.5)
     saved.write_text(own)
     jobs, (unknown,) = said()
-    assert jobs == 2 and unknown.startswith(f"what {start} had on paired_dataset(")
+    accuracy = f"the accuracy of {start} on paired_dataset("
+    assert jobs == 2 and unknown.startswith(accuracy)
     assert unknown.endswith(score)
-    with pytest.raises(ValueError, match="max_forgetting=0.5: what"):
+    with pytest.raises(ValueError, match="max_forgetting=0.5: the accuracy"):
         said(max_forgetting=0.5)
     evaluate(make_config([f"checkpoint_dir={start}"], str(saved)))
     assert said(max_forgetting=0.5) == (2, [])
@@ -152,7 +156,7 @@ def test_what_cannot_be_compared_is_said(base, runs):
     assert said() == (2, [unknown])
     (runs / "first.jsonl").unlink()
     jobs, (missing,) = said()
-    assert jobs == 1 and "first.jsonl), of a run before, is not scored: " in missing
+    assert jobs == 1 and "first.jsonl), of an earlier run, is not scored: " in missing
     shutil.rmtree(runs / "first")
-    gone = f"What the run {start} learned is not scored: {start}: no such folder."
+    gone = f"Forgetting since the run {start} is not measured: {start}: no such folder."
     assert said(max_forgetting=0.5) == (1, [gone])

@@ -401,7 +401,7 @@ def test_pairs_that_do_not_fit_are_not_validated_on(base, data, tmp_path):
         ({"validation__size": "null", "keep_best": True}, "keep_best=True needs"),
         ({"validation__generate": 10}, "validation.generate=10 is more than"),
         ({"eval_every_n_steps": 0}, "eval_every_n_steps: input"),
-        ({"validation__generate": 2, "task": "spider"}, "task=spider scores by db_id"),
+        ({"validation__generate": 2, "task": "spider"}, "task=spider needs db_id"),
     ],
 )
 def test_bad_values(base, data, tmp_path, overrides, message):

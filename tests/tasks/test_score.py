@@ -83,8 +83,8 @@ GOOD = {"target": "a\n#### 1", "output": "b"}
         ([GOOD, "", "{'target'"], r"out.jsonl:3: not JSON \(Expecting"),
         (
             [GOOD, {"target": "so it is 4", "output": "4"}],
-            "out.jsonl:2: gsm8k is scored by what stands behind '####' in a target, which "
-            "ends with 'so it is 4'; take task=exact_match",
+            "out.jsonl:2: gsm8k needs a target with its answer after '####', but this one "
+            "ends with 'so it is 4'; set task=exact_match",
         ),
         ([GOOD, '"text"'], "out.jsonl:2: expected a JSON object, got str"),
         ([], "out.jsonl: no predictions"),
@@ -225,7 +225,5 @@ def test_targets_are_looked_at_before_anything_is_generated():
     task = load_task("gsm8k")
     require_targets(task, Dataset(), [0, 2])
     require_targets(load_task("exact_match"), Dataset(), range(3))
-    with pytest.raises(
-        ValueError, match=r"file:2: gsm8k is scored by .* with '2'; take"
-    ):
+    with pytest.raises(ValueError, match=r"file:2: gsm8k needs .* with '2'; set"):
         require_targets(task, Dataset(), range(3))

@@ -74,18 +74,18 @@ def cells(experiment: Experiment) -> list[Cell]:
                 or dataset == last
             ]
             for cell in sorted(group, key=lambda cell: cell.tokens_of is not None):
-                decides = _decides(cell, first_of, scored[cell.method])
-                equal = (first for same, first in firsts if same == decides)
+                identity = _identity(cell, first_of, scored[cell.method])
+                equal = (first for same, first in firsts if same == identity)
                 first = first_of[cell.name] = next(equal, cell)
                 if first is cell:
-                    firsts.append((decides, cell))
+                    firsts.append((identity, cell))
                 else:
                     cell = replace(cell, same_as=first.name)
                 found.append(cell)
     return found
 
 
-def _decides(
+def _identity(
     cell: Cell, first_of: Mapping[str, Cell], scored: Sequence[Mapping[str, Any]]
 ) -> tuple[Any, ...]:
     """Return everything that a cell's results depend on; equal values mean equal results."""

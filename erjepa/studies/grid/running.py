@@ -75,7 +75,7 @@ class _Grid:
         print(f"{counted(len(self._all), 'cell')}, {skipped} finished", flush=True)
         try:
             while self._waiting or self._running:
-                self._start_what_can()
+                self._start_ready()
                 time.sleep(_POLL)
                 for run in list(self._running):
                     if run.process and run.process.poll() is not None:
@@ -86,7 +86,7 @@ class _Grid:
                 run.claim.end()
         return self._failed
 
-    def _start_what_can(self) -> None:
+    def _start_ready(self) -> None:
         for cell in list(self._waiting):
             if not self._free:
                 return

@@ -43,7 +43,7 @@ def build_report(output: Path) -> Path:
     """
     results = Results(output)
     default = [name for name, one in SECTIONS.items() if one.by_default]
-    entries = [_asked(one) for one in results.config.report or default]
+    entries = [_parse_entry(one) for one in results.config.report or default]
     folder = output / "report"
     make_folder(output, folder)
     for kind in ("tables", "figures"):
@@ -68,7 +68,7 @@ def build_report(output: Path) -> Path:
             autoescape=True,
         ).render(
             results=results,
-            came_out=_came_out(results),
+            outcomes=_outcomes(results),
             chapters=chapters,
             left_out=left_out,
             settings=settings,
@@ -79,7 +79,7 @@ def build_report(output: Path) -> Path:
     return path
 
 
-def _asked(entry: str | Mapping[str, Any]) -> tuple[Section, str, dict[str, Any]]:
+def _parse_entry(entry: str | Mapping[str, Any]) -> tuple[Section, str, dict[str, Any]]:
     """Return the section, heading and arguments of an entry of the key ``report``."""
     arguments = {"section": entry} if isinstance(entry, str) else dict(entry)
     name = arguments.pop("section", None)
@@ -110,7 +110,7 @@ def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
     return part
 
 
-def _came_out(results: Results) -> Iterator[tuple[str, pd.DataFrame, dict]]:
+def _outcomes(results: Results) -> Iterator[tuple[str, pd.DataFrame, dict]]:
     """Yield each dataset with mean accuracies, best first, and differences of claimed pairs."""
     ends = results.runs[results.runs.ends].drop_duplicates(
         ["cell", "dataset"], keep="last"

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.gridspec import GridSpec
 
 COLUMN, PAGE = 3.3, 6.9  # inches
-MOST_LOOKS = 7
+NUM_STYLES = 7
 PERCENT = "accuracy (%)"
 # Colors that contrast with both a white and a dark page.
 _COLORS = ("#808080", "#c97a00", "#0f7fc0", "#009e73", "#cc6fa5", "#8a6fd1", "#d55e00")
@@ -107,8 +107,8 @@ def draw_curves(
 
     Further arguments are passed to ``seaborn.lineplot``.
     """
-    how |= {"hue": "method", "style": "method", "palette": _looks(methods, _COLORS)}
-    how |= {"markers": _looks(methods, "os^DvPX"), "dashes": _looks(methods, _DASHES)}
+    how |= {"hue": "method", "style": "method", "palette": _styles(methods, _COLORS)}
+    how |= {"markers": _styles(methods, "os^DvPX"), "dashes": _styles(methods, _DASHES)}
     sns.lineplot(rows, x=x, y=y, ax=axes, errorbar="sd", markeredgewidth=0, **how)
     axes.set_ylabel(PERCENT)
     axes.grid()
@@ -122,7 +122,7 @@ def draw_bars(
     One of ``x`` and ``y`` is ``accuracy``, the other the column of categories.
     """
     by = {"x": x, "y": y, "hue": "method", "ax": axes}
-    palette, lines = _looks(methods, _COLORS), {"color": _INK, "linewidth": 0.8}
+    palette, lines = _styles(methods, _COLORS), {"color": _INK, "linewidth": 0.8}
     sns.barplot(rows, **by, palette=palette, errorbar="sd", err_kws=lines)
     dots: dict[str, Any] = {"edgecolor": _INK, "linewidth": 0.5, "size": 2.5}
     dots |= {"dodge": "method" not in (x, y), "jitter": False, "legend": False}
@@ -132,8 +132,8 @@ def draw_bars(
     axes.grid(axis="x" if x == "accuracy" else "y")
 
 
-def _looks(methods: Sequence[str], looks: Sequence[Any]) -> dict[str, Any]:
-    return {name: looks[i % MOST_LOOKS] for i, name in enumerate(methods)}
+def _styles(methods: Sequence[str], styles: Sequence[Any]) -> dict[str, Any]:
+    return {name: styles[i % NUM_STYLES] for i, name in enumerate(methods)}
 
 
 def draw_grid(axes: Axes, values: pd.DataFrame, digits: int) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
-from erjepa.studies.report.figures import MOST_LOOKS, Figure
+from erjepa.studies.report.figures import NUM_STYLES, Figure
 from erjepa.studies.report.results import Results, Unavailable
 from erjepa.studies.report.table import Table
 
@@ -93,10 +93,10 @@ class Section:
         chosen = results.main_methods() if self.main else results.methods
         if self.curves:
             chosen = [m for m in chosen if "stop.tokens_of" not in results.own(m)]
-        if (self.main or self.curves) and len(chosen) > MOST_LOOKS:
+        if (self.main or self.curves) and len(chosen) > NUM_STYLES:
             raise Unavailable(
                 f"{len(chosen)} methods are too many for one figure; name at most "
-                f"{MOST_LOOKS} as `methods`"
+                f"{NUM_STYLES} as `methods`"
             )
         return chosen
 

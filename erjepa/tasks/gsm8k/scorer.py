@@ -53,8 +53,8 @@ def _problem(target: str) -> str | None:
     if extract(target):
         return None
     return (
-        "gsm8k is scored by what stands behind '####' in a target, which ends with "
-        f"{target[-40:]!r}; take task=exact_match for bare answers"
+        "gsm8k needs a target with its answer after '####', but this one ends with "
+        f"{target[-40:]!r}; set task=exact_match for bare answers"
     )
 
 
