@@ -127,6 +127,8 @@ def model_card(
     else:
         tags, use = ["torchtune", "er-jepa"], _USE_MODEL
         rows["trained"] = "every weight (full fine-tuning)"
+    if merged := config.get("base_adapters"):
+        rows["base"] += f", adapters merged in: {', '.join(map(markdown_code, merged))}"
     rows["seed"] = str(config["seed"])
     about = {
         "base_model": base,

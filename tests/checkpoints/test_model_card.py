@@ -125,6 +125,12 @@ def test_no_peft_adapter_is_promised_where_there_is_none():
     assert "| adapter | LoRA" in card and "peft" not in card and "adapter/" not in card
 
 
+def test_adapters_in_the_base_are_named():
+    card = model_card(config() | {"base_adapters": ["a|b", "c"]}, {})
+    assert "2-135M-Instruct`, adapters merged in: `a\\|b`, `c` |" in card
+    assert "merged in" not in model_card(config(), {})
+
+
 def test_full_finetuning():
     cfg = config()
     cfg["model"] = {"_component_": "erjepa.models.smollm2.smollm2_135m"}

@@ -255,7 +255,8 @@ class Results:
     def also_scored(self, methods: Sequence[str]) -> pd.DataFrame:
         """Return :meth:`final` for the datasets of ``also_scored``; empty if there are none."""
         rows = self._runs(self.weights[0], list(self.config.also_scored))
-        return select(rows[rows.ends], method=methods)
+        rows = rows[rows.ends].drop_duplicates(["cell", "dataset"], keep="last")
+        return select(rows, method=methods)
 
     def _runs(self, weights: str, datasets: Sequence[str]) -> pd.DataFrame:
         columns = [field.name for field in fields(Result)]

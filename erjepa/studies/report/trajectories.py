@@ -65,16 +65,23 @@ def drops_by_accuracy(
     A method that has learned less has less to lose. So each column compares steps that start
     from similar accuracy, in bins of ``width`` percentage points.
     """
+    if not 1 <= width <= 100:
+        raise ValueError(f"report: drops_by_accuracy: width={width}: expected 1 to 100")
     accuracy = results.over_points(dataset, methods)
     before = accuracy.iloc[:, :-1].stack()
     after = accuracy.shift(-1, axis=1).iloc[:, :-1].stack()
-    steps = pd.DataFrame({"declines": after < before, "bin": before // width})
+    last = (100 - 1) // width  # with 100% itself
+    steps = pd.DataFrame(
+        {"declines": after < before, "bin": (before // width).clip(upper=last)}
+    )
     counts = steps.groupby(["method", "bin"], sort=False).declines.agg(["sum", "size"])
     cells = counts.apply(lambda row: f"{row['sum']} of {row['size']}", axis=1)
     wide = (
         cells.unstack("bin").sort_index(axis=1).reindex(accuracy.index.unique("method"))
     )
-    wide.columns = [f"{b * width:.0f} to {(b + 1) * width:.0f}" for b in wide.columns]
+    wide.columns = [
+        f"{b * width:.0f} to {min((b + 1) * width, 100):.0f}" for b in wide.columns
+    ]
     frame = wide.reset_index().rename(columns={"method": "Method"})
     yield Table(
         f"Steps from a checkpoint to the next on {dataset} in which accuracy falls, of all "

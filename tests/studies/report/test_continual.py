@@ -101,9 +101,18 @@ def test_further_datasets(output):
         if row["dataset"] == "a"
         for loss in [math.log(1 + 10 * row["accuracy"])]
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
+    # Of a run that may end at two checkpoints, the last one counts.
+    more += [
+        {**row, "checkpoint": "epoch_0", "budget": None, "steps": 0, "accuracy": 0.0}
+        for row in more
+    ]
+    more += [{**row, "dataset": "d", "target_loss": None} for row in more]
+    averaged = [{**row, "weights": "ema", "accuracy": 0.25} for row in more]
+    lines = [json.dumps(row) + "\n" for row in [*rows, *more, *averaged]]
+    path.write_text("".join(lines))
     known = json.loads(record.read_text())
-    known["config"]["also_scored"] = {"c": "tiny_synth"}
+    known["config"]["also_scored"] = {"c": "tiny_synth", "d": "tiny_synth"}
+    known["config"]["score_weights"] = ["last", "ema"]
     record.write_text(json.dumps(known))
     found = table(output, "continual_also_scored").set_index("Method").round(6)
     assert found["Accuracy on c (%)"].to_dict() == {
@@ -112,6 +121,9 @@ def test_further_datasets(output):
     assert found["Perplexity on c"].to_dict() == {
         **{"SFT": 9.0, "Joint": 8.0, "Untrained": 2.0}
     }
+    assert found["Accuracy on d (%)"]["SFT"] == 40 and "Perplexity on d" not in found
+    of_joint = Results(output).of_weights("ema").also_scored(["Joint"])
+    assert {*of_joint.method} == {"Joint"} and {*of_joint.accuracy} == {25.0}
     test_measures(output)
 
 

@@ -53,6 +53,15 @@ def test_drops_at_equal_accuracy(falling):
     _, (table,) = parts_of(make("drops_by_accuracy", falling, "synth", width=10))
     assert table.columns == ["Method", "20 to 30", "30 to 40", "50 to 60"]
     assert table.rows[2] == ["ER-JEPA content", "0 of 1", "0 of 1", "1 of 4"]
+    falling.runs["accuracy"] *= 2  # 100 is in the last bin
+    for width, bins in (
+        (25, ["50 to 75", "75 to 100"]),
+        (70, ["0 to 70", "70 to 100"]),
+    ):
+        table = make("drops_by_accuracy", falling, "synth", width=width)[0]
+        assert table.columns[-2:] == bins
+    with pytest.raises(ValueError, match="width=0: expected 1 to 100"):
+        make("drops_by_accuracy", falling, "synth", width=0)
 
 
 def test_drops(falling):

@@ -88,6 +88,7 @@ def test_patience_counts_validations_in_a_row_that_found_nothing_better():
         (2, {"flops": 300, "steps": 5}, 3),
         (2, {"flops": 10_000}, 6),
         (4, {"tokens": 35}, 4),
+        (4, {"tokens": 25}, 4),
         (2, {"patience": 1}, 6),
     ],
 )
