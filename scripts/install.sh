@@ -28,7 +28,7 @@ if [ -d "$target/files" ]; then
   (cd "$target/files" && find . -type f) | while read -r file; do
     there=${file#.}
     [ -e "$there" ] && continue
-    mkdir -p "$(dirname "$there")" || fail "$(dirname "$there") is where a config expects files; it cannot be made"
+    mkdir -p "$(dirname "$there")" || fail "cannot create $(dirname "$there"), where a config expects files"
     ln "$target/files/$file" "$there" 2>/dev/null || cp "$target/files/$file" "$there"
   done
 fi
@@ -39,12 +39,12 @@ if [ -n "$WITHOUT" ]; then # packages of $python come last in the search path
     >"$(echo "$target"/venv/lib/python*/site-packages)/of_the_machine.pth"
   for package in ${WITHOUT//,/ }; do
     "$target/venv/bin/python" -m pip show --quiet "$package" 2>/dev/null \
-      || fail "the bundle is without $package, and $python has none"
+      || fail "the bundle is without $package, and $python does not have it"
   done
 fi
 export PATH="$target/venv/bin:$PATH" PIP_NO_INDEX=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 "$target/venv/bin/python" -m pip install --quiet --no-deps --no-cache-dir "$target"/wheels/*.whl
-"$target/venv/bin/python" -m pip check || echo "install.sh: pip misses what is listed above" >&2
+"$target/venv/bin/python" -m pip check || echo "install.sh: pip check found the problems above" >&2
 echo "installed; source $target/venv/bin/activate, and see $target/project"
 
 case ${CHECKS:-auto} in

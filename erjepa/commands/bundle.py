@@ -44,13 +44,37 @@ cd "$3" && sha256sum part_* > SHA256SUMS
 def main(arguments: Sequence[str]) -> None:
     """Make a bundle."""
     parser = CommandLine(prog="erjepa bundle", description=__doc__)
-    parser.add_argument("words", metavar="CONFIG | key=value", nargs="*")
-    parser.add_argument("--output", metavar="FOLDER", type=Path, required=True)
-    parser.add_argument("--max-part-size", metavar="SIZE", default="60M")
-    parser.add_argument("--python", metavar="VERSION", default="3.12")
-    parser.add_argument("--platform", default="manylinux_2_28_x86_64")
     parser.add_argument(
-        "--without", metavar="PACKAGE,...", default="", help="what the machine has"
+        "words",
+        metavar="CONFIG | key=value",
+        nargs="*",
+        help="configs, and overrides of their keys",
+    )
+    parser.add_argument(
+        "--output", metavar="FOLDER", type=Path, required=True, help="folder to write"
+    )
+    parser.add_argument(
+        "--max-part-size",
+        metavar="SIZE",
+        default="60M",
+        help="maximum size of a part (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--python",
+        metavar="VERSION",
+        default="3.12",
+        help="Python of the other machine (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--platform",
+        default="manylinux_2_28_x86_64",
+        help="manylinux_2_GLIBC_MACHINE of the other machine (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--without",
+        metavar="PACKAGE,...",
+        default="",
+        help="packages that the other machine has",
     )
     asked = parser.parse_intermixed_args(arguments)
     with parser.errors(asked):
@@ -131,7 +155,8 @@ def files_of(cfg: "Config") -> set[Path]:
             source = component.get("source")  # None: the dataset is generated
             if source is not None and not Path(source).exists():
                 raise ValueError(
-                    f"{key}.source={source} is no file or folder here; fetch it and set "
+                    f"{key}.source={source} is not a file or folder on this machine; "
+                    f"download it and set "
                     f"{key}.source to it"
                 )
             found.append(source)
@@ -143,7 +168,9 @@ def copy_project(folder: Path) -> None:
     """Copy the files of the checkout, without those that git ignores."""
     listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if not (ROOT / "pyproject.toml").exists():
-        raise RuntimeError(f"{ROOT} is no checkout of the project; run this from one")
+        raise RuntimeError(
+            f"{ROOT} is not a checkout of the project; run this from one"
+        )
     for name in _run("git", "-C", str(ROOT), *listing).split("\0"):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -181,7 +208,7 @@ def collect_wheels(
     left_out: set[str] = {canonicalize_name(name) for name in without}
     if unknown := left_out - packages.keys():
         raise ValueError(
-            f"--without {','.join(sorted(unknown))}: not among what it needs"
+            f"--without {','.join(sorted(unknown))}: not a dependency of the project"
         )
     needed = needed_packages(packages, "erjepa", left_out, found["environment"])
     names = sorted(needed - {"erjepa"})

@@ -17,11 +17,11 @@ from erjepa.utils.escape import counted, one_line
 _HEAD = """\
 # {config}, on {data}.
 #
-# Train, then score the pairs held out:
+# Train, then score the held-out pairs:
 #   tune run erjepa_recipe --config {file}
 #   tune run erjepa_eval --config {file} eval_split=validation
 #
-# All other keys are those of {config}; to see them: erjepa configs show {file}
+# All other keys are inherited from {config}; to show them: erjepa configs show {file}
 
 """
 
@@ -35,12 +35,15 @@ def main(arguments: Sequence[str]) -> None:
         command = commands.add_parser(name)
         command.add_argument("config", help="path, or name of a packaged config")
         if name == "cp":
-            command.add_argument("file", type=Path)
+            command.add_argument("file", type=Path, help="YAML file to write")
         command.add_argument("overrides", nargs="*", metavar="key=value")
     command = commands.add_parser("init")
     command.add_argument("file", type=Path, help="where to write the config")
     command.add_argument(
-        "--data", required=True, help="file, folder, URL, or dataset of the hub"
+        "--data",
+        metavar="PAIRS",
+        required=True,
+        help="file, folder, URL, or dataset of the hub",
     )
     command.add_argument(
         "--from",
@@ -55,7 +58,7 @@ def main(arguments: Sequence[str]) -> None:
         metavar="key=value",
         action="append",
         default=[],
-        help="further keys, such as dataset.column_map='{input: A, output: B}'",
+        help="another key, such as dataset.column_map='{input: A, output: B}'",
     )
     chosen = parser.parse_args(arguments)
     with parser.errors(chosen):
@@ -83,7 +86,7 @@ def _read(chosen: argparse.Namespace) -> None:
     cfg = load(chosen.config, chosen.overrides)
     if chosen.command == "validate":
         cfg.loss.build()  # whose keys may exclude each other
-        print(f"{chosen.config}: every key is known and every value makes sense")
+        print(f"{chosen.config}: every key is known and every value is valid")
         return
     changes = f"With {' '.join(chosen.overrides)}"
     text = as_yaml(cfg, chosen.config, *([changes] if chosen.overrides else []))
@@ -92,7 +95,7 @@ def _read(chosen: argparse.Namespace) -> None:
         return
     with chosen.file.open("x", encoding="utf-8") as file:
         file.write(text)
-    print(f"{chosen.config} is in {chosen.file}")
+    print(f"Wrote {chosen.config} to {chosen.file}")
 
 
 def _init(chosen: argparse.Namespace) -> None:
@@ -124,7 +127,7 @@ def _init(chosen: argparse.Namespace) -> None:
         "output_dir": "checkpoints, logs and scores",
         "column_map": one_line(str(columns)),
         "eval_dataset": "pairs to score, in a section like dataset",
-        "size": "fraction of the pairs to hold out of training",
+        "size": "fraction of the pairs to hold out for validation",
     }
     with chosen.file.open("x", encoding="utf-8") as file:
         file.write(_HEAD.format(config=chosen.config, data=data.name, file=chosen.file))

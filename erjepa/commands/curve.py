@@ -10,10 +10,10 @@ def main(arguments: Sequence[str]) -> None:
     """Draw a picture."""
     parser = CommandLine(prog="erjepa curve", description=__doc__)
     parser.add_argument(
-        "run", metavar="RUN", type=Path, help="output_dir of a run, or its log file"
+        "run", metavar="RUN", type=Path, help="output_dir of a run, or a log file"
     )
     parser.add_argument(
-        "picture", metavar="FILE", type=Path, help="to write, such as curve.png or .svg"
+        "picture", metavar="FILE", type=Path, help="image to write, such as curve.svg"
     )
     asked = parser.parse_args(arguments)
     with parser.errors(asked):

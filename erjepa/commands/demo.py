@@ -40,7 +40,13 @@ def tune_run(
 def main(arguments: Sequence[str]) -> None:
     """Run the demo in a new folder."""
     parser = CommandLine(prog="erjepa demo", description=__doc__)
-    parser.add_argument("--output-dir", type=Path, default=Path("demo_output"))
+    parser.add_argument(
+        "--output-dir",
+        metavar="FOLDER",
+        type=Path,
+        default=Path("demo_output"),
+        help="folder to write to (default: %(default)s)",
+    )
     asked = parser.parse_args(arguments)
     with parser.errors(asked):
         run(asked.output_dir.resolve() / time.strftime("%H%M%S"))

@@ -68,7 +68,7 @@ def _run(experiment: "Experiment") -> int:
     if experiment.launcher == "slurm":
         submitted = submit(experiment)
         print(
-            f"Submitted {counted(len(submitted), 'cell')}. To see where they are, and to end them:"
+            f"Submitted {counted(len(submitted), 'cell')}. To show their state, and to cancel them:"
         )
         print(f"  erjepa experiment status {experiment.output_dir}")
         print(f"  erjepa experiment cancel {experiment.output_dir}")

@@ -22,10 +22,14 @@ from erjepa.utils.jsonl import to_jsonl
 def main(arguments: Sequence[str]) -> None:
     """Answer prompts."""
     parser = CommandLine(prog="erjepa generate", description=__doc__)
-    parser.add_argument("run", metavar="RUN", type=Path)
+    parser.add_argument(
+        "run", metavar="RUN", type=Path, help="output folder, or one of its checkpoints"
+    )
     parser.add_argument("prompts", metavar="prompt", nargs="*")
-    parser.add_argument("--file", metavar="FILE", type=Path, help="of prompts")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="JSONL to write")
+    parser.add_argument("--file", metavar="FILE", type=Path, help="file of prompts")
+    parser.add_argument(
+        "--output", metavar="FILE", type=Path, help="JSONL file to write"
+    )
     parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument(
         "--set",
@@ -49,7 +53,7 @@ def _answer(asked: argparse.Namespace, parser: CommandLine) -> None:
     if asked.file is not None:
         prompts += read_prompts(asked.file)
     if not prompts:
-        parser.error("there is no prompt: type one, or name a FILE of them")
+        parser.error("there is no prompt: type one, or pass --file")
     cfg_file, path = find_run(asked.run)
     cfg = load(str(cfg_file), asked.set)
     cfg = require_files(cfg)

@@ -26,10 +26,15 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--output", metavar="FILE.jsonl", type=Path, required=True)
     parser.add_argument("--url", choices=(CHAT, COMPLETIONS), default=CHAT)
     parser.add_argument(
-        "--model", default="model", help="what the engine calls it, often its folder"
+        "--model",
+        default="model",
+        help="name of the model in the engine, often its folder",
     )
     parser.add_argument(
-        "--check", metavar="FOLDER", type=Path, help="whose chat template is to agree"
+        "--check",
+        metavar="FOLDER",
+        type=Path,
+        help="check the chat template in this folder",
     )
     asked = parser.parse_intermixed_args(arguments)
     with parser.errors(asked):

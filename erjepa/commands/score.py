@@ -29,13 +29,16 @@ def main(arguments: Sequence[str]) -> None:
         "--databases", metavar="DIR", type=Path, help="Spider's databases"
     )
     parser.add_argument(
-        "--primary", metavar="METRIC", help="the one that is the accuracy"
+        "--primary", metavar="METRIC", help="metric to report as accuracy"
     )
     parser.add_argument(
-        "--targets", metavar="FILE.jsonl", type=Path, help="of a batch's prompts"
+        "--targets", metavar="FILE.jsonl", type=Path, help="written by `erjepa prompts`"
     )
     parser.add_argument(
-        "--output", metavar="DIR", type=Path, help="for predictions.jsonl, summary.json"
+        "--output",
+        metavar="DIR",
+        type=Path,
+        help="folder to write predictions and summary to",
     )
     asked = parser.parse_args(arguments)
     with parser.errors(asked):

@@ -14,8 +14,10 @@ from erjepa.utils.command_line import CommandLine
 def main(arguments: Sequence[str]) -> None:
     """Write the folder."""
     parser = CommandLine(prog="erjepa smollm2", description=__doc__)
-    parser.add_argument("--output-dir", type=Path, required=True)
-    parser.add_argument("--gguf-file", type=Path, help="a copy of the package's file")
+    parser.add_argument(
+        "--output-dir", type=Path, required=True, help="folder to write"
+    )
+    parser.add_argument("--gguf-file", type=Path, help="copy of the package's file")
     asked = parser.parse_args(arguments)
     with parser.errors(asked):
         from erjepa.models.smollm2.download import make_folder

@@ -43,9 +43,8 @@ def parse(recipe_main: Callable[[Config], Any]) -> Callable[[], Any]:
             scores_other = config.eval_split == "test" and inherits_eval_dataset(*given)
             if scores_other and os.environ.get("RANK", "0") == "0":
                 log.warning(
-                    "eval_dataset is still that of the config, and dataset is not: evaluation "
-                    "scores other data than the run trains on; set eval_dataset, or "
-                    "eval_dataset=null"
+                    "dataset was changed but eval_dataset was not: evaluation scores other "
+                    "data than the run trains on; set eval_dataset, or eval_dataset=null"
                 )
             sys.exit(recipe_main(config))
 

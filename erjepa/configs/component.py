@@ -142,7 +142,7 @@ class Signature:
         for name in self.given:
             if name not in parameters and not takes_any:
                 raise ValueError(
-                    f"{key}={path} takes no {name}, which the recipe gives it"
+                    f"{key}={path} has no parameter {name}, which the recipe sets"
                 )
         arguments = {name: v for name, v in value.items() if name != COMPONENT}
         ours = list(parameters)[: self.positional]

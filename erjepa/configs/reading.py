@@ -91,7 +91,7 @@ def _continued(config: Config) -> Config:
             return given  # a list of memories, with that of continue_from
         if given not in (None, start):
             raise ValueError(
-                f"continue_from={start} sets {key}, which is {given}; leave one of the two out"
+                f"continue_from={start} sets {key}, but {key}={given}; set only one of the two"
             )
         return start
 

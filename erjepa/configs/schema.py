@@ -90,7 +90,7 @@ class Validation:
         if isinstance(self.size, int) and self.generate > self.size:
             raise ValueError(
                 f"validation.generate={self.generate} is more than validation.size="
-                f"{self.size}, the pairs that there are to answer"
+                f"{self.size}, the number of held-out pairs"
             )
 
 
@@ -211,7 +211,7 @@ class Config:
         if self.views in ("spans", "patches") and direction != "source_to_target":
             raise ValueError(
                 f"loss.direction={direction}: views={self.views} compares parts of one "
-                "path, which are no source and target; leave the direction out"
+                "text, not source and target; leave loss.direction out"
             )
         if self.row_length is not None and self.row_length < self.max_seq_len:
             raise ValueError(
@@ -225,16 +225,16 @@ class Config:
             )
         if self.resume_changes and not self.resume_from_checkpoint:
             raise ValueError(
-                f"resume_changes={self.resume_changes} is for a resumed run, "
+                f"resume_changes={self.resume_changes} needs "
                 "resume_from_checkpoint=True"
             )
         if (share := self.replay.share) is not None:
             for key in ("log_replay_gradients_every_n_steps", "train_end_of_turn"):
                 if (value := getattr(self, key)) not in (None, "all", "none"):
                     raise ValueError(
-                        f"{key}={value} tells replayed pairs from new ones; replay.share="
-                        f"{share} trains both alike. Set replay.budget instead, or leave "
-                        f"{key} out"
+                        f"{key}={value} treats replayed and new pairs differently, but "
+                        f"replay.share={share} trains both alike; set replay.budget instead "
+                        f"of replay.share, or leave {key} out"
                     )
         if self.validation.size is None:
             for key, value in (
@@ -247,7 +247,7 @@ class Config:
                 if value and value != "test":
                     raise ValueError(
                         f"{key}={value} needs pairs to validate on; set validation.size "
-                        "to how many of the training pairs, or what fraction, to hold out"
+                        "to the number or fraction of training pairs to hold out"
                     )
 
     @property

@@ -117,7 +117,7 @@ def test_an_inherited_eval_dataset_is_said(
     code, (cfg,) = run("--config", name, *overrides)
     said = [record.getMessage() for record in caplog.records]
     expected = (
-        "eval_dataset is still that of the config, and dataset is not: evaluation scores other "
+        "dataset was changed but eval_dataset was not: evaluation scores other "
         "data than the run trains on; set eval_dataset, or eval_dataset=null"
     )
     assert said == [expected] * warns

@@ -107,7 +107,7 @@ POSITIVE = "input should be greater than 0"
         ),
         (
             "views=spans loss.direction=both",
-            "loss.direction=both: views=spans compares parts of one path",
+            "loss.direction=both: views=spans compares parts of one text",
         ),
         ("replay.capacity=0", f"replay.capacity: {COUNT}, got 0"),
         ("replay.capacity=x", f'replay.capacity: {INTEGER}, got "x"'),
@@ -165,7 +165,7 @@ POSITIVE = "input should be greater than 0"
         ),
         (
             "lr_scheduler=torch.optim.lr_scheduler.ConstantLR",
-            "takes no num_training_steps, which the recipe gives it",
+            "has no parameter num_training_steps, which the recipe sets",
         ),
         ("validation.size=0", f"validation.size: {COUNT} or greater than 0, got 0"),
         ("validation.size=1.5", f"validation.size: {INTEGER} or less than 1, got 1.5"),
@@ -373,8 +373,14 @@ def test_continue_from_is_two_keys(overrides, expected):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("init_from=b", "continue_from=a sets init_from, which is b; leave one"),
-        ("replay.init_from=b", "continue_from=a sets replay.init_from, which is b"),
+        (
+            "init_from=b",
+            "continue_from=a sets init_from, but init_from=b; set only one",
+        ),
+        (
+            "replay.init_from=b",
+            "continue_from=a sets replay.init_from, but replay.init_from=b",
+        ),
         ("replay.selection=current_batch", "current_batch never replays"),
     ],
 )

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
         Exit code: 2 if the run cannot work, else 0.
     """
     parser = CommandLine(prog="erjepa doctor", description=__doc__)
-    parser.add_argument("--config", required=True, metavar="NAME", help="or a path")
+    parser.add_argument("--config", required=True, metavar="NAME", help="name or path")
     parser.add_argument(
         "--nproc_per_node",
         type=int,
@@ -28,12 +28,15 @@ def main(arguments: Sequence[str]) -> int:
         help="ranks of the run",
     )
     parser.add_argument(
-        "--gpu_memory", type=float, metavar="GIB", help="of GPUs that are not here"
+        "--gpu_memory",
+        type=float,
+        metavar="GIB",
+        help="of GPUs that this machine lacks",
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     chosen = parser.parse_intermixed_args(arguments)
     if chosen.nproc_per_node < 1:
-        parser.error(f"--nproc_per_node {chosen.nproc_per_node}: at least 1")
+        parser.error(f"--nproc_per_node {chosen.nproc_per_node}: must be at least 1")
     with parser.errors(chosen):
         from erjepa.commands.doctor.checks import GIB, Report, examine
         from erjepa.configs import load

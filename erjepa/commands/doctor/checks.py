@@ -177,7 +177,9 @@ def _versions() -> str:
 
 def _device(cfg: Config, gpu_memory: int | None) -> Device:
     if gpu_memory is not None:
-        device = Device(torch.device("cuda"), "pretended GPU", gpu_memory, False)
+        device = Device(
+            torch.device("cuda"), "GPU of another machine", gpu_memory, False
+        )
     else:
         found = run_device(cfg)
         is_gpu = found.type == "cuda"
@@ -196,7 +198,7 @@ def _attention(cfg: Config, device: Device) -> tuple[Attention, str]:
     if cfg.attention == "dense":
         return "dense", "attention=dense"
     require_whole_blocks(cfg.row_length)
-    return "flex", "where a GPU and a C compiler are"
+    return "flex", "if that machine has a C compiler"
 
 
 def _ranks(cfg: Config, device: Device, ranks: int) -> str:
@@ -341,7 +343,7 @@ def longest_rows(cfg: Config, run: ModelOfRun) -> Rows:
     )
     pairs = [pair(half)._replace(example_id=i) for i in range(_per_rank(cfg))]
     largest = _largest(cfg, collator, pairs)
-    said = f"counted for pairs of max_seq_len={cfg.max_seq_len} tokens, half of them target"
+    said = f"assumes pairs of max_seq_len={cfg.max_seq_len} tokens, half of them target"
     return Rows(said, largest, [collator.split(pairs, cfg.gradient_accumulation_steps)])
 
 
@@ -393,12 +395,12 @@ def _step(cfg: Config, run: ModelOfRun, rows: Rows, device: Device, ranks: int) 
     flops = ranks * counted / len(rows.steps)
     pairs = "new pairs"
     if run.replay.weight and run.replay.share is None:
-        flops, pairs = 2 * flops, "as many new and replayed pairs"
+        flops, pairs = 2 * flops, "new pairs and as many replayed ones"
     rate = MEASURED.get(device.name) if cfg.dtype == "bf16" else None
     time = "time not measured on this device"
     if rate:
         time = f"about {flops / rate / ranks:.2g} s at {rate / 1e9:.0f} GFLOP/s a rank"
-    return f"{flops:.2g} FLOPs, of {pairs}; {time}"
+    return f"{flops:.2g} FLOPs for {pairs}; {time}"
 
 
 def _memory(cfg: Config, run: ModelOfRun, rows: Rows, device: Device) -> str:
@@ -418,6 +420,6 @@ def _memory(cfg: Config, run: ModelOfRun, rows: Rows, device: Device) -> str:
         largest = max(parts, key=parts.__getitem__)
         raise MemoryError(
             f"a step takes {text}, and {usable / GIB:.1f} of {device.memory / GIB:.1f} GiB "
-            f"can be used: {_REMEDIES[largest]}; see docs/several_gpus.md"
+            f"are usable: {_REMEDIES[largest]}; see docs/several_gpus.md"
         )
-    return f"{text} of {usable / GIB:.1f} that can be used"
+    return f"{text} of {usable / GIB:.1f} usable"

@@ -14,24 +14,24 @@ from erjepa.utils.command_line import CommandLine
 from erjepa.utils.escape import counted, printable
 from erjepa.utils.files import write_whole
 
-_CREATE = """Makes a memory from a dataset, without a run.
+_CREATE = """Make a memory from a dataset, without a run.
 
-Pairs of a config's dataset, tokenized as its runs do it, are drawn at random; or, with
---by surprise, those with the largest token loss under a model. replay.init_from=OUT starts a run
-with them. Their scores are these losses, or all 1 where pairs are drawn; none has an address.
+The pairs are drawn at random from a config's dataset or, with --by surprise, are those with the
+largest token loss under a model. replay.init_from=OUT starts a run with this memory. The scores
+of its pairs are these losses, or 1 for random pairs; the pairs have no addresses.
 """
-_EXPORT = """Writes a memory as chats, for another trainer.
+_EXPORT = """Write a memory as chats, for another trainer.
 
-A line a slot: {"messages": [{"role": ..., "content": ...}, ...], "origin": ..., "where": ...}.
+One line per slot: {"messages": [{"role": ..., "content": ...}, ...], "origin": ..., "where": ...}.
 """
-_FORGET = """Deletes pairs from every memory of a run.
+_FORGET = """Delete pairs from every memory of a run.
 
-A pair goes from the slots and the texts of all checkpoints, and its visits from
-example_errors.csv; manifests are rewritten, so that the run can be resumed. What was deleted, and
-by which option, is added to forgotten.jsonl in RUN, without any text. The weights, the data file,
-and other runs that were given the memory stay as they are: see docs/memory.md.
+A pair is deleted from the slots and the texts of all checkpoints and from example_errors.csv;
+manifests are updated, so the run can still be resumed. forgotten.jsonl in RUN records what was
+deleted and by which option, without any text. The weights, the data file and other runs that
+inherited the memory are not changed: see docs/memory.md.
 
-If the command is killed, give it again: it resumes.
+If the command is killed, run it again: it resumes.
 """
 
 
@@ -54,13 +54,20 @@ def _show(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "run", type=Path, metavar="RUN", help="output folder, or one of its checkpoints"
     )
-    parser.add_argument("--top", type=int, default=5, help="lines of each list (5)")
+    parser.add_argument(
+        "--top", type=int, default=5, help="slots in each list (default: 5)"
+    )
     asks = parser.add_mutually_exclusive_group()
     asks.add_argument(
-        "--neighbors", type=int, metavar="SLOT", help="what is most like it"
+        "--neighbors",
+        type=int,
+        metavar="SLOT",
+        help="show the slots most similar to this one",
     )
     asks.add_argument(
-        "--prompt", metavar="TEXT", help="what is most like it, by the run's model"
+        "--prompt",
+        metavar="TEXT",
+        help="show the slots most similar to this text, by the run's model",
     )
     parser.add_argument(
         "--set",
@@ -70,10 +77,10 @@ def _show(arguments: Sequence[str]) -> None:
         help="a key of the run's config for --prompt, such as device=cpu",
     )
     parser.add_argument(
-        "--csv", type=Path, metavar="FILE", help="write all slots there"
+        "--csv", type=Path, metavar="FILE", help="write all slots to this file"
     )
     parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a page to look at"
+        "--html", type=Path, metavar="FILE", help="write an HTML page to this file"
     )
     asked = parser.parse_args(arguments)
     if asked.top < 1:
@@ -106,23 +113,23 @@ def _create(arguments: Sequence[str]) -> None:
     parser.add_argument("out", type=Path, metavar="OUT", help="a new folder")
     parser.add_argument("overrides", metavar="key=value", nargs="*")
     parser.add_argument(
-        "--config", required=True, metavar="NAME", help="config of the run to come"
+        "--config", required=True, metavar="NAME", help="config of the later run"
     )
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--number", type=int, metavar="N", help="of pairs (all)")
-    size.add_argument("--share", type=float, metavar="S", help="of the pairs, 0 to 1")
+    size.add_argument("--number", type=int, metavar="N", help="pairs (default: all)")
+    size.add_argument("--share", type=float, metavar="S", help="fraction of the pairs")
     parser.add_argument(
-        "--by", choices=("random", "surprise"), default="random", help="(random)"
+        "--by", choices=("random", "surprise"), default="random", help="default: random"
     )
     parser.add_argument(
         "--checkpoint",
         type=Path,
         metavar="RUN",
-        help="output folder or checkpoint whose model is surprised (the config's base model)",
+        help="run or checkpoint whose model computes the loss (default: the base model)",
     )
     asked = parser.parse_intermixed_args(arguments)
     if asked.checkpoint and asked.by == "random":
-        parser.error("--checkpoint is the model of --by surprise")
+        parser.error("--checkpoint needs --by surprise")
     with parser.errors(asked):
         from erjepa.commands.memory.create import create
         from erjepa.configs import load
@@ -143,7 +150,7 @@ def _export(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "run", type=Path, metavar="RUN", help="output folder, or one of its checkpoints"
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="JSONL to write")
+    parser.add_argument("file", type=Path, metavar="FILE", help="JSONL file to write")
     asked = parser.parse_args(arguments)
     with parser.errors(asked):
         from erjepa.commands.memory.export import export
@@ -157,10 +164,10 @@ def _forget(arguments: Sequence[str]) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="output folder")
     by = parser.add_mutually_exclusive_group(required=True)
     by.add_argument(
-        "--match", metavar="TEXT", help="pairs whose source or target contains it"
+        "--match", metavar="TEXT", help="pairs with this text in source or target"
     )
     by.add_argument(
-        "--ids", type=int, nargs="+", metavar="N", help="examples, as --csv shows them"
+        "--ids", type=int, nargs="+", metavar="N", help="example ids, as in --csv"
     )
     by.add_argument("--source", metavar="NAME", help="all pairs of a dataset")
     parser.add_argument(

@@ -99,7 +99,7 @@ def flag(
             slot.flags.append("stays hard")
         others = (at for target, at in answers[prompt].items() if target != slot.target)
         if (other := next(others, None)) is not None:
-            slot.flags.append(f"slot {other} asks the same, and answers otherwise")
+            slot.flags.append(f"slot {other} has the same source and another target")
 
 
 @dataclass

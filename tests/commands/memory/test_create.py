@@ -113,7 +113,7 @@ def test_the_most_surprising_are_those_of_the_largest_loss(
         (["--share", "1.5"], "--share 1.5: must be above 0 and at most 1"),
         (["--number", "2", "--share", "0.5"], "not allowed with argument --number"),
         (["--by", "chance"], "--by: invalid choice: 'chance'"),
-        (["--checkpoint", "a"], "--checkpoint is the model of --by surprise"),
+        (["--checkpoint", "a"], "--checkpoint needs --by surprise"),
         (["--by", "surprise", "--checkpoint", "no"], "no: no such folder"),
         (["--by", "surprise", "max_seq_len=40"], "do not fit max_seq_len=40"),
     ],

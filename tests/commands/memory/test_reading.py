@@ -124,7 +124,7 @@ def test_flags(tmp_path):
     found[3] = visited(4.0, 4.0, 4.0, 4.0)
     slots[1].target = slots[0].target
     flag(slots, [b"a", b"a", b"b", b"a", b"c"], found)
-    other = "slot {} asks the same, and answers otherwise"
+    other = "slot {} has the same source and another target"
     assert [slot.flags for slot in slots] == [
         *([other.format(3)], [other.format(3)], [], [other.format(0)]),
         ["stays hard"],
