@@ -55,13 +55,13 @@ class FolderLock:
         self._folder = folder
         self._file = (folder / LOCK).open("a+")
         deadline = time.monotonic() + _PATIENCE
-        while not (self._try() and self._is_in_place()):
+        while not (self._try_lock() and self._is_in_place()):
             if not self._is_in_place():  # the holder has just removed the file
                 self._file.close()
                 self._file = (folder / LOCK).open("a+")
                 continue
             holder = _holder(self._file)
-            if _lives(holder) or time.monotonic() > deadline:
+            if _is_alive(holder) or time.monotonic() > deadline:
                 self._file.close()
                 raise BlockingIOError(_refusal(folder, what, holder))
             time.sleep(0.1)
@@ -102,9 +102,12 @@ class FolderLock:
             return False
         return os.path.samestat(found, os.fstat(self._file.fileno()))
 
-    def _try(self) -> bool:
+    def _try_lock(self) -> bool:
         if fcntl is None:
-            log.warning(f"No locks here: let one run alone write to {self._folder}.")
+            log.warning(
+                f"This system has no file locks: make sure that only one run writes to "
+                f"{self._folder}."
+            )
             return True
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,7 +115,8 @@ class FolderLock:
             return False
         except OSError as error:
             log.warning(
-                f"{self._folder} cannot be locked ({error}): let one run alone write to it."
+                f"{self._folder} cannot be locked ({error}): make sure that only one run "
+                "writes to it."
             )
         return True
 
@@ -148,7 +152,7 @@ def _holder(file: TextIO) -> _Holder | None:
         return None
 
 
-def _lives(holder: _Holder | None) -> bool:
+def _is_alive(holder: _Holder | None) -> bool:
     """Return whether the holder's process is alive; on another host it is assumed to be."""
     if holder is None:
         return False

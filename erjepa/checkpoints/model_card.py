@@ -47,8 +47,8 @@ architecture and tokenizer. {prompt}
 """
 
 _PROMPT = """\
-The chat template of the folders gives other prompts than
-training had, so send a server the tokens of such a text:
+The folders' chat template builds other prompts than training
+used, so send a server the tokens of a text such as this one:
 
 {prompt}"""
 
@@ -137,7 +137,7 @@ def model_card(
         "tags": tags,
     }
     keys = OmegaConf.to_yaml(config)
-    asked = "The folders' chat template gives the prompts of training."
+    asked = "The folders' chat template builds the prompts of training."
     if prompt is not None:
         fence = backticks(prompt)
         asked = _PROMPT.format(prompt=f"{fence}text\n{prompt}\n{fence}")

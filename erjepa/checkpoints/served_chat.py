@@ -62,7 +62,9 @@ class ServedChat:
         if not isinstance(template, str):
             raise ValueError(f"{folder} has no chat template")
         if not (folder / _TOKENIZER).is_file():
-            raise ValueError(f"{folder} has no {_TOKENIZER} to compare its chats by")
+            raise ValueError(
+                f"{folder} has no {_TOKENIZER} to compare its prompts with"
+            )
         self.template = template
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
@@ -175,7 +177,7 @@ def serving_of(folder: Path, pairs: Pairs, tokenizer: Any) -> Serving:
         served = ServedChat(folder)
     except ValueError as error:
         return Serving(
-            warning=f"{error}: a server may ask otherwise than training does."
+            warning=f"{error}: a server may build other prompts than training does."
         )
     ids = range(0, len(pairs), -(-len(pairs) // _PAIRS))
     if served.asks(pairs, ids):
@@ -190,9 +192,9 @@ def serving_of(folder: Path, pairs: Pairs, tokenizer: Any) -> Serving:
         for m in pairs.messages(0)[:-1]
     ]
     return Serving(
-        warning=f"The chat template of {folder} asks otherwise than training does. Send token "
-        "ids to a server (erjepa prompts --url /v1/completions); the model card "
-        "shows the prompt of training.",
+        warning=f"The chat template of {folder} builds other prompts than training does. Send "
+        "token ids to a server (erjepa prompts --url /v1/completions); the model card "
+        "shows a prompt of training.",
         prompt=served.text(template.prompt([*shown, _ANSWER])),
     )
 

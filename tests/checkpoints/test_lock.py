@@ -95,7 +95,7 @@ def test_without_locks_there_is_a_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(lock.log, "propagate", True)
     for _ in range(2):
         FolderLock(tmp_path, "run")
-    assert caplog.text.count("let one run alone write to") == 2
+    assert caplog.text.count("make sure that only one run writes to") == 2
 
 
 def test_a_released_lock_leaves_no_file(tmp_path):

@@ -134,7 +134,7 @@ def test_a_prompt_that_no_template_gives_is_shown(served):
     serving = serving_of(folder, pairs_of(tokenizer, CHATS[1:2]), tokenizer)
     assert serving.template is None and "Convert." in serving.prompt
     assert "lines" not in serving.prompt and "..." in serving.prompt
-    assert "\n" not in serving.warning and "asks otherwise" in serving.warning
+    assert "\n" not in serving.warning and "builds other prompts" in serving.warning
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "tokenizer_config.json"])
@@ -162,5 +162,5 @@ def test_a_run_says_and_exports_it(base, data, tokenizer, tmp_path, can_be_serve
     for exported in (tmp_path / "epoch_0_step_1", tmp_path / "epoch_0_step_1" / "ema"):
         assert (asked(exported, chat) == expected) == can_be_served
         card = (exported / "README.md").read_text()
-        assert ("template gives the prompts of training" in card) == can_be_served
+        assert ("template builds the prompts of training" in card) == can_be_served
         assert ("```text\n<|begin" in card and "Convert." in card) != can_be_served
