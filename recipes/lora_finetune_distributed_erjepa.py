@@ -128,10 +128,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
                 cfg, dataset, ids, tokenizer, collator, loss_fn, device
             )
         self._run = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
-        self._metrics_log = MetricsLog(cfg, device)
-
         start = load_start(cfg, checkpointer, model, self._pairs, resume=self._resume)
         self._setup_training(start, trainable, checkpointer, serving)
+        # A run that is refused leaves the config of the one before in its folder.
+        self._metrics_log = MetricsLog(cfg, device)
         wait_for_all()  # ranks load at different speeds; a step has a time limit
 
     def _setup_training(

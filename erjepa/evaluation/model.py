@@ -11,11 +11,10 @@ from torchtune.modules import TransformerDecoder
 from torchtune.modules.peft import get_adapter_params
 
 from erjepa.checkpoints import checkpoint
-from erjepa.configs import Config, merged, resolved
+from erjepa.configs import Config
 from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.weights import require_same_model
-from erjepa.training.run.start import load_base
-from erjepa.utils.files import config_of_run
+from erjepa.training.run.start import load_base, require_trained_over
 
 
 def empty_model(cfg: Config, device: torch.device) -> TransformerDecoder:
@@ -60,7 +59,7 @@ def load_weights(
         used = checkpoint.ADAPTER if uses_adapter else "model*.safetensors"
         checkpoint.require_intact(path, [used])
         if uses_adapter:
-            _require_merged_adapters(cfg, path)
+            require_trained_over(path, cfg.base_adapters or [])
             adapter = torch.load(path / checkpoint.ADAPTER, weights_only=True)
         else:
             files = sorted(file.name for file in path.glob("model*.safetensors"))
@@ -89,18 +88,6 @@ def load_weights(
         for module in model.modules():
             if hasattr(module, "initialize_dora_magnitude"):
                 module.initialize_dora_magnitude()
-
-
-def _require_merged_adapters(cfg: Config, path: Path) -> None:
-    """Raise ValueError if an adapter was trained over another number of ``base_adapters``."""
-    if (file := config_of_run(path)) is None:
-        return
-    trained = resolved(merged(str(file))).get("base_adapters") or []
-    if len(trained) != len(cfg.base_adapters or []):
-        raise ValueError(
-            f"{path} was trained over the base with {len(trained)} adapters merged in; set "
-            f"base_adapters=[{','.join(trained)}]"
-        )
 
 
 def load_model(

@@ -1,6 +1,7 @@
 """A run starts from the trained weights of another run, or from a PEFT adapter."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -73,9 +74,14 @@ def test_adapters_are_merged_into_the_base(base, data, tmp_path, earlier):
     still = {"optimizer__lr": 0.0, "stop__steps": 1}
     _, of_first = run("of_first", earlier, **still)
     cfg, second = run("second", earlier, stop__steps=4)
-    _, of_both = run("of_both", earlier, second, **still)
+    # Each with the scale that it was trained with.
+    _, of_both = run("of_both", earlier, second, **still, model__lora_alpha=2)
     assert_same(exported(of_first), exported(earlier / "epoch_0"))
     assert_same(exported(of_both), exported(second))
+    # Over the base alone PEFT's adapter would be another model.
+    assert (earlier / "epoch_0/adapter").is_dir() and not (second / "adapter").exists()
+    card = (second / "README.md").read_text()
+    assert f"adapters merged in: `{earlier}`" in card and "AutoPeft" not in card
     assert any(not w.equal(exported(second)[n]) for n, w in exported(of_first).items())
 
     scored = load_model(cfg, torch.device("cpu"), second).state_dict()
@@ -88,12 +94,21 @@ def test_adapters_are_merged_into_the_base(base, data, tmp_path, earlier):
         load_model(given, torch.device("cpu"), second)
     with pytest.raises(ValueError, match="base model"):
         train(given)
+    for starts, expected in (
+        ({"init_from": second}, f"[{earlier}]"),
+        ({"base_adapters": f"[{second}]"}, f"[{earlier},{second}]"),
+        ({"init_from": earlier, "base_adapters": f"[{earlier}]"}, "[]"),
+    ):
+        with pytest.raises(
+            ValueError, match=re.escape(f"set base_adapters={expected}")
+        ):
+            train(config(base, data, tmp_path / "other", **starts))
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"base_adapters": "[nowhere]"}, "base_adapters=nowhere"),
+        ({"init_from": "null", "base_adapters": "[nowhere]"}, "base_adapters=nowhere"),
         (
             {"init_from": "nowhere"},
             "init_from=nowhere holds no adapter_model.pt and no adapter of",

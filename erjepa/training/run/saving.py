@@ -13,6 +13,8 @@ from torchtune import training, utils
 
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.model_card import base_of, write_model_card
+from erjepa.checkpoints.peft_adapter import CONFIG as PEFT_CONFIG
+from erjepa.checkpoints.peft_adapter import WEIGHTS as PEFT_WEIGHTS
 from erjepa.checkpoints.served_chat import Serving, write_chat_template
 from erjepa.checkpoints.space import (
     checkpoint_sizes,
@@ -301,8 +303,11 @@ class RunCheckpoints:
             )
         finally:
             logging.disable(logging.NOTSET)
+        folder = self._output_dir / checkpoint.SCRATCH / f"epoch_{epoch}"
+        if self._cfg.base_adapters:  # PEFT would put it over the base without them
+            for name in (PEFT_WEIGHTS, PEFT_CONFIG):
+                (folder / name).unlink(missing_ok=True)
         if self._serving.template is not None:
-            folder = self._output_dir / checkpoint.SCRATCH / f"epoch_{epoch}"
             write_chat_template(folder, self._serving.template)
 
 

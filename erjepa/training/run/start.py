@@ -1,7 +1,7 @@
 """What a run starts from: its folder, the base, an earlier run, or its own checkpoint."""
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,14 +17,15 @@ from erjepa.checkpoints.lock import FolderLock
 from erjepa.checkpoints.model_card import PROMPT
 from erjepa.checkpoints.peft_adapter import is_peft_adapter, load_peft_adapter
 from erjepa.checkpoints.served_chat import Serving, serving_of
-from erjepa.configs import Config
+from erjepa.configs import Config, merged, resolved
 from erjepa.datasets import Pairs
 from erjepa.objective import PackedDecoder
 from erjepa.training.model.adapters import merge_adapters
 from erjepa.training.model.distributed import on_rank_zero, wait_for_all
 from erjepa.training.model.weights import StartWeights, require_same_model
 from erjepa.training.run.steps import TrainingPairs
-from erjepa.utils.files import EMA, write_whole
+from erjepa.utils.escape import counted
+from erjepa.utils.files import EMA, config_of_run, write_whole
 
 log = utils.get_logger("INFO")
 
@@ -171,6 +172,7 @@ def load_start(
         start = Path(cfg.init_from)
         found = _load_adapter(start, "init_from", cfg, model.decoder)
         source, trained, predictor = found
+        require_trained_over(source, cfg.base_adapters or [])
         carried.append(f"weights of {source}")
         if cfg.ema_decay is not None:
             averaged, description = _load_averages(source)
@@ -198,12 +200,43 @@ def load_base(
         decoder: model of the run, whose adapters have the same shapes.
     """
     base = checkpointer.load_checkpoint()[training.MODEL_KEY]
-    for start in map(Path, cfg.base_adapters or []):
-        _, adapter, _ = _load_adapter(start, "base_adapters", cfg, decoder)
-        rank, alpha = (cfg.model.get(f"lora_{name}") for name in ("rank", "alpha"))
+    given = cfg.base_adapters or []
+    for i, name in enumerate(given):
+        path, adapter, _ = _load_adapter(Path(name), "base_adapters", cfg, decoder)
+        require_trained_over(path, given[:i], name)
+        rank, alpha = (cfg.model.get(f"lora_{key}") for key in ("rank", "alpha"))
+        if (path / checkpoint.ADAPTER).is_file():
+            alpha = _config_of(path).get("model", {}).get("lora_alpha", alpha)
         weights = {**base, **adapter}
         base = merge_adapters(weights, torch.device("cpu"), rank=rank, alpha=alpha)
     return base
+
+
+def require_trained_over(
+    adapter: Path, given: Sequence[str], to_merge: str | None = None
+) -> None:
+    """Raise ValueError if a run trained an adapter over a base with other adapters merged in.
+
+    Args:
+        given: adapters that are merged into the base.
+        to_merge: path of ``adapter`` if it is merged next; adapters that were trained over the
+            same base can then be merged one after the other.
+    """
+    trained = _config_of(adapter).get("base_adapters") or []
+    n = len(trained)
+    if n == len(given) or (to_merge is not None and n < len(given)):
+        return
+    names = [*trained, to_merge] if to_merge is not None else trained
+    raise ValueError(
+        f"{adapter} was trained over the base with {counted(n, 'adapter')} merged in; set "
+        f"base_adapters=[{','.join(names)}]"
+    )
+
+
+def _config_of(path: Path) -> Mapping[str, Any]:
+    """Return the config of the run that wrote a checkpoint; empty if there is none."""
+    file = config_of_run(path)
+    return {} if file is None else resolved(merged(str(file)))
 
 
 def _load_adapter(
