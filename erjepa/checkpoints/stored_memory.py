@@ -146,7 +146,9 @@ class StoredMemory:
         try:
             self._tensors = safe_open(place / SLOTS, framework="pt")
         except (OSError, SafetensorError) as error:
-            raise ValueError(f"{self.folder / SLOTS} is not whole ({error})") from None
+            raise ValueError(
+                f"{self.folder / SLOTS} cannot be read ({error})"
+            ) from None
         self._check_header()
 
     def __len__(self) -> int:
@@ -336,12 +338,14 @@ class StoredMemory:
         origins, inherited = ids >> ORIGIN_BITS, self.about.inherited
         own = len(self.about.origins) - inherited
         rules = {
-            "is of no origin": (origins < -inherited) | (origins >= own),
+            "has an unknown origin": (origins < -inherited) | (origins >= own),
             "has a score that is not finite": ~scores.isfinite(),
             "has a negative replay count": counts < 0,
         }
         if self.about.state.memory.on_revisit != "append":
-            rules["has the example of an earlier slot"] = _repeated(ids) & (ids >= 0)
+            rules["repeats the example of an earlier slot"] = _repeated(ids) & (
+                ids >= 0
+            )
         if len(self):
             # Only the bridge may be empty: some chat templates have none.
             rules["has an empty text"] = (lengths[:, [0, 2, 3, 4]] < 1).any(dim=1)
@@ -449,8 +453,8 @@ def _read_about(file: BufferedReader, path: Path) -> About:
         )
     if about.get("version") != VERSION:
         raise ValueError(
-            f"{path} has version {about.get('version')} of the format, and version "
-            f"{VERSION} is known here; read it with the release that wrote it"
+            f"{path} has version {about.get('version')} of the format, but only version "
+            f"{VERSION} is supported; read it with the release that wrote it"
         )
     return checked(About, about, str(path))
 

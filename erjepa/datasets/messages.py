@@ -185,7 +185,7 @@ def require_text(value: Any, place: str, *, may_be_empty: bool = False) -> None:
         value.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{place} holds half a character, {value[error.start]!a}"
+            f"{place} holds a lone surrogate, {value[error.start]!a}"
         ) from None
 
 

@@ -171,7 +171,11 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
     if len(files) == 1:
         return _read_file(files[0], str(files[0]))
     if len(files) > 1:
-        raise ValueError(f"{folder}: which of {', '.join(f.name for f in files)}?")
+        names = ", ".join(file.name for file in files)
+        raise ValueError(
+            f"{folder} has several files of split {split!r}, {names}; set the dataset's "
+            "source to one of them"
+        )
     try:
         if any(folder.glob("dataset_dict.json")) or any(folder.glob("state.json")):
             rows = load_from_disk(str(folder))

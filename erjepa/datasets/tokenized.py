@@ -215,7 +215,7 @@ def _cache_file(texts: Sequence[str], tokenizer: Any) -> Path | None:
         digest.update(Hasher.hash(tokenizer).encode())
     except Exception as error:  # pickling a custom tokenizer can raise any type
         log.warning(
-            f"{type(tokenizer).__name__} has no hash ({error}): its tokens are not kept."
+            f"{type(tokenizer).__name__} cannot be hashed ({error}): its tokens are not cached."
         )
         return None
     for package in ("torchtune", "tokenizers", "tiktoken"):
@@ -239,7 +239,9 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()  # the system releases it if the process is killed
     except (OSError, NotImplementedError) as error:
-        log.warning(f"{file.parent} cannot be written ({error}): tokens are not kept.")
+        log.warning(
+            f"{file.parent} cannot be written ({error}): tokens are not cached."
+        )
         return make()
     try:
         if (kept := _read(file)) is not None:  # made while this process waited
@@ -259,7 +261,7 @@ def _write(file: Path, block: np.ndarray) -> np.ndarray | None:
             np.save(output, np.concatenate([_digest(block), block]))
         os.replace(aside, file)
     except OSError as error:
-        log.warning(f"{file} cannot be written ({error}): tokens are not kept.")
+        log.warning(f"{file} cannot be written ({error}): tokens are not cached.")
         with contextlib.suppress(OSError):
             aside.unlink()
     return _read(file)

@@ -45,8 +45,8 @@ def local_copy(repository: str, revision: str | None, key: str) -> Path:
     except RevisionNotFoundError:
         todo = f"has no revision {revision}"
     except RepositoryNotFoundError:
-        todo = "is no folder, and no repository of the hub that you may read"
+        todo = "is neither a folder nor a hub repository that you may read"
     except OSError as error:
         cause = " ".join(str(error).split())[:200]
-        todo = f"is no folder, and the hub cannot be reached ({cause}): set it to the model's folder"
+        todo = f"is not a folder, and the hub cannot be reached ({cause}): set it to the model's folder"
     raise FileNotFoundError(f"{key}={repository} {todo}")

@@ -159,7 +159,7 @@ PAIR = {"input": "one", "output": "1"}
         ({"output": ["1"]}, r"a.jsonl:2: column 'output' holds \['1'\] \(list\)"),
         ({"output": " "}, "a.jsonl:2: column 'output' is empty"),
         ({"input": ""}, "a.jsonl:2: column 'input' is empty"),
-        ({"input": "a\ud800"}, "a.jsonl:2: column 'input' holds half a character"),
+        ({"input": "a\ud800"}, "a.jsonl:2: column 'input' holds a lone surrogate"),
     ],
 )
 def test_cells_that_are_no_text(read, record, error):

@@ -83,7 +83,10 @@ def test_folders(tmp_path):
     with pytest.raises(ValueError, match=r"no split 'dev'; it has \['train', 'test'\]"):
         load_records(str(tmp_path / "splits"), split="dev")
     write_lines(tmp_path / "files" / "train.jsonl")
-    with pytest.raises(ValueError, match="files: which of train.jsonl, train.csv"):
+    with pytest.raises(
+        ValueError,
+        match="files has several files of split 'train', train.jsonl, train.csv",
+    ):
         load_records(str(tmp_path / "files"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty could not be read .*train.jsonl"):

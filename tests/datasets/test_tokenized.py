@@ -130,7 +130,7 @@ def test_a_folder_that_cannot_be_written_costs_no_run(
     tokenized.log.propagate = True
     dataset = paired_dataset(tokenizer, source=source, new_system_prompt="Hm.")
     assert list(dataset) == one_by_one
-    assert "tokens are not kept" in caplog.text
+    assert "tokens are not cached" in caplog.text
 
 
 def test_a_full_disk_costs_no_run(tokenizer, many, one_by_one, monkeypatch, caplog):
@@ -154,7 +154,7 @@ def test_a_tokenizer_without_a_hash_is_used_all_the_same(
     monkeypatch.setattr(datasets.fingerprint.Hasher, "hash", no_hash)
     tokenized.log.propagate = True
     assert len(paired_dataset(tokenizer, source=many[0])) == len(ROWS)
-    assert "Llama3Tokenizer has no hash (no)" in caplog.text
+    assert "Llama3Tokenizer cannot be hashed (no)" in caplog.text
     assert not many[1].exists()
 
 

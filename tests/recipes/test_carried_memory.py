@@ -270,7 +270,7 @@ def test_a_damaged_or_foreign_memory_leaves_nothing_behind(
 
     shutil.copytree(earlier, copy)
     slots.write_bytes(slots.read_bytes()[:-100])
-    refused("slots.safetensors is not whole")
+    refused("slots.safetensors cannot be read")
     shutil.copytree(earlier, copy)
     changed = bytearray(slots.read_bytes())
     changed[-6000] ^= 1

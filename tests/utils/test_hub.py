@@ -29,7 +29,9 @@ def test_a_repository_becomes_its_local_copy(tmp_path, monkeypatch):
         assert cfg.tokenizer.get("path") == str(copy)
         assert cfg.model.get("path") == "Qwen/Qwen3-0.6B"  # so that it moves elsewhere
         assert cfg.model.get("revision") == "a" * 40
-    with pytest.raises(FileNotFoundError, match="model.path=a/b is no folder, and the"):
+    with pytest.raises(
+        FileNotFoundError, match="model.path=a/b is not a folder, and the"
+    ):
         require_files(load(CONFIG, ["model.path=a/b"]))
 
 
@@ -37,7 +39,7 @@ def test_a_repository_becomes_its_local_copy(tmp_path, monkeypatch):
     ("kind", "said"),
     [
         (GatedRepoError, "accept its terms at https://huggingface.co/Qwen/Qwen3-0.6B"),
-        (RepositoryNotFoundError, "is no folder, and no repository of the hub"),
+        (RepositoryNotFoundError, "is neither a folder nor a hub repository"),
         (RevisionNotFoundError, "has no revision v2"),
         (ConnectionError, "set it to the model's folder"),
     ],
