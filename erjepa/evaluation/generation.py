@@ -45,7 +45,7 @@ def generate_greedy(
     """
     if (longest := max(map(len, prompts))) > model.max_seq_len:
         raise ValueError(
-            f"a prompt has {longest} tokens, and the model positions for "
+            f"a prompt has {longest} tokens, but the model has positions for "
             f"{model.max_seq_len}"
         )
     is_backend = isinstance(model, Backend)

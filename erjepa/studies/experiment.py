@@ -30,7 +30,7 @@ def _dataset(entry: Any) -> Any:
 
 def _distinct(values: Sequence[Any]) -> Sequence[Any]:
     if len(set(values)) < len(values):
-        raise ValueError(f"{list(values)} has one twice")
+        raise ValueError(f"{list(values)} has duplicates")
     return values
 
 

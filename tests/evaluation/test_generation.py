@@ -138,7 +138,9 @@ def test_a_text_ends_with_the_positions():
     assert [len(answer) for answer in answers] == [NEW, 9, 3, 1]
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer == alone(model, prompt, len(answer), [])
-    with pytest.raises(ValueError, match="21 tokens, and the model positions for 20"):
+    with pytest.raises(
+        ValueError, match="21 tokens, but the model has positions for 20"
+    ):
         generate_greedy(
             model, random_tokens(21), max_new_tokens=1, stop_tokens=[], pad_id=PAD
         )

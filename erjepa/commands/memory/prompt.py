@@ -42,7 +42,7 @@ def prompt_embedding(
     batch = collator([pair])
     if (tokens := int(batch.input_pos.max()) + 1) > model.max_seq_len:
         raise ValueError(
-            f"the prompt has {tokens} tokens, and the model positions for "
+            f"the prompt has {tokens} tokens, but the model has positions for "
             f"{model.max_seq_len}; shorten it"
         )
     embedder = PackedDecoder(model, attention=attention)

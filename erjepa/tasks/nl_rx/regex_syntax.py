@@ -104,7 +104,7 @@ def parse(text: str, deadline: float = math.inf) -> Node:
                 groups.append(_Group())
         elif letter == ")":
             if len(groups) == 1:
-                raise RegexSyntaxError("a ) that closes nothing")
+                raise RegexSyntaxError("an unmatched )")
             groups.pop()
             groups[-1].append(group.close())
         elif letter == "|":
@@ -131,7 +131,7 @@ def parse(text: str, deadline: float = math.inf) -> Node:
             group.append(_escape(text[at : at + 1]))
             at += 1
         elif letter in "]}":
-            raise RegexSyntaxError(f"a {letter} that closes nothing")
+            raise RegexSyntaxError(f"an unmatched {letter}")
         else:
             group.append(ANY_LETTER if letter == "." else _letter(letter))
     if len(groups) > 1:

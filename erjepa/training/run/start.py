@@ -117,8 +117,8 @@ def find_serving(cfg: Config, pairs: Pairs, tokenizer: Any) -> Serving:
             log.warning(serving.warning)
         if serving.template is not None:
             log.info(
-                f"The chat template of {folder} asks otherwise than training does; "
-                "checkpoints get one that asks the same."
+                f"The chat template of {folder} builds other prompts than training does; "
+                "checkpoints get one that builds the same."
             )
         if serving.prompt is not None:
             write_whole(Path(cfg.output_dir) / PROMPT, serving.prompt)

@@ -76,7 +76,7 @@ def test_a_stored_source_finds_its_own_slot(
         ("x", "no such file|missing"),
         (
             "x " * 5000,
-            "the prompt has .* tokens, and the model positions for .*; shorten",
+            "the prompt has .* tokens, but the model has positions for .*; shorten",
         ),
     ],
 )

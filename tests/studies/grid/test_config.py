@@ -168,7 +168,7 @@ def test_an_order_names_some_of_the_datasets(load):
     assert list(load(text, "order=[b]").datasets) == ["b"]
     for order, message in (
         ("[a,x]", "unknown config key datasets.x. Known keys: a, b, c"),
-        ("[a,a]", r"order: \['a', 'a'\] has one twice"),
+        ("[a,a]", r"order: \['a', 'a'\] has duplicates"),
         ("a", "order: input should be a valid array"),
         ("[]", "order: .* at least 1 item"),
     ):
@@ -188,7 +188,7 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
     [
         (["seed=[1]"], r"small.yaml: unknown config key seed. Did you mean seeds\?"),
         (["seeds=[]"], "seeds: value should have at least 1 item"),
-        (["seeds=[1,1]"], r"seeds: \[1, 1\] has one twice"),
+        (["seeds=[1,1]"], r"seeds: \[1, 1\] has duplicates"),
         (["methods={}"], "methods: .* should have at least 1 item"),
         (
             ["methods={a b: {}, a_b: {}}"],
