@@ -113,6 +113,7 @@ def test_further_datasets(output):
     known = json.loads(record.read_text())
     known["config"]["also_scored"] = {"c": "tiny_synth", "d": "tiny_synth"}
     known["config"]["score_weights"] = ["last", "ema"]
+    known["config"]["match"] = "epochs"
     record.write_text(json.dumps(known))
     found = table(output, "continual_also_scored").set_index("Method").round(6)
     assert found["Accuracy on c (%)"].to_dict() == {
