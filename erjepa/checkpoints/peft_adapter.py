@@ -163,15 +163,20 @@ def load_peft_adapter(
             weight = torch.empty_like(weight).index_copy_(0, order.flatten(), weight)
         weights[name] = weight
     scale = config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
-    if (ratio := scale * config.r / alpha) != 1:
-        for name in weights:
-            if "lora_b" in name:
-                weights[name] = weights[name] * ratio
+    ratio = scale * config.r / alpha
+    weights = rescaled(weights, ratio)
     said = "" if ratio == 1 else f"; B times {ratio:g}, for lora_alpha={alpha:g}"
     utils.log_rank_zero(
         log, f"{folder} is an adapter of {config.base_model_name_or_path}{said}."
     )
     return {**weights, **found}
+
+
+def rescaled(adapter: Mapping[str, Tensor], ratio: float) -> dict[str, Tensor]:
+    """Multiply the update ``B A`` of each layer by ``ratio``, in B."""
+    if ratio == 1:
+        return dict(adapter)
+    return {n: w * ratio if "lora_b" in n else w for n, w in adapter.items()}
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:

@@ -188,7 +188,7 @@ def test_the_average_of_an_earlier_run_goes_on(base, data, tmp_path, monkeypatch
     def run(name, ranks, **more):
         own = {"init_from": first, "batch_size": 8 // ranks, **short, **more}
         train(config(base, data, tmp_path / name, **own), ranks)
-        return adapter(tmp_path / name / "epoch_0_step_3" / "ema")
+        return adapter(checkpoint.newest(tmp_path / name) / "ema")
 
     cfg = config(base, data, tmp_path / "one", init_from=first, batch_size=8, **short)
     ((fast, carried),) = train(cfg, 1, lambda r: (steps, r._carried))
@@ -210,6 +210,12 @@ def test_the_average_of_an_earlier_run_goes_on(base, data, tmp_path, monkeypatch
         assert torch.equal(resumed[name], two[name])
     progress = checkpoint.load_progress(tmp_path / "part" / "epoch_0_step_3")
     assert (progress["steps"], progress["averaged_steps"]) == (3, 6)
+    still = {"optimizer__lr": 0.0, "stop__steps": 1}
+    of_scale_2 = run("scale_2", 1, **still)
+    of_scale_4 = run("scale_4", 1, **still, model__lora_alpha=16)
+    for name, weight in of_scale_2.items():
+        halved = weight / 2 if "lora_b" in name else weight
+        assert torch.equal(of_scale_4[name], halved), name
 
 
 def test_without_an_earlier_average_a_run_begins_one(base, data, tmp_path, monkeypatch):

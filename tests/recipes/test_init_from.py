@@ -159,16 +159,22 @@ def test_a_run_from_a_peft_adapter_is_that_from_the_checkpoint(
     assert all(torch.equal(ours[name], peft[name]) for name in ours)
 
 
-# Scale of the model: 8 / 4.
+# Scale of the earlier model: 8 / 4.
 @pytest.mark.parametrize(
-    ("changes", "ratio"),
-    [({"lora_alpha": 2}, 0.25), ({"lora_alpha": 16, "use_rslora": True}, 4.0)],
+    ("changes", "alpha", "ratio"),
+    [
+        ({"lora_alpha": 2}, 8, 0.25),
+        ({"lora_alpha": 16, "use_rslora": True}, 8, 4.0),
+        (None, 16, 0.5),  # the run's own checkpoint
+    ],
 )
-def test_another_scale_is_in_b(base, data, tmp_path, earlier, changes, ratio):
-    folder = peft_copy(earlier, tmp_path / "peft", **changes)
-    settings = {"optimizer__lr": 0.0, "stop__steps": 1}
+def test_another_scale_is_in_b(base, data, tmp_path, earlier, changes, alpha, ratio):
+    start = (
+        earlier if changes is None else peft_copy(earlier, tmp_path / "x", **changes)
+    )
+    settings = {"optimizer__lr": 0.0, "stop__steps": 1, "model__lora_alpha": alpha}
     (found,) = train(
-        config(base, data, tmp_path / "run", init_from=folder, **settings),
+        config(base, data, tmp_path / "run", init_from=start, **settings),
         1,
         trained_weights,
     )

@@ -15,7 +15,11 @@ from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.fingerprint import changed_keys, digest_of_weights, fingerprint
 from erjepa.checkpoints.lock import FolderLock
 from erjepa.checkpoints.model_card import PROMPT
-from erjepa.checkpoints.peft_adapter import is_peft_adapter, load_peft_adapter
+from erjepa.checkpoints.peft_adapter import (
+    is_peft_adapter,
+    load_peft_adapter,
+    rescaled,
+)
 from erjepa.checkpoints.served_chat import Serving, serving_of
 from erjepa.configs import Config, merged, resolved
 from erjepa.datasets import Pairs
@@ -175,7 +179,7 @@ def load_start(
         require_trained_over(source, cfg.base_adapters or [])
         carried.append(f"weights of {source}")
         if cfg.ema_decay is not None:
-            averaged, description = _load_averages(source)
+            averaged, description = _load_averages(source, cfg)
             carried.append(description)
     base = load_base(cfg, checkpointer, model.decoder)
     current["base model"] = digest_of_weights(base)
@@ -205,8 +209,6 @@ def load_base(
         path, adapter, _ = _load_adapter(Path(name), "base_adapters", cfg, decoder)
         require_trained_over(path, given[:i], name)
         rank, alpha = (cfg.model.get(f"lora_{key}") for key in ("rank", "alpha"))
-        if (path / checkpoint.ADAPTER).is_file():
-            alpha = _config_of(path).get("model", {}).get("lora_alpha", alpha)
         weights = {**base, **adapter}
         base = merge_adapters(weights, torch.device("cpu"), rank=rank, alpha=alpha)
     return base
@@ -242,7 +244,10 @@ def _config_of(path: Path) -> Mapping[str, Any]:
 def _load_adapter(
     start: Path, key: str, cfg: Config, decoder: TransformerDecoder
 ) -> tuple[Path, dict[str, Tensor], Tensor | None]:
-    """Load the adapter that ``key`` names. Return its checkpoint, weights and predictor tokens."""
+    """Load the adapter that ``key`` names, with B scaled to the run's ``lora_alpha``.
+
+    Return its checkpoint, weights and predictor tokens.
+    """
     like = get_adapter_params(decoder)
     if not like:
         raise ValueError(
@@ -256,16 +261,24 @@ def _load_adapter(
         weights = load_peft_adapter(start, like, base_dir, alpha=alpha)
     else:
         path, weights, predictor = checkpoint.load_trained(start, key)
+        weights = rescaled(weights, _ratio_of_scales(path, cfg))
     require_same_model(like, weights, f"{key}={start}")
     return path, weights, predictor
 
 
-def _load_averages(start: Path) -> tuple[dict[str, Any] | None, str]:
+def _ratio_of_scales(path: Path, cfg: Config) -> float:
+    """Return the ``lora_alpha`` of the run that wrote a checkpoint over that of this run."""
+    alpha = cfg.model.get("lora_alpha")
+    return _config_of(path).get("model", {}).get("lora_alpha", alpha) / alpha
+
+
+def _load_averages(start: Path, cfg: Config) -> tuple[dict[str, Any] | None, str]:
     """Load the averaged weights of ``start``, if any, and describe them."""
     folder = start if start.name == EMA else start / EMA
     if not folder.is_dir():
         return None, "no average of them, so the average of this run starts from them"
     _, weights, predictor = checkpoint.load_trained(folder, "init_from")
+    weights = rescaled(weights, _ratio_of_scales(folder, cfg))
     progress = checkpoint.load_progress(folder)
     steps = progress.get("averaged_steps", progress["steps"])
     named = {f"decoder.{name}": weight for name, weight in weights.items()}
