@@ -113,14 +113,14 @@ def chosen(results: Results, dataset: str, methods: list[str]) -> Parts:
     best = trials.loc[trials.groupby("Method", sort=False)[value].idxmax()]
     trials["Chosen"] = ["yes" if i in best.index else "" for i in trials.index]
     yield Table(
-        f"The setting of each method with the best mean accuracy on validation pairs of "
-        f"{dataset}, which are held out of the training pairs; test pairs take no part. {note}",
+        f"Best setting of each method by mean accuracy on validation pairs of {dataset}, "
+        f"which are held out from training. Test pairs are not used. {note}",
         best[["Method", "Setting", value, value + SD]].assign(
             Trials=best.Method.map(trials.Method.value_counts()),
             Overrides=[settings(results.own(method)) for method in best.Setting],
         ),
     )
-    caption = f"Every setting on validation pairs of {dataset}. {note}"
+    caption = f"All settings on validation pairs of {dataset}. {note}"
     yield Table(caption, trials, name="trials")
 
 

@@ -90,8 +90,8 @@ def _at_budgets(
         columns["AUC (%)"] = pd.Series(areas, whole.index).reindex(wide.index)
     yield Table(
         f"Accuracy (%){of_which} on {dataset} at equal training compute in {unit}"
-        f"{results.if_seeds(MEAN)}; AUC: area under the curve divided by the range of compute, "
-        f"of each seed that has every budget. {note}",
+        f"{results.if_seeds(MEAN)}. AUC: area under the curve divided by the range of compute, "
+        f"over the seeds that have every budget. {note}",
         spread(columns, {"Method": "method"}),
         best=list(columns),
     )
@@ -129,7 +129,7 @@ def learning_curves(results: Results, dataset: str, methods: list[str]) -> Parts
     how = {"err_style": "bars"}
     draw_curves(axes, rows, "epoch", "accuracy", results.methods, **how)
     axes.locator_params("x", integer=True)
-    means = ": means over the seeds scored there, and one sample standard deviation"
+    means = ": means and sample standard deviations over the seeds scored there"
     yield Figure(
         f"Accuracy on {dataset} over epochs{results.if_seeds(means)}. "
         "Runs are not matched in compute.",
@@ -153,8 +153,8 @@ def cost(results: Results, dataset: str, methods: list[str]) -> Parts:
         "Time (min)": ends.train_seconds / 60,
     }
     yield Table(
-        f"Cost of runs on {dataset}. Training compute, all processed tokens, and training "
-        f"time without evaluation. {results.note(ends, methods)}",
+        f"Cost of runs on {dataset}: training compute, processed tokens, and training time "
+        f"without evaluation. {results.note(ends, methods)}",
         spread(columns, {"Method": ends.method}),
         digits={"Steps": 0, unit: 3, "Tokens (M)": 3},
         best=["Accuracy (%)"],

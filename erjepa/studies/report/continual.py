@@ -59,7 +59,7 @@ def continual(
     dotted = "" if ceiling is None else f"; dotted: {joint}, on all datasets at once"
     yield Figure(
         "Accuracy on each dataset after each stage of the sequence"
-        f"{results.if_seeds(': means, and one sample standard deviation')}{dotted}. {note}",
+        f"{results.if_seeds(': means and sample standard deviations')}{dotted}. {note}",
         picture,
         columns=min(3, len(names)),
     )
@@ -71,7 +71,7 @@ def continual(
         panel.set_title(f"on {name}")
     yield Figure(
         "Accuracy on each dataset at the end of the sequence"
-        f"{results.if_seeds(': means, one sample standard deviation, and single runs')}. {note}",
+        f"{results.if_seeds(': means, sample standard deviations, and single runs')}. {note}",
         picture,
         height=0.5 + 0.22 * at_end.method.nunique(),
         columns=min(2, len(names)),
@@ -100,14 +100,15 @@ def continual(
             columns[f"Kept on {name} (%)"] = 100 * ends[name] / ceiling[name]
         columns[f"Over {joint} on {last}"] = ends[last] - ceiling[last]
         kept = (
-            f" Kept: share of {joint}'s mean accuracy there, which has the compute of all "
-            f"stages; over {joint}: accuracy less that mean."
+            f" Kept: accuracy as a share of the mean accuracy of {joint}, which has the "
+            f"compute of all stages. Over {joint}: accuracy minus that mean."
         )
     yield Table(
-        "At the end of the sequence: average accuracy over datasets; and in points, "
-        "forgetting, the best accuracy at an earlier stage less the last (Chaudhry et al. "
-        "2018); backward transfer, the last less that after the dataset's own stage; forward "
-        "transfer, that before it less the untrained model's (Lopez-Paz & Ranzato 2017)."
+        "Measures after the last dataset. Average accuracy: mean over datasets. Forgetting: "
+        "the best accuracy after an earlier dataset minus the last accuracy, in points "
+        "(Chaudhry et al. 2018). Backward transfer: the last accuracy of a dataset minus that "
+        "after training on it; forward transfer: the accuracy before training on it minus the "
+        "untrained model's (Lopez-Paz & Ranzato 2017)."
         f"{kept} {note}",
         spread(columns, {"Method": "method"}),
         name="measures",
@@ -123,8 +124,8 @@ def continual(
         if of_run.target_loss.notna().any():
             columns[f"Perplexity on {name}"] = np.exp(of_run.target_loss.astype(float))
     yield Table(
-        "Datasets that no run trains on, at the end of the sequence: accuracy, and perplexity "
-        f"of the targets. {results.note(also, methods)}",
+        "Accuracy, and perplexity of the targets, on datasets that no run trains on, after the "
+        f"last dataset. {results.note(also, methods)}",
         spread(columns, {"Method": "method"}),
         name="also_scored",
     )

@@ -83,9 +83,9 @@ def examples(
             rows.append(["", "", "", method, text, "yes" if one.correct else "no"])
     yield Table(
         f"Errors of {baseline} on {dataset} that {improved} corrects, same input and seed: "
-        f"{quota}. {_HOW.get(task, '')}Kinds of error take turns; of each come seeds in the "
-        "order of the experiment, then examples in the order of the data, with different "
-        "targets.",
+        f"{quota}. {_HOW.get(task, '')}They are chosen by a fixed rule: kinds of errors in turn, "
+        "seeds in the order of the experiment, examples in the order of the data, each target "
+        "once.",
         pd.DataFrame(rows, columns=_COLUMNS),
     )
 

@@ -13,24 +13,24 @@ _LOSSES = {
     "replay_jepa_loss": "JEPA, replayed",
 }
 _EMBEDDINGS = {
-    "cosine_paired": "Cosine of a pair",
-    "cosine_shuffled": "of strangers",
+    "cosine_paired": "Cosine, own target",
+    "cosine_shuffled": "Cosine, other target",
     "rankme": "RankMe",
     "retrieval_at_1": "Retrieval@1",
 }
 _PROPOSITION = {
-    "replay_benefit": "Loss with less without",
-    "replay_benefit_expected": "First order",
-    "replay_gradient_norm": "Gradient of replay",
-    "replay_gradient_outside": "of it outside the new",
-    "gradient_cosine": "Cosine of both",
+    "replay_benefit": "Effect on the loss",
+    "replay_benefit_expected": "First-order effect",
+    "replay_gradient_norm": "Gradient norm",
+    "replay_gradient_outside": "Orthogonal part",
+    "gradient_cosine": "Cosine",
 }
 
 
 @section("Losses", by_default=False)
 def losses(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Training losses at the end of runs."""
-    title = f"Training losses of the last 50 steps on {dataset}, before their weights"
+    title = f"Mean losses of the last 50 training steps on {dataset}, unweighted"
     yield _table(results, dataset, methods, title, _LOSSES, "losses")
 
 
@@ -38,9 +38,10 @@ def losses(results: Results, dataset: str, methods: list[str]) -> Parts:
 def embeddings(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Cosines of matching and other pairs, rank of the target embeddings, retrieval of targets."""
     title = (
-        f"Embeddings of the last 50 steps on {dataset}: cosine of a prediction and its target; "
-        "of a prediction and another pair's target; RankMe, the effective number of dimensions "
-        "of a step's targets; share of predictions whose nearest target in the step is their own"
+        f"Embeddings in the last 50 steps on {dataset}. Cosine of a prediction with its own "
+        "target and with that of another pair. RankMe: effective number of dimensions of a "
+        "step's targets. Retrieval@1: share of predictions whose nearest target in the step is "
+        "their own"
     )
     wanted = "cosines (overrides.log_collapse=True)"
     yield _table(results, dataset, methods, title, _EMBEDDINGS, wanted)
@@ -50,11 +51,12 @@ def embeddings(results: Results, dataset: str, methods: list[str]) -> Parts:
 def proposition(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Change of the replayed pairs' loss by their own gradient, and its first-order estimate."""
     title = (
-        f"The paper's proposition over the last 50 steps on {dataset}: loss of the replayed "
-        "pairs after a gradient step with them less that after a step without; what it is to "
-        "first order, minus rate times weight times the squared norm of their gradient; that "
-        "norm; the norm of its part orthogonal to the gradient of the new pairs, which bounds "
-        "the projected norm from above; cosine of the two gradients"
+        f"The paper's proposition in the last 50 steps on {dataset}. Effect: loss of the "
+        "replayed pairs after a step with their gradient minus that after a step without it. "
+        "First-order effect: minus the learning rate times β times the squared gradient norm. "
+        "Gradient norm: that of the replayed pairs. Orthogonal part: norm of its part that is "
+        "orthogonal to the gradient of the new pairs, an upper bound of the projected norm. "
+        "Cosine: between the two gradients"
     )
     wanted = "updates (overrides.log_replay_gradients_every_n_steps=10)"
     yield _table(results, dataset, methods, title, _PROPOSITION, wanted)

@@ -12,12 +12,14 @@ from erjepa.studies.statistics.paired import PairedTest, paired_test
 # The paper's claims (better, other) on accuracy, tested one-tailed; all else is two-sided.
 CLAIMS = (("ER-JEPA", "LLM-JEPA"), ("LLM-JEPA", "SFT"))
 _CAPTION = (
-    "Differences in percentage points over the seeds that both have; seeds won: those in which "
-    "the difference is above zero. P-values of a paired t-test and of an exact sign-flip test "
-    "over seeds: one-tailed where the paper claims the direction ({}), else two-sided. "
-    "{}No correction for the number of tests; a dash: all differences are equal."
+    "Differences are in percentage points, over the seeds that both methods have. Seeds won: "
+    "seeds with a difference above zero. P-values are of a paired t-test and of an exact "
+    "sign-flip test over seeds: one-tailed where the paper claims a direction ({}), otherwise "
+    "two-sided, and not corrected for the number of tests. {}A dash: all differences are equal."
 )
-_BOOTSTRAP = "Of six seeds or more also a paired bootstrap, with its 95% interval. "
+_BOOTSTRAP = (
+    "With six or more seeds also of a paired bootstrap, with its 95% interval. "
+)
 
 
 @section("Paired tests")
@@ -38,7 +40,7 @@ def significance(
     ends = results.final(None, results.methods).set_index(["method", "seed"])
     values = dict(iter(ends.groupby("dataset", sort=False).accuracy))
     yield paired_table(
-        results, "Accuracy of a method less that of another.", values, pairs
+        results, "Accuracy of a method minus that of another.", values, pairs
     )
 
 

@@ -50,9 +50,9 @@ def corrections(
     summary = spread(columns, {error.name: counts[error.name], "Method": counts.method})
     summary.insert(3, "Method", summary.pop("Method"))
     yield Table(
-        f"Errors of {baseline} on {dataset} that are predicted exactly by other methods, on "
-        "the same inputs and seed. Rates are taken within each seed before averaging. "
-        "Outputs that are no regex are apart from the categories by length. "
+        f"Errors of {baseline} on {dataset} that other methods answer correctly, with the same "
+        "input and seed. Rates are computed per seed, then averaged. Answers that are not a "
+        "regex have a category of their own. "
         f"{results.note(found, [baseline, *others])}",
         summary,
         digits={"Errors": 1, "Corrected": 1},
@@ -78,9 +78,9 @@ def stops(results: Results, dataset: str, methods: list[str]) -> Parts:
     shares.insert(2, _IF_STOPPED, shares[CORRECT] | shares[_BEGINNING])
     by_seed = (100.0 * shares).groupby([found.method, found.seed], sort=False).mean()
     yield Table(
-        f"Predictions on {dataset} in percent of all: {_BEGINNING}: the output starts with the "
-        f"whole target and runs on; {_IF_STOPPED}: these and the correct ones. Right "
-        f"beginnings are counted among the errors as well. {results.note(found, methods)}",
+        f"Kinds of answers on {dataset}, in percent of all. {_BEGINNING.capitalize()}: the "
+        f"answer starts with the whole target and continues; it also counts as an error. "
+        f"{_IF_STOPPED.capitalize()}: those and correct answers. {results.note(found, methods)}",
         spread(by_seed, {"Method": "method"}),
     )
 
@@ -108,8 +108,8 @@ def outcomes(
     draw_grid(axes, shares.set_axis(rows).rename(columns=_SHORT), digits=1)
     axes.set(xlabel=f"{second} prediction", ylabel=f"{first} error")
     caption = (
-        f"Predictions of {second} on {dataset} where {first} errs, on the same input and "
-        f"seed, as percentages of the errors n in a row, pooled over seeds. "
+        f"Answers of {second} on {dataset} to the inputs that {first} gets wrong with the same "
+        f"seed, in percent of the n errors of each kind, pooled over seeds. "
         f"{results.note(found, [first, second])}"
     )
     yield Figure(caption, picture, 2.1)

@@ -16,9 +16,9 @@ from erjepa.utils.escape import printable
 from erjepa.utils.jsonl import read_jsonl
 
 # Descriptions of the spread over seeds, for captions.
-MEAN = ", mean ± one sample standard deviation"
-DOTS = ": means, one sample standard deviation, and single seeds as dots"
-BANDS = ": means, bands of one sample standard deviation"
+MEAN = ", mean ± sample standard deviation"
+DOTS = ": means, sample standard deviations, and single seeds as dots"
+BANDS = ": means, with bands of one sample standard deviation"
 ROLES = ("SFT", "LLM-JEPA", "ER-JEPA")
 # Settings of the paper's JEPA loss, each with its default first. The paper makes no claims on
 # any other loss, nor on one with further terms.

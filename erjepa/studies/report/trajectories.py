@@ -29,7 +29,7 @@ def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
     columns = {
         "Declines of a run": declines,
         "Largest drop (pp)": largest,
-        "Best less last (pp)": accuracy.max(axis=1) - accuracy.iloc[:, -1],
+        "Best minus last (pp)": accuracy.max(axis=1) - accuracy.iloc[:, -1],
     }
     frame = spread(columns, {"Method": "method"})
     by = {"level": "method", "sort": False}
@@ -37,9 +37,9 @@ def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
     frame.insert(2, "Seeds", declines.groupby(**by).size().array)
     frame.insert(7, "Largest of all (pp)", largest.groupby(**by).max().array)
     yield Table(
-        f"Accuracy that runs on {dataset} lose between successive checkpoints, in percentage "
-        "points: seeds that lose any, the largest loss within a run, and the best checkpoint "
-        f"less the last{results.if_seeds('; mean ± one sample standard deviation')}. "
+        f"Drops of accuracy on {dataset} from one checkpoint to the next, in percentage points: "
+        "seeds with a drop, drops of a run, its largest drop, and its best accuracy minus its "
+        f"last{results.if_seeds('; mean ± sample standard deviation')}. "
         f"{results.note(accuracy.reset_index(), methods)}",
         frame,
     )
@@ -48,7 +48,7 @@ def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
     if pairs and frame.Seeds.max() > 1:
         yield paired_table(
             results,
-            f"Largest drops on {dataset}: by how much the method's is smaller than the other's.",
+            f"Largest drop of the other method on {dataset} minus that of the method.",
             {dataset: -largest},
             pairs,
             claims=[("ER-JEPA", "LLM-JEPA")],
@@ -84,8 +84,8 @@ def drops_by_accuracy(
     ]
     frame = wide.reset_index().rename(columns={"method": "Method"})
     yield Table(
-        f"Steps from a checkpoint to the next on {dataset} in which accuracy falls, of all "
-        "steps that start from an accuracy within the column's bounds, in percent. "
+        f"How often accuracy on {dataset} falls from one checkpoint to the next, by the "
+        "accuracy at the first of the two, in percent. "
         f"{results.note(accuracy.reset_index(), methods)}",
         frame.astype(object).where(frame.notna(), None),
     )
@@ -115,16 +115,16 @@ def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
     note = results.note(accuracy.reset_index(), methods)
     bands = results.if_seeds(" Bands are one sample standard deviation.")
     yield Figure(
-        f"(a) Accuracy on {dataset}; (b) fraction of wrong predictions that are correct at the "
-        "next checkpoint; (c) fraction of correct predictions that are wrong at the next one; "
-        f"each drawn at the later checkpoint.{bands} {note}",
+        f"(a) Accuracy on {dataset}. (b) Fraction of wrong predictions that are correct at the "
+        "next checkpoint. (c) Fraction of correct predictions that are wrong at the next one. "
+        f"Both are drawn at the later checkpoint.{bands} {note}",
         picture,
         columns=3,
     )
     totals = transition_rates(counts.groupby(["method", "seed"], sort=False).sum())
     yield Table(
-        f"Corrected and lost predictions on {dataset}, in percent of wrong and of correct "
-        f"ones, all steps between checkpoints together within each seed. {note}",
+        f"Predictions on {dataset} that change from one checkpoint to the next: corrected, in "
+        f"percent of the wrong ones, and lost, in percent of the correct ones. {note}",
         spread(totals, {"Method": "method"}),
     )
 
@@ -173,18 +173,18 @@ def alignment(
             cells = [method, number, run.checkpoint, run.accuracy]
             rows.append([*cells, means.get(True), means.get(False)])
     yield Figure(
-        f"JEPA loss in training, and for each test example of {dataset} the cosine of its "
-        "embeddings of prompt and target, and whether its prediction is right (dark), at each "
-        "checkpoint. Rows are sorted within each method by correctness at the last "
-        f"checkpoint, then at the ones before. Seed {seed}.",
+        f"JEPA loss in training; the cosine between the embeddings of prompt and target of each "
+        f"test example of {dataset} at each checkpoint; and whether its prediction is correct "
+        "(dark). Examples are sorted by correctness at the last checkpoint, then at earlier "
+        f"ones. Seed {seed}.",
         picture,
         columns=3,
     )
     names = ["Method", "Number", "Checkpoint", "Accuracy (%)"]
-    split = ["Cosine, right", "Cosine, wrong"]
+    split = ["Cosine, correct", "Cosine, wrong"]
     yield Table(
-        f"Accuracy on {dataset} and mean cosine of prompt and target, of examples that are "
-        f"right and wrong at each checkpoint. Seed {seed}.",
+        f"Accuracy on {dataset}, and mean cosine between prompt and target of correct and of "
+        f"wrong examples, at each checkpoint. Seed {seed}.",
         pd.DataFrame(rows, columns=names + split),
         digits=dict.fromkeys(split, 4),
     )

@@ -213,7 +213,7 @@ def test_figures_follow_the_page(tmp_path):
 def test_a_figure_and_its_table_share_a_caption(tmp_path):
     page = build_report(small(tmp_path / "out", report=["outcomes", "lengths"]))
     captions = re.findall("<figcaption>(.*?)</figcaption>", page.read_text())
-    start = "Predictions of ER-JEPA content on synth where LLM-JEPA errs"
+    start = "Answers of ER-JEPA content on synth to the inputs that LLM-JEPA gets"
     assert sum(one.startswith(start) for one in captions) == 1
     # A table that says more than its figure has its own words; facts are two more.
     assert len(captions) == 1 + 2 + 2

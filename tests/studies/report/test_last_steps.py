@@ -15,7 +15,7 @@ from tests.harness.report_parts import BUDGETS, make, parts_of
 def test_embeddings(results, rows):
     _, (table,) = parts_of(make("embeddings", results, "synth"))
     assert table.columns == [
-        *("Method", "Cosine of a pair", "of strangers", "RankMe", "Retrieval@1")
+        *("Method", "Cosine, own target", "Cosine, other target", "RankMe", "Retrieval@1")
     ]
     for method, paired, strangers, *unlogged in table.rows:
         last = BUDGETS[-1], None

@@ -83,7 +83,7 @@ def test_drops(falling):
         ("SFT", "two-sided", [0.125, 0, 0.125], 2),
         ("ER-JEPA content", "one-tailed", [0.25, 0.125, 0.125], 3),
     ]
-    assert "direction (ER-JEPA over LLM-JEPA), else" in paired.caption
+    assert "direction (ER-JEPA over LLM-JEPA), otherwise" in paired.caption
     for row, (method, test, differences, won) in zip(paired.rows, tests, strict=True):
         assert (row[1], row[2], row[4], row[6]) == (method, "LLM-JEPA", won, test)
         assert_spread(row[3], differences)
