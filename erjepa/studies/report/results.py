@@ -12,7 +12,7 @@ import pandas as pd
 
 from erjepa.studies.experiment import read_record
 from erjepa.studies.results import Result, read_results
-from erjepa.utils.escape import printable
+from erjepa.utils.escape import counted, printable
 from erjepa.utils.jsonl import read_jsonl
 
 # Descriptions of the spread over seeds, for captions.
@@ -184,7 +184,7 @@ class Results:
         if counts.nunique() == 1:
             return f"Over {counts.iloc[0]} of {planned} seeds."
         short = [f"{x} {count}" for x, count in counts.items() if count < planned]
-        return f"Over {planned} seeds; fewer are finished of {', '.join(short)}."
+        return f"Over {counted(planned, 'seed')}; fewer are finished of {', '.join(short)}."
 
     def if_seeds(self, text: str) -> str:
         """Return ``text``, a caption's words on the spread over seeds, or "" with one seed."""

@@ -38,12 +38,14 @@ STUDIES = {
     "tuned_objectives": None,
     "tiny_schedule": None,
     "smollm2_objectives": None,
+    "standard_cl_small": None,
 }
 # What else its command said, as its page has it.
 ARGUMENTS = {
     "tune_objectives": ["seeds=[82]"],
     "tune_controls": ["seeds=[82]"],
     "tiny_schedule": ["seeds=[82,23,37]"],
+    "standard_cl_small": ["seeds=[82]"],
 }
 
 
