@@ -15,7 +15,13 @@ from tests.harness.report_parts import BUDGETS, make, parts_of
 def test_embeddings(results, rows):
     _, (table,) = parts_of(make("embeddings", results, "synth"))
     assert table.columns == [
-        *("Method", "Cosine, own target", "Cosine, other target", "RankMe", "Retrieval@1")
+        *(
+            "Method",
+            "Cosine, own target",
+            "Cosine, other target",
+            "RankMe",
+            "Retrieval@1",
+        )
     ]
     for method, paired, strangers, *unlogged in table.rows:
         last = BUDGETS[-1], None
