@@ -266,7 +266,10 @@ class Config:
         if self.eval_split == "validation":
             return "dataset", self.dataset
         if self.eval_dataset is None:
-            raise ValueError("eval_dataset is null: there is nothing to score")
+            raise ValueError(
+                "eval_dataset is null: there is nothing to score; set it, or score the pairs "
+                "held out by validation.size: eval_split=validation"
+            )
         return "eval_dataset", self.eval_dataset
 
     def as_dict(self) -> dict[str, Any]:

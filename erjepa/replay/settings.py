@@ -123,5 +123,6 @@ class ReplaySettings:
             raise ValueError(
                 f"replay.share={self.share} draws before the embeddings of a step are known; "
                 f"replay.selection={self.selection} needs them. Set it to uniform, hard or "
-                f"prioritized, or set replay.budget instead"
+                "prioritized, set replay.budget instead, or register a rule of your own with "
+                "@SELECTIONS.register(NAME, needs_addresses=False)"
             )

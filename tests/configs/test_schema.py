@@ -375,11 +375,11 @@ def test_continue_from_is_two_keys(overrides, expected):
     [
         (
             "init_from=b",
-            "continue_from=a sets init_from, but init_from=b; set only one",
+            "continue_from=a sets init_from, but init_from=b; set one of the two$",
         ),
         (
             "replay.init_from=b",
-            "continue_from=a sets replay.init_from, but replay.init_from=b",
+            r"replay.init_from=b; set one of the two, or both: replay.init_from=\[a,b\]",
         ),
         ("replay.selection=current_batch", "current_batch never replays"),
     ],
