@@ -167,14 +167,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._folder,
             checkpointer,
             start,
-            model=model,
             trainable=trainable,
             averaged=self._averaged,
             memory=self._memory,
-            run=self._run,
             state=state,
             serving=serving,
-            device=device,
         )
         self._require_finite = partial(
             require_finite,

@@ -12,14 +12,14 @@ torchtune writes the files of a checkpoint one by one in place, so a killed run 
 incomplete one. Here they are written into a scratch folder, which one rename puts in place.
 """
 
-import json
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ from typing_extensions import TypedDict
 
 from erjepa.checkpoints.manifest import MANIFEST, damage, write_manifest
 from erjepa.checkpoints.model_card import CARD
-from erjepa.checkpoints.peft_adapter import FOLDER, move_peft_adapter
 from erjepa.utils.checked import checked
 from erjepa.utils.files import CONFIG, EMA, let_others_read
 from erjepa.utils.jsonl import parse_json
@@ -41,6 +40,7 @@ PROGRESS = "progress.json"
 PREDICTOR = "predictor.pt"
 MEMORY = "memory"  # folder, see erjepa/checkpoints/memory_file.py
 SCRATCH = ".partial"  # output_dir of torchtune's checkpointer
+EPOCH = "epoch_"  # prefix of the folders that it writes
 BEST = "best"
 # With mmap the ranks of a machine share the pages that they read.
 _MAPPED: dict[str, Any] = {"map_location": "cpu", "weights_only": True, "mmap": True}
@@ -82,11 +82,6 @@ def flops_checkpoints(output_dir: Path) -> list[Path]:
     return _matching(output_dir, _FLOPS_NAME)
 
 
-def all_checkpoints(output_dir: Path) -> list[Path]:
-    """List the checkpoints of ``checkpoint_at_flops``, then those of epochs and steps."""
-    return flops_checkpoints(output_dir) + checkpoints(output_dir)
-
-
 def newest(path: Path) -> Path:
     """Return the newest checkpoint if ``path`` is a run's ``output_dir``, otherwise ``path``.
 
@@ -110,91 +105,52 @@ def _matching(output_dir: Path, name: re.Pattern) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-class Exported(NamedTuple):
-    """Weights to write into a checkpoint.
-
-    Args:
-        write: saves the weights with a torchtune checkpointer whose ``output_dir`` is
-            ``output_dir / SCRATCH``; its argument is the checkpointer's ``epoch``.
-        predictor: trained embeddings of the k predictor tokens, [k, H].
-    """
-
-    write: Callable[[str], None]
-    predictor: Tensor | None = None
-
-
-def publish(
-    output_dir: Path,
-    name: str,
-    weights: Exported,
-    *,
-    progress: dict[str, Any],
-    averaged: Exported | None = None,
-    state: dict[str, Any] | None = None,
-    write_memory: Callable[[Path], None] | None = None,
-    keep_last_n: int | None = None,
-    keep_epochs: bool = False,
-) -> Path:
+@contextmanager
+def new(output_dir: Path, name: str) -> Iterator[Path]:
     """Write a checkpoint atomically, and replace one of the same name.
 
-    If the new checkpoint can be resumed, the oldest resumable ones are then deleted.
-
-    Args:
-        averaged: averaged weights.
-        state: contents of ``recipe_state.pt``, without which it cannot be resumed.
-        write_memory: writes the episodic memory into the folder that it is given.
-        keep_last_n: how many resumable checkpoints to keep, this one included; ``None``: all.
-        keep_epochs: from checkpoints at the end of an epoch, delete only ``recipe_state.pt``.
+    Yields a folder for its files, in which a torchtune checkpointer with the ``output_dir``
+    ``output_dir / SCRATCH`` can write. Its manifest and a rename complete the checkpoint; an error
+    leaves nothing.
     """
     scratch = output_dir / SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)
-    epoch = name.removeprefix("epoch_")
-    written = _write(scratch, epoch, weights, progress)
-    if averaged is not None:
-        aside = _write(scratch, f"{epoch}_{EMA}", averaged, progress)
-        write_manifest(aside, leave_out=[CARD])
-        os.rename(aside, written / EMA)
-    if state is not None:
-        torch.save(state, written / RECIPE_STATE)
-    if write_memory is not None:
-        write_memory(written)
-    write_manifest(written, leave_out=[CARD])
-    let_others_read(written)
-    final = output_dir / name
-    if final.exists():  # the run was resumed from an earlier checkpoint
-        os.rename(final, scratch / "replaced")
-    os.rename(written, final)
-    if state is not None and keep_last_n is not None:
-        for path in resumable_checkpoints(output_dir)[:-keep_last_n]:
-            if keep_epochs and "step" not in path.name:
-                (path / RECIPE_STATE).unlink()
-            else:
-                # Renamed first: a killed deletion leaves no incomplete checkpoint.
-                os.rename(path, scratch / path.name)
+    folder = scratch / f"{EPOCH}new"
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+        for part in (folder / EMA, folder):
+            if part.is_dir():
+                write_manifest(part, leave_out=[CARD])
+        let_others_read(folder)
+        final = output_dir / name
+        if final.exists():  # the run was resumed from an earlier checkpoint
+            os.rename(final, scratch / "replaced")
+        os.rename(folder, final)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def prune(output_dir: Path, keep_last_n: int | None, keep_epochs: bool) -> None:
+    """Delete the oldest checkpoints that can be resumed.
+
+    Args:
+        keep_last_n: how many to keep; ``None``: all.
+        keep_epochs: from checkpoints at the end of an epoch, delete only ``recipe_state.pt``.
+    """
+    for path in resumable_checkpoints(output_dir)[: -keep_last_n if keep_last_n else 0]:
+        if keep_epochs and "step" not in path.name:
+            (path / RECIPE_STATE).unlink()
+        else:
+            _delete(path)
+
+
+def _delete(path: Path) -> None:
+    """Delete a checkpoint; the rename comes first, so a kill leaves no incomplete one."""
+    scratch = path.parent / SCRATCH
+    shutil.rmtree(scratch, ignore_errors=True)
+    os.rename(path, scratch)
     shutil.rmtree(scratch)
-    return final
-
-
-def _write(
-    scratch: Path, epoch: str, weights: Exported, progress: dict[str, Any]
-) -> Path:
-    written = scratch / f"epoch_{epoch}"  # where a torchtune checkpointer writes
-    written.mkdir(parents=True)
-    weights.write(epoch)
-    _drop_copies(written)
-    move_peft_adapter(written)
-    (written / PROGRESS).write_text(json.dumps(progress, indent=2) + "\n")
-    if weights.predictor is not None:
-        torch.save(weights.predictor, written / PREDICTOR)
-    return written
-
-
-def _drop_copies(written: Path) -> None:
-    """Remove files that the checkpointer copied from the checkpoint that the run started from."""
-    for folder in (FOLDER, MEMORY, EMA):
-        shutil.rmtree(written / folder, ignore_errors=True)
-    for file in (PROGRESS, MANIFEST):
-        (written / file).unlink(missing_ok=True)
 
 
 def best_name(step: int | str) -> str:
@@ -208,12 +164,9 @@ def set_best(path: Path) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to(path.name)
     os.replace(link, output_dir / BEST)
-    scratch = output_dir / SCRATCH
     for older in output_dir.glob(best_name("*")):
         if older != path:
-            scratch.mkdir(exist_ok=True)
-            os.rename(older, scratch / older.name)  # before deletion, as in publish
-    shutil.rmtree(scratch, ignore_errors=True)
+            _delete(older)
 
 
 def of_weights(path: Path, which: str) -> list[Path]:
@@ -259,7 +212,7 @@ def latest(output_dir: Path) -> Path:
 
     Raises:
         FileNotFoundError: if no checkpoint can be resumed.
-        ValueError: if it is damaged, naming the file and the newest intact checkpoint.
+        ValueError: if it is damaged or cannot be resumed, naming the newest intact checkpoint.
     """
     resumable = resumable_checkpoints(output_dir)
     if not resumable:
@@ -269,7 +222,10 @@ def latest(output_dir: Path) -> Path:
             "one: resume_from_checkpoint=False and an output_dir without checkpoints."
         )
     newest = checkpoints(output_dir)[-1]
-    if found := damage(newest):
+    found = damage(newest)
+    if found is None and newest not in resumable:
+        found = f"{newest} holds no {RECIPE_STATE}"
+    if found:
         raise ValueError(f"{found}. {how_to_resume_before(newest)}")
     return newest
 
@@ -315,16 +271,15 @@ def load_trained(path: Path, key: str) -> tuple[Path, dict[str, Tensor], Tensor 
         FileNotFoundError: if there is no adapter.
         ValueError: if a file is damaged.
     """
-    for folder in (path, *reversed(checkpoints(path))):
-        if (folder / ADAPTER).is_file():
-            require_intact(folder, [ADAPTER, f"{PREDICTOR}*"])
-            adapter = torch.load(folder / ADAPTER, **_MAPPED)
-            return folder, adapter, load_predictor(folder)
-    raise FileNotFoundError(
-        f"{key}={path} holds no {ADAPTER} and no adapter of PEFT. Give the output_dir of a "
-        "run that trained adapters, one of its checkpoints, or the folder of a PEFT adapter; "
-        "to start from whole weights, set checkpointer.checkpoint_dir."
-    )
+    folder = (checkpoints(path) or [path])[-1]
+    if not (folder / ADAPTER).is_file():
+        raise FileNotFoundError(
+            f"{key}={path} holds no {ADAPTER} and no adapter of PEFT. Give the output_dir of "
+            "a run that trained adapters, one of its checkpoints, or the folder of a PEFT "
+            "adapter; to start from whole weights, set checkpointer.checkpoint_dir."
+        )
+    require_intact(folder, [ADAPTER, f"{PREDICTOR}*"])
+    return folder, torch.load(folder / ADAPTER, **_MAPPED), load_predictor(folder)
 
 
 def require_intact(path: Path, patterns: Iterable[str]) -> None:

@@ -108,12 +108,10 @@ def free_bytes(folder: Path) -> int:
 def is_full_disk(error: Exception, folder: Path, needed: int) -> bool:
     """Return whether writing ``needed`` bytes to ``folder`` failed for lack of space.
 
-    The errors of torch and safetensors do not tell, so the free space is checked.
+    The errors of torch and safetensors do not tell, so the free space is checked; what was written
+    must be deleted before.
     """
-    if isinstance(error, OSError) and error.errno in _FULL:
-        return True
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return free_bytes(folder) < needed - sum(path.stat().st_size for path in files)
+    return getattr(error, "errno", None) in _FULL or free_bytes(folder) < needed
 
 
 def readable(size: float) -> str:

@@ -3,14 +3,15 @@
 import pytest
 
 from erjepa.checkpoints import checkpoint
-from erjepa.checkpoints.checkpoint import RECIPE_STATE, Exported, publish
+from erjepa.checkpoints.checkpoint import RECIPE_STATE
 from erjepa.checkpoints.space import CheckpointSizes
 from erjepa.configs import load
 
 
-def save(folder, name, **kept):
-    weights = Exported(lambda epoch: None)
-    publish(folder, name, weights, progress={}, state={}, **kept)
+def save(folder, name, keep_last_n=None, keep_epochs=False):
+    with checkpoint.new(folder, name) as new:
+        (new / RECIPE_STATE).touch()
+    checkpoint.prune(folder, keep_last_n, keep_epochs)
     return [path.name for path in checkpoint.checkpoints(folder)]
 
 
@@ -29,6 +30,23 @@ def test_weights_that_a_run_kept_stay_when_it_is_resumed(tmp_path):
         save(tmp_path, name, keep_last_n=1, keep_epochs=True)
     assert save(tmp_path, "epoch_2", keep_last_n=1) == ["epoch_0", "epoch_2"]
     assert not (tmp_path / "epoch_0" / RECIPE_STATE).exists()
+
+
+def test_an_error_leaves_nothing_of_a_new_checkpoint(tmp_path):
+    save(tmp_path, "epoch_0")
+    with pytest.raises(ZeroDivisionError), checkpoint.new(tmp_path, "epoch_0") as new:
+        (new / "model.safetensors").touch()
+        raise ZeroDivisionError
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch_0"]
+    assert checkpoint.latest(tmp_path) == tmp_path / "epoch_0"
+
+
+def test_a_newest_checkpoint_that_cannot_be_resumed_is_named(tmp_path):
+    save(tmp_path, "epoch_0")
+    with checkpoint.new(tmp_path, "epoch_1"):
+        pass
+    with pytest.raises(ValueError, match=f"epoch_1 holds no {RECIPE_STATE}. epoch_0 "):
+        checkpoint.latest(tmp_path)
 
 
 def test_the_space_of_a_run_is_that_of_what_it_keeps():

@@ -116,7 +116,7 @@ def test_the_step_that_reaches_stop_flops_is_kept(base, data, tmp_path, budgets)
 # in place: epoch_0_step_2, flops_0, epoch_0_step_4, flops_1, epoch_0, flops_2, flops_3, ...
 KILLS = {
     "between flops_2 and flops_3": (os, "rename", 6, True),
-    "within the adapter of flops_3": (RunCheckpoints, "_write_weights", 7, True),
+    "within the adapter of flops_3": (RunCheckpoints, "_export", 7, True),
     "at a later step": (Recipe, "_train_step", 10, False),
 }
 

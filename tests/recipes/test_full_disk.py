@@ -75,7 +75,7 @@ def test_other_errors_of_a_save_stay_what_they_are(base, data, tmp_path, monkeyp
     def fail(*args, **kwargs):
         raise RuntimeError("something else")
 
-    monkeypatch.setattr(RunCheckpoints, "_write_weights", fail)
+    monkeypatch.setattr(RunCheckpoints, "_export", fail)
     with pytest.raises(RuntimeError, match="something else"):
         train(make_config(overrides(base, data, tmp_path)), 2)
     assert not (tmp_path / checkpoint.SCRATCH).exists()

@@ -38,10 +38,11 @@ def initial_adapter_state(model: nn.Module, seed: int) -> dict[str, Tensor]:
 def merge_adapters(
     weights: dict[str, Tensor], device: torch.device, *, rank: int, alpha: float
 ) -> dict[str, Tensor]:
-    """Merge adapters into the base's weights in place, and return these.
+    """Replace the base's weights and adapters by merged weights in the dict, and return it.
 
-    Weights stay on the CPU in their dtype, but each layer is merged on ``device``: launchers limit
-    a rank to one CPU thread. Results on CUDA may differ from those on a CPU in the last bit.
+    Tensors are not changed: on a single CPU rank they may be the live weights. They stay on the
+    CPU in their dtype, but each layer is merged on ``device``: launchers limit a rank to one CPU
+    thread. Results on CUDA may differ from those on a CPU in the last bit.
     """
     adapted = [
         name.removesuffix(".lora_a.weight")
@@ -52,7 +53,7 @@ def merge_adapters(
         parts = ("weight", "lora_a.weight", "lora_b.weight", "magnitude")
         names = [f"{layer}.{part}" for part in parts if f"{layer}.{part}" in weights]
         base = weights[f"{layer}.weight"]
-        layer_weights = {name: weights[name].to(device) for name in names}
+        layer_weights = {name: weights[name].to(device, copy=True) for name in names}
         merged = get_merged_lora_ckpt(layer_weights, rank=rank, alpha=alpha)
         # DoRA's merged weights have the adapters' dtype.
         weights[f"{layer}.weight"] = merged[f"{layer}.weight"].to("cpu", base.dtype)

@@ -1,7 +1,7 @@
 """The trainable weights of a run: the adapters of a model or, where it has none, every weight.
 
-Both classes have the same interface: names of the trainable weights, their initial values, what a
-checkpoint exports, and what the recipe state stores to resume.
+Both classes have the same interface: names of the trainable weights, their initial values, and what
+a checkpoint exports.
 """
 
 from collections.abc import Mapping
@@ -87,10 +87,6 @@ class TrainableAdapters:
             self._cfg.get("apply_lora_to_output", False),
         )
 
-    def resumable(self, weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
-        """Return ``None``: the exported adapter is exact, so the recipe state needs no weights."""
-        return None
-
 
 class AllWeights:
     """Every weight of a model without adapters.
@@ -123,10 +119,6 @@ class AllWeights:
         """Return what a torchtune checkpointer saves."""
         rounded = {name: weight.to(self._dtype) for name, weight in weights.items()}
         return {training.MODEL_KEY: rounded}
-
-    def resumable(self, weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
-        """Return the weights for the recipe state, not rounded to ``dtype``."""
-        return weights
 
 
 TrainableWeights = TrainableAdapters | AllWeights

@@ -1,10 +1,13 @@
 """Writes the checkpoints of a run."""
 
+import json
 import logging
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,9 +15,12 @@ from torch import Tensor
 from torchtune import training, utils
 
 from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.manifest import MANIFEST
 from erjepa.checkpoints.model_card import base_of, write_model_card
 from erjepa.checkpoints.peft_adapter import CONFIG as PEFT_CONFIG
+from erjepa.checkpoints.peft_adapter import FOLDER as PEFT_FOLDER
 from erjepa.checkpoints.peft_adapter import WEIGHTS as PEFT_WEIGHTS
+from erjepa.checkpoints.peft_adapter import move_peft_adapter
 from erjepa.checkpoints.served_chat import Serving, write_chat_template
 from erjepa.checkpoints.space import (
     checkpoint_sizes,
@@ -24,27 +30,18 @@ from erjepa.checkpoints.space import (
     require_space,
 )
 from erjepa.configs import Config
-from erjepa.objective import PackedDecoder
 from erjepa.training.model.averaged import AveragedWeights
 from erjepa.training.model.distributed import on_rank_zero
 from erjepa.training.model.sharding import free_gathered
 from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.run.memory import RunMemory
-from erjepa.training.run.progress import RunProgress
 from erjepa.training.run.recipe_state import RecipeState
 from erjepa.training.run.signals import resuming_command
 from erjepa.training.run.start import RunFolder, Start
 from erjepa.training.step.finite import require_finite_weights
+from erjepa.utils.files import EMA
 
 log = utils.get_logger("INFO")
-
-
-class _Gathered(NamedTuple):
-    """Full weights on the CPU of rank 0."""
-
-    decoder: dict[str, Tensor]  # by name in the decoder
-    predictor: Tensor | None  # trained embeddings of the predictor tokens, [k, H]
-    averaged: dict[str, Tensor]  # of the trainable weights, by name in the whole model
 
 
 class RunCheckpoints:
@@ -68,31 +65,25 @@ class RunCheckpoints:
         checkpointer: Any,
         start: Start,
         *,
-        model: PackedDecoder,
         trainable: TrainableWeights,
         averaged: AveragedWeights,
         memory: RunMemory,
-        run: RunProgress,
         state: RecipeState,
         serving: Serving,
-        device: torch.device,
     ) -> None:
         self._cfg = cfg
         self._folder, self._output_dir = folder, folder.path
         self._checkpointer = checkpointer
         self._checkpointer.repo_id = base_of(cfg.as_dict())  # goes into PEFT's config
-        self._model = model
+        self._fingerprint = start.fingerprint
         self._trainable = trainable
         self._averaged = averaged
         self._memory = memory
-        self._run = run
-        self._state = state
-        self._fingerprint = start.fingerprint
+        self._state, self._run = state, state.run
+        self._model, self._device = state.model, state.device
         self._serving = serving
-        self._device = device
         # At least 2: the newest is not known to be good until a later step is finite.
         self._keep_last_n = cfg.keep_last_n and max(cfg.keep_last_n, 2)
-        self._is_rank_zero = dist.get_rank() == 0
         self._saved_at, epochs = 0, cfg.epochs
         if start.resumed is not None:
             self._saved_at = start.resumed.state["totals"]["steps"]
@@ -100,14 +91,15 @@ class RunCheckpoints:
         self._sizes = checkpoint_sizes(
             cfg,
             start.weights.base.values(),
-            [p for p in model.parameters() if p.requires_grad],
+            [p for p in self._model.parameters() if p.requires_grad],
             has_adapters=trainable.has_adapters,
         )
-        on_rank_zero(lambda: self._require_space(self._sizes.run(cfg, epochs)))
-
-    def _require_space(self, run: int) -> None:
-        if warning := require_space(self._output_dir, self._sizes, run):
-            log.warning(warning)
+        whole_run = self._sizes.run(cfg, epochs)
+        warning = on_rank_zero(
+            lambda: require_space(self._output_dir, self._sizes, whole_run)
+        )
+        if warning is not None:
+            utils.log_rank_zero(log, warning, logging.WARNING)
 
     # ------------------------------------------------------------------ how to resume
 
@@ -121,7 +113,7 @@ class RunCheckpoints:
         text = "Stopped before the first step: there is nothing to resume."
         if steps := self._run.steps:
             text = f"Stopped after step {steps}. To resume:\n  {resuming_command()}"
-        if self._is_rank_zero:
+        if dist.get_rank() == 0:
             print(text, flush=True)
 
     def how_to_resume(self) -> str:
@@ -151,171 +143,160 @@ class RunCheckpoints:
 
     def save(self) -> None:
         """Write a checkpoint that can be resumed."""
-        state = self._state.state_dict()
-        weights = self._gather()
-
-        def write() -> None:
-            content = {**state, "fingerprint": self._fingerprint}
-            if (kept := self._trainable.resumable(weights.decoder)) is not None:
-                content["weights"] = kept
-            if self._averaged.is_on:
-                content["averaged"] = self._averaged.state_dict(weights.averaged)
-            self._write(
-                self._run.checkpoint_name(),
-                weights,
-                adapter_only=self._cfg.save_adapter_weights_only,
-                progress={},
-                state=content,
-            )
-
-        on_rank_zero(write)
+        self._save(self._run.checkpoint_name(), state=self._state.state_dict())
         self._saved_at = self._run.steps
 
     def save_at_flops(self, step_flops: float) -> None:
         """Save the adapter, or all weights without one, at each budget that the step reached."""
         total = self._run.totals["flops"]
-        reached = [
-            (checkpoint.flops_name(i), budget)
-            for i, budget in enumerate(self._cfg.checkpoint_at_flops or [])
-            if total - step_flops < budget <= total
-        ]
-        if not reached:
-            return
-        weights = self._gather()
-
-        def write() -> None:
-            for name, budget in reached:
-                self._write(
-                    name,
-                    weights,
+        for i, budget in enumerate(self._cfg.checkpoint_at_flops or []):
+            if total - step_flops < budget <= total:
+                self._save(
+                    checkpoint.flops_name(i),
+                    {"budget": budget},
                     adapter_only=self._trainable.has_adapters,
-                    progress={"budget": budget},
                 )
-
-        on_rank_zero(write)
 
     def save_best(self, validation: dict[str, float]) -> None:
         """Save the weights as the best so far, with the metrics in ``validation``."""
-        weights = self._gather()
         measured = next(iter(self._run.best))
-
-        def write() -> None:
-            path = self._write(
-                checkpoint.best_name(self._run.steps),
-                weights,
-                adapter_only=self._cfg.save_adapter_weights_only,
-                progress=validation,
-                note=f": {measured} {validation[measured]:.4f}",
-            )
-            checkpoint.set_best(path)
-
-        on_rank_zero(write)
+        name = checkpoint.best_name(self._run.steps)
+        self._save(name, validation, note=f": {measured} {validation[measured]:.4f}")
+        on_rank_zero(lambda: checkpoint.set_best(self._output_dir / name))
 
     # ------------------------------------------------------------------ how
 
-    def _gather(self) -> _Gathered:
-        model = self._model
+    def _save(
+        self,
+        name: str,
+        progress: Mapping[str, Any] | None = None,
+        *,
+        adapter_only: bool = False,
+        state: dict[str, Any] | None = None,
+        note: str = "",
+    ) -> None:
+        """Write a checkpoint; one with a ``state`` can be resumed.
+
+        Args:
+            progress: values to add to the run's in ``progress.json``.
+            adapter_only: whether to leave out the merged model, whatever the config says.
+            note: end of the line that is logged.
+        """
+        cfg, model = self._cfg, self._model
         free_gathered(model)
         require_finite_weights(
             model, step=self._run.steps, how_to_resume=self.how_to_resume
         )
-        weights = training.gather_cpu_state_dict(
-            model, self._is_rank_zero, device=self._device
-        )
-        if self._device.type == "cpu":
-            # On one rank these are the live weights, and merging is in place.
-            weights = {name: weight.clone() for name, weight in weights.items()}
-        return _Gathered(*_parts(weights), self._averaged.gather())
-
-    def _write(
-        self,
-        name: str,
-        weights: _Gathered,
-        *,
-        adapter_only: bool,
-        progress: dict[str, Any],
-        state: dict[str, Any] | None = None,
-        note: str = "",
-    ) -> Path:
-        """Publish a checkpoint. A failure leaves no checkpoint and an empty scratch folder."""
-        self._folder.require()
-        write = partial(self._write_weights, adapter_only=adapter_only)
-        averaged = None
-        if weights.averaged:
-            decoder, predictor = _parts(weights.averaged)
-            if not adapter_only:
-                # Copies of the base, as adapters are merged in place.
-                base = {k: v for k, v in weights.decoder.items() if k not in decoder}
-                decoder |= {key: weight.clone() for key, weight in base.items()}
-            averaged = checkpoint.Exported(partial(write, decoder), predictor)
-        try:
-            path = checkpoint.publish(
-                self._output_dir,
-                name,
-                checkpoint.Exported(partial(write, weights.decoder), weights.predictor),
-                progress=progress | self._run.summary() | self._averaged.progress(),
-                averaged=averaged,
-                state=state,
-                write_memory=self._memory.write,
-                keep_last_n=self._keep_last_n,
-                keep_epochs=self._cfg.keep_epochs,
+        weights = _in_decoder(
+            training.gather_cpu_state_dict(
+                model, dist.get_rank() == 0, device=self._device
             )
-            write_model_card(self._output_dir)
+        )
+        averaged = self._averaged.gather()
+        # Before adapters are merged in place.
+        averages = {**weights, **_in_decoder(averaged)} if averaged else None
+        export = partial(
+            self._export,
+            adapter_only=adapter_only or cfg.save_adapter_weights_only,
+            progress={
+                **(progress or {}),
+                **self._run.summary(),
+                **self._averaged.progress(),
+            },
+        )
+        needed = self._sizes.whole - (0 if state else self._sizes.state)
+
+        def write() -> None:
+            with self._explained(name, needed):
+                with checkpoint.new(self._output_dir, name) as folder:
+                    export(folder, weights)
+                    if averages is not None:
+                        export(folder / EMA, averages)
+                    if state is not None:
+                        state["fingerprint"] = self._fingerprint
+                        if not self._trainable.has_adapters:
+                            state["weights"] = weights  # the exported ones are rounded
+                        if self._averaged.is_on:
+                            state["averaged"] = self._averaged.state_dict(averaged)
+                        torch.save(state, folder / checkpoint.RECIPE_STATE)
+                    self._memory.write(folder)
+                if state is not None:
+                    checkpoint.prune(
+                        self._output_dir, self._keep_last_n, cfg.keep_epochs
+                    )
+                write_model_card(self._output_dir)
+            log.info(f"Saved {self._output_dir / name}{note}.")
+
+        on_rank_zero(write)
+
+    @contextmanager
+    def _explained(self, name: str, needed: int) -> Iterator[None]:
+        """Say in words that the folder is gone, or the disk has no ``needed`` bytes for ``name``.
+
+        Raises:
+            FileNotFoundError, OSError: in place of errors that result from it.
+        """
+        self._folder.require()
+        try:
+            yield
         except Exception as error:
             self._folder.require()
-            scratch = self._output_dir / checkpoint.SCRATCH
-            needed = self._sizes.whole - (0 if state else self._sizes.state)
-            is_full = is_full_disk(error, scratch, needed)
-            shutil.rmtree(scratch, ignore_errors=True)
-            if is_full:
-                raise OSError(self._no_room(name, needed)) from error
-            raise
-        log.info(f"Saved {path}{note}.")
-        return path
+            if not is_full_disk(error, self._output_dir, needed):
+                raise
+            advice = "There is no checkpoint to resume"
+            if resumable := checkpoint.resumable_checkpoints(self._output_dir):
+                advice = (
+                    f"{resumable[-1].name} is complete: free some space, and resume it with\n"
+                    f"  {resuming_command()}"
+                )
+            free = readable(free_bytes(self._output_dir))
+            raise OSError(
+                f"output_dir={self._output_dir}: no room for {name}, which takes about "
+                f"{readable(needed)}; {free} are free. {advice}"
+            ) from error
 
-    def _no_room(self, name: str, needed: int) -> str:
-        resumable = checkpoint.resumable_checkpoints(self._output_dir)
-        advice = "There is no checkpoint to resume"
-        if resumable:
-            advice = (
-                f"{resumable[-1].name} is complete: free some space, and resume it with\n"
-                f"  {resuming_command()}"
-            )
-        return (
-            f"output_dir={self._output_dir}: no room for {name}, which takes about "
-            f"{readable(needed)}; {readable(free_bytes(self._output_dir))} are free. {advice}"
-        )
-
-    def _write_weights(
-        self, weights: dict[str, Tensor], epoch: str, *, adapter_only: bool
+    def _export(
+        self,
+        folder: Path,
+        weights: dict[str, Tensor],
+        *,
+        adapter_only: bool,
+        progress: Mapping[str, Any],
     ) -> None:
-        """Export weights, by name in the decoder, to the scratch folder."""
-        logging.disable(
-            logging.INFO
-        )  # torchtune logs paths of files that are moved later
+        """Write weights for inference and the progress.
+
+        To save memory, this takes ``predictor`` out of ``weights`` and merges adapters in them.
+        """
+        predictor = weights.pop("predictor", None)
+        name = folder.relative_to(self._output_dir / checkpoint.SCRATCH).as_posix()
+        # torchtune logs paths of files that are moved later.
+        logging.disable(logging.INFO)
         try:
             self._checkpointer.save_checkpoint(
                 self._trainable.export(
                     weights, self._device, adapter_only=adapter_only
                 ),
-                epoch=epoch,
+                epoch=name.removeprefix(checkpoint.EPOCH),
                 adapter_only=adapter_only,
             )
         finally:
             logging.disable(logging.NOTSET)
-        folder = self._output_dir / checkpoint.SCRATCH / f"epoch_{epoch}"
+        # It copied these from the checkpoint that the run started from.
+        for copied in (PEFT_FOLDER, checkpoint.MEMORY, EMA):
+            shutil.rmtree(folder / copied, ignore_errors=True)
+        (folder / MANIFEST).unlink(missing_ok=True)
         if self._cfg.base_adapters:  # PEFT would put it over the base without them
-            for name in (PEFT_WEIGHTS, PEFT_CONFIG):
-                (folder / name).unlink(missing_ok=True)
+            for file in (PEFT_WEIGHTS, PEFT_CONFIG):
+                (folder / file).unlink(missing_ok=True)
+        move_peft_adapter(folder)
         if self._serving.template is not None:
             write_chat_template(folder, self._serving.template)
+        text = json.dumps(progress, indent=2) + "\n"
+        (folder / checkpoint.PROGRESS).write_text(text)
+        if predictor is not None:
+            torch.save(predictor, folder / checkpoint.PREDICTOR)
 
 
-def _parts(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Split into the decoder's weights, by name in it, and the predictor tokens' embeddings."""
-    decoder = {
-        name.removeprefix("decoder."): weight
-        for name, weight in weights.items()
-        if name != "predictor"
-    }
-    return decoder, weights.get("predictor")
+def _in_decoder(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Rename weights of the model to their names in the decoder; ``predictor`` keeps its name."""
+    return {name.removeprefix("decoder."): weight for name, weight in weights.items()}

@@ -85,7 +85,8 @@ def require_fresh_output(
         FileExistsError: if there are checkpoints and the run does not resume.
         ValueError: if they have other FLOPs budgets than the resumed run.
     """
-    existing = checkpoint.all_checkpoints(output_dir)
+    at_flops = checkpoint.flops_checkpoints(output_dir)
+    existing = at_flops + checkpoint.checkpoints(output_dir)
     if existing and not resume:
         raise FileExistsError(
             f"output_dir={output_dir} holds {existing[-1].name} of an earlier run. "
@@ -93,7 +94,7 @@ def require_fresh_output(
         )
     for i, budget in enumerate(flops_budgets):
         path = output_dir / checkpoint.flops_name(i)
-        if path in existing and checkpoint.load_progress(path)["budget"] != budget:
+        if path in at_flops and checkpoint.load_progress(path)["budget"] != budget:
             raise ValueError(
                 f"{path} was not written at {budget:g} FLOPs; a resumed run keeps its "
                 "checkpoint_at_flops and may add larger ones."
