@@ -16,6 +16,7 @@ from erjepa.configs import Config, read
 from erjepa.datasets import build_dataset
 from erjepa.evaluation.earlier import Before, EarlierRun, answers_before, earlier_runs
 from erjepa.evaluation.examples import SCORED, Examples, calls, read_examples, texts
+from erjepa.packing import layout_of
 from erjepa.tasks.summary import Texts
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
 
@@ -23,13 +24,6 @@ log = utils.get_logger("INFO")
 
 # Overrides of the training keys that need held-out pairs, which other datasets may lack.
 _OF_TRAINING = {"eval_every_n_steps": None, "keep_best": False, "stop": None}
-_LAYOUT = (
-    "views",
-    "predictor_position",
-    "num_predictor_tokens",
-    "predictor_tokens",
-    "row_length",
-)
 
 
 class Job(NamedTuple):
@@ -64,7 +58,9 @@ class Job(NamedTuple):
         if cfg.target_loss:
             settings["target_loss"] = True
         if cfg.alignment:
-            settings["alignment"] = {key: values[key] for key in _LAYOUT}
+            keys = ["num_predictor_tokens", "predictor_tokens"]
+            tokens = {key: values[key] for key in keys}
+            settings["alignment"] = layout_of(self.examples.cfg) | tokens
         return settings
 
 

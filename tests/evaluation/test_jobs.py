@@ -1,0 +1,67 @@
+"""Which answers of an interrupted or repeated evaluation can be used again."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from erjepa.configs import load
+from erjepa.evaluation.jobs import Job
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Returns the settings of a checkpoint's evaluation with overrides."""
+    (tmp_path / "adapter_model.pt").write_bytes(b"weights")
+
+    def settings(*overrides):
+        cfg = load("tiny_synth", list(overrides))
+        return Job(tmp_path, SimpleNamespace(cfg=cfg), None).settings(cfg)
+
+    return settings
+
+
+VALIDATION = ("eval_split=validation", "validation.size=5")
+ALIGNMENT = ("alignment=True",)
+
+
+@pytest.mark.parametrize(
+    ("given", "changed"),
+    [
+        *(
+            ((), key)
+            for key in (
+                *("model.lora_rank=2", "checkpointer.checkpoint_dir=x", "merged=True"),
+                *("tokenizer.path=x", "dtype=bf16", "max_new_tokens=3"),
+                *("eval_dataset.size=3", "eval_batch_size=3", "target_loss=True"),
+                *("base_adapters=[x]", "alignment=True"),
+            )
+        ),
+        *((VALIDATION, f"{key}=3") for key in ("validation.size", "validation.seed")),
+        (VALIDATION, "dataset.size=30"),
+        *(
+            (ALIGNMENT, key)
+            for key in (
+                *("views=standalone", "num_predictor_tokens=3"),
+                *("loss.direction=both", "predictor_tokens=[<a>]"),
+            )
+        ),
+    ],
+)
+def test_answers_with_other_settings_are_not_used(settings, given, changed):
+    assert settings(*given, changed) != settings(*given)
+
+
+def test_answers_of_other_weights_are_not_used(settings, tmp_path):
+    before = settings()
+    (tmp_path / "adapter_model.pt").write_bytes(b"other weights")
+    assert settings() != before
+
+
+def test_what_has_no_effect_on_answers(settings):
+    for key in (
+        "views=standalone",
+        "epochs=3",
+        "primary=exact_match",
+        "dataset.size=3",
+    ):
+        assert settings(key) == settings()
