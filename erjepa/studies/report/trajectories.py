@@ -72,7 +72,7 @@ def drops_by_accuracy(
     after = accuracy.shift(-1, axis=1).iloc[:, :-1].stack()
     last = (100 - 1) // width  # with 100% itself
     steps = pd.DataFrame(
-        {"declines": after < before, "bin": (before // width).clip(upper=last)}
+        {"declines": after < before, "bin": (before.round(9) // width).clip(upper=last)}
     )
     counts = steps.groupby(["method", "bin"], sort=False).declines.agg(["sum", "size"])
     cells = counts.apply(lambda row: f"{row['sum']} of {row['size']}", axis=1)
