@@ -200,7 +200,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         replays = memory.is_on and self._pairs.has_jepa_loss(number - 1)
         has_replay_pass = replays and step.draw is None and memory.settings.can_draw
         every = self._cfg.log_replay_gradients_every_n_steps
-        is_probed = has_replay_pass and every is not None and number % every == 0
+        # Of every so many steps, the first one that replays.
+        is_due = every is not None and number % every < self._pairs.jepa_every
+        is_probed = has_replay_pass and is_due
 
         # New pairs.
         totals = passes.totals(step.batches, step.checksum, number)

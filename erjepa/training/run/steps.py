@@ -44,6 +44,7 @@ class TrainingPairs:
         sampler: deals the pairs to steps and ranks.
         train: the pairs to train on.
         held_out: indices in the dataset of the pairs to validate on.
+        jepa_every: as given.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class TrainingPairs:
         self._packed = _PackedSteps(
             self.train, collators.new, cfg.gradient_accumulation_steps, jepa_every
         )
+        self.jepa_every = jepa_every
         self._share = share
         self._replay_collator = collators.replay
         self._batch_size = cfg.batch_size
