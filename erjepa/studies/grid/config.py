@@ -138,7 +138,8 @@ def load_run(config: str, *arguments: str) -> Config:
 def _check_runs(experiment: Experiment, dataset: str) -> None:
     """Raise ValueError if the recipe would reject the config of any method on a dataset."""
     config, own, of_all = entry_of(experiment, dataset)
-    shared = {f"datasets: {dataset}": own, "overrides": of_all}
+    section = "datasets" if dataset in experiment.datasets else "also_scored"
+    shared = {f"{section}: {dataset}": own, "overrides": of_all}
     for method, keys in experiment.methods.items():
         places = {f"methods: {method}": keys, **shared}
         cfg = _check_run(config, places)

@@ -65,7 +65,8 @@ def test_what_a_run_starts_from(sequence, tmp_path):
     def carried(cell, experiment=sequence):
         after = [tmp_path / name for name in cell.after]
         command = training_command(experiment, cell, tmp_path / cell.name, None, after)
-        return [argument for argument in command if "init_from" in argument]
+        keys = ("init_from", "base_adapters")
+        return [argument for argument in command if any(k in argument for k in keys)]
 
     start = tmp_path / "first/replay/seed_1"
     second = found["second/replay/seed_1"]
@@ -83,12 +84,11 @@ def test_what_a_run_starts_from(sequence, tmp_path):
     third = replace(found["third/replay/seed_1"], new_adapter=True)
     folders = [tmp_path / name for name in third.after]
     ends = ", ".join(f'"{folder}/flops_1"' for folder in folders)
-    for command in (
-        training_command(sequence, third, tmp_path / "new", None, folders),
-        evaluation_command(sequence, third, tmp_path / "new", [tmp_path], folders),
-    ):
-        assert f"base_adapters=[{ends}]" in command
-    assert carried(third) == [f"replay.init_from={folders[1]}/flops_1"]
+    merged = f"base_adapters=[{ends}]"
+    assert carried(third) == [merged, f"replay.init_from={folders[1]}/flops_1"]
+    scored = evaluation_command(sequence, third, tmp_path, [tmp_path], folders)
+    # Every dataset of the sequence is scored by its own command.
+    assert merged in scored and "eval_earlier=false" in scored
     # One that replays the step's own pairs has no memory to carry on.
     own = {**second.overrides, "replay.selection": "current_batch"}
     assert carried(replace(second, overrides=own)) == expected[:1]
@@ -178,13 +178,14 @@ def test_every_dataset_after_every_stage(fake_sequence, capsys):
 def test_further_datasets_are_scored(tmp_path):
     """A section that one sets as a whole replaces what is said of it for all runs."""
     own = {"_component_": "erjepa.datasets.synthetic_nl_rx_dataset", "split": "train"}
-    extra = {"config": "tiny_synth", "dataset": {**own, "size": 3}}
+    extra = {"config": "tiny_continual", "dataset": {**own, "size": 3}}
     keys = [f"also_scored={json.dumps({'extra': extra})}"]
     path = str(write_experiment(tmp_path, SEQUENCE))
     found = load_experiment(path, [*keys, "overrides.dataset.grammar_seed=1"])
     for cell in cells(found):
         *trained, further = scored_as(found, cell)
-        assert further.dataset == "extra" and further.overrides["dataset"]["size"] == 3
+        assert (further.dataset, further.config) == ("extra", "tiny_continual")
+        assert further.overrides["dataset"]["size"] == 3
         assert "dataset.grammar_seed" not in further.overrides
         assert {one.overrides["dataset.grammar_seed"] for one in trained[:1]} == {1}
 
@@ -270,6 +271,15 @@ def test_another_sequence_is_another_experiment(fake_sequence, capsys):
             "methods: a: new_adapters=True needs a sequence",
         ),
         (["continual=False"], "methods: Mixed: trains_on=so_far needs a sequence"),
+        (
+            ["also_scored={a: tiny_synth}", "continual=False", "methods={a: {}}"],
+            "also_scored needs a sequence",
+        ),
+        (["also_scored={first: tiny_synth}"], "also_scored names one of datasets"),
+        (
+            ["also_scored={a: {config: tiny_synth, databass: x}}"],
+            "also_scored: a: .*databass",
+        ),
     ],
 )
 def test_errors(tmp_path, arguments, message):
