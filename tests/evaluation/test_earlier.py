@@ -82,6 +82,30 @@ def test_datasets_and_scores(write_run, tmp_path):
     runs = found(tmp_path / "c" / "epoch_1", "merged=True")
     merged = runs["a/epoch_1"].predictions(data("x"))
     assert str(merged.parent) == "a/evaluation/epoch_1_merged"
+    (merged.parent / "summary.json").unlink()  # not scored to the end
+    runs = found(tmp_path / "c" / "epoch_1", "merged=True")
+    assert runs["a/epoch_1"].predictions(data("x")) is None
+
+
+def test_adapters_in_the_base(write_run, tmp_path):
+    """The newest first, before memories."""
+    for name in "abc":
+        write_run(name)
+    write_run("d", None, "c", base_adapters=["a", "b/epoch_0"])
+    runs = found(tmp_path / "d" / "epoch_1")
+    assert list(runs) == ["b/epoch_0", "a/epoch_1", "c/epoch_1"]
+
+
+def test_pairs_that_an_earlier_run_held_out(write_run, tmp_path):
+    """As many as there, and not those of its tests."""
+    how = {"validation": {"size": 2, "seed": 3}, "databases": "d"}
+    write_run("a", scores={"epoch_1": data("x")}, dataset=data("train"), **how)
+    write_run("b", "a")
+    keys = ["eval_split=validation", "validation.size=7", "merged=True"]
+    (a,) = found(tmp_path / "b" / "epoch_1", *keys).values()
+    assert list(a.datasets()) == [{"primary": None, **how, "dataset": data("train")}]
+    command = a.scoring_command(data("train"))
+    assert command.endswith("a/epoch_1 eval_split=validation merged=True")
 
 
 def test_what_is_no_run_is_passed_over(write_run, tmp_path):

@@ -117,6 +117,10 @@ def test_what_became_of_the_answers(base, runs):
     nothing_new = config(base, runs, "second", "eval_dataset=null", max_forgetting=0.99)
     ((again,), code) = evaluate(nothing_new)
     assert (again.before, code) == (found, 0)
+    # The earlier run held no pairs out.
+    held_out = {"validation__size": 9, "eval_every_n_steps": 5, "keep_best": True}
+    validated = config(base, runs, "second", **held_out)
+    assert run(validated, lambda recipe: len(recipe._jobs)) == (2, [])
     alone = config(base, runs, "second", eval_earlier=False)
     assert run(alone, lambda recipe: len(recipe._jobs)) == (1, [])
 

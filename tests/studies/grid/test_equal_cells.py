@@ -34,6 +34,23 @@ EQUAL = {
     "first/new_adapters/seed_1": "first/sft/seed_1",
     "first/half/seed_1": "first/tenth/seed_1",
 }
+# Equal in one stage, but not in the other, or not in how the other is scored; of a memory
+# from elsewhere.
+UNEQUAL = """
+name: unequal
+seeds: [1]
+continual: True
+datasets:
+  first: {config: tiny_synth, dataset.size: 11}
+  second: {config: tiny_synth, dataset.size: 12, max_new_tokens: 9}
+methods:
+  SFT: {replay.weight: 0}
+  Twelve: {replay.weight: 0, dataset.size: 12}
+  Longer answers: {replay.weight: 0, max_new_tokens: 48}
+  Tenth: {replay.share: 0.1, replay.init_from: elsewhere}
+  Half: {replay.share: 0.5, replay.init_from: elsewhere}
+overrides: {replay.selection: uniform, replay.draw_from: inherited}
+"""
 MATCHED = """
 name: matched
 seeds: [1]
@@ -63,6 +80,7 @@ def test_which_cells_are_equal(tmp_path):
     """Without replay its settings do not count; a share of inherited pairs does not without any."""
     for text, expected in (
         (SEQUENCE, EQUAL),
+        (UNEQUAL, {}),
         (
             MATCHED,
             {

@@ -105,7 +105,7 @@ def test_a_line_of_results(fake):
             "weights": "last",
             "of": 2,
             "stage": None,
-            "target_loss": None,
+            "target_loss": 0.5,
             "metrics": {},
         },
     }

@@ -5,6 +5,8 @@ from collections import Counter
 
 import pytest
 
+from erjepa.datasets import Record
+from erjepa.tasks.classification import dataset
 from erjepa.tasks.classification.dataset import classification_dataset
 from tests.harness.data import REAL_DATA
 
@@ -35,11 +37,25 @@ def test_a_prompt_has_question_options_and_text(tokenizer, tmp_path):
 
 def test_a_folder_holds_splits_and_options_are_labels_to_keep(tokenizer, tmp_path):
     write(tmp_path / "test.jsonl")
-    pairs = classification_dataset(
-        tokenizer, source=str(tmp_path), split="test", options=["5", "1"], **KEYS
-    )
-    assert [pairs.target_text(i) for i in range(len(pairs))] == list("5155515")
-    assert "Options: 5, 1\n" in pairs.source_text(0)
+    keys = {"source": str(tmp_path), "split": "test", "options": [5, "1"], **KEYS}
+    for size, expected in ((None, "5155515"), (5, "51555")):
+        pairs = classification_dataset(tokenizer, max_examples=size, **keys)
+        assert [pairs.target_text(i) for i in range(len(pairs))] == [*expected]
+        assert "Options: 5, 1\n" in pairs.source_text(0)
+
+
+def test_rows_of_the_hub(tokenizer, monkeypatch):
+    """Of a configuration and a revision; labels may be booleans or have white space."""
+    asked = {"name": "few", "revision": "0a1b2c"}
+
+    def load_records(source, **keys):
+        assert (source, keys) == ("org/data", {"split": "train", **asked})
+        for i, label in enumerate([True, " no "]):
+            yield Record(f"row {i}", {"text": "a text", "label": label})
+
+    monkeypatch.setattr(dataset, "load_records", load_records)
+    pairs = classification_dataset(tokenizer, source="org/data", **asked)
+    assert "Options: True, no\n" in pairs.source_text(0)
 
 
 @pytest.mark.parametrize("seed", [None, 0])
@@ -59,6 +75,8 @@ def test_as_many_of_each_label(seed, tokenizer, tmp_path):
         assert "Options: 1, 3, 5\n" in pairs.source_text(0)
         before, kept = kept, {pairs.where(i) for i in ids}
         assert kept.issuperset(before)
+        is_first_of_each = kept == {f"{source}:{line}" for line in (1, 2, 5)}
+        assert is_first_of_each == (size == 3 and seed is None)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
-"""The files of a run while its ranks start."""
+"""The files of a run while its ranks start, and the adapters that it starts from."""
 
 import time
 from pathlib import Path
 
+import pytest
 import torch.distributed as dist
 
 from erjepa.configs import load
-from erjepa.training.run.start import build_checkpointer
+from erjepa.training.run.start import build_checkpointer, require_trained_over
 from tests.harness.ranks import on_ranks
 
 
@@ -25,3 +26,18 @@ def test_no_rank_removes_a_folder_that_another_is_making(tmp_path):
 
     on_ranks(lambda: build_checkpointer(cfg), 2)
     assert not (tmp_path / ".partial").exists()
+
+
+def test_an_adapter_belongs_to_the_base_it_was_trained_over(tmp_path):
+    (tmp_path / "torchtune_config.yaml").write_text("base_adapters: [a, b]\n")
+    path = tmp_path / "epoch_0"
+    require_trained_over(path, ["a", "b"])
+    require_trained_over(path, ["a", "b", "c"], "path")  # c was trained over the same
+    for given, to_merge, needed in (
+        (["a"], None, "a,b"),
+        (["a", "b", "c"], None, "a,b"),
+        (["a"], "path", "a,b,path"),
+    ):
+        message = rf"2 adapters merged in; set base_adapters=\[{needed}\]"
+        with pytest.raises(ValueError, match=message):
+            require_trained_over(path, given, to_merge)
