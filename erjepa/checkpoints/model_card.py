@@ -12,6 +12,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from erjepa.checkpoints.peft_adapter import FOLDER as ADAPTER
+from erjepa.configs.component import COMPONENT, Component
+from erjepa.datasets import dataset_name, origin_labels
 from erjepa.utils.escape import backticks, markdown, markdown_code
 from erjepa.utils.files import CONFIG, EMA, SUMMARY, write_whole
 from erjepa.utils.summary import Summary, read_summary
@@ -164,15 +166,17 @@ def base_of(config: Mapping[str, Any]) -> str:
 
 
 def datasets_of(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the name and the builder call of each dataset of a run."""
+    """Return the label and the builder call of each dataset of a run."""
     given = config["dataset"]
-    found = []
-    for part in given if isinstance(given, list) else [given]:
-        builder = part["_component_"].rpartition(".")[2]
-        arguments = [f"{k}={v}" for k, v in part.items() if k != "_component_"]
-        call = f"{builder}({', '.join(arguments)})"
-        found.append((builder.removesuffix("_dataset"), call))
-    return found
+    parts = []
+    for section in given if isinstance(given, list) else [given]:
+        arguments = dict(section)
+        parts.append(Component(arguments.pop(COMPONENT), arguments))
+    calls = [
+        f"{part.name}({', '.join(f'{k}={v}' for k, v in part.arguments.items())})"
+        for part in parts
+    ]
+    return list(zip(origin_labels(map(dataset_name, parts)), calls, strict=True))
 
 
 def method_of(config: Mapping[str, Any]) -> tuple[str, str]:

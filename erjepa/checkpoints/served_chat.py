@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 from torchtune.data import Message
 
-from erjepa.datasets import ChatTemplate, Pairs
+from erjepa.datasets import ChatTemplate, PairedDataset
 
 TEMPLATE = "chat_template.jinja"
 _CONFIG = "tokenizer_config.json"
@@ -108,7 +108,7 @@ class ServedChat:
         """Decode tokens, including special tokens."""
         return self._tokenizer.decode(tokens, skip_special_tokens=False)
 
-    def asks(self, pairs: Pairs, ids: Iterable[int]) -> bool:
+    def asks(self, pairs: PairedDataset, ids: Iterable[int]) -> bool:
         """Return whether the template reproduces the training prompts of these pairs."""
         try:
             return all(self.tokens(as_json(pairs, i)) == pairs.prompt(i) for i in ids)
@@ -164,7 +164,7 @@ class Serving(NamedTuple):
     prompt: str | None = None
 
 
-def serving_of(folder: Path, pairs: Pairs, tokenizer: Any) -> Serving:
+def serving_of(folder: Path, pairs: PairedDataset, tokenizer: Any) -> Serving:
     """Find a chat template that reproduces the training prompts of up to 64 of the pairs.
 
     Args:
@@ -199,7 +199,7 @@ def serving_of(folder: Path, pairs: Pairs, tokenizer: Any) -> Serving:
     )
 
 
-def as_json(pairs: Pairs, example_id: int) -> list[dict[str, str]]:
+def as_json(pairs: PairedDataset, example_id: int) -> list[dict[str, str]]:
     """Return the chat of a pair without its target, in the JSON format of servers."""
     *context, _ = pairs.messages(example_id)
     return [{"role": m.role, "content": m.text_content} for m in context]

@@ -7,16 +7,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from erjepa.datasets.build import build_dataset, dataset_name, origin_labels
 from erjepa.datasets.chat_template import ChatTemplate
-from erjepa.datasets.concatenated import (
-    ConcatenatedPairs,
-    Pairs,
-    build_dataset,
-    origin_labels,
-)
 from erjepa.datasets.mixture import Mixture
 from erjepa.datasets.paired import PairedDataset, paired_dataset
-from erjepa.datasets.pairs import Pair, require_pairs, require_turns
+from erjepa.datasets.pairs import Pair, require_turns
 from erjepa.datasets.predictor_tokens import predictor_token_ids
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sampler import StepSampler
@@ -25,22 +20,20 @@ from erjepa.datasets.tokenized import TokenizedPairs
 
 __all__ = [
     "ChatTemplate",
-    "ConcatenatedPairs",
     "Mixture",
     "Pair",
     "PairedDataset",
-    "Pairs",
     "Record",
     "Split",
     "StepSampler",
     "TokenizedPairs",
     "build_dataset",
+    "dataset_name",
     "hold_out",
     "load_records",
     "origin_labels",
     "paired_dataset",
     "predictor_token_ids",
-    "require_pairs",
     "require_turns",
 ]
 

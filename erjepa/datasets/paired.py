@@ -1,9 +1,11 @@
 """Datasets of (source, target) pairs, and the general builder for them."""
 
+import copy
 import inspect
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset
 from torchtune import utils
@@ -21,16 +23,34 @@ from erjepa.utils.escape import counted
 log = utils.get_logger("INFO")
 
 
+class _Reader(NamedTuple):
+    """How the records of one dataset become chats, and how answers to them are scored."""
+
+    to_messages: Transform
+    task: str
+    scoring_fields: Callable[[str], dict[str, Any]]
+
+    def user_text(self, text: str) -> str:
+        """Return the user message for a source text."""
+        return getattr(self.to_messages, "user_text", str)(text)
+
+
 class PairedDataset(Dataset):
     """Map-style dataset of tokenized pairs; item ``i`` has example id ``i``.
 
     The constructor tokenizes all pairs, so that a bad record is reported before a model is loaded.
+    ``a + b`` concatenates two datasets of the same tokenizer; example ids continue.
 
     Args:
         message_transform: maps the fields of a record to ``{"messages": [...]}``.
         task: name or dotted path of the task that scores answers, unless the config names one.
         scoring_fields: maps the text of a source to the fields besides the target that are needed
             to score an answer.
+
+    Attributes:
+        pairs: the tokens of the pairs.
+        names: name of each concatenated dataset, one if there is one.
+        starts: its first example id.
 
     Raises:
         ValueError: naming the record, if a field or role is missing, or source or target is empty.
@@ -44,15 +64,25 @@ class PairedDataset(Dataset):
         task: str = "exact_match",
         scoring_fields: Callable[[str], dict[str, Any]] | None = None,
     ) -> None:
-        self.task = task
-        self._scoring_fields = scoring_fields or (lambda source: {})
-        self._template = ChatTemplate(tokenizer)
+        self.names = ["dataset"]
+        self.starts = [0]
+        fields_of = scoring_fields or (lambda source: {})
+        self._readers = [_Reader(message_transform, task, fields_of)]
         self._records = records
-        self._message_transform = message_transform
-        chats = map(self._chat, records)
+        self._template = ChatTemplate(tokenizer)
+        chats = map(self.messages, range(len(records)))
         self.pairs = tokenize(
             chats, len(records), self._template, tokenizer, self.where
         )
+
+    def __add__(self, other: "PairedDataset") -> "PairedDataset":  # type: ignore[override]
+        both = copy.copy(self)
+        both.names = [*self.names, *other.names]
+        both.starts = [*self.starts, *(len(self) + start for start in other.starts)]
+        both._readers = [*self._readers, *other._readers]
+        both._records = [*self._records, *other._records]
+        both.pairs = self.pairs + other.pairs
+        return both
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -61,9 +91,24 @@ class PairedDataset(Dataset):
         return self.pairs[example_id]
 
     @property
-    def parts(self) -> list["PairedDataset"]:
-        """This dataset alone; see :class:`~erjepa.datasets.ConcatenatedPairs`."""
-        return [self]
+    def task(self) -> str:
+        """The task that scores answers unless the config names one.
+
+        Raises:
+            ValueError: if concatenated datasets have different tasks.
+        """
+        task, *others = dict.fromkeys(reader.task for reader in self._readers)
+        if others:
+            raise ValueError(
+                f"the datasets are scored by different tasks, {', '.join([task, *others])}; set "
+                "task to the one for all, or score each dataset on its own: a run of erjepa_eval "
+                "for each, with that one as eval_dataset"
+            )
+        return task
+
+    def origin(self, example_id: int) -> int:
+        """Return the index of the concatenated dataset that example ``example_id`` is from."""
+        return bisect_right(self.starts, example_id) - 1
 
     def where(self, example_id: int) -> str:
         """Return file and line (or dataset and row) of example ``example_id``."""
@@ -71,7 +116,21 @@ class PairedDataset(Dataset):
 
     def messages(self, example_id: int) -> list[Message]:
         """Return the chat of an example; the last message is the target."""
-        return self._chat(self._records[example_id])
+        record = self._records[example_id]
+        to_messages = self._reader(example_id).to_messages
+        try:
+            if not isinstance(to_messages, RecordMessages):
+                _require_texts(record)
+            messages = to_messages(record.fields)["messages"]
+            self._template.validate(messages)
+        except KeyError as error:
+            raise ValueError(
+                f"{record.where}: no field {error}; the record has "
+                f"{sorted(record.fields)}. Name the columns with column_map."
+            ) from None
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"{record.where}: {error}") from None
+        return messages
 
     def prompt(self, example_id: int) -> list[int]:
         """Return the token ids of the prompt for the target of an example."""
@@ -87,7 +146,7 @@ class PairedDataset(Dataset):
 
     def scoring_fields(self, example_id: int) -> dict[str, Any]:
         """Return the fields besides the target that are needed to score an answer."""
-        return self._scoring_fields(self.source_text(example_id))
+        return self._reader(example_id).scoring_fields(self.source_text(example_id))
 
     def ask(self, text: str, system_prompt: str | None = None) -> list[int]:
         """Return the token ids of the prompt for a source text that is not in the dataset.
@@ -105,30 +164,21 @@ class PairedDataset(Dataset):
         """
         return Pair(0, *self._template(self._chat_of(text, system_prompt)))
 
+    def wordings(self) -> set[str]:
+        """Return the user messages for the source text "...", one for each way of asking."""
+        return {reader.user_text("...") for reader in self._readers}
+
     def _chat_of(self, text: str, system_prompt: str | None) -> list[Message]:
+        """Return a chat as in the first dataset."""
         first = self.messages(0)[0]
         if system_prompt is None and first.role == "system":
             system_prompt = first.text_content
-        user_text = getattr(self._message_transform, "user_text", str)
         turns = [("system", system_prompt)] if system_prompt else []
-        turns += [("user", user_text(text)), ("assistant", "-")]
+        turns += [("user", self._readers[0].user_text(text)), ("assistant", "-")]
         return [Message(role=role, content=content) for role, content in turns]
 
-    def _chat(self, record: Record) -> list[Message]:
-        """Return the messages of a record, after checking that they make a pair."""
-        try:
-            if not isinstance(self._message_transform, RecordMessages):
-                _require_texts(record)
-            messages = self._message_transform(record.fields)["messages"]
-            self._template.validate(messages)
-        except KeyError as error:
-            raise ValueError(
-                f"{record.where}: no field {error}; the record has "
-                f"{sorted(record.fields)}. Name the columns with column_map."
-            ) from None
-        except (ValueError, TypeError, AttributeError) as error:
-            raise ValueError(f"{record.where}: {error}") from None
-        return messages
+    def _reader(self, example_id: int) -> _Reader:
+        return self._readers[self.origin(example_id)]
 
 
 def _require_texts(record: Record) -> None:

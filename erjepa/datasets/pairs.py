@@ -69,20 +69,3 @@ def require_turns(dataset: Any) -> None:
                 f"turns of the assistant, and finds {found}: the chat template does not begin "
                 "and end them as it does the last one; set train_on_turns=last"
             )
-
-
-def require_pairs(key: str, dataset: Any) -> None:
-    """Check that a builder returned a non-empty dataset of pairs.
-
-    Raises:
-        ValueError: naming ``key``, the builder's config key.
-    """
-    count = len(dataset) if hasattr(dataset, "__len__") else 0
-    if count and isinstance(dataset[0], Pair) and hasattr(dataset, "pairs"):
-        return
-    what = type(dataset[0]).__name__ if count else "nothing"
-    raise ValueError(
-        f"{key}: its builder returned a {type(dataset).__name__} of {what}, not of pairs. "
-        "Pairs come from erjepa.datasets.paired_dataset, or from a builder that returns an "
-        "erjepa.datasets.PairedDataset"
-    )

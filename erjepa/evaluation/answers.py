@@ -6,23 +6,24 @@ from typing import Any
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets import ConcatenatedPairs, Pairs
+from erjepa.datasets import PairedDataset, origin_labels
 from erjepa.evaluation.generation import generate_greedy
 
 
 def generate_answers(
     model: TransformerDecoder,
     tokenizer: Transform,
-    dataset: Pairs,
+    dataset: PairedDataset,
     ids: Sequence[int],
     *,
     max_new_tokens: int,
 ) -> list[dict[str, Any]]:
     """Generate greedy answers to one batch of examples, as predictions with the fields for scoring.
 
-    With a list of datasets, each prediction has the short name of its dataset as ``origin``.
+    With several datasets, each prediction has the label of its dataset as ``origin``.
     """
     prompts = [dataset.prompt(i) for i in ids]
+    labels = origin_labels(dataset.names)
     outputs = generate_texts(model, tokenizer, prompts, max_new_tokens)
     return [
         {
@@ -31,7 +32,7 @@ def generate_answers(
             "target": dataset.target_text(i),
             **output,
             **dataset.scoring_fields(i),
-            **_origin(dataset, i),
+            **({"origin": labels[dataset.origin(i)]} if len(labels) > 1 else {}),
         }
         for i, output in zip(ids, outputs, strict=True)
     ]
@@ -61,9 +62,3 @@ def generate_texts(
         }
         for tokens in outputs
     ]
-
-
-def _origin(dataset: Pairs, example_id: int) -> dict[str, str]:
-    if not isinstance(dataset, ConcatenatedPairs):
-        return {}
-    return {"origin": dataset.labels[dataset.origin(example_id)]}

@@ -9,7 +9,7 @@ from torchtune.modules.transforms import Transform
 from tqdm import tqdm
 
 from erjepa.configs import Config
-from erjepa.datasets import Pairs
+from erjepa.datasets import PairedDataset
 from erjepa.evaluation.answers import generate_texts
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.model import load_model
@@ -52,7 +52,7 @@ def answers(
 
 
 def system_note(
-    pairs: Pairs, tokenizer: Transform, system_prompt: str | None
+    pairs: PairedDataset, tokenizer: Transform, system_prompt: str | None
 ) -> str | None:
     """Return a note on the default system message, if there is one and the user set no other."""
     first = pairs.messages(0)[0]

@@ -7,9 +7,8 @@ from typing import Any
 from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints.model_card import datasets_of
-from erjepa.configs import Config, components
-from erjepa.configs.component import Components
-from erjepa.datasets import Pairs, build_dataset, hold_out
+from erjepa.configs import Config
+from erjepa.datasets import PairedDataset, build_dataset, hold_out
 from erjepa.tasks.score import load_task, require_fields, require_targets
 from erjepa.tasks.summary import Seen, Texts, seen_in
 from erjepa.tasks.task import Task
@@ -30,13 +29,13 @@ class Examples:
 
     cfg: Config
     section: Any
-    dataset: Pairs
+    dataset: PairedDataset
     ids: Sequence[int]
     task: Task
     seen: Seen | None
 
 
-def texts(dataset: Pairs, ids: Iterable[int]) -> list[Texts]:
+def texts(dataset: PairedDataset, ids: Iterable[int]) -> list[Texts]:
     """Return the source and target text of each example."""
     return [(dataset.source_text(i), dataset.target_text(i)) for i in ids]
 
@@ -61,7 +60,7 @@ def read_examples(
         ValueError: naming the key, if there are no pairs, or they cannot be scored.
     """
     dataset, ids, trained = scored_pairs(cfg, tokenizer)
-    task = scoring_task(cfg, dataset, cfg.scored[1], ids)
+    task = scoring_task(cfg, dataset, ids)
     known = train_texts() if trained is None else texts(dataset, trained)
     seen = None
     if known is not None:
@@ -72,7 +71,7 @@ def read_examples(
 
 def scored_pairs(
     cfg: Config, tokenizer: Transform
-) -> tuple[Pairs, Sequence[int], Sequence[int] | None]:
+) -> tuple[PairedDataset, Sequence[int], Sequence[int] | None]:
     """Return the scored dataset, the ids of its scored pairs, and of its training pairs if any.
 
     Raises:
@@ -87,17 +86,15 @@ def scored_pairs(
     return dataset, sorted(split.held_out), split.train
 
 
-def scoring_task(
-    cfg: Config, dataset: Pairs, section: Components, ids: Sequence[int]
-) -> Task:
+def scoring_task(cfg: Config, dataset: PairedDataset, ids: Sequence[int]) -> Task:
     """Load the task that scores the examples, and check that the dataset has its fields.
 
     Raises:
         ValueError: naming the key, or the first example that cannot be scored.
     """
     task = load_task(cfg.task or dataset.task, cfg.databases, cfg.primary)
-    for part, component in zip(dataset.parts, components(section), strict=True):
-        require_fields(task, part, component.path)
+    for name, start in zip(dataset.names, dataset.starts, strict=True):
+        require_fields(task, dataset.scoring_fields(start), name)
     require_targets(task, dataset, ids)
     if cfg.primary is not None:
         target = dataset.target_text(ids[0])

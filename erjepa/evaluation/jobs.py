@@ -13,12 +13,13 @@ from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config, read
-from erjepa.datasets import build_dataset
+from erjepa.datasets import PairedDataset, build_dataset
 from erjepa.evaluation.earlier import Before, EarlierRun, answers_before, earlier_runs
 from erjepa.evaluation.examples import SCORED, Examples, calls, read_examples, texts
 from erjepa.packing import layout_of
 from erjepa.tasks.summary import Texts
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
+from erjepa.utils.escape import one_line
 
 log = utils.get_logger("INFO")
 
@@ -171,17 +172,31 @@ class JobFinder:
             cfg = read({**cfg.as_dict(), **_OF_TRAINING, **keys})
         if name not in self._examples:
             self._examples[name] = on_each_rank(
-                lambda: read_examples(cfg, self._tokenizer, lambda: self._train_texts)
+                lambda: read_examples(cfg, self._tokenizer, lambda: self._train[0])
             )
+            if not keys and cfg.eval_split == "test":
+                self._warn_of_other_wordings(self._examples[name].dataset)
         return self._examples[name]
 
     @cached_property
-    def _train_texts(self) -> list[Texts] | None:
-        """Texts of the training pairs on rank 0; ``None`` on other ranks."""
+    def _train(self) -> tuple[list[Texts] | None, set[str]]:
+        """Texts and wordings of the training pairs on rank 0; nothing on other ranks."""
         if utils.get_world_size_and_rank()[1] != 0:
-            return None
+            return None, set()
         train = build_dataset(self._cfg.dataset, self._tokenizer)
-        return texts(train, range(len(train)))
+        return texts(train, range(len(train))), train.wordings()
+
+    def _warn_of_other_wordings(self, dataset: PairedDataset) -> None:
+        """Warn if texts are put into other prompts than in training, as with other options."""
+        _, trained = self._train
+        if other := sorted(dataset.wordings() - trained):
+            utils.log_rank_zero(
+                log,
+                f"eval_dataset asks {one_line(other[0])!r}, and dataset "
+                f"{one_line(min(trained, default=''))!r}: the model was trained on another "
+                "prompt; set the same question, options or columns for both",
+                logging.WARNING,
+            )
 
     def _warn_or_raise(self, problem: str) -> None:
         """Warn that forgetting is unknown; with ``max_forgetting`` raise ValueError."""

@@ -33,7 +33,7 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
 
     Args:
         folder: folder of the checkpoint's scores. The first scored dataset uses it; every other
-            dataset uses a sibling folder ``NAME_on_DATASET_DIGEST``.
+            dataset uses a sibling folder ``NAME_on_LABEL_DIGEST``.
         dataset: section of the dataset, as JSON.
         key: key of the dataset in the settings, ``eval_dataset`` or ``dataset``.
     """
@@ -44,8 +44,10 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
     if first == dataset:
         return folder
     digest = hashlib.sha256(json.dumps(dataset, sort_keys=True).encode()).hexdigest()
-    names = "+".join(name for name, _ in datasets_of({"dataset": dataset}))
-    return folder.with_name(f"{folder.name}_on_{names}_{digest[:6]}")
+    labels = "+".join(label for label, _ in datasets_of({"dataset": dataset}))
+    # The digest decides: earlier versions had other labels.
+    found = folder.parent.glob(f"{folder.name}_on_*_{digest[:6]}")
+    return next(found, folder.with_name(f"{folder.name}_on_{labels}_{digest[:6]}"))
 
 
 class PredictionStore:

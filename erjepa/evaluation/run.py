@@ -6,7 +6,7 @@ from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config, components
-from erjepa.datasets import Pairs, build_dataset
+from erjepa.datasets import PairedDataset, build_dataset
 from erjepa.utils.files import CONFIG, config_of_run
 
 
@@ -25,7 +25,7 @@ def find_run(run: Path) -> tuple[Path, Path]:
     return config, path
 
 
-def first_pair(cfg: Config, tokenizer: Transform) -> Pairs:
+def first_pair(cfg: Config, tokenizer: Transform) -> PairedDataset:
     """Build the run's first dataset for its prompt format, with one pair if it can be limited."""
     part = components(cfg.dataset)[0]
     for key in ("max_examples", "size"):

@@ -9,7 +9,7 @@ from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
 from erjepa.configs import Config
-from erjepa.datasets import ConcatenatedPairs, Pairs
+from erjepa.datasets import PairedDataset, origin_labels
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.examples import scoring_task
 from erjepa.evaluation.generation import batches_of_like_length
@@ -33,7 +33,7 @@ class HeldOutLoss:
 
     def __init__(
         self,
-        dataset: Pairs,
+        dataset: PairedDataset,
         ids: Sequence[int],
         collator: PairCollator,
         loss_fn: JEPALoss,
@@ -82,10 +82,12 @@ class HeldOutLoss:
         if len(jepa):
             metrics["jepa_loss"] = jepa.mean()
             loss = loss + self._loss_fn.jepa_weight * metrics["jepa_loss"]
-        if isinstance(dataset := self._dataset, ConcatenatedPairs):
+        if len((dataset := self._dataset).names) > 1:
             in_order = gather_interleaved(torch.cat(ids), self._num_pairs).tolist()
             parts = torch.tensor([dataset.origin(i) for i in in_order])
-            metrics |= losses_by_origin(lm, labels, jepa, parts, dataset.labels)
+            metrics |= losses_by_origin(
+                lm, labels, jepa, parts, origin_labels(dataset.names)
+            )
         metrics = {"loss": loss, **metrics}
         return {f"val_{name}": value.item() for name, value in metrics.items()}
 
@@ -96,7 +98,7 @@ class Validation:
     def __init__(
         self,
         cfg: Config,
-        dataset: Pairs,
+        dataset: PairedDataset,
         ids: Sequence[int],
         tokenizer: Transform,
         collator: PairCollator,
@@ -112,7 +114,7 @@ class Validation:
         self._task: Task | None = None
         if num_answered := cfg.validation.generate:
             ids = ids[:num_answered]
-            self._task = scoring_task(cfg, dataset, cfg.dataset, ids)
+            self._task = scoring_task(cfg, dataset, ids)
             prompts = [dataset.prompt(i) for i in ids]
             batches = batches_of_like_length(prompts, cfg.eval_batch_size)
             self._batches = [[ids[i] for i in batch] for batch in batches]

@@ -59,17 +59,18 @@ def _find(name: str) -> Any:
         ) from error
 
 
-def require_fields(task: Task, dataset: Any, component: str) -> None:
-    """Check before generation that a dataset provides the fields of a task.
+def require_fields(task: Task, fields: Iterable[str], name: str) -> None:
+    """Check before generation that the dataset ``name`` provides the fields of a task.
+
+    Args:
+        fields: fields of its examples besides target and output.
 
     Raises:
         ValueError: if a field is missing.
     """
-    known = {"target", "output", *dataset.scoring_fields(0)}
-    if missing := sorted(set(task.fields) - known):
+    if missing := sorted(set(task.fields) - {"target", "output", *fields}):
         raise ValueError(
-            f"task={task.name} needs {', '.join(missing)}, which {component} does not "
-            "provide"
+            f"task={task.name} needs {', '.join(missing)}, which {name} does not provide"
         )
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from erjepa.configs import load
+from erjepa.evaluation import jobs
 from erjepa.evaluation.examples import read_examples
 
 
@@ -33,3 +34,32 @@ def test_the_metric_that_is_the_accuracy(cfg, tokenizer):
         ValueError, match="primary=f1: task=nq_open has exact_match, squad_match, llm"
     ):
         read_examples(cfg("primary=f1"), tokenizer, lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "said"),
+    [
+        ("abc", "null", "Options: a, b, c ...' and dataset 'Which"),
+        ("ab", "null", None),
+        ("abc", "[a, b]", None),
+    ],
+)
+def test_a_prompt_that_training_does_not_have_is_said(
+    labels, options, said, tmp_path, tokenizer, monkeypatch, caplog
+):
+    """By default the options are those of the file."""
+    overrides = []
+    for key, found in (("dataset", "ab"), ("eval_dataset", labels)):
+        file = tmp_path / f"{key}.jsonl"
+        rows = [{"text": "a text", "label": label} for label in found]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        component = "erjepa.datasets.classification_dataset"
+        overrides += [f"{key}={component}", f"{key}.source={file}"]
+        overrides += [f"{key}.options={options}"]
+    cfg = load("tiny_synth", [*overrides, "task=null"])
+    jobs.log.propagate = True
+    for name in ("on_each_rank", "on_rank_zero"):
+        monkeypatch.setattr(jobs, name, lambda function: function())
+    jobs.JobFinder(cfg, tokenizer).find([None])
+    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert [said in line for line in warned] == ([] if said is None else [True])

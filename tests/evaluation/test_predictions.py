@@ -58,6 +58,9 @@ def test_each_dataset_has_a_folder(tmp_path):
     assert beside == folder_of(folder, dict(two), "eval_dataset") != folder
     assert beside.parent == tmp_path and beside.name.startswith("epoch_0_on_own_")
     both = folder_of(folder, [one, two], "eval_dataset")
-    assert both.name.startswith("epoch_0_on_own+own_")
+    assert both.name.startswith("epoch_0_on_own+own_2_")
+    named_before = beside.with_name(beside.name.replace("own", "other"))
+    named_before.mkdir()
+    assert folder_of(folder, two, "eval_dataset") == named_before
     (folder / "settings.json").write_text("{")  # just being written
     assert folder_of(folder, two, "eval_dataset") == folder

@@ -17,7 +17,7 @@ from erjepa.checkpoints.manifest import write_manifest
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.configs import Config, require_files
-from erjepa.datasets import Pairs, build_dataset
+from erjepa.datasets import PairedDataset, build_dataset
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
 from erjepa.objective import JEPALoss, PackedDecoder
@@ -82,7 +82,7 @@ def create(
     )
     replay = EpisodicReplay(replay_settings, embed_dim=1, seed=cfg.drawn_seed)
     segments = [dataset[i].segments for i in offered.tolist()]
-    origins = Origins(dataset, cfg.dataset)
+    origins = Origins(dataset)
     ids = origins.ids(offered)
     replay.write(ids, segments, None, scores)
 
@@ -107,7 +107,7 @@ def create(
 
 @torch.no_grad()
 def surprises(
-    cfg: Config, dataset: Pairs, tokenizer: Transform, checkpoint: Path | None
+    cfg: Config, dataset: PairedDataset, tokenizer: Transform, checkpoint: Path | None
 ) -> tuple[Tensor, Tensor]:
     """Compute the token loss of pairs under the model of ``checkpoint``, or the base model.
 
@@ -145,7 +145,7 @@ def surprises(
 
 def _fitting(
     cfg: Config,
-    dataset: Pairs,
+    dataset: PairedDataset,
     tokenizer: Transform,
     vocab_size: int,
     num_positions: int,

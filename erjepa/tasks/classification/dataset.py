@@ -54,6 +54,10 @@ def classification_dataset(
     Raises:
         ValueError: naming the record, if one has no such text or label, or if no record is left.
     """
+    if balanced and max_examples is None:
+        raise ValueError(
+            "balanced=True needs max_examples, the number of pairs to keep"
+        )
     records = [
         _labelled(record, text, label)
         for record in load_records(source, split=split, name=name, revision=revision)

@@ -11,10 +11,9 @@ from torchtune.modules.transforms import Transform
 
 from erjepa.configs import Config, Validation, weights_of
 from erjepa.datasets import (
-    ConcatenatedPairs,
     Mixture,
     Pair,
-    Pairs,
+    PairedDataset,
     TokenizedPairs,
     hold_out,
     predictor_token_ids,
@@ -104,7 +103,7 @@ def _above(
 
 
 def split_pairs(
-    dataset: Pairs, fitting: list[int], validation: Validation
+    dataset: PairedDataset, fitting: list[int], validation: Validation
 ) -> tuple[list[int], list[int]]:
     """Split the fitting pairs. Return the indices to train on and those to validate on.
 
@@ -132,7 +131,7 @@ def split_pairs(
     return train, held_out
 
 
-def mixture_of(cfg: Config, dataset: Pairs, train: list[int]) -> Mixture | None:
+def mixture_of(cfg: Config, dataset: PairedDataset, train: list[int]) -> Mixture | None:
     """Return the mixture that deals pairs, by their index in ``train``, into epochs; ``None``
     unless ``dataset`` is a list with weights. ``train`` is ascending.
 
@@ -142,7 +141,6 @@ def mixture_of(cfg: Config, dataset: Pairs, train: list[int]) -> Mixture | None:
     weights = weights_of(cfg.dataset)
     if weights is None:
         return None
-    assert isinstance(dataset, ConcatenatedPairs)
     counts = Counter(dataset.origin(i) for i in train)
     sizes = [counts[part] for part in range(len(weights))]
     mixture = Mixture(sizes, weights, cfg.drawn_seed)

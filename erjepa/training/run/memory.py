@@ -20,7 +20,7 @@ from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.stored_memory import StoredMemory, memory_folder
 from erjepa.configs import Config
-from erjepa.datasets import Pair, Pairs
+from erjepa.datasets import Pair, PairedDataset
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.replay import EpisodicReplay, ReplayBatch, require_room
@@ -69,7 +69,7 @@ class RunMemory:
     def __init__(
         self,
         cfg: Config,
-        dataset: Pairs,
+        dataset: PairedDataset,
         model: PackedDecoder,
         collator: PairCollator,
         texts: PairTexts,
@@ -84,7 +84,7 @@ class RunMemory:
         self._texts = texts
         self._earlier = earlier
         self._device = device
-        self.origins = Origins(dataset, cfg.dataset)
+        self.origins = Origins(dataset)
         self._errors = None
         if cfg.log_example_errors:
             self._errors = ExampleErrors(Path(cfg.output_dir))

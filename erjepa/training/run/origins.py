@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from erjepa.configs import Component, Components, components
-from erjepa.datasets import ConcatenatedPairs, Pairs, origin_labels
+from erjepa.datasets import PairedDataset, origin_labels
 from erjepa.replay.retention import ORIGIN_BITS, origins
 from erjepa.training.step.passes import PassResult
 
@@ -19,23 +18,21 @@ class Origins:
         inherited: names of the datasets of earlier runs; the last is origin -1.
     """
 
-    def __init__(self, dataset: Pairs, section: Components) -> None:
-        self.names = [name_of(components(section)[0])]
+    def __init__(self, dataset: PairedDataset) -> None:
+        self.names = dataset.names
         self.inherited: list[str] = []
-        self._parts: Tensor | None = None
-        if isinstance(dataset, ConcatenatedPairs):
-            self.names = dataset.names
-            parts = [dataset.origin(i) for i in range(len(dataset))]
-            self._parts = torch.tensor(parts)
+        self._starts = torch.tensor(dataset.starts)
 
     def ids(self, example_ids: Tensor) -> Tensor:
         """Convert indices in the dataset, int64 [B], to ids in the memory: origin << 32 | index,
         which is the index itself if there is one dataset.
         """
-        if self._parts is None:
-            return example_ids
-        parts = self._parts.to(example_ids.device)[example_ids]
-        return parts << ORIGIN_BITS | example_ids
+        return self._of(example_ids) << ORIGIN_BITS | example_ids
+
+    def _of(self, example_ids: Tensor) -> Tensor:
+        """Return the index of the dataset of each example, int64 [B]."""
+        starts = self._starts.to(example_ids.device)
+        return torch.bucketize(example_ids, starts, right=True) - 1
 
     def metrics(
         self, new: PassResult, replayed: PassResult | None
@@ -45,8 +42,8 @@ class Origins:
         """
         labels = origin_labels([*self.names, *self.inherited])
         metrics: dict[str, Tensor | int] = {}
-        if self._parts is not None:
-            parts = self._parts[new.example_ids.cpu()]
+        if len(self.names) > 1:
+            parts = self._of(new.example_ids)
             metrics |= losses_by_origin(new.lm, new.labels, new.jepa, parts, labels)
         if replayed is not None and len(labels) > 1:
             counts = dict.fromkeys(labels, 0)
@@ -78,15 +75,3 @@ def losses_by_origin(
         if len(jepa):
             metrics[f"jepa_loss_{names[part]}"] = jepa[is_part].mean()
     return metrics
-
-
-def name_of(dataset: Component) -> str:
-    """Return the name of a dataset: its file, or its builder with its plain arguments."""
-    if source := dataset.get("source"):
-        return str(source)
-    values = [
-        f"{key}={'+'.join(map(str, value)) if isinstance(value, list) else value}"
-        for key, value in dataset.arguments.items()
-        if isinstance(value, (str, int, list))
-    ]
-    return f"{dataset.name}({', '.join(values)})"

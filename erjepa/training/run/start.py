@@ -22,7 +22,7 @@ from erjepa.checkpoints.peft_adapter import (
 )
 from erjepa.checkpoints.served_chat import Serving, serving_of
 from erjepa.configs import Config, merged, resolved
-from erjepa.datasets import Pairs
+from erjepa.datasets import PairedDataset
 from erjepa.objective import PackedDecoder
 from erjepa.training.model.adapters import merge_adapters
 from erjepa.training.model.distributed import on_rank_zero, wait_for_all
@@ -112,7 +112,7 @@ def build_checkpointer(cfg: Config) -> Any:
     return checkpointer
 
 
-def find_serving(cfg: Config, pairs: Pairs, tokenizer: Any) -> Serving:
+def find_serving(cfg: Config, pairs: PairedDataset, tokenizer: Any) -> Serving:
     """Find a chat template that makes the prompts of training; warn of what still differs."""
 
     def find() -> Serving:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from erjepa.configs import Config
-from erjepa.datasets import Pair, Pairs, StepSampler, require_turns
+from erjepa.datasets import Pair, PairedDataset, StepSampler, require_turns
 from erjepa.packing import PackedBatch, PairCollator
 from erjepa.replay import ReplayBatch
 from erjepa.training.run.data import (
@@ -50,7 +50,7 @@ class TrainingPairs:
     def __init__(
         self,
         cfg: Config,
-        dataset: Pairs,
+        dataset: PairedDataset,
         collators: PairCollators,
         *,
         num_positions: int,

@@ -10,7 +10,6 @@ from erjepa.configs import load
 from erjepa.datasets import build_dataset
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
-from erjepa.training.run.origins import name_of
 from tests.harness.data import write_records
 from tests.harness.runs import make_config, train
 from tests.reference.three_forwards import pair_losses
@@ -131,12 +130,42 @@ def test_nothing_is_written_over(tmp_path, sources, capsys):
     assert f"{tmp_path} exists; choose another" in capsys.readouterr().err
 
 
-def test_datasets_that_differ_in_a_list_have_different_names():
-    parts = [
-        load("tiny_synth", [f"dataset.constructs=[{names}]"]).dataset
-        for names in ("and,not", "or")
+GRAMMAR = "_component_: erjepa.datasets.synthetic_nl_rx_dataset, size: 2"
+FOLDER = "_component_: erjepa.datasets.nl_rx_dataset, source: '{folder}'"
+
+
+@pytest.mark.parametrize(
+    ("parts", "names"),
+    [
+        (
+            [f"{GRAMMAR}, constructs: [and, not]", f"{GRAMMAR}, constructs: [or]"],
+            [
+                f"synthetic_nl_rx_dataset(size=2, constructs={names})"
+                for names in ("and+not", "or")
+            ],
+        ),
+        (
+            [f"{FOLDER}, subset: synth", f"{FOLDER}, subset: turk"],
+            ["{folder}(subset=synth)", "{folder}(subset=turk)"],
+        ),
+    ],
+    ids=["builder", "folder"],
+)
+def test_a_dataset_has_one_name_alone_and_in_a_list(tmp_path, parts, names):
+    """And two datasets of one builder or folder have two."""
+    for subset in ("synth", "turk"):
+        write_records(tmp_path / f"{subset}_train.jsonl", 2)
+    parts, names = (
+        [text.replace("{folder}", str(tmp_path)) for text in texts]
+        for texts in (parts, names)
+    )
+    alone = [
+        create(tmp_path / str(i), [f"dataset={{{part}}}"]).about.origins
+        for i, part in enumerate(parts)
     ]
-    assert [name_of(part).count("and+not") for part in parts] == [1, 0]
+    listed = ", ".join(f"{{{part}}}" for part in parts)
+    both = create(tmp_path / "both", [f"dataset=[{listed}]"]).about.origins
+    assert alone == [[name] for name in names] and both == names
 
 
 def test_a_pair_that_is_too_long_is_refused_or_skipped(tmp_path, sources, capsys):

@@ -103,6 +103,12 @@ def test_options_that_no_record_has(tokenizer, tmp_path):
         classification_dataset(tokenizer, source=source, options=["6"], **KEYS)
 
 
+def test_balance_needs_a_number_of_pairs_to_keep(tokenizer, tmp_path):
+    source = write(tmp_path / "reviews.jsonl")
+    with pytest.raises(ValueError, match="balanced=True needs max_examples"):
+        classification_dataset(tokenizer, source=source, balanced=True, **KEYS)
+
+
 @pytest.mark.skipif(
     not (REAL_DATA / "text_classification").is_dir(), reason="needs the real datasets"
 )

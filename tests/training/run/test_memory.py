@@ -10,7 +10,7 @@ from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.checkpoints.manifest import write_manifest
 from erjepa.commands.doctor.checks import rank_of
 from erjepa.configs import load
-from erjepa.datasets import ConcatenatedPairs, Pair, TokenizedPairs
+from erjepa.datasets import Pair, TokenizedPairs
 from erjepa.packing import PairCollator
 from erjepa.training.model import distributed
 from erjepa.training.run.inherited import earlier_memories
@@ -31,6 +31,8 @@ def one_rank(monkeypatch):
 class Dataset:
     """Pairs whose tokens are their places."""
 
+    names, starts = ["a.jsonl"], [0]
+
     def __init__(self):
         parts = [[array("i", [i]) for _ in Pair._fields[1:]] for i in range(SIZE)]
         self.pairs = TokenizedPairs.of(parts)
@@ -45,13 +47,10 @@ class Dataset:
         return f"a.jsonl:{i + 1}"
 
 
-class TwoDatasets(Dataset, ConcatenatedPairs):
+class TwoDatasets(Dataset):
     """The first five pairs are of one, the others of another."""
 
-    names = ["a.jsonl", "b.jsonl"]
-
-    def origin(self, i):
-        return int(i >= 5)
+    names, starts = ["a.jsonl", "b.jsonl"], [0, 5]
 
 
 class Texts:

@@ -47,23 +47,20 @@ def test_examples_of_the_parts_in_order(tokenizer, sources):
     for example_id, (mine, i) in enumerate(expected):
         assert dataset[example_id] == mine[i]._replace(example_id=example_id)
         assert dataset.origin(example_id) == alone.index(mine)
-        assert dataset.names[alone.index(mine)] == mine_name(mine, i)
         for name in ("where", "prompt", "target_text", "source_text", "scoring_fields"):
             assert getattr(dataset, name)(example_id) == getattr(mine, name)(i)
         ours, theirs = dataset.messages(example_id), mine.messages(i)
         assert [m.text_content for m in ours] == [m.text_content for m in theirs]
+    assert dataset.names == [*alone[0].names, *alone[1].names] == sources
     assert dataset.ask("column 0") == dataset.prompt(0)
 
 
-def mine_name(dataset, i):
-    return dataset.where(i).rpartition(":")[0]
-
-
-def test_a_part_without_source_goes_by_its_builder(tokenizer):
-    dataset = build_dataset([SYNTHETIC] * 2, tokenizer)
-    assert dataset.names[dataset.origin(3)] == "synthetic_nl_rx_dataset"
-    assert dataset.origin(3) == 1
-    assert dataset.task == "nl_rx"
+def test_a_list_of_one_is_that_dataset(tokenizer):
+    one, both = (build_dataset([SYNTHETIC] * n, tokenizer) for n in (1, 2))
+    assert one.names == ["synthetic_nl_rx_dataset(size=2)"]
+    assert both.names == one.names * 2 and both.origin(3) == 1
+    assert one.task == both.task == "nl_rx"
+    assert build_dataset(SYNTHETIC, tokenizer).names == one.names
 
 
 def test_parts_of_several_tasks_need_one_named(tokenizer, sources):
