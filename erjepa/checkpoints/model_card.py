@@ -114,7 +114,7 @@ def model_card(
         prompt: a training prompt, if the folders' chat template does not reproduce it.
     """
     method, objective = method_of(config)
-    datasets = datasets_of(config)
+    datasets = datasets_of(config["dataset"])
     model = config["model"]
     rows = {
         "base": markdown_code(base),
@@ -165,12 +165,11 @@ def base_of(config: Mapping[str, Any]) -> str:
     return name if is_its else folder
 
 
-def datasets_of(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the label and the builder call of each dataset of a run."""
-    given = config["dataset"]
+def datasets_of(section: Any) -> list[tuple[str, str]]:
+    """Return the label and the builder call of each dataset of a config section, as JSON."""
     parts = []
-    for section in given if isinstance(given, list) else [given]:
-        arguments = dict(section)
+    for part in section if isinstance(section, list) else [section]:
+        arguments = dict(part)
         parts.append(Component(arguments.pop(COMPONENT), arguments))
     calls = [
         f"{part.name}({', '.join(f'{k}={v}' for k, v in part.arguments.items())})"

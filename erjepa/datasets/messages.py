@@ -11,7 +11,7 @@ columns     ``input``, ``output``               the texts of source and target
 ==========  ==================================  ============================================
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torchtune.data import (
@@ -21,11 +21,20 @@ from torchtune.data import (
     OpenAIToMessages,
     ShareGPTToMessages,
 )
+from torchtune.modules.transforms import Transform
 
 from erjepa.datasets.records import Record
 
 _CHATS = {"messages": ("role", "content"), "conversations": ("from", "value")}
 _ALPACA = ("instruction", "input", "output")
+# Keys of a format, sources before the target.
+_TRANSFORMS: dict[tuple[str, ...], Callable[[], Transform]] = {
+    ("messages",): OpenAIToMessages,
+    ("conversations",): ShareGPTToMessages,
+    _ALPACA: AlpacaToMessages,
+    ("instruction", "output"): AlpacaToMessages,
+    ("input", "output"): InputOutputToMessages,
+}
 # Names of source and target columns that need no column_map.
 _SIDES = (
     ("input", "output"),
@@ -50,22 +59,15 @@ class RecordMessages:
     def __init__(
         self, columns: Mapping[str, str], new_system_prompt: str | None = None
     ) -> None:
-        self.columns = dict(columns)
-        self._system = new_system_prompt
-        keys = set(columns)
-        if keys == {"messages"}:
-            self._transform = OpenAIToMessages(new_system_prompt=new_system_prompt)
-        elif keys == {"conversations"}:
-            self._transform = ShareGPTToMessages(new_system_prompt=new_system_prompt)
-        elif keys in ({*_ALPACA}, {"instruction", "output"}):
-            self._transform = AlpacaToMessages()
-        elif keys == {"input", "output"}:
-            self._transform = InputOutputToMessages()
-        else:
+        keys = next((keys for keys in _TRANSFORMS if {*keys} == {*columns}), None)
+        if keys is None:
             raise ValueError(
                 f"column_map names {', '.join(columns) or 'nothing'}; expected input and "
                 "output; instruction, input and output; messages; or conversations"
             )
+        self.columns = {key: columns[key] for key in keys}
+        self._transform = _TRANSFORMS[keys]()
+        self._system = new_system_prompt
 
     def __call__(self, fields: Mapping[str, Any]) -> dict[str, list[Message]]:
         """Return the chat of a record.
@@ -87,8 +89,9 @@ class RecordMessages:
             else:
                 require_text(given[key], f"column {column!r}")
         messages = self._transform(given)["messages"]
-        if self._system is not None and messages[0].role != "system":
-            messages.insert(0, Message(role="system", content=self._system))
+        if self._system is not None:
+            turns = (m for m in messages if m.role != "system")
+            messages = [Message(role="system", content=self._system), *turns]
         return {"messages": messages}
 
     def user_text(self, text: str) -> str:
@@ -121,11 +124,11 @@ def messages_of(
     """
     where, fields = records[0]
     mapped = dict(column_map or {})
-    if {"messages", "conversations"} & mapped.keys() and len(mapped) == 1:
-        (column,) = mapped.values()
-        mapped = {_chat_key(fields.get(column), next(iter(mapped))): column}
+    if len(mapped) == 1 and mapped.keys() <= _CHATS.keys():
+        ((key, column),) = mapped.items()
+        mapped = {_chat_key(fields.get(column), key): column}
     if mapped:
-        return RecordMessages(_in_order(mapped), new_system_prompt)
+        return RecordMessages(mapped, new_system_prompt)
     present = {name for name, value in fields.items() if value is not None}
     found = [
         {_chat_key(fields[column], column): column}
@@ -222,9 +225,3 @@ def _chat_key(turns: Any, otherwise: str) -> str:
     keys = first.keys() if isinstance(first, dict) else set()
     told = (name for name, parts in _CHATS.items() if {*parts} <= keys)
     return next(told, otherwise)
-
-
-def _in_order(columns: Mapping[str, str]) -> dict[str, str]:
-    """Sort columns so that sources precede the target in messages."""
-    known = [name for name in _ALPACA if name in columns]
-    return {name: columns[name] for name in [*known, *(columns.keys() - {*known})]}

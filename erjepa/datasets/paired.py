@@ -49,8 +49,8 @@ class PairedDataset(Dataset):
 
     Attributes:
         pairs: the tokens of the pairs.
-        names: name of each concatenated dataset, one if there is one.
-        starts: its first example id.
+        names: name of the dataset, or of each concatenated one.
+        starts: the first example id of each.
 
     Raises:
         ValueError: naming the record, if a field or role is missing, or source or target is empty.

@@ -13,6 +13,7 @@ import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib.metadata import version
 from itertools import accumulate
 from multiprocessing import get_context
@@ -119,10 +120,7 @@ def tokenize(
         json.dumps([[m.role, m.content, m.ipython, m.eot] for m in chat])
         for chat in chats
     ]
-
-    def make() -> np.ndarray:
-        return _in_parallel(texts, template, where)
-
+    make = partial(_in_parallel, texts, template, where)
     file = _cache_file(texts, tokenizer)
     return TokenizedPairs([make() if file is None else _cached(file, make)])
 
@@ -234,37 +232,26 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
 
     if (kept := _read(file)) is not None:
         return kept
-    lock = FileLock(f"{file}.lock")
+    block, aside = None, file.with_suffix(".new")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()  # the system releases it if the process is killed
+        with FileLock(
+            f"{file}.lock"
+        ):  # the system releases it if the process is killed
+            if (kept := _read(file)) is not None:  # made while this process waited
+                return kept
+            block = make()
+            with aside.open("wb") as output:
+                np.save(output, np.concatenate([_digest(block), block]))
+            os.replace(aside, file)
+            kept = _read(file)
     except (OSError, NotImplementedError) as error:
-        log.warning(
-            f"{file.parent} cannot be written ({error}): tokens are not cached."
-        )
-        return make()
-    try:
-        if (kept := _read(file)) is not None:  # made while this process waited
-            return kept
-        block = make()
-        kept = _write(file, block)
-        return block if kept is None else kept
-    finally:
-        lock.release()
-
-
-def _write(file: Path, block: np.ndarray) -> np.ndarray | None:
-    """Write a block to ``file`` and return it memory-mapped; ``None`` if that fails."""
-    aside = file.with_suffix(f".{os.getpid()}")
-    try:
-        with aside.open("wb") as output:
-            np.save(output, np.concatenate([_digest(block), block]))
-        os.replace(aside, file)
-    except OSError as error:
         log.warning(f"{file} cannot be written ({error}): tokens are not cached.")
         with contextlib.suppress(OSError):
             aside.unlink()
-    return _read(file)
+    if kept is not None:
+        return kept
+    return make() if block is None else block
 
 
 def _read(file: Path) -> np.ndarray | None:

@@ -42,7 +42,7 @@ def texts(dataset: PairedDataset, ids: Iterable[int]) -> list[Texts]:
 
 def calls(section: Any) -> str:
     """Return the calls that build the datasets of a config section, for messages."""
-    return ", ".join(call for _, call in datasets_of({"dataset": section}))
+    return ", ".join(call for _, call in datasets_of(section))
 
 
 def read_examples(

@@ -44,7 +44,7 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
     if first == dataset:
         return folder
     digest = hashlib.sha256(json.dumps(dataset, sort_keys=True).encode()).hexdigest()
-    labels = "+".join(label for label, _ in datasets_of({"dataset": dataset}))
+    labels = "+".join(label for label, _ in datasets_of(dataset))
     # The digest decides: earlier versions had other labels.
     found = folder.parent.glob(f"{folder.name}_on_*_{digest[:6]}")
     return next(found, folder.with_name(f"{folder.name}_on_{labels}_{digest[:6]}"))

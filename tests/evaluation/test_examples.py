@@ -39,7 +39,7 @@ def test_the_metric_that_is_the_accuracy(cfg, tokenizer):
 @pytest.mark.parametrize(
     ("labels", "options", "said"),
     [
-        ("abc", "null", "Options: a, b, c ...' and dataset 'Which"),
+        ("abc", "null", "Options: a, b, c ...', and dataset 'Which"),
         ("ab", "null", None),
         ("abc", "[a, b]", None),
     ],

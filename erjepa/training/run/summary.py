@@ -50,7 +50,7 @@ def log_summary(
         f"{_count(sum(size for size, _ in sizes))} parameters, {cfg.dtype}",
         "trained": f"{kind}: {_count(trained)} parameters, "
         f"{cfg.trainable_dtype or cfg.dtype}",
-        "data": f"{', '.join(call for _, call in datasets_of(values))}: "
+        "data": f"{', '.join(call for _, call in datasets_of(values['dataset']))}: "
         f"{counted(num_train, 'pair')} to train on, {num_held_out:,} to validate on",
         "steps": f"{run.expected_steps():,} of {counted(pairs, 'pair')} ({parts[0]} x {parts[1]} "
         f"accumulated x {counted(ranks, 'rank')}), {counted(run.epochs, 'epoch')} of "
