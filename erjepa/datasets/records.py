@@ -178,19 +178,19 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
         )
     try:
         if any(folder.glob("dataset_dict.json")) or any(folder.glob("state.json")):
-            rows = load_from_disk(str(folder))
-            if isinstance(rows, DatasetDict):
-                rows = rows[split]
+            saved = load_from_disk(str(folder))
         else:
-            rows = load_dataset(str(folder), split=split)
-        return [Record(f"{folder}[{i}]", row) for i, row in enumerate(rows)]
-    except KeyError:
-        raise ValueError(f"{folder}: no split {split!r}; it has {list(rows)}") from None
+            saved = load_dataset(str(folder), split=split)
+        splits = dict(saved) if isinstance(saved, DatasetDict) else {split: saved}
+        if split in splits:
+            rows = enumerate(splits[split])
+            return [Record(f"{folder}[{i}]", row) for i, row in rows]
     except Exception as error:  # the libraries that read it raise errors of many types
         raise ValueError(
             f"{folder} could not be read ({type(error).__name__}: {one_line(str(error))}). "
             f"Expected what save_to_disk wrote, or {split}.jsonl, .json, .csv, .tsv or .parquet."
         ) from None
+    raise ValueError(f"{folder}: no split {split!r}; it has {list(splits)}")
 
 
 def _read_hub(name: str, split: str, kwargs: dict[str, Any]) -> list[Record]:

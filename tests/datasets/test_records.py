@@ -88,6 +88,10 @@ def test_folders(tmp_path):
         match="files has several files of split 'train', train.jsonl, train.csv",
     ):
         load_records(str(tmp_path / "files"))
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "state.json").write_text("{}")
+    with pytest.raises(ValueError, match="damaged could not be read"):
+        load_records(str(tmp_path / "damaged"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty could not be read .*train.jsonl"):
         load_records(str(tmp_path / "empty"))
