@@ -1,34 +1,33 @@
-"""The log of each example's errors over training, which a resumed run continues."""
+"""The log of each example's errors over training, which a resumed run continues.
 
-from collections.abc import Callable, Iterator, Sequence
+It has one row per use of an example in training:
+
+- step: optimizer step of the run, 1-based
+- example: its id in the episodic memory, see :mod:`erjepa.checkpoints.memory_file`
+- replayed: 1 if it was replayed from the memory, 0 if it was a new pair
+- lm_loss: cross-entropy per label, in nats, before the update
+- jepa_loss: :math:`d(p, z^a)` before the update
+"""
+
+import io
+import re
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
+import pandas as pd
 import torch.distributed as dist
 
 from erjepa.utils.escape import one_line
 from erjepa.utils.files import write_whole
 
 EXAMPLE_ERRORS = "example_errors.csv"  # in the output folder
-_COLUMNS = ("step", "example", "replayed", "lm_loss", "jepa_loss")
-
-
-class Visit(NamedTuple):
-    """One use of an example in training.
-
-    Args:
-        step: optimizer step of the run, 1-based.
-        example: its id in the episodic memory, see :mod:`erjepa.checkpoints.memory_file`.
-        replayed: whether it was replayed from the memory rather than a new pair.
-        lm_loss: cross-entropy per label, in nats, before the update.
-        jepa_loss: :math:`d(p, z^a)` before the update.
-    """
-
-    step: int
-    example: int
-    replayed: bool
-    lm_loss: float
-    jepa_loss: float
+_COLUMNS = {
+    **dict.fromkeys(("step", "example", "replayed"), "int64"),
+    **dict.fromkeys(("lm_loss", "jepa_loss"), "float64"),
+}
+_LOSS = r"(-?\d+(\.\d+)?(e[+-]\d+)?|-?inf|nan)"
+_ROW = re.compile(rf"\d{{1,18}},-?\d{{1,18}},[01],{_LOSS},{_LOSS}", re.ASCII)
+_FORMAT = {"index": False, "float_format": "%.5g", "na_rep": "nan"}
 
 
 class ExampleErrors:
@@ -44,13 +43,14 @@ class ExampleErrors:
             return
         if not step:
             self._path.unlink(missing_ok=True)
-        keep_visits(self._path, lambda visit: visit.step <= step)
+        visits = read_visits(self._path)
+        write_visits(self._path, visits[visits.step <= step])
         self._file = self._path.open("a")
 
-    def log(self, visits: Sequence[Visit]) -> None:
+    def log(self, visits: pd.DataFrame) -> None:
         """Append the visits of a step."""
         if self._file is not None:
-            self._file.writelines(map(_line, visits))
+            visits.to_csv(self._file, header=False, **_FORMAT)
 
     def flush(self) -> None:
         """Flush the file, before a checkpoint is saved."""
@@ -58,43 +58,26 @@ class ExampleErrors:
             self._file.flush()
 
 
-def keep_visits(path: Path, is_kept: Callable[[Visit], bool]) -> None:
-    """Atomically rewrite a file of :class:`ExampleErrors` with only the visits to keep."""
-    header = ",".join(_COLUMNS) + "\n"
-    write_whole(path, header + "".join(map(_line, filter(is_kept, read_visits(path)))))
+def write_visits(path: Path, visits: pd.DataFrame) -> None:
+    """Atomically write a file of :class:`ExampleErrors`."""
+    write_whole(path, visits.to_csv(**_FORMAT))
 
 
-def _line(visit: Visit) -> str:
-    step, example, replayed, lm_loss, jepa_loss = visit
-    return f"{step},{example},{int(replayed)},{lm_loss:.5g},{jepa_loss:.5g}\n"
-
-
-def read_visits(path: Path) -> Iterator[Visit]:
-    """Yield the visits in a file of :class:`ExampleErrors`, in order; none if it does not exist.
+def read_visits(path: Path) -> pd.DataFrame:
+    """Read a file of :class:`ExampleErrors`; without the file, there are no visits.
 
     An incomplete last line, which a killed run may leave, is skipped.
 
     Raises:
         ValueError: naming file and line, if a line is not a visit.
     """
-    if not path.is_file():
-        return
-    with path.open(errors="replace") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith("\n") or line.startswith(_COLUMNS[0]):
-                continue
-            try:
-                step, example, replayed, lm_loss, jepa_loss = line.split(",")
-                visit = Visit(
-                    int(step),
-                    int(example),
-                    replayed == "1",
-                    float(lm_loss),
-                    float(jepa_loss),
-                )
-            except ValueError:
-                raise ValueError(
-                    f"{path}:{number}: expected {', '.join(_COLUMNS)}, got "
-                    f"{one_line(line, 80)!r}"
-                ) from None
-            yield visit
+    text = path.read_text(errors="replace") if path.is_file() else ""
+    rows = text.split("\n")[1:-1]
+    for number, row in enumerate(rows, start=2):
+        if not _ROW.fullmatch(row):
+            raise ValueError(
+                f"{path}:{number}: expected {', '.join(_COLUMNS)}, got "
+                f"{one_line(row, 80)!r}"
+            )
+    file = io.StringIO("\n".join([",".join(_COLUMNS), *rows]))
+    return pd.read_csv(file, dtype=_COLUMNS)

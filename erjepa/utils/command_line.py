@@ -29,7 +29,7 @@ _FOR_USERS = ("erjepa", "erjepa_recipe", "erjepa_eval", "torchtune", "torch.opti
 _KINDS = (ValueError, OSError, RuntimeError, ImportError)
 # Optional packages, and the extra that installs each.
 _EXTRAS = {
-    **dict.fromkeys(("matplotlib", "pandas", "scipy", "seaborn"), "experiments"),
+    **dict.fromkeys(("matplotlib", "scipy", "seaborn"), "experiments"),
     **dict.fromkeys(("tensorboard", "wandb"), "loggers"),
     "gguf": "smollm2",
     "submitit": "slurm",

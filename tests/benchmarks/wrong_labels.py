@@ -65,7 +65,7 @@ def main() -> None:
             wrong = plant(file, arguments.pairs, arguments.seed, share)
             train(folder, arguments.epochs, arguments.seed)
             slots = read_contents(folder / "run").slots
-            flagged = {slot.example for slot in slots if slot.flags}
+            flagged = {*slots.example[slots["flags"] != ""]}
             print(
                 f"{len(wrong)} of {len(slots)} labels are wrong: {len(flagged)} flagged, "
                 f"{len(flagged & wrong)} of them wrong"

@@ -1,15 +1,21 @@
 """The log of example errors continues where the checkpoint was written."""
 
+import math
+
+import pandas as pd
 import pytest
 import torch.distributed as dist
 
-from erjepa.checkpoints.example_errors import ExampleErrors, Visit, read_visits
+from erjepa.checkpoints.example_errors import ExampleErrors, read_visits
 
-VISITS = [
-    Visit(1, 4, False, 0.5, 0.25),
-    Visit(1, -(1 << 32), True, 1.5, 0.125),
-    Visit(2, 4, True, 0.375, 0.0625),
-]
+VISITS = pd.DataFrame(
+    [
+        (1, 4, 0, 0.5, math.nan),
+        (1, -(1 << 32), 1, 1.5e-7, math.inf),
+        (2, 4, 1, 0.375, -0.0625),
+    ],
+    columns=["step", "example", "replayed", "lm_loss", "jepa_loss"],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +28,9 @@ def test_what_is_logged_is_read(tmp_path):
     log.continue_after(0)
     log.log(VISITS)
     log.flush()
-    assert list(read_visits(tmp_path / "example_errors.csv")) == VISITS
+    pd.testing.assert_frame_equal(
+        read_visits(tmp_path / "example_errors.csv"), VISITS, check_exact=True
+    )
 
 
 def test_what_a_killed_run_did_after_its_checkpoint_comes_again(tmp_path):
@@ -34,12 +42,12 @@ def test_what_a_killed_run_did_after_its_checkpoint_comes_again(tmp_path):
     path.write_text(path.read_text() + "3,7,1,0.")  # as a kill leaves it
     log = ExampleErrors(tmp_path)
     log.continue_after(1)
-    log.log(VISITS[2:])
+    log.log(VISITS[VISITS.step > 1])
     log.flush()
-    assert list(read_visits(path)) == VISITS
+    pd.testing.assert_frame_equal(read_visits(path), VISITS, check_exact=True)
     fresh = ExampleErrors(tmp_path)
     fresh.continue_after(0)
-    assert list(read_visits(path)) == []
+    assert read_visits(path).empty
 
 
 def test_other_ranks_write_nothing(tmp_path, monkeypatch):

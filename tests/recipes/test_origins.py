@@ -92,7 +92,7 @@ def test_numbers_of_each_dataset_are_those_of_its_pairs(
 
     cfg = config(base, sources, tmp_path, weights=[1, 1], **settings)
     (labels,) = train(cfg, 1, num_labels)
-    visits = list(read_visits(tmp_path / EXAMPLE_ERRORS))
+    visits = list(read_visits(tmp_path / EXAMPLE_ERRORS).itertuples())
     metrics = read_metrics(tmp_path)
     assert len(metrics) == 8  # 28 pairs, 8 a step
     dealt = Counter(v.example >> ORIGIN_BITS for v in visits if not v.replayed)

@@ -105,7 +105,7 @@ def test_errors_of_examples_are_of_all_their_labels(base, data, tmp_path, end_of
     settings = {"optimizer__lr": 0.0, "log_example_errors": True, "stop__steps": 3}
     settings |= {"train_on_input": True, "train_end_of_turn": end_of_turn}
     of_example = run(base, data, tmp_path, 1, scores, **settings)
-    visits = list(read_visits(tmp_path / EXAMPLE_ERRORS))
+    visits = list(read_visits(tmp_path / EXAMPLE_ERRORS).itertuples())
     assert sum(visit.replayed for visit in visits) == 12
     for visit in visits:
         assert visit.lm_loss == pytest.approx(of_example[visit.example], rel=1e-5)

@@ -39,7 +39,8 @@ def chats(stored: StoredMemory) -> Iterator[dict[str, Any]]:
             f"{stored.folder}: neither of the folders around it has a {CONFIG}, which names "
             "the tokenizer; copy it there"
         )
-    for slot, pair in zip(read_slots(stored), stored.pairs, strict=True):
+    slots = read_slots(stored).itertuples()
+    for slot, pair in zip(slots, stored.pairs, strict=True):
         try:
             messages = texts.messages(pair.segments)
         except ValueError as error:

@@ -3,26 +3,27 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from erjepa.checkpoints.checkpoint import MEMORY, PROGRESS, SCRATCH
 from erjepa.checkpoints.example_errors import (
     EXAMPLE_ERRORS,
-    keep_visits,
     read_visits,
+    write_visits,
 )
 from erjepa.checkpoints.lock import FolderLock
 from erjepa.checkpoints.manifest import FORGOTTEN as _READY
 from erjepa.checkpoints.manifest import MANIFEST, relisted
 from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
-from erjepa.commands.memory.reading import Slot, decoder_of, read_slots
+from erjepa.commands.memory.reading import decoder_of, read_slots
 from erjepa.utils.escape import counted, one_line
 from erjepa.utils.files import write_whole
 from erjepa.utils.jsonl import to_jsonl
@@ -57,13 +58,14 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
             f"{run} holds no memory; give the output_dir of a run with replay"
         )
     if dry_run:
-        found = _Found(run, choice)
+        _, slots, ids = _find(run, choice)
+        shown = slots.drop_duplicates("example", keep="last").sort_values("example")
         return [
-            f"Would delete {counted(len(found.examples), 'pair')} from {run}:",
+            f"Would delete {counted(len(ids), 'pair')} from {run}:",
             *(
-                f"{example:>8} {one_line(slot.where)}: {one_line(slot.source, 60)} -> "
-                f"{one_line(slot.target, 60)}"
-                for example, slot in sorted(found.slots.items())
+                f"{row.example:>8} {one_line(row.where)}: {one_line(row.source, 60)} -> "
+                f"{one_line(row.target, 60)}"
+                for row in shown.itertuples()
             ),
         ]
     lock = FolderLock(run, "run")
@@ -71,13 +73,18 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
         shutil.rmtree(run / SCRATCH, ignore_errors=True)  # of a run that was killed
         for folder in _folders(run):
             _put_in_place(folder)
-        found = _Found(run, choice)
-        if found.examples:
-            _log(run / FORGOTTEN, found.examples, choice)
-            found.delete()
+        memories, _, ids = _find(run, choice)
+        if ids:
+            _log(run / FORGOTTEN, ids, choice)
+            if (errors := run / EXAMPLE_ERRORS).is_file():
+                visits = read_visits(errors)
+                write_visits(errors, visits[~visits.example.isin(ids)])
+            # Memories last, so that the repeated command still finds the pairs.
+            for stored in memories:
+                _rewrite(stored, ids)
     finally:
         lock.release()
-    return [f"Deleted {counted(len(found.examples), 'pair')} from {run}."]
+    return [f"Deleted {counted(len(ids), 'pair')} from {run}."]
 
 
 def _folders(run: Path) -> list[Path]:
@@ -87,79 +94,63 @@ def _folders(run: Path) -> list[Path]:
     return [folder for folder in folders if folder == run or not folder.is_symlink()]
 
 
-class _Found:
-    """The pairs to delete: ``slots`` maps example ids to a slot each; ``examples`` also has
-    the ids of pairs with logged visits but no slot.
+def _find(
+    run: Path, choice: Choice
+) -> tuple[list[StoredMemory], pd.DataFrame, list[int]]:
+    """Return the memories of a run, and the slots and the ids of the examples to delete.
+
+    An example without a slot may still have logged visits.
     """
-
-    def __init__(self, run: Path, choice: Choice) -> None:
-        self._errors = run / EXAMPLE_ERRORS
-        self._memories = [open_memory(folder / MEMORY) for folder in _folders(run)]
-        is_chosen = _chosen(choice, self._memories)
-        self._slots = [read_slots(stored) for stored in self._memories]
-        self.slots = {
-            slot.example: slot
-            for slots in self._slots
-            for slot in slots
-            if is_chosen(slot.example, slot)
-        }
-        visited = {visit.example for visit in read_visits(self._errors)}
-        self.examples = {*self.slots, *(i for i in visited if is_chosen(i, None))}
-
-    def delete(self) -> None:
-        """Delete the pairs, from memories last, so that a repeated command still finds them."""
-        if self._errors.is_file():
-            keep_visits(self._errors, lambda visit: visit.example not in self.examples)
-        for stored, slots in zip(self._memories, self._slots, strict=True):
-            kept = [slot.slot for slot in slots if slot.example not in self.examples]
-            if len(kept) < len(slots):
-                _rewrite(stored, kept)
-
-
-def _chosen(
-    choice: Choice, memories: list[StoredMemory]
-) -> Callable[[int, Slot | None], bool]:
-    """Return the condition on an example id and its slot, ``None`` if it has only visits."""
-    if (text := choice.match) is not None:
+    memories = [open_memory(folder / MEMORY) for folder in _folders(run)]
+    slots = pd.concat(map(read_slots, memories))
+    visits = read_visits(run / EXAMPLE_ERRORS)
+    examples = pd.concat([slots.example, visits.example]).drop_duplicates()
+    if choice.match is not None:
         for stored in memories:
             if stored.texts is None and decoder_of(stored) is None:
                 raise ValueError(
                     f"--match: {stored.folder} has no texts, and there is no config "
                     "whose tokenizer could decode its tokens; use --ids or --source"
                 )
-        return lambda _, slot: (
-            slot is not None and (text in slot.source or text in slot.target)
+        in_source, in_target = (
+            slots[column].str.contains(choice.match, regex=False)
+            for column in ("source", "target")
         )
-    if choice.source is not None:
+        chosen = slots.example[in_source | in_target]
+    elif choice.source is not None:
         names = dict.fromkeys(name for m in memories for name in m.about.origins)
         if choice.source not in names:
             raise ValueError(
                 f"--source {choice.source}: the datasets are {', '.join(names)}"
             )
-        return lambda example, _: memories[-1].origin(example) == choice.source
-    return lambda example, _: example in (choice.ids or ())
+        chosen = examples[examples.map(memories[-1].origin) == choice.source]
+    else:
+        chosen = examples[examples.isin(choice.ids)]
+    return memories, slots[slots.example.isin(chosen)], sorted(set(chosen))
 
 
-def _log(path: Path, examples: Iterable[int], choice: Choice) -> None:
+def _log(path: Path, ids: list[int], choice: Choice) -> None:
     by: dict[str, Any] = {"ids": choice.ids}
     if choice.match is not None:
         by = {"match_sha256": hashlib.sha256(choice.match.encode()).hexdigest()}
     elif choice.source is not None:
         by = {"source": choice.source}
-    ids = sorted(examples)
     when = datetime.now().astimezone().isoformat(" ", "seconds")
     before = path.read_text() if path.exists() else ""
     row = {"when": when, "pairs": len(ids), "ids": ids, "by": by}
     write_whole(path, before + to_jsonl([row]))
 
 
-def _rewrite(stored: StoredMemory, kept: list[int]) -> None:
-    """Reduce a memory to the slots ``kept``: write new files aside, then move them in place."""
+def _rewrite(stored: StoredMemory, ids: list[int]) -> None:
+    """Remove examples from a memory: write new files aside, then move them in place."""
+    (stored_ids,) = stored.read("example_ids")
+    kept = (~torch.isin(stored_ids, torch.tensor(ids))).nonzero().flatten()
+    if len(kept) == len(stored):
+        return
     checkpoint = stored.folder.parent
     aside = checkpoint / _ASIDE
-    shutil.rmtree(aside, ignore_errors=True)
     (aside / MEMORY).mkdir(parents=True)
-    stored.write_part(aside / MEMORY, torch.tensor(kept, dtype=torch.int64))
+    stored.write_part(aside / MEMORY, kept)
     if stored.has_manifest:
         new = {f"{MEMORY}/{path.name}": path for path in (aside / MEMORY).iterdir()}
         (aside / MANIFEST).write_text(relisted(checkpoint, new))

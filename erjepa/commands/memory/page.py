@@ -1,54 +1,46 @@
 """The memory as one self-contained page: charts, and a table that sorts and filters."""
 
 import json
-from collections import Counter
-from collections.abc import Sequence
 from importlib import resources
 from itertools import pairwise
 from math import isfinite
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from erjepa.commands.memory.show import largest_first
 from erjepa.commands.memory.trajectories import Contents
 from erjepa.utils.escape import counted
 
 _BINS = 10
 _DECADES = 4  # of a logarithmic axis; its first bin also has all smaller values
 _MOST_ROWS = 20_000
-_COLUMNS = (
+_COLUMNS = [
     *("slot", "origin", "where", "source", "target", "score", "replay_count"),
     *("error", "forgotten", "flags"),
-)
+]
 
 
 def page(memory: Contents) -> str:
     """Return the HTML page of a memory; its table has at most the 20,000 slots with the largest
     scores.
     """
-    slots = sorted(memory.slots, key=lambda slot: -slot.score)[:_MOST_ROWS]
-    rows = []
-    for slot in slots:
-        found = memory.found.get(slot.example)
-        row = slot.row() | {
-            "error": found.errors[-1] if found else "",
-            "forgotten": found.forgetting_events if found else "",
-        }
-        rows.append([_shown(row[name]) for name in _COLUMNS])
-    names_origin = all(slot.where.startswith(slot.origin) for slot in slots)
-    shown = [
-        i
-        for i, name in enumerate(_COLUMNS)
-        if any(row[i] != "" for row in rows) and not (name == "origin" and names_origin)
-    ]
-    counts = Counter(slot.origin for slot in memory.slots)
+    slots = largest_first(memory.slots, "score").head(_MOST_ROWS)
+    logged = memory.examples[["error", "forgotten"]].astype(object)
+    logged = logged.reindex(slots.example, fill_value="").set_index(slots.index)
+    rows = slots.join(logged)[_COLUMNS].map(_shown)
+    if all(map(str.startswith, rows["where"], rows.origin)):
+        rows = rows.drop(columns="origin")
+    rows = rows.loc[:, (rows != "").any()]
+    counts = memory.slots.groupby("origin", sort=False).size()
     origins = ", ".join(f"{count} of {name}" for name, count in counts.items())
     folder = memory.stored.folder.resolve().parent
     data = {
         "title": f"Memory of {folder.parent.name}/{folder.name}",
         "about": f"{counted(len(memory.slots), 'pair')}: {origins}",
-        "columns": [_COLUMNS[i] for i in shown],
-        "rows": [[row[i] for i in shown] for row in rows],
+        "columns": [*rows],
+        "rows": rows.astype(object).to_numpy().tolist(),
         "charts": _charts(memory),
     }
     template = resources.files(__package__).joinpath("page.html").read_text("utf-8")
@@ -65,33 +57,31 @@ def _shown(value: Any) -> Any:
 
 def _charts(memory: Contents) -> list[dict[str, Any]]:
     charts = [
-        _histogram("Slots by score", [s.score for s in memory.slots], is_log=True),
-        _histogram("Slots by replay count", [s.replay_count for s in memory.slots]),
+        _histogram("Slots by score", memory.slots.score, is_log=True),
+        _histogram("Slots by replay count", memory.slots.replay_count),
     ]
-    replays = [visit for visit in memory.visits if visit.replayed]
-    for name, wanted in (
-        ("Replays by step", replays),
-        ("Replays of inherited pairs by step", [v for v in replays if v.example < 0]),
-    ):
-        if wanted:
-            last = max(visit.step for visit in memory.visits)
-            steps = [visit.step for visit in wanted]
-            charts.append(_histogram(name, steps, low=1, high=last))
+    steps = memory.visits.step
+    is_replay = memory.visits.replayed == 1
+    is_inherited = memory.visits.example < 0
+    for title, wanted in {
+        "Replays by step": is_replay,
+        "Replays of inherited pairs by step": is_replay & is_inherited,
+    }.items():
+        if wanted.any():
+            charts.append(_histogram(title, steps[wanted], (1, steps.max())))
     return charts
 
 
 def _histogram(
     title: str,
-    values: Sequence[float],
-    low: float | None = None,
-    high: float | None = None,
+    values: pd.Series,
+    ends: tuple[int, int] | None = None,
     *,
     is_log: bool = False,
 ) -> dict[str, Any]:
-    values = [value for value in values if isfinite(value)]
-    low = min(values, default=0) if low is None else low
-    high = max(values, default=0) if high is None else high
-    if all(isinstance(value, int) for value in values):
+    values = values[np.isfinite(values)]
+    low, high = ends or (min(values, default=0), max(values, default=0))
+    if pd.api.types.is_integer_dtype(values):
         width = -(-(int(high - low) + 1) // _BINS)
         edges = np.arange(low, high + width + 1, width)
         labels = [

@@ -1,11 +1,11 @@
-"""The slots of a stored memory as readable rows, and their nearest neighbors."""
+"""The slots of a stored memory as a data frame, and the nearest neighbors of an address."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import TypeAlias
 
+import pandas as pd
 import torch
-from torch import Tensor
 
 from erjepa.checkpoints.memory_file import TEXTS
 from erjepa.checkpoints.pair_texts import PairTexts
@@ -17,24 +17,7 @@ from erjepa.utils.checked import checked
 from erjepa.utils.files import CONFIG, config_of_run
 from erjepa.utils.jsonl import jsonl_of
 
-
-@dataclass
-class Slot:
-    """One stored pair."""
-
-    slot: int
-    example: int  # id in the memory
-    origin: str  # the dataset it is from
-    where: str  # file and line, if known
-    source: str
-    target: str
-    score: float  # running error
-    replay_count: int
-    flags: list[str] = field(default_factory=list)  # why the pair is suspect
-
-    def row(self) -> dict[str, Any]:
-        """Return the slot as a row of a table."""
-        return {**asdict(self), "flags": "; ".join(self.flags)}
+AddressTable: TypeAlias = SparseAddressTable | DenseAddressTable
 
 
 @dataclass(frozen=True)
@@ -46,21 +29,30 @@ class _Texts:
     where: str
 
 
-def read_slots(stored: StoredMemory) -> list[Slot]:
-    """Return all slots of a memory, in order.
+def read_slots(stored: StoredMemory) -> pd.DataFrame:
+    """Read all slots of a memory, one row each.
+
+    Columns: ``slot``, ``example`` (its id in the memory), ``origin`` (the dataset it is from),
+    ``where`` (file and line, if known), ``source``, ``target``, ``score`` (running error) and
+    ``replay_count``.
 
     Raises:
         ValueError: if ``texts.jsonl`` does not match the slots; the message names the line.
     """
-    columns = stored.read("example_ids", "scores", "replay_counts")
-    rows = zip(*(column.tolist() for column in columns), _texts(stored), strict=True)
-    return [
-        Slot(
-            *(slot, example, stored.origin(example)),
-            *(texts.where, texts.source, texts.target, score, count),
-        )
-        for slot, (example, score, count, texts) in enumerate(rows)
-    ]
+    ids, scores, counts = stored.read("example_ids", "scores", "replay_counts")
+    # Objects, since Arrow's strings hold no lone surrogates.
+    columns = ["where", "source", "target"]
+    texts = pd.DataFrame(_texts(stored), columns=columns, dtype=object)
+    return pd.DataFrame(
+        {
+            "slot": range(len(stored)),
+            "example": ids.numpy(),
+            "origin": [stored.origin(example) for example in ids.tolist()],
+            **texts,
+            "score": scores.double().numpy(),
+            "replay_count": counts.numpy(),
+        }
+    )
 
 
 def _texts(stored: StoredMemory) -> list[_Texts]:
@@ -132,48 +124,35 @@ def decoder_of(stored: StoredMemory) -> Callable[[Pair], tuple[str, str]] | None
     return decode
 
 
-class Neighbors:
-    """Finds the slots with the most similar sources, by the cosine of addresses.
+def address_table(stored: StoredMemory) -> tuple[AddressTable, Addresses]:
+    """Return a table of the addresses of all slots, for lookups, and these addresses.
 
     Raises:
         ValueError: if the memory holds no addresses.
     """
+    if not stored.has_addresses:
+        raise ValueError(
+            f"{stored.folder} holds no addresses; its run replayed by token loss, with a "
+            "selection that needs none"
+        )
+    values, *indices = stored.read("address_values", "address_indices")
+    addresses = Addresses(values, indices[0].long() if indices else None)
+    size, made = len(stored), stored.about.state.memory.addresses
+    table: AddressTable = DenseAddressTable(size, values.shape[1], device="cpu")
+    if isinstance(made, SparseAddresses):
+        table = SparseAddressTable(
+            size,
+            made.embed_dim,
+            address_dim=made.address_dim,
+            top_k=made.address_top_k,
+            seed=made.seed,
+            device="cpu",
+        )
+    table.put(torch.arange(size), addresses)
+    return table, addresses
 
-    def __init__(self, stored: StoredMemory) -> None:
-        if not stored.has_addresses:
-            raise ValueError(
-                f"{stored.folder} holds no addresses; its run replayed by token loss, with a "
-                "selection that needs none"
-            )
-        values, *indices = stored.read("address_values", "address_indices")
-        self._addresses = Addresses(values, indices[0].long() if indices else None)
-        self._size = len(stored)
-        made = stored.about.state.memory.addresses
-        self._table: SparseAddressTable | DenseAddressTable
-        if isinstance(made, SparseAddresses):
-            self._table = SparseAddressTable(
-                self._size,
-                made.embed_dim,
-                address_dim=made.address_dim,
-                top_k=made.address_top_k,
-                seed=made.seed,
-                device="cpu",
-            )
-        else:
-            self._table = DenseAddressTable(self._size, values.shape[1], device="cpu")
-        self._table.put(torch.arange(self._size), self._addresses)
 
-    def of(self, slot: int, count: int) -> list[tuple[int, float]]:
-        """Return the other slots most similar to ``slot``, at most ``count``, with cosines."""
-        address = self._addresses.rows(torch.tensor([slot]))
-        found = self._highest(address, count + 1)
-        return [(other, cosine) for other, cosine in found if other != slot][:count]
-
-    def of_embedding(self, embedding: Tensor, count: int) -> list[tuple[int, float]]:
-        """Return the slots most similar to an embedding z^u, [1, H], with cosines."""
-        return self._highest(self._table.encode(embedding), count)
-
-    def _highest(self, address: Addresses, count: int) -> list[tuple[int, float]]:
-        cosines = self._table.similarity(address, self._size)[0]
-        best = cosines.topk(min(count, self._size))
-        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+def nearest(table: AddressTable, address: Addresses, size: int) -> pd.Series:
+    """Return the cosines of the first ``size`` slots with one address, the largest first."""
+    cosines = pd.Series(table.similarity(address, size)[0].numpy())
+    return cosines.sort_values(ascending=False, kind="stable")

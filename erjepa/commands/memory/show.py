@@ -1,10 +1,11 @@
 """Show the contents of a memory, as text and as a table."""
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from erjepa.commands.memory.reading import Neighbors, Slot
+import pandas as pd
+import torch
+
+from erjepa.commands.memory.reading import address_table, nearest
 from erjepa.commands.memory.trajectories import Contents
 from erjepa.utils.escape import counted, csv_cell, one_line
 
@@ -13,39 +14,38 @@ _WIDTH = 60  # characters of a source or target
 
 def summary(memory: Contents, top: int) -> list[str]:
     """Summarize a memory in lines of text, with ``top`` slots in each list."""
-    slots, stored = memory.slots, memory.stored
+    slots, examples, stored = memory.slots, memory.examples, memory.stored
     capacity = stored.about.state.memory.capacity
     held = counted(len(slots), "pair")
     lines = [f"{stored.folder} holds {held}; its capacity is {capacity:,}.", ""]
-    for origin in dict.fromkeys(slot.origin for slot in slots):
-        own = [slot for slot in slots if slot.origin == origin]
-        mean = sum(slot.score for slot in own) / len(own)
-        replays = sum(slot.replay_count for slot in own) / len(own)
+    for origin, own in slots.groupby("origin", sort=False):
         lines.append(
-            f"{len(own):>8} from {one_line(origin)}: mean score {mean:.4f}, "
-            f"{replays:.2f} replays each"
+            f"{len(own):>8} from {one_line(origin)}: mean score "
+            f"{own.score.mean(skipna=False):.4f}, {own.replay_count.mean():.2f} replays each"
         )
-    never = [slot for slot in slots if not slot.replay_count]
-    lists = {
-        "The hardest": sorted(slots, key=lambda slot: -slot.score),
-        "The most replayed": sorted(slots, key=lambda slot: -slot.replay_count),
-        f"Never replayed, {len(never)} in all": never,
-    }
-    suspects = [slot for slot in slots if slot.flags]
-    if memory.found:
-        learned = sum(t.learned for t in memory.found.values())
-        events = sum(t.forgetting_events for t in memory.found.values())
+    if len(examples):
+        events = int(examples.forgotten.sum())
         lines += [
             "",
-            f"Learned: {learned} of {counted(len(memory.found), 'example')}, after "
-            f"{counted(events, 'forgetting event')}.",
+            f"Learned: {examples.learned.sum()} of {counted(len(examples), 'example')}, "
+            f"after {counted(events, 'forgetting event')}.",
         ]
-        late_errors = {i: t.late_error for i, t in memory.found.items()}
-        suspects.sort(key=lambda slot: -late_errors.get(slot.example, 0.0))
-    lists[f"Suspect, {len(suspects)} in all"] = suspects
+    never = slots[slots.replay_count == 0]
+    suspects = slots[slots["flags"] != ""].join(examples.late_error, on="example")
+    lists = {
+        "The hardest": largest_first(slots, "score"),
+        "The most replayed": largest_first(slots, "replay_count"),
+        f"Never replayed, {len(never)} in all": never,
+        f"Suspect, {len(suspects)} in all": largest_first(suspects, "late_error"),
+    }
     for title, chosen in lists.items():
-        lines += ["", f"{title}:", *map(_line, chosen[:top])]
+        lines += ["", f"{title}:", *_lines(chosen.head(top))]
     return lines
+
+
+def largest_first(slots: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Sort slots by a column; equal ones keep their order, and NaN comes last."""
+    return slots.sort_values(column, ascending=False, kind="stable")
 
 
 def neighbors(memory: Contents, slot: int, top: int) -> list[str]:
@@ -58,8 +58,10 @@ def neighbors(memory: Contents, slot: int, top: int) -> list[str]:
         raise ValueError(
             f"--neighbors {slot}: the memory has slots 0 to {len(memory.slots) - 1}"
         )
-    found = Neighbors(memory.stored).of(slot, top)
-    return [_line(memory.slots[slot]), *_with_cosines(memory, found)]
+    table, addresses = address_table(memory.stored)
+    cosines = nearest(table, addresses.rows(torch.tensor([slot])), len(memory.slots))
+    others = cosines.drop(slot).head(top)
+    return [*_lines(memory.slots.iloc[[slot]]), *_with_cosines(memory, others)]
 
 
 def like_prompt(
@@ -70,36 +72,32 @@ def like_prompt(
     Raises:
         ValueError: if the memory is empty or holds no addresses, or the prompt is empty.
     """
-    if not memory.slots:
+    if memory.slots.empty:
         raise ValueError(f"--prompt: the memory in {memory.stored.folder} is empty")
-    alike = Neighbors(memory.stored)
+    table, _ = address_table(memory.stored)
     # A slow import, since it loads a model.
     from erjepa.commands.memory.prompt import prompt_embedding
 
     checkpoint = memory.stored.folder.absolute().parent
-    embedding = prompt_embedding(checkpoint, prompt, overrides)
-    return _with_cosines(memory, alike.of_embedding(embedding, top))
+    address = table.encode(prompt_embedding(checkpoint, prompt, overrides))
+    return _with_cosines(memory, nearest(table, address, len(memory.slots)).head(top))
 
 
-def _with_cosines(memory: Contents, found: Iterable[tuple[int, float]]) -> list[str]:
+def _with_cosines(memory: Contents, cosines: pd.Series) -> list[str]:
+    lines = _lines(memory.slots.loc[cosines.index])
+    return [f"{c:8.4f} {line.strip()}" for c, line in zip(cosines, lines, strict=True)]
+
+
+def _lines(slots: pd.DataFrame) -> list[str]:
+    flags = slots["flags"].map(lambda text: f" [{text}]" if text else "")
     return [
-        f"{cosine:8.4f} {_line(memory.slots[slot]).strip()}" for slot, cosine in found
+        f"{row.slot:>8} {row.score:.4f} {row.replay_count:>4}x {one_line(row.where)}: "
+        f"{one_line(row.source, _WIDTH)} -> {one_line(row.target, _WIDTH)}{flag}"
+        for row, flag in zip(slots.itertuples(), flags, strict=True)
     ]
-
-
-def _line(slot: Slot) -> str:
-    flags = f" [{'; '.join(slot.flags)}]" if slot.flags else ""
-    return (
-        f"{slot.slot:>8} {slot.score:.4f} {slot.replay_count:>4}x {one_line(slot.where)}: "
-        f"{one_line(slot.source, _WIDTH)} -> {one_line(slot.target, _WIDTH)}{flags}"
-    )
 
 
 def to_csv(memory: Contents) -> str:
     """Return the slots as CSV, with a header."""
-    rows = [slot.row() for slot in memory.slots]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0] if rows else ["slot"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({k: csv_cell(v) for k, v in row.items()} for row in rows)
-    return text.getvalue()
+    cells = memory.slots.map(csv_cell)
+    return cells.to_csv(index=False, na_rep="nan", lineterminator="\n")

@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torchtune import utils
 
 from erjepa.checkpoints.checkpoint import MEMORY
-from erjepa.checkpoints.example_errors import ExampleErrors, Visit
+from erjepa.checkpoints.example_errors import ExampleErrors
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.stored_memory import StoredMemory, memory_folder
@@ -369,10 +370,13 @@ class RunMemory:
 
 def _visits(
     step: int, ids: Sequence[int], result: PassResult, *, are_replayed: bool = False
-) -> list[Visit]:
-    lm = result.scores("lm").tolist()
-    jepa = result.jepa.tolist() or [math.nan] * len(ids)
-    return [
-        Visit(step, example, are_replayed, *errors)
-        for example, *errors in zip(ids, lm, jepa, strict=True)
-    ]
+) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "step": step,
+            "example": ids,
+            "replayed": int(are_replayed),
+            "lm_loss": result.scores("lm").tolist(),
+            "jepa_loss": result.jepa.tolist() or math.nan,
+        }
+    )

@@ -43,10 +43,10 @@ def test_pairs_are_drawn_by_the_seed(tmp_path, sources, capsys):
     assert "Wrote 5 of 20 pairs to" in capsys.readouterr().out
     assert stored.about.origins == [str(sources[0])] and stored.about.inherited == 0
     slots = read_slots(stored)
-    assert len({slot.example for slot in slots}) == 5 and slots[0].score == 1
+    assert slots.example.nunique() == 5 and slots.score[0] == 1
     cfg = load("tiny_synth", one(sources[0]))
     dataset = build_dataset(cfg.dataset, cfg.tokenizer.build())
-    for slot, found in zip(slots, segments(stored), strict=True):
+    for slot, found in zip(slots.itertuples(), segments(stored), strict=True):
         assert found == [list(part) for part in dataset[slot.example].segments]
         assert slot.source == dataset.source_text(slot.example)
         assert slot.where == dataset.where(slot.example)
@@ -60,7 +60,7 @@ def test_pairs_of_several_datasets_keep_their_origin(tmp_path, sources):
     parts = ", ".join(f"{{{part}}}" for part in map(as_part, sources))
     stored = create(tmp_path / "a", [f"dataset=[{parts}]"])
     assert stored.about.origins == list(map(str, sources)) and len(stored) == 40
-    for slot in read_slots(stored):
+    for slot in read_slots(stored).itertuples():
         assert slot.where.startswith(slot.origin)
 
 
@@ -99,8 +99,8 @@ def test_the_most_surprising_are_those_of_the_largest_loss(
         for part in (range(20), range(20, 40))
         for i in sorted(part, key=lambda i: -losses[i])[:5]
     }
-    found = {slot.where: slot.score for slot in read_slots(stored)}
-    assert found == pytest.approx(expected, rel=1e-5)
+    found = read_slots(stored).set_index("where").score
+    assert found.to_dict() == pytest.approx(expected, rel=1e-5)
     assert stored.about.replay.score == "lm"
 
 

@@ -112,8 +112,7 @@ def test_nothing_of_a_pair_is_left(run, options, gone, address):
         assert replay.memory.scores.tolist() == [EXAMPLES.index(i) + 1 for i in kept]
         pairs = [list(pair[0]) for pair in replay.memory.segments(range(len(kept)))]
         assert pairs == [tokens(example) for example in kept]
-        slots = read_slots(stored)
-        assert [slot.source for slot in slots] == [text(example) for example in kept]
+        assert [*read_slots(stored).source] == [text(example) for example in kept]
     texts = (run / "epoch_1" / "memory" / "texts.jsonl").read_text().splitlines()
     assert [json.loads(line)["slot"] for line in texts] == list(range(len(kept)))
     visits = (run / EXAMPLE_ERRORS).read_text().splitlines()[1:]
@@ -183,12 +182,7 @@ def test_a_copied_memory_loses_them_too(run, tmp_path):
     shutil.copytree(run / "epoch_1" / "memory", copy / "memory")
     (copy / "memory" / "texts.jsonl").unlink()
     forget(copy, "--ids", 0)
-    assert [slot.example for slot in read_slots(open_memory(copy))] == [
-        OLD + 3,
-        1,
-        2,
-        3,
-    ]
+    assert [*read_slots(open_memory(copy)).example] == [OLD + 3, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main
 from erjepa.commands.memory.prompt import prompt_embedding
-from erjepa.commands.memory.reading import Neighbors, read_slots
+from erjepa.commands.memory.reading import address_table, nearest, read_slots
 from erjepa.training.model import device
 from tests.harness.data import write_records
 from tests.harness.runs import make_config, overrides_for, train
@@ -52,16 +52,14 @@ def test_a_stored_source_finds_its_own_slot(
     overrides = [o for o in overrides if not o.startswith("dataset")]
     train(make_config([*overrides, f"dataset=[{parts}]"]))
     stored = open_memory(tmp_path / "run")
-    slots, neighbors = read_slots(stored), Neighbors(stored)
+    slots, (table, _) = read_slots(stored), address_table(stored)
     assert len(slots) > 50
-    for slot in (slots[0], slots[-1]):
+    for slot in slots.iloc[[0, -1]].itertuples():
         embedding = prompt_embedding(tmp_path / "run", slot.source)
-        cosines = dict(neighbors.of_embedding(embedding, 99))
-        assert len(cosines) == len(slots)
-        assert list(cosines.values()) == sorted(cosines.values(), reverse=True)
+        cosines = nearest(table, table.encode(embedding), len(slots))
+        assert len(cosines) == len(slots) and cosines.is_monotonic_decreasing
         assert cosines[slot.slot] == pytest.approx(1, abs=2e-6)
-        others = [c for i, c in cosines.items() if slots[i].source != slot.source]
-        assert max(others) < 1 - 1e-4
+        assert cosines[slots.source != slot.source].max() < 1 - 1e-4
     command = [str(tmp_path / "run" / "epoch_0_step_2"), "--prompt", slot.source]
     main([*command, "--top", "2"])
     lines = capsys.readouterr().out.splitlines()
@@ -119,9 +117,8 @@ def test_texts_are_those_of_the_manifest_or_of_the_tokens(earlier, tmp_path, cap
     shown = read_slots(open_memory(run))
     texts.unlink()
     decoded = read_slots(open_memory(run))
-    assert [(s.source, s.target) for s in shown] == [
-        (s.source, s.target) for s in decoded
-    ]
+    columns = ["source", "target"]
+    assert shown[columns].equals(decoded[columns])
     about = run / "epoch_0" / "memory" / "memory.json"
     about.write_text(re.sub('"tokenizer": "..', '"tokenizer": "xx', about.read_text()))
     assert re.search("holds tokens of another tokenizer than", refused(run))

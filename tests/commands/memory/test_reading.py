@@ -6,19 +6,19 @@ import math
 import random
 import re
 
+import pandas as pd
 import pytest
 import torch
 
-from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, Visit
+from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS
 from erjepa.checkpoints.memory_file import write_memory
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main
 from erjepa.commands.memory.page import page
-from erjepa.commands.memory.reading import Neighbors, read_slots
+from erjepa.commands.memory.reading import address_table, nearest, read_slots
 from erjepa.commands.memory.show import summary
 from erjepa.commands.memory.trajectories import (
-    Trajectory,
-    flag,
+    flags,
     read_contents,
     stay_hard,
     trajectories,
@@ -54,54 +54,55 @@ def write_run(folder, address="dense", targets=TARGETS):
 
 def test_slots_are_read(tmp_path):
     slots = read_slots(open_memory(write_run(tmp_path)))
-    assert [slot.origin for slot in slots] == ["old", "new", "new", "new", "new"]
-    assert [slot.replay_count for slot in slots] == [0, 0, 2, 1, 0]
-    assert [slot.score for slot in slots] == pytest.approx(SCORES)
-    assert slots[3].target == "</script><b>" and slots[3].where == "f:3"
+    assert [*slots.origin] == ["old", "new", "new", "new", "new"]
+    assert [*slots.replay_count] == [0, 0, 2, 1, 0]
+    assert [*slots.score] == pytest.approx(SCORES)
+    assert slots.target[3] == "</script><b>" and slots["where"][3] == "f:3"
 
 
 def test_without_texts_tokens_are_shown(tmp_path):
     (write_run(tmp_path) / "epoch_0" / "memory" / "texts.jsonl").unlink()
     slots = read_slots(open_memory(tmp_path))
-    assert [slot.source for slot in slots] == [f"[{i}]" for i in range(5)]
-    assert [slot.where for slot in slots] == [
-        "old[3]",
-        *(f"new[{i}]" for i in range(4)),
-    ]
+    assert [*slots.source] == [f"[{i}]" for i in range(5)]
+    assert [*slots["where"]] == ["old[3]", *(f"new[{i}]" for i in range(4))]
 
 
 @pytest.mark.parametrize("address", ["dense", "sparse"])
 def test_neighbors(tmp_path, address):
-    neighbors = Neighbors(open_memory(write_run(tmp_path, address)))
-    ((first, cosine),) = neighbors.of(3, 1)
+    table, addresses = address_table(open_memory(write_run(tmp_path, address)))
+    cosines = nearest(table, addresses.rows(torch.tensor([3])), 5)
     if address == "dense":  # sparse ones of four numbers keep a single one
-        assert first == 4 and cosine == pytest.approx(1.25**-0.5)
-    assert {slot for slot, _ in neighbors.of(3, 9)} == {0, 1, 2, 4}
+        assert [*cosines.index] == [3, 4, 0, 1, 2]
+        assert [*cosines] == pytest.approx([1, 1.25**-0.5, 0, 0, 0])
+    assert {*cosines.index} == {*range(5)} and cosines[3] == pytest.approx(1)
 
 
 def test_trajectories_count_what_is_learned_and_lost():
     low, high = math.log(2) - 0.01, math.log(2) + 0.01
+    found = visited({7: [low, low, low, high, low, high], 8: [low]})
+    assert [*found.forgotten] == [2, 0] and [*found.learned] == [False, True]
+    assert [*found.visits] == [6, 1] and [*found.error] == [high, low]
+    assert found.late_error[7] == pytest.approx((high + low + high) / 3)
+
+
+def visited(errors):
+    """The trajectories of examples, whose visits come in turns."""
     visits = [
-        Visit(step, 7, step > 1, error, 0.0)
-        for step, error in enumerate([low, low, low, high, low, high], start=1)
+        (step, example, error)
+        for example, found in errors.items()
+        for step, error in enumerate(found)
     ]
-    found = trajectories([*visits, Visit(6, 8, False, low, 0.0)])
-    assert found[7].forgetting_events == 2 and found[8].forgetting_events == 0
-    assert not found[7].learned and found[8].learned and found[7].replays == 5
-    assert found[7].late_error == pytest.approx((high + low + high) / 3)
-
-
-def visited(*errors):
-    return Trajectory(list(range(len(errors))), list(errors))
+    columns = ["step", "example", "lm_loss"]
+    frame = pd.DataFrame(sorted(visits), columns=columns)
+    return trajectories(frame.astype({"lm_loss": float}))
 
 
 def test_what_stays_hard_is_suspect():
-    found = {i: visited(2.0, 0.1 + 0.01 * i, 0.1, 0.1) for i in range(20)}
-    found |= {20: visited(3.0, 2.5, 2.5, 2.5), 21: visited(9.0, 9.0, 9.0)}
-    found |= {22: visited(0.1, 0.1, 3.0, 0.2)}
+    found = {i: [2.0, 0.1 + 0.01 * i, 0.1, 0.1] for i in range(20)}
+    found |= {20: [3.0, 2.5, 2.5, 2.5], 21: [9.0, 9.0, 9.0], 22: [0.1, 0.1, 3.0, 0.2]}
     # 21 was seen three times; 22 was hard for a time.
-    assert stay_hard(found) == {20}
-    assert stay_hard({}) == set()
+    assert [*stay_hard(visited(found))] == [20]
+    assert stay_hard(visited({})).empty
 
 
 @pytest.mark.parametrize("visits", [2, 4, 8])
@@ -112,28 +113,26 @@ def test_few_are_suspect_where_all_labels_are_right(visits, share):
     wrong, found = set(range(round(800 * share))), {}
     for i in range(800):
         late = rng.lognormvariate(*((0.3, 0.4) if i in wrong else (-2.2, 0.65)))
-        found[i] = visited(*(late * (1 + 3 * 0.3**v) for v in range(visits)))
-    hard = stay_hard(found)
+        found[i] = [late * (1 + 3 * 0.3**v) for v in range(visits)]
+    hard = {*stay_hard(visited(found))}
     assert len(hard - wrong) <= 8
     assert len(hard & wrong) >= 0.9 * len(wrong) or visits < 4
 
 
 def test_flags(tmp_path):
     slots = read_slots(open_memory(write_run(tmp_path)))
-    found = {i: visited(1.0, 0.1, 0.1, 0.1) for i in range(3)}
-    found[3] = visited(4.0, 4.0, 4.0, 4.0)
-    slots[1].target = slots[0].target
-    flag(slots, [b"a", b"a", b"b", b"a", b"c"], found)
+    slots.loc[1, "target"] = slots.target[0]
     other = "slot {} has the same source and another target"
-    assert [slot.flags for slot in slots] == [
-        *([other.format(3)], [other.format(3)], [], [other.format(0)]),
-        ["stays hard"],
-    ]
+    others = [other.format(3), other.format(3), "", other.format(0), ""]
+    prompts = [b"a", b"a", b"b", b"a", b"c"]
+    assert [*flags(slots, prompts, hard=[])] == others
+    found = flags(slots, prompts, hard=[2, 3])  # those of slots 3 and 4
+    assert [*found] == [*others[:3], f"stays hard; {others[3]}", "stays hard"]
 
 
 def test_likeness_alone_is_not_suspect(tmp_path):
     """Slots 0 and 1 have one address and two targets, and other tokens."""
-    assert not any(slot.flags for slot in read_contents(write_run(tmp_path)).slots)
+    assert not read_contents(write_run(tmp_path)).slots["flags"].any()
 
 
 def log_visits(folder):
@@ -208,7 +207,7 @@ def test_texts_are_escaped_for_a_spreadsheet_and_a_terminal(tmp_path, capsys):
         "=cmd|'/C calc'!A0",
         "@SUM(1)",
         "+1+1",
-        "\x1b]0;x\x07\x00\u202e",
+        "\x1b]0;x\x07\x00\u202e\ud800",
         "-0.5 kg",
     ]
     write_run(tmp_path, targets=targets)
@@ -216,7 +215,7 @@ def test_texts_are_escaped_for_a_spreadsheet_and_a_terminal(tmp_path, capsys):
     assert not {"\x1b", "\x07", "\x00", "\u202e"} & set(capsys.readouterr().out)
     rows = list(csv.DictReader((tmp_path / "m.csv").open()))
     assert [row["target"] for row in rows] == [
-        *("'=cmd|'/C calc'!A0", "'@SUM(1)", "'+1+1", "?]0;x???", "'-0.5 kg")
+        *("'=cmd|'/C calc'!A0", "'@SUM(1)", "'+1+1", "?]0;x????", "'-0.5 kg")
     ]
     assert rows[0]["example"] == str(3 - (1 << 32))  # a number below 0 stays one
 
@@ -226,7 +225,7 @@ def test_what_is_not_finite_is_shown(tmp_path):
     log = (tmp_path / EXAMPLE_ERRORS).read_text().replace("0.45", "nan")
     (tmp_path / EXAMPLE_ERRORS).write_text(log)
     memory = read_contents(tmp_path)
-    memory.slots[0].score, memory.slots[1].score = math.nan, math.inf
+    memory.slots.loc[:1, "score"] = [math.nan, math.inf]
     assert "mean score nan" in "\n".join(summary(memory, 5))
     text = re.search(r'id="data">(.*?)</script>', page(memory), re.S).group(1)
 
@@ -248,16 +247,14 @@ def data_of(html):
 
 def test_the_page_shows_columns_that_say_something(tmp_path):
     memory = read_contents(write_run(tmp_path / "mine"))
-    for slot in memory.slots:
-        slot.flags, slot.score = [], 10.0**-slot.slot
+    memory.slots["score"] = 10.0**-memory.slots.slot
     data = data_of(page(memory))
     assert data["title"] == "Memory of mine/epoch_0"
     assert data["about"] == "5 pairs: 1 of old, 4 of new"
     columns = ["origin", "where", "source", "target", "score", "replay_count"]
     assert data["columns"] == ["slot", *columns]  # nothing was logged or flagged
     assert sum(height > 0 for height in data["charts"][0]["heights"]) == 5
-    for slot in memory.slots:
-        slot.where = f"{slot.origin}:{slot.slot}"
+    memory.slots["where"] = memory.slots.origin + ":1"
     assert data_of(page(memory))["columns"] == ["slot", *columns[1:]]
 
 

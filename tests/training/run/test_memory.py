@@ -168,7 +168,7 @@ def test_errors_of_new_and_replayed_pairs_are_logged(memory_of, tmp_path):
     step(memory, 1, outcome(7, jepa=[0.5]))
     step(memory, 2, outcome(8, jepa=[0.25])._replace(jepa=torch.zeros(0)), errors=[1.5])
     memory.write(tmp_path)
-    visits = [[*visit] for visit in read_visits(tmp_path / EXAMPLE_ERRORS)]
+    visits = read_visits(tmp_path / EXAMPLE_ERRORS).to_numpy().tolist()
     assert visits[0] == [1, 7, False, 1.0, 0.5] and visits[2] == [2, 7, True, 3.0, 1.5]
     assert visits[1][:4] == [2, 8, False, 0.5] and visits[1][4] != visits[1][4]
 
@@ -215,7 +215,7 @@ def test_a_resumed_run_has_the_memory_of_its_checkpoint(memory_of, tmp_path):
     assert draws[0].example_ids and len(resumed.replay) == 9
     assert memory.replay.memory.example_ids.equal(resumed.replay.memory.example_ids)
     resumed._errors.flush()
-    steps = [visit.step for visit in read_visits(tmp_path / EXAMPLE_ERRORS)]
+    steps = [*read_visits(tmp_path / EXAMPLE_ERRORS).step]
     assert steps.count(5) == 1 + len(draws[0].example_ids)
 
 
