@@ -89,7 +89,8 @@ def test_folders(tmp_path):
     ):
         load_records(str(tmp_path / "files"))
     (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "state.json").write_text("{}")
+    for name in ("state.json", "dataset_info.json"):
+        (tmp_path / "damaged" / name).write_text("{}")
     with pytest.raises(ValueError, match="damaged could not be read"):
         load_records(str(tmp_path / "damaged"))
     (tmp_path / "empty").mkdir()
