@@ -106,6 +106,8 @@ def _init(chosen: argparse.Namespace) -> None:
     from erjepa.datasets.messages import messages_of, not_read
     from erjepa.datasets.records import load_records
 
+    if chosen.file.exists():
+        raise FileExistsError(f"{chosen.file} exists; choose another name")
     data = Path(chosen.data)
     source = str(data.absolute()) if data.exists() else chosen.data
     component = "erjepa.datasets.paired_dataset"
@@ -125,16 +127,22 @@ def _init(chosen: argparse.Namespace) -> None:
     read(merge(merged(chosen.config), values))  # which checks it
     comments = {
         "output_dir": "checkpoints, logs and scores",
-        "column_map": one_line(str(columns)),
+        "dataset.column_map": one_line(str(columns)),
         "eval_dataset": "pairs to score, in a section like dataset",
-        "size": "fraction of the pairs to hold out for validation",
+        "validation.size": "fraction of the pairs to hold out for validation",
     }
     with chosen.file.open("x", encoding="utf-8") as file:
         file.write(_HEAD.format(config=chosen.config, data=data.name, file=chosen.file))
         values = {"defaults": chosen.config, **values}
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+        section = ""
         for line in text.splitlines():
-            comment = comments.get(line.partition(":")[0].strip())
+            key = line.partition(":")[0]
+            if key.startswith(" "):
+                key = f"{section}.{key.strip()}"
+            else:
+                section = key
+            comment = comments.get(key)
             file.write(f"{line}  # {comment}\n" if comment else f"{line}\n")
     unread = ", ".join(not_read(records, columns)) or "nothing"
     print(

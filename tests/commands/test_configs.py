@@ -62,11 +62,13 @@ def test_columns_of_other_names_are_named_by_the_user(here, capsys):
     assert "the columns ['id', 'description', 'regex']" in capsys.readouterr().err
     assert not (here / "rules.yaml").exists()
     column_map = "{input: description, output: regex}"
-    init("rules.yaml", "--data", "rules.csv", f"--set=dataset.column_map={column_map}")
-    assert (
-        "# description as source, regex as target\n"
-        in (here / "rules.yaml").read_text()
-    )
+    others = "{input: question, output: answer}"
+    evaluated = "{_component_: erjepa.datasets.paired_dataset, source: rules.csv, "
+    given = [f"dataset.column_map={column_map}"]
+    given += [f"eval_dataset={evaluated}column_map: {others}}}"]
+    init("rules.yaml", "--data", "rules.csv", *(f"--set={one}" for one in given))
+    written = (here / "rules.yaml").read_text()
+    assert written.count("# description as source, regex as target\n") == 1
 
 
 def test_it_writes_over_nothing_and_nothing_wrong(here, capsys):
@@ -77,5 +79,5 @@ def test_it_writes_over_nothing_and_nothing_wrong(here, capsys):
     (here / "my.yaml").write_text("epochs: 1\n")
     with pytest.raises(SystemExit):
         init("my.yaml", "--data", "pairs.jsonl")
-    assert "File exists: 'my.yaml'" in capsys.readouterr().err
+    assert "my.yaml exists; choose another name" in capsys.readouterr().err
     assert (here / "my.yaml").read_text() == "epochs: 1\n"
