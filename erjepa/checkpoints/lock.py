@@ -28,7 +28,9 @@ _PATIENCE = 30.0  # seconds to wait for the child processes of a killed holder t
 
 
 @dataclass(frozen=True)
-class _Holder:
+class Holder:
+    """The process that holds a lock: the content of its file."""
+
     what: str
     pid: int
     host: str
@@ -67,7 +69,7 @@ class FolderLock:
             time.sleep(0.1)
         self._file.truncate(0)
         now = datetime.now().astimezone().isoformat(" ", "seconds")
-        own = _Holder(what, os.getpid(), socket.gethostname(), now)
+        own = Holder(what, os.getpid(), socket.gethostname(), now)
         self._file.write(json.dumps(asdict(own)) + "\n")
         self._file.flush()
         if not inherited and hasattr(os, "register_at_fork"):
@@ -75,6 +77,12 @@ class FolderLock:
         self._release = weakref.finalize(
             self, _release, self._file, folder / LOCK, os.getpid()
         )
+
+    def __enter__(self) -> "FolderLock":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
 
     def fileno(self) -> int:
         """Return the file descriptor of the lock, for child processes that hold it too."""
@@ -133,6 +141,15 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
+def holder_of(folder: Path) -> Holder | None:
+    """Return the process that holds the lock on ``folder``, or was killed while it did."""
+    try:
+        with (folder / LOCK).open() as file:
+            return _holder(file)
+    except FileNotFoundError:
+        return None
+
+
 def _release(file: TextIO, path: Path, pid: int) -> None:
     """Close the file, and remove it unless another process holds the lock."""
     file.close()
@@ -144,15 +161,15 @@ def _release(file: TextIO, path: Path, pid: int) -> None:
             path.unlink()
 
 
-def _holder(file: TextIO) -> _Holder | None:
+def _holder(file: TextIO) -> Holder | None:
     file.seek(0)
     try:
-        return checked(_Holder, parse_json(file.read().encode(), LOCK), LOCK)
+        return checked(Holder, parse_json(file.read().encode(), LOCK), LOCK)
     except ValueError:  # the holder is writing it
         return None
 
 
-def _is_alive(holder: _Holder | None) -> bool:
+def _is_alive(holder: Holder | None) -> bool:
     """Return whether the holder's process is alive; on another host it is assumed to be."""
     if holder is None:
         return False
@@ -167,7 +184,7 @@ def _is_alive(holder: _Holder | None) -> bool:
     return True
 
 
-def _refusal(folder: Path, what: str, holder: _Holder | None) -> str:
+def _refusal(folder: Path, what: str, holder: Holder | None) -> str:
     who = f"another {holder.what if holder else what} is running on {folder}"
     if holder:
         who += f": process {holder.pid} on {holder.host}, since {holder.since}"

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(experiment: "Experiment") -> int:
     """Run or submit an experiment; return exit code 1 if a cell failed."""
-    from erjepa.studies.grid.running import run_experiment
+    from erjepa.studies.grid.local import run_experiment
     from erjepa.studies.grid.slurm import submit
 
     if experiment.launcher == "slurm":

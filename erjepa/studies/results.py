@@ -1,15 +1,15 @@
 """Results of an experiment: ``results.jsonl``, one line per scored checkpoint."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from erjepa.utils.checked import checked
-from erjepa.utils.files import RESULTS, write_whole
-from erjepa.utils.jsonl import read_jsonl, to_jsonl
+from erjepa.utils.files import RESULTS
+from erjepa.utils.jsonl import read_jsonl
 
 Split = Literal["test", "validation"]
 Weights = Literal["last", "ema"]
@@ -44,9 +44,6 @@ class Result:
     train_seconds: float  # up to the checkpoint, without evaluation
     eval_seconds: float | None  # time to score the checkpoint
     weights: Weights = "last"
-    # Number of lines of the run: checkpoints x kinds of weights x datasets; None in lines of
-    # older versions
-    of: Annotated[int, Field(ge=1)] | None = None
     # In a sequence of datasets: the dataset that the run trained on, after all earlier ones;
     # None: the experiment is not a sequence
     stage: str | None = None
@@ -61,40 +58,16 @@ class Result:
         return Path(self.log).parents[1]
 
 
-def read_results(output_dir: Path) -> list[Result]:
-    """Return the results in an experiment's folder, in the order of the file.
+def read_results(folder: Path) -> list[Result]:
+    """Return the results in the folder of an experiment or of a cell, in the order of the file.
 
     An incomplete last line is skipped.
 
     Raises:
         ValueError: naming file, line and field, if a line is not a result.
     """
-    return [result for result, _ in _read(output_dir / RESULTS)]
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a results file as dictionaries, each checked to be a result."""
-    return [row for _, row in _read(path)]
-
-
-def _read(path: Path) -> Iterator[tuple[Result, dict[str, Any]]]:
-    if path.exists():
-        for where, row in read_jsonl(path, growing=True):
-            yield checked(Result, row, where), row
-
-
-def whole_cells(results: Iterable[Result]) -> set[str]:
-    """Return the cells whose lines are complete; a truncated or edited file can lack some."""
-    found: dict[str, dict[tuple[str, str, str], int]] = {}
-    for result in results:
-        line = result.checkpoint, result.weights, result.dataset
-        found.setdefault(result.cell, {})[line] = result.of or 0
-    return {cell for cell, lines in found.items() if len(lines) >= max(lines.values())}
-
-
-def add_results(output_dir: Path, results: Iterable[Result]) -> None:
-    """Append results to an experiment's ``results.jsonl``, atomically."""
-    path = output_dir / RESULTS
-    text = path.read_text() if path.exists() else ""
-    whole = text[: text.rfind("\n") + 1]  # drops an incomplete last line
-    write_whole(path, whole + to_jsonl(map(asdict, results)))
+    path = folder / RESULTS
+    if not path.exists():
+        return []
+    lines = read_jsonl(path, growing=True)
+    return [checked(Result, row, where) for where, row in lines]

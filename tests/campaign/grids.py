@@ -258,19 +258,17 @@ def keys(folder: Path) -> Try:
 
 
 def records(folder: Path) -> Try:
-    """Damage the record of a finished grid, its results or an attempt."""
+    """Damage the record of a finished grid, its results or those of a cell."""
     output = folder / "out"
     path = _write(folder, {**_EXPERIMENT, "output_dir": str(output)})
     with _stand_in(folder):
         called(main, ["run", str(path)])
     _, expected = called(main, ["status", str(output)])
-    attempts = [p.relative_to(output) for p in (output / "attempts").rglob("*.json")]
+    own = [path.relative_to(output) for path in output.glob(f"cells/**/{RESULTS}")]
 
     def attempt(rng: random.Random, scratch: Path) -> str:
         copy = shutil.copytree(output, scratch / "out")
-        path = copy / rng.choice(
-            [EXPERIMENT, RESULTS, RESULTS, rng.choice(sorted(attempts))]
-        )
+        path = copy / rng.choice([EXPERIMENT, RESULTS, RESULTS, min(own)])
         if rng.random() < 0.3:
             done = harm(rng, path, None)
         elif path.name == RESULTS:

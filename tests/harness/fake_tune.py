@@ -97,7 +97,7 @@ def main():
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     tell(f"{recipe} {name} on {devices}")
     if os.environ.get("FAKE_FAILURE") == f"{recipe} {name}":
-        print("first\nloss is not\x1b[31m finite\x07\n", flush=True)
+        print("first\nloss is not\x1b[31m finite\x07", end="", flush=True)
         sys.exit(3)
     if os.environ.get("FAKE_STUBBORN"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,6 +1,7 @@
 """The runs of an experiment, and the commands that train and score them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.studies.experiment import CONTROLS, WEIGHTS, Experiment
 from erjepa.studies.grid.config import as_arguments, entry_of, load_run
 from erjepa.studies.names import slug
+from erjepa.utils.checked import whole
 
 
 @dataclass(frozen=True)
@@ -30,18 +32,17 @@ class Cell:
     datasets: int = 1  # factor on the budgets; 0: the cell is not trained
     # Name of an earlier cell with an equal run: this one is not run and copies its results
     same_as: str | None = None
+    # Names of the cells to run before this one
+    needs: Set[str] = frozenset()
 
-    @property
-    def needs(self) -> set[str]:
-        """Names of the cells that must be finished before this one starts."""
-        if self.same_as is not None:
-            return {self.same_as}
-        return {name for name in (self.tokens_of, *self.after[-1:]) if name is not None}
-
-    def lacks(self, cell: str) -> str:
-        """Return the error message for a needed cell that has failed."""
-        what = "weights" if cell in self.after else "results"
-        return f"it needs the {'tokens' if cell == self.tokens_of else what} of {cell}"
+    def lacking(self, finished: Container[str]) -> str | None:
+        """Return the error message if a cell that this one depends on is not finished."""
+        needs = {"results": self.same_as, "tokens": self.tokens_of}
+        needs["weights"] = self.after[-1] if self.after else None
+        for what, cell in needs.items():
+            if cell is not None and cell not in finished:
+                return f"it needs the {what} of {cell}"
+        return None
 
     @property
     def name(self) -> str:
@@ -60,11 +61,8 @@ def cells(experiment: Experiment) -> list[Cell]:
     Cells that need the tokens of another cell come last within their seed and dataset. A method
     with ``trains_on: all`` or ``nothing`` has one cell per seed, on the last dataset.
     """
-    found: list[Cell] = []
-    first_of: dict[str, Cell] = {}  # cell name -> first cell with an equal run
-    firsts: list[tuple[Any, Cell]] = []
-    scored = {name: _how_scored(experiment, name) for name in experiment.methods}
     *_, last = experiment.datasets
+    found: list[Cell] = []
     for seed in experiment.seeds:
         for dataset in experiment.datasets:
             group = [
@@ -73,22 +71,28 @@ def cells(experiment: Experiment) -> list[Cell]:
                 if experiment.controls(method).trains_on in (None, "so_far")
                 or dataset == last
             ]
-            for cell in sorted(group, key=lambda cell: cell.tokens_of is not None):
-                identity = _identity(cell, first_of, scored[cell.method])
-                equal = (first for same, first in firsts if same == identity)
-                first = first_of[cell.name] = next(equal, cell)
-                if first is cell:
-                    firsts.append((identity, cell))
-                else:
-                    cell = replace(cell, same_as=first.name)
-                found.append(cell)
-    return found
+            found += sorted(group, key=lambda cell: cell.tokens_of is not None)
+    # In a sequence all runs of a method are scored alike; else by the config that trains them.
+    one_of = {cell.method: cell for cell in found if experiment.continual}
+    scored = {name: _how_scored(experiment, cell) for name, cell in one_of.items()}
+    first: dict[str, str] = {}  # what results depend on -> first cell with such a run
+    runs: dict[str, str] = {}  # cell -> first cell with an equal run, or itself
+    for cell in found:
+        identity = whole([_identity(cell, runs), scored.get(cell.method)])
+        text = json.dumps(identity, sort_keys=True)
+        runs[cell.name] = first.setdefault(text, cell.name)
+    return [
+        replace(
+            cell,
+            same_as=runs[cell.name] if runs[cell.name] != cell.name else None,
+            needs={runs[name] for name in (cell.tokens_of, *cell.after[-1:]) if name},
+        )
+        for cell in found
+    ]
 
 
-def _identity(
-    cell: Cell, first_of: Mapping[str, Cell], scored: Sequence[Mapping[str, Any]]
-) -> tuple[Any, ...]:
-    """Return everything that a cell's results depend on; equal values mean equal results."""
+def _identity(cell: Cell, runs: Mapping[str, str]) -> list[Any]:
+    """Return everything that a run depends on; equal values mean equal runs."""
     cfg = load_run(cell.config, *as_arguments(cell.overrides))
     trained = {**cfg.as_dict(), "output_dir": None}
     inherited = cfg.replay.draw_from == "inherited"
@@ -96,22 +100,18 @@ def _identity(
         trained["replay"] = None
     elif inherited and not cell.after and not cfg.replay.start_from:
         trained["replay"] |= {"share": None}  # there is no inherited memory
-    needs = [name and first_of[name].name for name in (cell.tokens_of, *cell.after)]
+    needs = [name and runs[name] for name in (cell.tokens_of, *cell.after)]
     merges = cell.new_adapter and bool(cell.after)
-    return cell.dataset, cell.seed, cell.datasets, needs, merges, trained, scored
+    return [cell.dataset, cell.seed, cell.datasets, needs, merges, trained]
 
 
-def _how_scored(experiment: Experiment, method: str) -> list[dict[str, Any]]:
-    """Return the configs that score a method's runs, which are equal for all runs of a sequence."""
-    if not experiment.continual:
-        return []
-    *_, last = experiment.datasets
-    configs = [
-        load_run(one.config, *as_arguments(one.overrides))
-        for one in scored_as(experiment, _cell(experiment, last, method, 0))
-    ]
+def _how_scored(experiment: Experiment, cell: Cell) -> list[dict[str, Any]]:
+    """Return the configs that score a cell, without what scoring does not use."""
     unused = {"output_dir": None, "dataset": None, "replay": None}
-    return [{**cfg.as_dict(), **unused} for cfg in configs]
+    return [
+        {**load_run(one.config, *as_arguments(one.overrides)).as_dict(), **unused}
+        for one in scored_as(experiment, cell)
+    ]
 
 
 def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:

@@ -1,12 +1,18 @@
-"""Builds the files of an experiment: its record ``experiment.json`` and lines of results."""
+"""The files of an experiment: its record ``experiment.json``, and results.
+
+The results of a cell are in the cell's own folder. ``results.jsonl`` is assembled from those files,
+in the order of cells.
+"""
 
 import json
 import os
 import platform
 import re
+import socket
 import subprocess
-from collections.abc import Mapping
-from dataclasses import asdict
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean
@@ -17,12 +23,14 @@ import torch
 from erjepa.checkpoints import checkpoint
 from erjepa.studies.experiment import Experiment, Hardware, Record, read_record
 from erjepa.studies.grid.cells import Cell
-from erjepa.studies.results import Result, Weights
+from erjepa.studies.results import Result, Weights, read_results
 from erjepa.studies.training_log import read_training_log
-from erjepa.utils.files import EXPERIMENT, PREDICTIONS, write_whole
+from erjepa.utils.files import EXPERIMENT, PREDICTIONS, RESULTS, write_whole
+from erjepa.utils.jsonl import to_jsonl
 from erjepa.utils.summary import read_summary
 
 CELLS = "cells"
+LOCKS = "locks"  # one per cell, held while it runs
 LOG = "run.log"  # output of a cell's processes
 _PROGRESS = "steps", "total_flops", "total_tokens", "epoch"
 # Metrics left out of a result: speed and memory of the machine, and totals.
@@ -31,6 +39,52 @@ _LAST_STEPS = 50
 # Keys that may differ when an experiment is started again.
 _FREE = ("output_dir", "devices", "report", "budgets_of", "launcher", "slurm")
 _MAY_GROW = ("seeds", "datasets", "methods")
+
+
+def gather_results(output_dir: Path, cells: Iterable[Cell]) -> dict[str, list[Result]]:
+    """Assemble ``results.jsonl`` and return the results of each finished cell, by its name.
+
+    Several processes may do so at the same time. Each reads the files again after writing, until
+    nothing changes, so the last writer has read the results of all.
+    """
+    path = output_dir / RESULTS
+    while True:
+        results = results_of_cells(output_dir, cells)
+        text = to_jsonl(asdict(line) for lines in results.values() for line in lines)
+        if text == (path.read_text() if path.exists() else ""):
+            return results
+        writer = f".{socket.gethostname()}.{threading.get_native_id()}"
+        write_whole(path, text, writer)
+
+
+def results_of_cells(
+    output_dir: Path, cells: Iterable[Cell]
+) -> dict[str, list[Result]]:
+    """Return the results of each finished cell, by its name, in the order of cells.
+
+    A cell that is not run has those of the cell that it equals. Cells without a file, which older
+    versions ran, have their lines in ``results.jsonl``.
+    """
+    ran: dict[str, list[Result]] = {}
+    for line in read_results(output_dir):
+        if line.log.startswith(
+            f"{CELLS}/{line.cell}/"
+        ):  # not copied from an equal cell
+            ran.setdefault(line.cell, []).append(line)
+    found: dict[str, list[Result]] = {}
+    for cell in cells:
+        before, equal = ran.pop(cell.name, []), found.get(cell.same_as or "", [])
+        lines = read_results(output_dir / CELLS / cell.name) or before
+        if lines := lines or [_copied(line, cell) for line in equal]:
+            found[cell.name] = lines
+    return found | ran
+
+
+def _copied(line: Result, cell: Cell) -> Result:
+    """Return the result of an equal cell as that of ``cell``."""
+    tokens = {k: v for k, v in line.overrides.items() if k == "stop.tokens"}
+    overrides = {**cell.overrides, **tokens}
+    return replace(line, cell=cell.name, method=cell.method, overrides=overrides)
 
 
 def result_of(

@@ -1,4 +1,4 @@
-"""Starts and stops the processes of a grid, which end when the grid ends."""
+"""Runs the processes of a grid, which end when the grid ends."""
 
 import contextlib
 import os
@@ -7,62 +7,101 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from erjepa.training.run.signals import set_parent_death_signal
 from erjepa.utils.escape import printable
 
-_PATIENCE = 30.0  # seconds between SIGTERM and SIGKILL
+_POLL = 0.2  # seconds
 
 
-def start(
-    command: Sequence[str], log: Path, environment: Mapping[str, str], held: int
-) -> subprocess.Popen:
-    """Start a ``tune`` command in its own process group and append its output to ``log``.
+class Stopped(BaseException):
+    """Raised when a process was stopped, or not started, because its grid stops."""
 
-    When the grid dies, even by SIGKILL, Linux sends the process SIGTERM (``PR_SET_PDEATHSIG``), on
-    which a run saves and ends. The process inherits ``held``, the file descriptor of the lock.
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs the processes of a cell, one at a time.
+
+    Args:
+        environment: environment variables to add.
+        say: prints what is being run.
+        stopping: empty until the grid stops.
+        patience: seconds between SIGTERM and SIGKILL.
     """
-    parent = os.getpid()
 
-    def end_with_parent() -> None:
-        set_parent_death_signal(signal.SIGTERM)
-        if os.getppid() != parent:  # the grid died before the signal was set
-            os._exit(1)
+    environment: Mapping[str, str]
+    say: Callable[[str], None]
+    stopping: Sequence[Any]
+    patience: float = 30.0
 
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a") as output:
-        output.write(f"$ {shlex.join(command)}\n")
-        output.flush()
-        return subprocess.Popen(
-            [*tune(), *command[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **environment},
-            start_new_session=True,
-            pass_fds=[held],
-            preexec_fn=end_with_parent,
-        )
+    def run(self, command: Sequence[str], log: Path, held: int) -> int:
+        """Run a ``tune`` command in its own process group and return its exit code.
+
+        When the thread that called this dies, even by SIGKILL, Linux sends the process SIGTERM
+        (``PR_SET_PDEATHSIG``), on which a run saves and ends.
+
+        Args:
+            log: file to which the output is appended.
+            held: file descriptor of a lock, which the process inherits.
+
+        Raises:
+            Stopped: if the grid stops; the process has ended then.
+        """
+        if self.stopping:
+            raise Stopped
+        process = self._start(command, log, held)
+        try:
+            while process.poll() is None:
+                if self.stopping:
+                    raise Stopped
+                time.sleep(_POLL)
+        finally:
+            self._end(process)
+        return process.returncode
+
+    def _start(
+        self, command: Sequence[str], log: Path, held: int
+    ) -> subprocess.Popen[bytes]:
+        parent = os.getpid()
+
+        def end_with_parent() -> None:
+            set_parent_death_signal(signal.SIGTERM)
+            if os.getppid() != parent:  # the grid died before the signal was set
+                os._exit(1)
+
+        with log.open("a") as output:
+            output.write(f"$ {shlex.join(command)}\n")
+            output.flush()
+            return subprocess.Popen(
+                [*tune(), *command[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.environment},
+                start_new_session=True,
+                pass_fds=[held],
+                preexec_fn=end_with_parent,
+            )
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        """Terminate a process; kill its group if it still runs after :attr:`patience`."""
+        process.terminate()
+        try:
+            process.wait(timeout=self.patience)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def tune() -> list[str]:
     """Return the command ``tune`` of this Python environment."""
     return [str(Path(sys.executable).parent / "tune")]
-
-
-def stop(processes: Sequence[subprocess.Popen], patience: float = _PATIENCE) -> None:
-    """Terminate processes; kill the groups of those that still run after ``patience`` seconds."""
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        try:
-            process.wait(timeout=patience)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def tail(log: Path, lines: int = 15) -> str:

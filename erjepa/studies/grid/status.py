@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from erjepa.checkpoints.lock import holder_of, is_locked
 from erjepa.studies.experiment import read_record
-from erjepa.studies.grid.attempts import is_going, last_attempt
 from erjepa.studies.grid.cells import cells
-from erjepa.studies.grid.output import CELLS, LOG
-from erjepa.studies.grid.slurm import gather_results, jobs_of
+from erjepa.studies.grid.output import CELLS, LOCKS, LOG, results_of_cells
+from erjepa.studies.grid.running import failure_of
+from erjepa.studies.grid.slurm import jobs_of
 from erjepa.studies.grid.slurm_queue import cancel, queue
-from erjepa.studies.results import read_results, whole_cells
 
 
 def status(output_dir: Path) -> Iterator[str]:
@@ -18,32 +18,30 @@ def status(output_dir: Path) -> Iterator[str]:
     Raises:
         FileNotFoundError: if the folder holds no experiment.
     """
-    experiment = read_record(output_dir).config
+    found = cells(read_record(output_dir).config)
+    results = results_of_cells(output_dir, found)
     jobs = jobs_of(output_dir)
-    if jobs:
-        gather_results(output_dir, experiment)
-    waiting = queue(jobs.values())
-    results = read_results(output_dir)
-    finished = whole_cells(results)
-    accuracy = {result.cell: result.accuracy for result in results}
-    for cell in cells(experiment):
-        name, job = cell.name, jobs.get(cell.name)
-        log = output_dir / CELLS / name / LOG
-        attempt = last_attempt(output_dir, name)
-        if name in finished:
-            state = f"done, accuracy {accuracy[name]:.1%} at the end"
-        elif attempt is not None and is_going(output_dir, attempt, waiting):
-            who = f"job {attempt.job}" if attempt.job else f"process {attempt.pid}"
-            state = f"running on {attempt.host}, {who}, since {attempt.since}; {log}"
-        elif job in waiting:
-            now = waiting[job]
-            state = f"waiting, job {job}: {now.reason if now.waits else 'starting'}"
+    queued = queue(jobs.values())
+    for cell in found:
+        name = cell.name
+        job = jobs.get(name)
+        now = queued.get(job or "")
+        log, lock = output_dir / CELLS / name / LOG, output_dir / LOCKS / name
+        holder = holder_of(lock)
+        runs = now is not None and not now.waits
+        if name in results:
+            state = f"done, accuracy {results[name][-1].accuracy:.1%} at the end"
+        elif holder is not None and (runs or is_locked(lock)):
+            who = f"job {job}" if runs else f"process {holder.pid}"
+            state = f"running on {holder.host}, {who}, since {holder.since}; {log}"
+        elif now is not None:
+            state = f"waiting, job {job}: {'starting' if runs else now.reason}"
         elif cell.same_as is not None:
             state = f"waiting for {cell.same_as}, which it is equal to"
-        elif attempt is None:
+        elif not log.exists():
             state = "waiting" if job is None else f"stopped, job {job} never started"
-        elif attempt.failure is not None:
-            state = f"failed: {attempt.failure.partition(chr(10))[0]}"
+        elif failure := failure_of(log):
+            state = f"failed: {failure}"
         else:
             state = f"stopped; run again to resume; {log}"
         yield f"{name}: {state}"

@@ -14,9 +14,10 @@ import pytest
 import yaml
 
 from erjepa.__main__ import main as erjepa
+from erjepa.checkpoints.lock import FolderLock
 from erjepa.commands.experiment import main
 from erjepa.studies.grid import processes
-from erjepa.studies.grid.running import environments
+from erjepa.studies.grid.local import environments
 from erjepa.utils.folders import MARK
 from tests.harness.grids import (
     EXPECTED,
@@ -71,16 +72,53 @@ def test_every_cell_once(fake, capsys):
     assert len(calls(fake)) == told, "finished cells run nothing"
 
 
-def test_a_cell_that_lost_a_line_is_run_again(fake, capsys):
+def test_a_lost_line_is_restored(fake, capsys):
+    """From the file of its cell; a cell whose file is lost too is run again."""
     run(fake)
-    path = fake / "out" / "results.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    (lost,) = [line for line in lines if "matched/seed_2" in line and "flops_0" in line]
-    path.write_text("".join(line for line in lines if line != lost))
-    capsys.readouterr()
+    out = fake / "out"
+    path, before = out / "results.jsonl", calls(fake)
+    lines = path.read_text()
+    for lost, finished in ("matched/seed_2", 6), ("llm-jepa/seed_2", 5):
+        kept = [line for line in lines.splitlines(keepends=True) if lost not in line]
+        path.write_text("".join(kept))
+        if finished == 5:
+            (out / "cells" / "synth" / lost / "results.jsonl").unlink()
+        capsys.readouterr()
+        assert run(fake) == 0
+        assert f"6 cells, {finished} finished" in capsys.readouterr().out
+        assert path.read_text() == lines
+    started = [call for call in calls(fake)[len(before) :] if "seed" in call]
+    assert len(started) == 2 and all(lost in call for call in started)
+
+
+def test_a_folder_of_an_earlier_version_goes_on(fake, capsys):
+    """Its cells have lines in results.jsonl alone, in the order in which they ended."""
+    run(fake, "seeds=[1]")
+    out, told = fake / "out", calls(fake)
+    lines = (out / "results.jsonl").read_text()
+    older = lines.replace('"weights": "last"', '"weights": "last", "of": 2')
+    backwards = reversed(older.splitlines(keepends=True))
+    (out / "results.jsonl").write_text("".join(backwards))
+    for path in out.glob("cells/*/*/*/results.jsonl"):
+        path.unlink()
+    assert main(["status", str(out)]) == 0
+    assert capsys.readouterr().out.count("done, accuracy") == 3
     assert run(fake) == 0
-    assert "6 cells, 5 finished" in capsys.readouterr().out
-    assert lost in path.read_text()
+    assert summary(fake) == EXPECTED
+    assert not any("seed_1" in call for call in calls(fake)[len(told) :])
+    cells = [line["cell"] for line in results(fake)]
+    assert cells == sorted(cells, key=lambda cell: cell.rpartition("_")[2])
+
+
+def test_a_cell_that_another_process_runs_is_not_run(fake, capsys):
+    held = FolderLock(fake / "out/locks/synth/er-jepa/seed_1", "process")
+    assert run(fake, "seeds=[1]") == 1
+    said = "synth/er-jepa/seed_1: failed: another process is running on "
+    assert said in capsys.readouterr().out
+    assert not any("er-jepa" in call for call in calls(fake))
+    held.release()
+    assert run(fake) == 0
+    assert summary(fake) == EXPECTED
 
 
 def test_a_line_of_results(fake):
@@ -103,7 +141,6 @@ def test_a_line_of_results(fake):
             "train_seconds": 1.5,
             "eval_seconds": 2.0,
             "weights": "last",
-            "of": 2,
             "stage": None,
             "target_loss": 0.5,
             "metrics": {},
@@ -278,7 +315,6 @@ def test_a_cell_of_an_earlier_version_goes_on_once_it_is_marked(fake, capsys):
             {"readings": [1]},
             r"results.jsonl:1: readings: .*, got \[1\]",
         ),
-        ("results.jsonl", {"of": 0}, "results.jsonl:1: of: "),
         ("experiment.json", {"config": {}}, "experiment.json: config.name: field req"),
         ("experiment.json", {"config": 3}, "experiment.json: config: "),
         (
@@ -286,8 +322,11 @@ def test_a_cell_of_an_earlier_version_goes_on_once_it_is_marked(fake, capsys):
             {"hardware": {"gpus": 1}},
             "experiment.json: hardware.gpus: ",
         ),
-        ("attempts/synth/sft/seed_1/1.json", {"since": 3}, "1.json: since: .*, got 3"),
-        ("attempts/synth/sft/seed_1/1.json", {"job": "--all"}, "1.json: job: "),
+        (
+            "cells/synth/sft/seed_1/results.jsonl",
+            {"steps": -1},
+            "sft/seed_1/results.jsonl:1: steps: ",
+        ),
     ],
 )
 def test_a_damaged_file_is_named_in_one_line(finished, capsys, file, change, message):
@@ -298,8 +337,8 @@ def test_a_damaged_file_is_named_in_one_line(finished, capsys, file, change, mes
     path.write_text(json.dumps(first | change) + "\n")
     output = str(finished / "out")
     commands = [["experiment", "status", output]]
-    if not file.startswith("attempts"):  # whose cell is finished
-        commands += [["experiment", "run", str(finished / "fake.yaml"), *FEW]]
+    commands += [["experiment", "run", str(finished / "fake.yaml"), *FEW]]
+    if not file.startswith("cells"):
         commands += [["report", output]]
     for command in commands:
         with pytest.raises(SystemExit) as left:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from erjepa.checkpoints.lock import holder_of
 from tests.harness.grids import (
     FAKE_TUNE,
     TIMED_KEYS,
@@ -96,23 +97,17 @@ class Grid:
         lines = self.call("status", self.out).splitlines()
         return dict(line.split(": ", 1) for line in lines)
 
-    def attempt(self, cell, number):
-        """An attempt at a cell, once it is there."""
-        path = self.out / "attempts" / cell / f"{number}.json"
-        wait_for(path.exists, f"attempt {number} at {cell}")
-        return json.loads(path.read_text())
-
-    def running(self):
-        """An attempt that is under way, whose cell has a checkpoint to go on from."""
+    def running(self, but=0):
+        """Process and job of a cell that runs, not in process ``but``, and has a checkpoint."""
         found = []
 
         def look():
-            for path in self.out.glob("attempts/*/*/*/[0-9]*.json"):
-                attempt = json.loads(path.read_text())
-                cell = path.parent.relative_to(self.out / "attempts")
+            jobs = json.loads((self.out / "slurm" / "jobs.json").read_text())
+            for path in self.out.glob("locks/*/*/*"):
+                cell, holder = path.relative_to(self.out / "locks"), holder_of(path)
                 saved = list((self.out / "cells" / cell).glob("epoch_*"))
-                if attempt["ended"] is None and lives(attempt["pid"]) and saved:
-                    found.append(attempt)
+                if holder and lives(holder.pid) and holder.pid != but and saved:
+                    found.append({"pid": holder.pid, "job": jobs[str(cell)]})
             return found
 
         wait_for(look, "a cell that runs")
@@ -146,10 +141,10 @@ def killed_in_every_way(grid):
         "scontrol requeue {job}",
         "scancel {job}",
     ):
-        attempt = grid.running()
+        task = grid.running()
         # scancel complains of a job that is queued again while it still asks.
-        subprocess.run(command.format(**attempt).split(), check=False)
-        wait_for(lambda a=attempt: not lives(a["pid"]), f"the end after {command}")
+        subprocess.run(command.format(**task).split(), check=False)
+        wait_for(lambda task=task: not lives(task["pid"]), f"the end after {command}")
     assert "Submitted " in grid.submit(), "of which none runs twice"
     grid.running()
     grid.call("cancel", grid.out)
@@ -230,7 +225,7 @@ def test_a_task_goes_on_by_itself(slurm, fake_python, tmp_path, command):
     grid.call("run", grid.path, *asked)
     first = grid.running()
     subprocess.run(command.format(**first).split(), check=False, timeout=120)
-    second = grid.attempt("synth/llm-jepa/seed_1", 2)
+    second = grid.running(but=first["pid"])
     assert second["job"] == first["job"]
     grid.wait_for_all()
     assert list(grid.status().values()) == ["done, accuracy 8.1% at the end"]

@@ -2,8 +2,11 @@
 
 import errno
 import json
+import multiprocessing
 import os
-import threading
+import shutil
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -11,11 +14,9 @@ import pytest
 from erjepa.checkpoints.lock import FolderLock
 from erjepa.commands.experiment import main
 from erjepa.studies.experiment import read_record
-from erjepa.studies.grid import attempts, slurm
-from erjepa.studies.grid.attempts import Claim, last_attempt
-from erjepa.studies.grid.running import environments
-from erjepa.utils.jsonl import to_jsonl
-from tests.harness.grids import EXPECTED, experiment, results, run, summary
+from erjepa.studies.grid import output, slurm
+from erjepa.studies.grid.local import environments
+from tests.harness.grids import EXPECTED, calls, experiment, run, summary
 
 COMMANDS = {
     # The Nth call fails where `refuse` says N.
@@ -158,54 +159,81 @@ def test_what_makes_no_sense(fake, fake_slurm, capsys, monkeypatch):
     assert not (fake_slurm / "scripts").exists()
 
 
-def test_a_cell_has_one_task(tmp_path, fake_slurm):
-    queue = fake_slurm / "queue"
-    queue.write_text("7_0|RUNNING|n1|None\n")
-    claim = Claim(tmp_path, "cell", "7_0")
-    with pytest.raises(BlockingIOError, match="cell is run by job 7_0 on"):
-        Claim(tmp_path, "cell", "8_0")
-    again = Claim(tmp_path, "cell", "7_0")  # Slurm started it anew
-    with pytest.raises(BlockingIOError):
-        Claim(tmp_path, "cell", None)
-    again.end("out of memory")
-    assert last_attempt(tmp_path, "cell").failure == "out of memory"
-    Claim(tmp_path, "cell", "8_0")
-    queue.write_text("8_0|PENDING||Resources\n")  # killed, and waits to go on
-    Claim(tmp_path, "cell", "9").end()
-    assert last_attempt(tmp_path, "cell").job == "9"
-    del claim
+def task(folder, cell):
+    """A process that runs a cell as a task of Slurm, which would queue it again on SIGUSR2."""
+
+    def queue_again(number, frame):
+        (folder / "queued_again").touch()
+
+    def work():
+        signal.signal(signal.SIGUSR2, queue_again)
+        slurm.CellTask(folder / "out", cell)()
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    return process
 
 
-def test_of_many_that_start_at_once_one_runs(tmp_path, monkeypatch):
-    """All of them find that nobody runs the cell, then try to."""
-    together = threading.Barrier(8)
-    newest = attempts._newest
+def test_tasks_have_the_output_of_a_local_grid(fake, fake_slurm, capsys):
+    assert run(fake) == 0
+    out, expected = fake / "out", (fake / "out" / "results.jsonl").read_text()
+    shutil.rmtree(out)
+    submit(fake)
+    cells = list(jobs(fake))
+    matched = [cell for cell in cells if "matched" in cell]
+    early = task(fake, matched[0])
+    early.join()
+    assert early.exitcode == 1
+    needs = "failed: it needs the tokens of synth/er-jepa/seed_1"
+    assert status(fake, capsys)[matched[0]] == needs
+    for group in [c for c in reversed(cells) if c not in matched], matched:
+        tasks = [task(fake, cell) for cell in group]
+        for process in tasks:
+            process.join()
+            assert process.exitcode == 0
+    assert (out / "results.jsonl").read_text() == expected
+    told = len(calls(fake))
+    again = task(fake, cells[0])
+    again.join()
+    assert again.exitcode == 0 and len(calls(fake)) == told
 
-    def wait(folder):
-        found = newest(folder)
-        together.wait()
-        return found
 
-    monkeypatch.setattr(attempts, "_newest", wait)
-    monkeypatch.setattr(attempts.os, "getpid", threading.get_ident)
-    won = []
+def test_a_task_that_has_to_stop(fake, fake_slurm, capsys, monkeypatch):
+    """It ends its run and waits for Slurm to end it; the next one resumes the cell."""
+    submit(fake)
+    cell = "synth/llm-jepa/seed_1"
+    (fake_slurm / "queue").write_text("41_0|RUNNING|n7|None\n")
+    assert status(fake, capsys)[cell] == "waiting, job 41_0: starting"
+    monkeypatch.setenv("FAKE_STEP_SECONDS", "0.5")
+    first = task(fake, cell)
+    wait_for(lambda: len(calls(fake)) > 2)
+    assert status(fake, capsys)[cell].startswith("running on ")
+    assert ", job 41_0, since " in status(fake, capsys)[cell]
+    second = task(fake, cell)
+    second.join()
+    assert second.exitcode == 1, "another process runs the cell"
+    os.kill(first.pid, signal.SIGUSR2)
+    wait_for((fake / "queued_again").exists)
+    told = len(calls(fake))
+    time.sleep(1)
+    assert first.is_alive() and len(calls(fake)) == told
+    (fake_slurm / "queue").unlink()
+    assert status(fake, capsys)[cell].startswith("stopped; run again to resume; ")
+    first.kill()
+    monkeypatch.delenv("FAKE_STEP_SECONDS")
+    again = task(fake, cell)
+    again.join()
+    assert again.exitcode == 0
+    steps = [call for call in calls(fake) if call.startswith("step")]
+    assert len(steps) in (8, 9), "it went on from its checkpoint"
+    assert status(fake, capsys)[cell] == "done, accuracy 8.1% at the end"
 
-    def claim(job):
-        try:
-            Claim(tmp_path, "cell", job)
-            won.append(job)
-        except BlockingIOError as error:
-            assert "cell is run by job" in str(error)
 
-    threads = [threading.Thread(target=claim, args=(str(i),)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    monkeypatch.undo()
-    assert len(won) == 1
-    assert [last_attempt(tmp_path, "cell").job] == won
-    assert [p.name for p in (tmp_path / "attempts" / "cell").iterdir()] == ["1.json"]
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
 
 
 def test_threads_are_those_of_a_local_grid_where_they_are_asked_for(monkeypatch):
@@ -222,25 +250,20 @@ def test_results_of_tasks_that_end_at_once(fake, monkeypatch):
     """One that looked before the other had written sees it when it looks again."""
     assert run(fake) == 0
     out = fake / "out"
-    whole, lines = (out / "results.jsonl").read_text(), results(fake)
-    experiment = read_record(out).config
-    cells = [cell.name for cell in slurm.cells(experiment)]
+    whole = (out / "results.jsonl").read_text()
+    cells = slurm.cells(read_record(out).config)
+    late = out / "cells" / cells[0].name / "results.jsonl"
+    late.rename(late.with_name("aside"))
     (out / "results.jsonl").unlink()
-
-    def own(cell):
-        rows = to_jsonl(line for line in lines if line["cell"] == cell)
-        (out / "cells" / cell / "results.jsonl").write_text(rows)
-
-    for cell in reversed(cells[1:]):
-        own(cell)
-    write = slurm.write_whole
+    write = output.write_whole
 
     def write_while_another_ends(path: Path, text: str, writer: str) -> None:
-        own(cells[0])
+        if not late.exists():
+            late.with_name("aside").rename(late)
         write(path, text, writer)
 
-    monkeypatch.setattr(slurm, "write_whole", write_while_another_ends)
-    slurm.gather_results(out, experiment)
+    monkeypatch.setattr(output, "write_whole", write_while_another_ends)
+    assert len(output.gather_results(out, cells)) == 6
     assert (out / "results.jsonl").read_text() == whole
     assert summary(fake) == EXPECTED
 
@@ -253,9 +276,10 @@ def test_where_the_cells_of_a_local_grid_are(fake, fake_slurm, capsys, monkeypat
     assert states["synth/llm-jepa/seed_1"] == "done, accuracy 8.1% at the end"
     log = fake / "out" / "cells" / cell / "run.log"
     assert states[cell] == f"failed: exit code 3; {log} ends with"
-    assert states[matched] == "waiting"
-    lock = FolderLock(fake / "out", "grid")
-    Claim(fake / "out", matched, None)
+    assert states[matched] == f"failed: it needs the tokens of {cell}"
+    with (fake / "out" / "cells" / matched / "run.log").open("a") as log:
+        log.write("$ tune run erjepa_recipe\n")
+    lock = FolderLock(fake / "out" / "locks" / matched, "process")
     running = status(fake, capsys)[matched]
     assert running.startswith("running on ") and f"process {os.getpid()}" in running
     lock.release()
