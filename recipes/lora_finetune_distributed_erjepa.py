@@ -13,19 +13,18 @@ import erjepa.configs
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.served_chat import Serving
 from erjepa.configs import Config
-from erjepa.datasets import build_dataset
 from erjepa.evaluation.validation import Validation
 from erjepa.training.model.averaged import AveragedWeights
-from erjepa.training.model.build import activation_offloading, build_model, set_up_model
+from erjepa.training.model.build import activation_offloading, set_up_model
 from erjepa.training.model.device import attention_of, run_device
 from erjepa.training.model.distributed import all_reduce_sum, wait_for_all
 from erjepa.training.model.sharding import with_resharding
 from erjepa.training.model.trainable import TrainableWeights
-from erjepa.training.run.data import pair_collators, run_views
 from erjepa.training.run.inherited import earlier_memories
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.metrics import MetricsLog, step_metrics
 from erjepa.training.run.packed_rows import require_packable
+from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.process_group import lose_patience, process_group
 from erjepa.training.run.progress import RunProgress
 from erjepa.training.run.recipe_state import RecipeState
@@ -86,50 +85,32 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def setup(self) -> None:
         """Build everything. Errors in the config are raised before weights are loaded."""
-        cfg, device = self._cfg, self._device
-        attention = attention_of(cfg, device)
-        loss_fn = cfg.loss.build()
-        cfg = self._cfg = erjepa.configs.require_files(cfg)
-        tokenizer = cfg.tokenizer.build()
-        texts = PairTexts(tokenizer)
-        earlier = earlier_memories(cfg, texts.fingerprint, resume=self._resume)
-        self._folder = RunFolder(cfg, resume=self._resume)
+        device, resume = self._device, self._resume
+        attention = attention_of(self._cfg, device)
+        cfg = erjepa.configs.require_files(self._cfg)
+        prepared = PreparedRun(cfg, device, attention)
+        texts = PairTexts(prepared.tokenizer)
+        earlier = earlier_memories(cfg, texts.fingerprint, resume=resume)
+        self._folder = RunFolder(cfg, resume=resume)
         checkpointer = build_checkpointer(cfg)
-        dataset = self._dataset = build_dataset(cfg.dataset, tokenizer)
-        serving = find_serving(cfg, dataset, tokenizer)
+        dataset = self._dataset = prepared.dataset
+        serving = find_serving(cfg, dataset, prepared.tokenizer)
 
         # The model without its weights, and the training pairs.
-        views = run_views(cfg, loss_fn.jepa_weight)
-        model, trainable = build_model(
-            cfg, device, views.num_predictor_tokens, attention
-        )
+        model, loss_fn = prepared.model, prepared.loss_fn
         cfg = self._cfg = with_resharding(cfg, model, device)
         offloading = activation_offloading(cfg, model, device)
         keeps = not cfg.fsdp_reshard_after_forward
         self._passes = Passes(model, loss_fn, device, offloading, keep_gathered=keeps)
         self._model = model
-        collators = pair_collators(
-            cfg, tokenizer, views, model.vocab_size, trim=attention == "dense"
-        )
-        collator = self._collator = collators.new
+        collator = self._collator = prepared.collators.new
         self._memory = RunMemory(cfg, dataset, model, collator, texts, earlier, device)
-        self._pairs = TrainingPairs(
-            cfg,
-            dataset,
-            collators,
-            num_positions=model.num_positions,
-            jepa_every=loss_fn.jepa_every,
-            share=self._memory.share,
-            device=device,
-        )
-        self._validation = None
-        if ids := self._pairs.held_out:
-            self._validation = Validation(
-                cfg, dataset, ids, tokenizer, collator, loss_fn, device
-            )
+        self._pairs = TrainingPairs(prepared, self._memory.share)
+        held_out = self._pairs.held_out
+        self._validation = Validation(prepared, held_out) if held_out else None
         self._run = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
-        start = load_start(cfg, checkpointer, model, self._pairs, resume=self._resume)
-        self._setup_training(start, trainable, checkpointer, serving)
+        start = load_start(cfg, checkpointer, model, self._pairs, resume=resume)
+        self._setup_training(start, prepared.trainable, checkpointer, serving)
         # A run that is refused leaves the config of the one before in its folder.
         self._metrics_log = MetricsLog(cfg, device)
         wait_for_all()  # ranks load at different speeds; a step has a time limit
@@ -332,16 +313,14 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def log_summary(self) -> None:
         """Log the main settings of the run; ``output_dir`` has every key."""
-        pairs = self._pairs.sampler.examples_per_step
         log_summary(
             self._cfg,
             self._model,
+            self._pairs,
+            self._memory,
             self._run,
-            num_train=self._pairs.sampler.num_examples,
-            num_held_out=len(self._pairs.held_out),
+            carried=self._carried,
             device=self._device,
-            replay=self._memory.summary(pairs),
-            carried=[*self._carried, *self._memory.carried(pairs)],
         )
 
     def cleanup(self) -> None:

@@ -9,8 +9,7 @@ import torch
 import torch.distributed as dist
 
 from erjepa.commands.experiment import main
-from erjepa.datasets import build_dataset
-from erjepa.training.run.data import RunViews, pair_collators
+from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.steps import TrainingPairs
 from tests.harness.runs import make_config, overrides_for
 
@@ -50,26 +49,17 @@ def test_every_module_is_imported_without_what_windows_lacks():
 
 
 @pytest.mark.slow
-def test_processes_that_pack_may_be_spawned(base, data, tokenizer, monkeypatch):
+def test_processes_that_pack_may_be_spawned(base, data, monkeypatch):
     """As on macOS and Windows, where there is no fork, or none that is safe."""
     overrides = overrides_for(base, data, "unused")
     cfg = make_config([o for o in overrides if "output_dir" not in o])
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(dist, "get_world_size", lambda: 1)
-    views = RunViews(new=cfg.views, replayed=cfg.views, num_predictor_tokens=1)
-    collators = pair_collators(cfg, tokenizer, views, 10**6, trim=True)
-    dataset = build_dataset(cfg.dataset, tokenizer)
+    run = PreparedRun(cfg, torch.device("cpu"))
     packed = {}
     for context in ("spawn", None):
-        pairs = TrainingPairs(
-            replace(cfg, num_workers=int(context is not None)),
-            dataset,
-            collators,
-            num_positions=512,
-            jepa_every=1,
-            device=torch.device("cpu"),
-        )
-        loader = pairs.loader()
+        run.cfg = replace(cfg, num_workers=int(context is not None))
+        loader = TrainingPairs(run).loader()
         if context is not None:
             loader.multiprocessing_context = context
         packed[context] = [batch.tokens.tolist() for step in loader for batch in step]

@@ -47,7 +47,8 @@ MAY_IMPORT = {
     # Each is imported by no other; they import what they call, most of it when called.
     "commands": {
         *("checkpoints", "configs", "datasets", "evaluation", "models", "packing"),
-        *("studies", "studies.grid", "studies.report", "tasks", "utils"),
+        *("studies", "studies.grid", "studies.report", "tasks"),
+        *("training.run", "utils"),
     },
     "__main__": {"commands", "utils"},
 }

@@ -256,20 +256,15 @@ def load_resumable(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return trained, {**state, "predictor": load_predictor(path)}
 
 
-def load_trained(path: Path, key: str) -> tuple[Path, dict[str, Tensor], Tensor | None]:
-    """Load trained weights for another run to start from.
+def find_trained(path: Path, key: str) -> Path:
+    """Return the checkpoint whose trained weights another run starts from.
 
     Args:
         path: a checkpoint, or the folder of a run, whose newest checkpoint is used.
         key: config key of ``path``, for messages.
 
-    Returns:
-        The checkpoint, its adapter in torchtune's format, and the embeddings of the predictor
-        tokens, [k, H], if they were trained.
-
     Raises:
         FileNotFoundError: if there is no adapter.
-        ValueError: if a file is damaged.
     """
     folder = (checkpoints(path) or [path])[-1]
     if not (folder / ADAPTER).is_file():
@@ -278,8 +273,18 @@ def load_trained(path: Path, key: str) -> tuple[Path, dict[str, Tensor], Tensor 
             "a run that trained adapters, one of its checkpoints, or the folder of a PEFT "
             "adapter; to start from whole weights, set checkpointer.checkpoint_dir."
         )
+    return folder
+
+
+def load_trained(folder: Path) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Load the adapter of a checkpoint in torchtune's format, and the embeddings of its predictor
+    tokens, [k, H], if they were trained.
+
+    Raises:
+        ValueError: if a file is damaged.
+    """
     require_intact(folder, [ADAPTER, f"{PREDICTOR}*"])
-    return folder, torch.load(folder / ADAPTER, **_MAPPED), load_predictor(folder)
+    return torch.load(folder / ADAPTER, **_MAPPED), load_predictor(folder)
 
 
 def require_intact(path: Path, patterns: Iterable[str]) -> None:

@@ -6,9 +6,7 @@ from contextlib import nullcontext
 import torch
 import torch.distributed as dist
 from torchtune.modules import TransformerDecoder
-from torchtune.modules.transforms import Transform
 
-from erjepa.configs import Config
 from erjepa.datasets import PairedDataset, origin_labels
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.examples import scoring_task
@@ -24,6 +22,7 @@ from erjepa.training.model.distributed import (
     on_rank_zero,
 )
 from erjepa.training.run.origins import losses_by_origin
+from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.step.gathered import gathered
 from erjepa.training.step.passes import stack_views, unstack_views
 
@@ -95,22 +94,19 @@ class HeldOutLoss:
 class Validation:
     """Measures losses, and accuracy with ``validation.generate``, on a run's held-out pairs."""
 
-    def __init__(
-        self,
-        cfg: Config,
-        dataset: PairedDataset,
-        ids: Sequence[int],
-        tokenizer: Transform,
-        collator: PairCollator,
-        loss_fn: JEPALoss,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, run: PreparedRun, ids: Sequence[int]) -> None:
+        cfg, dataset = run.cfg, run.dataset
         self.loss = HeldOutLoss(
-            dataset, ids, collator, loss_fn, batch_size=cfg.batch_size, device=device
+            dataset,
+            ids,
+            run.collators.new,
+            run.loss_fn,
+            batch_size=cfg.batch_size,
+            device=run.device,
         )
         self._cfg = cfg
         self._dataset = dataset
-        self._tokenizer = tokenizer
+        self._tokenizer = run.tokenizer
         self._task: Task | None = None
         if num_answered := cfg.validation.generate:
             ids = ids[:num_answered]

@@ -22,13 +22,12 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from erjepa.checkpoints.space import checkpoint_sizes, readable, require_space
+from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.doctor.memory import memory_parts
 from erjepa.configs import Config, require_files
-from erjepa.datasets import Pair, build_dataset
-from erjepa.objective import JEPALoss, PackedDecoder, StepFlops
+from erjepa.datasets import Pair
+from erjepa.objective import PackedDecoder, StepFlops
 from erjepa.packing import Attention, PackedBatch, PairCollator
-from erjepa.replay import ReplaySettings
-from erjepa.training.model.build import build_model
 from erjepa.training.model.device import (
     attention_of,
     flex_obstacle,
@@ -37,15 +36,13 @@ from erjepa.training.model.device import (
     run_device,
 )
 from erjepa.training.model.precision import dtypes_of
-from erjepa.training.model.sharding import reshards_after_forward
-from erjepa.training.model.trainable import TrainableWeights
-from erjepa.training.run.data import (
-    PairCollators,
-    RunViews,
-    pair_collators,
-    run_views,
+from erjepa.training.run.prepared import PreparedRun
+from erjepa.training.run.start import (
+    adapter_to_start,
+    adapters_to_merge,
+    is_to_resume,
+    require_fresh_output,
 )
-from erjepa.training.run.start import require_fresh_output
 from erjepa.training.run.steps import TrainingPairs
 
 GIB = 2**30
@@ -115,30 +112,31 @@ def examine(
         ) or ("dense", "")
         check("ranks", lambda: _ranks(cfg, device, ranks))
         check("shared memory", lambda: _shared_memory(cfg, device, ranks))
-        has_files = check("files", lambda: _files(cfg))
-        tokenizer = None
-        if has_files:
-            tokenizer = check(
-                "tokenizer",
-                cfg.tokenizer.build,
-                lambda made: type(made).__name__,
-            )
-        run = check(
-            "model",
-            lambda: ModelOfRun.of(cfg, device.device, attention),
-            ModelOfRun.line,
+        files = check(
+            "files",
+            lambda: _files(cfg),
+            lambda cfg: f"base model in {cfg.checkpointer.get('checkpoint_dir')}",
         )
-        if run is None:
+        if cfg.init_from or cfg.base_adapters or cfg.replay.start_from:
+            check("earlier runs", lambda: _earlier_runs(cfg))
+        seeded = replace(files or cfg, seed=cfg.seed or 0)
+        run = PreparedRun(seeded, device.device, attention)
+        tokenizer = None
+        if files is not None:
+            tokenizer = check(
+                "tokenizer", lambda: run.tokenizer, lambda made: type(made).__name__
+            )
+        if check("model", lambda: run.model, _sizes) is None:
             return
         rows = None
         if tokenizer is not None:
-            rows = check("pairs", lambda: rows_of_data(cfg, run, tokenizer), Rows.line)
+            rows = check("pairs", lambda: rows_of_data(run), Rows.line)
         if rows is None:
-            rows = check("rows", lambda: longest_rows(cfg, run), Rows.line)
-        check("disk", lambda: _disk(cfg, run))
+            rows = check("rows", lambda: longest_rows(run), Rows.line)
+        check("disk", lambda: _disk(run))
         if rows is not None:
-            check("step", lambda: _step(cfg, run, rows, device, ranks))
-            check("memory", lambda: _memory(cfg, run, rows, device))
+            check("step", lambda: _step(run, rows, device, ranks))
+            check("memory", lambda: _memory(run, rows, device))
 
 
 @contextmanager
@@ -177,15 +175,12 @@ def _versions() -> str:
 
 def _device(cfg: Config, gpu_memory: int | None) -> Device:
     if gpu_memory is not None:
-        device = Device(
-            torch.device("cuda"), "GPU of another machine", gpu_memory, False
-        )
-    else:
-        found = run_device(cfg)
-        is_gpu = found.type == "cuda"
-        name = torch.cuda.get_device_name(found) if is_gpu else found.type
-        device = Device(found, name, memory_of(found))
-    return device
+        absent = torch.device("cuda")
+        return Device(absent, "GPU of another machine", gpu_memory, False)
+    found = run_device(cfg)
+    is_gpu = found.type == "cuda"
+    name = torch.cuda.get_device_name(found) if is_gpu else found.type
+    return Device(found, name, memory_of(found))
 
 
 def _attention(cfg: Config, device: Device) -> tuple[Attention, str]:
@@ -233,51 +228,28 @@ def _shared_memory(cfg: Config, device: Device, ranks: int) -> str:
 # ----------------------------------------------------------- files, model, pairs
 
 
-def _files(cfg: Config) -> str:
+def _files(cfg: Config) -> Config:
     cfg = require_files(cfg)
     with TemporaryDirectory() as scratch:
         cfg.checkpointer.build(output_dir=f"{scratch}/unused")
-    return f"base model in {cfg.checkpointer.get('checkpoint_dir')}"
+    return cfg
 
 
-class ModelOfRun(NamedTuple):
-    """The model of a run on the meta device, and the settings that determine its rows."""
+def _earlier_runs(cfg: Config) -> str:
+    found = adapters_to_merge(cfg)
+    if not is_to_resume(cfg):
+        if (start := adapter_to_start(cfg)) is not None:
+            found.append(start)
+        if cfg.replay.weight:
+            paths = map(Path, cfg.replay.start_from)
+            found += [open_memory(path, "replay.init_from").folder for path in paths]
+    return ", ".join(map(str, found)) or "resumed instead"
 
-    decoder: PackedDecoder  # trainable weights require gradients
-    trained: TrainableWeights
-    loss_fn: JEPALoss
-    replay: ReplaySettings
-    views: RunViews
-    device: torch.device
-    attention: Attention  # flex or dense
 
-    @classmethod
-    def of(
-        cls, cfg: Config, device: torch.device, attention: Attention
-    ) -> "ModelOfRun":
-        """Build the model of a config."""
-        loss_fn = cfg.loss.build()
-        replay = cfg.replay
-        views = run_views(cfg, loss_fn.jepa_weight)
-        if views.new == "none":
-            replay = replace(replay, address="none")
-        decoder, trained = build_model(
-            cfg, device, views.num_predictor_tokens, attention
-        )
-        return cls(decoder, trained, loss_fn, replay, views, device, attention)
-
-    def line(self) -> str:
-        """Return the numbers of parameters as text."""
-        sizes = [(p.numel(), p.requires_grad) for p in self.decoder.parameters()]
-        trained = sum(size for size, is_trained in sizes if is_trained)
-        return f"{sum(size for size, _ in sizes):,} parameters, {trained:,} trained"
-
-    def collators(self, cfg: Config, tokenizer: Any) -> PairCollators:
-        """Return the collators of its pairs."""
-        trim = self.attention == "dense"
-        return pair_collators(
-            cfg, tokenizer, self.views, self.decoder.vocab_size, trim=trim
-        )
+def _sizes(model: PackedDecoder) -> str:
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    trained = sum(size for size, is_trained in sizes if is_trained)
+    return f"{sum(size for size, _ in sizes):,} parameters, {trained:,} trained"
 
 
 class Rows(NamedTuple):
@@ -295,19 +267,9 @@ class Rows(NamedTuple):
         return f"{self.pairs}; rows x tokens of a micro-batch: {shown}, at most {most}"
 
 
-def rows_of_data(cfg: Config, run: ModelOfRun, tokenizer: Any) -> Rows:
+def rows_of_data(run: PreparedRun) -> Rows:
     """Return rows of the training pairs."""
-    cfg = replace(cfg, num_workers=0, seed=cfg.seed or 0)
-    collators = run.collators(cfg, tokenizer)
-    collator = collators.new
-    found = TrainingPairs(
-        cfg,
-        build_dataset(cfg.dataset, tokenizer),
-        collators,
-        num_positions=run.decoder.num_positions,
-        jepa_every=run.loss_fn.jepa_every,
-        device=torch.device("cpu"),
-    )
+    cfg, collator, found = run.cfg, run.collators.new, TrainingPairs(run)
     pairs = found.train
     lengths = [collator.length(pairs[i]) for i in range(len(pairs))]
     longest = sorted(range(len(pairs)), key=lengths.__getitem__)[-_per_rank(cfg) :]
@@ -316,19 +278,22 @@ def rows_of_data(cfg: Config, run: ModelOfRun, tokenizer: Any) -> Rows:
         f"{max(lengths)} tokens (max_seq_len={cfg.max_seq_len})"
     )
     largest = _largest(cfg, collator, [pairs[i] for i in longest])
-    return Rows(said, largest, list(islice(found.loader(), _STEPS)))
+    loader = found.loader()  # not iterated: it may start processes and pin memory
+    steps = [loader.dataset[step] for step in islice(loader.sampler, _STEPS)]
+    return Rows(said, largest, steps)
 
 
-def longest_rows(cfg: Config, run: ModelOfRun) -> Rows:
+def longest_rows(run: PreparedRun) -> Rows:
     """Return rows of made-up pairs of ``max_seq_len`` tokens, which share none of them.
 
     Source and target are equally long.
     """
-    k = run.views.num_predictor_tokens
+    cfg, k = run.cfg, run.num_predictor_tokens
     names = cfg.predictor_tokens or [f"reserved {i}" for i in range(k)]
     special_tokens = {name: i for i, name in enumerate(names)}
-    tokenizer = SimpleNamespace(pad_id=0, special_tokens=special_tokens)
-    collator = run.collators(cfg, tokenizer).new
+    made_up: Any = SimpleNamespace(pad_id=0, special_tokens=special_tokens)
+    run.tokenizer = made_up
+    collator = run.collators.new
     tokens = count()
 
     def pair(length: int) -> Pair:
@@ -359,23 +324,24 @@ def _largest(cfg: Config, collator: PairCollator, pairs: list[Pair]) -> PackedBa
 # --------------------------------------------------------------- disk, time, memory
 
 
-def _disk(cfg: Config, run: ModelOfRun) -> str:
+def _disk(run: PreparedRun) -> str:
+    cfg, trainable = run.cfg, run.trainable
     folder = Path(cfg.output_dir)
-    budgets = cfg.checkpoint_at_flops or []
     require_fresh_output(
-        folder, resume=bool(cfg.resume_from_checkpoint), flops_budgets=budgets
+        folder,
+        resume=bool(cfg.resume_from_checkpoint),
+        flops_budgets=cfg.checkpoint_at_flops or [],
     )
-    has_adapters, decoder = run.trained.has_adapters, run.decoder.decoder
-    base = [
-        weight.detach().to(dtypes_of(cfg)[0]) if not has_adapters else weight
-        for name, weight in decoder.named_parameters()
-        if not (has_adapters and name in run.trained.names)
-    ]
+    dtype, _ = dtypes_of(cfg)
     sizes = checkpoint_sizes(
         cfg,
-        base,
-        [p for p in run.decoder.parameters() if p.requires_grad],
-        has_adapters=has_adapters,
+        [
+            torch.empty(weight.shape, dtype=dtype, device="meta")
+            for name, weight in run.model.decoder.named_parameters()
+            if not (trainable.has_adapters and name in trainable.names)
+        ],
+        [p for p in run.model.parameters() if p.requires_grad],
+        has_adapters=trainable.has_adapters,
     )
     whole_run = sizes.run(cfg, cfg.epochs)
     existing = next(
@@ -389,12 +355,13 @@ def _disk(cfg: Config, run: ModelOfRun) -> str:
     )
 
 
-def _step(cfg: Config, run: ModelOfRun, rows: Rows, device: Device, ranks: int) -> str:
-    count_flops = StepFlops(run.decoder.decoder)
+def _step(run: PreparedRun, rows: Rows, device: Device, ranks: int) -> str:
+    cfg, replay = run.cfg, run.cfg.replay
+    count_flops = StepFlops(run.model.decoder)
     counted = sum(map(count_flops, (b for step in rows.steps for b in step)))
     flops = ranks * counted / len(rows.steps)
     pairs = "new pairs"
-    if run.replay.weight and run.replay.share is None:
+    if replay.weight and replay.share is None:
         flops, pairs = 2 * flops, "new pairs and as many replayed ones"
     rate = MEASURED.get(device.name) if cfg.dtype == "bf16" else None
     time = "time not measured on this device"
@@ -403,13 +370,9 @@ def _step(cfg: Config, run: ModelOfRun, rows: Rows, device: Device, ranks: int) 
     return f"{flops:.2g} FLOPs for {pairs}; {time}"
 
 
-def _memory(cfg: Config, run: ModelOfRun, rows: Rows, device: Device) -> str:
+def _memory(run: PreparedRun, rows: Rows, device: Device) -> str:
     memory = sys.maxsize if device.memory is None else device.memory
-    reshards = reshards_after_forward(cfg, run.decoder, memory)
-    cfg = replace(cfg, fsdp_reshard_after_forward=reshards)
-    parts = memory_parts(
-        cfg, run.decoder, run.loss_fn, rows.largest, run.replay, run.device
-    )
+    parts = memory_parts(run, rows.largest, memory)
     total = sum(parts.values())
     shown = ", ".join(f"{name} {n / GIB:.1f}" for name, n in parts.items() if n)
     text = f"{total / GIB:.1f} GiB for each rank ({shown})"

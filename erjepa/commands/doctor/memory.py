@@ -30,27 +30,25 @@ from torchtune import training
 from erjepa.configs import Component, Config
 from erjepa.objective import Backend, JEPALoss, PackedDecoder
 from erjepa.packing import PackedBatch
-from erjepa.replay import ReplaySettings, slot_bytes
+from erjepa.replay import slot_bytes
 from erjepa.training.model.precision import dtypes_of
-from erjepa.training.model.sharding import is_sharded, modules_to_shard
+from erjepa.training.model.sharding import (
+    is_sharded,
+    modules_to_shard,
+    reshards_after_forward,
+)
+from erjepa.training.run.prepared import PreparedRun
 
 _FEW = 3  # layers to run; the others are extrapolated
 
 
-def memory_parts(
-    cfg: Config,
-    model: PackedDecoder,
-    loss_fn: JEPALoss,
-    batch: PackedBatch,
-    replay: ReplaySettings,
-    device: torch.device,
-) -> dict[str, int]:
+def memory_parts(run: PreparedRun, batch: PackedBatch, memory: int) -> dict[str, int]:
     """Return the bytes that a step needs on the device of a rank, by part.
 
     Args:
-        model: from ``build_model``; do not use it afterwards.
+        run: its model cannot be used afterwards.
         batch: the largest micro-batch.
-        device: device of the run, which need not exist.
+        memory: bytes of the device.
 
     Returns:
         Part to bytes; their sum is the peak. The parts are ``weights`` of this rank, ``gathered
@@ -58,8 +56,11 @@ def memory_parts(
         weights``, ``activations``, ``logits`` (the increase of the peak through the logits at
         all labels) and ``replay memory``.
     """
+    model, replay = run.model, run.cfg.replay
+    reshards = reshards_after_forward(run.cfg, model, memory)
+    cfg = replace(run.cfg, fsdp_reshard_after_forward=reshards)
     replays = replay.weight != 0 and replay.share is None  # in a separate pass
-    activations, logits = activation_bytes(cfg, model, loss_fn, batch, device)
+    activations, logits = activation_bytes(cfg, model, run.loss_fn, batch, run.device)
     weights, groups = list(model.parameters()), _groups(cfg, model)
     trained = [p for p in weights if p.requires_grad]
     rotary = sum(buffer.nbytes for buffer in model.buffers())
@@ -77,6 +78,8 @@ def memory_parts(
     if cfg.fsdp_cpu_offload:
         parts |= dict.fromkeys(("weights", "optimizer", "averaged weights"), 0)
     if replay.weight:
+        if run.views == "none":
+            replay = replace(replay, address="none")
         embed_dim = model.decoder.tok_embeddings.embedding_dim
         slot, projection = slot_bytes(replay, embed_dim)
         parts["replay memory"] = replay.capacity * slot + projection

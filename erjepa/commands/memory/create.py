@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 from omegaconf import OmegaConf
 from torch import Tensor
-from torchtune.modules.transforms import Transform
 from tqdm import tqdm
 
 from erjepa.checkpoints.checkpoint import MEMORY
@@ -17,15 +16,15 @@ from erjepa.checkpoints.manifest import write_manifest
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.configs import Config, require_files
-from erjepa.datasets import PairedDataset, build_dataset
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.replay import EpisodicReplay, ReplaySettings
 from erjepa.training.model.device import attention_of, run_device
-from erjepa.training.run.data import RunViews, fitting_pairs, pair_collators
+from erjepa.training.run.data import fitting_pairs
 from erjepa.training.run.origins import Origins
+from erjepa.training.run.prepared import PreparedRun
 from erjepa.utils.files import CONFIG
 
 
@@ -58,8 +57,12 @@ def create(
     if share is not None and not 0 < share <= 1:
         raise ValueError(f"--share {share}: must be above 0 and at most 1")
     cfg = replace(cfg, seed=cfg.seed or 0)
-    tokenizer = cfg.tokenizer.build()
-    dataset = build_dataset(cfg.dataset, tokenizer)
+    run = PreparedRun(cfg, torch.device("cpu"))
+    if by == "surprise":
+        device = run_device(cfg)
+        attention = attention_of(cfg, device)
+        run = PreparedRun(require_files(cfg), device, attention)
+    dataset = run.dataset
     if number is None:
         number = max(round(len(dataset) * (1.0 if share is None else share)), 1)
     if not 1 <= number <= len(dataset):
@@ -69,12 +72,11 @@ def create(
         )
     settings: dict[str, Any] = {"score": cfg.replay.score}
     if by == "surprise":
-        offered, scores = surprises(cfg, dataset, tokenizer, checkpoint)
+        offered, scores = surprises(run, checkpoint)
         settings = {"score": "lm", "retention": "surprise"}
     else:
         generator = torch.Generator().manual_seed(cfg.drawn_seed)
-        vocab_size, num_positions = tokenizer.vocab_size, cfg.max_seq_len
-        _, places = _fitting(cfg, dataset, tokenizer, vocab_size, num_positions)
+        _, places = _fitting(run)
         drawn = torch.randperm(len(places), generator=generator)[:number]
         offered, scores = places[drawn].sort().values, torch.ones(len(drawn))
     replay_settings = ReplaySettings(
@@ -86,7 +88,7 @@ def create(
     ids = origins.ids(offered)
     replay.write(ids, segments, None, scores)
 
-    texts = PairTexts(tokenizer)
+    texts = PairTexts(run.tokenizer)
     aside = out.with_name(f".{out.name}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -106,9 +108,7 @@ def create(
 
 
 @torch.no_grad()
-def surprises(
-    cfg: Config, dataset: PairedDataset, tokenizer: Transform, checkpoint: Path | None
-) -> tuple[Tensor, Tensor]:
+def surprises(run: PreparedRun, checkpoint: Path | None) -> tuple[Tensor, Tensor]:
     """Compute the token loss of pairs under the model of ``checkpoint``, or the base model.
 
     Returns:
@@ -119,17 +119,11 @@ def surprises(
         FileNotFoundError: if the weights are missing.
         ValueError: if a pair is too long, or a loss is not finite.
     """
-    device = run_device(cfg)
-    attention = attention_of(cfg, device)
-    cfg = require_files(cfg)
+    cfg, device, dataset = run.cfg, run.device, run.dataset
     path = None if checkpoint is None else find_run(checkpoint)[1]
     decoder = load_model(cfg, device, path)
-    vocab_size = decoder.tok_embeddings.num_embeddings
-    collator, places = _fitting(
-        *(cfg, dataset, tokenizer, vocab_size, decoder.max_seq_len),
-        trim=attention == "dense",
-    )
-    model, loss_fn = PackedDecoder(decoder, attention=attention), JEPALoss()
+    collator, places = _fitting(run)
+    model, loss_fn = PackedDecoder(decoder, attention=run.attention), JEPALoss()
     losses = torch.empty(len(dataset))
     for some in tqdm(places.split(cfg.batch_size), unit="batch"):
         batch = collator([dataset[i] for i in some.tolist()]).to(device)
@@ -143,22 +137,14 @@ def surprises(
     return places, losses[places]
 
 
-def _fitting(
-    cfg: Config,
-    dataset: PairedDataset,
-    tokenizer: Transform,
-    vocab_size: int,
-    num_positions: int,
-    trim: bool = True,
-) -> tuple[PairCollator, Tensor]:
+def _fitting(run: PreparedRun) -> tuple[PairCollator, Tensor]:
     """Return a collator of pairs without views, and the indices of those that fit, int64."""
-    views = RunViews("none", "none", 0)
-    collator, _ = pair_collators(cfg, tokenizer, views, vocab_size, trim=trim)
+    collator = run.collators.new.without_views()
     places = fitting_pairs(
-        dataset,
+        run.dataset,
         collator,
-        max_seq_len=cfg.max_seq_len,
-        num_positions=num_positions,
-        skip_too_long=cfg.skip_too_long,
+        max_seq_len=run.cfg.max_seq_len,
+        num_positions=run.model.num_positions,
+        skip_too_long=run.cfg.skip_too_long,
     )
     return collator, torch.tensor(places, dtype=torch.int64)

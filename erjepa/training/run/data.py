@@ -1,13 +1,12 @@
-"""The pairs of a run: those to train on, those held out, and their layouts."""
+"""The pairs of a run: those to train on, and those held out."""
 
 from array import array
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from torchtune import utils
-from torchtune.modules.transforms import Transform
 
 from erjepa.configs import Config, Validation, weights_of
 from erjepa.datasets import (
@@ -16,9 +15,8 @@ from erjepa.datasets import (
     PairedDataset,
     TokenizedPairs,
     hold_out,
-    predictor_token_ids,
 )
-from erjepa.packing import PairCollator, Views, layout_of
+from erjepa.packing import PairCollator
 from erjepa.utils.escape import counted
 
 log = utils.get_logger("INFO")
@@ -150,64 +148,3 @@ def mixture_of(cfg: Config, dataset: PairedDataset, train: list[int]) -> Mixture
     )
     utils.log_rank_zero(log, f"An epoch has {len(train)} pairs: {of_each}.")
     return mixture
-
-
-class RunViews(NamedTuple):
-    """Layouts of new and of replayed pairs, ``none`` if nothing reads their embeddings, and the
-    number of predictor tokens, k, 0 if the layout has none.
-    """
-
-    new: Views
-    replayed: Views
-    num_predictor_tokens: int
-
-
-def run_views(cfg: Config, jepa_weight: float) -> RunViews:
-    """Return the layouts of a run's pairs; ``jepa_weight`` is :math:`\\lambda`."""
-    replay = cfg.replay
-    scores = replay.score == "jepa"
-    is_read = jepa_weight or (replay.weight and (scores or replay.needs_addresses))
-    views: Views = cfg.views if is_read else "none"
-    is_replayed = scores or (jepa_weight and replay.views)
-    has_predictor = views in ("shared", "standalone")
-    return RunViews(
-        views,
-        views if is_replayed else "none",
-        cfg.num_predictor_tokens if has_predictor else 0,
-    )
-
-
-class PairCollators(NamedTuple):
-    """The collators that pack new pairs and replayed pairs."""
-
-    new: PairCollator
-    replay: PairCollator
-
-
-def pair_collators(
-    cfg: Config,
-    tokenizer: Transform,
-    views: RunViews,
-    vocab_size: int,
-    *,
-    trim: bool,
-) -> PairCollators:
-    """Build the collators of a run; ``trim`` shortens rows to the longest of a batch."""
-    predictor_ids = predictor_token_ids(
-        tokenizer, views.num_predictor_tokens, vocab_size, cfg.predictor_tokens
-    )
-
-    def collator(layout: Views, path: str) -> PairCollator:
-        return PairCollator(
-            **(layout_of(cfg) | {"views": layout}),
-            seed=cfg.drawn_seed,
-            predictor_ids=predictor_ids,
-            pad_id=tokenizer.pad_id,
-            row_length=cfg.row_length,
-            train_on_input=cfg.train_on_input,
-            train_on_turns=cfg.train_on_turns,
-            trim=trim,
-            train_end_of_turn=cfg.train_end_of_turn in ("all", path),
-        )
-
-    return PairCollators(collator(views.new, "new"), collator(views.replayed, "replay"))

@@ -173,11 +173,11 @@ def load_start(
         path = on_rank_zero(lambda: checkpoint.latest(Path(cfg.output_dir)))
     trained, predictor, averaged = None, None, None
     carried = [f"{start}, merged" for start in cfg.base_adapters or []]
-    if not resume and cfg.init_from is not None:
-        start = Path(cfg.init_from)
-        found = _load_adapter(start, "init_from", cfg, model.decoder)
-        source, trained, predictor = found
-        require_trained_over(source, cfg.base_adapters or [])
+    source = None if resume else adapter_to_start(cfg)
+    if source is not None:
+        trained, predictor = _load_adapter(
+            source, f"init_from={cfg.init_from}", cfg, model.decoder
+        )
         carried.append(f"weights of {source}")
         if cfg.ema_decay is not None:
             averaged, description = _load_averages(source, cfg)
@@ -204,15 +204,44 @@ def load_base(
     Args:
         decoder: model of the run, whose adapters have the same shapes.
     """
+    found = zip(cfg.base_adapters or [], adapters_to_merge(cfg), strict=True)
     base = checkpointer.load_checkpoint()[training.MODEL_KEY]
-    given = cfg.base_adapters or []
-    for i, name in enumerate(given):
-        path, adapter, _ = _load_adapter(Path(name), "base_adapters", cfg, decoder)
-        require_trained_over(path, given[:i], name)
+    for name, path in found:
+        adapter, _ = _load_adapter(path, f"base_adapters={name}", cfg, decoder)
         rank, alpha = (cfg.model.get(f"lora_{key}") for key in ("rank", "alpha"))
         weights = {**base, **adapter}
         base = merge_adapters(weights, torch.device("cpu"), rank=rank, alpha=alpha)
     return base
+
+
+def adapter_to_start(cfg: Config) -> Path | None:
+    """Find the checkpoint or adapter of PEFT that ``init_from`` names, without loading it.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if it was trained over a base with other adapters merged in.
+    """
+    if cfg.init_from is None:
+        return None
+    path = _find_adapter(cfg.init_from, "init_from")
+    require_trained_over(path, cfg.base_adapters or [])
+    return path
+
+
+def adapters_to_merge(cfg: Config) -> list[Path]:
+    """Find the adapters of ``base_adapters``; raises as :func:`adapter_to_start` does."""
+    given = cfg.base_adapters or []
+    paths = [_find_adapter(name, "base_adapters") for name in given]
+    for i, path in enumerate(paths):
+        require_trained_over(path, given[:i], given[i])
+    return paths
+
+
+def _find_adapter(name: str, key: str) -> Path:
+    start = Path(name)
+    if is_peft_adapter(start) and not (start / checkpoint.ADAPTER).is_file():
+        return start
+    return checkpoint.find_trained(start, key)
 
 
 def require_trained_over(
@@ -243,28 +272,29 @@ def _config_of(path: Path) -> Mapping[str, Any]:
 
 
 def _load_adapter(
-    start: Path, key: str, cfg: Config, decoder: TransformerDecoder
-) -> tuple[Path, dict[str, Tensor], Tensor | None]:
-    """Load the adapter that ``key`` names, with B scaled to the run's ``lora_alpha``.
+    path: Path, named: str, cfg: Config, decoder: TransformerDecoder
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Load an adapter, with B scaled to the run's ``lora_alpha``, and its predictor tokens.
 
-    Return its checkpoint, weights and predictor tokens.
+    Args:
+        named: the key and the value that name it, for messages.
     """
     like = get_adapter_params(decoder)
     if not like:
         raise ValueError(
-            f"{key}={start} starts from an adapter, and the model has none; to start "
-            "from whole weights, set checkpointer.checkpoint_dir"
+            f"{named} starts from an adapter, and the model has none; to start from "
+            "whole weights, set checkpointer.checkpoint_dir"
         )
-    path, predictor = start, None
-    if is_peft_adapter(start) and not (start / checkpoint.ADAPTER).is_file():
+    predictor = None
+    if (path / checkpoint.ADAPTER).is_file():
+        weights, predictor = checkpoint.load_trained(path)
+        weights = rescaled(weights, _ratio_of_scales(path, cfg))
+    else:
         base_dir = Path(cfg.checkpointer.get("checkpoint_dir"))
         alpha = cfg.model.get("lora_alpha")
-        weights = load_peft_adapter(start, like, base_dir, alpha=alpha)
-    else:
-        path, weights, predictor = checkpoint.load_trained(start, key)
-        weights = rescaled(weights, _ratio_of_scales(path, cfg))
-    require_same_model(like, weights, f"{key}={start}")
-    return path, weights, predictor
+        weights = load_peft_adapter(path, like, base_dir, alpha=alpha)
+    require_same_model(like, weights, named)
+    return weights, predictor
 
 
 def _ratio_of_scales(path: Path, cfg: Config) -> float:
@@ -278,7 +308,7 @@ def _load_averages(start: Path, cfg: Config) -> tuple[dict[str, Any] | None, str
     folder = start if start.name == EMA else start / EMA
     if not folder.is_dir():
         return None, "no average of them, so the average of this run starts from them"
-    _, weights, predictor = checkpoint.load_trained(folder, "init_from")
+    weights, predictor = checkpoint.load_trained(folder)
     weights = rescaled(weights, _ratio_of_scales(folder, cfg))
     progress = checkpoint.load_progress(folder)
     steps = progress.get("averaged_steps", progress["steps"])

@@ -7,17 +7,12 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from erjepa.configs import Config
-from erjepa.datasets import Pair, PairedDataset, StepSampler, require_turns
+from erjepa.datasets import Pair, StepSampler, require_turns
 from erjepa.packing import PackedBatch, PairCollator
 from erjepa.replay import ReplayBatch
-from erjepa.training.run.data import (
-    PairCollators,
-    fitting_pairs,
-    mixture_of,
-    split_pairs,
-)
+from erjepa.training.run.data import fitting_pairs, mixture_of, split_pairs
 from erjepa.training.run.memory import RunMemory
+from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.progress import RunProgress
 from erjepa.training.run.signals import leave_signals_to_parent
 
@@ -35,36 +30,25 @@ class TrainingPairs:
     """The pairs that a run trains on, divided into steps and ranks.
 
     Args:
-        dataset: all pairs; those that do not fit are removed, and some are held out.
-        num_positions: positions of the model.
-        jepa_every: one in this many steps, the first of them, has a JEPA loss.
+        run: its pairs that do not fit are removed, and some are held out.
         share: fraction of a step's pairs that are replayed.
 
     Attributes:
         sampler: deals the pairs to steps and ranks.
         train: the pairs to train on.
         held_out: indices in the dataset of the pairs to validate on.
-        jepa_every: as given.
+        jepa_every: one in this many steps, the first of them, has a JEPA loss.
     """
 
-    def __init__(
-        self,
-        cfg: Config,
-        dataset: PairedDataset,
-        collators: PairCollators,
-        *,
-        num_positions: int,
-        jepa_every: int,
-        share: float = 0.0,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, run: PreparedRun, share: float = 0.0) -> None:
+        cfg, dataset, collators = run.cfg, run.dataset, run.collators
         if cfg.train_on_turns == "all":
             require_turns(dataset)
         fitting = fitting_pairs(
             dataset,
             collators.new,
             max_seq_len=cfg.max_seq_len,
-            num_positions=num_positions,
+            num_positions=run.model.num_positions,
             skip_too_long=cfg.skip_too_long,
         )
         train, self.held_out = split_pairs(dataset, fitting, cfg.validation)
@@ -82,15 +66,18 @@ class TrainingPairs:
         )
         # Only the pairs, which can also be pickled for spawned workers.
         self.train = Subset(cast(Dataset[Pair], dataset.pairs), train)
+        self.jepa_every = run.loss_fn.jepa_every
         self._packed = _PackedSteps(
-            self.train, collators.new, cfg.gradient_accumulation_steps, jepa_every
+            self.train,
+            collators.new,
+            cfg.gradient_accumulation_steps,
+            self.jepa_every,
         )
-        self.jepa_every = jepa_every
         self._share = share
         self._replay_collator = collators.replay
         self._batch_size = cfg.batch_size
         self._max_steps_per_epoch = cfg.max_steps_per_epoch
-        self._pins = device.type == "cuda"
+        self._pins = run.device.type == "cuda"
         self._num_workers = cfg.num_workers
 
     def loader(self, steps_done: int = 0) -> DataLoader:

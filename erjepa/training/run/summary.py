@@ -9,7 +9,9 @@ from torchtune import utils
 
 from erjepa.checkpoints.model_card import base_of, datasets_of, method_of
 from erjepa.configs import Config
+from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.progress import RunProgress
+from erjepa.training.run.steps import TrainingPairs
 from erjepa.utils.escape import counted, one_line
 from erjepa.utils.files import CONFIG
 
@@ -19,20 +21,18 @@ log = utils.get_logger("INFO")
 def log_summary(
     cfg: Config,
     model: nn.Module,
+    pairs: TrainingPairs,
+    memory: RunMemory,
     run: RunProgress,
     *,
-    num_train: int,
-    num_held_out: int,
-    device: torch.device,
-    replay: str,
     carried: Sequence[str],
+    device: torch.device,
 ) -> None:
     """Log the main settings of a run on rank 0.
 
     Args:
         model: sharded or not.
-        replay: description of the replay.
-        carried: descriptions of weights and pairs from earlier runs.
+        carried: descriptions of weights from earlier runs.
     """
     values = cfg.as_dict()
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
@@ -41,7 +41,8 @@ def log_summary(
     kind = "every weight" if rank is None else f"adapters of rank {rank}"
     ranks = dist.get_world_size()
     parts = [cfg.batch_size, cfg.gradient_accumulation_steps, ranks]
-    pairs = cfg.batch_size * cfg.gradient_accumulation_steps * ranks
+    of_step = pairs.sampler.examples_per_step
+    carried = [*carried, *memory.carried(of_step)]
     stop = [f"{name} {n:g}" for name, n in vars(cfg.stop).items() if n is not None]
     method, objective = method_of(values)
     is_cuda = device.type == "cuda"
@@ -51,15 +52,16 @@ def log_summary(
         "trained": f"{kind}: {_count(trained)} parameters, "
         f"{cfg.trainable_dtype or cfg.dtype}",
         "data": f"{', '.join(call for _, call in datasets_of(values['dataset']))}: "
-        f"{counted(num_train, 'pair')} to train on, {num_held_out:,} to validate on",
-        "steps": f"{run.expected_steps():,} of {counted(pairs, 'pair')} ({parts[0]} x {parts[1]} "
+        f"{counted(pairs.sampler.num_examples, 'pair')} to train on, "
+        f"{len(pairs.held_out):,} to validate on",
+        "steps": f"{run.expected_steps():,} of {counted(of_step, 'pair')} ({parts[0]} x {parts[1]} "
         f"accumulated x {counted(ranks, 'rank')}), {counted(run.epochs, 'epoch')} of "
         f"{run.steps_per_epoch:,}"
         + (f"; resumes after step {run.steps:,}" if run.steps else ""),
         "stop": ", ".join(stop) or "after the last epoch",
         "objective": f"{method}: {objective}",
         **({"carried": "; ".join(carried)} if carried else {}),
-        "replay": replay,
+        "replay": memory.summary(of_step),
         "optimizer": f"{cfg.optimizer.name}, lr {cfg.optimizer.get('lr', 'by default')}",
         "devices": f"{ranks} x "
         + (torch.cuda.get_device_name(device) if is_cuda else device.type),

@@ -1,12 +1,10 @@
 """Print the table of docs/several_gpus.md: ``python -m tests.commands.doctor.table``."""
 
-from dataclasses import replace
-
 import torch
 
-from erjepa.commands.doctor.checks import GIB, USED, ModelOfRun, longest_rows, rank_of
+from erjepa.commands.doctor.checks import GIB, USED, longest_rows, rank_of
 from erjepa.commands.doctor.memory import memory_parts
-from erjepa.training.model.sharding import reshards_after_forward
+from erjepa.training.run.prepared import PreparedRun
 from tests.harness.runs import make_config
 
 MODELS = {
@@ -38,13 +36,8 @@ def needed(
     ]
     with rank_of(ranks):
         cfg = make_config(settings, MODELS[model][0])
-        run = ModelOfRun.of(cfg, torch.device("cuda"), "flex")
-        reshards = reshards_after_forward(cfg, run.decoder, size * GIB)
-        cfg = replace(cfg, fsdp_reshard_after_forward=reshards)
-        batch = longest_rows(cfg, run).largest
-        parts = memory_parts(
-            cfg, run.decoder, run.loss_fn, batch, run.replay, run.device
-        )
+        run = PreparedRun(cfg, torch.device("cuda"), "flex")
+        parts = memory_parts(run, longest_rows(run).largest, size * GIB)
     return sum(parts.values()) / GIB
 
 

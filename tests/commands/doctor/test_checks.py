@@ -89,6 +89,24 @@ def no_gpu_memory(monkeypatch):
         ({"dataset__source": "/nowhere.jsonl"}, None, "pairs", "/nowhere.jsonl"),
         ({"attention": "flex"}, None, "attention", "FlexAttention needs CUDA"),
         (
+            {"init_from": "/nowhere"},
+            None,
+            "earlier-runs",
+            "init_from=/nowhere holds no",
+        ),
+        (
+            {"base_adapters": "[/nowhere]"},
+            None,
+            "earlier-runs",
+            "base_adapters=/nowhere holds no",
+        ),
+        (
+            {"replay__init_from": "/nowhere"},
+            None,
+            "earlier-runs",
+            "replay.init_from: /nowhere does not exist",
+        ),
+        (
             {"device": "cuda", "row_length": 2048},
             None,
             "device",

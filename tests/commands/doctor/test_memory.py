@@ -8,10 +8,11 @@ from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 from torchtune import modules, training
 
-from erjepa.commands.doctor.checks import ModelOfRun, longest_rows, rank_of
+from erjepa.commands.doctor.checks import longest_rows, rank_of
 from erjepa.commands.doctor.memory import activation_bytes, memory_parts
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator
+from erjepa.training.run.prepared import PreparedRun
 from tests.harness.models import PREDICTOR_IDS, random_pairs, small_decoder
 from tests.harness.runs import FULL, FULL_BUILDER, make_config, overrides_for, train
 
@@ -21,11 +22,8 @@ EVERY_WEIGHT = {"model": FULL_BUILDER, "dtype": "bf16"}
 
 def counted(cfg, ranks):
     with rank_of(ranks):
-        run = ModelOfRun.of(cfg, torch.device("cpu"), "dense")
-        batch = longest_rows(cfg, run).largest
-        return memory_parts(
-            cfg, run.decoder, run.loss_fn, batch, run.replay, run.device
-        )
+        run = PreparedRun(cfg, torch.device("cpu"))
+        return memory_parts(run, longest_rows(run).largest, 1 << 40)
 
 
 def held(recipe):

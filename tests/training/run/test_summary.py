@@ -1,6 +1,7 @@
 """The lines that a run prints about itself before it starts."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +21,9 @@ def said(monkeypatch, caplog):
 
     def said(name, *overrides, steps=0):
         cfg = load(name, overrides)
-        run = RunProgress(cfg.epochs, 500, cfg.stop)
+        run, n = RunProgress(cfg.epochs, 500, cfg.stop), bool(steps)
+        of_step = 4 * cfg.batch_size * cfg.gradient_accumulation_steps
+        sampler = SimpleNamespace(num_examples=7900, examples_per_step=of_step)
         for _ in range(steps):
             run.count(tokens=1, flops=2)
             run.advance(0.1)
@@ -28,12 +31,13 @@ def said(monkeypatch, caplog):
             log_summary(
                 cfg,
                 small_decoder(),
+                SimpleNamespace(sampler=sampler, held_out=range(100)),
+                SimpleNamespace(
+                    summary="{} pairs".format, carried=lambda pairs: ["3 of b"] * n
+                ),
                 run,
-                num_train=7900,
-                num_held_out=100,
+                carried=["weights of a/epoch_0"] * n,
                 device=torch.device("cpu"),
-                replay="some pairs",
-                carried=["weights of a/epoch_0", "3 of b"] * bool(steps),
             )
         _, *lines = caplog.records[-1].getMessage().splitlines()
         return {line.split()[0]: line[12:] for line in lines}
@@ -60,7 +64,7 @@ def test_of_the_paper_s_setting(said):
         "stop": "after the last epoch",
         "objective": "ER-JEPA: next-token loss (weight 1.0), JEPA loss (weight 1.0, 1 "
         "predictor tokens), content replay (weight 1.0, capacity 10000)",
-        "replay": "some pairs",
+        "replay": "16 pairs",
         "optimizer": "AdamW, lr 1e-05",
         "devices": "4 x cpu",
         "output": "/tmp/erjepa/llama3_2_1b_synth, with every key in "
