@@ -21,17 +21,15 @@
 ``texts.jsonl``
     A line per slot for human readers: where it is from, source, target, score, replay count.
     Not written above 100,000 slots; their tokens can be decoded instead.
-
-Slots are written and read in blocks, so that a memory is never copied as a whole, as
-``safetensors.torch.save_file`` would.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from erjepa.checkpoints.pair_texts import PairTexts
@@ -40,28 +38,7 @@ from erjepa.utils.jsonl import to_jsonl
 
 ABOUT, SLOTS, TEXTS = "memory.json", "slots.safetensors", "texts.jsonl"
 FORMAT, VERSION = "erjepa episodic memory", 1
-BLOCK = 8192  # slots at a time
 _MOST_TEXTS = 100_000  # slots; decoding more would take longer than saving them
-
-# Name in the file -> path in the state of EpisodicReplay. Widest dtypes first, so that every
-# tensor is aligned to its element size.
-PLACES = {
-    "example_ids": ("memory", "example_ids"),
-    "scores": ("memory", "scores"),
-    "replay_counts": ("memory", "replay_counts"),
-    "lengths": ("memory", "records", "lengths"),
-    "tokens": ("memory", "records", "tokens"),
-    "address_values": ("memory", "addresses", "values"),
-    "address_indices": ("memory", "addresses", "indices"),
-    "generator": ("generator",),
-}
-_DTYPES = {
-    torch.int64: "I64",
-    torch.float32: "F32",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.uint8: "U8",
-}
 
 
 def write_memory(
@@ -73,19 +50,17 @@ def write_memory(
         about: the keys tokenizer, origins, inherited and replay of ``memory.json``.
     """
     folder.mkdir(exist_ok=True)
-    about = {
-        "format": FORMAT,
-        "version": VERSION,
-        "slots": len(replay),
-        **about,
-        "state": _without_tensors(replay.state_dict(0, 0)),
-    }
-    write_about(folder, about)
-    states = (
-        replay.state_dict(start, start + BLOCK)
-        for start in range(0, max(len(replay), 1), BLOCK)
-    )
-    write_slots(folder, states, len(replay), replay.memory.num_tokens)
+    head = {"format": FORMAT, "version": VERSION, "slots": len(replay)}
+    about = {**head, **about, "state": asdict(replay.state)}
+    write_files(folder, about, replay.tensors())
+
+
+def write_files(
+    folder: Path, about: Mapping[str, Any], tensors: dict[str, Tensor]
+) -> None:
+    """Write ``memory.json`` and ``slots.safetensors`` with these contents."""
+    (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+    save_file(tensors, folder / SLOTS)
 
 
 def write_texts(
@@ -117,77 +92,3 @@ def write_texts(
                 "target": target,
             }
             file.write(to_jsonl([row]))
-
-
-def write_about(folder: Path, about: Mapping[str, Any]) -> None:
-    """Write ``memory.json``."""
-    (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
-
-
-def write_slots(
-    folder: Path, states: Iterable[Mapping[str, Any]], slots: int, tokens: int
-) -> None:
-    """Write ``slots.safetensors``.
-
-    Args:
-        states: at least one state of an ``EpisodicReplay``, for consecutive ranges of slots.
-        slots: number of slots in all states.
-        tokens: number of tokens in all states.
-    """
-    begin, at = 0, dict[str, int]()
-    with (folder / SLOTS).open("wb") as file:
-        for state in states:
-            tensors = _tensors_of(state)
-            if at:
-                del tensors["generator"]  # every state contains all of it
-            else:
-                counts = dict.fromkeys(tensors, slots)
-                counts |= {"tokens": tokens, "generator": len(tensors["generator"])}
-                header, at = _header(tensors, counts)
-                file.write(header)
-                begin = file.tell()
-            for name, rows in tensors.items():
-                file.seek(begin + at[name])
-                at[name] += file.write(rows.numpy().tobytes())
-
-
-def _header(
-    tensors: Mapping[str, Tensor], counts: Mapping[str, int]
-) -> tuple[bytes, dict[str, int]]:
-    """Return the header of a safetensors file, and the offset of each tensor after it.
-
-    Args:
-        tensors: some rows of each tensor.
-        counts: number of rows that each tensor will have.
-    """
-    header, at, end = {}, {}, 0
-    for name, tensor in tensors.items():
-        shape = [counts[name], *tensor.shape[1:]]
-        at[name], end = end, end + tensor.element_size() * torch.Size(shape).numel()
-        header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": shape,
-            "data_offsets": [at[name], end],
-        }
-    encoded = json.dumps(header).encode()
-    encoded += b" " * (-len(encoded) % 8)
-    return len(encoded).to_bytes(8, "little") + encoded, at
-
-
-def _tensors_of(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    tensors = {}
-    for name, (*sections, key) in PLACES.items():
-        section = state
-        for part in sections:
-            section = section[part]
-        if key in section:
-            tensors[name] = section[key]
-    return tensors
-
-
-def _without_tensors(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: _without_tensors(value) if isinstance(value, Mapping) else value
-        for key, value in state.items()
-        if not isinstance(value, Tensor)
-    }

@@ -1,34 +1,31 @@
 """Reading and verification of episodic memories on disk."""
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, FiniteFloat
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from erjepa.checkpoints.checkpoint import MEMORY, checkpoints
 from erjepa.checkpoints.manifest import MANIFEST, read_manifest
 from erjepa.checkpoints.memory_file import (
     ABOUT,
-    BLOCK,
     FORMAT,
-    PLACES,
     SLOTS,
     TEXTS,
     VERSION,
-    write_about,
-    write_slots,
+    write_files,
 )
 from erjepa.datasets import Pair, TokenizedPairs
-from erjepa.replay import EpisodicReplay
 from erjepa.replay.retention import ORIGIN_BITS
+from erjepa.replay.state import DenseAddresses, Natural, ReplayState, SparseAddresses
 from erjepa.utils.checked import checked
 from erjepa.utils.files import open_regular
 from erjepa.utils.jsonl import jsonl_of, parse_json, to_jsonl
@@ -36,59 +33,6 @@ from erjepa.utils.jsonl import jsonl_of, parse_json, to_jsonl
 _Caller = Callable[[Callable[[], Any]], Any]
 _SEGMENTS = len(Pair._fields) - 1
 _LONGEST_ADDRESS = 1.001  # the norm of an address is 1, up to rounding, or 0
-Natural = Annotated[int, Field(ge=0, lt=2**63)]
-Count = Annotated[int, Field(ge=1, lt=2**31)]
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
-
-
-@dataclass(frozen=True)
-class SparseAddresses:
-    """How sparse addresses are computed."""
-
-    embed_dim: Count
-    address_dim: Count
-    address_top_k: Count
-    seed: Seed
-
-
-@dataclass(frozen=True)
-class DenseAddresses:
-    """How dense addresses are computed."""
-
-    embed_dim: Count
-
-
-@dataclass(frozen=True)
-class NoAddresses:
-    """The slots have no addresses."""
-
-
-@dataclass(frozen=True)
-class MemoryState:
-    """The state of an ``EpisodicMemory`` without tensors."""
-
-    capacity: Natural
-    on_revisit: Literal["keep", "refresh", "append"]
-    seen: tuple[Natural, Natural]
-    addresses: Annotated[
-        SparseAddresses | DenseAddresses | NoAddresses,
-        Field(union_mode="left_to_right"),
-    ]
-
-
-@dataclass(frozen=True)
-class WeightState:
-    """The running means of ``replay.weight=auto``."""
-
-    means: tuple[FiniteFloat, FiniteFloat] | None
-
-
-@dataclass(frozen=True)
-class ReplayState:
-    """The state of an ``EpisodicReplay`` without tensors."""
-
-    memory: MemoryState
-    weight: WeightState | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +61,7 @@ class StoredMemory:
 
     Attributes:
         about: the contents of ``memory.json``.
+        tensors: the contents of ``slots.safetensors``, memory-mapped; read only.
         has_manifest: whether it is in a checkpoint with a manifest.
 
     Raises:
@@ -142,14 +87,15 @@ class StoredMemory:
         names = [ABOUT, SLOTS] + [TEXTS] * (place / TEXTS).exists()
         self._files = {name: open_regular(place / name) for name in names}
         self._listed = {name: manifest.get(f"{place.name}/{name}") for name in names}
-        self.about = _read_about(self._files[ABOUT], self.folder / ABOUT)
+        self._about = _read_about(self._files[ABOUT], self.folder / ABOUT)
+        self.about = checked(About, self._about, str(self.folder / ABOUT))
         try:
-            self._tensors = safe_open(place / SLOTS, framework="pt")
+            self.tensors = load_file(place / SLOTS)
         except (OSError, SafetensorError) as error:
             raise ValueError(
                 f"{self.folder / SLOTS} cannot be read ({error})"
             ) from None
-        self._check_header()
+        self._check_tensors()
 
     def __len__(self) -> int:
         return self.about.slots
@@ -157,7 +103,7 @@ class StoredMemory:
     @property
     def has_addresses(self) -> bool:
         """Whether the slots have addresses."""
-        return self.about.state.memory.addresses != NoAddresses()
+        return "address_values" in self.tensors
 
     @property
     def texts(self) -> BufferedReader | None:
@@ -169,7 +115,7 @@ class StoredMemory:
     @property
     def pairs(self) -> TokenizedPairs:
         """The pairs of all slots, with slot numbers as example ids."""
-        lengths, tokens = self.read("lengths", "tokens")
+        lengths, tokens = self.tensors["lengths"], self.tensors["tokens"]
         count = torch.tensor([len(self)], dtype=torch.int32)
         return TokenizedPairs([torch.cat([count, lengths.flatten(), tokens]).numpy()])
 
@@ -183,61 +129,26 @@ class StoredMemory:
 
     def where(self, slot: int) -> str:
         """Name a slot with its memory and its example, for messages."""
-        (ids,) = self.read("example_ids")
-        return f"slot {slot} of {self.folder} ({self.example(int(ids[slot]))})"
+        example = self.example(int(self.tensors["example_ids"][slot]))
+        return f"slot {slot} of {self.folder} ({example})"
 
-    def read(self, *names: str) -> list[Tensor]:
-        """Read whole tensors by their names in the file; absent ones are left out."""
-        present = self._tensors.keys()
-        return [self._tensors.get_tensor(name) for name in names if name in present]
-
-    def blocks(self, slots: Tensor | None = None) -> Iterator[tuple[int, dict]]:
-        """Yield the state of an ``EpisodicReplay`` in blocks of slots, each after the number of
-        slots in earlier blocks.
+    def part(self, slots: Tensor) -> dict[str, Tensor]:
+        """Return the tensors with only some slots.
 
         Args:
-            slots: slots to read, ascending, int64; ``None``: all.
+            slots: ascending, int64.
         """
-        slices = {name: self._tensors.get_slice(name) for name in self._tensors.keys()}  # noqa: SIM118
-        generator, token, read = self._tensors.get_tensor("generator"), 0, 0
-        for start in range(0, max(len(self), 1), BLOCK):
-            part = slice(start, min(start + BLOCK, len(self)))
-            lengths = slices["lengths"][part]
-            stop = token + int(lengths.sum())
-            of_slots = {
-                name: slices[name][part]
-                for name in slices.keys() - {"generator", "tokens"}
-            }
-            tokens, token = slices["tokens"][token:stop], stop
-            if slots is not None:
-                is_read = torch.zeros(len(lengths), dtype=torch.bool)
-                is_read[slots[(slots >= start) & (slots < part.stop)] - start] = True
-                tokens = tokens[is_read.repeat_interleave(lengths.sum(dim=1))]
-                of_slots = {name: rows[is_read] for name, rows in of_slots.items()}
-            tensors = {**of_slots, "tokens": tokens, "generator": generator}
-            yield read, self._state(tensors)
-            read += len(of_slots["lengths"])
-
-    def _state(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        state = asdict(self.about.state)
-        if state["weight"] is None:
-            del state["weight"]
-        for name, tensor in tensors.items():
-            *sections, key = PLACES[name]
-            section = state
-            for part in sections:
-                section = section.setdefault(part, {})
-            section[key] = tensor
-        return state
-
-    def load_into(self, replay: EpisodicReplay) -> None:
-        """Load the stored state into ``replay``.
-
-        Raises:
-            ValueError: naming the key, if the settings of ``replay`` differ.
-        """
-        for start, state in self.blocks():
-            replay.load_state_dict(state, start)
+        lengths = self.tensors["lengths"]
+        is_in = torch.zeros(len(self), dtype=torch.bool)
+        is_in[slots] = True
+        rows: dict[str, Tensor | slice] = {
+            "tokens": is_in.repeat_interleave(lengths.sum(dim=1)),
+            "generator": slice(None),
+        }
+        part = {name: t[rows.get(name, slots)] for name, t in self.tensors.items()}
+        if not len(slots):  # as in a memory that never held a pair
+            part["lengths"] = lengths.new_empty(0, 0)
+        return part
 
     def write_part(self, folder: Path, kept: Tensor) -> None:
         """Write a memory with only some of the slots, and no data of the others.
@@ -245,14 +156,7 @@ class StoredMemory:
         Args:
             kept: slots to write, ascending, int64.
         """
-        about = parse_json(self._files[ABOUT].read(), str(self.folder / ABOUT))
-        self._files[ABOUT].seek(0)
-        write_about(folder, about | {"slots": len(kept)})
-        (lengths,) = self.read("lengths")
-        states = [state for _, state in self.blocks(kept)]
-        if not len(kept):  # as in a memory that never held a pair
-            states[0]["memory"]["records"]["lengths"] = lengths.new_empty(0, 0)
-        write_slots(folder, states, len(kept), int(lengths[kept].sum()))
+        write_files(folder, self._about | {"slots": len(kept)}, self.part(kept))
         if (texts := self.texts) is not None:
             lines = [row for _, row in jsonl_of(texts, str(self.folder / TEXTS))]
             rows = [lines[i] | {"slot": n} for n, i in enumerate(kept.tolist())]
@@ -272,10 +176,10 @@ class StoredMemory:
                 raise ValueError(f"{self.folder / name} is not listed in {MANIFEST}")
             if found := listed.difference(file):
                 raise ValueError(f"{self.folder / name} {found}")
-        self._check_pairs()
-        self._check_addresses()
+        self._check_slots()
+        self.require_vocabulary(2**31)
         try:
-            torch.Generator().set_state(self._tensors.get_tensor("generator"))
+            torch.Generator().set_state(self.tensors["generator"])
         except (RuntimeError, TypeError) as error:
             raise ValueError(f"{self.folder / SLOTS}: generator: {error}") from None
 
@@ -285,16 +189,16 @@ class StoredMemory:
         Raises:
             ValueError: naming the slot of the first that is not.
         """
-        tokens, lengths = self.read("tokens", "lengths")
-        at = _first_outside(tokens, size)
-        if at is not None:
-            ends = lengths.sum(dim=1).cumsum(0)
-            slot = int(torch.searchsorted(ends, at, right=True))
+        lengths, tokens = self.tensors["lengths"], self.tensors["tokens"]
+        wrong = ((tokens < 0) | (tokens > size - 1)).nonzero()
+        if len(wrong):
+            at = wrong[0]
+            slot = torch.searchsorted(lengths.sum(dim=1).cumsum(0), at, right=True)
             self._fail(
-                slot, f"has the token {int(tokens[at])}; the vocabulary has {size}"
+                int(slot), f"has the token {int(tokens[at])}; the vocabulary has {size}"
             )
 
-    def _check_header(self) -> None:
+    def _check_tensors(self) -> None:
         about, count = self.about, len(self)
         if count > about.state.memory.capacity or about.inherited > len(about.origins):
             raise ValueError(
@@ -302,47 +206,46 @@ class StoredMemory:
                 f"{about.state.memory.capacity}, and {about.inherited} inherited origins "
                 f"of {len(about.origins)}"
             )
-        expected: dict[str, tuple[str, list[int] | None]] = {
-            "example_ids": ("I64", [count]),
-            "scores": ("F32", [count]),
-            "replay_counts": ("I32", [count]),
-            "lengths": ("I32", [count, _SEGMENTS if count else 0]),
-            "tokens": ("I32", None),
-            "generator": ("U8", None),
+        expected: dict[str, tuple[torch.dtype, list[int] | None]] = {
+            "example_ids": (torch.int64, [count]),
+            "scores": (torch.float32, [count]),
+            "replay_counts": (torch.int32, [count]),
+            "lengths": (torch.int32, [count, _SEGMENTS if count else 0]),
+            "tokens": (torch.int32, None),
+            "generator": (torch.uint8, None),
         }
         match about.state.memory.addresses:
             case SparseAddresses(address_dim=dim, address_top_k=top_k):
-                narrow = "I16" if dim <= 32767 else "I32"
-                expected["address_values"] = ("F32", [count, top_k])
+                narrow = torch.int16 if dim <= 32767 else torch.int32
+                expected["address_values"] = (torch.float32, [count, top_k])
                 expected["address_indices"] = (narrow, [count, top_k])
             case DenseAddresses(embed_dim=dim):
-                expected["address_values"] = ("F32", [count, dim])
-        path, present = self.folder / SLOTS, set(self._tensors.keys())
-        if wrong := present ^ expected.keys():
+                expected["address_values"] = (torch.float32, [count, dim])
+        path = self.folder / SLOTS
+        if wrong := self.tensors.keys() ^ expected.keys():
             name = min(wrong)
-            verb = "holds" if name in present else "lacks"
+            verb = "holds" if name in self.tensors else "lacks"
             raise ValueError(f"{path} {verb} {name}, unlike what {ABOUT} describes")
         for name, (dtype, shape) in expected.items():
-            tensor = self._tensors.get_slice(name)
-            found, own = tensor.get_dtype(), tensor.get_shape()
-            if found != dtype or (own != shape if shape else len(own) != 1):
+            tensor = self.tensors[name]
+            found = list(tensor.shape)
+            if tensor.dtype != dtype or (found != shape if shape else len(found) != 1):
                 raise ValueError(
-                    f"{path}: {name} is {found} {own}; {ABOUT} describes {dtype} "
+                    f"{path}: {name} is {tensor.dtype} {found}; {ABOUT} describes {dtype} "
                     f"{shape or '[any]'}"
                 )
 
-    def _check_pairs(self) -> None:
-        ids, scores, counts, lengths, tokens = self.read(
-            "example_ids", "scores", "replay_counts", "lengths", "tokens"
-        )
+    def _check_slots(self) -> None:
+        tensors, memory = self.tensors, self.about.state.memory
+        ids, lengths = tensors["example_ids"], tensors["lengths"]
         origins, inherited = ids >> ORIGIN_BITS, self.about.inherited
         own = len(self.about.origins) - inherited
         rules = {
             "has an unknown origin": (origins < -inherited) | (origins >= own),
-            "has a score that is not finite": ~scores.isfinite(),
-            "has a negative replay count": counts < 0,
+            "has a score that is not finite": ~tensors["scores"].isfinite(),
+            "has a negative replay count": tensors["replay_counts"] < 0,
         }
-        if self.about.state.memory.on_revisit != "append":
+        if memory.on_revisit != "append":
             rules["repeats the example of an earlier slot"] = _repeated(ids) & (
                 ids >= 0
             )
@@ -350,31 +253,23 @@ class StoredMemory:
             # Only the bridge may be empty: some chat templates have none.
             rules["has an empty text"] = (lengths[:, [0, 2, 3, 4]] < 1).any(dim=1)
             rules["has a negative length"] = lengths[:, 1] < 0
+        if self.has_addresses:
+            norms = torch.linalg.vector_norm(tensors["address_values"], dim=1)
+            is_short = norms <= _LONGEST_ADDRESS  # False for NaN, too
+            rules["has an address that is not finite, or longer than 1"] = ~is_short
+        if isinstance(memory.addresses, SparseAddresses):
+            least, most = tensors["address_indices"].aminmax(dim=1)
+            rules["has an address index out of range"] = (least < 0) | (
+                most > memory.addresses.address_dim - 1
+            )
         for text, is_wrong in rules.items():
             if is_wrong.any():
                 self._fail(int(is_wrong.int().argmax()), text)
-        if (total := int(lengths.sum())) != len(tokens):
+        if (total := int(lengths.sum())) != len(tensors["tokens"]):
             raise ValueError(
-                f"{self.folder / SLOTS} holds {len(tokens)} tokens, and the lengths of its "
-                f"slots add up to {total}"
+                f"{self.folder / SLOTS} holds {len(tensors['tokens'])} tokens, and the "
+                f"lengths of its slots add up to {total}"
             )
-        self.require_vocabulary(2**31)
-
-    def _check_addresses(self) -> None:
-        for values in self.read("address_values"):
-            norms = torch.linalg.vector_norm(values, dim=1)
-            is_wrong = ~(norms <= _LONGEST_ADDRESS)  # True for NaN, too
-            if is_wrong.any():
-                self._fail(
-                    int(is_wrong.int().argmax()),
-                    "has an address that is not finite, or longer than 1",
-                )
-        addresses = self.about.state.memory.addresses
-        if isinstance(addresses, SparseAddresses):
-            (indices,) = self.read("address_indices")
-            at = _first_outside(indices, addresses.address_dim)
-            if at is not None:
-                self._fail(at // indices.shape[1], "has an address index out of range")
 
     def _fail(self, slot: int, text: str) -> None:
         raise ValueError(f"{self.folder / SLOTS}: slot {slot} {text}")
@@ -444,7 +339,7 @@ def _other(path: Path) -> str:
     return ""
 
 
-def _read_about(file: BufferedReader, path: Path) -> About:
+def _read_about(file: BufferedReader, path: Path) -> dict[str, Any]:
     about = parse_json(file.read(), str(path))
     file.seek(0)
     if not isinstance(about, dict) or about.get("format") != FORMAT:
@@ -456,18 +351,7 @@ def _read_about(file: BufferedReader, path: Path) -> About:
             f"{path} has version {about.get('version')} of the format, but only version "
             f"{VERSION} is supported; read it with the release that wrote it"
         )
-    return checked(About, about, str(path))
-
-
-def _first_outside(values: Tensor, stop: int) -> int | None:
-    """Return the index of the first of the flattened values outside 0 ... stop - 1."""
-    if not values.numel():
-        return None
-    least, most = (int(value) for value in values.aminmax())
-    if 0 <= least and most < stop:
-        return None
-    values = values.flatten().long()
-    return int(((values < 0) | (values >= stop)).int().argmax())
+    return about
 
 
 def _repeated(ids: Tensor) -> Tensor:

@@ -1,11 +1,14 @@
 """Addresses of source embeddings: encoding, storage and similarity search."""
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import asdict
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from erjepa.replay.state import AddressState, DenseAddresses, SparseAddresses
 
 # Table entries that a similarity search reads per chunk: few enough for the cache of a CPU,
 # enough to need few kernel launches on a GPU.
@@ -105,28 +108,25 @@ class SparseAddressTable:
             ).T
         return out
 
-    def state_dict(self, part: slice) -> dict[str, Any]:
-        """Return the addresses of a range of slots, and the seed of the projection."""
-        return {
-            "embed_dim": self.projection.shape[1],
-            "address_dim": self.projection.shape[0],
-            "address_top_k": self.top_k,
-            "seed": self.seed,
-            "indices": self._indices[part].to("cpu", copy=True),
-            "values": self._values[part].to("cpu", copy=True),
-        }
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """The addresses of all slots, by their names in a memory file."""
+        return {"address_values": self._values, "address_indices": self._indices}
 
-    def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Restore the slots from ``start`` on and the projection; dimensions must match."""
-        settings = self.state_dict(slice(0))
-        _require_same_settings(state, {**settings, "seed": state.get("seed")})
-        if self.seed != state["seed"]:
-            self.seed = state["seed"]
+    @property
+    def state(self) -> SparseAddresses:
+        """How the addresses are computed."""
+        address_dim, embed_dim = self.projection.shape
+        return SparseAddresses(embed_dim, address_dim, self.top_k, self.seed)
+
+    def restore(self, state: AddressState) -> None:
+        """Take over the projection of other addresses; dimensions must match."""
+        _require_same_settings(state, self.state)
+        assert isinstance(state, SparseAddresses)
+        if self.seed != state.seed:
+            self.seed = state.seed
             address_dim, embed_dim = self.projection.shape
             self.projection.copy_(_projection(address_dim, embed_dim, self.seed))
-        part = slice(start, start + len(state["indices"]))
-        self._indices[part] = state["indices"].to(self._indices.device)
-        self._values[part] = state["values"].to(self._values.device)
 
 
 class DenseAddressTable:
@@ -167,18 +167,19 @@ class DenseAddressTable:
                 out[:, part] = values.double() @ self._values[part].double().T
         return out
 
-    def state_dict(self, part: slice) -> dict[str, Any]:
-        """Return the addresses of a range of slots."""
-        return {
-            "embed_dim": self._values.shape[1],
-            "values": self._values[part].to("cpu", copy=True),
-        }
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """The addresses of all slots, by their names in a memory file."""
+        return {"address_values": self._values}
 
-    def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Restore the slots from ``start`` on; the dimension must match."""
-        _require_same_settings(state, self.state_dict(slice(0)))
-        part = slice(start, start + len(state["values"]))
-        self._values[part] = state["values"].to(self._values.device)
+    @property
+    def state(self) -> DenseAddresses:
+        """How the addresses are computed."""
+        return DenseAddresses(self._values.shape[1])
+
+    def restore(self, state: AddressState) -> None:
+        """Check that other addresses are dense, too, and of the same dimension."""
+        _require_same_settings(state, self.state)
 
 
 def _projection(address_dim: int, embed_dim: int, seed: int) -> Tensor:
@@ -202,19 +203,19 @@ def require_finite(name: str, values: Tensor) -> None:
         )
 
 
-def _require_same_settings(saved: dict[str, Any], ours: dict[str, Any]) -> None:
-    """Raise a ValueError unless two address states have equal keys and equal integers."""
-    if saved.keys() != ours.keys():
+def _require_same_settings(saved: AddressState, ours: AddressState) -> None:
+    """Raise a ValueError unless two states are of the same kind and differ in the seed only."""
+    if type(saved) is not type(ours):
         raise ValueError(
             "replay.address differs from the checkpoint's (sparse, dense, or none where "
             "nothing reads them); resume with the value the run was started with"
         )
-    for key, value in ours.items():
-        if isinstance(value, int) and saved[key] != value:
+    for key, value in asdict(ours).items():
+        if key != "seed" and getattr(saved, key) != value:
             name = f"replay.{key}" if key.startswith("address") else key
             raise ValueError(
                 f"{name} is {value}, but the memory in the checkpoint was written with "
-                f"{saved[key]}; resume with the value the run was started with"
+                f"{getattr(saved, key)}; resume with the value the run was started with"
             )
 
 

@@ -1,8 +1,7 @@
 """The episodic memory: a fixed number of slots, each with a pair and its statistics."""
 
 from array import array
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 from zlib import crc32
 
 import torch
@@ -17,6 +16,7 @@ from erjepa.replay.addresses import (
 from erjepa.replay.placement import Placement, place_writes
 from erjepa.replay.registry import Retention
 from erjepa.replay.retention import SCORE
+from erjepa.replay.state import MemoryState, NoAddresses, OnRevisit
 
 # The tokens of a pair, split into segments such as source and target.
 Segments = tuple[array, ...]
@@ -52,7 +52,7 @@ class EpisodicMemory:
         capacity: int,
         address_table: SparseAddressTable | DenseAddressTable | None,
         *,
-        on_revisit: str = "refresh",
+        on_revisit: OnRevisit = "refresh",
         retain: Retention = SCORE,
         reserve: float = 0.0,
         reserved_slots: int = 0,
@@ -92,11 +92,6 @@ class EpisodicMemory:
     def replay_counts(self) -> Tensor:
         """Number of times each slot has been replayed, r, int32, shape [N]."""
         return self._replay_counts[: self._size]
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens in all stored pairs."""
-        return self._segments.num_tokens(self._size)
 
     def write(
         self,
@@ -249,51 +244,67 @@ class EpisodicMemory:
         self.example_ids.copy_(example_ids)
         self._seen = self._seen_before = max(seen, self._size)
 
-    def state_dict(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
-        """Return a CPU copy of the slots from ``start`` to ``stop``: tensors, ints and a string."""
-        part = slice(start, self._size if stop is None else min(stop, self._size))
+    def _columns(self) -> dict[str, Tensor]:
+        """Return the tensors with a row for each slot, by their names in a memory file."""
+        table = self.address_table
         return {
-            "capacity": self.capacity,
-            "on_revisit": self.on_revisit,
-            "seen": [self._seen, self._seen_before],
-            "example_ids": self._example_ids[part].to("cpu", copy=True),
-            "scores": self._scores[part].to("cpu", copy=True),
-            "replay_counts": self._replay_counts[part].to("cpu", copy=True),
-            "records": self._segments.state_dict(part),
-            "addresses": self.address_table.state_dict(part)
-            if self.address_table is not None
-            else {},
+            "example_ids": self._example_ids,
+            "scores": self._scores,
+            "replay_counts": self._replay_counts,
+            **({} if table is None else table.columns),
         }
 
-    def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Restore a range of slots from ``state_dict``.
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the slots in use, by the names of tensors in a memory file. All but the tokens
+        are views.
+        """
+        used = {name: rows[: self._size] for name, rows in self._columns().items()}
+        return {**used, **self._segments.tensors(self._size)}
+
+    def load(self, tensors: Mapping[str, Tensor], at: int = 0) -> None:
+        """Copy slots from :meth:`tensors` of another memory.
 
         Args:
-            state: of the range; its ``addresses`` are ``None`` if the caller stores them later.
-            start: first slot of the range. Slots before it are kept, those after the range freed.
+            tensors: without addresses if the caller stores these later.
+            at: the first slot to replace. Slots before it are kept, those after the last freed.
+        """
+        stop = self._size = at + len(tensors["example_ids"])
+        for name, rows in self._columns().items():
+            if name in tensors:
+                rows[at:stop] = tensors[name]
+        self._segments.load(tensors, at)
+
+    @property
+    def state(self) -> MemoryState:
+        """Settings and counters."""
+        table = self.address_table
+        return MemoryState(
+            self.capacity,
+            self.on_revisit,
+            (self._seen, self._seen_before),
+            NoAddresses() if table is None else table.state,
+        )
+
+    def restore(self, state: MemoryState, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from the state and the tensors of another memory.
 
         Raises:
             ValueError: if the capacity is below the saved one, or other settings differ.
         """
-        if self.capacity < state["capacity"]:
+        if self.capacity < state.capacity:
             raise ValueError(
-                f"replay.capacity must be at least the checkpoint's {state['capacity']}, "
+                f"replay.capacity must be at least the checkpoint's {state.capacity}, "
                 f"got {self.capacity}; a memory can grow on resuming, not shrink"
             )
-        if self.on_revisit != state["on_revisit"]:
+        if self.on_revisit != state.on_revisit:
             raise ValueError(
-                f"replay.on_revisit must be the checkpoint's {state['on_revisit']!r}, "
+                f"replay.on_revisit must be the checkpoint's {state.on_revisit!r}, "
                 f"got {self.on_revisit!r}; resume with the value the run started with"
             )
-        if self.address_table is not None and state["addresses"] is not None:
-            self.address_table.load_state_dict(state["addresses"], start)
-        self._segments.load_state_dict(state["records"], start)
-        self._seen, self._seen_before = state["seen"]
-        part = slice(start, start + state["example_ids"].numel())
-        self._size = part.stop
-        self._example_ids[part] = state["example_ids"].to(self.device)
-        self._scores[part] = state["scores"].to(self.device)
-        self._replay_counts[part] = state["replay_counts"].to(self.device)
+        if self.address_table is not None:
+            self.address_table.restore(state.addresses)
+        self.load(tensors)
+        self._seen, self._seen_before = state.seen
 
     def _errors(self, errors: Tensor, pairs: int) -> Tensor:
         errors = errors.detach().to(self.device, torch.float32)
@@ -336,16 +347,13 @@ class SegmentStore:
         """Store the segments of one pair in each of the distinct ``slots``."""
         if not slots:
             return
-        if not self._lengths.shape[1]:
-            shape = len(self._tokens), len(pairs[0])
-            self._lengths = torch.empty(shape, dtype=torch.int32, device="cpu")
         for slot, segments in zip(slots, pairs, strict=True):
             self._tokens[slot] = b"".join(
                 array("i", segment).tobytes() for segment in segments
             )
         lengths = [[len(segment) for segment in segments] for segments in pairs]
-        self._lengths[list(slots)] = torch.tensor(
-            lengths, dtype=torch.int32, device="cpu"
+        self._set_lengths(
+            list(slots), torch.tensor(lengths, dtype=torch.int32, device="cpu")
         )
 
     def read(self, slots: Sequence[int]) -> list[tuple[array, ...]]:
@@ -361,37 +369,29 @@ class SegmentStore:
             pairs.append(tuple(segments))
         return pairs
 
-    def num_tokens(self, num_slots: int) -> int:
-        """Return the number of tokens in the first ``num_slots`` slots."""
-        return int(self._lengths[:num_slots].sum())
+    def tensors(self, size: int) -> dict[str, Tensor]:
+        """Return the segment lengths [N, segments] and all tokens of the first ``size`` slots."""
+        tokens = bytearray().join(self._tokens[:size])
+        flat = torch.empty(0, dtype=torch.int32, device="cpu")
+        if tokens:  # frombuffer rejects an empty buffer
+            flat = torch.frombuffer(tokens, dtype=torch.int32)
+        return {"lengths": self._lengths[:size], "tokens": flat}
 
-    def state_dict(self, part: slice) -> dict[str, Any]:
-        """Return the tokens of a range of slots, and the segment lengths [N, segments]."""
-        return {
-            "tokens": _as_tensor(bytearray().join(self._tokens[part])),
-            "lengths": self._lengths[part].clone(),
-        }
+    def load(self, tensors: Mapping[str, Tensor], at: int) -> None:
+        """Copy slots from :meth:`tensors` to ``at`` and on, and empty those after them."""
+        lengths, tokens = tensors["lengths"], tensors["tokens"].numpy()
+        stop, start = at + len(lengths), 0
+        if len(lengths):
+            self._set_lengths(slice(at, stop), lengths)
+        for slot, size in enumerate(lengths.sum(dim=1).tolist(), at):
+            self._tokens[slot] = tokens[start : start + size].tobytes()
+            start += size
+        self._tokens[stop:] = [b""] * (len(self._tokens) - stop)
 
-    def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Restore the slots from ``start`` on, and empty those after the restored range."""
-        capacity, lengths = len(self._tokens), state["lengths"]
-        flat = bytearray(state["tokens"].nbytes)
-        _as_tensor(flat).copy_(state["tokens"])
-        if not start or self._lengths.shape[1] != lengths.shape[1]:
+    def _set_lengths(self, slots: slice | list[int], lengths: Tensor) -> None:
+        capacity, count = len(self._tokens), lengths.shape[1]
+        if self._lengths.shape[1] != count:
             self._lengths = torch.empty(
-                capacity, lengths.shape[1], dtype=torch.int32, device="cpu"
+                capacity, count, dtype=torch.int32, device="cpu"
             )
-        stop, at = start + len(lengths), 0
-        self._lengths[start:stop] = lengths
-        self._tokens[stop:] = [b""] * (capacity - stop)
-        sizes = (4 * lengths.sum(dim=1)).tolist()
-        for slot, size in enumerate(sizes, start):
-            self._tokens[slot] = bytes(flat[at : at + size])
-            at += size
-
-
-def _as_tensor(tokens: bytearray) -> Tensor:
-    """Return a tensor that shares the memory of ``tokens`` (frombuffer rejects an empty one)."""
-    if not tokens:
-        return torch.empty(0, dtype=torch.int32, device="cpu")
-    return torch.frombuffer(tokens, dtype=torch.int32)
+        self._lengths[slots] = lengths

@@ -1,8 +1,8 @@
 """Episodic replay of a training run: its memory, selection rule, weight and random state."""
 
 from array import array
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 from zlib import crc32
 
 import torch
@@ -14,6 +14,7 @@ from erjepa.replay.registry import RETENTIONS, SELECTIONS
 from erjepa.replay.retention import origins
 from erjepa.replay.selection import Request
 from erjepa.replay.settings import ReplaySettings
+from erjepa.replay.state import ReplayState
 from erjepa.replay.weight import ReplayWeight
 
 
@@ -31,6 +32,9 @@ class EpisodicReplay:
     Each step calls ``encode`` and ``draw``, trains on the drawn pairs, then calls ``refresh`` and
     ``write``. Every rank makes these calls with the pairs of the whole step in the same order, so
     that all memories stay equal. ``seed`` determines the address projection and random draws.
+
+    Attributes:
+        generator: of random draws.
 
     Raises:
         ValueError: if ``address_top_k`` is larger than the default ``address_dim``.
@@ -50,7 +54,7 @@ class EpisodicReplay:
             settings.weight, settings.weight_min, settings.weight_max
         )
         self._selection = SELECTIONS.find(settings.selection)
-        self._generator = torch.Generator("cpu").manual_seed(seed)
+        self.generator = torch.Generator("cpu").manual_seed(seed)
         self.embed_dim = embed_dim
         self._device = device
         self.memory = self._empty_memory()
@@ -168,7 +172,7 @@ class EpisodicReplay:
                 eligible,
                 budget,
                 self.settings,
-                self._generator,
+                self.generator,
             )
         )
 
@@ -188,7 +192,7 @@ class EpisodicReplay:
         if not present:
             return []
         each, left = divmod(budget, len(present))
-        order = torch.randperm(len(present), generator=self._generator, device="cpu")
+        order = torch.randperm(len(present), generator=self.generator, device="cpu")
         counts = [each + (place < left) for place in order.tolist()]
         return [
             (eligible & (origin == name), count)
@@ -214,28 +218,29 @@ class EpisodicReplay:
         errors: Tensor,
     ) -> None:
         """Store the step's B pairs with their errors [B]; shapes as in ``draw``."""
-        self.memory.write(example_ids, segments, addresses, errors, self._generator)
+        self.memory.write(example_ids, segments, addresses, errors, self.generator)
 
-    def state_dict(self, start: int = 0, stop: int | None = None) -> dict[str, Any]:
-        """Return all that later draws depend on, with the slots from ``start`` to ``stop``,
-        loadable with ``weights_only=True``.
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the slots in use and the random state, by the names of tensors in a memory file.
+        All but tokens and random state are views.
         """
-        return {
-            "generator": self._generator.get_state(),
-            "memory": self.memory.state_dict(start, stop),
-            **({"weight": self._weight.state_dict()} if self.adapts_weight else {}),
-        }
+        return {**self.memory.tensors(), "generator": self.generator.get_state()}
 
-    def load_state_dict(self, state: dict[str, Any], start: int = 0) -> None:
-        """Restore a state of ``state_dict``, its slots from ``start`` on. Random draws continue as
-        in the saved run, whatever the seed of this one.
+    @property
+    def state(self) -> ReplayState:
+        """All else that later draws depend on."""
+        return ReplayState(self.memory.state, self._weight.state)
+
+    def restore(self, state: ReplayState, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from the state and the tensors of another run. Random draws continue as in
+        that run, whatever the seed of this one.
 
         Raises:
             ValueError: if settings of the memory differ.
         """
-        self.memory.load_state_dict(state["memory"], start)
-        self._generator.set_state(state["generator"])
-        self._weight.load_state_dict(state.get("weight", {}))
+        self.memory.restore(state.memory, tensors)
+        self.generator.set_state(tensors["generator"])
+        self._weight.restore(state.weight)
 
 
 def slot_bytes(settings: ReplaySettings, embed_dim: int) -> tuple[int, int]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from erjepa.replay.registry import RETENTIONS, SELECTIONS
+from erjepa.replay.state import OnRevisit
 
 _Count = Annotated[int, Field(ge=1)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -38,7 +39,7 @@ class ReplaySettings:
     neighbor_order: Literal["batch", "round_robin"] = "batch"
     fill: bool = False
     capacity: _Count = 10000
-    on_revisit: Literal["keep", "refresh", "append"] = "refresh"
+    on_revisit: OnRevisit = "refresh"
     retention: str = "score"
     reserve: Annotated[float, Field(ge=0, lt=1)] = 0.0
     score: Literal["jepa", "lm"] = "jepa"

@@ -1,6 +1,6 @@
 """The weight of replayed pairs: fixed, or adapted to how much is forgotten."""
 
-from typing import Any
+from erjepa.replay.state import WeightState
 
 _RATE = 0.1  # weight of a new loss in its running mean
 
@@ -50,12 +50,12 @@ class ReplayWeight:
                 before[1] + _RATE * (replayed - before[1]),
             )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the running means as plain numbers, if beta adapts."""
-        return {"means": self._means and list(self._means)} if self.is_auto else {}
+    @property
+    def state(self) -> WeightState | None:
+        """The running means, if beta adapts."""
+        return WeightState(self._means) if self.is_auto else None
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of :meth:`state_dict`."""
-        if self.is_auto and state.get("means"):
-            new, replayed = state["means"]
-            self._means = new, replayed
+    def restore(self, state: WeightState | None) -> None:
+        """Continue from another state, if beta adapts."""
+        if self.is_auto and state is not None:
+            self._means = state.means

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from erjepa.checkpoints.memory_file import write_memory
-from erjepa.checkpoints.stored_memory import open_memory
+from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.replay import EpisodicMemory, EpisodicReplay, ReplaySettings
 from erjepa.replay.addresses import Addresses
 from tests.benchmarks.device import DEVICE, ON_GPU, where
@@ -143,12 +143,16 @@ def checkpoint_rows(memory: EpisodicMemory) -> list[Row]:
         path = Path(folder)
         saving = seconds(lambda: write_memory(path, replay, about))
         size = sum(file.stat().st_size for file in path.iterdir()) / GIB
-        loading = seconds(lambda: open_memory(path).load_into(replay))
+        loading = seconds(lambda: restore(replay, open_memory(path)))
     return [
         Row(name, size, "GiB"),
         Row(f"{name}, saved in", saving, "s"),
         Row(f"{name}, loaded in", loading, "s"),
     ]
+
+
+def restore(replay: EpisodicReplay, stored: StoredMemory) -> None:
+    replay.restore(stored.about.state, stored.tensors)
 
 
 def seconds(function: Callable[[], object]) -> float:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.manifest import MANIFEST, write_manifest
-from erjepa.checkpoints.memory_file import ABOUT, PLACES, SLOTS, TEXTS, write_memory
+from erjepa.checkpoints.memory_file import ABOUT, SLOTS, TEXTS, write_memory
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.commands.memory import main
 from tests.campaign.attack import (
@@ -277,7 +277,7 @@ def _write_run(folder: Path, *counts: int) -> None:
 def _contents(stored: StoredMemory) -> list[Any]:
     """Return everything that can be read from a memory."""
     texts = stored.texts and stored.texts.read()
-    return [texts, stored.about, stored.read(*PLACES), list(stored.blocks())]
+    return [texts, stored.about, stored.tensors]
 
 
 ATTACKS = [

@@ -178,13 +178,18 @@ def watch_gradients(patch):
 
 
 def state(recipe):
-    replay = recipe._memory.replay.state_dict()
+    memory = recipe._memory.replay.memory
     weights = {
         name: getattr(p, "full_tensor", lambda p=p: p)().detach().clone()
         for name, p in recipe._model.named_parameters()
         if p.requires_grad
     }
-    return {"weights": weights, "memory": replay["memory"]}
+    return {"weights": weights, "memory": {"state": memory.state, **slots_of(memory)}}
+
+
+def slots_of(memory):
+    """A copy of the slots in use."""
+    return {name: tensor.clone() for name, tensor in memory.tensors().items()}
 
 
 def deterministic(metrics):

@@ -23,6 +23,7 @@ from tests.harness.runs import (
     make_config,
     overrides_for,
     read_metrics,
+    slots_of,
     state,
     train,
     train_and_kill,
@@ -54,7 +55,7 @@ def carry_on(base, data, output_dir, **overrides):
 
 
 def at_start(recipe):
-    return recipe._memory.replay.state_dict()["memory"]
+    return slots_of(recipe._memory.replay.memory)
 
 
 def read(recipe):
@@ -76,12 +77,13 @@ def test_the_memory_is_carried_on_whole(base, earlier, other_data, tmp_path):
         patch.setattr(Recipe, "_train_step", first)
         ((start, end),) = train(cfg, 1, lambda recipe: (seen["start"], read(recipe)))
     stored = open_memory(earlier)
-    ids, scores, counts, tokens = stored.read(
-        "example_ids", "scores", "replay_counts", "tokens"
+    ids, scores, counts, tokens = (
+        stored.tensors[name]
+        for name in ("example_ids", "scores", "replay_counts", "tokens")
     )
     assert torch.equal(start["scores"], scores) and len(ids) == 36
     assert torch.equal(start["replay_counts"], counts) and counts.sum() > 0
-    assert torch.equal(start["records"]["tokens"], tokens)
+    assert torch.equal(start["tokens"], tokens)
     assert torch.equal(start["example_ids"] & 0xFFFFFFFF, ids)
     # No new example is one of them, and 0.6 of 40 slots keep being theirs.
     assert bool((start["example_ids"] < 0).all())
@@ -156,10 +158,8 @@ def test_carried_on_by_any_number_of_ranks(base, earlier, other_data, tmp_path):
         for name in INVARIANT:
             assert a[name] == pytest.approx(b[name], rel=1e-4, abs=1e-6), name
     assert torch.equal(memory["example_ids"], other["example_ids"])
-    for name in ("values", "indices"):
-        torch.testing.assert_close(
-            memory["addresses"][name], other["addresses"][name], rtol=1e-4, atol=1e-5
-        )
+    for name in ("address_values", "address_indices"):
+        torch.testing.assert_close(memory[name], other[name], rtol=1e-4, atol=1e-5)
 
 
 def test_a_run_that_carries_on_resumes_bit_for_bit(base, earlier, other_data, tmp_path):
@@ -295,9 +295,8 @@ def test_addresses_are_computed_where_replayed_pairs_have_no_views(
     settings |= {"replay__init_from": tmp_path / "first", "replay__retention": "score"}
     cfg = carry_on(base, other_data, tmp_path / "second", **settings)
     (memory,) = train(cfg, inspect=at_start)
-    tables = [v for v in memory["addresses"].values() if isinstance(v, torch.Tensor)]
-    assert tables and {len(table) for table in tables} == {len(memory["scores"])}
-    assert any((table != 0).any(1).all() for table in tables)
+    addresses = memory["address_values"]
+    assert len(addresses) == len(memory["scores"]) and (addresses != 0).any(1).all()
 
 
 @pytest.fixture(scope="module")

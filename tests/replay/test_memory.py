@@ -1,6 +1,5 @@
 """The memory equals the reference after every operation of random histories."""
 
-import io
 import tracemalloc
 from array import array
 
@@ -8,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load, save
 
 from erjepa.replay import EpisodicMemory, SparseAddressTable
 from erjepa.replay.episodic_memory import SegmentStore
@@ -47,30 +47,21 @@ def test_history_equals_list_memory(history, capacity, on_revisit, address):
 
 @quick
 @given(histories, histories, st.integers(1, 6), modes, kinds)
-def test_state_dict_continues_a_history(before, after, capacity, on_revisit, address):
+def test_state_and_tensors_continue_a_history(
+    before, after, capacity, on_revisit, address
+):
     memory = make_memory(capacity, on_revisit=on_revisit, address=address)
     reference = make_reference(memory)
     for operation in before:
         play(operation, memory, reference)
-    state = memory.state_dict()
-    for change in [("write", [(8, 0, 2.0)] * 3), ("refresh", [(0, 1.0)])]:
-        play(change, memory)  # the state is a copy, which this does not reach
-    state = saved_and_loaded(state)
-
+    state, tensors = memory.state, load(save(memory.tensors()))
     resumed = make_memory(capacity, on_revisit=on_revisit, address=address)
     play(("write", [(7, 1, 1.0), (6, 2, 2.0)]), resumed)  # replaced by loading
-    resumed.load_state_dict(state)
+    resumed.restore(state, tensors)
     assert_same(resumed, reference)
     for operation in after:
         play(operation, resumed, reference)
     assert_same(resumed, reference)
-
-
-def saved_and_loaded(state):
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
 
 
 def test_evicts_the_lowest_score_per_use():
@@ -128,12 +119,12 @@ def test_revisit(on_revisit, ids, counts, score):
 def test_keep_leaves_the_slot_as_inserted():
     memory = make_memory(2, on_revisit="keep")
     play(("write", [(10, 0, 0.9), (11, 1, 0.8), (11, 2, 0.1)]), memory)
-    before = memory.state_dict()
+    before = {name: t.clone() for name, t in memory.tensors().items()}
     play(("write", [(11, 3, 0.2), (10, 4, 0.3)]), memory)  # other addresses and tokens
-    after = memory.state_dict()
+    after = memory.tensors()
     assert torch.equal(after["scores"], torch.tensor([0.9, 0.8]))
-    assert torch.equal(after["addresses"]["values"], before["addresses"]["values"])
-    assert torch.equal(after["records"]["tokens"], before["records"]["tokens"])
+    for name in ("address_values", "tokens"):
+        assert torch.equal(after[name], before[name])
     # What another write of the batch evicted is new again: 12 takes the slot of 11, and 11,
     # stronger than neither, takes it back.
     write(memory, (12, 0.7), (11, 0.6))
@@ -153,17 +144,15 @@ def test_refresh_compounds_once_per_occurrence():
 def test_a_larger_memory_takes_over_a_smaller_one():
     small, large = make_memory(2), make_memory(3)
     write(small, (10, 0.5), (11, 0.6))
-    large.load_state_dict(small.state_dict())
+    large.restore(small.state, small.tensors())
     write(large, (12, 0.1))
     assert large.example_ids.tolist() == [10, 11, 12]
 
 
-def test_state_holds_used_slots_only():
+def test_tensors_are_of_used_slots_only():
     memory = make_memory(100_000)
     write(memory, (10, 0.5))
-    buffer = io.BytesIO()
-    torch.save(memory.state_dict(), buffer)
-    assert buffer.tell() < 8000
+    assert len(save(memory.tensors())) < 1000
 
 
 def test_a_token_costs_four_bytes():
@@ -192,19 +181,18 @@ def test_a_batch_of_writes_into_a_large_full_memory():
     capacity, batch = 100_000, 64
     memory = make_memory(capacity)
     generator = torch.Generator().manual_seed(0)
-    state = memory.state_dict()
-    state["example_ids"] = torch.arange(capacity)
-    state["scores"] = torch.randint(50, 9000, (capacity,), generator=generator) / 100
-    state["replay_counts"] = torch.randint(0, 4, (capacity,), generator=generator).int()
-    state["records"] = {
+    addresses = pool_addresses(memory, [0])
+    scores = torch.randint(50, 9000, (capacity,), generator=generator) / 100
+    tensors = {
+        "example_ids": torch.arange(capacity),
+        "scores": scores,
+        "replay_counts": torch.randint(0, 4, (capacity,), generator=generator).int(),
         "tokens": torch.arange(capacity, dtype=torch.int32),
         "lengths": torch.ones(capacity, 1, dtype=torch.int32),
+        "address_values": addresses.values.expand(capacity, -1),
+        "address_indices": addresses.indices.expand(capacity, -1),
     }
-    addresses = pool_addresses(memory, [0]).rows(
-        torch.zeros(capacity, dtype=torch.int64)
-    )
-    state["addresses"] |= {"indices": addresses.indices, "values": addresses.values}
-    memory.load_state_dict(state)
+    memory.load(tensors)
 
     ids = torch.arange(capacity, capacity + batch)
     ids[::8] = torch.randint(capacity, (8,), generator=generator)  # revisits
@@ -306,5 +294,5 @@ def test_refuses_a_state_of_other_settings(saved, ours, message):
     write(source, (10, 0.5))
     target = make_memory(**({"capacity": 2} | ours))
     with pytest.raises(ValueError, match=message):
-        target.load_state_dict(source.state_dict())
+        target.restore(source.state, source.tensors())
     assert len(target) == 0

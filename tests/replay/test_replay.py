@@ -1,10 +1,10 @@
 """EpisodicReplay equals the reference over a run, resumes, and checks its settings."""
 
-import io
 from dataclasses import dataclass
 
 import pytest
 import torch
+from safetensors.torch import load, save
 
 from erjepa.replay import (
     EpisodicReplay,
@@ -122,12 +122,10 @@ def test_a_resumed_run_draws_what_the_run_would_have(selection):
     replay = make(budget=6, selection=selection)
     for number in range(8):
         run_step(replay, number)
-    buffer = io.BytesIO()
-    torch.save(replay.state_dict(), buffer)
-    buffer.seek(0)
+    state, tensors = replay.state, load(save(replay.tensors()))
     resumed = make(budget=6, selection=selection)
     run_step(resumed, 99)
-    resumed.load_state_dict(torch.load(buffer, weights_only=True))
+    resumed.restore(state, tensors)
     for number in range(8, 16):
         ours, _ = run_step(replay, number)
         theirs, _ = run_step(resumed, number)
@@ -252,7 +250,7 @@ def test_takes_over_the_randomness_of_another_seed():
     replay, carried = make(selection="uniform"), make(selection="uniform", seed=8)
     for number in range(4):
         run_step(replay, number)
-    carried.load_state_dict(replay.state_dict())
+    carried.restore(replay.state, replay.tensors())
     for number in range(4, 8):
         assert run_step(carried, number)[0] == run_step(replay, number)[0]
     assert contents(carried) == contents(replay)

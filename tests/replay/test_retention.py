@@ -56,7 +56,7 @@ def retaining(capacity, name, *, reserve=0.0, on_revisit="refresh"):
 
 
 def seen_of(memory):
-    return memory.state_dict()["seen"][0]
+    return memory.state.seen[0]
 
 
 def spread(history):

@@ -308,18 +308,18 @@ def test_top_k_of_long_rows(length, k, device):
 def test_content_and_write_at_a_hundred_thousand_slots():
     capacity = 100_000
     memory = make_memory(capacity)
-    state = memory.state_dict()
     rows = torch.arange(capacity) % 6
     addresses = pool_addresses(memory, rows.tolist())
-    state["example_ids"] = torch.arange(capacity)
-    state["scores"] = torch.ones(capacity)
-    state["replay_counts"] = torch.zeros(capacity, dtype=torch.int32)
-    state["records"] = {
+    tensors = {
+        "example_ids": torch.arange(capacity),
+        "scores": torch.ones(capacity),
+        "replay_counts": torch.zeros(capacity, dtype=torch.int32),
         "tokens": torch.zeros(0, dtype=torch.int32),
         "lengths": torch.zeros(capacity, 2, dtype=torch.int32),
+        "address_values": addresses.values,
+        "address_indices": addresses.indices,
     }
-    state["addresses"] |= {"indices": addresses.indices, "values": addresses.values}
-    memory.load_state_dict(state)
+    memory.load(tensors)
     sources = [0, 5] * 32
     # Example 6 has the second copy of pool row 0, example 5 the first of row 5.
     assert select(content, memory, sources=sources, current=[5, 6]) == [0, 12, 11, 17]

@@ -1,11 +1,10 @@
 """The adaptive weight: values worked by hand, its bounds, saving and loading."""
 
-import json
-
 import pytest
 import torch
 
 from erjepa.replay import EpisodicReplay, ReplayBatch, ReplaySettings
+from erjepa.replay.state import NoAddresses, WeightState
 from erjepa.replay.weight import ReplayWeight
 
 
@@ -37,10 +36,10 @@ def make(**settings):
     return EpisodicReplay(settings, embed_dim=8, seed=1)
 
 
-def test_it_is_saved_as_plain_numbers_and_goes_on():
+def test_it_is_saved_and_goes_on():
     replay, fixed = make(weight="auto"), make(weight=0.5)
-    assert "weight" not in fixed.state_dict() and fixed.weight == 0.5
-    assert json.loads(json.dumps(replay.state_dict()["weight"])) == {"means": None}
+    assert fixed.state.weight is None and fixed.weight == 0.5
+    assert replay.state.weight == WeightState(None)
     batch, nothing = ReplayBatch([3], [([1], [2])], [0]), ReplayBatch([], [], [])
     for one in (replay, fixed):
         one.adapt_weight(batch, torch.tensor(0.3), torch.tensor(0.4))
@@ -48,12 +47,11 @@ def test_it_is_saved_as_plain_numbers_and_goes_on():
     assert fixed.weight == 0.5
     assert replay.weight == pytest.approx(4 / 3)
     other = make(weight="auto")
-    state = replay.state_dict()
-    other.load_state_dict({**state, "weight": json.loads(json.dumps(state["weight"]))})
+    other.restore(replay.state, replay.tensors())
     for one in (replay, other):
         one.adapt_weight(batch, torch.tensor(0.7), torch.tensor(0.1))
     assert other.weight == replay.weight != pytest.approx(4 / 3)
-    fixed.load_state_dict(state)
+    fixed.restore(replay.state, replay.tensors())
     assert fixed.weight == 0.5
 
 
@@ -64,14 +62,14 @@ def test_a_memory_without_addresses():
     assert replay.encode(none) is None
     replay.write(ids, segments, None, torch.tensor([1.0, 3.0, 2.0]))
     assert replay.draw(torch.tensor([9]), segments[:1], None).slots == [1, 2]
-    state = replay.state_dict()
-    assert state["memory"]["addresses"] == {}
+    assert replay.state.memory.addresses == NoAddresses()
     other = make(**settings)
-    other.load_state_dict(state)
+    other.restore(replay.state, replay.tensors())
     assert other.draw(torch.tensor([1]), segments[:1], None).slots == [2, 0]
     with pytest.raises(ValueError, match="replay.address differs"):
-        make(selection="hard").load_state_dict(state)
-    make(**settings).load_state_dict(make(selection="hard").state_dict())
+        make(selection="hard").restore(replay.state, replay.tensors())
+    hard = make(selection="hard")
+    make(**settings).restore(hard.state, hard.tensors())
 
 
 def test_a_rate_of_one_follows_the_newest_error():

@@ -143,7 +143,7 @@ def _log(path: Path, ids: list[int], choice: Choice) -> None:
 
 def _rewrite(stored: StoredMemory, ids: list[int]) -> None:
     """Remove examples from a memory: write new files aside, then move them in place."""
-    (stored_ids,) = stored.read("example_ids")
+    stored_ids = stored.tensors["example_ids"]
     kept = (~torch.isin(stored_ids, torch.tensor(ids))).nonzero().flatten()
     if len(kept) == len(stored):
         return

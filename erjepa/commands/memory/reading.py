@@ -9,10 +9,11 @@ import torch
 
 from erjepa.checkpoints.memory_file import TEXTS
 from erjepa.checkpoints.pair_texts import PairTexts
-from erjepa.checkpoints.stored_memory import SparseAddresses, StoredMemory
+from erjepa.checkpoints.stored_memory import StoredMemory
 from erjepa.configs import load
 from erjepa.datasets import Pair
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
+from erjepa.replay.state import SparseAddresses
 from erjepa.utils.checked import checked
 from erjepa.utils.files import CONFIG, config_of_run
 from erjepa.utils.jsonl import jsonl_of
@@ -39,18 +40,18 @@ def read_slots(stored: StoredMemory) -> pd.DataFrame:
     Raises:
         ValueError: if ``texts.jsonl`` does not match the slots; the message names the line.
     """
-    ids, scores, counts = stored.read("example_ids", "scores", "replay_counts")
+    tensors = stored.tensors
     # Objects, since Arrow's strings hold no lone surrogates.
     columns = ["where", "source", "target"]
     texts = pd.DataFrame(_texts(stored), columns=columns, dtype=object)
     return pd.DataFrame(
         {
             "slot": range(len(stored)),
-            "example": ids.numpy(),
-            "origin": [stored.origin(example) for example in ids.tolist()],
+            "example": tensors["example_ids"].numpy(),
+            "origin": [stored.origin(i) for i in tensors["example_ids"].tolist()],
             **texts,
-            "score": scores.double().numpy(),
-            "replay_count": counts.numpy(),
+            "score": tensors["scores"].double().numpy(),
+            "replay_count": tensors["replay_counts"].numpy(),
         }
     )
 
@@ -61,10 +62,10 @@ def _texts(stored: StoredMemory) -> list[_Texts]:
     if stored.texts is None or not stored.has_manifest:
         decode = decoder_of(stored)
     if stored.texts is None:
-        (ids,) = stored.read("example_ids")
+        ids = stored.tensors["example_ids"].tolist()
         return [
             _Texts(*(decode or _tokens)(pair), stored.example(example_id))
-            for example_id, pair in zip(ids.tolist(), stored.pairs, strict=True)
+            for example_id, pair in zip(ids, stored.pairs, strict=True)
         ]
     path = str(stored.folder / TEXTS)
     lines = [
@@ -135,8 +136,9 @@ def address_table(stored: StoredMemory) -> tuple[AddressTable, Addresses]:
             f"{stored.folder} holds no addresses; its run replayed by token loss, with a "
             "selection that needs none"
         )
-    values, *indices = stored.read("address_values", "address_indices")
-    addresses = Addresses(values, indices[0].long() if indices else None)
+    values = stored.tensors["address_values"]
+    indices = stored.tensors.get("address_indices")
+    addresses = Addresses(values, None if indices is None else indices.long())
     size, made = len(stored), stored.about.state.memory.addresses
     table: AddressTable = DenseAddressTable(size, values.shape[1], device="cpu")
     if isinstance(made, SparseAddresses):

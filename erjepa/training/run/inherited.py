@@ -94,8 +94,8 @@ class InheritedMemories:
         columns = []
         for n, (stored, slots) in enumerate(zip(self._memories, fits, strict=True)):
             ids, scores, counts = (
-                column[slots]
-                for column in stored.read("example_ids", "scores", "replay_counts")
+                stored.tensors[name][slots]
+                for name in ("example_ids", "scores", "replay_counts")
             )
             values = self._ids(n, ids), scores, counts, _weights(stored, ids)
             columns.append(values)
@@ -121,7 +121,7 @@ class InheritedMemories:
         held: set[tuple] = set()
         firsts = []
         for stored, slots in zip(self._memories, fits, strict=True):
-            (ids,), pairs = stored.read("example_ids"), stored.pairs
+            ids, pairs = stored.tensors["example_ids"], stored.pairs
             keys = [
                 (
                     stored.origin(int(ids[slot])),
@@ -149,29 +149,26 @@ class InheritedMemories:
             ValueError: if addresses are to be kept that the run cannot use.
         """
         memory = replay.memory
-        settings = {"capacity": memory.capacity, "on_revisit": memory.on_revisit}
         are_kept = self._settings.init_addresses == "kept"
-        ids, seen, generator = [], 0, None
+        ids, seen = [], 0
         for n, (stored, slots) in enumerate(
             zip(self._memories, self.slots, strict=True)
         ):
-            before = len(replay)
-            for start, state in stored.blocks(slots):
-                state.pop("weight", None)  # means of an earlier run's losses
-                generator = state["generator"] if generator is None else generator
-                state["generator"] = generator
-                state["memory"] |= settings
-                if not are_kept:
-                    state["memory"]["addresses"] = None
+            state, tensors = stored.about.state.memory, stored.part(slots)
+            if not are_kept:
+                tensors = {k: v for k, v in tensors.items() if "address" not in k}
+            elif memory.address_table is not None:
                 try:
-                    replay.load_state_dict(state, before + start)
+                    memory.address_table.restore(state.addresses)
                 except ValueError as error:
                     raise ValueError(
                         f"{KEY}: {stored.folder}: {error}, or set "
                         "replay.init_addresses=recomputed"
                     ) from None
-            ids.append(self._ids(n, stored.read("example_ids")[0][slots]))
-            seen += max(stored.about.state.memory.seen[0], len(stored))
+            memory.load(tensors, at=len(memory))
+            ids.append(self._ids(n, tensors["example_ids"]))
+            seen += max(state.seen[0], len(stored))
+        replay.generator.set_state(self._memories[0].tensors["generator"])
         memory.inherit(torch.cat(ids), seen)
 
 

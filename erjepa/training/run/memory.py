@@ -214,9 +214,9 @@ class RunMemory:
             return
         stored = open_on_all(checkpoint, "resume_from_checkpoint")
         self._fitting_slots(stored, skip_too_long=False)
-        (ids,) = stored.read("example_ids")
-        self._add_reserved_slots(self.replay, int((ids < 0).sum()))
-        stored.load_into(self.replay)
+        inherited = int((stored.tensors["example_ids"] < 0).sum())
+        self._add_reserved_slots(self.replay, inherited)
+        self.replay.restore(stored.about.state, stored.tensors)
         self.origins.inherited = stored.about.origins[: stored.about.inherited]
 
     def _inherit(

@@ -107,7 +107,7 @@ def test_nothing_of_a_pair_is_left(run, options, gone, address):
     for name in CHECKPOINTS:
         assert damage(run / name) is None
         stored, replay = open_memory(run / name), new_replay(address)
-        stored.load_into(replay)
+        replay.restore(stored.about.state, stored.tensors)
         assert replay.memory.example_ids.tolist() == kept
         assert replay.memory.scores.tolist() == [EXAMPLES.index(i) + 1 for i in kept]
         pairs = [list(pair[0]) for pair in replay.memory.segments(range(len(kept)))]

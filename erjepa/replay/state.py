@@ -1,0 +1,66 @@
+"""The state of episodic replay apart from its tensors: settings and counters."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, FiniteFloat
+
+OnRevisit = Literal["keep", "refresh", "append"]
+Natural = Annotated[int, Field(ge=0, lt=2**63)]
+_Count = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+@dataclass(frozen=True)
+class SparseAddresses:
+    """How sparse addresses are computed."""
+
+    embed_dim: _Count
+    address_dim: _Count
+    address_top_k: _Count
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)]
+
+
+@dataclass(frozen=True)
+class DenseAddresses:
+    """How dense addresses are computed."""
+
+    embed_dim: _Count
+
+
+@dataclass(frozen=True)
+class NoAddresses:
+    """The slots have no addresses."""
+
+
+AddressState = Annotated[
+    SparseAddresses | DenseAddresses | NoAddresses, Field(union_mode="left_to_right")
+]
+
+
+@dataclass(frozen=True)
+class MemoryState:
+    """The state of an ``EpisodicMemory``.
+
+    Args:
+        seen: number of pairs offered to the memory so far, and before it was inherited.
+    """
+
+    capacity: Natural
+    on_revisit: OnRevisit
+    seen: tuple[Natural, Natural]
+    addresses: AddressState
+
+
+@dataclass(frozen=True)
+class WeightState:
+    """The running means of ``replay.weight=auto``."""
+
+    means: tuple[FiniteFloat, FiniteFloat] | None
+
+
+@dataclass(frozen=True)
+class ReplayState:
+    """The state of an ``EpisodicReplay``; ``weight`` is ``None`` if it is fixed."""
+
+    memory: MemoryState
+    weight: WeightState | None = None
