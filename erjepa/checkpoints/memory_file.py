@@ -24,6 +24,7 @@
 """
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -61,6 +62,8 @@ def write_files(
     """Write ``memory.json`` and ``slots.safetensors`` with these contents."""
     (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
     save_file(tensors, folder / SLOTS)
+    # save_file makes a file that only its owner may read.
+    shutil.copymode(folder / ABOUT, folder / SLOTS)
 
 
 def write_texts(

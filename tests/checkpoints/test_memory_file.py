@@ -43,6 +43,8 @@ def test_the_file_is_readable_without_this_project(tmp_path):
     about = json.loads((tmp_path / "memory.json").read_text())
     assert about["slots"] == 30 and about["version"] == 1
     assert torch.equal(tensors["scores"], replay.memory.scores)
+    modes = {path.stat().st_mode for path in tmp_path.iterdir()}
+    assert len(modes) == 1  # whoever may read one file may read both
     start = int(tensors["lengths"][:7].sum())
     stop = start + int(tensors["lengths"][7].sum())
     assert tensors["tokens"][start:stop].tolist() == [7, 7, 7, 1, 2, 7, 3, 7]
