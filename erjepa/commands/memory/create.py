@@ -22,7 +22,7 @@ from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.replay import EpisodicReplay, ReplaySettings
 from erjepa.training.model.device import attention_of, run_device
-from erjepa.training.run.data import fitting_pairs
+from erjepa.training.run.data import fitting_pairs, split_pairs
 from erjepa.training.run.origins import Origins
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.utils.files import CONFIG
@@ -38,6 +38,8 @@ def create(
 ) -> tuple[int, int]:
     """Make a memory of randomly drawn pairs, or of those with the largest token loss.
 
+    Pairs that ``validation`` holds out and pairs that do not fit are left out.
+
     Args:
         out: folder to create.
         cfg: config of a run; sets the dataset, tokenizer, seed and ``replay.score``.
@@ -46,7 +48,7 @@ def create(
         checkpoint: run or checkpoint whose model computes the loss; ``None``: the base model.
 
     Returns:
-        Numbers of pairs in the memory and in the dataset.
+        Number of pairs in the memory, and of those that a run would train on.
 
     Raises:
         FileExistsError: if ``out`` exists.
@@ -63,20 +65,20 @@ def create(
         attention = attention_of(cfg, device)
         run = PreparedRun(require_files(cfg), device, attention)
     dataset = run.dataset
+    collator, places = _to_train_on(run)
     if number is None:
-        number = max(round(len(dataset) * (1.0 if share is None else share)), 1)
-    if not 1 <= number <= len(dataset):
+        number = max(round(len(places) * (1.0 if share is None else share)), 1)
+    if not 1 <= number <= len(places):
         raise ValueError(
-            f"--number {number}: must be at least 1 and at most {len(dataset)}, the "
-            "pairs of the dataset"
+            f"--number {number}: must be at least 1 and at most {len(places)}, the pairs that "
+            "a run would train on"
         )
     settings: dict[str, Any] = {"score": cfg.replay.score}
     if by == "surprise":
-        offered, scores = surprises(run, checkpoint)
+        offered, scores = places, surprises(run, collator, places, checkpoint)
         settings = {"score": "lm", "retention": "surprise"}
     else:
         generator = torch.Generator().manual_seed(cfg.drawn_seed)
-        _, places = _fitting(run)
         drawn = torch.randperm(len(places), generator=generator)[:number]
         offered, scores = places[drawn].sort().values, torch.ones(len(drawn))
     replay_settings = ReplaySettings(
@@ -104,25 +106,28 @@ def create(
     OmegaConf.save(OmegaConf.create(cfg.as_written()), aside / CONFIG)
     write_manifest(aside)
     os.rename(aside, out)
-    return len(replay), len(dataset)
+    return len(replay), len(places)
 
 
 @torch.no_grad()
-def surprises(run: PreparedRun, checkpoint: Path | None) -> tuple[Tensor, Tensor]:
+def surprises(
+    run: PreparedRun, collator: PairCollator, places: Tensor, checkpoint: Path | None
+) -> Tensor:
     """Compute the token loss of pairs under the model of ``checkpoint``, or the base model.
 
+    Args:
+        places: indices of the pairs, int64, [n].
+
     Returns:
-        Indices of the pairs that fit ``max_seq_len``, ascending, int64, [n], and their mean
-        cross-entropy per label, in nats, [n].
+        Their mean cross-entropy per label, in nats, [n].
 
     Raises:
         FileNotFoundError: if the weights are missing.
-        ValueError: if a pair is too long, or a loss is not finite.
+        ValueError: if a loss is not finite.
     """
     cfg, device, dataset = run.cfg, run.device, run.dataset
     path = None if checkpoint is None else find_run(checkpoint)[1]
     decoder = load_model(cfg, device, path)
-    collator, places = _fitting(run)
     model, loss_fn = PackedDecoder(decoder, attention=run.attention), JEPALoss()
     losses = torch.empty(len(dataset))
     for some in tqdm(places.split(cfg.batch_size), unit="batch"):
@@ -134,17 +139,18 @@ def surprises(run: PreparedRun, checkpoint: Path | None) -> tuple[Tensor, Tensor
         raise ValueError(
             f"{dataset.where(int(bad[0]))}: the model's loss is not finite"
         )
-    return places, losses[places]
+    return losses[places]
 
 
-def _fitting(run: PreparedRun) -> tuple[PairCollator, Tensor]:
-    """Return a collator of pairs without views, and the indices of those that fit, int64."""
+def _to_train_on(run: PreparedRun) -> tuple[PairCollator, Tensor]:
+    """Return a collator of pairs without views, and the indices of the training pairs, int64."""
     collator = run.collators.new.without_views()
-    places = fitting_pairs(
+    fitting = fitting_pairs(
         run.dataset,
         collator,
         max_seq_len=run.cfg.max_seq_len,
         num_positions=run.model.num_positions,
         skip_too_long=run.cfg.skip_too_long,
     )
+    places, _ = split_pairs(run.dataset, fitting, run.cfg.validation)
     return collator, torch.tensor(places, dtype=torch.int64)

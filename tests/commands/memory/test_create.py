@@ -8,6 +8,7 @@ from erjepa.commands.memory import main
 from erjepa.commands.memory.reading import read_slots
 from erjepa.configs import load
 from erjepa.datasets import build_dataset
+from erjepa.datasets.split import hold_out
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
 from tests.harness.data import write_records
@@ -50,6 +51,10 @@ def test_pairs_are_drawn_by_the_seed(tmp_path, sources, capsys):
         assert found == [list(part) for part in dataset[slot.example].segments]
         assert slot.source == dataset.source_text(slot.example)
         assert slot.where == dataset.where(slot.example)
+    held_out = hold_out(dataset.pairs, 5).held_out
+    cfg = [*one(sources[0]), "validation.size=5"]
+    whole = create(tmp_path / "whole", cfg)
+    assert len(whole) == 15 and not {*read_slots(whole).example} & {*held_out}
     again = create(tmp_path / "b", one(sources[0]), "--share", "0.25")
     assert segments(again) == segments(stored)
     seeded = create(tmp_path / "c", [*one(sources[0]), "seed=5"], "--number", "5")
