@@ -110,6 +110,16 @@ def test_scores_are_recomputed_under_the_model_that_the_run_starts_from(
         assert (one["address_values"] != 0).any(dim=1).all()
 
 
+def test_a_selection_that_reads_no_addresses_needs_none(
+    base, first, other_data, tmp_path
+):
+    """With the JEPA loss, after a run without: its memory has no addresses."""
+    settings = {**CONTINUAL, "loss__jepa_weight": 0.5, "continue_from": first / "lm"}
+    cfg = config(base, other_data, tmp_path, **settings, stop__steps=1)
+    (table,) = train(cfg, 1, lambda r: r._memory.replay.memory.address_table)
+    assert table is None
+
+
 def test_scores_of_another_kind_cannot_be_kept(base, first, other_data, tmp_path):
     settings = {"continue_from": first / "paper", "replay__init_scores": "kept"}
     cfg = config(base, other_data, tmp_path, **CONTINUAL, **settings)

@@ -55,6 +55,11 @@ class InheritedMemories:
         wanted = self._settings.score
         return any(stored.about.replay.score != wanted for stored in self._memories)
 
+    @property
+    def has_addresses(self) -> bool:
+        """Whether all memories have addresses."""
+        return all(stored.has_addresses for stored in self._memories)
+
     def _add(self, names: list[str]) -> list[int]:
         """Add the datasets of a memory to ``origins``. Return their indices, all different."""
         free, places = list(range(len(self.origins))), []

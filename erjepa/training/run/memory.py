@@ -92,7 +92,8 @@ class RunMemory:
         self.replay: EpisodicReplay | None = None
         if self.is_on:
             settings = self.settings
-            if collator.views == "none":
+            lacks = earlier is not None and not earlier.has_addresses
+            if collator.views == "none" or lacks and not settings.needs_addresses:
                 settings = replace(settings, address="none")
             require_room(settings, model.embed_dim, memory_of(device))
             self.replay = EpisodicReplay(
