@@ -1,5 +1,6 @@
 """The summary that a run logs before it starts."""
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -45,6 +46,8 @@ def log_summary(
     carried = [*carried, *memory.carried(of_step)]
     stop = [f"{name} {n:g}" for name, n in vars(cfg.stop).items() if n is not None]
     method, objective = method_of(values)
+    lr, warmup = cfg.optimizer.get("lr"), cfg.lr_scheduler.get("num_warmup_steps", 0)
+    after = f", after {counted(warmup, 'warm-up step')}" if warmup else ""
     is_cuda = device.type == "cuda"
     lines = {
         "model": f"{cfg.model.name} of {base_of(values)}, "
@@ -62,13 +65,27 @@ def log_summary(
         "objective": f"{method}: {objective}",
         **({"carried": "; ".join(carried)} if carried else {}),
         "replay": memory.summary(of_step),
-        "optimizer": f"{cfg.optimizer.name}, lr {cfg.optimizer.get('lr', 'by default')}",
+        "optimizer": f"{cfg.optimizer.name}, lr {lr or 'by default'}{after}",
         "devices": f"{ranks} x "
         + (torch.cuda.get_device_name(device) if is_cuda else device.type),
         "output": f"{cfg.output_dir}, with every key in {CONFIG}",
     }
     text = [f"  {name:<10}{one_line(line)}" for name, line in lines.items()]
     utils.log_rank_zero(log, "\n".join(["This run:", *text]))
+    if run.is_over():
+        utils.log_rank_zero(
+            log,
+            "The run has already ended, so nothing is trained: raise epochs or the limit in stop, "
+            "or start another run with continue_from",
+            level=logging.WARNING,
+        )
+    if warmup >= (steps := run.epochs * run.steps_per_epoch):
+        utils.log_rank_zero(
+            log,
+            f"lr_scheduler.num_warmup_steps={warmup}, but all epochs have {steps:,}: the learning "
+            "rate never reaches its value; set fewer",
+            level=logging.WARNING,
+        )
 
 
 def _count(number: int) -> str:

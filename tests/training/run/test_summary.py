@@ -39,7 +39,10 @@ def said(monkeypatch, caplog):
                 carried=["weights of a/epoch_0"] * n,
                 device=torch.device("cpu"),
             )
-        _, *lines = caplog.records[-1].getMessage().splitlines()
+        (text,) = [r.getMessage() for r in caplog.records if "This run:" in r.message][
+            -1:
+        ]
+        _, *lines = text.splitlines()
         return {line.split()[0]: line[12:] for line in lines}
 
     return said
@@ -96,3 +99,18 @@ def test_a_first_run_has_nothing_to_replay(said, start):
     replay = ", uniform replay (weight 1.0, capacity 10000)"
     expected = f"SFT with replay: {loss}{replay}" if start else f"SFT: {loss}"
     assert lines["objective"] == expected
+
+
+def test_a_warmup_longer_than_the_run_is_a_warning(said, caplog):
+    said("tiny_synth", "epochs=1", "lr_scheduler.num_warmup_steps=500")
+    assert "num_warmup_steps=500, but all epochs have 500:" in caplog.text
+    caplog.clear()
+    lines = said("tiny_synth", "epochs=1", "lr_scheduler.num_warmup_steps=499")
+    assert lines["optimizer"].endswith(", after 499 warm-up steps")
+
+
+def test_a_run_that_has_ended_says_so(said, caplog):
+    for limit, has_ended in ((20, True), (21, False)):
+        caplog.clear()
+        said("tiny_synth", f"stop.steps={limit}", steps=20)
+        assert ("The run has already ended" in caplog.text) == has_ended
