@@ -47,8 +47,6 @@ from erjepa.training.run.steps import TrainingPairs
 
 GIB = 2**30
 USED = 0.9  # usable part of a GPU's memory, beside its context, NCCL and fragmentation
-# Measured FLOPs per second of a bfloat16 step, by device: the benchmark "utilisation".
-MEASURED = {"cpu": 169.5e9}
 _STEPS = 8  # steps whose rows and FLOPs are shown
 _NCCL, _WORKER = 1 << 30, 64 << 20  # bytes of shared memory, roughly
 _REMEDIES = {
@@ -135,7 +133,7 @@ def examine(
             rows = check("rows", lambda: longest_rows(run), Rows.line)
         check("disk", lambda: _disk(run))
         if rows is not None:
-            check("step", lambda: _step(run, rows, device, ranks))
+            check("step", lambda: _step(run, rows, ranks))
             check("memory", lambda: _memory(run, rows, device))
 
 
@@ -355,19 +353,15 @@ def _disk(run: PreparedRun) -> str:
     )
 
 
-def _step(run: PreparedRun, rows: Rows, device: Device, ranks: int) -> str:
-    cfg, replay = run.cfg, run.cfg.replay
+def _step(run: PreparedRun, rows: Rows, ranks: int) -> str:
+    replay = run.cfg.replay
     count_flops = StepFlops(run.model.decoder)
     counted = sum(map(count_flops, (b for step in rows.steps for b in step)))
     flops = ranks * counted / len(rows.steps)
     pairs = "new pairs"
     if replay.weight and replay.share is None:
         flops, pairs = 2 * flops, "new pairs and as many replayed ones"
-    rate = MEASURED.get(device.name) if cfg.dtype == "bf16" else None
-    time = "time not measured on this device"
-    if rate:
-        time = f"about {flops / rate / ranks:.2g} s at {rate / 1e9:.0f} GFLOP/s a rank"
-    return f"{flops:.2g} FLOPs for {pairs}; {time}"
+    return f"{flops:.2g} FLOPs for {pairs}"
 
 
 def _memory(run: PreparedRun, rows: Rows, device: Device) -> str:
