@@ -14,6 +14,7 @@ from torchtune import utils
 import erjepa.configs
 from erjepa.configs import Config
 from erjepa.studies.training_log import read_training_log
+from erjepa.training.run import prepared
 from erjepa_recipe import evaluate_erjepa
 from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
@@ -155,7 +156,7 @@ def watch_gradients(patch):
     recipe_class = recipe.FinetuneRecipeERJEPA
     seen = {"gradients": set(), "hidden": set(), "rounded": set()}
     clip = recipe_class._clipped_grad_norm
-    build = recipe.build_model
+    build = prepared.build_model
 
     def clipped(self, *passes):
         gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
@@ -173,7 +174,7 @@ def watch_gradients(patch):
         return model, trained
 
     patch.setattr(recipe_class, "_clipped_grad_norm", clipped)
-    patch.setattr(recipe, "build_model", built)
+    patch.setattr(prepared, "build_model", built)
     return seen
 
 
