@@ -84,6 +84,11 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
                 _rewrite(stored, ids)
     finally:
         lock.release()
+    if not ids and choice.match is not None:
+        return [
+            f"No source or target in {run} contains the text of --match (upper and lower case "
+            "differ); nothing was deleted."
+        ]
     return [f"Deleted {counted(len(ids), 'pair')} from {run}."]
 
 
