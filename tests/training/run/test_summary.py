@@ -39,9 +39,8 @@ def said(monkeypatch, caplog):
                 carried=["weights of a/epoch_0"] * n,
                 device=torch.device("cpu"),
             )
-        (text,) = [r.getMessage() for r in caplog.records if "This run:" in r.message][
-            -1:
-        ]
+        texts = (record.getMessage() for record in reversed(caplog.records))
+        text = next(one for one in texts if one.startswith("This run:"))
         _, *lines = text.splitlines()
         return {line.split()[0]: line[12:] for line in lines}
 
