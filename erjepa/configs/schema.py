@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from erjepa.configs.component import Component, Components, Signature, components
 from erjepa.replay import ReplaySettings
@@ -78,11 +78,15 @@ class Stop:
     patience: Count | None = None
 
 
+def _none_of_zero(value: Any) -> Any:
+    return None if value == 0 and value is not False else value
+
+
 @dataclass(frozen=True)
 class Validation:
     """Training pairs held out for validation."""
 
-    size: Count | Share | None = None
+    size: Annotated[Count | Share | None, BeforeValidator(_none_of_zero)] = None
     seed: Whole = 0
     generate: Whole = 0
 

@@ -167,7 +167,8 @@ POSITIVE = "input should be greater than 0"
             "lr_scheduler=torch.optim.lr_scheduler.ConstantLR",
             "has no parameter num_training_steps, which the recipe sets",
         ),
-        ("validation.size=0", f"validation.size: {COUNT} or greater than 0, got 0"),
+        ("validation.size=-1", f"validation.size: {COUNT} or greater than 0, got -1"),
+        ("validation.size=False", f"validation.size: {INTEGER} or a valid number, got"),
         ("validation.size=1.5", f"validation.size: {INTEGER} or less than 1, got 1.5"),
         ("validation.size=-0.5", f"validation.size: {INTEGER} or greater than 0, got"),
         ("validation.size=True", f"validation.size: {INTEGER} or a valid number, got"),
@@ -322,6 +323,11 @@ def test_what_a_config_lacks_has_its_default():
 @pytest.mark.parametrize("section", ["stop", "validation", "replay", "profiler"])
 def test_a_section_that_is_null_has_its_defaults(section):
     assert tiny(f"{section}=null") == tiny(f"~{section}")
+
+
+@pytest.mark.parametrize("size", ["0", "0.0", "null"])
+def test_no_pair_is_held_out(size):
+    assert tiny(f"validation.size={size}").validation.size is None
 
 
 def test_a_profiler_needs_no_component():

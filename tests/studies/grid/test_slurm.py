@@ -121,7 +121,7 @@ class Grid:
         wait_for(none_is_queued, "the end of the queue")
 
 
-def wait_for(condition, what, seconds=400):
+def wait_for(condition, what, seconds=1800):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
