@@ -112,9 +112,7 @@ def _write(part: Part, folder: Path, names: Counter[str]) -> Part:
 
 def _outcomes(results: Results) -> Iterator[tuple[str, pd.DataFrame, dict]]:
     """Yield each dataset with mean accuracies, best first, and differences of claimed pairs."""
-    ends = results.runs[results.runs.ends].drop_duplicates(
-        ["cell", "dataset"], keep="last"
-    )
+    ends = results.runs[results.runs.ends]
     main = {results.role(method): method for method in results.main_methods()}
     pairs = [(main.get(better), main.get(other)) for better, other in CLAIMS]
     for dataset, rows in ends.groupby("dataset", sort=False):

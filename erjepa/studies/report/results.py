@@ -44,9 +44,10 @@ class Results:
 
         point   position at which checkpoints of different runs are compared: the budget, or
                 without budgets the epoch; NaN for checkpoints elsewhere
-        ends    whether the checkpoint can be the end of its run: at the last budget or, if runs
-                are not matched in compute, after its epochs or tokens; in a sequence of
-                datasets only on the last of them
+        ends    whether the checkpoint is the last of its run; in a sequence of datasets, of the
+                run on the last one
+
+    The grid records the results of a run together, once all its checkpoints are scored.
 
     If several kinds of weights were scored (``score_weights``), ``runs`` has those of the first
     kind; :meth:`of_weights` selects another. Methods raise ``Unavailable`` if the results do not
@@ -154,7 +155,7 @@ class Results:
     def final(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
         """Return the last checkpoint of each finished run, on one dataset (``None``: all)."""
         rows = self.of(dataset, methods)
-        rows = rows[rows.ends].drop_duplicates(["cell", "dataset"], keep="last")
+        rows = rows[rows.ends]
         if rows.empty:
             where = "" if dataset is None else f" on {dataset}"
             raise Unavailable(f"no run of these methods{where} has reached its end")
@@ -204,14 +205,14 @@ class Results:
             )
         return rows
 
-    def missing(self) -> dict[tuple[str, str], dict[int, int]]:
-        """Return unfinished runs: (dataset, method) -> seed -> number of scored checkpoints."""
-        runs = self.runs.groupby(["dataset", "method", "seed"]).ends
-        ended, scored = runs.any().to_dict(), runs.size().to_dict()
-        gaps: dict[tuple[str, str], dict[int, int]] = {}
+    def missing(self) -> dict[tuple[str, str], list[int]]:
+        """Return the seeds without results of each (dataset, method) that has such seeds."""
+        ends = self.runs[self.runs.ends]
+        scored = set(zip(ends.dataset, ends.method, ends.seed, strict=True))
+        gaps: dict[tuple[str, str], list[int]] = {}
         for cell in product(self.datasets, self.methods, self.seeds):
-            if not ended.get(cell):
-                gaps.setdefault(cell[:2], {})[cell[2]] = scored.get(cell, 0)
+            if cell not in scored:
+                gaps.setdefault(cell[:2], []).append(cell[2])
         return gaps
 
     def predictions(self, runs: pd.DataFrame) -> pd.DataFrame:
@@ -255,8 +256,7 @@ class Results:
     def also_scored(self, methods: Sequence[str]) -> pd.DataFrame:
         """Return :meth:`final` for the datasets of ``also_scored``; empty if there are none."""
         rows = self._runs(self.weights[0], list(self.config.also_scored))
-        rows = rows[rows.ends].drop_duplicates(["cell", "dataset"], keep="last")
-        return select(rows, method=methods)
+        return select(rows[rows.ends], method=methods)
 
     def _runs(self, weights: str, datasets: Sequence[str]) -> pd.DataFrame:
         columns = [field.name for field in fields(Result)]
@@ -273,24 +273,10 @@ class Results:
         rows["point"] = rows.epoch.where(rows.budget.isna()).astype(float)
         if self.budgets:
             rows["point"] = rows.budget.where(rows.budget.isin(self.budgets))
-        is_last = ~rows.duplicated(["cell", "dataset"], keep="last")
-        most = rows.groupby("dataset").epoch.transform("max")
-        ends = map(self._ends, rows.itertuples(), is_last, most)
-        return rows.assign(ends=pd.Series(list(ends), rows.index, dtype=bool))
-
-    def _ends(self, row: Any, is_last: bool, most: float) -> bool:
-        if self.config.continual and row.stage != self.datasets[-1]:
-            return False  # the sequence continues
-        if {"stop.tokens_of", "trains_on"} & self.own(row.method).keys():
-            # The results of a run are recorded together, so the last one is its end.
-            return is_last
-        if self.budgets and self.config.match == "flops":
-            return row.point == self.budgets[-1]
-        # Epochs of a finished run: as set, or the most of any run; 0 if it can stop earlier.
-        overrides = self.overrides(row.method)
-        stops = any(key.startswith("stop.") for key in overrides)
-        epochs = 0.0 if stops else float(overrides.get("epochs", most))
-        return (pd.isna(row.budget) or is_last) and row.epoch >= epochs
+        ends = ~rows.duplicated(["cell", "dataset"], keep="last")
+        if self.config.continual:
+            ends &= rows.stage == self.datasets[-1]
+        return rows.assign(ends=ends)
 
 
 def pivot(

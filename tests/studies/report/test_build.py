@@ -148,7 +148,7 @@ def test_an_unfinished_experiment(tmp_path):
 
     def is_done(row):
         if row["method"] == "SFT":
-            return row["seed"] == 82 and row["budget"] == 1e15
+            return False
         return row["method"] == "LLM-JEPA" or row["seed"] == 82
 
     lines = path.read_text().splitlines(keepends=True)
@@ -156,8 +156,7 @@ def test_an_unfinished_experiment(tmp_path):
     page = build_report(output)
     text = page.read_text()
     for line in (
-        "SFT on synth: nothing of seed 23.",
-        "SFT on synth: seed 82 is unfinished, 1 checkpoint scored.",
+        "SFT on synth: nothing of seeds 82, 23.",
         "ER-JEPA content on synth: nothing of seed 23.",
         "Corrected errors (synth): no seed is finished of all of SFT, LLM-JEPA, "
         "ER-JEPA content.",
@@ -187,7 +186,9 @@ def test_the_summary_says_what_came_out(tmp_path):
         "LLM-JEPA is 10.00 points below SFT on average, and above it in 1 of 2.",
     ):
         assert said in text, said
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:-1]))
+    last = rows[-1]["cell"]
+    ended = [row for row in rows if row["cell"] != last]
+    path.write_text("".join(json.dumps(row) + "\n" for row in ended))
     text = build_report(output).read_text().replace("\u00a0", " ")
     assert "5 of 6 runs have ended" in text and "ER-JEPA content 75.00%, SFT" in text
 
@@ -270,10 +271,8 @@ def test_hostile_text_is_text(tmp_path):
             for one in lines
         ]
         path.write_text("".join(json.dumps(one) + "\n" for one in changed))
-    results = output / "results.jsonl"
-    results.write_text("".join(results.read_text().splitlines(keepends=True)[:-1]))
     page = build_report(output)
-    assert "Examples" in headings(page) and "seed 23 is unfinished" in page.read_text()
+    assert "Examples" in headings(page)
     assert all("\x1b" not in f.read_text() for f in page.parent.glob("tables/*"))
     parsed = Page(page.read_text())
     assert any(hostile in alt for alt in parsed.alts)

@@ -39,82 +39,23 @@ def test_a_finished_experiment(output):
     assert results.task("synth") == "nl_rx" and results.task("other") is None
 
 
-def test_a_run_ends_at_the_last_budget(output):
-    rewrite(
-        output,
-        lambda row: (row["method"], row["seed"], row["budget"]) != ("SFT", 23, 2e15),
-    )
+def test_a_run_without_results_is_missing(output):
+    rewrite(output, lambda row: (row["method"], row["seed"]) != ("SFT", 23))
     results = Results(output)
     assert list(results.final("synth", ["SFT"]).seed) == [82]
-    assert results.missing() == {("synth", "SFT"): {23: 1}}
+    assert results.missing() == {("synth", "SFT"): [23]}
 
 
-def write_token_matched(folder):
+def test_a_run_ends_at_its_last_checkpoint(tmp_path):
+    """At a budget or not, as when it is matched in tokens."""
     matched = {"replay.weight": 0, "stop.tokens_of": "ER-JEPA content"}
-    return write_output(
-        folder, {**METHODS, "LLM-JEPA": matched}, seeds=(1,), examples=3
+    output = write_output(
+        tmp_path / "out", {**METHODS, "LLM-JEPA": matched}, seeds=(1,), examples=3
     )
-
-
-def test_a_token_matched_run_ends_where_it_ends(tmp_path):
-    output = write_token_matched(tmp_path / "out")
     results = Results(output)
     assert results.final("synth", ["LLM-JEPA"]).budget.isna().all()
     assert list(results.final("synth", ["SFT"]).budget) == [results.budgets[-1]]
     assert results.missing() == {}
-
-
-def test_a_token_matched_run_may_end_at_a_budget(tmp_path):
-    output = write_token_matched(tmp_path / "out")
-    lines = [json.loads(x) for x in (output / "results.jsonl").read_text().splitlines()]
-    for line in lines:
-        if line["method"] == "LLM-JEPA":
-            line["budget"] = 0.5 * Results(output).budgets[-1]
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (output / "results.jsonl").write_text(text)
-    assert Results(output).missing() == {}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "missing"),
-    [
-        ({}, {("synth", "SFT"): {23: 3}}),  # others have four epochs
-        ({"epochs": 3}, {}),
-        ({"epochs": 5}, None),  # nothing has five
-        ({"epochs": 5, "stop.tokens": 10}, {}),
-    ],
-)
-def test_a_run_without_budgets_ends_with_its_epochs(tmp_path, overrides, missing):
-    output = write_output(
-        tmp_path / "out", seeds=(82, 23), budgets=None, examples=3, overrides=overrides
-    )
-    rewrite(
-        output, lambda row: (row["method"], row["seed"], row["epoch"]) != ("SFT", 23, 4)
-    )
-    results = Results(output)
-    if missing is None:
-        missing = {("synth", method): {82: 4, 23: 4} for method in results.methods}
-        missing["synth", "SFT"][23] = 3
-        assert results.missing() == missing
-        with pytest.raises(Unavailable, match="has reached its end"):
-            results.final("synth", ["LLM-JEPA"])
-        return
-    assert results.missing() == missing
-    assert list(results.final("synth", ["LLM-JEPA"]).epoch) == [4, 4]
-
-
-def test_a_run_of_epochs_may_end_at_a_budget(tmp_path):
-    """Where the last step reached one, there is no checkpoint besides."""
-    output = write_output(tmp_path / "out", budgets=None, examples=3)
-    lines = [json.loads(x) for x in (output / "results.jsonl").read_text().splitlines()]
-    for line in lines:
-        line["budget"] = 1e12 if line["epoch"] == 4 else None
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (output / "results.jsonl").write_text(text)
-    ran = json.loads((output / "experiment.json").read_text())
-    ran["config"] |= {"budgets": [1e12], "match": "epochs"}
-    (output / "experiment.json").write_text(json.dumps(ran))
-    assert Results(output).missing() == {}
 
 
 def test_a_checkpoint_scored_twice_counts_once(output):
@@ -145,7 +86,7 @@ def test_no_results_yet(output):
     results = Results(output)
     assert results.runs.empty
     assert results.missing() == {
-        ("synth", method): {82: 0, 23: 0} for method in results.methods
+        ("synth", method): [82, 23] for method in results.methods
     }
 
 
