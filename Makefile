@@ -25,7 +25,7 @@ docs: $(VENV)/installed  ## tables of docs/keys.md, from the comments of a confi
 	$(BIN)/python scripts/keys.py
 
 demo: $(VENV)/installed  ## train ER-JEPA on the embedded model and pairs, and score it
-	$(BIN)/erjepa demo
+	$(BIN)/python scripts/demo.py
 
 bench: $(VENV)/installed  ## times, memory and ratios as a table; some minutes
 	$(BIN)/python -m tests.benchmarks

@@ -9,7 +9,6 @@ from erjepa.utils.command_line import CommandLine
 
 # Module of erjepa.commands, imported on use -> help text.
 COMMANDS = {
-    "demo": "train, score and draw the embedded model",
     "configs": "list, show, copy, check and make configs",
     "doctor": "check a machine and a config before a run",
     "stats": "count the tokens of a config's pairs",

@@ -6,7 +6,7 @@ loss.jepa_weight=0.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from erjepa.utils.command_line import CommandLine
 
@@ -21,12 +21,13 @@ def main(arguments: Sequence[str]) -> None:
     parser = CommandLine(prog="erjepa stats", description=__doc__)
     parser.add_argument("config", metavar="CONFIG")
     parser.add_argument("overrides", metavar="key=value", nargs="*")
-    asked = parser.parse_intermixed_args(arguments)
-    with parser.errors(asked):
+    args = parser.parse_intermixed_args(arguments)
+    with parser.errors(args):
         from erjepa.configs import load
 
-        lengths = pair_lengths(load(asked.config, asked.overrides))
-        print(table(token_statistics(lengths)), end="")
+        lengths = pair_lengths(load(args.config, args.overrides))
+        for name, value in token_statistics(lengths).items():
+            print(f"{name:<22}{value:>10}")
 
 
 def pair_lengths(cfg: "Config") -> list[int]:
@@ -41,48 +42,33 @@ def pair_lengths(cfg: "Config") -> list[int]:
     return [run.collators.new.length(pair) for pair in run.dataset.pairs]
 
 
-def token_statistics(lengths: Sequence[int]) -> dict[str, Any]:
-    """Return statistics of the lengths of pairs, in tokens.
+def token_statistics(lengths: Sequence[int]) -> dict[str, str]:
+    """Return statistics of the lengths of pairs, in tokens, formatted, by name.
 
-    A percentile is the smallest length that holds this fraction of the pairs. ``fits`` maps sizes
-    to the fraction that they hold, ``row_length`` fractions to the smallest multiple of 128.
+    A percentile is the smallest length that holds this fraction of the pairs. ``fit N`` is the
+    fraction that N tokens hold, ``row_length for P%`` the smallest multiple of 128 that holds P%.
 
     Raises:
         ValueError: if there are no pairs.
     """
+    import numpy as np
+
     if not lengths:
         raise ValueError("the dataset has no pairs")
-    lengths = sorted(lengths)
+    tokens = np.asarray(lengths)
 
-    def holding(per_mille: int) -> int:
-        return lengths[-(-len(lengths) * per_mille // 1000) - 1]
+    def holding(share: float) -> int:
+        return int(np.quantile(tokens, share, method="inverted_cdf"))
 
-    def row_length(per_mille: int) -> int:
-        return -(-holding(per_mille) // 128) * 128
-
+    shares = {"median": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+    rows = {"99.9%": 0.999, "100%": 1.0}
     return {
-        "pairs": len(lengths),
-        "mean": sum(lengths) / len(lengths),
-        "median": holding(500),
-        "p95": holding(950),
-        "p99": holding(990),
-        "max": lengths[-1],
-        "fits": {
-            size: sum(length <= size for length in lengths) / len(lengths)
-            for size in SIZES
+        "pairs": f"{len(tokens)}",
+        "mean": f"{tokens.mean():.1f}",
+        **{name: f"{holding(share)}" for name, share in shares.items()},
+        **{f"fit {size}": f"{(tokens <= size).mean():.2%}" for size in SIZES},
+        **{
+            f"row_length for {name}": f"{-(-holding(share) // 128) * 128}"
+            for name, share in rows.items()
         },
-        "row_length": {"99.9%": row_length(999), "100%": row_length(1000)},
     }
-
-
-def table(statistics: dict[str, Any]) -> str:
-    """Format the statistics as lines of text."""
-    rows = [("pairs", str(statistics["pairs"])), ("mean", f"{statistics['mean']:.1f}")]
-    names = ("median", "p95", "p99", "max")
-    rows += [(name, str(statistics[name])) for name in names]
-    rows += [(f"fit {size}", f"{fit:.2%}") for size, fit in statistics["fits"].items()]
-    rows += [
-        (f"row_length for {share}", str(length))
-        for share, length in statistics["row_length"].items()
-    ]
-    return "".join(f"{name:<22}{value:>10}\n" for name, value in rows)
