@@ -15,10 +15,11 @@ from erjepa.configs import Config
 from erjepa.objective import PackedDecoder
 from erjepa.objective.attention import RECOMPILE_LIMIT
 from erjepa.packing import Attention
+from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.dropout import quicken_dropout
 from erjepa.training.model.precision import dtypes_of
 from erjepa.training.model.sharding import load_weights, shard
-from erjepa.training.model.trainable import TrainableWeights, set_trainable
+from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.model.weights import StartWeights, require_same_model
 
 log = utils.get_logger("INFO")
@@ -42,7 +43,7 @@ def build_model(
     dtype, trainable_dtype = dtypes_of(cfg)
     with training.set_default_dtype(dtype), torch.device("meta"):
         decoder = cfg.model.build()
-    trainable = set_trainable(
+    trainable = TrainableWeights(
         decoder, cfg.model.arguments, trainable_dtype=trainable_dtype, dtype=dtype
     )
     if not (trainable.has_adapters or cfg.train_predictor_tokens):
@@ -120,7 +121,7 @@ def _whole_weights(
     """Return the full initial weights by name in the model."""
     decoder, predictor = model.decoder, start.predictor
     parameters = dict(decoder.named_parameters())
-    weights = trainable.initial_state(decoder, start.base, cfg.drawn_seed)
+    weights = {**start.base, **initial_adapter_state(decoder, cfg.drawn_seed)}
     require_same_model(parameters, weights, cfg.checkpointer.get("checkpoint_dir"))
     if start.trained is not None:
         if start.trained.keys() != trainable.names:

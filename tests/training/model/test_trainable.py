@@ -5,11 +5,8 @@ import torch
 from torchtune import training
 from torchtune.models.llama3_2 import llama3_2
 
-from erjepa.training.model.trainable import (
-    AllWeights,
-    TrainableAdapters,
-    set_trainable,
-)
+from erjepa.training.model.adapters import initial_adapter_state
+from erjepa.training.model.trainable import TrainableWeights
 from tests.harness.models import small_decoder
 
 ARGUMENTS = {
@@ -31,7 +28,7 @@ def full_decoder():
 
 
 def trainable(decoder, trainable_dtype=torch.float32, dtype=torch.float32):
-    return set_trainable(
+    return TrainableWeights(
         decoder, ARGUMENTS, trainable_dtype=trainable_dtype, dtype=dtype
     )
 
@@ -47,7 +44,7 @@ def base_of(decoder):
 def test_adapters_are_trained_where_there_are_any():
     decoder = small_decoder(**LORA).requires_grad_(True)
     found = trainable(decoder)
-    assert isinstance(found, TrainableAdapters) and found.has_adapters
+    assert found.has_adapters
     named = dict(decoder.named_parameters())
     assert {name for name, p in named.items() if p.requires_grad} == found.names
     assert found.names == {name for name in named if "lora" in name} != set()
@@ -56,7 +53,7 @@ def test_adapters_are_trained_where_there_are_any():
 def test_every_weight_is_trained_without_adapters():
     decoder = full_decoder().bfloat16()
     found = trainable(decoder, dtype=torch.bfloat16)
-    assert isinstance(found, AllWeights) and not found.has_adapters
+    assert not found.has_adapters
     named = dict(decoder.named_parameters())
     assert found.names == named.keys()
     assert {p.dtype for p in named.values()} == {torch.float32}
@@ -71,14 +68,13 @@ def test_adapters_are_held_in_their_dtype_and_the_base_in_its_own(held):
     assert {dtypes[name] for name in dtypes.keys() - found.names} == {torch.bfloat16}
 
 
-def test_adapters_start_from_the_seed_over_the_tensors_of_the_base():
+def test_adapters_start_from_the_seed():
     decoder = small_decoder(**LORA)
     base = base_of(decoder)
     found = trainable(decoder)
-    start = found.initial_state(decoder, base, seed=3)
+    start = {**base, **initial_adapter_state(decoder, 3)}
     assert start.keys() == dict(decoder.named_parameters()).keys()
-    assert all(start[name] is weight for name, weight in base.items())
-    again = found.initial_state(decoder, base, seed=4)
+    again = initial_adapter_state(decoder, 4)
     differ = {name for name in found.names if not start[name].equal(again[name])}
     assert differ == {name for name in found.names if "lora_a" in name}
 
@@ -108,7 +104,7 @@ def test_an_adapter_is_exported_with_what_peft_asks_for(adapter_only):
 def test_layers_are_named_by_their_adapters_where_the_builder_names_none():
     decoder = small_decoder(**LORA)
     arguments = {"lora_rank": 4, "lora_alpha": 8}
-    found = set_trainable(
+    found = TrainableWeights(
         decoder, arguments, trainable_dtype=torch.float32, dtype=torch.float32
     )
     content = found.export(decoder.state_dict(), torch.device("cpu"), adapter_only=True)
@@ -120,9 +116,8 @@ def test_every_weight_is_exported_in_the_dtype_of_the_base_and_resumed_as_it_is(
     decoder = full_decoder()
     base = base_of(decoder)
     found = trainable(decoder, torch.float32, torch.bfloat16)
-    start = found.initial_state(decoder, base, seed=0)
-    assert start == base and start is not base
-    content = found.export(start, torch.device("cpu"), adapter_only=False)
+    assert not initial_adapter_state(decoder, 0)
+    content = found.export(base, torch.device("cpu"), adapter_only=False)
     assert content.keys() == {training.MODEL_KEY}
     for name, weight in content[training.MODEL_KEY].items():
         assert weight.dtype == torch.bfloat16 and weight.equal(base[name].bfloat16())
