@@ -13,7 +13,7 @@ from torchtune.modules.peft import get_adapter_params
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config
 from erjepa.training.model.adapters import initial_adapter_state
-from erjepa.training.model.weights import require_same_model
+from erjepa.training.model.build import require_same_model
 from erjepa.training.run.start import load_base, require_trained_over
 
 

@@ -21,9 +21,9 @@ from erjepa.training.model.distributed import (
     gather_objects,
     on_rank_zero,
 )
+from erjepa.training.model.sharding import gathered
 from erjepa.training.run.origins import losses_by_origin
 from erjepa.training.run.prepared import PreparedRun
-from erjepa.training.step.gathered import gathered
 from erjepa.training.step.passes import stack_views, unstack_views
 
 

@@ -5,7 +5,9 @@ weights. But if no parameter is stored in the dtype of the computation, each is 
 at each use anyway; then FSDP2 does so on one rank too.
 """
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -165,6 +167,26 @@ def free_gathered(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
+
+
+@contextmanager
+def gathered(model: nn.Module) -> Iterator[None]:
+    """Gather all parameters on every rank. Within the context, a rank can call any layers any
+    number of times, or none, without waiting for other ranks.
+    """
+    parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    hooks = [(part._forward_pre_hooks, part._forward_hooks) for part in parts]
+    for part in parts:
+        part.unshard()
+        # FSDP2's hooks record the order of calls, which the next backward pass prefetches by.
+        # Ranks with different calls would gather in different orders, and hang.
+        part._forward_pre_hooks, part._forward_hooks = OrderedDict(), OrderedDict()
+    try:
+        yield
+    finally:
+        for part, (before, after) in zip(parts, hooks, strict=True):
+            part._forward_pre_hooks, part._forward_hooks = before, after
+            part.reshard()
 
 
 def local_part(tensor: Tensor) -> Tensor:

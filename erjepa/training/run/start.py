@@ -25,8 +25,8 @@ from erjepa.configs import Config, merged, resolved
 from erjepa.datasets import PairedDataset
 from erjepa.objective import PackedDecoder
 from erjepa.training.model.adapters import merge_adapters
+from erjepa.training.model.build import StartWeights, require_same_model
 from erjepa.training.model.distributed import on_rank_zero, wait_for_all
-from erjepa.training.model.weights import StartWeights, require_same_model
 from erjepa.training.run.steps import TrainingPairs
 from erjepa.utils.escape import counted
 from erjepa.utils.files import EMA, config_of_run, write_whole

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from erjepa.training.model.weights import require_same_model
+from erjepa.training.model.build import require_same_model
 
 MODEL = {"a": torch.empty(2, 3), "b": torch.empty(4), "c": torch.empty(5)}
 
