@@ -13,9 +13,9 @@ from erjepa.replay.addresses import (
     SparseAddressTable,
     require_finite,
 )
-from erjepa.replay.placement import Placement, place_writes
 from erjepa.replay.registry import Retention
-from erjepa.replay.retention import SCORE
+from erjepa.replay.retention import ORIGIN_BITS, SCORE, Offer, origins, priorities
+from erjepa.replay.slot_groups import SlotGroups
 from erjepa.replay.state import MemoryState, NoAddresses, OnRevisit
 
 # The tokens of a pair, split into segments such as source and target.
@@ -129,78 +129,113 @@ class EpisodicMemory:
         if not pairs:
             return
         example_ids = example_ids.to(self.device)
-        if self._retain.in_batches:
-            placed = place_writes(
-                example_ids,
-                scores,
-                stored_ids=self.example_ids,
-                stored_scores=self.scores,
-                stored_counts=self.replay_counts,
-                capacity=self.capacity,
-                on_revisit=self.on_revisit,
-                retain=self._retain,
-                reserved=self._reserved,
-                seen=self._seen,
-                seen_before=self._seen_before,
-                generator=generator,
+        # A rule that reads the memory is to see every earlier write of the batch.
+        step = pairs if self._retain.in_batches else 1
+        for start in range(0, pairs, step):
+            rows = range(start, start + step)
+            writer, replaced = self._place(rows, example_ids, scores, generator)
+            slots, written = list(writer), list(writer.values())
+            self.history = crc32(array("q", slots + written), self.history)
+            self._segments.write(slots, [segments[row] for row in written])
+            revisited = [slot not in replaced for slot in slots]
+            at, taken, keeps_count = torch.tensor(
+                [slots, written, revisited], dtype=torch.int64, device=self.device
             )
-            self._put(placed, example_ids, segments, addresses, scores)
-            return
-        for row, example in enumerate(example_ids.tolist()):
-            placed = self._place(row, example, generator)
-            self._put(placed, example_ids, segments, addresses, scores)
+            self._example_ids[at] = example_ids[taken]
+            self._scores[at] = scores[taken]
+            self._replay_counts[at] *= keeps_count.to(torch.int32)
+            if self.address_table is not None and addresses is not None:
+                self.address_table.put(at, addresses.rows(taken))
 
     def _place(
-        self, row: int, example: int, generator: torch.Generator | None
-    ) -> Placement:
-        """Place one pair by a rule that reads the memory itself."""
-        size, seen = self._size, self._seen
-        if self.on_revisit != "append":
-            held = (self.example_ids == example).nonzero().flatten().tolist()
-            if held:
-                kept = self.on_revisit == "keep"
-                return Placement({} if kept else {held[0]: row}, [], size, seen)
-        seen += 1
-        if size < self.capacity:
-            return Placement({size: row}, [size], size + 1, seen)
-        evictable, offered = self.example_ids >= 0, seen
-        if int((~evictable).sum()) > self._reserved:
-            evictable = torch.ones_like(evictable)
-        else:
-            offered -= self._seen_before
-        slot = self._retain.evict(
-            self, example, evictable, seen=offered, generator=generator
-        )
-        if slot is None:
-            return Placement({}, [], size, seen)
-        if not (0 <= slot < size and bool(evictable[slot])):
-            raise ValueError(
-                f"replay.retention must return None or a slot that may be evicted; it "
-                f"returned {slot}"
-            )
-        return Placement({slot: row}, [slot], size, seen)
-
-    def _put(
         self,
-        placed: Placement,
+        rows: range,
         example_ids: Tensor,
-        segments: Sequence[Segments],
-        addresses: Addresses | None,
         scores: Tensor,
-    ) -> None:
-        slots, rows = list(placed.writer), list(placed.writer.values())
-        self._size, self._seen = placed.size, placed.seen
-        self.history = crc32(array("q", slots + rows), self.history)
-        self._segments.write(slots, [segments[row] for row in rows])
-        revisited = [slot not in placed.replaced for slot in slots]
-        at, taken, keeps_count = torch.tensor(
-            [slots, rows, revisited], dtype=torch.int64, device=self.device
+        generator: torch.Generator | None,
+    ) -> tuple[dict[int, int], set[int]]:
+        """Assign slots to ``rows`` of a batch, in order, and count the pairs as offered.
+
+        An example that has a slot is skipped ("keep") or written to that slot ("refresh"). Any
+        other example, and every example with "append", takes the next free slot or, in a full
+        memory, the slot that the retention rule evicts.
+
+        Returns:
+            The batch row that each written slot holds in the end, and the slots that received a
+            new entry rather than a revisit.
+        """
+        retain, stored = self._retain, self.example_ids
+        groups, strength = None, self.scores
+        if retain.by_origin:
+            groups = origins(stored)
+        elif self._seen_before:  # some may be inherited
+            groups = origins(stored).clamp(-1, 0)
+        if retain.counts_replays:
+            strength = priorities(strength, self.replay_counts)
+        slots = SlotGroups(strength, groups, len(rows))
+        slot_of: dict[int, int] = {}
+        count_of: dict[int, int] = {}  # replay counts of slots that may be written
+        if self.on_revisit != "append":
+            held = torch.isin(stored, example_ids).nonzero().flatten()
+            counts = self.replay_counts[held].long()
+            columns = torch.stack([stored[held], held, counts])
+            for example, slot, count in columns.T.tolist():
+                slot_of[example], count_of[slot] = slot, count
+        example_in = {slot: example for example, slot in slot_of.items()}
+        writer: dict[int, int] = {}
+        replaced: set[int] = set()
+        new_scores, ids = scores.cpu(), example_ids.tolist()
+        for row in rows:
+            example, score = ids[row], new_scores[row]
+            group = example >> ORIGIN_BITS if retain.by_origin else 0
+            slot = slot_of.get(example)
+            if slot is not None and self.on_revisit == "keep":
+                continue
+            if slot is None:
+                self._seen += 1
+                if self._size < self.capacity:
+                    slot = self._size
+                    self._size += 1
+                else:
+                    slot = self._evict(slots, example, group, score.item(), generator)
+                    if slot is None:
+                        continue
+                    if slot in example_in:
+                        slot_of.pop(example_in.pop(slot), None)
+                replaced.add(slot)
+                count_of[slot] = 0
+                if self.on_revisit != "append":
+                    slot_of[example], example_in[slot] = slot, example
+            writer[slot] = row
+            if retain.counts_replays:
+                score = priorities(score, torch.tensor(count_of[slot]))
+            slots.put(slot, group, score.item())
+        return writer, replaced
+
+    def _evict(
+        self,
+        slots: SlotGroups,
+        example: int,
+        group: int,
+        score: float,
+        generator: torch.Generator | None,
+    ) -> int | None:
+        """Return the slot that a pair takes in the full memory, or ``None`` to discard the pair."""
+        candidates, seen = [g for g, n in slots.sizes.items() if n], self._seen
+        if sum(slots.sizes[g] for g in candidates if g < 0) <= self._reserved:
+            candidates = [g for g in candidates if g >= 0]
+            seen -= self._seen_before
+        evict = self._retain.evict
+        if self._retain.in_batches:
+            return evict(Offer(slots, group, score, candidates, seen, generator))
+        evictable = slots.members(candidates).to(self.device)
+        slot = evict(self, example, evictable, seen=seen, generator=generator)
+        if slot is None or (0 <= slot < self._size and bool(evictable[slot])):
+            return slot
+        raise ValueError(
+            "replay.retention must return None or a slot that may be evicted; it returned "
+            f"{slot}"
         )
-        self._example_ids[at] = example_ids[taken]
-        self._scores[at] = scores[taken]
-        self._replay_counts[at] *= keeps_count.to(torch.int32)
-        if self.address_table is not None and addresses is not None:
-            self.address_table.put(at, addresses.rows(taken))
 
     def refresh(self, slots: Sequence[int], errors: Tensor) -> None:
         """Update n replayed slots, in order and repeats allowed, with their errors d [n] under the

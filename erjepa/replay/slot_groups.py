@@ -59,11 +59,16 @@ class SlotGroups:
             return None
         if self._groups is None or all(g in groups for g, n in self.sizes.items() if n):
             return place
+        return int(self.members(groups).nonzero()[place])
+
+    def members(self, groups: Collection[int]) -> Tensor:
+        """Return which slots are in one of ``groups``, bool [N], on the CPU."""
         of_slots = torch.zeros(self.sizes.total(), dtype=torch.int64)
-        of_slots[: len(self._groups)] = self._groups
+        if self._groups is not None:
+            of_slots[: len(self._groups)] = self._groups
         for slot, (group, _) in self._written.items():
             of_slots[slot] = group
-        return int(torch.isin(of_slots, torch.tensor(list(groups))).nonzero()[place])
+        return torch.isin(of_slots, torch.tensor(list(groups)))
 
     def _group_of(self, slot: int) -> int:
         if slot in self._written:
