@@ -62,6 +62,11 @@ class Runner:
                 time.sleep(_POLL)
         finally:
             self._end(process)
+        if process.returncode:
+            # Slurm signals all processes of a task, and this one may have ended first.
+            time.sleep(_POLL)
+            if self.stopping:
+                raise Stopped
         return process.returncode
 
     def _start(

@@ -1,0 +1,37 @@
+"""A process that ends as its grid stops was stopped; any other that fails has failed."""
+
+import threading
+
+import pytest
+
+from erjepa.studies.grid import processes
+from erjepa.studies.grid.processes import Runner, Stopped
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a line of shell in place of ``tune``, in a grid that stops at ``stopping``."""
+    monkeypatch.setattr(processes, "tune", lambda: ["sh", "-c"])
+
+    def run(line, stopping):
+        with (tmp_path / "lock").open("w") as lock:
+            runner = Runner({}, print, stopping)
+            return runner.run(["tune", line], tmp_path / "log", lock.fileno())
+
+    return run
+
+
+def test_killed_together_with_its_grid(run, monkeypatch):
+    """Slurm signals all processes of a task: the one that runs may end first."""
+    monkeypatch.setattr(processes, "_POLL", 1.0)  # both happen between two polls
+    stopping = []
+    timer = threading.Timer(0.2, stopping.append, ["SIGTERM"])
+    timer.start()
+    with pytest.raises(Stopped):
+        run("kill -TERM $$", stopping)
+    timer.join()
+
+
+@pytest.mark.parametrize(("line", "code"), [("exit 3", 3), ("kill -TERM $$", -15)])
+def test_failed_by_itself(run, line, code):
+    assert run(line, []) == code
