@@ -111,11 +111,12 @@ def new(output_dir: Path, name: str) -> Iterator[Path]:
 
     Yields a folder for its files, in which a torchtune checkpointer with the ``output_dir``
     ``output_dir / SCRATCH`` can write. Its manifest and a rename complete the checkpoint; an error
-    leaves nothing.
+    leaves nothing of it, and the one of the same name in place.
     """
     scratch = output_dir / SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)
-    folder = scratch / f"{EPOCH}new"
+    folder, final = scratch / f"{EPOCH}new", output_dir / name
+    replaced = scratch / "replaced"
     try:
         folder.mkdir(parents=True)
         yield folder
@@ -123,11 +124,12 @@ def new(output_dir: Path, name: str) -> Iterator[Path]:
             if part.is_dir():
                 write_manifest(part, leave_out=[CARD])
         let_others_read(folder)
-        final = output_dir / name
         if final.exists():  # the run was resumed from an earlier checkpoint
-            os.rename(final, scratch / "replaced")
+            os.rename(final, replaced)
         os.rename(folder, final)
     finally:
+        if replaced.exists() and not final.exists():
+            os.rename(replaced, final)
         shutil.rmtree(scratch, ignore_errors=True)
 
 

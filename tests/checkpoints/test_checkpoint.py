@@ -41,6 +41,22 @@ def test_an_error_leaves_nothing_of_a_new_checkpoint(tmp_path):
     assert checkpoint.latest(tmp_path) == tmp_path / "epoch_0"
 
 
+def test_a_failed_rename_leaves_the_replaced_checkpoint(tmp_path, monkeypatch):
+    save(tmp_path, "epoch_0")
+    rename = checkpoint.os.rename
+
+    def fail_on_the_new_one(old, new):
+        if old.name == "epoch_new":
+            raise OSError("no space left")
+        rename(old, new)
+
+    monkeypatch.setattr(checkpoint.os, "rename", fail_on_the_new_one)
+    with pytest.raises(OSError, match="no space left"):
+        save(tmp_path, "epoch_0")
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch_0"]
+    assert checkpoint.latest(tmp_path) == tmp_path / "epoch_0"
+
+
 def test_a_newest_checkpoint_that_cannot_be_resumed_is_named(tmp_path):
     save(tmp_path, "epoch_0")
     with checkpoint.new(tmp_path, "epoch_1"):
