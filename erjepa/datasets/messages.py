@@ -62,7 +62,7 @@ class RecordMessages:
         keys = next((keys for keys in _TRANSFORMS if {*keys} == {*columns}), None)
         if keys is None:
             raise ValueError(
-                f"column_map names {', '.join(columns) or 'nothing'}; expected input and "
+                f"dataset.column_map names {', '.join(columns) or 'nothing'}; expected input and "
                 "output; instruction, input and output; messages; or conversations"
             )
         self.columns = {key: columns[key] for key in keys}
@@ -73,9 +73,8 @@ class RecordMessages:
         """Return the chat of a record.
 
         Raises:
-            KeyError: naming a missing column.
             TypeError: naming a column or turn that is not a text.
-            ValueError: naming an empty column or an invalid turn.
+            ValueError: naming a missing or empty column or an invalid turn.
         """
         given: dict[str, Any] = {}
         for key, column in self.columns.items():
@@ -83,6 +82,11 @@ class RecordMessages:
                 given[key] = fields.get(column) or ""
                 require_text(given[key], f"column {column!r}", may_be_empty=True)
                 continue
+            if column not in fields:
+                raise ValueError(
+                    f"no field {column!r}; the record has {sorted(fields)}. Set "
+                    f"dataset.column_map.{key} to the name of the column"
+                )
             given[key] = fields[column]
             if key in _CHATS:
                 _require_turns(given[key], column, *_CHATS[key])
@@ -145,7 +149,7 @@ def messages_of(
     raise ValueError(
         f"{where}: the record has the columns {list(fields)}; "
         + (f"read {reads}?" if found else "none of them is known as source or target.")
-        + " Name them: column_map={input: ..., output: ...}, or {messages: ...} for chats."
+        + " Name them: dataset.column_map={input: ..., output: ...}, or {messages: ...} for chats."
     )
 
 

@@ -126,7 +126,8 @@ class PairedDataset(Dataset):
         except KeyError as error:
             raise ValueError(
                 f"{record.where}: no field {error}; the record has "
-                f"{sorted(record.fields)}. Name the columns with column_map."
+                f"{sorted(record.fields)}. erjepa.datasets.paired_dataset reads other "
+                "columns, by its column_map"
             ) from None
         except (ValueError, TypeError, AttributeError) as error:
             raise ValueError(f"{record.where}: {error}") from None

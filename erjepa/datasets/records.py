@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from erjepa.utils.escape import one_line
 from erjepa.utils.files import require_utf8
+from erjepa.utils.hub import is_reachable, is_repository
 from erjepa.utils.jsonl import parse_json, read_jsonl
 
 
@@ -46,7 +47,7 @@ def load_records(
         **load_dataset_kwargs: for ``datasets.load_dataset`` of the hub, such as ``revision``.
 
     Raises:
-        FileNotFoundError: if ``source`` looks like a local file and does not exist.
+        FileNotFoundError: if ``source`` does not exist and cannot be a name of the hub.
         ConnectionError: if a URL or a hub dataset cannot be read.
         ValueError: if something is not a record, naming its place, or there are no records.
     """
@@ -55,10 +56,10 @@ def load_records(
         records = _read_file(_download(source), source)
     elif path.is_dir():
         records = _read_folder(path, split)
-    elif path.exists() or path.suffix.lower() in (*_READERS, *_OTHER_FILES):
-        records = _read_file(path, source)
-    else:
+    elif is_repository(source) and path.suffix.lower() not in _FILES:
         records = _read_hub(source, split, load_dataset_kwargs)
+    else:
+        records = _read_file(path, source)
     if not records:
         raise ValueError(f"{source}: no records")
     return records
@@ -68,8 +69,8 @@ def _read_file(path: Path, name: str) -> list[Record]:
     """Read the records of a file; their places name it ``name``."""
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path}: no such file; set the dataset's source to a file, a folder, a URL "
-            "or a dataset of the Hugging Face hub."
+            f"{path}: no such file or folder; set the dataset's source to a file, a folder, "
+            "a URL or a dataset of the Hugging Face hub, OWNER/NAME"
         )
     suffix = Path(urlsplit(name).path if "://" in name else name).suffix.lower()
     if suffix not in _READERS:
@@ -160,7 +161,7 @@ _READERS = {
 
 _SPREADSHEETS = (".xlsx", ".xls", ".ods")
 # Sources with these suffixes are files, not hub datasets.
-_OTHER_FILES = (*_SPREADSHEETS, ".txt", ".gz", ".zip")
+_FILES = (*_READERS, *_SPREADSHEETS, ".txt", ".gz", ".zip")
 
 
 def _read_folder(folder: Path, split: str) -> list[Record]:
@@ -194,9 +195,11 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
 
 
 def _read_hub(name: str, split: str, kwargs: dict[str, Any]) -> list[Record]:
-    from datasets import load_dataset
+    from datasets import config, load_dataset
 
-    with _reading(name):
+    # Without it, load_dataset retries for half a minute before it looks into its cache.
+    config.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE or not is_reachable()
+    with _reading(f"{name} is no file or folder here, and on the hub it"):
         rows = load_dataset(name, split=split, **kwargs)
         return [Record(f"{name}[{i}]", row) for i, row in enumerate(rows)]
 
@@ -209,11 +212,11 @@ def _download(url: str) -> Path:
 
 
 @contextlib.contextmanager
-def _reading(source: str) -> Iterator[None]:
+def _reading(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the libraries that read it raise errors of many types
         raise ConnectionError(
-            f"{source} could not be read ({type(error).__name__}: {one_line(str(error))}). "
+            f"{what} could not be read ({type(error).__name__}: {one_line(str(error))}). "
             "With a copy at hand, set the dataset's source to its file or folder."
         ) from error

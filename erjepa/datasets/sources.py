@@ -24,7 +24,7 @@ def locate(source: str, name: str, split: str) -> str:
             ``{name}_{split}.jsonl``, the URL of a folder with the latter, or a hub dataset.
 
     Raises:
-        FileNotFoundError: if ``source`` is a path and has no such file.
+        FileNotFoundError: if ``source`` is a folder and has no such file.
     """
     if "://" in source:
         if urlsplit(source).path.endswith(".jsonl"):
@@ -38,9 +38,6 @@ def locate(source: str, name: str, split: str) -> str:
         raise FileNotFoundError(
             f"dataset.source={source} holds neither {files[0].name} nor {files[1].name}"
         )
-    # Hub names are relative. A missing path must not be reported as a missing repository.
-    if source.startswith(("/", ".")) and not Path(source).exists():
-        raise FileNotFoundError(f"dataset.source={source}: no such file or folder")
     return source
 
 
@@ -62,10 +59,10 @@ def subsample(
     """
     if size is None:
         if seed is not None:
-            raise ValueError(f"sample_seed={seed} needs max_examples")
+            raise ValueError(f"dataset.sample_seed={seed} needs dataset.max_examples")
         return items
     if size < 1:
-        raise ValueError(f"max_examples={size} must be at least 1")
+        raise ValueError(f"dataset.max_examples={size} must be at least 1")
     order = list(range(len(items)))
     if seed is not None:
         random.Random(seed).shuffle(order)

@@ -1,14 +1,15 @@
-"""Download of models from the Hugging Face hub."""
+"""Names of the Hugging Face hub, and the download of models."""
 
 import re
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import get_session
 
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
@@ -17,6 +18,15 @@ _FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 def is_repository(path: str) -> bool:
     """Return whether ``path`` has the form ``owner/name`` and does not exist locally."""
     return _REPOSITORY.fullmatch(path) is not None and not Path(path).exists()
+
+
+def is_reachable() -> bool:
+    """Return whether the hub answers, by a single request."""
+    try:
+        get_session().head(constants.ENDPOINT, timeout=10)
+    except Exception:  # noqa: BLE001 - its errors depend on the version of huggingface_hub
+        return False
+    return True
 
 
 def local_copy(repository: str, revision: str | None, key: str) -> Path:

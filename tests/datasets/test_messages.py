@@ -207,14 +207,18 @@ def test_a_role_that_sharegpt_does_not_have(read):
         (
             {**PAIR, "question": "1", "answer": "2"},
             None,
-            "read input, output or question, answer\\? Name them: column_map=",
+            "read input, output or question, answer\\? Name them: dataset.column_map=",
         ),
         ({**PAIR, **CHAT}, None, "read messages or input, output"),
-        (PAIR, {"input": "input"}, "column_map names input; expected input and output"),
+        (
+            PAIR,
+            {"input": "input"},
+            "^dataset.column_map names input; expected input and output",
+        ),
         (
             PAIR,
             {"input": "input", "target": "output"},
-            "column_map names .*expected inp",
+            "^dataset.column_map names .*expected inp",
         ),
         ({"messages": "hello"}, None, "column 'messages' holds no list of turns"),
     ],
@@ -225,7 +229,10 @@ def test_columns_that_do_not_tell(read, record, column_map, error):
 
 
 def test_columns_that_a_later_record_lacks(read):
-    with pytest.raises(ValueError, match=r"a.jsonl:2: no field 'output'.*\['input'\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"a.jsonl:2: no field 'output'.*\['input'\]. Set dataset.column_map.output",
+    ):
         read(PAIR, {"input": "two"})
 
 

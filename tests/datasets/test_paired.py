@@ -53,7 +53,9 @@ def test_prompt_text_and_place_of_an_example(tokenizer, tmp_path):
 
 def test_a_missing_column_is_named(tokenizer, tmp_path):
     path = write(tmp_path / "a.jsonl", [{"word": "one"}])
-    with pytest.raises(ValueError, match=r"a.jsonl:1: no field 'digit'.*\['word'\]"):
+    with pytest.raises(
+        ValueError, match=r"a.jsonl:1: no field 'digit'.*\['word'\].*column_map.output"
+    ):
         paired_dataset(
             tokenizer, source=path, column_map={"input": "word", "output": "digit"}
         )

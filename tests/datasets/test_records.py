@@ -9,6 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from erjepa.datasets import load_records
+from erjepa.utils import hub
 
 ROWS = [
     {"word": "one", "digit": "1"},
@@ -174,8 +175,21 @@ def test_bad_columns_of_parquet(tmp_path, arrays, error):
 
 
 @pytest.mark.parametrize(
-    "name", ["absent.csv", "absent.parquet", "absent.json", "absent.xlsx"]
+    "source",
+    ["/absent.csv", "absent.parquet", "a/absent.xlsx", "/no", "no", "no/", "~/no/no"],
 )
-def test_a_file_that_is_not_there(tmp_path, name):
-    with pytest.raises(FileNotFoundError, match=f"{name}: no such file"):
-        load_records(str(tmp_path / name))
+def test_a_source_that_is_not_there(source):
+    with pytest.raises(FileNotFoundError) as raised:
+        load_records(source)
+    assert str(raised.value).startswith(f"{source.rstrip('/')}: no such file or folder")
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch, tmp_path):
+    """Not with the retries of half a minute; what it sent before is read from its cache."""
+    asked = []
+    monkeypatch.setattr(hub, "get_session", lambda: asked.append(1))
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    with pytest.raises(ConnectionError, match="data/pairs is no file or folder here"):
+        load_records("data/pairs")
+    assert len(asked) == 1 and datasets.config.HF_HUB_OFFLINE

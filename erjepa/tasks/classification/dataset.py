@@ -56,7 +56,7 @@ def classification_dataset(
     """
     if balanced and max_examples is None:
         raise ValueError(
-            "balanced=True needs max_examples, the number of pairs to keep"
+            "dataset.balanced=True needs dataset.max_examples, the number of pairs to keep"
         )
     records = [
         _labelled(record, text, label)
