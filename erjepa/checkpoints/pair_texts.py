@@ -1,5 +1,6 @@
 """Decoding of tokenized pairs to texts, and the fingerprint of a tokenizer."""
 
+import contextlib
 import hashlib
 from array import array
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ SELECT name, count(*) FROM users WHERE id >= 42 GROUP BY name;\tdef f(x):\n    r
 (([A-Z]).*)&(dog.*){3,} lines that don't start with a vowel... ¿Cómo? Größe, naïve, Ελλάδα, Привет,
 日本語のテキスト, 한국어, العربية, हिन्दी, \U0001f600 and ∑∫√.
 """
+_NO_CHAT = "its tokens are not those of a chat of user and assistant, after at most one system message"
 
 
 class PairTexts:
@@ -48,6 +50,7 @@ class PairTexts:
         self._headers = [
             _common(a, b) for a, b in zip(first[3:], second[3:], strict=True)
         ]
+        self._of_chats: dict[int, list[tuple[Any, list[int]]]] = {}
         digest = hashlib.sha256()
         for segment in pair(_PROBE, _PROBE[::-1]):
             digest.update(len(segment).to_bytes(8, "little"))
@@ -55,11 +58,20 @@ class PairTexts:
         self.fingerprint = digest.hexdigest()
 
     def __call__(self, segments: Sequence[Sequence[int]]) -> tuple[str, str]:
-        """Decode source and target from the segments of a :class:`~erjepa.datasets.Pair`."""
-        source, target = (
-            self._decode(list(view[header:])).strip()
+        """Decode source and target from the segments of a :class:`~erjepa.datasets.Pair`.
+
+        Each turn of a source of several turns is a line, ``ROLE: TEXT``.
+        """
+        views = [
+            view[header:]
             for view, header in zip(segments[3:], self._headers, strict=True)
-        )
+        ]
+        source, target = (self._decode(list(view)).strip() for view in views)
+        if self._template.end_of_turn in views[0]:
+            with contextlib.suppress(ValueError):
+                *turns, _ = self._chat(segments)
+                turns = turns[turns[0][0] == "system" :]
+                source = "\n".join(f"{role}: {text.strip()}" for role, text in turns)
         return source, target
 
     def messages(self, segments: Sequence[Sequence[int]]) -> list[dict[str, str]]:
@@ -68,33 +80,47 @@ class PairTexts:
         Raises:
             ValueError: if no such chat is tokenized to these segments.
         """
-        turns = [*self._turns(segments[0]), segments[2][:-1]]
-        starts_with = ["system"] * (len(turns) % 2)
-        users = ["user", "assistant"] * (len(turns) // 2)
-        roles = [*starts_with, *users]
-        headers = self._headers_of(roles)
-        contents = [
-            self._decode_whole(list(turn[header:]))
-            for turn, header in zip(turns, headers, strict=True)
-        ]
-        chat = list(zip(roles, contents, strict=True))
+        chat = self._chat(segments)
         messages = [Message(role=role, content=content) for role, content in chat]
         if [*map(list, self._template(messages))] != [*map(list, segments)]:
-            raise ValueError(
-                "its tokens are not those of a chat of user and assistant, after at most "
-                "one system message"
-            )
+            raise ValueError(_NO_CHAT)
         return [{"role": role, "content": content} for role, content in chat]
 
-    def _headers_of(self, roles: Sequence[Any]) -> list[int]:
-        """Count the tokens before the content of each message of a chat; 0 for the last."""
-        first, second = (
-            self._turns(
-                self._template([Message(role=role, content=text) for role in roles])[0]
+    def _chat(self, segments: Sequence[Sequence[int]]) -> list[tuple[Any, str]]:
+        """Return role and content of each message of a pair.
+
+        Raises:
+            ValueError: if a message does not start as in a chat of these roles.
+        """
+        turns = [*self._turns(segments[0]), segments[2][:-1]]
+        headers = self._headers_of(len(turns))
+        chat = []
+        for turn, (role, header) in zip(turns, headers, strict=True):
+            if list(turn[: len(header)]) != header:
+                raise ValueError(_NO_CHAT)
+            chat.append((role, self._decode_whole(list(turn[len(header) :]))))
+        return chat
+
+    def _headers_of(self, count: int) -> list[tuple[Any, list[int]]]:
+        """Return the role of each message of a chat, and the tokens before its content; those of
+        the last are none.
+        """
+        if count not in self._of_chats:
+            system, users = ["system"] * (count % 2), ["user", "assistant"]
+            roles: list[Any] = [*system, *users * (count // 2)]
+            first, second = (
+                self._turns(
+                    self._template(
+                        [Message(role=role, content=text) for role in roles]
+                    )[0]
+                )
+                for text in ("a", "b")
             )
-            for text in ("a", "b")
-        )
-        return [*(_common(a, b) for a, b in zip(first, second, strict=True)), 0]
+            shared = (
+                list(a[: _common(a, b)]) for a, b in zip(first, second, strict=True)
+            )
+            self._of_chats[count] = list(zip(roles, [*shared, []], strict=True))
+        return self._of_chats[count]
 
     def _turns(self, tokens: Sequence[int]) -> list[Sequence[int]]:
         """Split a chat into messages at its end-of-turn tokens, which are left out."""
