@@ -132,6 +132,14 @@ class StoredMemory:
         example = self.example(int(self.tensors["example_ids"][slot]))
         return f"slot {slot} of {self.folder} ({example})"
 
+    def places(self) -> dict[int, str]:
+        """Return file and line of the slots' examples, by slot; empty without ``texts.jsonl``."""
+        if self.texts is None:
+            return {}
+        path = str(self.folder / TEXTS)
+        places = [row.get("where") for _, row in jsonl_of(self.texts, path)]
+        return dict(enumerate(checked(list[str], places, path)))
+
     def part(self, slots: Tensor) -> dict[str, Tensor]:
         """Return the tensors with only some slots.
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from erjepa.checkpoints.manifest import write_manifest
 from erjepa.checkpoints.memory_file import write_memory
 from erjepa.replay import EpisodicMemory, EpisodicReplay, ReplaySettings
+from erjepa.utils.jsonl import to_jsonl
 
 
 def bytes_per_slot(memory: EpisodicMemory) -> float:
@@ -48,6 +49,7 @@ def write_run(folder, *names):
         checkpoint = folder / name
         checkpoint.mkdir(parents=True)
         write_memory(checkpoint / "memory", filled(count), DESCRIPTION)
-        (checkpoint / "memory" / "texts.jsonl").write_text("{}\n")
+        texts = [{"where": f"a.jsonl:{i + 1}"} for i in range(count)]
+        (checkpoint / "memory" / "texts.jsonl").write_text(to_jsonl(texts))
         write_manifest(checkpoint)
     return folder

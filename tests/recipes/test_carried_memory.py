@@ -64,7 +64,7 @@ def read(recipe):
     return {**state, "where": where}
 
 
-def test_the_memory_is_carried_on_whole(base, earlier, other_data, tmp_path):
+def test_the_memory_is_carried_on_whole(base, data, earlier, other_data, tmp_path):
     cfg = carry_on(base, other_data, tmp_path, replay__init_from=earlier)
     seen = {}
     with pytest.MonkeyPatch.context() as patch:
@@ -96,7 +96,9 @@ def test_the_memory_is_carried_on_whole(base, earlier, other_data, tmp_path):
         for line in (tmp_path / "epoch_0" / "memory" / "texts.jsonl").open()
     ]
     assert [row["where"] for row in texts] == end["where"]
-    assert sum("of an earlier run" in row["where"] for row in texts) == 24
+    files_and_lines = {*stored.places().values()}
+    assert sum(row["where"] in files_and_lines for row in texts) == 24
+    assert f"{data}:" in min(files_and_lines)
     assert all(row["source"].split()[0].isdigit() and row["target"] for row in texts)
 
 

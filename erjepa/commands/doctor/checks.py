@@ -20,7 +20,9 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torchtune.modules.transforms import Transform
 
+from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.space import checkpoint_sizes, readable, require_space
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.doctor.memory import memory_parts
@@ -36,6 +38,7 @@ from erjepa.training.model.device import (
     run_device,
 )
 from erjepa.training.model.precision import dtypes_of
+from erjepa.training.run.inherited import KEY, require_alike
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.start import (
     adapter_to_start,
@@ -115,8 +118,6 @@ def examine(
             lambda: _files(cfg),
             lambda cfg: f"base model in {cfg.checkpointer.get('checkpoint_dir')}",
         )
-        if cfg.init_from or cfg.base_adapters or cfg.replay.start_from:
-            check("earlier runs", lambda: _earlier_runs(cfg))
         seeded = replace(files or cfg, seed=cfg.seed or 0)
         run = PreparedRun(seeded, device.device, attention)
         tokenizer = None
@@ -124,6 +125,8 @@ def examine(
             tokenizer = check(
                 "tokenizer", lambda: run.tokenizer, lambda made: type(made).__name__
             )
+        if cfg.init_from or cfg.base_adapters or cfg.replay.start_from:
+            check("earlier runs", lambda: _earlier_runs(cfg, tokenizer))
         if check("model", lambda: run.model, _sizes) is None:
             return
         rows = None
@@ -233,14 +236,18 @@ def _files(cfg: Config) -> Config:
     return cfg
 
 
-def _earlier_runs(cfg: Config) -> str:
+def _earlier_runs(cfg: Config, tokenizer: Transform | None) -> str:
     found = adapters_to_merge(cfg)
     if not is_to_resume(cfg):
         if (start := adapter_to_start(cfg)) is not None:
             found.append(start)
         if cfg.replay.weight:
-            paths = map(Path, cfg.replay.start_from)
-            found += [open_memory(path, "replay.init_from").folder for path in paths]
+            for path in map(Path, cfg.replay.start_from):
+                stored = open_memory(path, KEY)
+                if tokenizer is not None:
+                    fingerprint = PairTexts(tokenizer).fingerprint
+                    require_alike(stored, cfg.replay, fingerprint)
+                found.append(stored.folder)
     return ", ".join(map(str, found)) or "resumed instead"
 
 

@@ -29,6 +29,7 @@ class InheritedMemories:
     Attributes:
         origins: names of the datasets that the pairs are from.
         slots: slots to keep of each memory, ascending, int64; set by :meth:`choose`.
+        places: file and line of the loaded pairs by their ids, as far as the memories have them.
 
     Raises:
         FileNotFoundError: if a run or checkpoint holds no memory.
@@ -40,10 +41,11 @@ class InheritedMemories:
         self._settings = settings
         self._memories = [open_on_all(Path(p), KEY) for p in settings.start_from]
         for stored in self._memories:
-            self._require_alike(stored, tokenizer)
+            require_alike(stored, settings, tokenizer)
         self.origins: list[str] = []
         self._places = [self._add(stored.about.origins) for stored in self._memories]
         self.slots: list[Tensor] = []
+        self.places: dict[int, str] = {}
 
     def __len__(self) -> int:
         """Number of slots that the run keeps."""
@@ -72,21 +74,6 @@ class InheritedMemories:
                 free.remove(place)
             places.append(place)
         return places
-
-    def _require_alike(self, stored: StoredMemory, tokenizer: str) -> None:
-        if stored.about.tokenizer != tokenizer:
-            raise ValueError(
-                f"{KEY}: the memory in {stored.folder} holds tokens of another tokenizer, "
-                "or of another chat template; start from a run of the same model family, "
-                f"or without {KEY}"
-            )
-        wanted, score = self._settings.score, stored.about.replay.score
-        if score != wanted and self._settings.init_scores == "kept":
-            raise ValueError(
-                f"replay.init_scores=kept: the memory in {stored.folder} has scores by "
-                f"replay.score={score}, this run by {wanted}; set "
-                "replay.init_scores=recomputed"
-            )
 
     def choose(self, fitting: Callable[[StoredMemory], Tensor], seed: int) -> None:
         """Choose the slots that the run keeps.
@@ -172,6 +159,14 @@ class InheritedMemories:
                     ) from None
             memory.load(tensors, at=len(memory))
             ids.append(self._ids(n, tensors["example_ids"]))
+            places = stored.places()
+            self.places.update(
+                (example_id, places[slot])
+                for example_id, slot in zip(
+                    ids[-1].tolist(), slots.tolist(), strict=True
+                )
+                if slot in places
+            )
             seen += max(state.seen[0], len(stored))
         replay.generator.set_state(self._memories[0].tensors["generator"])
         memory.inherit(torch.cat(ids), seen)
@@ -194,6 +189,33 @@ def earlier_memories(
     if not (cfg.replay.weight and cfg.replay.start_from):
         return None
     return InheritedMemories(cfg.replay, tokenizer)
+
+
+def require_alike(
+    stored: StoredMemory, settings: ReplaySettings, tokenizer: str
+) -> None:
+    """Check that a run can start with a memory.
+
+    Args:
+        tokenizer: fingerprint of the run's tokenizer.
+
+    Raises:
+        ValueError: if the memory is of another tokenizer, or its scores are to be kept but are of
+            another ``replay.score``.
+    """
+    if stored.about.tokenizer != tokenizer:
+        raise ValueError(
+            f"{KEY}: the memory in {stored.folder} holds tokens of another tokenizer, "
+            "or of another chat template; start from a run of the same model family, "
+            f"or without {KEY}"
+        )
+    wanted, score = settings.score, stored.about.replay.score
+    if score != wanted and settings.init_scores == "kept":
+        raise ValueError(
+            f"replay.init_scores=kept: the memory in {stored.folder} has scores by "
+            f"replay.score={score}, this run by {wanted}; set "
+            "replay.init_scores=recomputed"
+        )
 
 
 def open_on_all(path: Path, key: str) -> StoredMemory:

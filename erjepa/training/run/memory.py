@@ -86,6 +86,7 @@ class RunMemory:
         self._earlier = earlier
         self._device = device
         self.origins = Origins(dataset)
+        self._places: dict[int, str] = {}  # of inherited pairs, by their ids
         self._errors = None
         if cfg.log_example_errors:
             self._errors = ExampleErrors(Path(cfg.output_dir))
@@ -194,7 +195,7 @@ class RunMemory:
         if example_id >= 0:
             return self._dataset.where(example_id & _EXAMPLE)
         origin = self.origins.inherited[example_id >> ORIGIN_BITS]
-        return f"{origin}[{example_id & _EXAMPLE}] of an earlier run"
+        return self._places.get(example_id, f"{origin}[{example_id & _EXAMPLE}]")
 
     # ------------------------------------------------------------------ from a file
 
@@ -219,6 +220,9 @@ class RunMemory:
         self._add_reserved_slots(self.replay, inherited)
         self.replay.restore(stored.about.state, stored.tensors)
         self.origins.inherited = stored.about.origins[: stored.about.inherited]
+        ids = stored.tensors["example_ids"].tolist()
+        places = stored.places().items()
+        self._places = {ids[slot]: where for slot, where in places if ids[slot] < 0}
 
     def _inherit(
         self, earlier: InheritedMemories, replay: EpisodicReplay, passes: Passes
@@ -230,6 +234,7 @@ class RunMemory:
         self._add_reserved_slots(replay, len(earlier))
         earlier.load_into(replay)
         self.origins.inherited = earlier.origins
+        self._places = earlier.places
         rescores = self.settings.init_scores == "recomputed" or earlier.has_other_scores
         are_kept = self.settings.init_addresses == "kept"
         if rescores or not are_kept:

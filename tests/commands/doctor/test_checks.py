@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from erjepa.commands.doctor import checks, main
+from tests.harness.memories import write_run
 from tests.harness.runs import overrides_for
 
 NAMES = (
@@ -124,6 +125,13 @@ def test_what_is_wrong_has_one_line(
     assert faults(found) == [check]
     assert said in found[check][1]
     assert found["memory"][0] == "ok" or check == "memory"
+
+
+def test_a_memory_of_another_tokenizer(doctor, small, tmp_path):
+    earlier = write_run(tmp_path / "earlier", "epoch_0")
+    code, found = doctor(*small(replay__init_from=earlier))
+    assert (code, faults(found)) == (2, ["earlier-runs"])
+    assert "tokens of another tokenizer" in found["earlier-runs"][1]
 
 
 def test_an_earlier_run_in_the_folder(doctor, small, tmp_path):

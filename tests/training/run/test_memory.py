@@ -252,7 +252,7 @@ def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
     assert slots.scores.tolist() == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
     assert slots.capacity == 7 + 5
     assert all(example < 0 for example in slots.example_ids.tolist())
-    assert memory.where(slots.example_ids[3].item()) == "a.jsonl[3] of an earlier run"
+    assert memory.where(slots.example_ids[3].item()) == "a.jsonl:4"
     assert memory.settings.can_draw and memory.carried(8) == [
         "5 of a.jsonl in memory",
         "up to 8 of them replayed a step",
