@@ -17,10 +17,13 @@ def export(run: Path, file: Path) -> int:
     """Write the memory of a run or checkpoint as chats; return their number.
 
     Raises:
+        FileExistsError: if ``file`` exists.
         FileNotFoundError: if there is no memory.
-        ValueError: if the memory is damaged, or ``file`` belongs to a run.
+        ValueError: if the memory is damaged, or ``file`` would be in it.
     """
     require_free("FILE", file)
+    if file.exists():
+        raise FileExistsError(f"{file} exists; choose another name")
     stored = open_memory(run)
     write_whole(file, to_jsonl(chats(stored)))
     return len(stored)

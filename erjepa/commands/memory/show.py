@@ -39,7 +39,8 @@ def summary(memory: Contents, top: int) -> list[str]:
         f"Suspect, {len(suspects)} in all": largest_first(suspects, "late_error"),
     }
     for title, chosen in lists.items():
-        lines += ["", f"{title}:", *_lines(chosen.head(top))]
+        if not chosen.empty:
+            lines += ["", f"{title}:", *_table(chosen.head(top))]
     return lines
 
 
@@ -61,7 +62,7 @@ def neighbors(memory: Contents, slot: int, top: int) -> list[str]:
     table, addresses = address_table(memory.stored)
     cosines = nearest(table, addresses.rows(torch.tensor([slot])), len(memory.slots))
     others = cosines.drop(slot).head(top)
-    return [*_lines(memory.slots.iloc[[slot]]), *_with_cosines(memory, others)]
+    return [*_table(memory.slots.iloc[[slot]]), "", *_with_cosines(memory, others)]
 
 
 def like_prompt(
@@ -84,16 +85,20 @@ def like_prompt(
 
 
 def _with_cosines(memory: Contents, cosines: pd.Series) -> list[str]:
-    lines = _lines(memory.slots.loc[cosines.index])
-    return [f"{c:8.4f} {line.strip()}" for c, line in zip(cosines, lines, strict=True)]
+    head, *lines = _table(memory.slots.loc[cosines.index])
+    rows = (f"{c:8.4f} {line}" for c, line in zip(cosines, lines, strict=True))
+    return [f"{'cosine':>8} {head}", *rows]
 
 
-def _lines(slots: pd.DataFrame) -> list[str]:
+def _table(slots: pd.DataFrame) -> list[str]:
     flags = slots["flags"].map(lambda text: f" [{text}]" if text else "")
     return [
-        f"{row.slot:>8} {row.score:.4f} {row.replay_count:>4}x {one_line(row.where)}: "
-        f"{one_line(row.source, _WIDTH)} -> {one_line(row.target, _WIDTH)}{flag}"
-        for row, flag in zip(slots.itertuples(), flags, strict=True)
+        f"{'slot':>8} {'score':>8} {'replays':>8}  pair",
+        *(
+            f"{row.slot:>8} {row.score:8.4f} {row.replay_count:>8}  {one_line(row.where)}: "
+            f"{one_line(row.source, _WIDTH)} -> {one_line(row.target, _WIDTH)}{flag}"
+            for row, flag in zip(slots.itertuples(), flags, strict=True)
+        ),
     ]
 
 

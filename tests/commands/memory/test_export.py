@@ -10,7 +10,7 @@ from torchtune.data import Message
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main
-from erjepa.commands.memory.reading import CONFIG
+from erjepa.commands.memory.reading import CONFIG, read_slots
 from erjepa.configs import load
 from erjepa.datasets import build_dataset
 from erjepa.datasets.chat_template import ChatTemplate
@@ -88,6 +88,13 @@ def test_a_dataset_of_the_file_is_tokenized_alike(memory, tmp_path, capsys):
         assert dataset[i].segments == pair.segments
 
 
+def test_a_source_of_several_turns_is_shown_as_turns(memory, tmp_path, capsys):
+    texts = read_slots(open_memory(memory)).source
+    assert texts[1] == "lines\nwith 'é'"
+    assert texts[2] == 'user: a\nassistant: b|c\nuser: "d" \\ {{ e }} <|x|>'
+    assert texts[3] == "user: a\nassistant: b\nuser: c"
+
+
 @pytest.mark.parametrize("chat", CHATS)
 def test_chatml_is_read_back(tmp_path, chat):
     write_checkpoint(write_gguf(tmp_path / "small.gguf"), tmp_path / "base", "org/name")
@@ -109,5 +116,7 @@ def test_errors_are_one_line(memory, tmp_path, capsys):
     inside = memory / "memory" / "chats.jsonl"
     assert "is a run's own; choose a file elsewhere" in refused(memory, inside)
     assert "none does not exist" in refused(tmp_path / "none", tmp_path / "x.jsonl")
+    existing = tmp_path / "chats.jsonl"
+    assert f"{existing} exists; choose another name" in refused(memory, existing)
     (memory / CONFIG).unlink()
     assert f"has a {CONFIG}, which names" in refused(memory, tmp_path / "x.jsonl")

@@ -152,16 +152,18 @@ def test_the_command(tmp_path, capsys):
     assert f"{tmp_path}/epoch_0/memory holds 5 pairs; its capacity is 9.\n" in out
     assert "1 from old: mean score 0.1000, 0.00 replays" in out
     assert "Learned: 4 of 4 examples, after 0 forgetting events." in out
-    hardest = out.partition("The hardest:\n")[2].splitlines()[:2]
+    head, *hardest = out.partition("The hardest:\n")[2].splitlines()[:3]
+    assert head.split() == ["slot", "score", "replays", "pair"]
     assert [line.split()[0] for line in hardest] == ["1", "3"]
-    replayed = out.partition("The most replayed:\n")[2].splitlines()[:2]
+    replayed = out.partition("The most replayed:\n")[2].splitlines()[1:3]
     assert [line.split()[0] for line in replayed] == ["2", "3"]
-    assert "Never replayed, 3 in all" in out and "Suspect, 0 in all" in out
+    assert "Never replayed, 3 in all" in out and "Suspect" not in out
     rows = list(csv.DictReader((tmp_path / "m.csv").open()))
     assert [row["source"] for row in rows] == [f"ask {i}" for i in range(5)]
     main([str(tmp_path), "--neighbors", "3", "--top", "1"])
     lines = capsys.readouterr().out.splitlines()
-    assert "ask 3" in lines[0] and "ask 4" in lines[1] and len(lines) == 2
+    assert "ask 3" in lines[1] and "ask 4" in lines[4] and len(lines) == 5
+    assert lines[3].split() == ["cosine", *lines[0].split()]
 
 
 @pytest.mark.parametrize(
