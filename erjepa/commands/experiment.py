@@ -42,10 +42,15 @@ def main(arguments: Sequence[str]) -> int:
         with parser.errors(asked):
             from erjepa.studies.grid.config import load_experiment, output_of
 
-            if asked.command == "run":
-                return _run(load_experiment(asked.name, asked.overrides))
-            if asked.command == "show":
-                _show(load_experiment(asked.name, asked.overrides))
+            if asked.command in ("run", "show"):
+                experiment = load_experiment(asked.name, asked.overrides)
+                if experiment.report:  # before hours of training
+                    from erjepa.studies.report.build import sections_of
+
+                    sections_of(experiment)
+                if asked.command == "run":
+                    return _run(experiment)
+                _show(experiment)
                 return 0
             from erjepa.studies.grid.status import cancel_jobs, status
 

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from erjepa.configs.component import COMPONENT
+from erjepa.utils.checked import nearest
 from erjepa.utils.files import config_of_run
 
 
@@ -43,9 +44,12 @@ def config_path(name: str, folder: str = ".") -> str:
         return str(files("erjepa_configs") / folder / f"{name}.yaml")
     if Path(name).is_dir() and (of_run := config_of_run(Path(name))):
         return str(of_run)
+    known = config_names(folder)
+    near = nearest(name, known)
+    hint = f"Did you mean {near}? " if near else ""
     raise FileNotFoundError(
         f"config {name}: no such file, and no packaged config of that name. "
-        f"Packaged configs: {', '.join(config_names(folder))}."
+        f"{hint}Packaged configs: {', '.join(known)}."
     )
 
 

@@ -63,6 +63,12 @@ def whole(value: Any) -> Any:
     return int(value) if is_whole else value
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the most similar known name, or ``None`` if all are unlike it."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=_LIKE)
+    return found[0] if found else None
+
+
 def reject_unknown(
     prefix: str,
     keys: Iterable[Any],
@@ -78,8 +84,8 @@ def reject_unknown(
     for key in map(str, keys):
         if key not in known:
             meant = synonyms.get(prefix + key, synonyms.get(key))
-            near = difflib.get_close_matches(key, known, n=1, cutoff=_LIKE)
-            meant = meant or (prefix + near[0] if near else None)
+            if not meant and (near := nearest(key, known)):
+                meant = prefix + near
             hint = f"Did you mean {meant}?"
             if not meant and len(known) <= _MAX_LISTED:
                 hint = f"Known keys: {', '.join(known)}."

@@ -78,6 +78,10 @@ def test_arguments_are_checked(name, capsys):
     [
         (["configs", "validate", "tiny_synth", "epochs=0"], "epochs: input should"),
         (["experiment", "run", "absent"], "no packaged config"),
+        (
+            ["experiment", "show", "tiny_matched_compute", "report=[accurcy]"],
+            "section 'accurcy' is none of accuracy, ",
+        ),
         (["experiment", "status", "."], "is not the output of an experiment"),
         (["report", "absent"], "no packaged config"),
         (["smollm2", "--output-dir=x", "--gguf-file=absent"], "no such file"),

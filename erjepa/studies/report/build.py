@@ -14,6 +14,7 @@ import matplotlib
 import pandas as pd
 
 from erjepa.studies import report
+from erjepa.studies.experiment import Experiment
 from erjepa.studies.report.accuracy import settings
 from erjepa.studies.report.figures import STYLE
 from erjepa.studies.report.paired import CLAIMS
@@ -42,8 +43,7 @@ def build_report(output: Path) -> Path:
             dataset or argument.
     """
     results = Results(output)
-    default = [name for name, one in SECTIONS.items() if one.by_default]
-    entries = [_parse_entry(one) for one in results.config.report or default]
+    entries = sections_of(results.config)
     folder = output / "report"
     make_folder(output, folder)
     for kind in ("tables", "figures"):
@@ -79,8 +79,19 @@ def build_report(output: Path) -> Path:
     return path
 
 
-def _parse_entry(entry: str | Mapping[str, Any]) -> tuple[Section, str, dict[str, Any]]:
-    """Return the section, heading and arguments of an entry of the key ``report``."""
+def sections_of(config: Experiment) -> list[tuple[Section, str, dict[str, Any]]]:
+    """Return section, heading and arguments of each entry of an experiment's key ``report``.
+
+    Raises:
+        ValueError: if an entry names an unknown section, method, dataset or argument.
+    """
+    default = [name for name, one in SECTIONS.items() if one.by_default]
+    return [_parse_entry(entry, config) for entry in config.report or default]
+
+
+def _parse_entry(
+    entry: str | Mapping[str, Any], config: Experiment
+) -> tuple[Section, str, dict[str, Any]]:
     arguments = {"section": entry} if isinstance(entry, str) else dict(entry)
     name = arguments.pop("section", None)
     if name not in SECTIONS:
@@ -91,6 +102,12 @@ def _parse_entry(entry: str | Mapping[str, Any]) -> tuple[Section, str, dict[str
             f"report: section {name} takes no {', '.join(unknown)}; it takes "
             f"{', '.join(one.arguments)}"
         )
+    for key, known in (("datasets", config.datasets), ("methods", config.methods)):
+        for name in arguments.get(key) or ():
+            if name not in known:
+                raise ValueError(
+                    f"report: {key[:-1]} {name!r} is none of {', '.join(known)}"
+                )
     return one, arguments.pop("title", one.title), arguments
 
 

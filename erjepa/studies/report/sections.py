@@ -42,11 +42,6 @@ class Section:
         self, results: Results, names: Sequence[str] | None = None
     ) -> Sequence[str | None]:
         """Return the datasets to build parts for; ``[None]``: one build for all together."""
-        for name in names or []:
-            if name not in results.datasets:
-                raise ValueError(
-                    f"report: dataset {name!r} is none of {', '.join(results.datasets)}"
-                )
         if "dataset" not in signature(self.build).parameters:
             return [None]
         # If no dataset has the task, all are returned, so that ``parts`` reports why each fails.

@@ -294,6 +294,8 @@ def test_errors(load, arguments, message):
 def test_what_is_absent_is_listed(load):
     with pytest.raises(FileNotFoundError, match="no packaged config .*matched_compute"):
         load_experiment("mached_compute")
+    with pytest.raises(FileNotFoundError, match="Did you mean tiny_matched_compute?"):
+        load_experiment("tiny_match")
     with pytest.raises(FileNotFoundError, match="no packaged config .*tiny_synth"):
         load(VALID, "datasets={a: tiny_sinth}")
     with pytest.raises(ValueError, match="output_dir: field required"):
