@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from zlib import crc32
 
 import torch
@@ -130,7 +130,8 @@ class EpisodicReplay:
             budget: R; ``None``: as in the settings.
 
         Raises:
-            ValueError: if a custom selection exceeds R or returns a slot that is not eligible.
+            ValueError: if a custom selection returns anything but a list of at most R eligible
+                slots.
         """
         settings = self.settings
         if budget is None:
@@ -150,30 +151,31 @@ class EpisodicReplay:
         for part, count in self._parts(eligible, budget):
             slots += self._choose(addresses, part, count)
         at = torch.tensor(slots, dtype=torch.int64, device=self.memory.device)
-        are_eligible = all(0 <= slot < len(self) for slot in slots)
-        if are_eligible:
-            columns = torch.stack([self.memory.example_ids[at], eligible[at].long()])
-            drawn, flags = columns.tolist()  # one synchronization with the device
-            are_eligible = all(flags)
-        if len(slots) > budget or not are_eligible:
-            raise ValueError(
-                f"replay.selection must return at most {budget} slots, all of them "
-                f"eligible; it returned {slots}"
-            )
+        columns = torch.stack([self.memory.example_ids[at], eligible[at].long()])
+        drawn, flags = columns.tolist()  # one synchronization with the device
+        if not all(flags):
+            self._reject(slots, budget)
         return ReplayBatch(drawn, self.memory.segments(slots), slots)
 
     def _choose(
         self, addresses: Addresses | None, eligible: Tensor, budget: int
     ) -> list[int]:
-        return self._selection.choose(
-            Request(
-                self.memory,
-                addresses,
-                eligible,
-                budget,
-                self.settings,
-                self.generator,
-            )
+        """Call the selection and check what it returns, except whether slots are eligible."""
+        settings, generator = self.settings, self.generator
+        request = Request(self.memory, addresses, eligible, budget, settings, generator)
+        chosen = self._selection.choose(request)
+        if not (
+            isinstance(chosen, list)
+            and len(chosen) <= budget
+            and all(isinstance(i, int) and 0 <= i < len(eligible) for i in chosen)
+        ):
+            self._reject(chosen, budget)
+        return chosen
+
+    def _reject(self, chosen: Any, budget: int) -> NoReturn:
+        raise ValueError(
+            f"replay.selection={self.settings.selection} must return a list of at most "
+            f"{budget} eligible slots, as int; it returned {' '.join(repr(chosen).split()):.200}"
         )
 
     def checksum(self, batch: ReplayBatch) -> int:

@@ -225,6 +225,22 @@ def endless(request):
     return request.eligible.nonzero().flatten().tolist() * request.budget * 2
 
 
+def as_tensor(request):
+    return request.eligible.nonzero().flatten()[: request.budget]
+
+
+def as_tensors(request):
+    return list(as_tensor(request))
+
+
+def beyond(request):
+    return [len(request.memory)]
+
+
+def nothing(request):
+    """Forgets to return."""
+
+
 def test_a_selection_of_the_users_own():
     replay = make(selection=f"{__name__}.newest", budget=2)
     ids = torch.tensor([1, 2, 3])
@@ -235,13 +251,15 @@ def test_a_selection_of_the_users_own():
     assert draw.slots == [1, 0]
 
 
-@pytest.mark.parametrize("name", ["careless", "endless"])
+@pytest.mark.parametrize(
+    "name", ["careless", "endless", "as_tensor", "as_tensors", "beyond", "nothing"]
+)
 def test_a_selection_that_breaks_the_rules_is_an_error(name):
     replay = make(selection=f"{__name__}.{name}", budget=3)
     addresses = replay.encode(torch.ones(2, EMBED_DIM))
     segments = [([1], [1]), ([2], [2])]
     replay.write(torch.tensor([1, 2]), segments, addresses, torch.ones(2))
-    message = "replay.selection must return at most 3 slots, all of them eligible"
+    message = f"{name} must return a list of at most 3 eligible slots, as int; it "
     with pytest.raises(ValueError, match=message):
         replay.draw(torch.tensor([1, 9]), segments, addresses)
 
