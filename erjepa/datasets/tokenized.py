@@ -13,6 +13,8 @@ import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from importlib.metadata import version
 from itertools import accumulate
@@ -150,7 +152,12 @@ def _block(pairs: Iterable[Sequence[array]]) -> np.ndarray:
 def _in_parallel(
     texts: Sequence[str], template: ChatTemplate, where: Callable[[int], str]
 ) -> np.ndarray:
-    """Tokenize many chats into one block with several processes and a progress bar."""
+    """Tokenize many chats into one block with several processes and a progress bar.
+
+    Raises:
+        RuntimeError: if a process is killed, as systems do when memory runs out.
+        ValueError: naming the place of a chat that makes no pair.
+    """
     chunks = [texts[i : i + _CHUNK] for i in range(0, len(texts), _CHUNK)]
     cores = (
         len(os.sched_getaffinity(0))
@@ -158,22 +165,29 @@ def _in_parallel(
         else os.cpu_count() or 1
     )
     lengths, tokens = [], []
-    with (
-        tqdm(total=len(texts), desc="Tokenizing", unit="pair") as bar,
-        get_context().Pool(min(cores, len(chunks)), _set_template, (template,)) as pool,
-    ):
-        for first, made in zip(
-            range(0, len(texts), _CHUNK),
-            pool.imap(_tokenize_chunk, chunks),
-            strict=True,
-        ):
-            if isinstance(made, tuple):
-                i, message = made
-                raise ValueError(f"{where(first + i)}: {message}")
-            size = int(made[0]) * _SEGMENTS
-            lengths.append(made[1 : 1 + size])
-            tokens.append(made[1 + size :])
-            bar.update(int(made[0]))
+    workers = min(cores, len(chunks))
+    pool = ProcessPoolExecutor(workers, get_context(), _set_template, (template,))
+    with tqdm(total=len(texts), desc="Tokenizing", unit="pair") as bar:
+        try:
+            for first, made in zip(
+                range(0, len(texts), _CHUNK),
+                pool.map(_tokenize_chunk, chunks),
+                strict=True,
+            ):
+                if isinstance(made, tuple):
+                    i, message = made
+                    raise ValueError(f"{where(first + i)}: {message}")
+                size = int(made[0]) * _SEGMENTS
+                lengths.append(made[1 : 1 + size])
+                tokens.append(made[1 + size :])
+                bar.update(int(made[0]))
+        except BrokenProcessPool:
+            raise RuntimeError(
+                "a process that tokenized pairs was killed, probably for lack of memory; "
+                "free some and start again"
+            ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
     return np.concatenate([np.array([len(texts)], np.int32), *lengths, *tokens])
 
 

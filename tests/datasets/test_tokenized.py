@@ -207,6 +207,16 @@ def test_a_chat_that_gives_no_pair_is_named(tokenizer, many, monkeypatch):
         paired_dataset(tokenizer, source=many[0])
 
 
+def killed(texts):
+    os._exit(1)
+
+
+def test_a_killed_process_ends_in_an_error(tokenizer, many, monkeypatch):
+    monkeypatch.setattr(tokenized, "_tokenize_chunk", killed)
+    with pytest.raises(RuntimeError, match="was killed, probably for lack of memory"):
+        paired_dataset(tokenizer, source=many[0])
+
+
 def test_a_bad_record_is_found_before_any_is_tokenized(tokenizer, many, monkeypatch):
     path = Path(many[0])
     path.write_text(path.read_text() + '{"input": "a", "output": null}\n')
