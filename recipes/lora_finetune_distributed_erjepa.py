@@ -2,6 +2,7 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,11 @@ from erjepa.evaluation.validation import Validation
 from erjepa.training.model.averaged import AveragedWeights
 from erjepa.training.model.build import activation_offloading, set_up_model
 from erjepa.training.model.device import attention_of, run_device
-from erjepa.training.model.distributed import all_reduce_sum, wait_for_all
+from erjepa.training.model.distributed import (
+    all_reduce_sum,
+    on_rank_zero,
+    wait_for_all,
+)
 from erjepa.training.model.sharding import with_resharding
 from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.run.inherited import earlier_memories
@@ -35,6 +40,7 @@ from erjepa.training.run.start import (
     Start,
     build_checkpointer,
     find_serving,
+    found_adapters,
     is_to_resume,
     load_start,
 )
@@ -88,6 +94,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         device, resume = self._device, self._resume
         attention = attention_of(self._cfg, device)
         cfg = erjepa.configs.require_files(self._cfg)
+        resumed = Path(cfg.output_dir) if resume else None
+        adapters = on_rank_zero(lambda: found_adapters(cfg, resumed))
+        cfg = replace(cfg, base_adapters=adapters)
         prepared = PreparedRun(cfg, device, attention)
         texts = PairTexts(prepared.tokenizer)
         earlier = earlier_memories(cfg, texts.fingerprint, resume=resume)

@@ -1,6 +1,7 @@
 """Builds the model to evaluate and loads the weights of a checkpoint or of the base model."""
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +15,11 @@ from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config
 from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.build import require_same_model
-from erjepa.training.run.start import load_base, require_trained_over
+from erjepa.training.run.start import (
+    found_adapters,
+    load_base,
+    require_trained_over,
+)
 
 
 def empty_model(cfg: Config, device: torch.device) -> TransformerDecoder:
@@ -76,6 +81,7 @@ def load_weights(
     if source:
         base = checkpointer.load_checkpoint()[training.MODEL_KEY]
     else:
+        cfg = replace(cfg, base_adapters=found_adapters(cfg, path))
         base = load_base(cfg, checkpointer, model)
     weights = {**base, **(adapter or initial_adapter_state(model, 0))}
     require_same_model(

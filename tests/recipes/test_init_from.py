@@ -81,22 +81,29 @@ def test_adapters_are_merged_into_the_base(base, data, tmp_path, earlier):
     # Over the base alone PEFT's adapter would be another model.
     assert (earlier / "epoch_0/adapter").is_dir() and not (second / "adapter").exists()
     card = (second / "README.md").read_text()
-    assert f"adapters merged in: `{earlier}`" in card and "AutoPeft" not in card
+    assert f"adapters merged in: `{earlier}/epoch_0`" in card and "AutoPeft" not in card
     assert any(not w.equal(exported(second)[n]) for n, w in exported(of_first).items())
 
-    scored = load_model(cfg, torch.device("cpu"), second).state_dict()
+    # The earlier run is trained further: neither changes the base of what was trained over it.
+    shutil.copytree(second, earlier / "epoch_1")
+    try:
+        scored = load_model(cfg, torch.device("cpu"), second).state_dict()
+        again = {"base_adapters": f"[{earlier}]", "resume_from_checkpoint": True}
+        train(config(base, data, tmp_path / "second", **again, stop__steps=5))
+    finally:
+        shutil.rmtree(earlier / "epoch_1")
     alone = load_model(cfg, torch.device("cpu"), None).state_dict()
     adapter = torch.load(second / checkpoint.ADAPTER, weights_only=True)
     assert_same({name: scored[name] for name in adapter}, adapter)
     assert all(w.equal(alone[n]) for n, w in scored.items() if n not in adapter)
     given = config(base, data, tmp_path / "second", resume_from_checkpoint=True)
-    with pytest.raises(ValueError, match=rf"set base_adapters=\[{earlier}\]"):
+    with pytest.raises(ValueError, match=rf"set base_adapters=\[{earlier}/epoch_0\]"):
         load_model(given, torch.device("cpu"), second)
     with pytest.raises(ValueError, match="base model"):
         train(given)
     for starts, expected in (
-        ({"init_from": second}, f"[{earlier}]"),
-        ({"base_adapters": f"[{second}]"}, f"[{earlier},{second}]"),
+        ({"init_from": second}, f"[{earlier}/epoch_0]"),
+        ({"base_adapters": f"[{second}]"}, f"[{earlier}/epoch_0,{second}]"),
         ({"init_from": earlier, "base_adapters": f"[{earlier}]"}, "[]"),
     ):
         with pytest.raises(

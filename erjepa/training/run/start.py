@@ -214,6 +214,21 @@ def load_base(
     return base
 
 
+def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
+    """Return ``base_adapters`` as absolute paths of checkpoints or adapters of PEFT.
+
+    Args:
+        run: an existing run or checkpoint with this config, whose adapters are those that it
+            recorded when it started; the runs that they are from may have been trained further.
+    """
+    given = [Path(name).absolute() for name in cfg.base_adapters or []]
+    known = _config_of(run).get("base_adapters") if run is not None else None
+    if known and len(known) == len(given):
+        if all(Path(a).is_relative_to(b) for a, b in zip(known, given, strict=True)):
+            return known
+    return [str(path.absolute()) for path in adapters_to_merge(cfg)] or None
+
+
 def adapter_to_start(cfg: Config) -> Path | None:
     """Find the checkpoint or adapter of PEFT that ``init_from`` names, without loading it.
 
