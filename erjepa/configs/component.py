@@ -182,6 +182,8 @@ def _is_source(path: str) -> bool:
 
 def _is_plain(annotation: Any) -> bool:
     """Return whether a type can be checked: numbers, strings, literals or ``None``."""
+    if get_origin(annotation) is Annotated:
+        annotation = annotation.__origin__
     if get_origin(annotation) in (Union, types.UnionType):
         return all(map(_is_plain, get_args(annotation)))
     plain = (int, float, bool, str, type(None))

@@ -45,10 +45,6 @@ COMPONENTS = {
             "jepa_weight": NotNegative,
             "temperature": Positive,
             "jepa_every": Count,
-            "sigreg_weight": NotNegative,
-            "sigreg_slices": Annotated[int, Field(ge=1, lt=100_000)],
-            "variance_weight": NotNegative,
-            "covariance_weight": NotNegative,
         }
     ),
     "optimizer": Signature(

@@ -5,14 +5,17 @@ arguments of :class:`~erjepa.objective.JEPALoss`; the first is its weight, 0 (di
 """
 
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 _POINTS = 17  # of the trapezoidal rule, from 0 to _LAST; the integrand is even
 _LAST = 3.0
 _EPSILON = 1e-4
+
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,8 @@ class SIGReg(LossTerm):
         e^{-t^2 / 2} \\, dt
     """
 
-    sigreg_weight: float = 0.0
-    sigreg_slices: int = 256  # random directions
+    sigreg_weight: Weight = 0.0
+    sigreg_slices: Annotated[int, Field(ge=1, lt=100_000)] = 256  # random directions
 
     def value(self, embeddings: Tensor, seed: int) -> Tensor:
         embeddings = embeddings.float()
@@ -100,7 +103,7 @@ class Variance(LossTerm):
         \\frac{1}{H} \\sum_j \\max(0, 1 - \\sqrt{\\mathrm{Var}(z_j) + \\epsilon})
     """
 
-    variance_weight: float = 0.0
+    variance_weight: Weight = 0.0
 
     def value(self, embeddings: Tensor, seed: int) -> Tensor:
         n = embeddings.shape[-2]
@@ -121,7 +124,7 @@ class Covariance(LossTerm):
     :math:`\\lVert X^T X \\rVert = \\lVert X X^T \\rVert`.
     """
 
-    covariance_weight: float = 0.0
+    covariance_weight: Weight = 0.0
 
     def value(self, embeddings: Tensor, seed: int) -> Tensor:
         centered = embeddings.float() - embeddings.float().mean(dim=-2, keepdim=True)
