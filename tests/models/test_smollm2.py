@@ -65,6 +65,10 @@ def test_weights_of_the_file_in_hugging_faces_order(folder):
         )
 
 
+def test_whoever_may_read_one_file_may_read_all(folder):
+    assert len({file.stat().st_mode for file in folder.iterdir()}) == 1
+
+
 def test_transformers_reads_the_folder_as_it_reads_the_file(folder):
     from_folder, from_file = (
         AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, **kwargs)

@@ -5,6 +5,7 @@ The model's shapes and its tokenizer are in the file's metadata.
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ def write_checkpoint(gguf_file: Path, output_dir: Path, repository: str) -> None
         ("original_repo_id.json", {"repo_id": repository}),
     ):
         (output_dir / name).write_text(json.dumps(content, indent=2) + "\n")
+    # save_file makes a file that only its owner may read.
+    shutil.copymode(output_dir / "config.json", output_dir / "model.safetensors")
 
 
 def _weights(
