@@ -4,7 +4,13 @@ import logging
 
 __version__ = "0.1.0"
 
-# torchao warns at every start that its C++ kernels, which are not used here, are not loaded.
-logging.getLogger("torchao").addFilter(
-    lambda record: "import of cpp extensions" not in record.getMessage()
+# Lines that torchao and torchtune log at every start, and that concern no user.
+_SILENT = (
+    "Skipping import of cpp extensions",
+    "Setting manual seed to local seed",
+    " Profiling disabled.",
 )
+for _name in ("torchao", "torchtune.utils._logging"):
+    logging.getLogger(_name).addFilter(
+        lambda record: not record.getMessage().startswith(_SILENT)
+    )

@@ -7,6 +7,8 @@ import tarfile
 from importlib.metadata import version
 from pathlib import Path
 
+from torchtune import training, utils
+
 import erjepa
 
 ROOT = Path(__file__).parents[1]
@@ -41,3 +43,11 @@ def test_an_sdist_is_whole_and_quiet_to_build(tmp_path):
 
 def test_the_version_is_that_of_the_package():
     assert erjepa.__version__ == version("erjepa")
+
+
+def test_lines_that_concern_no_user_are_not_logged(caplog):
+    with caplog.at_level("INFO"):
+        training.set_seed(1)
+        training.setup_torch_profiler(enabled=False)
+        utils.get_logger("INFO").info("a line of ours")
+    assert caplog.messages == ["a line of ours"]

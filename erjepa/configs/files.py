@@ -45,7 +45,8 @@ def config_path(name: str, folder: str = ".") -> str:
     if Path(name).is_dir() and (of_run := config_of_run(Path(name))):
         return str(of_run)
     known = config_names(folder)
-    near = nearest(name, known)
+    begins = (one for one in known if name and one.startswith(name))
+    near = next(begins, None) or nearest(name, known)
     hint = f"Did you mean {near}? " if near else ""
     raise FileNotFoundError(
         f"config {name}: no such file, and no packaged config of that name. "

@@ -63,8 +63,8 @@ def test_a_stored_source_finds_its_own_slot(
     command = [str(tmp_path / "run" / "epoch_0_step_2"), "--prompt", slot.source]
     main([*command, "--top", "2"])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 and lines[0].split()[0] == "1.0000"
-    assert f": {' '.join(slot.source.split())}"[:40] in lines[0]
+    assert len(lines) == 3 and lines[1].split()[0] == "1.0000"
+    assert f": {' '.join(slot.source.split())}"[:40] in lines[1]
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_options_that_no_record_has(tokenizer, tmp_path):
 
 def test_balance_needs_a_number_of_pairs_to_keep(tokenizer, tmp_path):
     source = write(tmp_path / "reviews.jsonl")
-    with pytest.raises(ValueError, match="balanced=True needs max_examples"):
+    with pytest.raises(ValueError, match="balanced=True needs dataset.max_examples"):
         classification_dataset(tokenizer, source=source, balanced=True, **KEYS)
 
 

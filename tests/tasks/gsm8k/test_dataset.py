@@ -90,7 +90,7 @@ def test_subsample_is_the_same_every_time_and_grows_by_adding():
     assert subsample(items, 10, 23) != small
     with pytest.raises(ValueError, match="max_examples=0 must be at least 1"):
         subsample(items, 0, None)
-    with pytest.raises(ValueError, match="sample_seed=1 needs max_examples"):
+    with pytest.raises(ValueError, match="sample_seed=1 needs dataset.max_examples"):
         subsample(items, None, 1)
 
 
