@@ -68,7 +68,7 @@ class PairTexts:
         ]
         source, target = (self._decode(list(view)).strip() for view in views)
         if self._template.end_of_turn in views[0]:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(Exception):  # a template may raise any type
                 *turns, _ = self._chat(segments)
                 turns = turns[turns[0][0] == "system" :]
                 source = "\n".join(f"{role}: {text.strip()}" for role, text in turns)
