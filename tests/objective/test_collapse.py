@@ -2,6 +2,7 @@
 
 import inspect
 from pathlib import Path
+from typing import Annotated, get_args, get_origin
 
 import pytest
 import torch
@@ -76,7 +77,8 @@ def test_one_pair_has_no_variance():
 
 def test_configs_see_the_fields_of_terms():
     parameter = inspect.signature(JEPALoss).parameters["sigreg_slices"]
-    assert (parameter.default, parameter.annotation) == (256, int)
+    assert (parameter.default, get_origin(parameter.annotation)) == (256, Annotated)
+    assert get_args(parameter.annotation)[0] is int
     with pytest.raises(TypeError, match="takes no sigreg_slice$"):
         JEPALoss(sigreg_slice=3)
 
