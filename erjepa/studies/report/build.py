@@ -106,7 +106,8 @@ def _parse_entry(
         for name in arguments.get(key) or ():
             if name not in known:
                 raise ValueError(
-                    f"report: {key[:-1]} {name!r} is none of {', '.join(known)}"
+                    f"report: {key[:-1]} {name!r} is none of {', '.join(known)}; with "
+                    f"{key} of your own, set report=[] for the usual sections"
                 )
     return one, arguments.pop("title", one.title), arguments
 
