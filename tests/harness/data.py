@@ -24,13 +24,20 @@ REAL_DATA = Path(
 WORDS = "a line with the word dog or truck and three vowels before some number".split()
 
 
-def write_records(path: Path, count: int, seed: int = 0) -> Path:
-    """``count`` chat records of different lengths with distinct sources."""
+def write_records(
+    path: Path, count: int, seed: int = 0, *, words: int = 12, letters: int = 30
+) -> Path:
+    """``count`` chat records of different lengths with distinct sources.
+
+    Args:
+        words: maximum of a source, after its number.
+        letters: maximum of a target.
+    """
     rng = random.Random(seed)
     with path.open("w") as lines:
         for i in range(count):
-            source = " ".join([str(i), *rng.choices(WORDS, k=rng.randint(1, 12))])
-            target = "".join(rng.choices("abc.*[](|)&", k=rng.randint(1, 30)))
+            source = " ".join([str(i), *rng.choices(WORDS, k=rng.randint(1, words))])
+            target = "".join(rng.choices("abc.*[](|)&", k=rng.randint(1, letters)))
             messages = [
                 {"role": "system", "content": "Convert."},
                 {"role": "user", "content": source},

@@ -32,8 +32,9 @@ from tests.harness.runs import (
 from tests.harness.transformers_models import from_pretrained, logits_of
 from tests.reference.plain_average import plain_average
 
-DECAY = 0.5  # reached at the eighth of twelve steps
-BUDGETS = [4e8]  # FLOPs, within the first epoch
+DECAY = 0.5  # reached at the eighth step
+BUDGETS = [2e8]  # FLOPs, within the first epoch
+SHORT = {"max_steps_per_epoch": 4, "checkpoint_at_flops": BUDGETS}
 
 
 def config(base, data, output_dir, **overrides):
@@ -105,9 +106,9 @@ def adapter(path):
 
 @pytest.fixture(scope="module")
 def unbroken(base, data, tmp_path_factory):
-    """Two epochs on two ranks, with a budget in the first."""
+    """Two epochs of four steps on two ranks, with a budget in the first."""
     output_dir = tmp_path_factory.mktemp("unbroken")
-    cfg = config(base, data, output_dir, checkpoint_at_flops=BUDGETS)
+    cfg = config(base, data, output_dir, **SHORT)
     averages, _ = train(cfg, 2, lambda recipe: recipe._averaged.gather())
     return output_dir, averages
 
@@ -130,8 +131,7 @@ def test_every_checkpoint_holds_them(unbroken):
 
 
 def test_they_change_nothing_else(base, data, tmp_path, unbroken):
-    cfg = config(base, data, tmp_path, ema_decay="null", checkpoint_at_flops=BUDGETS)
-    train(cfg, 2)
+    train(config(base, data, tmp_path, ema_decay="null", **SHORT), 2)
     assert not list(tmp_path.rglob("ema"))
     for name in ("flops_0", "epoch_0", "epoch_1"):
         mine, theirs = adapter(tmp_path / name), adapter(unbroken[0] / name)
@@ -141,7 +141,7 @@ def test_they_change_nothing_else(base, data, tmp_path, unbroken):
 @pytest.mark.slow
 def test_ranks_average_alike(base, data, tmp_path, unbroken):
     (one,) = train(
-        config(base, data, tmp_path, batch_size=8),
+        config(base, data, tmp_path, batch_size=8, **SHORT),
         1,
         lambda recipe: recipe._averaged.gather(),
     )
@@ -152,11 +152,10 @@ def test_ranks_average_alike(base, data, tmp_path, unbroken):
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_and_resumed(base, data, tmp_path, unbroken, ranks):
-    settings = {"checkpoint_at_flops": BUDGETS}
-    arm = functools.partial(kill_at_call, Recipe, "_train_step", 9)
-    train_and_kill(config(base, data, tmp_path, **settings), 2, arm)
-    settings |= {"resume_from_checkpoint": True, "batch_size": 8 // ranks}
-    train(config(base, data, tmp_path, **settings), ranks)
+    arm = functools.partial(kill_at_call, Recipe, "_train_step", 6)
+    train_and_kill(config(base, data, tmp_path, **SHORT), 2, arm)
+    resumed = {"resume_from_checkpoint": True, "batch_size": 8 // ranks}
+    train(config(base, data, tmp_path, **SHORT, **resumed), ranks)
     expected = adapter(unbroken[0] / "epoch_1" / "ema")
     for key, value in adapter(tmp_path / "epoch_1" / "ema").items():
         if ranks == 2:

@@ -11,6 +11,7 @@ from erjepa.datasets import paired_dataset
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.packing import PairCollator
 from erjepa.training.step.passes import Passes
+from tests.harness.data import write_records
 from tests.harness.runs import make_config, overrides_for, train
 
 SFT = {"replay__weight": 0, "loss__jepa_weight": 0}
@@ -21,6 +22,12 @@ EXPECTED = {
     "LLM-JEPA": (LLM_JEPA, 3, 2374, 2502),
     "ER-JEPA": ({"replay__selection": "uniform"}, 6, 4891, 5172),
 }
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """44 pairs, of which eight fill more than a row."""
+    return write_records(tmp_path_factory.mktemp("cost") / "train.jsonl", 44)
 
 
 def forwards(base, data, output_dir, overrides, monkeypatch):

@@ -117,7 +117,7 @@ def test_float32_weights_compute_in_bfloat16(base, data, tmp_path, monkeypatch):
     metrics = {}
     for world_size in (1, 2):
         output_dir = tmp_path / str(world_size)
-        overrides = {"dtype": "bf16", "epochs": 1, "max_steps_per_epoch": 4}
+        overrides = {"dtype": "bf16", "epochs": 1, "max_steps_per_epoch": 3}
         overrides |= {"batch_size": 4 // world_size, "gradient_accumulation_steps": 2}
         cfg = config(base, data, output_dir, **overrides)
         for found in train(cfg, world_size, dtypes):
@@ -148,17 +148,17 @@ def test_float32_weights_compute_in_bfloat16(base, data, tmp_path, monkeypatch):
 )
 def test_killed_and_resumed(base, data, tmp_path, world_size, dtype):
     whole, part = tmp_path / "whole", tmp_path / "part"
-    settings = {"dtype": dtype, "save_every_n_steps": 2, "epochs": 1}
+    settings = {"dtype": dtype, "save_every_n_steps": 2, "stop__steps": 4}
     final = train(config(base, data, whole, **settings), world_size, state)[0]
-    arm = functools.partial(kill_at_call, Recipe, "_train_step", 6)
+    arm = functools.partial(kill_at_call, Recipe, "_train_step", 4)
     train_and_kill(config(base, data, part, **settings), world_size, arm)
-    saved = torch.load(part / "epoch_0_step_4" / checkpoint.RECIPE_STATE)["weights"]
+    saved = torch.load(part / "epoch_0_step_2" / checkpoint.RECIPE_STATE)["weights"]
     assert {weight.dtype for weight in saved.values()} == {torch.float32}
     resumed = config(base, data, part, resume_from_checkpoint=True, **settings)
     mine = train(resumed, world_size, state)[0]
     assert_same(mine, final)
     assert deterministic(read_metrics(part)) == deterministic(read_metrics(whole))
-    file = "epoch_0/model-00001-of-00001.safetensors"
+    file = "epoch_0_step_4/model-00001-of-00001.safetensors"
     assert (part / file).read_bytes() == (whole / file).read_bytes()
 
 

@@ -1,7 +1,7 @@
 """Losses, gradients and memory do not depend on how a step is divided.
 
 One rank with a micro-batch of 8 pairs equals any division of the same 8 into ranks, micro-batches
-and pairs, at each of 12 steps; the last step of an epoch has 4 pairs. Tokens and FLOPs count what
+and pairs, at each of 8 steps; the last step of an epoch, the sixth, has 4 pairs. Tokens and FLOPs count what
 is computed, so they decrease as more pairs share a row.
 """
 
@@ -53,9 +53,9 @@ def test_every_cut_of_a_step_gives_the_same_run(
 ):
     # With a budget of 3, some of 4 ranks have nothing to replay.
     settings = {"replay__selection": selection, "replay__budget": budget}
+    settings["stop__steps"] = 8  # two of the second epoch
     expected, (memory,) = run(base, data, tmp_path / "one", 1, 8, 1, **settings)
-    assert len(expected) == 12
-    assert [m["replayed"] for m in expected] == [0] + [budget] * 11
+    assert [m["replayed"] for m in expected] == [0] + [budget] * 7
     assert expected[-1]["memory_size"] == 30
     for cut in cuts:
         output_dir = tmp_path / "_".join(map(str, cut))
@@ -90,9 +90,9 @@ def test_replay_never_repeats_an_example_of_the_step(base, data, tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EpisodicReplay, "draw", recorded)
-        cfg = make_config(overrides_for(base, data, tmp_path, batch_size=8))
-        (steps,) = train(cfg, 1, lambda recipe: list(seen))
-    assert len(steps) == 12
+        overrides = overrides_for(base, data, tmp_path, batch_size=8, stop__steps=8)
+        (steps,) = train(make_config(overrides), 1, lambda recipe: list(seen))
+    assert len(steps) == 8
     assert all(current and not (current & drawn) for current, drawn in steps)
     assert all(drawn for _, drawn in steps[1:])
 

@@ -34,7 +34,8 @@ RESUME = "resume_from_checkpoint=True"
 
 
 def overrides(base, data, output_dir, **more):
-    return overrides_for(base, data, output_dir, model__lora_dropout=0.1, **more)
+    settings = {"model__lora_dropout": 0.1, "stop__steps": 8, **more}
+    return overrides_for(base, data, output_dir, **settings)
 
 
 def signal_rank(rank, step, number):
@@ -189,7 +190,9 @@ def lives(pid):
 @pytest.mark.slow
 def test_sigterm_of_a_whole_group_of_one_process(base, data, tmp_path):
     """As Slurm sends it: to the workers of the data loader, too."""
-    arguments = overrides(base, data, tmp_path / "out", epochs=1000, num_workers=1)
+    arguments = overrides(
+        base, data, tmp_path / "out", epochs=1000, stop__steps="null", num_workers=1
+    )
     run = Run([], arguments, tmp_path / "out")
     for pid in (*run.ranks(), run.process.pid):  # its workers, and itself
         os.kill(pid, signal.SIGTERM)
@@ -252,7 +255,11 @@ def test_a_rank_ends_with_its_launcher(monkeypatch):
 @pytest.mark.slow
 def test_two_ranks_end_with_their_launcher(base, data, tmp_path):
     out = tmp_path / "out"
-    run = Run(["--nproc_per_node", "2"], overrides(base, data, out, epochs=1000), out)
+    run = Run(
+        ["--nproc_per_node", "2"],
+        overrides(base, data, out, epochs=1000, stop__steps="null"),
+        out,
+    )
     ranks = run.ranks()
     assert len(ranks) == 2
     run.process.kill()
@@ -263,7 +270,7 @@ def test_two_ranks_end_with_their_launcher(base, data, tmp_path):
 @pytest.mark.slow
 def test_sigint_to_the_launcher_of_two_ranks(base, data, tmp_path):
     out = tmp_path / "out"
-    arguments = overrides(base, data, out, epochs=1000)
+    arguments = overrides(base, data, out, epochs=1000, stop__steps="null")
     run = Run(["--nproc_per_node", "2"], arguments, out)
     ranks = run.ranks()
     assert len(ranks) == 2

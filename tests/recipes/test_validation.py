@@ -128,7 +128,7 @@ def test_training_does_not_notice(base, data, tmp_path, monkeypatch, reshard):
         "gradient_accumulation_steps": 2,
         "batch_size": 2,
         "fsdp_reshard_after_forward": reshard,
-        "epochs": 1,
+        "stop__steps": 3,
     }
     with_it = {
         "eval_every_n_steps": 1,
@@ -137,7 +137,7 @@ def test_training_does_not_notice(base, data, tmp_path, monkeypatch, reshard):
     }
     watched = config(base, data, tmp_path / "watched", **overrides, **with_it)
     (mine, _) = train(watched, 2, state)
-    assert len(validations(tmp_path / "watched")) == 5
+    assert len(validations(tmp_path / "watched")) == 3
     monkeypatch.setattr(Recipe, "_validate", lambda self: {})
     (final, _) = train(config(base, data, tmp_path / "alone", **overrides), 2, state)
     assert not validations(tmp_path / "alone")
@@ -152,20 +152,19 @@ def test_training_does_not_notice(base, data, tmp_path, monkeypatch, reshard):
 
 @pytest.mark.parametrize("world_size", some_of([1, 2], [2]))
 def test_patience_ends_a_run_that_learns_nothing(base, data, tmp_path, world_size):
-    """The first validation is the best; the run ends after three like it, and stays so."""
-    overrides = {"optimizer__lr": 0.0, "eval_every_n_steps": 2, "stop__patience": 3}
+    """The first validation is the best; the run ends after two like it, and stays so."""
+    overrides = {"optimizer__lr": 0.0, "eval_every_n_steps": 1, "stop__patience": 2}
     overrides["batch_size"] = 8 // world_size
     train(config(base, data, tmp_path, **overrides), world_size)
-    # The third is that of the epoch's end.
-    assert list(validations(tmp_path)) == [2, 4, 5, 6]
-    assert len(read_metrics(tmp_path)) == 6
+    assert list(validations(tmp_path)) == [1, 2, 3]
+    assert len(read_metrics(tmp_path)) == 3
     newest = checkpoint.checkpoints(tmp_path)[-1]
-    assert checkpoint.load_progress(newest)["steps"] == 6
+    assert checkpoint.load_progress(newest)["steps"] == 3
     overrides["resume_from_checkpoint"] = True
     train(config(base, data, tmp_path, **overrides), world_size)
-    assert len(read_metrics(tmp_path)) == 6
-    train(config(base, data, tmp_path, **overrides | {"stop__patience": 4}), world_size)
-    assert list(validations(tmp_path)) == [2, 4, 5, 6, 8]
+    assert len(read_metrics(tmp_path)) == 3
+    train(config(base, data, tmp_path, **overrides | {"stop__patience": 3}), world_size)
+    assert list(validations(tmp_path)) == [1, 2, 3, 4]
 
 
 def test_any_ranks_measure_the_same(base, answers, tmp_path):
@@ -387,10 +386,10 @@ def test_pairs_that_do_not_fit_are_not_validated_on(base, data, tmp_path):
             len(recipe._pairs.train),
         )
 
-    cfg = config(base, data, tmp_path, max_seq_len=160, skip_too_long=True)
+    cfg = config(base, data, tmp_path, max_seq_len=90, skip_too_long=True)
     ((held_out, sizes, trained),) = train(cfg, 1, lengths)
     split = hold_out(range_of(base, data), SIZE)
-    assert set(held_out) < set(split.held_out) and max(sizes) <= 160
+    assert set(held_out) < set(split.held_out) and max(sizes) <= 90
     assert 0 < trained < len(split.train)
 
 
