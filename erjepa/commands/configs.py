@@ -60,14 +60,14 @@ def main(arguments: Sequence[str]) -> None:
         default=[],
         help="another key, such as dataset.column_map='{input: A, output: B}'",
     )
-    chosen = parser.parse_args(arguments)
-    with parser.errors(chosen):
-        if chosen.command == "ls":
+    args = parser.parse_args(arguments)
+    with parser.errors(args):
+        if args.command == "ls":
             _list()
-        elif chosen.command == "init":
-            _init(chosen)
+        elif args.command == "init":
+            _init(args)
         else:
-            _read(chosen)
+            _read(args)
 
 
 def _list() -> None:
@@ -79,26 +79,26 @@ def _list() -> None:
         print(f"{name:<{max(map(len, names))}}  {first.removeprefix('# ')}")
 
 
-def _read(chosen: argparse.Namespace) -> None:
+def _read(args: argparse.Namespace) -> None:
     from erjepa.configs import load
     from erjepa.configs.text import as_yaml
 
-    cfg = load(chosen.config, chosen.overrides)
-    if chosen.command == "validate":
+    cfg = load(args.config, args.overrides)
+    if args.command == "validate":
         cfg.loss.build()  # whose keys may exclude each other
-        print(f"{chosen.config}: every key is known and every value is valid")
+        print(f"{args.config}: every key is known and every value is valid")
         return
-    changes = f"With {' '.join(chosen.overrides)}"
-    text = as_yaml(cfg, chosen.config, *([changes] if chosen.overrides else []))
-    if chosen.command == "show":
+    changes = f"With {' '.join(args.overrides)}"
+    text = as_yaml(cfg, args.config, *([changes] if args.overrides else []))
+    if args.command == "show":
         print(text, end="")
         return
-    with chosen.file.open("x", encoding="utf-8") as file:
+    with args.file.open("x", encoding="utf-8") as file:
         file.write(text)
-    print(f"Wrote {chosen.config} to {chosen.file}")
+    print(f"Wrote {args.config} to {args.file}")
 
 
-def _init(chosen: argparse.Namespace) -> None:
+def _init(args: argparse.Namespace) -> None:
     """Write a config for the user's data, with columns detected in the first record."""
     import yaml
 
@@ -106,34 +106,34 @@ def _init(chosen: argparse.Namespace) -> None:
     from erjepa.datasets.messages import messages_of, not_read
     from erjepa.datasets.records import load_records
 
-    if chosen.file.exists():
-        raise FileExistsError(f"{chosen.file} exists; choose another name")
-    data = Path(chosen.data)
-    source = str(data.absolute()) if data.exists() else chosen.data
+    if args.file.exists():
+        raise FileExistsError(f"{args.file} exists; choose another name")
+    data = Path(args.data)
+    source = str(data.absolute()) if data.exists() else args.data
     component = "erjepa.datasets.paired_dataset"
     values = with_overrides(
         {
-            "output_dir": chosen.file.stem,
+            "output_dir": args.file.stem,
             "dataset": {"_component_": component, "source": source},
             "eval_dataset": None,
             "validation": {"size": 0.1},
         },
-        chosen.overrides,
+        args.overrides,
     )
     dataset = values["dataset"]
     records = load_records(source, split=dataset.get("split", "train"))
     columns = messages_of(records, dataset.get("column_map"))
     dataset["column_map"] = columns.columns
-    read(merge(merged(chosen.config), values))  # which checks it
+    read(merge(merged(args.config), values))  # which checks it
     comments = {
         "output_dir": "checkpoints, logs and scores",
         "dataset.column_map": one_line(str(columns)),
         "eval_dataset": "pairs to score, in a section like dataset",
         "validation.size": "fraction of the pairs to hold out for validation",
     }
-    with chosen.file.open("x", encoding="utf-8") as file:
-        file.write(_HEAD.format(config=chosen.config, data=data.name, file=chosen.file))
-        values = {"defaults": chosen.config, **values}
+    with args.file.open("x", encoding="utf-8") as file:
+        file.write(_HEAD.format(config=args.config, data=data.name, file=args.file))
+        values = {"defaults": args.config, **values}
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
         section = ""
         for line in text.splitlines():
@@ -146,7 +146,7 @@ def _init(chosen: argparse.Namespace) -> None:
             file.write(f"{line}  # {comment}\n" if comment else f"{line}\n")
     unread = ", ".join(not_read(records, columns)) or "nothing"
     print(
-        f"{chosen.data}: {counted(len(records), 'record')}; {columns}; not read: {unread}. "
+        f"{args.data}: {counted(len(records), 'record')}; {columns}; not read: {unread}. "
         "Train with"
     )
-    print(f"  tune run erjepa_recipe --config {chosen.file}")
+    print(f"  tune run erjepa_recipe --config {args.file}")

@@ -15,9 +15,9 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "picture", metavar="FILE", type=Path, help="image to write, such as curve.svg"
     )
-    asked = parser.parse_args(arguments)
-    with parser.errors(asked):
+    args = parser.parse_args(arguments)
+    with parser.errors(args):
         from erjepa.studies.training_curve import draw_training_curve
 
-        log = asked.run / "logs" / "metrics.txt" if asked.run.is_dir() else asked.run
-        draw_training_curve(log, asked.picture)
+        log = args.run / "logs" / "metrics.txt" if args.run.is_dir() else args.run
+        draw_training_curve(log, args.picture)

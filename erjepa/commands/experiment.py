@@ -37,25 +37,25 @@ def main(arguments: Sequence[str]) -> int:
         command.add_argument("overrides", metavar="key=value", nargs="*")
     for name in ("status", "cancel"):
         commands.add_parser(name).add_argument("name", metavar="EXPERIMENT")
-    asked = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     try:
-        with parser.errors(asked):
+        with parser.errors(args):
             from erjepa.studies.grid.config import load_experiment, output_of
 
-            if asked.command in ("run", "show"):
-                experiment = load_experiment(asked.name, asked.overrides)
+            if args.command in ("run", "show"):
+                experiment = load_experiment(args.name, args.overrides)
                 if experiment.report:  # before hours of training
                     from erjepa.studies.report.build import sections_of
 
                     sections_of(experiment)
-                if asked.command == "run":
+                if args.command == "run":
                     return _run(experiment)
                 _show(experiment)
                 return 0
             from erjepa.studies.grid.status import cancel_jobs, status
 
-            output_dir = output_of(asked.name)
-            if asked.command == "cancel":
+            output_dir = output_of(args.name)
+            if args.command == "cancel":
                 cancelled = counted(cancel_jobs(output_dir), "job")
                 print(f"Cancelled {cancelled}. Run again to resume.")
             else:
@@ -81,8 +81,8 @@ def _run(experiment: "Experiment") -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     failed = run_experiment(experiment)
     if failed:
-        said = f"{counted(len(failed), 'cell')} failed: {', '.join(failed)}"
-        print(f"{said}. Run again to retry.")
+        count = counted(len(failed), "cell")
+        print(f"{count} failed: {', '.join(failed)}. Run again to retry.")
         return 1
     print(f"Results: {experiment.output_dir}. Tables and figures:")
     print(f"  erjepa report {experiment.output_dir}")
@@ -102,12 +102,12 @@ def _show(experiment: "Experiment") -> None:
     from erjepa.studies.grid.output import CELLS
 
     print(OmegaConf.to_yaml(OmegaConf.create(experiment.as_dict()), sort_keys=False))
-    found = cells(experiment)
-    equal = {cell.name: cell.same_as or cell.name for cell in found}
+    all_cells = cells(experiment)
+    equal = {cell.name: cell.same_as or cell.name for cell in all_cells}
     what = "sequence" if experiment.continual else "method"
-    print(f"# {counted(len(found), 'cell')}; the first of each {what}:")
+    print(f"# {counted(len(all_cells), 'cell')}; the first of each {what}:")
     first: dict[tuple[str, str | None], Cell] = {}
-    for cell in found:
+    for cell in all_cells:
         stage = cell.dataset if experiment.continual else None
         first.setdefault((cell.method, stage), cell)
     methods = list(experiment.methods)

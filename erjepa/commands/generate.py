@@ -38,32 +38,32 @@ def main(arguments: Sequence[str]) -> None:
         default=[],
         help="a key of the run's config, such as max_new_tokens, device or merged",
     )
-    asked = parser.parse_intermixed_args(arguments)
-    with parser.errors(asked):
-        _answer(asked, parser)
+    args = parser.parse_intermixed_args(arguments)
+    with parser.errors(args):
+        _answer(args, parser)
 
 
-def _answer(asked: argparse.Namespace, parser: CommandLine) -> None:
+def _answer(args: argparse.Namespace, parser: CommandLine) -> None:
     from erjepa.checkpoints import checkpoint
     from erjepa.configs import load, require_files
     from erjepa.evaluation.chat import answers, read_prompts
     from erjepa.evaluation.run import find_run
 
-    prompts = list(asked.prompts)
-    if asked.file is not None:
-        prompts += read_prompts(asked.file)
+    prompts = list(args.prompts)
+    if args.file is not None:
+        prompts += read_prompts(args.file)
     if not prompts:
         parser.error("there is no prompt: type one, or pass --file")
-    cfg_file, path = find_run(asked.run)
-    cfg = load(str(cfg_file), asked.set)
+    cfg_file, path = find_run(args.run)
+    cfg = load(str(cfg_file), args.set)
     cfg = require_files(cfg)
     path = checkpoint.of_weights(path, cfg.checkpoint)[0]
-    found = answers(cfg, path, prompts, system_prompt=asked.system)
-    if asked.output is not None:
-        write_whole(asked.output, to_jsonl(found))
-        print(f"Wrote {counted(len(found), 'answer')} of {path} to {asked.output}")
+    answered = answers(cfg, path, prompts, system_prompt=args.system)
+    if args.output is not None:
+        write_whole(args.output, to_jsonl(answered))
+        print(f"Wrote {counted(len(answered), 'answer')} of {path} to {args.output}")
         return
-    for answer in found:
+    for answer in answered:
         cut = "" if answer["finished"] else f"  [cut at {cfg.max_new_tokens} tokens]"
-        head = f"{answer['prompt']}\n" if len(found) > 1 else ""
+        head = f"{answer['prompt']}\n" if len(answered) > 1 else ""
         print(printable(f"{head}{answer['output']}{cut}"))

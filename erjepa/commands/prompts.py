@@ -36,24 +36,25 @@ def main(arguments: Sequence[str]) -> None:
         type=Path,
         help="check the chat template in this folder",
     )
-    asked = parser.parse_intermixed_args(arguments)
-    with parser.errors(asked):
+    args = parser.parse_intermixed_args(arguments)
+    with parser.errors(args):
         from erjepa.configs import load, require_files
         from erjepa.evaluation import batch_requests
 
-        cfg = load(asked.config, asked.overrides)
+        cfg = load(args.config, args.overrides)
         cfg = require_files(cfg)
         tokenizer = cfg.tokenizer.build()
         prompts = list(batch_requests.read_prompts(cfg, tokenizer))
-        if asked.check is not None:
-            batch_requests.require_same_tokens(asked.check, prompts)
+        if args.check is not None:
+            batch_requests.require_same_tokens(args.check, prompts)
         targets = batch_requests.write_requests(
-            asked.output,
+            args.output,
             prompts,
-            asked.url,
-            asked.model,
-            cfg.max_new_tokens,
-            tokenizer.stop_tokens,
+            args.url,
+            args.model,
+            max_tokens=cfg.max_new_tokens,
+            temperature=0,
+            stop_token_ids=list(tokenizer.stop_tokens),
         )
-        said = counted(len(prompts), "prompt")
-        print(f"Wrote {said} to {asked.output}, and their targets to {targets}")
+        count = counted(len(prompts), "prompt")
+        print(f"Wrote {count} to {args.output}, and their targets to {targets}")

@@ -15,17 +15,17 @@ def main(arguments: Sequence[str]) -> None:
         help="its output_dir, its YAML file, or the name of a packaged one",
     )
     parser.add_argument("--sections", action="store_true", help="list the sections")
-    asked = parser.parse_args(arguments)
-    if asked.experiment is None and not asked.sections:
+    args = parser.parse_args(arguments)
+    if args.experiment is None and not args.sections:
         parser.error("name an experiment")
-    with parser.errors(asked):
-        if asked.sections:
+    with parser.errors(args):
+        if args.sections:
             _list_sections()
             return
         from erjepa.studies.grid.config import output_of
         from erjepa.studies.report.build import build_report
 
-        print(build_report(output_of(asked.experiment)))
+        print(build_report(output_of(args.experiment)))
 
 
 def _list_sections() -> None:

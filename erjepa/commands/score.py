@@ -40,12 +40,12 @@ def main(arguments: Sequence[str]) -> None:
         type=Path,
         help="folder to write predictions and summary to",
     )
-    asked = parser.parse_args(arguments)
-    with parser.errors(asked):
-        task = load_task(asked.task, asked.databases, asked.primary)
-        predictions = read_predictions(asked.file, task, asked.targets)
+    args = parser.parse_args(arguments)
+    with parser.errors(args):
+        task = load_task(args.task, args.databases, args.primary)
+        predictions = read_predictions(args.file, task, args.targets)
         scored, summary = score_predictions(task, predictions)
-        if asked.output is not None:
-            asked.output.mkdir(parents=True, exist_ok=True)
-            write_scores(asked.output, scored, summary)
+        if args.output is not None:
+            args.output.mkdir(parents=True, exist_ok=True)
+            write_scores(args.output, scored, summary)
     print(summary.to_json())

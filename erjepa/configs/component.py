@@ -12,7 +12,7 @@ from pydantic import Field
 from torchtune.config._errors import InstantiationError
 from torchtune.config._utils import _get_component_from_path
 
-from erjepa.utils.checked import checked, reject_unknown, whole
+from erjepa.utils.checked import checked, normalize_numbers, reject_unknown
 
 COMPONENT = "_component_"
 WEIGHT = "weight"  # key of a dataset in a list, in addition to its arguments
@@ -170,7 +170,7 @@ class Signature:
                 if _is_plain(parameter.annotation) and given is not parameter.default:
                     kind = parameter.annotation
             if kind is not None:
-                typed = checked(kind, whole(given), f"{key}.{name}")
+                typed = checked(kind, normalize_numbers(given), f"{key}.{name}")
                 arguments[name] = typed if isinstance(typed, int) else given
         return {"path": path, "arguments": arguments}
 

@@ -86,8 +86,8 @@ def merged(name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 def _levels(name: str, overrides: Sequence[str]) -> list[dict[str, Any]]:
     """Return the merged values: empty, after each file from the base up, after overrides."""
     levels: list[dict[str, Any]] = [{}]
-    for _, own in reversed(chain(name)):
-        levels.append(merge(levels[-1], own))
+    for _, values in reversed(chain(name)):
+        levels.append(merge(levels[-1], values))
     return [*levels, with_overrides(levels[-1], overrides)]
 
 

@@ -21,7 +21,7 @@ from erjepa.configs.schema import (
     Validation,
 )
 from erjepa.replay import ReplaySettings
-from erjepa.utils.checked import checked, reject_unknown, whole
+from erjepa.utils.checked import checked, normalize_numbers, reject_unknown
 
 _NAMES = re.compile(r"\$\{[\s.]*(\w*)")  # a key, or a resolver, within an interpolation
 _SECTIONS = {"stop": Stop, "validation": Validation, "replay": ReplaySettings}
@@ -44,13 +44,13 @@ def resolved(source: Mapping[str, Any]) -> dict[str, Any]:
     """Resolve the interpolations of a config's values; nothing else is checked."""
     # OmegaConf is slow, so it gets only the keys with interpolations and those they name.
     names = {key: _NAMES.findall(repr(value)) for key, value in source.items()}
-    needed = {name for key, found in names.items() if found for name in (key, *found)}
+    needed = {n for key, named in names.items() if named for n in (key, *named)}
     part = {key: value for key, value in source.items() if key in needed}
     try:
-        found = OmegaConf.to_container(OmegaConf.create(part), resolve=True)
+        part = OmegaConf.to_container(OmegaConf.create(part), resolve=True)
     except (OmegaConfBaseException, ImportError) as error:
         raise ValueError(" ".join(str(error).split())) from None
-    return {key: found.get(key, deepcopy(value)) for key, value in source.items()}
+    return {key: part.get(key, deepcopy(value)) for key, value in source.items()}
 
 
 def read(source: Mapping[str, Any]) -> Config:
@@ -72,7 +72,7 @@ def read(source: Mapping[str, Any]) -> Config:
     for key, value in values.items():
         signature = COMPONENTS.get(key)
         if signature is None:
-            values[key] = whole(value)
+            values[key] = normalize_numbers(value)
         elif value is not None or not hasattr(Config, key):
             values[key] = signature.read(key, value, SYNONYMS)
     if values.get("profiler", "") is None:
@@ -86,7 +86,7 @@ def _continued(config: Config) -> Config:
     if start is None:
         return config
 
-    def own(key: str, given: Any) -> Any:
+    def start_of(key: str, given: Any) -> Any:
         if isinstance(given, list) and start in given:
             return given  # a list of memories, with that of continue_from
         if given not in (None, start):
@@ -97,5 +97,7 @@ def _continued(config: Config) -> Config:
         return start
 
     if replay.weight:
-        replay = replace(replay, init_from=own("replay.init_from", replay.init_from))
-    return replace(config, init_from=own("init_from", config.init_from), replay=replay)
+        memory = start_of("replay.init_from", replay.init_from)
+        replay = replace(replay, init_from=memory)
+    weights = start_of("init_from", config.init_from)
+    return replace(config, init_from=weights, replay=replay)

@@ -44,16 +44,6 @@ def read_prompts(cfg: Config, tokenizer: Any) -> Iterator[Prompt]:
         yield Prompt(i, as_json(dataset, i), dataset.prompt(i), target)
 
 
-def request(
-    prompt: Prompt, url: str, model: str, max_tokens: int, stop_tokens: Sequence[int]
-) -> dict[str, Any]:
-    """Return a line of the batch file: with messages if ``url`` is ``CHAT``, else token ids."""
-    asked = {"messages": prompt.messages} if url == CHAT else {"prompt": prompt.tokens}
-    body = {"model": model, **asked, "max_tokens": max_tokens, "temperature": 0}
-    body["stop_token_ids"] = list(stop_tokens)
-    return {"custom_id": str(prompt.id), "method": "POST", "url": url, "body": body}
-
-
 def require_same_tokens(folder: Path, prompts: Sequence[Prompt]) -> None:
     """Check that the chat template in a model's folder gives the prompts' token ids.
 
@@ -76,20 +66,24 @@ def require_same_tokens(folder: Path, prompts: Sequence[Prompt]) -> None:
 
 
 def write_requests(
-    file: Path,
-    prompts: Sequence[Prompt],
-    url: str,
-    model: str,
-    max_tokens: int,
-    stop_tokens: Sequence[int],
+    file: Path, prompts: Sequence[Prompt], url: str, model: str, **settings: Any
 ) -> Path:
-    """Write the batch file and the file of targets, and return the path of the latter."""
-    targets = file.with_suffix(".targets.jsonl")
-    rows = (
-        {"custom_id": str(p.id), "prompt_token_ids": p.tokens, **p.target}
-        for p in prompts
-    )
-    write_whole(targets, to_jsonl(rows))
-    requests = (request(p, url, model, max_tokens, stop_tokens) for p in prompts)
+    """Write the batch file and the file of targets, and return the path of the latter.
+
+    Args:
+        url: ``CHAT``, for requests with messages, or ``COMPLETIONS``, with token ids.
+        model: name of the model in the engine.
+        settings: further fields of each request's body, such as ``max_tokens``.
+    """
+    requests, targets = [], []
+    for prompt in prompts:
+        custom_id = {"custom_id": str(prompt.id)}
+        chat, tokens = {"messages": prompt.messages}, {"prompt": prompt.tokens}
+        body = {"model": model, **(chat if url == CHAT else tokens), **settings}
+        requests.append(custom_id | {"method": "POST", "url": url, "body": body})
+        target = {"prompt_token_ids": prompt.tokens, **prompt.target}
+        targets.append(custom_id | target)
+    file_of_targets = file.with_suffix(".targets.jsonl")
+    write_whole(file_of_targets, to_jsonl(targets))
     write_whole(file, to_jsonl(requests))
-    return targets
+    return file_of_targets

@@ -45,8 +45,8 @@ def answers(
     outputs: dict[int, dict[str, Any]] = {}
     batches = batches_of_like_length(tokens, cfg.eval_batch_size)
     for batch in tqdm(batches, unit="batch", disable=len(batches) == 1):
-        asked = [tokens[i] for i in batch]
-        generated = generate_texts(model, tokenizer, asked, cfg.max_new_tokens)
+        batch_tokens = [tokens[i] for i in batch]
+        generated = generate_texts(model, tokenizer, batch_tokens, cfg.max_new_tokens)
         outputs.update(zip(batch, generated, strict=True))
     return [{"prompt": prompt, **outputs[i]} for i, prompt in enumerate(prompts)]
 

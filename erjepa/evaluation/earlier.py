@@ -183,7 +183,7 @@ def _read_run(
             if getattr(settings, key) is not None:
                 scores.append((folder, settings))
     # The checkpoint's own evaluations come first: they have the settings to repeat.
-    scores.sort(key=lambda found: found[0].name.partition("_on_")[0] != name)
+    scores.sort(key=lambda scored: scored[0].name.partition("_on_")[0] != name)
     how = {"primary": None} | {key: values[key] for key in _HOW if key in values}
     return EarlierRun(file, checkpoint, key, values.get(key), how, name, scores)
 
@@ -214,14 +214,14 @@ def answers_before(runs: Sequence[EarlierRun], examples: Examples) -> Before | N
         stored = read_predictions(file, examples.task)
         known = checked(list[_Answer], stored, str(file))
         pairs = examples.dataset
-        asked = {
+        current = {
             i: _Answer(i, pairs.source_text(i), pairs.target_text(i))
             for i in examples.ids
         }
         answers = {
             answer.id: prediction
             for answer, prediction in zip(known, stored, strict=True)
-            if asked.get(answer.id) == answer
+            if current.get(answer.id) == answer
         }
         if answers:
             return Before(run.checkpoint, answers)

@@ -100,13 +100,13 @@ def _checkpoints(cfg: Config) -> Sequence[Path]:
                 "the names must differ"
             )
         return paths
-    found = checkpoint.checkpoints(Path(cfg.output_dir))
-    if not found:
+    saved = checkpoint.checkpoints(Path(cfg.output_dir))
+    if not saved:
         raise FileNotFoundError(
             f"output_dir={cfg.output_dir} holds no checkpoint. Train one, set "
             "checkpoint_dir, or score the base model with base_only=True."
         )
-    return found[-1:]
+    return saved[-1:]
 
 
 class JobFinder:

@@ -46,8 +46,8 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
     digest = hashlib.sha256(json.dumps(dataset, sort_keys=True).encode()).hexdigest()
     labels = "+".join(label for label, _ in datasets_of(dataset))
     # The digest decides: earlier versions had other labels.
-    found = folder.parent.glob(f"{folder.name}_on_*_{digest[:6]}")
-    return next(found, folder.with_name(f"{folder.name}_on_{labels}_{digest[:6]}"))
+    existing = folder.parent.glob(f"{folder.name}_on_*_{digest[:6]}")
+    return next(existing, folder.with_name(f"{folder.name}_on_{labels}_{digest[:6]}"))
 
 
 class PredictionStore:

@@ -177,21 +177,25 @@ class Experiment:
             self._check_controls(method)
 
     def _check_controls(self, method: str) -> None:
-        own = self.controls(method)
+        controls = self.controls(method)
         for key in ("trains_on", "new_adapters"):
-            if (value := getattr(own, key)) and not self.continual:
+            if (value := getattr(controls, key)) and not self.continual:
                 raise ValueError(
                     f"methods: {method}: {key}={value} needs a sequence of datasets, "
                     "continual=True"
                 )
-        if own.tokens_of is None:
+        if controls.tokens_of is None:
             return
-        source = f"methods: {method}: stop.tokens_of={own.tokens_of} must be a method"
-        if own.tokens_of not in self.methods or self.controls(own.tokens_of).tokens_of:
-            raise ValueError(f"{source} that does not use stop.tokens_of itself")
-        if self.controls(own.tokens_of).trains_on in ("all", "nothing"):
+        error = (
+            f"methods: {method}: stop.tokens_of={controls.tokens_of} must be a method"
+        )
+        is_method = controls.tokens_of in self.methods
+        source = self.controls(controls.tokens_of) if is_method else None
+        if source is None or source.tokens_of:
+            raise ValueError(f"{error} that does not use stop.tokens_of itself")
+        if source.trains_on in ("all", "nothing"):
             raise ValueError(
-                f"{source} that runs on every dataset, not one with trains_on=all or nothing"
+                f"{error} that runs on every dataset, not one with trains_on=all or nothing"
             )
 
     def controls(self, method: str) -> Controls:

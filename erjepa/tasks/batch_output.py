@@ -74,35 +74,35 @@ def read_batch_output(path: Path, targets: Path) -> list[tuple[str, dict[str, An
         ValueError: naming file and line, if a line does not have the format, or a request failed,
             was answered twice or is unknown; naming the file, if an answer is missing.
     """
-    asked = _by_id(targets, _Target)
+    expected = _by_id(targets, _Target)
     answers = {}
     for name, (where, _, line) in _by_id(path, _Line).items():
-        if name not in asked:
+        if name not in expected:
             raise ValueError(f"{where}: custom_id {name!r} is not in {targets}")
         answers[name] = _answer(line, where)
-    if missing := [name for name in asked if name not in answers]:
+    if missing := [name for name in expected if name not in answers]:
         raise ValueError(
-            f"{path}: {len(missing)} of {len(asked)} prompts have no answer, first "
+            f"{path}: {len(missing)} of {len(expected)} prompts have no answer, first "
             f"custom_id {missing[0]!r}; ask them again"
         )
     return [
         (where, _prediction(name, fields) | answers[name])
-        for name, (where, fields, _) in asked.items()
+        for name, (where, fields, _) in expected.items()
     ]
 
 
 def _by_id(path: Path, kind: type[T]) -> dict[str, tuple[str, dict[str, Any], T]]:
     """Return the lines of a file by ``custom_id``: file and line, fields, and parsed object."""
-    found: dict[str, tuple[str, dict[str, Any], T]] = {}
+    lines: dict[str, tuple[str, dict[str, Any], T]] = {}
     for where, fields in read_jsonl(path):
         line = checked(kind, fields, where)
-        if line.custom_id in found:
-            first, *_ = found[line.custom_id]
+        if line.custom_id in lines:
+            first, *_ = lines[line.custom_id]
             raise ValueError(
                 f"{where}: custom_id {line.custom_id!r} already occurs at {first}"
             )
-        found[line.custom_id] = where, fields, line
-    return found
+        lines[line.custom_id] = where, fields, line
+    return lines
 
 
 def _answer(line: _Line, where: str) -> dict[str, Any]:

@@ -66,10 +66,10 @@ def seen_in(train: Iterable[Texts], scored: Mapping[int, Texts]) -> Seen:
 
     pairs = set(map(single_spaced, train))
     targets = {target for _, target in pairs}
-    found = {i: single_spaced(texts) for i, texts in scored.items()}
+    texts_of_scored = {i: single_spaced(texts) for i, texts in scored.items()}
     return Seen(
-        frozenset(i for i, pair in found.items() if pair in pairs),
-        frozenset(i for i, (_, target) in found.items() if target in targets),
+        frozenset(i for i, pair in texts_of_scored.items() if pair in pairs),
+        frozenset(i for i, (_, target) in texts_of_scored.items() if target in targets),
     )
 
 
@@ -96,13 +96,14 @@ def by_origin(
     predictions: Sequence[Prediction], verdicts: Sequence[Verdicts], primary: str
 ) -> list[ReadingOfOrigin]:
     """Return the accuracy on each dataset in ``origin``, in order of appearance."""
-    found: dict[str, list[bool | None]] = {}
+    values_of: dict[str, list[bool | None]] = {}
     for prediction, verdict in zip(predictions, verdicts, strict=True):
         if isinstance(origin := prediction.get("origin"), str):
             origin = origin.encode(errors="replace").decode()  # no lone surrogates
-            found.setdefault(origin, []).append(verdict[primary])
+            values_of.setdefault(origin, []).append(verdict[primary])
     return [
-        ReadingOfOrigin(origin=name, **_count(values)) for name, values in found.items()
+        ReadingOfOrigin(origin=name, **_count(values))
+        for name, values in values_of.items()
     ]
 
 

@@ -53,12 +53,12 @@ def checked(kind: type[T], value: Any, where: str) -> T:
         raise ValueError(": ".join(parts) + more) from None
 
 
-def whole(value: Any) -> Any:
+def normalize_numbers(value: Any) -> Any:
     """Convert floats without a fraction, such as ``1e4``, to int; also in mappings and lists."""
     if isinstance(value, Mapping):
-        return {key: whole(item) for key, item in value.items()}
+        return {key: normalize_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [whole(item) for item in value]
+        return [normalize_numbers(item) for item in value]
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
     return int(value) if is_whole else value
 

@@ -34,15 +34,15 @@ def main(arguments: Sequence[str]) -> int:
         help="of GPUs that this machine lacks",
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    chosen = parser.parse_intermixed_args(arguments)
-    if chosen.nproc_per_node < 1:
-        parser.error(f"--nproc_per_node {chosen.nproc_per_node}: must be at least 1")
-    with parser.errors(chosen):
+    args = parser.parse_intermixed_args(arguments)
+    if args.nproc_per_node < 1:
+        parser.error(f"--nproc_per_node {args.nproc_per_node}: must be at least 1")
+    with parser.errors(args):
         from erjepa.commands.doctor.checks import GIB, Report, examine
         from erjepa.configs import load
 
         report = Report()
-        cfg = load(chosen.config, chosen.overrides)
-        memory = chosen.gpu_memory and int(chosen.gpu_memory * GIB)
-        examine(cfg, report, ranks=chosen.nproc_per_node, gpu_memory=memory)
+        cfg = load(args.config, args.overrides)
+        memory = args.gpu_memory and int(args.gpu_memory * GIB)
+        examine(cfg, report, ranks=args.nproc_per_node, gpu_memory=memory)
     return 2 if report.has_faults else 0

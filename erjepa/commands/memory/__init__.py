@@ -57,14 +57,14 @@ def _show(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--top", type=int, default=5, help="slots in each list (default: 5)"
     )
-    asks = parser.add_mutually_exclusive_group()
-    asks.add_argument(
+    by = parser.add_mutually_exclusive_group()
+    by.add_argument(
         "--neighbors",
         type=int,
         metavar="SLOT",
         help="show the slots most similar to this one",
     )
-    asks.add_argument(
+    by.add_argument(
         "--prompt",
         metavar="TEXT",
         help="show the slots most similar to this text, by the run's model",
@@ -82,26 +82,26 @@ def _show(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write an HTML page to this file"
     )
-    asked = parser.parse_args(arguments)
-    if asked.top < 1:
-        parser.error(f"--top {asked.top}: must be at least 1")
-    with parser.errors(asked):
+    args = parser.parse_args(arguments)
+    if args.top < 1:
+        parser.error(f"--top {args.top}: must be at least 1")
+    with parser.errors(args):
         from erjepa.commands.memory import show
         from erjepa.commands.memory.export import require_free
         from erjepa.commands.memory.page import page
         from erjepa.commands.memory.trajectories import read_contents
 
-        files = {"--csv": (asked.csv, show.to_csv), "--html": (asked.html, page)}
+        files = {"--csv": (args.csv, show.to_csv), "--html": (args.html, page)}
         for option, (path, _) in files.items():
             if path is not None:
                 require_free(option, path)
-        memory = read_contents(asked.run)
-        if asked.neighbors is not None:
-            lines = show.neighbors(memory, asked.neighbors, asked.top)
-        elif asked.prompt is not None:
-            lines = show.like_prompt(memory, asked.prompt, asked.top, asked.set)
+        memory = read_contents(args.run)
+        if args.neighbors is not None:
+            lines = show.neighbors(memory, args.neighbors, args.top)
+        elif args.prompt is not None:
+            lines = show.like_prompt(memory, args.prompt, args.top, args.set)
         else:
-            lines = show.summary(memory, asked.top)
+            lines = show.summary(memory, args.top)
         for path, write in files.values():
             if path is not None:
                 write_whole(path, write(memory))
@@ -127,21 +127,21 @@ def _create(arguments: Sequence[str]) -> None:
         metavar="RUN",
         help="run or checkpoint whose model computes the loss (default: the base model)",
     )
-    asked = parser.parse_intermixed_args(arguments)
-    if asked.checkpoint and asked.by == "random":
+    args = parser.parse_intermixed_args(arguments)
+    if args.checkpoint and args.by == "random":
         parser.error("--checkpoint needs --by surprise")
-    with parser.errors(asked):
+    with parser.errors(args):
         from erjepa.commands.memory.create import create
         from erjepa.configs import load
 
-        cfg = load(asked.config, asked.overrides)
+        cfg = load(args.config, args.overrides)
         count, size_of_all = create(
-            *(asked.out, cfg, asked.number, asked.share, asked.by, asked.checkpoint)
+            *(args.out, cfg, args.number, args.share, args.by, args.checkpoint)
         )
         some = "" if count == size_of_all else f"{count:,} of "
         print(
-            f"Wrote {some}{counted(size_of_all, 'pair')} to {asked.out}. Start a run with "
-            f"replay.init_from={asked.out}"
+            f"Wrote {some}{counted(size_of_all, 'pair')} to {args.out}. Start a run with "
+            f"replay.init_from={args.out}"
         )
 
 
@@ -151,12 +151,12 @@ def _export(arguments: Sequence[str]) -> None:
         "run", type=Path, metavar="RUN", help="output folder, or one of its checkpoints"
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="JSONL file to write")
-    asked = parser.parse_args(arguments)
-    with parser.errors(asked):
+    args = parser.parse_args(arguments)
+    with parser.errors(args):
         from erjepa.commands.memory.export import export
 
-        count = export(asked.run, asked.file)
-        print(f"Wrote {counted(count, 'pair')} to {asked.file}")
+        count = export(args.run, args.file)
+        print(f"Wrote {counted(count, 'pair')} to {args.file}")
 
 
 def _forget(arguments: Sequence[str]) -> None:
@@ -173,11 +173,11 @@ def _forget(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="show the pairs, and delete nothing"
     )
-    asked = parser.parse_args(arguments)
-    if asked.match == "":
+    args = parser.parse_args(arguments)
+    if args.match == "":
         parser.error("--match '': give the text that the pairs contain")
-    with parser.errors(asked):
+    with parser.errors(args):
         from erjepa.commands.memory.forget import Choice, forget
 
-        choice = Choice(asked.match, asked.ids, asked.source)
-        print(printable("\n".join(forget(asked.run, choice, dry_run=asked.dry_run))))
+        choice = Choice(args.match, args.ids, args.source)
+        print(printable("\n".join(forget(args.run, choice, dry_run=args.dry_run))))

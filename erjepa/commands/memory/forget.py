@@ -94,8 +94,8 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
 
 def _folders(run: Path) -> list[Path]:
     """Return the checkpoints of a run with a memory, or ``run`` if it is a copy of one."""
-    found = {*run.glob(f"{MEMORY}/{ABOUT}"), *run.glob(f"[!.]*/{MEMORY}/{ABOUT}")}
-    folders = sorted(path.parents[1] for path in found)
+    marks = {*run.glob(f"{MEMORY}/{ABOUT}"), *run.glob(f"[!.]*/{MEMORY}/{ABOUT}")}
+    folders = sorted(path.parents[1] for path in marks)
     return [folder for folder in folders if folder == run or not folder.is_symlink()]
 
 

@@ -11,7 +11,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.studies.experiment import CONTROLS, WEIGHTS, Experiment
 from erjepa.studies.grid.config import as_arguments, entry_of, load_run
 from erjepa.studies.names import slug
-from erjepa.utils.checked import whole
+from erjepa.utils.checked import normalize_numbers
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def cells(experiment: Experiment) -> list[Cell]:
     with ``trains_on: all`` or ``nothing`` has one cell per seed, on the last dataset.
     """
     *_, last = experiment.datasets
-    found: list[Cell] = []
+    all_cells: list[Cell] = []
     for seed in experiment.seeds:
         for dataset in experiment.datasets:
             group = [
@@ -71,14 +71,14 @@ def cells(experiment: Experiment) -> list[Cell]:
                 if experiment.controls(method).trains_on in (None, "so_far")
                 or dataset == last
             ]
-            found += sorted(group, key=lambda cell: cell.tokens_of is not None)
+            all_cells += sorted(group, key=lambda cell: cell.tokens_of is not None)
     # In a sequence all runs of a method are scored alike; else by the config that trains them.
-    one_of = {cell.method: cell for cell in found if experiment.continual}
+    one_of = {cell.method: cell for cell in all_cells if experiment.continual}
     scored = {name: _how_scored(experiment, cell) for name, cell in one_of.items()}
     first: dict[str, str] = {}  # what results depend on -> first cell with such a run
     runs: dict[str, str] = {}  # cell -> first cell with an equal run, or itself
-    for cell in found:
-        identity = whole([_identity(cell, runs), scored.get(cell.method)])
+    for cell in all_cells:
+        identity = normalize_numbers([_identity(cell, runs), scored.get(cell.method)])
         text = json.dumps(identity, sort_keys=True)
         runs[cell.name] = first.setdefault(text, cell.name)
     return [
@@ -87,7 +87,7 @@ def cells(experiment: Experiment) -> list[Cell]:
             same_as=runs[cell.name] if runs[cell.name] != cell.name else None,
             needs={runs[name] for name in (cell.tokens_of, *cell.after[-1:]) if name},
         )
-        for cell in found
+        for cell in all_cells
     ]
 
 
@@ -133,11 +133,11 @@ def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
 
 def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
     config, overrides = _overrides(experiment, dataset, method)
-    own = experiment.controls(method)
-    if own.batch_size_times:
+    controls = experiment.controls(method)
+    if controls.batch_size_times:
         batch_size = load_run(config, *as_arguments(overrides)).batch_size
-        overrides["batch_size"] = own.batch_size_times * batch_size
-    source, trains_on = own.tokens_of, own.trains_on
+        overrides["batch_size"] = controls.batch_size_times * batch_size
+    source, trains_on = controls.tokens_of, controls.trains_on
     names = list(experiment.datasets)
     before = names[: names.index(dataset)]
     if trains_on in ("so_far", "all") and before:
@@ -161,7 +161,7 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
         overrides,
         tokens_of=source and cell_name(dataset, source, seed),
         after=[cell_name(name, method, seed) for name in before if follows],
-        new_adapter=own.new_adapters,
+        new_adapter=controls.new_adapters,
         datasets=len(names) if trains_on == "all" else int(trains_on != "nothing"),
     )
 
@@ -171,8 +171,8 @@ def _overrides(
 ) -> tuple[str, dict[str, Any]]:
     """Return the config of a run and its overrides, without the keys of the grid."""
     config, of_dataset, of_all = entry_of(experiment, dataset)
-    said = {**of_all, **of_dataset, **experiment.methods[method]}
-    return config, {key: said[key] for key in said if key not in CONTROLS}
+    overrides = {**of_all, **of_dataset, **experiment.methods[method]}
+    return config, {key: overrides[key] for key in overrides if key not in CONTROLS}
 
 
 def training_command(
@@ -186,8 +186,8 @@ def training_command(
 
     ``tokens`` end the run, or are a placeholder; ``after`` are the folders of earlier stages.
     """
-    own: dict[str, Any] = {"seed": cell.seed, "output_dir": str(folder)}
-    own |= _merged(experiment, cell, after)
+    overrides: dict[str, Any] = {"seed": cell.seed, "output_dir": str(folder)}
+    overrides |= _merged(experiment, cell, after)
     if after:
         start = _end_of(experiment, after[-1])
         # Overrides of these keys win, including None to start without them.
@@ -196,18 +196,18 @@ def training_command(
             del carried["init_from"]
         if cell.overrides.get("replay.selection") == "current_batch":
             del carried["replay.init_from"]  # this selection has no memory
-        own |= {k: v for k, v in carried.items() if k not in cell.overrides}
+        overrides |= {k: v for k, v in carried.items() if k not in cell.overrides}
     if experiment.budgets is None:  # every epoch is scored
-        own["keep_epochs"] = True
+        overrides["keep_epochs"] = True
     if budgets := budgets_of(experiment, cell):
-        own["checkpoint_at_flops"] = budgets
+        overrides["checkpoint_at_flops"] = budgets
     if tokens is not None:
-        own["stop.tokens"] = tokens
+        overrides["stop.tokens"] = tokens
     elif experiment.match == "flops" and budgets:
-        own["stop.flops"] = budgets[-1]
+        overrides["stop.flops"] = budgets[-1]
     if checkpoint.resumable_checkpoints(folder):
-        own["resume_from_checkpoint"] = True
-    return _tune(experiment, "erjepa_recipe", cell, own)
+        overrides["resume_from_checkpoint"] = True
+    return _tune(experiment, "erjepa_recipe", cell, overrides)
 
 
 def budgets_of(experiment: Experiment, cell: Cell) -> list[float]:
@@ -240,7 +240,7 @@ def evaluation_command(
     """Return the command that scores checkpoints of a cell, or without ``paths`` the base model."""
     checkpoints = [str(path) for path in paths]
     weights = WEIGHTS[tuple(experiment.score_weights)]
-    own = {
+    overrides = {
         "seed": cell.seed,
         "output_dir": str(folder),
         "alignment": experiment.alignment,
@@ -252,7 +252,7 @@ def evaluation_command(
         **experiment.evaluation,
         **({"checkpoint_dir": checkpoints} if checkpoints else {"base_only": True}),
     }
-    return _tune(experiment, "erjepa_eval", cell, own)
+    return _tune(experiment, "erjepa_eval", cell, overrides)
 
 
 def checkpoints_to_score(experiment: Experiment, folder: Path) -> list[Path]:
@@ -268,11 +268,11 @@ def checkpoints_to_score(experiment: Experiment, folder: Path) -> list[Path]:
 
 
 def _tune(
-    experiment: Experiment, recipe: str, cell: Cell, own: Mapping[str, Any]
+    experiment: Experiment, recipe: str, cell: Cell, overrides: Mapping[str, Any]
 ) -> list[str]:
     launcher = []
     if experiment.nproc_per_node > 1:
         # --standalone picks a free port, so that several runs fit on one machine.
         launcher = ["--standalone", "--nproc_per_node", str(experiment.nproc_per_node)]
-    arguments = as_arguments({**cell.overrides, **own})
+    arguments = as_arguments({**cell.overrides, **overrides})
     return ["tune", "run", *launcher, recipe, "--config", cell.config, *arguments]

@@ -29,14 +29,14 @@ def entry_of(
     section that the dataset sets as a whole replaces their keys there.
     """
     entry = {**experiment.datasets, **experiment.also_scored}[dataset]
-    own = {"config": entry} if isinstance(entry, str) else {**entry}
-    config = own.pop("config")
+    of_dataset = {"config": entry} if isinstance(entry, str) else {**entry}
+    config = of_dataset.pop("config")
     shared = {
         key: value
         for key, value in experiment.overrides.items()
-        if "." not in key or key.partition(".")[0] not in own
+        if "." not in key or key.partition(".")[0] not in of_dataset
     }
-    return config, own, shared
+    return config, of_dataset, shared
 
 
 def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
@@ -54,8 +54,8 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
     """
     path = erjepa.configs.config_path(name, "experiments")
     values: dict[str, Any] = {}
-    for _, own in reversed(erjepa.configs.chain(name, "experiments")):
-        for key, value in own.items():
+    for _, values_of_file in reversed(erjepa.configs.chain(name, "experiments")):
+        for key, value in values_of_file.items():
             _set(values, key, value)
     try:
         for argument in arguments:
@@ -137,9 +137,9 @@ def load_run(config: str, *arguments: str) -> Config:
 
 def _check_runs(experiment: Experiment, dataset: str) -> None:
     """Raise ValueError if the recipe would reject the config of any method on a dataset."""
-    config, own, of_all = entry_of(experiment, dataset)
+    config, of_dataset, of_all = entry_of(experiment, dataset)
     section = "datasets" if dataset in experiment.datasets else "also_scored"
-    shared = {f"{section}: {dataset}": own, "overrides": of_all}
+    shared = {f"{section}: {dataset}": of_dataset, "overrides": of_all}
     for method, keys in experiment.methods.items():
         places = {f"methods: {method}": keys, **shared}
         cfg = _check_run(config, places)

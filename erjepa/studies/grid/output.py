@@ -71,13 +71,13 @@ def results_of_cells(
             f"{CELLS}/{line.cell}/"
         ):  # not copied from an equal cell
             ran.setdefault(line.cell, []).append(line)
-    found: dict[str, list[Result]] = {}
+    results: dict[str, list[Result]] = {}
     for cell in cells:
-        before, equal = ran.pop(cell.name, []), found.get(cell.same_as or "", [])
+        before, equal = ran.pop(cell.name, []), results.get(cell.same_as or "", [])
         lines = read_results(output_dir / CELLS / cell.name) or before
         if lines := lines or [_copied(line, cell) for line in equal]:
-            found[cell.name] = lines
-    return found | ran
+            results[cell.name] = lines
+    return results | ran
 
 
 def _copied(line: Result, cell: Cell) -> Result:
@@ -223,8 +223,8 @@ def _revision() -> str | None:
     if not (root / ".git").exists():
         return None
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    return found.stdout.strip() or None
+    git = subprocess.run(command, capture_output=True, text=True, check=False)
+    return git.stdout.strip() or None
 
 
 def _cpu() -> str:

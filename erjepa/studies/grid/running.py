@@ -40,11 +40,11 @@ _FAILED = "failed: "
 def run_cell(
     experiment: Experiment,
     output_dir: Path,
-    every: Sequence[Cell],
+    all_cells: Sequence[Cell],
     cell: Cell,
     runner: Runner,
 ) -> list[Result]:
-    """Run one cell of ``every`` cell, unless it is finished, and return its results.
+    """Run one of all cells, unless it is finished, and return its results.
 
     The reason of a failure becomes the last line of the cell's log.
 
@@ -59,7 +59,7 @@ def run_cell(
     log = folder / LOG
     # The processes inherit the lock: those that a killed grid has left end first.
     with FolderLock(output_dir / LOCKS / cell.name, "process", inherited=True) as lock:
-        finished = gather_results(output_dir, every)
+        finished = gather_results(output_dir, all_cells)
         if cell.name in finished:
             return finished[cell.name]
 
@@ -77,7 +77,7 @@ def run_cell(
                 text.write(f"\n{_FAILED}{reason}\n")
             raise
         write_whole(folder / RESULTS, to_jsonl(map(asdict, results)))
-        gather_results(output_dir, every)
+        gather_results(output_dir, all_cells)
         _tidy(output_dir, folder, results)
         return results
 
@@ -112,8 +112,8 @@ def _train_and_score(
         if experiment.match == "flops" and tokens is None:
             _require_last_budget(budgets_of(experiment, cell), paths)
     names = ", ".join(path.name for path in paths) or "the base model"
-    every = scored_as(experiment, cell)
-    for scored in every:
+    scored_cells = scored_as(experiment, cell)
+    for scored in scored_cells:
         what = f"scoring {names}" + experiment.continual * f" on {scored.dataset}"
         scores = scores_dir(folder, cell, scored.dataset)
         run(what, evaluation_command(experiment, scored, scores, paths, after))
@@ -124,7 +124,7 @@ def _train_and_score(
         result_of(experiment, output_dir, cell, overrides, scored, path, weights)
         for path in paths or [folder / "base"]
         for weights in experiment.score_weights
-        for scored in every
+        for scored in scored_cells
     ]
 
 

@@ -62,16 +62,16 @@ def submit(experiment: Experiment) -> list[str]:
                 f"a grid of launcher=local is running on {output_dir}; end it first"
             )
         record_experiment(output_dir, experiment)
-        found = cells(experiment)
-        finished = gather_results(output_dir, found).keys()
+        all_cells = cells(experiment)
+        finished = gather_results(output_dir, all_cells).keys()
         submitted = jobs_of(output_dir)
         alive = queue(submitted.values())
         queued = {cell: job for cell, job in submitted.items() if job in alive}
         left_out = finished | queued.keys()
         waiting = [
-            cell for cell in found if cell.name not in left_out and not cell.same_as
+            cell for cell in all_cells if cell.name not in left_out and not cell.same_as
         ]
-        count = f"{counted(len(found), 'cell')}, {len(finished)} finished"
+        count = f"{counted(len(all_cells), 'cell')}, {len(finished)} finished"
         print(f"{count}, {len(left_out - finished)} queued before", flush=True)
         if waiting:
             _submit(executor, experiment, output_dir, waiting, submitted, queued)
@@ -122,8 +122,8 @@ class CellTask:
 
     def _run(self, stopping: Sequence[int]) -> None:
         experiment = read_record(self._output_dir).config
-        found = cells(experiment)
-        (cell,) = (cell for cell in found if cell.name == self._cell)
+        all_cells = cells(experiment)
+        (cell,) = (cell for cell in all_cells if cell.name == self._cell)
         say = partial(print, f"{cell.name}:", flush=True)
         patience = max(_limits(experiment).signal_delay_s - _TO_QUEUE_AGAIN, 1)
         # Compilers cache what they build in a folder of this task, on its node.
@@ -134,7 +134,7 @@ class CellTask:
                 "OMP_NUM_THREADS": _threads(experiment),
             }
             runner = Runner(environment, say, stopping, patience)
-            run_cell(experiment, self._output_dir, found, cell, runner)
+            run_cell(experiment, self._output_dir, all_cells, cell, runner)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _submit(
     from submitit.core.utils import FailedJobError
 
     jobs: dict[str, str] = {}
-    own = experiment.slurm.get("dependency")
+    given = experiment.slurm.get("dependency")
     try:
         first = [cell for cell in waiting if not cell.needs]
         tasks = [CellTask(output_dir, cell.name) for cell in first]
@@ -191,7 +191,7 @@ def _submit(
                 # afterany, not afterok: if a needed cell fails, this one starts, fails and
                 # reports the reason.
                 after = ":".join(["afterany", *sources]) if sources else None
-                dependency = ",".join(filter(None, (own, after))) or None
+                dependency = ",".join(filter(None, (given, after))) or None
                 executor.update_parameters(dependency=dependency)
                 job = executor.submit(CellTask(output_dir, cell.name))
                 jobs[cell.name] = job.job_id
@@ -200,8 +200,8 @@ def _submit(
     except BaseException as error:
         cancel(set(jobs.values()))
         if isinstance(error, FailedJobError):
-            said = (str(error).strip() or "sbatch failed").splitlines()[-1]
-            raise RuntimeError(f"{said}. Nothing was submitted.") from None
+            reason = (str(error).strip() or "sbatch failed").splitlines()[-1]
+            raise RuntimeError(f"{reason}. Nothing was submitted.") from None
         raise
 
 

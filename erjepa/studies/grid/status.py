@@ -18,11 +18,11 @@ def status(output_dir: Path) -> Iterator[str]:
     Raises:
         FileNotFoundError: if the folder holds no experiment.
     """
-    found = cells(read_record(output_dir).config)
-    results = results_of_cells(output_dir, found)
+    all_cells = cells(read_record(output_dir).config)
+    results = results_of_cells(output_dir, all_cells)
     jobs = jobs_of(output_dir)
     queued = queue(jobs.values())
-    for cell in found:
+    for cell in all_cells:
         name = cell.name
         job = jobs.get(name)
         now = queued.get(job or "")

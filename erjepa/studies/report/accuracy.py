@@ -28,8 +28,8 @@ def accuracy(
     if len(names) > 1:
         where, best, height = "", names, 2.4
         draw_bars(axes, ends, "dataset", "accuracy", results.methods)
-        own = {name: ends.accuracy.where(ends.dataset == name) for name in names}
-        frame = spread(own, by)
+        by_dataset = {name: ends.accuracy.where(ends.dataset == name) for name in names}
+        frame = spread(by_dataset, by)
     else:
         where, best = f" on {names[0]}", ["Accuracy (%)", "Min", "Max"]
         height = 0.55 + 0.25 * ends.method.nunique()
@@ -102,12 +102,12 @@ def chosen(results: Results, dataset: str, methods: list[str]) -> Parts:
             f"{', '.join(tested)}: scored on the test pairs, which nothing may be chosen by "
             "(score_on: validation)"
         )
-    whole = ends[ends.groupby("method").seed.transform("size") == len(results.seeds)]
-    if whole.empty:
+    complete = ends[ends.groupby("method").seed.transform("size") == len(results.seeds)]
+    if complete.empty:
         raise Unavailable(f"no setting has all its seeds scored on {dataset}")
     value, note = "Validation accuracy (%)", results.note(ends, methods)
-    trials = spread({value: whole.accuracy}, {"Setting": whole.method})
-    seeds = whole.groupby("method", sort=False).accuracy
+    trials = spread({value: complete.accuracy}, {"Setting": complete.method})
+    seeds = complete.groupby("method", sort=False).accuracy
     trials[["Min", "Max"]] = seeds.agg(["min", "max"]).to_numpy()
     trials.insert(0, "Method", trials.Setting.str.partition(",")[0])
     best = trials.loc[trials.groupby("Method", sort=False)[value].idxmax()]

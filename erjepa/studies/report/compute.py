@@ -74,8 +74,8 @@ def _at_budgets(
     if rows.empty:
         raise Unavailable(f"no checkpoint at a budget is scored of {dataset}")
     wide = pivot(rows, ["method", "seed"], "point", "accuracy").reindex(columns=budgets)
-    whole = wide.dropna()
-    note = results.note(whole.reset_index(), methods)
+    complete = wide.dropna()
+    note = results.note(complete.reset_index(), methods)
     picture, (axes,) = canvas()
     _draw_over_compute(axes, results, rows, results.methods)
     yield Figure(
@@ -86,8 +86,8 @@ def _at_budgets(
     )
     columns = {f"{budget / size:.5g}": wide[budget] for budget in budgets}
     if len(budgets) > 1:
-        areas = trapezoid(whole, budgets) / (budgets[-1] - budgets[0])
-        columns["AUC (%)"] = pd.Series(areas, whole.index).reindex(wide.index)
+        areas = trapezoid(complete, budgets) / (budgets[-1] - budgets[0])
+        columns["AUC (%)"] = pd.Series(areas, complete.index).reindex(wide.index)
     yield Table(
         f"Accuracy (%){of_which} on {dataset} at equal training compute in {unit}"
         f"{results.if_seeds(MEAN)}. AUC: area under the curve divided by the range of compute, "
@@ -103,9 +103,9 @@ def single_seeds(results: Results, dataset: str, methods: list[str]) -> Parts:
     rows = results.of(dataset, methods).dropna(subset="point")
     picture, panels = canvas(len(results.seeds))
     for seed, panel in zip(results.seeds, panels, strict=True):
-        own = rows[rows.seed == seed]
-        if len(own):
-            _draw_over_compute(panel, results, own, results.methods)
+        of_seed = rows[rows.seed == seed]
+        if len(of_seed):
+            _draw_over_compute(panel, results, of_seed, results.methods)
         panel.set(title=f"seed {seed}", ylabel=PERCENT)
         if panel is not panels[0]:
             panel.sharey(panels[0])

@@ -49,9 +49,9 @@ def continual(
     curves = rows[rows.method.isin(sequences)]
     curves = curves.assign(stage=curves.stage.map(names.index) + 1)
     for name, panel in zip(names, panels, strict=True):
-        own = curves[curves.dataset == name]
+        of_dataset = curves[curves.dataset == name]
         how = {"err_style": "bars"}
-        draw_curves(panel, own, "stage", "accuracy", sequences, **how)
+        draw_curves(panel, of_dataset, "stage", "accuracy", sequences, **how)
         if ceiling is not None:
             panel.axhline(ceiling[name], color="#808080", linewidth=1, linestyle=":")
         panel.set(title=f"on {name}", xlabel="after", ylabel=PERCENT)
@@ -87,9 +87,9 @@ def continual(
     )
 
     columns = {"Average accuracy (%)": ends.mean(axis=1, skipna=False)}
-    found = _measures(wide, names, _mean(ends, results.trained_on("nothing")))
+    by_run = _measures(wide, names, _mean(ends, results.trained_on("nothing")))
     for heading, measure in _MEASURES.items():
-        values = {run: getattr(measures, measure) for run, measures in found.items()}
+        values = {run: getattr(measures, measure) for run, measures in by_run.items()}
         columns[heading] = pd.Series(values, dtype=float).reindex(ends.index)
     kept = ""
     if ceiling is not None:
@@ -140,9 +140,9 @@ def _measures(
     wide: pd.DataFrame, names: list[str], untrained: pd.Series | None
 ) -> dict[Any, Continual]:
     base = None if untrained is None else untrained.tolist()
-    found = {}
+    measures = {}
     for run, matrix in wide.groupby(level=_RUN, sort=False):
         accuracy = matrix.droplevel(_RUN).reindex(names).to_numpy()
         if not pd.isna(accuracy).any():
-            found[run] = continual_measures(accuracy, base)
-    return found
+            measures[run] = continual_measures(accuracy, base)
+    return measures

@@ -51,12 +51,12 @@ def examples(
     task = results.task(dataset) or ""
     groups: Sequence[str] = ERROR_CATEGORIES
     if task == "nl_rx":
-        found = categories(results, dataset, shown)
+        answers = categories(results, dataset, shown)
     else:
-        groups, found = [WRONG], results.final_predictions(dataset, shown)
-        found["category"] = found.correct.map({True: CORRECT, False: WRONG})
-    wide = pivot(found, ["seed", "id"], "method", "category")
-    targets = pivot(found, ["seed", "id"], "method", "target")[baseline].str.strip()
+        groups, answers = [WRONG], results.final_predictions(dataset, shown)
+        answers["category"] = answers.correct.map({True: CORRECT, False: WRONG})
+    wide = pivot(answers, ["seed", "id"], "method", "category")
+    targets = pivot(answers, ["seed", "id"], "method", "target")[baseline].str.strip()
     candidates = pd.DataFrame(
         {"group": wide[baseline], "right": wide[between] == CORRECT, "target": targets}
     )[wide[baseline].ne(CORRECT) & wide[improved].eq(CORRECT)]
@@ -66,7 +66,7 @@ def examples(
     chosen = choose_examples(candidates, groups, counts)
     if chosen.empty:
         raise Unavailable(f"{improved} corrects no error of {baseline} on {dataset}")
-    predictions = found.set_index(["seed", "id", "method"])
+    predictions = answers.set_index(["seed", "id", "method"])
     rows: list[list[str | Marked | None]] = []
     for example, choice in chosen.iterrows():
         prompt = predictions.prompt[(*example, baseline)]

@@ -67,8 +67,8 @@ class Figure:
         for i, axes in enumerate(panels):
             axes.set_subplotspec(grid[i])
             _begin_at_zero(axes)
-        own = [axes.get_legend() for axes in panels]
-        for old in filter(None, [*self.canvas.legends, *own]):
+        legends = [axes.get_legend() for axes in panels]
+        for old in filter(None, [*self.canvas.legends, *legends]):
             old.remove()
         handles, labels = panels[0].get_legend_handles_labels()
         if labels:

@@ -25,9 +25,9 @@ _SHORT |= {"same-length mismatch": "same\nlength", "syntax error": "syntax\nerro
 
 def categories(results: Results, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
     """Return the predictions at the ends of runs, each with its ``category``."""
-    found = results.final_predictions(dataset, methods)
-    pairs = map(regexes.prediction_category, found.target, found.output)
-    return found.assign(category=list(pairs))
+    answers = results.final_predictions(dataset, methods)
+    pairs = map(regexes.prediction_category, answers.target, answers.output)
+    return answers.assign(category=list(pairs))
 
 
 @section("Corrected errors", task="nl_rx", main=True)
@@ -37,11 +37,11 @@ def corrections(
     """Errors of a baseline, by default SFT, that other methods correct."""
     baseline = results.first("SFT", baseline)
     others = [method for method in methods if method != baseline]
-    found = categories(results, dataset, [baseline, *others])
-    wide = pivot(found, ["seed", "id"], "method", "category")
+    answers = categories(results, dataset, [baseline, *others])
+    wide = pivot(answers, ["seed", "id"], "method", "category")
     error = wide[baseline].rename(f"{baseline} error")
     right = wide[others].eq(CORRECT).set_index(error, append=True).stack()
-    cells = [ERROR_CATEGORIES, found.seed.unique(), others]
+    cells = [ERROR_CATEGORIES, answers.seed.unique(), others]
     cells = pd.MultiIndex.from_product(cells, names=[error.name, "seed", "method"])
     counts = right.groupby(cells.names).agg(["size", "sum"])
     counts = counts.reindex(cells, fill_value=0).reset_index()
@@ -53,15 +53,15 @@ def corrections(
         f"Errors of {baseline} on {dataset} that other methods answer correctly, with the same "
         "input and seed. Rates are computed per seed, then averaged. Answers that are not a "
         "regex have a category of their own. "
-        f"{results.note(found, [baseline, *others])}",
+        f"{results.note(answers, [baseline, *others])}",
         summary,
         digits={"Errors": 1, "Corrected": 1},
     )
     by_seed = counts[[error.name, "seed", "size"]].drop_duplicates()
     by_seed.columns = pd.Index([error.name, "Seed", "Errors"])
-    for method, own in pd.DataFrame(columns).groupby(counts.method, sort=False):
-        by_seed[f"{method} corrected"] = own["Corrected"].array
-        by_seed[f"{method} rate (%)"] = own["Rate (%)"].array
+    for method, of_method in pd.DataFrame(columns).groupby(counts.method, sort=False):
+        by_seed[f"{method} corrected"] = of_method["Corrected"].array
+        by_seed[f"{method} rate (%)"] = of_method["Rate (%)"].array
     caption = f"Corrected errors of {baseline} on {dataset} by seed."
     yield Table(caption, by_seed.astype({"Seed": str}), name="by_seed")
 
@@ -69,18 +69,19 @@ def corrections(
 @section("Where answers end", task="nl_rx")
 def stops(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Fractions of correct answers, of right beginnings that run on, and of kinds of errors."""
-    found = categories(results, dataset, methods)
-    shares = pd.get_dummies(found.category).reindex(
+    answers = categories(results, dataset, methods)
+    shares = pd.get_dummies(answers.category).reindex(
         columns=[CORRECT, *ERROR_CATEGORIES], fill_value=False
     )
-    starts_right = map(regexes.is_right_beginning, found.target, found.output)
+    starts_right = map(regexes.is_right_beginning, answers.target, answers.output)
     shares.insert(1, _BEGINNING, list(starts_right))
     shares.insert(2, _IF_STOPPED, shares[CORRECT] | shares[_BEGINNING])
-    by_seed = (100.0 * shares).groupby([found.method, found.seed], sort=False).mean()
+    groups = [answers.method, answers.seed]
+    by_seed = (100.0 * shares).groupby(groups, sort=False).mean()
     yield Table(
         f"Kinds of answers on {dataset}, in percent of all. {_BEGINNING.capitalize()}: the "
         f"answer starts with the whole target and continues; it also counts as an error. "
-        f"{_IF_STOPPED.capitalize()}: those and correct answers. {results.note(found, methods)}",
+        f"{_IF_STOPPED.capitalize()}: those and correct answers. {results.note(answers, methods)}",
         spread(by_seed, {"Method": "method"}),
     )
 
@@ -96,8 +97,8 @@ def outcomes(
     """Predictions of one method, by default ER-JEPA, on the errors of another, LLM-JEPA."""
     first = results.first("LLM-JEPA", errors_of)
     second = results.first("ER-JEPA", outcomes_of)
-    found = categories(results, dataset, [first, second])
-    wide = pivot(found, ["seed", "id"], "method", "category")
+    answers = categories(results, dataset, [first, second])
+    wide = pivot(answers, ["seed", "id"], "method", "category")
     counts = pd.crosstab(wide[first], wide[second]).reindex(
         index=ERROR_CATEGORIES, columns=[CORRECT, *ERROR_CATEGORIES], fill_value=0
     )
@@ -110,7 +111,7 @@ def outcomes(
     caption = (
         f"Answers of {second} on {dataset} to the inputs that {first} gets wrong with the same "
         f"seed, in percent of the n errors of each kind, pooled over seeds. "
-        f"{results.note(found, [first, second])}"
+        f"{results.note(answers, [first, second])}"
     )
     yield Figure(caption, picture, 2.1)
     frame = shares.add_suffix(" (%)")
@@ -156,11 +157,11 @@ def _by_target(
     kinds_of: Callable[[str], str | set[str]],
 ) -> tuple[pd.DataFrame, pd.DataFrame, str]:
     """Return the accuracy of each seed on each kind of target, its table, and a note on seeds."""
-    found = results.final_predictions(dataset, methods)
-    parts = found.assign(accuracy=100.0 * found.correct)
+    answers = results.final_predictions(dataset, methods)
+    parts = answers.assign(accuracy=100.0 * answers.correct)
     parts[kind] = parts.target.map(kinds_of)  # a name or a set of names
     groups = parts.explode(kind).groupby([kind, "method", "seed"]).accuracy
-    index = pd.MultiIndex.from_product([names, methods, found.seed.unique()])
+    index = pd.MultiIndex.from_product([names, methods, answers.seed.unique()])
     index = index.set_names([kind, "method", "seed"])
     rates = groups.mean().reindex(index).reset_index()
     columns = {name: rates.accuracy.where(rates.method == name) for name in methods}
@@ -170,4 +171,4 @@ def _by_target(
         "Examples",
         groups.size().groupby(kind).first().reindex(names, fill_value=0).array,
     )
-    return rates.dropna(), frame, results.note(found, methods)
+    return rates.dropna(), frame, results.note(answers, methods)

@@ -35,8 +35,8 @@ class Section:
     @property
     def arguments(self) -> list[str]:
         """Names of the arguments that a config may set."""
-        own = {*signature(self.build).parameters, "title", "weights"} - {"results"}
-        return sorted({"datasets" if name == "dataset" else name for name in own})
+        names = {*signature(self.build).parameters, "title", "weights"} - {"results"}
+        return sorted({"datasets" if name == "dataset" else name for name in names})
 
     def datasets(
         self, results: Results, names: Sequence[str] | None = None

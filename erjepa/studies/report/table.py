@@ -90,11 +90,11 @@ def spread(
         One row per group, with the columns of ``by``, and for each column ``X`` the columns ``X``
         and ``X sd``.
     """
-    found = {}
+    spreads = {}
     for heading, values in columns.items():
         groups = values.groupby(list(by.values()), sort=False)
-        found[heading], found[heading + SD] = groups.mean(), groups.std()
-    return pd.DataFrame(found).rename_axis(list(by)).reset_index()
+        spreads[heading], spreads[heading + SD] = groups.mean(), groups.std()
+    return pd.DataFrame(spreads).rename_axis(list(by)).reset_index()
 
 
 def to_markdown(table: Table) -> str:

@@ -142,12 +142,12 @@ def alignment(
     ``column``: ``cosine``, after the predictor, or ``cosine_of_input``, before it.
     """
     seed = results.seeds[0] if seed is None else seed
-    whole = results.over_points(dataset, methods)
+    accuracy = results.over_points(dataset, methods)
     for method in methods:
-        if (method, seed) not in whole.index:
+        if (method, seed) not in accuracy.index:
             raise Unavailable(f"{method} on {dataset} with seed {seed} is not finished")
-    whole = whole.loc[[(method, seed) for method in methods]]
-    correct, cosine = _histories(results, dataset, whole, column)
+    accuracy = accuracy.loc[[(method, seed) for method in methods]]
+    correct, cosine = _histories(results, dataset, accuracy, column)
     if cosine.isna().any(axis=None):
         raise Unavailable("the evaluations computed no cosines (key `alignment`)")
     runs = results.of(dataset, methods)
@@ -157,18 +157,19 @@ def alignment(
     least, two = cosine.min(axis=None), ListedColormap(["#d9d9d9", "#0f5f94"])
     rows = []
     for i, method in enumerate(methods):
-        own, right = runs[runs.method == method], correct.loc[method]
+        of_method, right = runs[runs.method == method], correct.loc[method]
         cosines, (loss, *heat) = cosine.loc[method], panels[3 * i : 3 * i + 3]
-        _draw_loss(loss, results, own.log.iloc[-1])
+        _draw_loss(loss, results, of_method.log.iloc[-1])
         loss.set(title=f"{method}: JEPA loss", xlabel="step")
         order = history_order(right)
         shades = heat[0].imshow(cosines.iloc[order], "cividis", vmin=least, **style)
         picture.colorbar(shades, ax=heat[0], fraction=0.08)
         heat[1].imshow(right.iloc[order], two, vmin=0, **style)
         for axes, title in zip(heat, ("cosine", "correct (dark)"), strict=True):
-            axes.set_xticks(range(len(own)), map(str, range(1, len(own) + 1)))
+            numbers = range(1, len(of_method) + 1)
+            axes.set_xticks(range(len(of_method)), map(str, numbers))
             axes.set(title=title, xlabel="checkpoint", ylabel="examples", yticks=[])
-        for number, run in enumerate(own.itertuples(), start=1):
+        for number, run in enumerate(of_method.itertuples(), start=1):
             means = cosines[run.point].groupby(right[run.point]).mean()
             cells = [method, number, run.checkpoint, run.accuracy]
             rows.append([*cells, means.get(True), means.get(False)])
@@ -196,11 +197,11 @@ def _histories(
     """Return correctness and cosine, each with a row per run and example and a column per point."""
     rows = results.of(dataset, list(runs.index.unique("method")))
     is_whole = pd.MultiIndex.from_frame(rows[["method", "seed"]]).isin(runs.index)
-    found = results.predictions(rows[is_whole & rows.point.notna()])
-    found[column] = found.get(column, float("nan"))
+    predictions = results.predictions(rows[is_whole & rows.point.notna()])
+    predictions[column] = predictions.get(column, float("nan"))
     example = ["method", "seed", "id"]
-    correct = pivot(found, example, "point", "correct").astype(bool)
-    return correct, pivot(found, example, "point", column)
+    correct = pivot(predictions, example, "point", "correct").astype(bool)
+    return correct, pivot(predictions, example, "point", column)
 
 
 def _draw_loss(axes: Axes, results: Results, name: str) -> None:

@@ -66,8 +66,8 @@ def paired_test(
         t, p_t = map(float, stats.ttest_1samp(differences, 0, alternative=alternative))
     if n <= MOST_FLIPPED:
         sums = (np.array(list(product((1, -1), repeat=n))) @ differences).round(9)
-        own = differences.sum().round(9)
-        as_large = abs(sums) >= abs(own) if two_sided else sums >= own
+        observed = differences.sum().round(9)
+        as_large = abs(sums) >= abs(observed) if two_sided else sums >= observed
         p_signs = float(as_large.mean())
     if n >= FEWEST:
         draws = np.random.default_rng(seed).choice(differences, (resamples, n))

@@ -62,15 +62,15 @@ def classification_dataset(
         _labelled(record, text, label)
         for record in load_records(source, split=split, name=name, revision=revision)
     ]
-    found = Counter(map(_label, records))
-    chosen = sorted(found) if options is None else [str(option) for option in options]
-    if others := {name: found[name] for name in found if name not in chosen}:
-        said = f"{source}: left out, as dataset.options={chosen} lacks their labels: {others}"
-        if len(others) == len(found):
-            raise ValueError(f"{said}; no record is left")
-        utils.log_rank_zero(log, said)
-    asked = [record for record in records if _label(record) in chosen]
-    kept = subsample(asked, max_examples, sample_seed, _label if balanced else None)
+    counts = Counter(map(_label, records))
+    chosen = sorted(counts) if options is None else [str(option) for option in options]
+    if others := {name: counts[name] for name in counts if name not in chosen}:
+        message = f"{source}: left out, as dataset.options={chosen} lacks their labels: {others}"
+        if len(others) == len(counts):
+            raise ValueError(f"{message}; no record is left")
+        utils.log_rank_zero(log, message)
+    allowed = [record for record in records if _label(record) in chosen]
+    kept = subsample(allowed, max_examples, sample_seed, _label if balanced else None)
     transform = ClassificationMessages(question, chosen)
     return PairedDataset(kept, tokenizer, transform, task="classification")
 

@@ -59,8 +59,8 @@ def structures(regex: str) -> set[str]:
     Symbols that are escaped, quoted or in a character class are not operators.
     """
     kinds = {"set": "[]", "braces": "{}"}
-    found = {kinds.get(x.lastgroup or "", x[0]) for x in _TOKEN.finditer(regex)}
-    return {name for name, tokens in _TOKENS.items() if not found.isdisjoint(tokens)}
+    present = {kinds.get(x.lastgroup or "", x[0]) for x in _TOKEN.finditer(regex)}
+    return {name for name, tokens in _TOKENS.items() if not present.isdisjoint(tokens)}
 
 
 def length_group(regex: str) -> str:

@@ -73,8 +73,8 @@ def spider_dataset(
     schemas = _load_schemas(tables) if prompt == "with_schema" else None
     if split_by == "record":
         place = locate(source, "spider", split)
-        found = load_records(place, split=split, revision=revision)
-        records = [_as_chat(record) for record in found]
+        loaded = load_records(place, split=split, revision=revision)
+        records = [_as_chat(record) for record in loaded]
     else:
         records = _split_by_database(source, split)
     records = list(subsample(records, max_examples, sample_seed))
