@@ -22,17 +22,11 @@ _Weight: Any = Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
 
 @dataclass(frozen=True)
 class Component:
-    """A function or class that a config names, with its arguments; :meth:`build` calls it.
+    """A function or class that a config names, with its arguments; :meth:`build` calls it."""
 
-    Args:
-        path: dotted path of the function or class.
-        arguments: keyword arguments from the config.
-        weight: sampling weight, if it is a dataset in a list.
-    """
-
-    path: str
+    path: str  # dotted path of the function or class
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    weight: int | float | None = None
+    weight: int | float | None = None  # sampling weight, if it is a dataset in a list
 
     @property
     def name(self) -> str:
@@ -84,20 +78,14 @@ def weights_of(section: Components) -> list[float] | None:
 
 @dataclass(frozen=True)
 class Signature:
-    """How the recipe calls the component of a key, and the types of its arguments.
+    """How the recipe calls the component of a key, and the types of its arguments."""
 
-    Args:
-        positional: number of positional arguments that the recipe passes.
-        given: names of the keyword arguments that the recipe passes.
-        types: types and bounds of arguments. Other arguments are checked against the
-            component's annotations, where these are plain types.
-        may_be_list: whether the key accepts a list of components, which may have weights.
-    """
-
-    positional: int = 0
-    given: tuple[str, ...] = ()
+    positional: int = 0  # number of positional arguments that the recipe passes
+    given: tuple[str, ...] = ()  # names of the keyword arguments that the recipe passes
+    # Types and bounds of arguments. Others are checked against the component's annotations,
+    # where these are plain types.
     types: Mapping[str, Any] = field(default_factory=dict)
-    may_be_list: bool = False
+    may_be_list: bool = False  # whether it accepts a list of components, with weights
 
     def read(self, key: str, value: Any, synonyms: Mapping[str, str]) -> Any:
         """Check the value of a key; return the fields of its :class:`Component`, or a list.

@@ -18,17 +18,13 @@ TAG = re.compile(r"\[[a-z-]+\]")
 
 @dataclass(frozen=True)
 class Line:
-    """A key as written in a file: its value, and the comments above and behind it.
-
-    Args:
-        is_spaced: whether an empty line precedes the key and its comments.
-    """
+    """A key as written in a file: its value, and the comments above and behind it."""
 
     value: Any
     text: str
     above: tuple[str, ...]
     behind: str
-    is_spaced: bool
+    is_spaced: bool  # whether an empty line precedes the key and its comments
 
 
 def as_yaml(config: Config, name: str, *remarks: str) -> str:

@@ -72,25 +72,15 @@ class _Answer:
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A run that another run started from.
-
-    Args:
-        config: path of its config.
-        checkpoint: folder of the weights that the other run started from.
-        key: key of the scored dataset, ``eval_dataset`` or ``dataset``.
-        pairs: value of that key in the config, or ``None``.
-        how: keys of the config that determine the scoring.
-        name: name of the checkpoint's scores, see :func:`name_of_scores`.
-        scores: folder and settings of each finished evaluation of the run.
-    """
+    """A run that another run started from."""
 
     config: Path
-    checkpoint: Path
-    key: str
-    pairs: Any
-    how: Mapping[str, Any]
-    name: str
-    scores: Sequence[tuple[Path, _Settings]]
+    checkpoint: Path  # folder of the weights that the other run started from
+    key: str  # of the scored dataset, ``eval_dataset`` or ``dataset``
+    pairs: Any  # value of that key in the config, or ``None``
+    how: Mapping[str, Any]  # keys of the config that determine the scoring
+    name: str  # of the checkpoint's scores, see :func:`name_of_scores`
+    scores: Sequence[tuple[Path, _Settings]]  # of each finished evaluation
 
     def datasets(self) -> Iterator[dict[str, Any]]:
         """Yield the keys of each scored dataset; if none was scored, those of the config."""

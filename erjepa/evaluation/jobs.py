@@ -28,16 +28,11 @@ _OF_TRAINING = {"eval_every_n_steps": None, "keep_best": False, "stop": None}
 
 
 class Job(NamedTuple):
-    """One checkpoint to score on one dataset.
+    """One checkpoint to score on one dataset."""
 
-    Args:
-        path: folder of the weights; ``None``: the base model.
-        before: answers of an earlier run to the examples; ``None``: unknown.
-    """
-
-    path: Path | None
+    path: Path | None  # folder of the weights; None: the base model
     examples: Examples
-    before: Before | None
+    before: Before | None  # an earlier run's answers to the examples; None: unknown
 
     def settings(self, cfg: Config) -> dict[str, Any]:
         """Return everything that the answers depend on, as JSON."""

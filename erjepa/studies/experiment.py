@@ -55,12 +55,14 @@ Order = Annotated[list[Text], AtLeastOne, AfterValidator(_distinct)]
 class Controls:
     """Keys of a method that the grid handles itself and does not pass to the recipe."""
 
-    # The method whose number of tokens ends a run
+    # The method whose number of tokens, on the same dataset with the same seed, ends a run
     tokens_of: Annotated[str | None, Field(alias="stop.tokens_of")] = None
     batch_size_times: Count | None = None  # factor on the pairs per step
-    # The datasets of a sequence to train on, see :class:`Experiment`
+    # In a sequence, the datasets to train on, if not that of the stage: all up to it; all in
+    # one run, with their total budget; or none, for the base model
     trains_on: Literal["so_far", "all", "nothing"] | None = None
-    new_adapters: bool = False  # whether each stage trains its own adapter
+    # In a sequence, whether each run trains a new adapter, with the earlier ones merged
+    new_adapters: bool = False
 
 
 CONTROLS = ("stop.tokens_of", "batch_size_times", "trains_on", "new_adapters")
@@ -70,49 +72,6 @@ CONTROLS = ("stop.tokens_of", "batch_size_times", "trains_on", "new_adapters")
 class Experiment:
     """An experiment; its fields are the keys of its YAML file.
 
-    Args:
-        output_dir: folder of the results.
-        seeds: seeds of every method on every dataset.
-        datasets: maps a short name to a config of the recipe, by name or path, or to
-            ``{config: NAME, ...}`` with overrides for this dataset.
-        methods: maps a method's name to its overrides, in the order of the tables.
-            ``stop.tokens_of: METHOD`` ends a run after the number of tokens that METHOD's run took
-            on the same dataset with the same seed; ``batch_size_times: N`` multiplies the pairs
-            per step by N; for ``trains_on`` and ``new_adapters`` see ``continual``.
-        overrides: overrides of every run; those of a dataset win over these, those of a method
-            over both.
-        budgets: FLOPs at which each run is scored, ascending; ``None``: score at the end of every
-            epoch.
-        continual: whether the datasets are a sequence. A method's run on a dataset then starts
-            from the weights of its run on the previous dataset with the same seed (and from that
-            run's memory if it replays), and is scored on every dataset. With
-            ``trains_on: so_far`` it trains on all datasets up to the current one; with
-            ``trains_on: all`` the method has one run, on all datasets together, with their total
-            budget; with ``trains_on: nothing`` it is the base model. With
-            ``new_adapters: True`` the adapters of earlier stages are merged into the base model
-            and each run trains a new adapter.
-        also_scored: further datasets on which each run of a sequence is scored, in the form of
-            ``datasets``; no run trains on them.
-        match: ``flops``: each run stops at the last budget; ``epochs``: after its epochs.
-        score_on: ``test``, or ``validation``, pairs held out of the training pairs, for choosing
-            settings.
-        score_weights: the weights to score: ``last``, ``ema`` (averaged weights, which need
-            ``ema_decay``), or both. In a sequence the averages continue from run to run; the
-            next run starts from the last weights.
-        alignment: whether predictions include the cosine of their pair.
-        evaluation: overrides of the evaluation only.
-        report: sections of the report; ``None``: the default sections.
-        nproc_per_node: ranks of each run.
-        devices: devices for ``launcher: local``. Each of the parallel runs gets
-            ``nproc_per_node`` of them; without CUDA only their number matters. ``None``: one run
-            at a time.
-        model: a value for the names of configs, ``${model}_synth``.
-        data: a folder for the names of files, ``${data}/mnli``.
-        budgets_of: budgets to choose from, ``${budgets_of.${model}}``.
-        launcher: ``local``: runs on this machine; ``slurm``: tasks of a cluster.
-        slurm: what a task requests from Slurm, by the names of submitit's ``SlurmExecutor``:
-            partition, time in minutes, gpus_per_node and so on.
-
     Raises:
         ValueError: naming the key, if values contradict each other.
     """
@@ -120,26 +79,40 @@ class Experiment:
     name: Text
     output_dir: Text
     seeds: Annotated[Sequence[Seed], AtLeastOne, AfterValidator(_distinct)]
+    # Short name -> config of the recipe, or {config: NAME, ...} with overrides
     datasets: Annotated[Mapping[str, Dataset], AtLeastOne]
+    # Name -> overrides, and keys of Controls, in the order of the tables
     methods: Annotated[Mapping[str, Keys], AtLeastOne]
+    # Of every run; those of a dataset win over these, those of a method over both
     overrides: Keys = field(default_factory=dict)
+    # FLOPs at which each run is scored; None: at the end of every epoch
     budgets: Annotated[Sequence[Flops], AfterValidator(_ascending)] | None = None
+    # Whether the datasets are a sequence: a run starts from the weights of the method's run on
+    # the previous dataset (and from its memory if it replays), and is scored on every dataset
     continual: bool = False
+    # Further datasets on which runs of a sequence are scored, in the form of ``datasets``
     also_scored: Mapping[str, Dataset] = field(default_factory=dict)
+    # Where a run ends: at the last budget, or after its epochs
     match: Literal["flops", "epochs"] = "epochs"
-    score_on: Split = "test"
+    score_on: Split = "test"  # validation: pairs held out of the training pairs
+    # In a sequence the averages continue from run to run; a run starts from the last weights
     score_weights: Sequence[Weights] = field(default_factory=lambda: ["last"])
-    alignment: bool = False
-    evaluation: Keys = field(default_factory=dict)
+    alignment: bool = False  # whether predictions include the cosine of their pair
+    evaluation: Keys = field(default_factory=dict)  # overrides of the evaluation only
+    # Sections of the report; None: the default sections
     report: Sequence[str | Mapping[str, Any]] | None = None
-    nproc_per_node: Count = 1
+    nproc_per_node: Count = 1  # ranks of each run
+    # For parallel local runs, each on nproc_per_node of them; None: one run at a time. Without
+    # CUDA only their number matters
     devices: (
         Annotated[Sequence[Device], AtLeastOne, AfterValidator(_distinct)] | None
     ) = None
+    # Values for other keys: ${model}_synth, ${data}/mnli, ${budgets_of.${model}}
     model: str | None = None
     data: str | None = None
     budgets_of: Keys = field(default_factory=dict)
     launcher: Literal["local", "slurm"] = "local"
+    # What a task requests from Slurm, by the names of submitit's ``SlurmExecutor``
     slurm: Keys = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -11,30 +11,20 @@ Prediction = Mapping[str, Any]
 Verdicts = dict[str, bool | None]
 
 
-def _no_problem(target: str) -> str | None:
-    return None
-
-
 @dataclass(frozen=True)
 class Task:
-    """Scores the answers to the examples of a dataset.
-
-    Args:
-        primary: metric whose mean over the examples is the ``accuracy``.
-        extract: returns the answer in a generated text.
-        score: returns the verdicts of each prediction, in order, on the same metrics.
-        fields: text fields that a prediction must have; the dataset provides those other than
-            target and output.
-        problem: returns why answers cannot be scored against a target, or ``None`` if they can.
-        with_databases: returns the task for a folder of databases; ``None``: it uses none.
-    """
+    """Scores the answers to the examples of a dataset."""
 
     name: str
-    primary: str
-    extract: Callable[[str], str]
+    primary: str  # metric whose mean over the examples is the ``accuracy``
+    extract: Callable[[str], str]  # returns the answer in a generated text
+    # Returns the verdicts of each prediction, in order, on the same metrics
     score: Callable[[Sequence[Prediction]], list[Verdicts]]
+    # Text fields of a prediction; the dataset provides those other than target and output
     fields: tuple[str, ...] = ("target", "output")
-    problem: Callable[[str], str | None] = _no_problem
+    # Returns why answers cannot be scored against a target, or None if they can
+    problem: Callable[[str], str | None] = lambda target: None
+    # Returns the task for a folder of databases; None: it uses none
     with_databases: "Callable[[Path], Task] | None" = None
 
 

@@ -25,19 +25,12 @@ class Stopped(BaseException):
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs the processes of a cell, one at a time.
+    """Runs the processes of a cell, one at a time."""
 
-    Args:
-        environment: environment variables to add.
-        say: prints what is being run.
-        stopping: empty until the grid stops.
-        patience: seconds between SIGTERM and SIGKILL.
-    """
-
-    environment: Mapping[str, str]
-    say: Callable[[str], None]
-    stopping: Sequence[Any]
-    patience: float = 30.0
+    environment: Mapping[str, str]  # variables to add
+    say: Callable[[str], None]  # prints what is being run
+    stopping: Sequence[Any]  # empty until the grid stops
+    patience: float = 30.0  # seconds between SIGTERM and SIGKILL
 
     def run(self, command: Sequence[str], log: Path, held: int) -> int:
         """Run a ``tune`` command in its own process group and return its exit code.

@@ -60,16 +60,11 @@ GRACE_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Result:
-    """The rows of a query, or its error.
+    """The rows of a query, or its error."""
 
-    Args:
-        rows: tuples of None, int, float, str and bytes. Text that is not UTF-8 is decoded with
-            ``surrogateescape``.
-        error: message of SQLite, or the limit that the query exceeded.
-    """
-
+    # Of None, int, float, str and bytes. Text that is not UTF-8 has surrogate escapes.
     rows: list[tuple] | None = None
-    error: str | None = None
+    error: str | None = None  # of SQLite, or the limit that the query exceeded
 
 
 class SqlSandbox:

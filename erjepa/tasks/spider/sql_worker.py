@@ -54,23 +54,14 @@ ALARM_AFTER_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on a query.
+    """Limits on a query."""
 
-    Args:
-        seconds: wall-clock time.
-        rows: rows of the result.
-        size: bytes of the result as JSON.
-        value_length: bytes of one text, blob or row within SQLite.
-        sql_length: bytes of SQL.
-        memory: bytes of a worker's address space; half of it limits SQLite's heap.
-    """
-
-    seconds: float = 10.0
-    rows: int = 250_000
-    size: int = 16 * 2**20
-    value_length: int = 4 * 2**20
-    sql_length: int = 100_000
-    memory: int = 2**29
+    seconds: float = 10.0  # wall-clock time
+    rows: int = 250_000  # rows of the result
+    size: int = 16 * 2**20  # bytes of the result as JSON
+    value_length: int = 4 * 2**20  # bytes of one text, blob or row within SQLite
+    sql_length: int = 100_000  # bytes of SQL
+    memory: int = 2**29  # bytes of address space; half of it limits SQLite's heap
 
 
 class LimitReached(Exception):
