@@ -15,13 +15,15 @@ from erjepa.utils.command_line import CommandLine
 from erjepa.utils.escape import counted, one_line
 
 _HEAD = """\
-# {config}, on {data}.
+# {config}, on {data}: {columns}.
 #
 # Train, then score the held-out pairs:
 #   tune run erjepa_recipe --config {file}
 #   tune run erjepa_eval --config {file} eval_split=validation
 #
-# All other keys are inherited from {config}; to show them: erjepa configs show {file}
+# output_dir gets checkpoints, logs and scores. validation.size is the fraction of the pairs to hold
+# out for validation; eval_dataset would name other pairs to score, in a section like dataset. All
+# other keys are inherited from {config}; to show them: erjepa configs show {file}
 
 """
 
@@ -125,25 +127,16 @@ def _init(args: argparse.Namespace) -> None:
     columns = messages_of(records, dataset.get("column_map"))
     dataset["column_map"] = columns.columns
     read(merge(merged(args.config), values))  # which checks it
-    comments = {
-        "output_dir": "checkpoints, logs and scores",
-        "dataset.column_map": one_line(str(columns)),
-        "eval_dataset": "pairs to score, in a section like dataset",
-        "validation.size": "fraction of the pairs to hold out for validation",
-    }
+    head = _HEAD.format(
+        config=args.config,
+        data=data.name,
+        columns=one_line(str(columns)),
+        file=args.file,
+    )
+    values = {"defaults": args.config, **values}
     with args.file.open("x", encoding="utf-8") as file:
-        file.write(_HEAD.format(config=args.config, data=data.name, file=args.file))
-        values = {"defaults": args.config, **values}
-        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
-        section = ""
-        for line in text.splitlines():
-            key = line.partition(":")[0]
-            if key.startswith(" "):
-                key = f"{section}.{key.strip()}"
-            else:
-                section = key
-            comment = comments.get(key)
-            file.write(f"{line}  # {comment}\n" if comment else f"{line}\n")
+        file.write(head)
+        yaml.safe_dump(values, file, sort_keys=False, allow_unicode=True)
     unread = ", ".join(not_read(records, columns)) or "nothing"
     print(
         f"{args.data}: {counted(len(records), 'record')}; {columns}; not read: {unread}. "

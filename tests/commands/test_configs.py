@@ -68,7 +68,7 @@ def test_columns_of_other_names_are_named_by_the_user(here, capsys):
     given += [f"eval_dataset={evaluated}column_map: {others}}}"]
     init("rules.yaml", "--data", "rules.csv", *(f"--set={one}" for one in given))
     written = (here / "rules.yaml").read_text()
-    assert written.count("# description as source, regex as target\n") == 1
+    assert written.count(": description as source, regex as target.\n") == 1
 
 
 def test_it_writes_over_nothing_and_nothing_wrong(here, capsys):
