@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import time
@@ -11,8 +12,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
-from torchtune import utils
-
 from erjepa.utils.checked import checked
 from erjepa.utils.jsonl import parse_json
 
@@ -21,7 +20,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-log = utils.get_logger("INFO")
+log = logging.getLogger(__name__)
 
 LOCK = ".lock"
 _PATIENCE = 30.0  # seconds to wait for the child processes of a killed holder to end

@@ -92,7 +92,6 @@ def test_a_folder_that_was_deleted_or_replaced_is_noticed(tmp_path):
 
 def test_without_locks_there_is_a_warning(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(lock, "fcntl", None)
-    monkeypatch.setattr(lock.log, "propagate", True)
     for _ in range(2):
         FolderLock(tmp_path, "run")
     assert caplog.text.count("make sure that only one run writes to") == 2
