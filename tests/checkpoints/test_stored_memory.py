@@ -181,7 +181,7 @@ def test_tokens_are_held_to_the_vocabulary(tmp_path):
             "slots.safetensors is damaged: its SHA-256",
         ),
         (about(inherited=1), "memory.json has .* bytes|memory.json is damaged"),
-        (bytes_of("texts.jsonl", lambda b: b"[]\n"), "texts.jsonl is damaged"),
+        (bytes_of("texts.jsonl", bytes.upper), "texts.jsonl is damaged"),
         (lambda f: (f.parent / "manifest.json").write_text("{}"), "json is damaged"),
     ],
 )
