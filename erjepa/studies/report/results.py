@@ -70,8 +70,11 @@ class Results:
         self.seeds: list[int] = list(self.config.seeds)
         self.budgets: list[float] = list(self.config.budgets or [])
         kinds: list[str] = list(self.config.score_weights)
-        scored = {result.weights for result in read_results(output)}
+        columns = [field.name for field in fields(Result)]
+        lines = [vars(result) for result in read_results(output)]
+        self._scored = pd.DataFrame(lines, columns=columns)
         # Kinds of weights that have results.
+        scored = set(self._scored.weights)
         self.weights: list[str] = [w for w in kinds if w in scored] or kinds[:1]
         self.runs = self._runs(self.weights[0], self.datasets)
 
@@ -144,8 +147,8 @@ class Results:
     def main_methods(self) -> list[str]:
         """Return the first method of each role; all methods if they have fewer than two roles."""
         roles = {self.role(name) for name in self.methods}
-        methods = [self.first(role) for role in ROLES if role in roles]
-        return methods if len(methods) > 1 else self.methods
+        found = [self.first(role) for role in ROLES if role in roles]
+        return found if len(found) > 1 else self.methods
 
     def of(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
         """Return the rows of ``runs`` of one dataset (``None``: all), in order of ``methods``."""
@@ -229,19 +232,19 @@ class Results:
                     {k: printable(v) for k, v in row.items()}
                     for _, row in read_jsonl(path)
                 ]
-                answers = pd.DataFrame(rows)
-                answers = answers.sort_values("id").assign(
-                    correct=answers[run.primary].eq(True)
+                found = pd.DataFrame(rows)
+                found = found.sort_values("id").assign(
+                    correct=found[run.primary].eq(True)
                 )
-                answers[["prompt", "target", "output"]]  # KeyError if one is missing
+                found[["prompt", "target", "output"]]  # KeyError if one is missing
             except (OSError, ValueError, KeyError) as error:
                 raise Unavailable(
                     f"{path}: predictions cannot be read ({error!r})"
                 ) from None
             keys = {"method": run.method, "seed": run.seed, "point": run.point}
-            extracted = answers.get("extracted", answers["output"]).map(str)
-            frames.append(answers.assign(**keys, extracted=extracted))
-            if answers["target"].tolist() != frames[0]["target"].tolist():
+            extracted = found.get("extracted", found["output"]).map(str)
+            frames.append(found.assign(**keys, extracted=extracted))
+            if found["target"].tolist() != frames[0]["target"].tolist():
                 raise Unavailable("the checkpoints were scored on different examples")
         return pd.concat(frames, ignore_index=True)
 
@@ -259,9 +262,7 @@ class Results:
         return select(rows[rows.ends], method=methods)
 
     def _runs(self, weights: str, datasets: Sequence[str]) -> pd.DataFrame:
-        columns = [field.name for field in fields(Result)]
-        rows = pd.DataFrame(read_results(self.output), columns=columns)
-        rows = rows[rows.weights == weights]
+        rows = self._scored[self._scored.weights == weights]
         # If a checkpoint was scored twice, the last result counts.
         rows = rows.drop_duplicates(["cell", "dataset", "checkpoint"], keep="last")
         rows = rows.astype({"accuracy": float, "budget": float}).sort_values(

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from erjepa.studies.report.build import build_report
+from erjepa.studies.report.figures import Figure
 from erjepa.studies.report.results import Results
 from erjepa.studies.report.sections import SECTIONS
 from tests.harness.fake_output import write_output
@@ -35,8 +36,9 @@ ACCURACY = {
 
 
 @pytest.fixture
-def output(tmp_path):
+def output(tmp_path, monkeypatch):
     """Results with these accuracies; Joint's budget is that of both datasets."""
+    monkeypatch.setattr(Figure, "saved", lambda *a: b"")  # test_build draws them
     folder = write_output(tmp_path / "out", **SETTINGS)
     path = folder / "results.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
