@@ -147,8 +147,8 @@ class Results:
     def main_methods(self) -> list[str]:
         """Return the first method of each role; all methods if they have fewer than two roles."""
         roles = {self.role(name) for name in self.methods}
-        found = [self.first(role) for role in ROLES if role in roles]
-        return found if len(found) > 1 else self.methods
+        methods = [self.first(role) for role in ROLES if role in roles]
+        return methods if len(methods) > 1 else self.methods
 
     def of(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
         """Return the rows of ``runs`` of one dataset (``None``: all), in order of ``methods``."""
@@ -232,19 +232,19 @@ class Results:
                     {k: printable(v) for k, v in row.items()}
                     for _, row in read_jsonl(path)
                 ]
-                found = pd.DataFrame(rows)
-                found = found.sort_values("id").assign(
-                    correct=found[run.primary].eq(True)
+                answers = pd.DataFrame(rows)
+                answers = answers.sort_values("id").assign(
+                    correct=answers[run.primary].eq(True)
                 )
-                found[["prompt", "target", "output"]]  # KeyError if one is missing
+                answers[["prompt", "target", "output"]]  # KeyError if one is missing
             except (OSError, ValueError, KeyError) as error:
                 raise Unavailable(
                     f"{path}: predictions cannot be read ({error!r})"
                 ) from None
             keys = {"method": run.method, "seed": run.seed, "point": run.point}
-            extracted = found.get("extracted", found["output"]).map(str)
-            frames.append(found.assign(**keys, extracted=extracted))
-            if found["target"].tolist() != frames[0]["target"].tolist():
+            extracted = answers.get("extracted", answers["output"]).map(str)
+            frames.append(answers.assign(**keys, extracted=extracted))
+            if answers["target"].tolist() != frames[0]["target"].tolist():
                 raise Unavailable("the checkpoints were scored on different examples")
         return pd.concat(frames, ignore_index=True)
 
