@@ -1,8 +1,9 @@
 """Collation of pairs into the rows of one or more micro-batches."""
 
 from array import array
+from collections import defaultdict
 from collections.abc import Sequence
-from copy import copy
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, NamedTuple
 
@@ -35,10 +36,12 @@ from erjepa.packing.spans import STEPS
 from erjepa.packing.tree import PrefixTree, prefix_tree, tree_size
 
 
+@dataclass(kw_only=True)
 class PairCollator:
     """Packs pairs into rows, each a prefix tree of its pairs' paths.
 
     Args:
+        predictor_ids: the k predictor tokens; dropped if the views have none.
         seed: of random spans and patches, which depend on the seed, the step and the example.
         row_length: maximum number of tokens in a row; ``None``: no limit.
         train_on_input: also predict the source, as LLM-JEPA's code does.
@@ -50,39 +53,25 @@ class PairCollator:
             compiled attention sees few shapes.
     """
 
-    def __init__(
-        self,
-        *,
-        views: Views = "shared",
-        direction: Direction = "source_to_target",
-        predictor_ids: Sequence[int] = (),
-        predictor_position: PredictorPosition = "behind",
-        seed: int = 0,
-        pad_id: int = 0,
-        row_length: int | None = None,
-        train_on_input: bool = False,
-        train_on_turns: Literal["last", "all"] = "last",
-        train_end_of_turn: bool = True,
-        trim: bool = False,
-    ) -> None:
-        self.views = views
-        self.direction = direction
-        has_predictor = views in ("shared", "standalone")
-        self.predictor_ids = list(predictor_ids) if has_predictor else []
-        self._predictor_position = predictor_position
-        self._seed = seed
-        self._pad_id = pad_id
-        self._row_length = row_length
-        self._train_on_input = train_on_input
-        self._train_on_turns = train_on_turns
-        self._train_end_of_turn = train_end_of_turn
-        self._trim = trim
+    views: Views = "shared"
+    direction: Direction = "source_to_target"
+    predictor_ids: Sequence[int] = ()
+    predictor_position: PredictorPosition = "behind"
+    seed: int = 0
+    pad_id: int = 0
+    row_length: int | None = None
+    train_on_input: bool = False
+    train_on_turns: Literal["last", "all"] = "last"
+    train_end_of_turn: bool = True
+    trim: bool = False
+
+    def __post_init__(self) -> None:
+        if self.views not in ("shared", "standalone"):
+            self.predictor_ids = ()
 
     def without_views(self) -> "PairCollator":
         """Return a copy for steps that train on the next-token loss only."""
-        plain = copy(self)
-        plain.views, plain.predictor_ids = "none", []
-        return plain
+        return replace(self, views="none")
 
     def length(self, pair: Pair) -> int:
         """Return the number of tokens of a row that holds only ``pair``."""
@@ -112,14 +101,14 @@ class PairCollator:
         forest = self._grow(pairs, step)
         sizes = forest.sharing.sizes()
         for place, index in enumerate(forest.order):
-            if sizes[place][place] > (self._row_length or sizes[place][place]):
+            if sizes[place][place] > (self.row_length or sizes[place][place]):
                 raise ValueError(
                     f"example {pairs[index].example_id} takes {sizes[place][place]} tokens, "
-                    f"more than a row of {self._row_length}; raise row_length and "
+                    f"more than a row of {self.row_length}; raise row_length and "
                     "max_seq_len."
                 )
-        row_length = self._row_length or (sizes[0][-1] if pairs else 1)
-        if self._trim:
+        row_length = self.row_length or (sizes[0][-1] if pairs else 1)
+        if self.trim:
             rows = cheapest(sizes, row_length, at_least=num_batches)
             row_length = fullest(sizes, rows) or 1
         else:
@@ -128,7 +117,7 @@ class PairCollator:
             if len(rows) == num_batches:
                 row_length = halved_length(fullest(sizes, rows), row_length, BLOCK)
         batches = [rows[i::num_batches] for i in range(num_batches)]
-        if not self._trim:
+        if not self.trim:
             for batch in batches:
                 batch.extend([range(0)] * (round_up(len(batch)) - len(batch)))
         return [self._fill(pairs, forest, batch, row_length) for batch in batches]
@@ -136,13 +125,13 @@ class PairCollator:
     def _lay_out(self, pair: Pair, step: int = 0) -> list[Path]:
         random = None
         if self.views in ("spans", "patches"):
-            random = Random(f"{self._seed} {step} {pair.example_id}")
+            random = Random(f"{self.seed} {step} {pair.example_id}")
         return lay_out(
             pair,
             self.views,
             len(self.predictor_ids),
             direction=self.direction,
-            predictor_position=self._predictor_position,
+            predictor_position=self.predictor_position,
             random=random,
         )
 
@@ -164,7 +153,7 @@ class PairCollator:
     ) -> PackedBatch:
         tree = forest.tree
         size = len(rows) * row_length
-        tokens = np.full(size, self._pad_id, np.int64)
+        tokens = np.full(size, self.pad_id, np.int64)
         input_pos = np.zeros(size, np.int64)
         end = np.tile(np.arange(1, row_length + 1, dtype=np.int32), len(rows))
         position = np.zeros(len(tree.tokens), np.int64)  # of each node of a row
@@ -185,13 +174,7 @@ class PairCollator:
         tokens[predictor_pos] = np.array(self.predictor_ids, np.int64)[predictor_index]
 
         order = sorted(places)
-        comparisons = range(len(COMPARISONS[self.direction]))
-        sides = [
-            [f"{side}_{m}" for m in comparisons] for side in ("predicted", "target")
-        ]
-        readouts: dict[str, list[int]] = {
-            name: [] for name in ("source", *sides[0], *sides[1])
-        }
+        readouts = defaultdict[str, list[int]](list)
         steps: list[np.ndarray] = []
         labels, predicting, num_labels = array("i"), [np.zeros(0, np.int64)], []
         for index in order:
@@ -210,9 +193,7 @@ class PairCollator:
         label_pos, label_logit = np.unique(
             np.concatenate(predicting), return_inverse=True
         )
-        read_predicted, read_target = (
-            [readouts[name] for name in side] for side in sides
-        )
+        comparisons = range(len(COMPARISONS[self.direction]))
         return PackedBatch(
             tokens=_int64(tokens).view(-1, row_length),
             input_pos=_int64(input_pos).view(-1, row_length),
@@ -222,8 +203,8 @@ class PairCollator:
             label_logit=_int64(label_logit),
             label_pair=_int64(np.repeat(np.arange(len(order)), num_labels)),
             source_pos=_int64(readouts["source"]),
-            predicted_pos=_int64(read_predicted),
-            target_pos=_int64(read_target),
+            predicted_pos=_int64([readouts[f"predicted_{m}"] for m in comparisons]),
+            target_pos=_int64([readouts[f"target_{m}"] for m in comparisons]),
             steps=_int64(steps).view(-1, 2, STEPS, 2),
             predictor_pos=_int64(predictor_pos),
             predictor_index=_int64(predictor_index),
@@ -238,11 +219,11 @@ class PairCollator:
         if not path.labels:
             return []
         predicted: Sequence[int] = path.labels
-        if self._train_on_input:
+        if self.train_on_input:
             predicted = range(1, len(path.tokens))
-        elif self._train_on_turns == "all":
+        elif self.train_on_turns == "all":
             predicted = [*pair.earlier_turns(), *path.labels]
-        if self._train_end_of_turn:
+        if self.train_end_of_turn:
             return predicted
         end_of_turn = path.tokens[path.labels[-1]]
         return [at for at in predicted if path.tokens[at] != end_of_turn]

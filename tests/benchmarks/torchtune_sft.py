@@ -114,7 +114,7 @@ def torchtune_stepper(
         shuffle=True,
         drop_last=True,
         collate_fn=lambda batch: padded_collate_sft(
-            batch, padding_idx=collator._pad_id, ignore_idx=loss_fn.ignore_index
+            batch, padding_idx=collator.pad_id, ignore_idx=loss_fn.ignore_index
         ),
         generator=torch.Generator().manual_seed(0),
     )
@@ -123,7 +123,7 @@ def torchtune_stepper(
     def step() -> float:
         batch = next(batches)
         slots["torchtune"].append(
-            (int((batch["tokens"] != collator._pad_id).sum()), batch["tokens"].numel())
+            (int((batch["tokens"] != collator.pad_id).sum()), batch["tokens"].numel())
         )
         tokens, labels = batch["tokens"].to(DEVICE), batch["labels"].to(DEVICE)
         num_tokens = (labels != loss_fn.ignore_index).sum()
