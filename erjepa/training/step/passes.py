@@ -1,7 +1,7 @@
 """Forward and backward passes of a step over its new or its replayed pairs."""
 
 from collections import Counter
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,7 +13,6 @@ from erjepa.objective import (
     JEPALoss,
     PackedDecoder,
     PackedOutput,
-    PairLosses,
     StepFlops,
     cosine_distance,
 )
@@ -104,7 +103,7 @@ class PassResult(NamedTuple):
 
 
 class PassOutput(NamedTuple):
-    """Result of one micro-batch of n pairs on one rank, without gradient."""
+    """Result of one micro-batch of n pairs on one rank."""
 
     order: Tensor  # index of each pair among the pairs of this rank in the pass, [n]
     example_ids: Tensor  # int64 [n]
@@ -219,36 +218,49 @@ class Passes:
                 last and i == len(batches) - 1,
                 keep_gathered=self._keep_gathered,
             )
-            batch = batch.to(self._device)
-            with self._forward_context:
-                output = self._model(batch)
-            loss, pair_losses = self._loss_of(output, batch, totals)
-            views = stack_views(output)
+            output = self._forward(batch, totals, self._forward_context)
+            loss, views = output.loss, output.views
             if needs_whole:
                 if whole is None:  # this rank has a single micro-batch
-                    whole = self._whole([views], [batch.order], totals)
-                places = batch.order * dist.get_world_size() + dist.get_rank()
+                    whole = self._whole([views], [output.order], totals)
+                places = output.order * dist.get_world_size() + dist.get_rank()
                 loss = loss + whole.share(views, places)
             (loss * weight * self._gradient_scale).backward()
-            outputs.append(_output(batch, loss, pair_losses, views))
+            outputs.append(output._replace(loss=loss.detach(), views=views.detach()))
         result = self._gather(outputs, totals)._replace(weight=weight)
         return result if whole is None else result._replace(terms=whole.parts)
 
     @torch.no_grad()
     def measure(self, batches: list[PackedBatch], totals: StepTotals) -> PassResult:
         """Run a pass without gradient; arguments as in :meth:`forward_backward`."""
-        outputs = []
-        for batch in batches:
-            batch = batch.to(self._device)
-            output = self._model(batch)
-            loss, pair_losses = self._loss_of(output, batch, totals)
-            outputs.append(_output(batch, loss, pair_losses, stack_views(output)))
+        outputs = [self._forward(batch, totals, nullcontext()) for batch in batches]
         result = self._gather(outputs, totals)
         if self._loss_fn.needs_whole_batch and totals.views:
             views, orders = [o.views for o in outputs], [o.order for o in outputs]
             whole = self._whole(views, orders, totals)
             result = result._replace(loss=result.loss + whole.value)
         return result
+
+    def _forward(
+        self,
+        batch: PackedBatch,
+        totals: StepTotals,
+        context: AbstractContextManager[Any],
+    ) -> PassOutput:
+        """Return the result of a micro-batch, loss and views with their graph."""
+        batch = batch.to(self._device)
+        with context:
+            output = self._model(batch)
+        counts = max(totals.labels, 1), max(totals.pairs, 1)
+        loss, pair_losses = self._loss_fn(output, batch, *counts)
+        return PassOutput(
+            batch.order,
+            batch.example_ids,
+            loss,
+            pair_losses.lm,
+            batch.labels_of_pairs,
+            stack_views(output),
+        )
 
     def _gather(self, outputs: list[PassOutput], totals: StepTotals) -> PassResult:
         """Gather the results of all micro-batches and ranks."""
@@ -305,11 +317,6 @@ class Passes:
 
         return WholePassTerm.of(term, _in_batch_order(parts, orders, totals.pairs))
 
-    def _loss_of(
-        self, output: PackedOutput, batch: PackedBatch, totals: StepTotals
-    ) -> tuple[Tensor, PairLosses]:
-        return self._loss_fn(output, batch, max(totals.labels, 1), max(totals.pairs, 1))
-
 
 def _require_equal(checksums: list[int], step: int) -> None:
     """Raise a RuntimeError if ``checksums``, one per rank, differ."""
@@ -321,19 +328,6 @@ def _require_equal(checksums: list[int], step: int) -> None:
             "update; use devices of one kind and the same versions on all ranks, and "
             "resume with resume_from_checkpoint=True"
         )
-
-
-def _output(
-    batch: PackedBatch, loss: Tensor, pair_losses: PairLosses, views: Tensor
-) -> PassOutput:
-    return PassOutput(
-        batch.order,
-        batch.example_ids,
-        loss.detach(),
-        pair_losses.lm,
-        batch.labels_of_pairs,
-        views.detach(),
-    )
 
 
 def stack_views(output: PackedOutput) -> Tensor:
