@@ -208,9 +208,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         # Replayed pairs, if they have a pass of their own.
         replay_totals = StepTotals()
         if has_replay_pass:
-            draw, checksum = memory.draw(entries)
+            draw = memory.draw(entries)
             batches = self._pairs.pack_replayed(draw, number - 1)
-            replay_totals = passes.totals(batches, checksum, number)
+            replay_totals = passes.totals(batches, draw.checksum, number)
             if is_probed and replay_totals.pairs:
                 replay_again = partial(passes.measure, batches, replay_totals)
                 probe = ReplayProbe(self._model, self._device, replay_again)

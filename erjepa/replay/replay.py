@@ -19,11 +19,13 @@ from erjepa.replay.weight import ReplayWeight
 
 
 class ReplayBatch(NamedTuple):
-    """The pairs to replay in one step; ``slots`` is ``None`` for pairs of the step itself."""
+    """The pairs to replay in one step."""
 
     example_ids: list[int]
     segments: list[tuple[array, ...]]
-    slots: list[int] | None
+    slots: list[int] | None  # ``None`` for pairs of the step itself
+    # Of these pairs and all earlier writes; equal on ranks that draw and store the same pairs.
+    checksum: int = 0
 
 
 class EpisodicReplay:
@@ -141,9 +143,8 @@ class EpisodicReplay:
             budget = min(budget, len(segments))
             rows = self._choose(addresses, step, budget)
             ids = example_ids.tolist()
-            return ReplayBatch(
-                [ids[row] for row in rows], [segments[row] for row in rows], None
-            )
+            drawn, cut = [ids[row] for row in rows], [segments[row] for row in rows]
+            return self._batch(drawn, cut, None)
         eligible = self.memory.eligible(example_ids)
         if settings.draw_from == "inherited":
             eligible &= origins(self.memory.example_ids) < 0
@@ -155,7 +156,13 @@ class EpisodicReplay:
         drawn, flags = columns.tolist()  # one synchronization with the device
         if not all(flags):
             self._reject(slots, budget)
-        return ReplayBatch(drawn, self.memory.segments(slots), slots)
+        return self._batch(drawn, self.memory.segments(slots), slots)
+
+    def _batch(
+        self, ids: list[int], segments: Any, slots: list[int] | None
+    ) -> ReplayBatch:
+        drawn = array("q", [*ids, *(slots or [])])
+        return ReplayBatch(ids, segments, slots, crc32(drawn, self.memory.history))
 
     def _choose(
         self, addresses: Addresses | None, eligible: Tensor, budget: int
@@ -177,13 +184,6 @@ class EpisodicReplay:
             f"replay.selection={self.settings.selection} must return a list of at most "
             f"{budget} eligible slots, as int; it returned {' '.join(repr(chosen).split()):.200}"
         )
-
-    def checksum(self, batch: ReplayBatch) -> int:
-        """Return a checksum of ``batch`` and all earlier writes, equal on ranks that draw and store
-        the same pairs.
-        """
-        drawn = array("q", [*batch.example_ids, *(batch.slots or [])])
-        return crc32(drawn, self.memory.history)
 
     def _parts(self, eligible: Tensor, budget: int) -> list[tuple[Tensor, int]]:
         """Return eligible slots and how many of them to draw, in one part or one per origin."""

@@ -151,15 +151,10 @@ class RunMemory:
         addresses = None if source is None else self.replay.encode(source)
         return Entries(self.origins.ids(example_ids), segments, addresses)
 
-    def draw(
-        self, entries: Entries, budget: int | None = None
-    ) -> tuple[ReplayBatch, int]:
-        """Draw the pairs to replay with the new ones. Return them with the checksum of
-        :meth:`EpisodicReplay.checksum`.
-        """
+    def draw(self, entries: Entries, budget: int | None = None) -> ReplayBatch:
+        """Draw the pairs to replay with the new ones."""
         assert self.replay is not None
-        draw = self.replay.draw(*entries, budget)
-        return draw, self.replay.checksum(draw)
+        return self.replay.draw(*entries, budget)
 
     @property
     def weight(self) -> float:

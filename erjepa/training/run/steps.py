@@ -23,7 +23,11 @@ class Step(NamedTuple):
     batches: list[PackedBatch]
     # Replayed pairs in the batches, after the new ones in batch order.
     draw: ReplayBatch | None = None
-    checksum: int = 0  # see :meth:`EpisodicReplay.checksum`
+
+    @property
+    def checksum(self) -> int:
+        """Checksum of the memory and the draw, see :class:`ReplayBatch`; 0 without a draw."""
+        return 0 if self.draw is None else self.draw.checksum
 
 
 class TrainingPairs:
@@ -114,15 +118,15 @@ class TrainingPairs:
             yield from map(Step, self.loader(run.steps))
             return
         for examples in self.sampler:
-            draw, checksum = None, 0
+            draw = None
             pairs = [self.train[i] for i in examples]
             if self.has_jepa_loss(run.steps):
                 ids = torch.tensor([pair.example_id for pair in pairs])
                 budget = self.sampler.num_replayed(run.step_in_epoch)
-                draw, checksum = memory.draw(memory.entries(ids), budget)
+                draw = memory.draw(memory.entries(ids), budget)
                 pairs += _pairs_of(draw)
             batches = self._packed.pack(run.steps, self._of_this_rank(pairs))
-            yield Step(self._pinned(batches), draw, checksum)
+            yield Step(self._pinned(batches), draw)
 
     def pack_replayed(self, draw: ReplayBatch, step: int) -> list[PackedBatch]:
         """Pack this rank's replayed pairs, into as many micro-batches on every rank."""

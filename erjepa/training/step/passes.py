@@ -159,7 +159,7 @@ class Passes:
         """Return the totals of the micro-batches of all ranks.
 
         Args:
-            checksum: checksum of this rank's memory and draw, see :meth:`EpisodicReplay.checksum`.
+            checksum: checksum of this rank's memory and draw, see :class:`ReplayBatch`.
             step: step of the run, 1-based.
 
         Raises:

@@ -109,11 +109,11 @@ def outcome(*ids, jepa=None, labels=2.0):
 def step(memory, number, new, errors=()):
     """A step of ``new`` pairs, whose replayed ones come to these errors."""
     entries = memory.entries(new.example_ids, new.source)
-    draw, checksum = memory.draw(entries)
+    draw = memory.draw(entries)
     drawn = draw.example_ids
     replayed = outcome(*drawn, jepa=[*errors, *[0.5] * len(drawn)][: len(drawn)])
     memory.update(number, entries, new, draw, replayed)
-    return draw, checksum
+    return draw
 
 
 def test_without_weight_there_is_none(memory_of, tmp_path):
@@ -129,8 +129,8 @@ def test_without_weight_there_is_none(memory_of, tmp_path):
 @pytest.mark.parametrize(("score", "times"), [("jepa", 1.0), ("lm", 2.0)])
 def test_a_step_stores_new_pairs_and_refreshes_replayed_ones(memory_of, score, times):
     memory = memory_of(replay__score=score, replay__score_update_rate=0.5)
-    draw, empty = step(memory, 1, outcome(0, 1, 2, jepa=[0.1, 0.2, 0.4]))
-    assert not draw.example_ids
+    empty = step(memory, 1, outcome(0, 1, 2, jepa=[0.1, 0.2, 0.4]))
+    assert not empty.example_ids
     slots = memory.replay.memory
     assert slots.example_ids.tolist() == [0, 1, 2]
     assert slots.scores.tolist() == pytest.approx(
@@ -138,8 +138,8 @@ def test_a_step_stores_new_pairs_and_refreshes_replayed_ones(memory_of, score, t
     )
     assert slots.segments([2])[0][2] == array("i", [2])
     # Example 1 is in the step, so that it is not replayed in it.
-    draw, checksum = step(memory, 2, outcome(1, 3, jepa=[0.3, 0.6]), errors=[0.8, 0.8])
-    assert sorted(draw.example_ids) == [0, 2] and checksum != empty
+    draw = step(memory, 2, outcome(1, 3, jepa=[0.3, 0.6]), errors=[0.8, 0.8])
+    assert sorted(draw.example_ids) == [0, 2] and draw.checksum != empty.checksum
     assert slots.scores.tolist() == pytest.approx(
         [0.45 * times, 0.3 * times, 0.6 * times, 0.6 * times]
     )
@@ -211,12 +211,12 @@ def test_a_resumed_run_has_the_memory_of_its_checkpoint(memory_of, tmp_path):
     memory._errors.flush()
     resumed = memory_of(resume=True, log_example_errors=True)
     resumed.resume(checkpoint, step=4)
-    draws = [step(memory, 5, outcome(9), errors=[0.7])[0] for memory in (resumed,)]
-    assert draws[0].example_ids and len(resumed.replay) == 9
+    draw = step(resumed, 5, outcome(9), errors=[0.7])
+    assert draw.example_ids and len(resumed.replay) == 9
     assert memory.replay.memory.example_ids.equal(resumed.replay.memory.example_ids)
     resumed._errors.flush()
     steps = [*read_visits(tmp_path / EXAMPLE_ERRORS).step]
-    assert steps.count(5) == 1 + len(draws[0].example_ids)
+    assert steps.count(5) == 1 + len(draw.example_ids)
 
 
 class Rescoring:
@@ -257,6 +257,6 @@ def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
         "5 of a.jsonl in memory",
         "up to 8 of them replayed a step",
     ]
-    draw, _ = step(memory, 1, outcome(*range(8)))
+    draw = step(memory, 1, outcome(*range(8)))
     assert set(draw.example_ids) <= set(slots.example_ids[:5].tolist())
     assert len(memory.replay) == 5 + 7  # the new ones evict each other alone
