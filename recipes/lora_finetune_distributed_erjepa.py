@@ -11,7 +11,6 @@ from torchtune import training, utils
 from torchtune.recipe_interfaces import FTRecipeInterface
 
 import erjepa.configs
-from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.served_chat import Serving
 from erjepa.configs import Config
 from erjepa.evaluation.validation import Validation
@@ -24,7 +23,6 @@ from erjepa.training.model.distributed import (
     wait_for_all,
 )
 from erjepa.training.model.sharding import with_resharding
-from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.run.inherited import earlier_memories
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.metrics import MetricsLog, step_metrics
@@ -97,13 +95,12 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         resumed = Path(cfg.output_dir) if resume else None
         adapters = on_rank_zero(lambda: found_adapters(cfg, resumed))
         cfg = replace(cfg, base_adapters=adapters)
-        prepared = PreparedRun(cfg, device, attention)
-        texts = PairTexts(prepared.tokenizer)
-        earlier = earlier_memories(cfg, texts.fingerprint, resume=resume)
+        prepared = self._prepared = PreparedRun(cfg, device, attention)
+        tokenizer = prepared.texts.fingerprint
+        earlier = earlier_memories(cfg, tokenizer, resume=resume)
         self._folder = RunFolder(cfg, resume=resume)
         checkpointer = build_checkpointer(cfg)
-        dataset = self._dataset = prepared.dataset
-        serving = find_serving(cfg, dataset, prepared.tokenizer)
+        serving = find_serving(prepared)
 
         # The model without its weights, and the training pairs.
         model, loss_fn = prepared.model, prepared.loss_fn
@@ -112,29 +109,25 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         keeps = not cfg.fsdp_reshard_after_forward
         self._passes = Passes(model, loss_fn, device, offloading, keep_gathered=keeps)
         self._model = model
-        collator = self._collator = prepared.collators.new
-        self._memory = RunMemory(cfg, dataset, model, collator, texts, earlier, device)
+        self._memory = RunMemory(prepared, earlier)
         self._pairs = TrainingPairs(prepared, self._memory.share)
         held_out = self._pairs.held_out
         self._validation = Validation(prepared, held_out) if held_out else None
         self._run = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
         start = load_start(cfg, checkpointer, model, self._pairs, resume=resume)
-        self._setup_training(start, prepared.trainable, checkpointer, serving)
+        self._setup_training(start, checkpointer, serving)
         # A run that is refused leaves the config of the one before in its folder.
         self._metrics_log = MetricsLog(cfg, device)
         wait_for_all()  # ranks load at different speeds; a step has a time limit
 
     def _setup_training(
-        self,
-        start: Start,
-        trainable: TrainableWeights,
-        checkpointer: Any,
-        serving: Serving,
+        self, start: Start, checkpointer: Any, serving: Serving
     ) -> None:
         """Load the weights, build what trains and saves them, and start or resume the run."""
         cfg, model, device = self._cfg, self._model, self._device
         self._carried = start.carried
-        predictor_ids = self._collator.predictor_ids
+        trainable = self._prepared.trainable
+        predictor_ids = self._prepared.collators.new.predictor_ids
         set_up_model(cfg, model, trainable, start.weights, predictor_ids, device)
         self._averaged = AveragedWeights(
             cfg.ema_decay, model, device, start.weights.averaged
@@ -169,7 +162,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             how_to_resume=self._checkpoints.how_to_resume,
         )
         if start.resumed is None:
-            require_packable(model, self._dataset.pairs, device, cfg.base_model)
+            pairs = self._prepared.dataset.pairs
+            require_packable(model, pairs, device, cfg.base_model)
             self._memory.start(self._passes)
         else:
             state.load_state_dict(start.resumed.state, start.resumed.changed)

@@ -81,10 +81,10 @@ def test_scores_are_recomputed_under_the_model_that_the_run_starts_from(
 
     def expected(recipe):
         recipe._model.eval()
-        has_views = recipe._collator.views != "none"
+        has_views = recipe._prepared.collators.new.views != "none"
         views = {
             "views": "shared" if has_views else "none",
-            "predictor_ids": recipe._collator.predictor_ids,
+            "predictor_ids": recipe._prepared.collators.new.predictor_ids,
             "predictor_rows": recipe._model.predictor if has_views else None,
         }
         memory = recipe._memory.replay.memory

@@ -19,7 +19,7 @@ def labels_of_passes(base, data, output_dir, monkeypatch, **overrides):
     monkeypatch.setattr(Passes, "forward_backward", recorded)
     cfg = make_config(overrides_for(base, data, output_dir, stop__steps=3, **overrides))
     ((end, passes),) = train(
-        cfg, 1, lambda recipe: (recipe._dataset[0].target[-1], list(passes))
+        cfg, 1, lambda recipe: (recipe._prepared.dataset[0].target[-1], list(passes))
     )
     return [(pairs, labels.count(end)) for pairs, labels in passes]
 

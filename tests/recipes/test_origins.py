@@ -87,7 +87,7 @@ def test_numbers_of_each_dataset_are_those_of_its_pairs(
     settings = {"replay__init_from": earlier, "log_example_errors": True}
 
     def num_labels(recipe):
-        segments = [recipe._dataset[i].segments for i in range(28)]
+        segments = [recipe._prepared.dataset[i].segments for i in range(28)]
         return [len(cut[2]) for cut in segments]
 
     cfg = config(base, sources, tmp_path, weights=[1, 1], **settings)

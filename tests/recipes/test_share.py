@@ -47,14 +47,14 @@ def test_one_pass_equals_separate_forward_passes(
     def noted(self, step):
         drawn = step.draw.segments
         ids = step.batches[0].example_ids.tolist()
-        new = [self._dataset[i] for i in ids[: len(ids) - len(drawn)]]
+        new = [self._prepared.dataset[i] for i in ids[: len(ids) - len(drawn)]]
         old = [Pair(-1, *segments) for segments in drawn]
-        has_views = self._collator.views != "none"
+        has_views = self._prepared.collators.new.views != "none"
         loss, lm, jepa = reference_loss(
             self._model.decoder,
             [*new, *old],
             views="shared" if has_views else "none",
-            predictor_ids=self._collator.predictor_ids,
+            predictor_ids=self._prepared.collators.new.predictor_ids,
             predictor_rows=self._model.predictor if has_views else None,
         )
         trained = [p for p in self._model.parameters() if p.requires_grad]

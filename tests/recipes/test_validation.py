@@ -82,9 +82,9 @@ def reference_on_held_out(recipe):
     with torch.no_grad():
         losses = reference_loss(
             model.decoder,
-            [recipe._dataset[i] for i in recipe._pairs.held_out],
+            [recipe._prepared.dataset[i] for i in recipe._pairs.held_out],
             views="shared",
-            predictor_ids=recipe._collator.predictor_ids,
+            predictor_ids=recipe._prepared.collators.new.predictor_ids,
             predictor_rows=model.predictor,
             jepa_weight=recipe._passes._loss_fn.jepa_weight,
         )
@@ -380,7 +380,7 @@ def test_pairs_that_do_not_fit_are_not_validated_on(base, data, tmp_path):
         return (
             recipe._pairs.held_out,
             [
-                recipe._collator.length(recipe._dataset[i])
+                recipe._prepared.collators.new.length(recipe._prepared.dataset[i])
                 for i in recipe._pairs.held_out
             ],
             len(recipe._pairs.train),

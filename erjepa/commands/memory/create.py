@@ -14,7 +14,6 @@ from tqdm import tqdm
 from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.manifest import write_manifest
 from erjepa.checkpoints.memory_file import write_memory, write_texts
-from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.configs import Config, require_files
 from erjepa.evaluation.model import load_model
 from erjepa.evaluation.run import find_run
@@ -90,19 +89,18 @@ def create(
     ids = origins.ids(offered)
     replay.write(ids, segments, None, scores)
 
-    texts = PairTexts(run.tokenizer)
     aside = out.with_name(f".{out.name}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     about = {
-        "tokenizer": texts.fingerprint,
+        "tokenizer": run.texts.fingerprint,
         "origins": origins.names,
         "inherited": 0,
         "replay": asdict(replay_settings),
     }
     write_memory(aside / MEMORY, replay, about)
     where = dict(zip(ids.tolist(), map(dataset.where, offered.tolist()), strict=True))
-    write_texts(aside / MEMORY, replay.memory, texts, where.__getitem__)
+    write_texts(aside / MEMORY, replay.memory, run.texts, where.__getitem__)
     OmegaConf.save(OmegaConf.create(cfg.as_written()), aside / CONFIG)
     write_manifest(aside)
     os.rename(aside, out)

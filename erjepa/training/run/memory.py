@@ -18,12 +18,8 @@ from torchtune import utils
 from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.example_errors import ExampleErrors
 from erjepa.checkpoints.memory_file import write_memory, write_texts
-from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.checkpoints.stored_memory import StoredMemory, memory_folder
-from erjepa.configs import Config
-from erjepa.datasets import Pair, PairedDataset
-from erjepa.objective import PackedDecoder
-from erjepa.packing import PairCollator
+from erjepa.datasets import Pair
 from erjepa.replay import EpisodicReplay, ReplayBatch, require_room
 from erjepa.replay.addresses import Addresses
 from erjepa.replay.episodic_memory import Segments
@@ -33,6 +29,7 @@ from erjepa.training.model.distributed import on_rank_zero
 from erjepa.training.run.data import fitting_pairs
 from erjepa.training.run.inherited import InheritedMemories, open_on_all
 from erjepa.training.run.origins import Origins
+from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.step.passes import Passes, PassResult
 
 log = utils.get_logger("INFO")
@@ -52,9 +49,7 @@ class RunMemory:
     """The episodic replay of a run, with the origins of its examples.
 
     Args:
-        dataset: all pairs of the run.
-        model: may be on the meta device.
-        collator: packs new pairs; without views, slots have no addresses.
+        run: its model may be on the meta device. Without views, slots have no addresses.
         earlier: memories of earlier runs to start with.
 
     Attributes:
@@ -68,24 +63,15 @@ class RunMemory:
     """
 
     def __init__(
-        self,
-        cfg: Config,
-        dataset: PairedDataset,
-        model: PackedDecoder,
-        collator: PairCollator,
-        texts: PairTexts,
-        earlier: InheritedMemories | None,
-        device: torch.device,
+        self, run: PreparedRun, earlier: InheritedMemories | None = None
     ) -> None:
-        self._cfg = cfg
+        cfg = self._cfg = run.cfg
         self.settings = cfg.replay
-        self._dataset = dataset
-        self._model = model
-        self._collator = collator
-        self._texts = texts
+        self._run = run
+        self._dataset, self._model = run.dataset, run.model
+        self._collator = run.collators.new
         self._earlier = earlier
-        self._device = device
-        self.origins = Origins(dataset)
+        self.origins = Origins(run.dataset)
         self._places: dict[int, str] = {}  # of inherited pairs, by their ids
         self._errors = None
         if cfg.log_example_errors:
@@ -94,11 +80,13 @@ class RunMemory:
         if self.is_on:
             settings = self.settings
             lacks = earlier is not None and not earlier.has_addresses
-            if collator.views == "none" or lacks and not settings.needs_addresses:
+            no_views = self._collator.views == "none"
+            if no_views or lacks and not settings.needs_addresses:
                 settings = replace(settings, address="none")
-            require_room(settings, model.embed_dim, memory_of(device))
+            width, device = self._model.embed_dim, run.device
+            require_room(settings, width, memory_of(device))
             self.replay = EpisodicReplay(
-                settings, embed_dim=model.embed_dim, seed=cfg.drawn_seed, device=device
+                settings, embed_dim=width, seed=cfg.drawn_seed, device=device
             )
         elif cfg.log_example_errors:
             raise ValueError(
@@ -243,7 +231,7 @@ class RunMemory:
             return
         settings = replay.settings
         both = replace(settings, capacity=settings.capacity + slots)
-        require_room(both, replay.embed_dim, memory_of(self._device))
+        require_room(both, replay.embed_dim, memory_of(self._run.device))
         replay.add_reserved_slots(slots)
 
     def _recompute(
@@ -360,13 +348,13 @@ class RunMemory:
             folder,
             self.replay,
             {
-                "tokenizer": self._texts.fingerprint,
+                "tokenizer": self._run.texts.fingerprint,
                 "origins": [*self.origins.inherited, *self.origins.names],
                 "inherited": len(self.origins.inherited),
                 "replay": asdict(self.settings),
             },
         )
-        write_texts(folder, self.replay.memory, self._texts, self.where)
+        write_texts(folder, self.replay.memory, self._run.texts, self.where)
 
 
 def _visits(

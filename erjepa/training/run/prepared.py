@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torchtune.modules.transforms import Transform
 
+from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.configs import Config
 from erjepa.datasets import PairedDataset, build_dataset, predictor_token_ids
 from erjepa.objective import JEPALoss, PackedDecoder
@@ -47,6 +48,11 @@ class PreparedRun:
     def tokenizer(self) -> Transform:
         """The tokenizer of the base model."""
         return self.cfg.tokenizer.build()
+
+    @cached_property
+    def texts(self) -> PairTexts:
+        """The decoder of tokenized pairs."""
+        return PairTexts(self.tokenizer)
 
     @cached_property
     def dataset(self) -> PairedDataset:

@@ -22,11 +22,11 @@ from erjepa.checkpoints.peft_adapter import (
 )
 from erjepa.checkpoints.served_chat import Serving, serving_of
 from erjepa.configs import Config, merged, resolved
-from erjepa.datasets import PairedDataset
 from erjepa.objective import PackedDecoder
 from erjepa.training.model.adapters import merge_adapters
 from erjepa.training.model.build import StartWeights, require_same_model
 from erjepa.training.model.distributed import on_rank_zero, wait_for_all
+from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.steps import TrainingPairs
 from erjepa.utils.escape import counted
 from erjepa.utils.files import EMA, config_of_run, write_whole
@@ -112,12 +112,12 @@ def build_checkpointer(cfg: Config) -> Any:
     return checkpointer
 
 
-def find_serving(cfg: Config, pairs: PairedDataset, tokenizer: Any) -> Serving:
+def find_serving(run: PreparedRun) -> Serving:
     """Find a chat template that makes the prompts of training; warn of what still differs."""
 
     def find() -> Serving:
-        folder = Path(cfg.checkpointer.get("checkpoint_dir"))
-        serving = serving_of(folder, pairs, tokenizer)
+        folder = Path(run.cfg.checkpointer.get("checkpoint_dir"))
+        serving = serving_of(folder, run.dataset, run.tokenizer)
         if serving.warning is not None:
             log.warning(serving.warning)
         if serving.template is not None:
@@ -126,7 +126,7 @@ def find_serving(cfg: Config, pairs: PairedDataset, tokenizer: Any) -> Serving:
                 "checkpoints get one that builds the same."
             )
         if serving.prompt is not None:
-            write_whole(Path(cfg.output_dir) / PROMPT, serving.prompt)
+            write_whole(Path(run.cfg.output_dir) / PROMPT, serving.prompt)
         return serving
 
     return on_rank_zero(find)

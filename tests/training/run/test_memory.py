@@ -2,6 +2,7 @@
 
 from array import array
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -74,15 +75,16 @@ def memory_of(tmp_path):
         keys |= {key.replace("__", "."): value for key, value in overrides.items()}
         written = [f"{k}={'null' if v is None else v}" for k, v in keys.items()]
         cfg = load("tiny_synth", [f"output_dir={tmp_path}", *written])
-        return RunMemory(
-            replace(cfg, batch_size=3),
-            dataset or Dataset(),
-            Model(),
-            PairCollator(views="shared"),
-            Texts(),
-            earlier_memories(cfg, Texts.fingerprint, resume=resume),
-            CPU,
+        run = SimpleNamespace(
+            cfg=replace(cfg, batch_size=3),
+            dataset=dataset or Dataset(),
+            model=Model(),
+            collators=SimpleNamespace(new=PairCollator(views="shared")),
+            texts=Texts(),
+            device=CPU,
         )
+        earlier = earlier_memories(cfg, Texts.fingerprint, resume=resume)
+        return RunMemory(run, earlier)
 
     return make
 
