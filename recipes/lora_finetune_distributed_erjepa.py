@@ -113,7 +113,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._pairs = TrainingPairs(prepared, self._memory.share)
         held_out = self._pairs.held_out
         self._validation = Validation(prepared, held_out) if held_out else None
-        self._run = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
+        self._progress = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
         start = load_start(cfg, checkpointer, model, self._pairs, resume=resume)
         self._setup_training(start, checkpointer, serving)
         # A run that is refused leaves the config of the one before in its folder.
@@ -135,15 +135,15 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._optimizer = cfg.optimizer.build(
             [p for p in model.parameters() if p.requires_grad]
         )
-        length = {"expected_steps": self._run.expected_steps}
+        length = {"expected_steps": self._progress.expected_steps}
         self._lr_scheduler = cfg.lr_scheduler.build(
             self._optimizer,
-            num_training_steps=cfg.epochs * self._run.steps_per_epoch,
+            num_training_steps=cfg.epochs * self._progress.steps_per_epoch,
             **(length if cfg.lr_scheduler.takes("expected_steps") else {}),
         )
         self._profiler, _ = cfg.profiler.build()
         state = RecipeState(
-            model, self._optimizer, self._lr_scheduler, self._run, device
+            model, self._optimizer, self._lr_scheduler, self._progress, device
         )
         self._checkpoints = RunCheckpoints(
             cfg,
@@ -167,7 +167,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._memory.start(self._passes)
         else:
             state.load_state_dict(start.resumed.state, start.resumed.changed)
-            self._memory.resume(start.resumed.path, self._run.steps)
+            self._memory.resume(start.resumed.path, self._progress.steps)
 
     # --------------------------------------------------------------- the step
 
@@ -179,7 +179,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         run in the same pass as the new ones. Counts, selection and memory are those of the whole
         step, the same on every rank.
         """
-        memory, passes, number = self._memory, self._passes, self._run.steps + 1
+        memory, passes, number = self._memory, self._passes, self._progress.steps + 1
         # Steps that loss.jepa_every leaves without a JEPA loss do not replay.
         replays = memory.is_on and self._pairs.has_jepa_loss(number - 1)
         has_replay_pass = replays and step.draw is None and memory.settings.can_draw
@@ -228,13 +228,13 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
         tokens = totals.tokens + replay_totals.tokens
         flops = totals.flops + replay_totals.flops
-        self._run.count(tokens=tokens, flops=flops)
+        self._progress.count(tokens=tokens, flops=flops)
         self._lr_scheduler.step()  # may read the counts
         metrics = step_metrics(
             new,
             replayed,
             memory,
-            self._run,
+            self._progress,
             tokens=tokens,
             flops=flops,
             lr=self._optimizer.param_groups[0]["lr"],
@@ -249,7 +249,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._model.parameters(), float("inf") if limit is None else limit
         )
         norm = (total.full_tensor() if isinstance(total, DTensor) else total).item()
-        self._require_finite(passes, step=self._run.steps + 1, grad_norm=norm)
+        self._require_finite(passes, step=self._progress.steps + 1, grad_norm=norm)
         return norm
 
     # ------------------------------------------------------------ the training loop
@@ -264,17 +264,17 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._model.train()
         self._profiler.start()
         with self._stop_signals:
-            while not (self._run.is_over() or self.exit_code):
+            while not (self._progress.is_over() or self.exit_code):
                 self._train_epoch()
             if self.exit_code and not self._checkpoints.is_saved:
                 self.save_checkpoint()
         self._profiler.stop()
 
     def _train_epoch(self) -> None:
-        run = self._run
-        steps = self._pairs.steps(run, self._memory)
-        self._metrics_log.start(run)
-        for _ in range(run.step_in_epoch, run.steps_per_epoch):
+        progress = self._progress
+        steps = self._pairs.steps(progress, self._memory)
+        self._metrics_log.start(progress)
+        for _ in range(progress.step_in_epoch, progress.steps_per_epoch):
             start = time.perf_counter()
             votes = all_reduce_sum(torch.tensor(self._stop_signals.vote()))
             self._stop_signals.agree(int(votes))
@@ -282,18 +282,20 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
                 break
             metrics = self._train_step(next(steps))
             seconds = time.perf_counter() - start
-            run.advance(seconds)
+            progress.advance(seconds)
             validation = self._validate()
-            self._metrics_log.step({**metrics, **validation}, run=run, seconds=seconds)
+            self._metrics_log.step(
+                {**metrics, **validation}, progress=progress, seconds=seconds
+            )
             self._profiler.step()
             # Before the resumable checkpoint: a run killed in between repeats this step
             # when it is resumed, and so does not miss a budget.
             self._checkpoints.save_at_flops(metrics["step_flops"])
-            if validation and run.judge(validation) and self._cfg.keep_best:
+            if validation and progress.judge(validation) and self._cfg.keep_best:
                 self._checkpoints.save_best(validation)
-            if run.is_time(self._cfg.save_every_n_steps):
+            if progress.is_time(self._cfg.save_every_n_steps):
                 self.save_checkpoint()
-            if run.has_reached_stop():
+            if progress.has_reached_stop():
                 break
 
     @property
@@ -304,7 +306,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     def _validate(self) -> dict[str, float]:
         """Return the metrics of the held-out pairs if a validation is due, else none."""
         every = self._cfg.eval_every_n_steps
-        if self._validation is None or not self._run.is_time(every):
+        if self._validation is None or not self._progress.is_time(every):
             return {}
         return self._validation(self._model)
 
@@ -321,7 +323,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._model,
             self._pairs,
             self._memory,
-            self._run,
+            self._progress,
             carried=self._carried,
             device=self._device,
         )

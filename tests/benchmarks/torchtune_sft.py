@@ -97,7 +97,7 @@ def torchtune_stepper(
     trained = [p for p in decoder.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=3e-3, weight_decay=0.0, fused=True)
     schedule = get_cosine_schedule_with_warmup(optimizer, 2, 10_000)
-    collator = recipe._collator
+    collator = recipe._prepared.collators.new
     examples = [
         {
             "tokens": [*pair.source, *pair.bridge, *pair.target],
@@ -106,7 +106,7 @@ def torchtune_stepper(
                 *pair.target,
             ],
         }
-        for pair in recipe._dataset
+        for pair in recipe._prepared.dataset
     ]
     loader = DataLoader(
         examples,

@@ -163,7 +163,7 @@ def watch_gradients(patch):
         gradients = [getattr(g, "_local_tensor", g) for g in gradients]
         gradients = [g for g in gradients if g.numel()]  # a rank may have no part
         seen["gradients"].update(g.dtype for g in gradients)
-        if self._run.steps > 1:  # B is zero before, and so is the gradient of A
+        if self._progress.steps > 1:  # B is zero before, and so is the gradient of A
             seen["rounded"].update(g.equal(g.bfloat16().float()) for g in gradients)
         return clip(self, *passes)
 

@@ -74,7 +74,7 @@ def test_ranks_stop_at_one_step_and_the_run_goes_on_as_it_was(
         recipe = Recipe(make_config(overrides(base, data, part)))
         recipe.setup()
         recipe.train()
-        return recipe.exit_code, recipe._run.steps
+        return recipe.exit_code, recipe._progress.steps
 
     assert on_ranks(stopped, 2) == [(128 + number, step)] * 2
     name = "epoch_0" if step == 6 else f"epoch_0_step_{step}"

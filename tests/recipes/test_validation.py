@@ -251,7 +251,7 @@ def scripted():
         patch.setattr(
             Recipe,
             "_validate",
-            lambda recipe: {"val_loss": LOSSES[recipe._run.steps - 1]},
+            lambda recipe: {"val_loss": LOSSES[recipe._progress.steps - 1]},
         )
         yield
 
@@ -299,10 +299,10 @@ def test_accuracy_comes_before_loss(base, data, tmp_path, monkeypatch):
     best_before = []
 
     def validate(recipe):
-        if recipe._run.steps > 1:
+        if recipe._progress.steps > 1:
             progress = checkpoint.load_progress(tmp_path / "best")
             best_before.append(progress["steps"])
-        accuracy, loss = found.get(recipe._run.steps, (0.0, 3.0))
+        accuracy, loss = found.get(recipe._progress.steps, (0.0, 3.0))
         return {"val_accuracy": accuracy, "val_loss": loss}
 
     monkeypatch.setattr(Recipe, "_validate", validate)

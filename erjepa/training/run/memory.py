@@ -67,7 +67,7 @@ class RunMemory:
     ) -> None:
         cfg = self._cfg = run.cfg
         self.settings = cfg.replay
-        self._run = run
+        self._prepared = run
         self._dataset, self._model = run.dataset, run.model
         self._collator = run.collators.new
         self._earlier = earlier
@@ -231,7 +231,7 @@ class RunMemory:
             return
         settings = replay.settings
         both = replace(settings, capacity=settings.capacity + slots)
-        require_room(both, replay.embed_dim, memory_of(self._run.device))
+        require_room(both, replay.embed_dim, memory_of(self._prepared.device))
         replay.add_reserved_slots(slots)
 
     def _recompute(
@@ -348,13 +348,13 @@ class RunMemory:
             folder,
             self.replay,
             {
-                "tokenizer": self._run.texts.fingerprint,
+                "tokenizer": self._prepared.texts.fingerprint,
                 "origins": [*self.origins.inherited, *self.origins.names],
                 "inherited": len(self.origins.inherited),
                 "replay": asdict(self.settings),
             },
         )
-        write_texts(folder, self.replay.memory, self._run.texts, self.where)
+        write_texts(folder, self.replay.memory, self._prepared.texts, self.where)
 
 
 def _visits(

@@ -25,7 +25,7 @@ def step_metrics(
     new: PassResult,
     replayed: PassResult | None,
     memory: RunMemory,
-    run: RunProgress,
+    progress: RunProgress,
     *,
     tokens: int,
     flops: int,
@@ -37,7 +37,7 @@ def step_metrics(
     them by the step's seconds.
 
     Args:
-        run: progress after the step.
+        progress: progress after the step.
         tokens: tokens that the step processed, over all ranks.
         flops: FLOPs of the step, over all ranks.
         lr: learning rate of the next step.
@@ -77,8 +77,8 @@ def step_metrics(
         "memory_size": 0 if replay is None else len(replay),
         "lr": lr,
         "grad_norm": grad_norm,
-        "total_flops": run.totals["flops"],
-        "total_tokens": run.totals["tokens"],
+        "total_flops": progress.totals["flops"],
+        "total_tokens": progress.totals["tokens"],
     }
 
 
@@ -96,28 +96,28 @@ class MetricsLog:
             self._logger = cfg.metric_logger.build()
             self._logger.log_config(OmegaConf.create(cfg.as_written()))
 
-    def start(self, run: RunProgress) -> tqdm:
+    def start(self, progress: RunProgress) -> tqdm:
         """Return the progress bar of the run; the first call creates it at the current step."""
         if self._bar is None:
             self._bar = tqdm(
-                initial=run.steps,
-                total=run.expected_steps(),
+                initial=progress.steps,
+                total=progress.expected_steps(),
                 unit="step",
                 disable=self._logger is None,
             )
         return self._bar
 
     def step(
-        self, metrics: dict[str, Any], *, run: RunProgress, seconds: float
+        self, metrics: dict[str, Any], *, progress: RunProgress, seconds: float
     ) -> None:
         """Log a step if it has validation metrics or is due by ``log_every_n_steps``.
 
         Args:
-            run: progress after the step.
+            progress: progress after the step.
             seconds: duration of the step.
         """
-        step, bar = run.steps, self.start(run)
-        bar.total = run.expected_steps()
+        step, bar = progress.steps, self.start(progress)
+        bar.total = progress.expected_steps()
         bar.update(1)
         if metrics["grad_norm"] == 0 and self._logger and not self._has_warned:
             self._has_warned = True
@@ -138,9 +138,9 @@ class MetricsLog:
             metrics[rate] /= seconds
         if self._peak_memory:
             metrics.update(training.get_memory_stats(device=self._device))
-        epoch = run.summary()["epoch"]
+        epoch = progress.summary()["epoch"]
         bar.set_description(
-            f"epoch {epoch:.2f} of {run.epochs}, loss {metrics['loss']:.4f}"
+            f"epoch {epoch:.2f} of {progress.epochs}, loss {metrics['loss']:.4f}"
         )
         if validated:
             bar.set_postfix(validated)

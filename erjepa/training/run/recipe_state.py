@@ -24,7 +24,7 @@ class RecipeState:
     model: PackedDecoder
     optimizer: Optimizer
     lr_scheduler: LRScheduler
-    run: RunProgress
+    progress: RunProgress
     device: torch.device
 
     def state_dict(self) -> dict[str, Any]:
@@ -32,7 +32,7 @@ class RecipeState:
         free_gathered(self.model)
         random_states = gather_objects(random_state(self.device))
         return {
-            **self.run.state_dict(),
+            **self.progress.state_dict(),
             "optimizer": training.get_full_optimizer_state_dict(
                 self.model, self.optimizer, dist.get_rank() == 0, device=self.device
             ),
@@ -49,7 +49,7 @@ class RecipeState:
         Raises:
             ValueError: if it does not fit this run.
         """
-        self.run.load_state_dict(state)
+        self.progress.load_state_dict(state)
         if "optimizer._component_" not in changed:
             self._load_optimizer(state["optimizer"], changed)
         self._load_schedule(state["lr_scheduler"], changed)

@@ -79,7 +79,7 @@ class RunCheckpoints:
         self._trainable = trainable
         self._averaged = averaged
         self._memory = memory
-        self._state, self._run = state, state.run
+        self._state, self._progress = state, state.progress
         self._model, self._device = state.model, state.device
         self._serving = serving
         # At least 2: the newest is not known to be good until a later step is finite.
@@ -106,12 +106,12 @@ class RunCheckpoints:
     @property
     def is_saved(self) -> bool:
         """Whether the current step is saved; also true before the first step."""
-        return self._saved_at == self._run.steps
+        return self._saved_at == self._progress.steps
 
     def print_resume_command(self) -> None:
         """Print how to resume a run that was stopped by a signal."""
         text = "Stopped before the first step: there is nothing to resume."
-        if steps := self._run.steps:
+        if steps := self._progress.steps:
             text = f"Stopped after step {steps}. To resume:\n  {resuming_command()}"
         if dist.get_rank() == 0:
             print(text, flush=True)
@@ -143,12 +143,12 @@ class RunCheckpoints:
 
     def save(self) -> None:
         """Write a checkpoint that can be resumed."""
-        self._save(self._run.checkpoint_name(), state=self._state.state_dict())
-        self._saved_at = self._run.steps
+        self._save(self._progress.checkpoint_name(), state=self._state.state_dict())
+        self._saved_at = self._progress.steps
 
     def save_at_flops(self, step_flops: float) -> None:
         """Save the adapter, or all weights without one, at each budget that the step reached."""
-        total = self._run.totals["flops"]
+        total = self._progress.totals["flops"]
         for i, budget in enumerate(self._cfg.checkpoint_at_flops or []):
             if total - step_flops < budget <= total:
                 self._save(
@@ -159,8 +159,8 @@ class RunCheckpoints:
 
     def save_best(self, validation: dict[str, float]) -> None:
         """Save the weights as the best so far, with the metrics in ``validation``."""
-        measured = next(iter(self._run.best))
-        name = checkpoint.best_name(self._run.steps)
+        measured = next(iter(self._progress.best))
+        name = checkpoint.best_name(self._progress.steps)
         self._save(name, validation, note=f": {measured} {validation[measured]:.4f}")
         on_rank_zero(lambda: checkpoint.set_best(self._output_dir / name))
 
@@ -185,7 +185,7 @@ class RunCheckpoints:
         cfg, model = self._cfg, self._model
         free_gathered(model)
         require_finite_weights(
-            model, step=self._run.steps, how_to_resume=self.how_to_resume
+            model, step=self._progress.steps, how_to_resume=self.how_to_resume
         )
         weights = _in_decoder(
             training.gather_cpu_state_dict(
@@ -200,7 +200,7 @@ class RunCheckpoints:
             adapter_only=adapter_only or cfg.save_adapter_weights_only,
             progress={
                 **(progress or {}),
-                **self._run.summary(),
+                **self._progress.summary(),
                 **self._averaged.progress(),
             },
         )

@@ -109,23 +109,23 @@ class TrainingPairs:
         """Whether a step (0-based) has a JEPA loss; true for all steps of a run without views."""
         return self._packed.has_jepa_loss(step)
 
-    def steps(self, run: RunProgress, memory: RunMemory) -> Iterator[Step]:
+    def steps(self, progress: RunProgress, memory: RunMemory) -> Iterator[Step]:
         """Yield the remaining steps of an epoch. With a share, replayed pairs are packed into the
         same rows as new ones, so the memory must be updated before the next step is requested.
         """
-        self.sampler.set_position(run.epoch, run.step_in_epoch)
+        self.sampler.set_position(progress.epoch, progress.step_in_epoch)
         if not self._share:
-            yield from map(Step, self.loader(run.steps))
+            yield from map(Step, self.loader(progress.steps))
             return
         for examples in self.sampler:
             draw = None
             pairs = [self.train[i] for i in examples]
-            if self.has_jepa_loss(run.steps):
+            if self.has_jepa_loss(progress.steps):
                 ids = torch.tensor([pair.example_id for pair in pairs])
-                budget = self.sampler.num_replayed(run.step_in_epoch)
+                budget = self.sampler.num_replayed(progress.step_in_epoch)
                 draw = memory.draw(memory.entries(ids), budget)
                 pairs += _pairs_of(draw)
-            batches = self._packed.pack(run.steps, self._of_this_rank(pairs))
+            batches = self._packed.pack(progress.steps, self._of_this_rank(pairs))
             yield Step(self._pinned(batches), draw)
 
     def pack_replayed(self, draw: ReplayBatch, step: int) -> list[PackedBatch]:

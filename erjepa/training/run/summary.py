@@ -24,7 +24,7 @@ def log_summary(
     model: nn.Module,
     pairs: TrainingPairs,
     memory: RunMemory,
-    run: RunProgress,
+    progress: RunProgress,
     *,
     carried: Sequence[str],
     device: torch.device,
@@ -57,10 +57,10 @@ def log_summary(
         "data": f"{', '.join(call for _, call in datasets_of(values['dataset']))}: "
         f"{counted(pairs.sampler.num_examples, 'pair')} to train on, "
         f"{len(pairs.held_out):,} to validate on",
-        "steps": f"{run.expected_steps():,} of {counted(of_step, 'pair')} ({parts[0]} x {parts[1]} "
-        f"accumulated x {counted(ranks, 'rank')}), {counted(run.epochs, 'epoch')} of "
-        f"{run.steps_per_epoch:,}"
-        + (f"; resumes after step {run.steps:,}" if run.steps else ""),
+        "steps": f"{progress.expected_steps():,} of {counted(of_step, 'pair')} ({parts[0]} x {parts[1]} "
+        f"accumulated x {counted(ranks, 'rank')}), {counted(progress.epochs, 'epoch')} of "
+        f"{progress.steps_per_epoch:,}"
+        + (f"; resumes after step {progress.steps:,}" if progress.steps else ""),
         "stop": ", ".join(stop) or "after the last epoch",
         "objective": f"{method}: {objective}",
         **({"carried": "; ".join(carried)} if carried else {}),
@@ -72,14 +72,14 @@ def log_summary(
     }
     text = [f"  {name:<10}{one_line(line)}" for name, line in lines.items()]
     utils.log_rank_zero(log, "\n".join(["This run:", *text]))
-    if run.is_over():
+    if progress.is_over():
         utils.log_rank_zero(
             log,
             "The run has already ended, so nothing is trained: raise epochs or the limit in stop, "
             "or start another run with continue_from",
             level=logging.WARNING,
         )
-    if warmup >= (steps := run.epochs * run.steps_per_epoch):
+    if warmup >= (steps := progress.epochs * progress.steps_per_epoch):
         utils.log_rank_zero(
             log,
             f"lr_scheduler.num_warmup_steps={warmup}, but all epochs have {steps:,}: the learning "

@@ -35,7 +35,7 @@ METRICS |= {"tokens_per_second_per_gpu": 1.0, "pairs_per_second": 1.0}
 def go(log, run, **metrics):
     run.count(tokens=10, flops=100)
     run.advance(0.5)
-    log.step({**METRICS, **metrics}, run=run, seconds=1.0)
+    log.step({**METRICS, **metrics}, progress=run, seconds=1.0)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
