@@ -14,8 +14,14 @@ from erjepa.replay.addresses import (
     require_finite,
 )
 from erjepa.replay.registry import Retention
-from erjepa.replay.retention import ORIGIN_BITS, SCORE, Offer, origins, priorities
-from erjepa.replay.slot_groups import SlotGroups
+from erjepa.replay.retention import (
+    ORIGIN_BITS,
+    SCORE,
+    Offer,
+    Slots,
+    origins,
+    priorities,
+)
 from erjepa.replay.state import MemoryState, NoAddresses, OnRevisit
 
 # The tokens of a pair, split into segments such as source and target.
@@ -104,10 +110,9 @@ class EpisodicMemory:
         """Store B pairs, with the same result as storing them one by one.
 
         A full memory evicts the slot with the lowest sigma / (1 + r) in float32 (appendix "Shared
-        Episodic Memory"), ties to the lowest slot; other retention rules choose differently. This
-        takes O(M + B log B), but O(M B) with a rule of another module or with ``reservoir`` and a
-        reserve. A pair of the batch can be evicted by a later pair of the same batch. A new entry
-        starts with a replay count of 0.
+        Episodic Memory"), ties to the lowest slot; other retention rules choose differently. A pair
+        of the batch can be evicted by a later pair of the same batch. A new entry starts with a
+        replay count of 0.
 
         Args:
             example_ids: int64, shape [B]; repeats allowed.
@@ -172,7 +177,7 @@ class EpisodicMemory:
             groups = origins(stored).clamp(-1, 0)
         if retain.counts_replays:
             strength = priorities(strength, self.replay_counts)
-        slots = SlotGroups(strength, groups, len(rows))
+        slots = Slots(strength, groups, len(rows))
         slot_of: dict[int, int] = {}
         count_of: dict[int, int] = {}  # replay counts of slots that may be written
         if self.on_revisit != "append":
@@ -214,7 +219,7 @@ class EpisodicMemory:
 
     def _evict(
         self,
-        slots: SlotGroups,
+        slots: Slots,
         example: int,
         group: int,
         score: float,

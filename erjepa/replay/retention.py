@@ -14,14 +14,15 @@ pair. A function of another module, named by its dotted path, reads the memory i
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from erjepa.replay.addresses import top_k_descending
 from erjepa.replay.registry import RETENTIONS, Retention
-from erjepa.replay.slot_groups import SlotGroups
 
 # An example id is (origin << 32) | index within the origin. The datasets of a run are its origins
 # from 0 on; inherited origins are negative.
@@ -33,18 +34,103 @@ def origins(example_ids: Tensor) -> Tensor:
     return example_ids >> ORIGIN_BITS
 
 
+class Slots:
+    """The slots in use while a batch of writes is placed: their priorities and groups, on the CPU.
+
+    Args:
+        priorities: of N slots, float32 [N].
+        groups: of the slots, int64 [N]: their origins or, for rules that ignore the origin, -1 for
+            inherited slots and 0 for those of the run; ``None``: all are 0.
+        num_writes: maximum number of slots that the batch adds.
+
+    Attributes:
+        sizes: number of slots of each group.
+    """
+
+    def __init__(
+        self, priorities: Tensor, groups: Tensor | None, num_writes: int
+    ) -> None:
+        self._size = len(priorities)
+        self.sizes = Counter({0: self._size})
+        if groups is not None:
+            names, counts = groups.unique(return_counts=True)
+            sizes = zip(names.tolist(), counts.tolist(), strict=True)
+            self.sizes = Counter(dict(sizes))
+        self._priorities = torch.empty(self._size + num_writes, device="cpu")
+        self._priorities[: self._size] = priorities
+        self._groups = torch.zeros(
+            self._size + num_writes, dtype=torch.int64, device="cpu"
+        )
+        if groups is not None:
+            self._groups[: self._size] = groups
+        self._num_writes = num_writes
+        self._weak: dict[int, dict[int, float]] = {}
+
+    def put(self, slot: int, group: int, priority: float) -> None:
+        """Record that a pair of the batch is written to ``slot``."""
+        if slot < self._size:
+            before = int(self._groups[slot])
+            self.sizes[before] -= 1
+            self._weak.get(before, {}).pop(slot, None)
+        self._size = max(self._size, slot + 1)
+        self.sizes[group] += 1
+        self._groups[slot], self._priorities[slot] = group, priority
+        if group in self._weak:
+            self._weak[group][slot] = priority
+
+    def priority(self, slot: int) -> float:
+        """Return the priority of a slot."""
+        return self._priorities[slot].item()
+
+    def members(self, groups: Collection[int]) -> Tensor:
+        """Return which slots are in one of ``groups``, bool [N]."""
+        wanted = torch.tensor(list(groups), device="cpu")
+        return torch.isin(self._groups[: self._size], wanted)
+
+    def at(self, place: int, groups: Collection[int]) -> int | None:
+        """Return slot number ``place`` of ``groups``, in ascending order, if there are so many."""
+        size = sum(self.sizes[group] for group in groups)
+        if place >= size:
+            return None
+        if size == self._size:
+            return place
+        return int(self.members(groups).nonzero()[place])
+
+    def weakest(self, groups: Collection[int]) -> int:
+        """Return the slot with the lowest priority in ``groups``, ties to the lowest slot."""
+        slots = [entry for group in groups for entry in self._weakest(group).items()]
+        return min((priority, slot) for slot, priority in slots)[1]
+
+    def _weakest(self, group: int) -> dict[int, float]:
+        """Return the priorities of slots of a group, among them the weakest one.
+
+        Those of the B weakest suffice: each write changes at most one of them, so before any
+        write one is unchanged, and no other slot is weaker than that one.
+        """
+        if group not in self._weak:
+            is_outside = self._groups[: self._size] != group
+            strength = -self._priorities[: self._size].masked_fill(
+                is_outside, torch.inf
+            )
+            count = min(self._num_writes, self.sizes[group])
+            slots = top_k_descending(strength[None], count)[0]
+            priorities = self._priorities[slots].tolist()
+            self._weak[group] = dict(zip(slots.tolist(), priorities, strict=True))
+        return self._weak[group]
+
+
 class Offer(NamedTuple):
     """A pair offered to a full memory.
 
     Args:
-        slots: of the memory, in groups.
+        slots: those of the memory.
         group, priority: of the offered pair.
         candidates: the groups whose slots may be evicted.
         seen: number of pairs that were offered the slots of the candidates, this one included.
         generator: on the CPU; the only source of randomness.
     """
 
-    slots: SlotGroups
+    slots: Slots
     group: int
     priority: float
     candidates: Collection[int]
