@@ -47,14 +47,17 @@ class AveragedWeights:
             if weight.requires_grad and self.is_on
         }
         self._averages = {
-            name: local_part(weight.detach()).to(torch.float32, copy=True)
+            name: weight.detach().to(torch.float32, copy=True)
             for name, weight in self._weights.items()
         }
         if self.is_on and saved is not None:
             self._steps = saved["steps"]
             for name in self._averages.keys() & saved["weights"].keys():
-                whole = saved["weights"][name]
-                self._averages[name].copy_(_shard(whole, self._weights[name]))
+                average, full = self._averages[name], saved["weights"][name]
+                if isinstance(average, DTensor):
+                    mesh, placements = average.device_mesh, average.placements
+                    full = distribute_tensor(full, mesh, placements)
+                local_part(average).copy_(local_part(full))
 
     @property
     def is_on(self) -> bool:
@@ -68,8 +71,9 @@ class AveragedWeights:
             return
         self._steps += 1
         decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
+        averages = [local_part(average) for average in self._averages.values()]
         weights = [local_part(weight).float() for weight in self._weights.values()]
-        torch._foreach_lerp_(list(self._averages.values()), weights, 1 - decay)
+        torch._foreach_lerp_(averages, weights, 1 - decay)
 
     def gather(self) -> dict[str, Tensor]:
         """Return the full averages by name in the model, float32, on the CPU of rank 0; empty on
@@ -77,9 +81,11 @@ class AveragedWeights:
         """
         gathered = {}
         for name, average in self._averages.items():
-            whole = _whole(average, self._weights[name], self._device)
+            if isinstance(average, DTensor):
+                # With fsdp_cpu_offload shards are on the CPU, but ranks gather on CUDA.
+                average = average.to(self._device).full_tensor()
             if dist.get_rank() == 0:
-                gathered[name] = whole.to("cpu", copy=True)
+                gathered[name] = average.to("cpu", copy=True)
         return gathered
 
     def progress(self) -> dict[str, int]:
@@ -89,26 +95,3 @@ class AveragedWeights:
     def state_dict(self, gathered: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return the state to resume from; ``gathered`` is from :meth:`gather` on rank 0."""
         return {"steps": self._steps, "weights": dict(gathered)}
-
-
-def _whole(part: Tensor, weight: Tensor, device: torch.device) -> Tensor:
-    """Gather a full tensor from the shards of all ranks; ``part`` is sharded like ``weight``."""
-    if not isinstance(weight, DTensor):
-        return part
-    # With fsdp_cpu_offload shards are on the CPU, but ranks gather on CUDA.
-    return DTensor.from_local(
-        part.to(device),
-        weight.device_mesh,
-        weight.placements,
-        run_check=False,
-        shape=weight.shape,
-        stride=weight.stride(),
-    ).full_tensor()
-
-
-def _shard(whole: Tensor, weight: Tensor) -> Tensor:
-    """Return this rank's shard of a full tensor, which is sharded like ``weight``."""
-    if not isinstance(weight, DTensor):
-        return whole
-    mesh, placements = weight.device_mesh, weight.placements
-    return distribute_tensor(whole, mesh, placements).to_local()
