@@ -92,44 +92,36 @@ def changed_keys(
     """
     saved = {key: value for key, value in saved.items() if key not in _FREE}
     known = {**saved, **current}
+
+    def may_change(key: str, names: Iterable[str]) -> bool:
+        is_named = any(key == name or key.startswith(f"{name}.") for name in names)
+        return is_named and key not in _FIXED
+
     for name in allowed:
-        if name in _FIXED or not any(_is_under(key, name) for key in known):
+        if not any(may_change(key, [name]) for key in known):
             raise ValueError(
                 f"resume_changes: {name} is none of the keys that a resumed run may "
                 f"change: {', '.join(key for key in known if key not in _FIXED)}"
             )
     # Checkpoints written before a key existed had its default.
     saved = {**_DEFAULTS, **saved}
-    changed = {key for key in known if saved.get(key) != current.get(key)}
-    refused = {
-        key
-        for key in changed
-        if key in _FIXED or not any(_is_under(key, name) for name in allowed)
-    }
+    changed = [key for key in known if saved.get(key) != current.get(key)]
+    refused = [key for key in changed if not may_change(key, allowed)]
     if not refused:
-        return changed
+        return set(changed)
     lines = [
-        f"  {key}: {saved.get(key)} there, {current.get(key)} here"
-        for key in known
-        if key in refused
+        f"  {key}: {saved.get(key)} there, {current.get(key)} here" for key in refused
     ]
-    ways = []
-    if refused.intersection(_FIXED):
-        ways.append(
+    if any(key in _FIXED for key in refused):
+        lines.append(
             "A resumed run keeps its seed, its validation pairs and its batch_size x "
             "gradient_accumulation_steps x ranks."
         )
-    if free := sorted(refused.difference(_FIXED)):
-        ways.append(
+    if free := sorted(key for key in refused if key not in _FIXED):
+        lines.append(
             f"Keep what it had, or allow the change: resume_changes=[{','.join(free)}]"
         )
-    raise ValueError(
-        "\n".join([f"{where} was written with other settings:", *lines, *ways])
-    )
-
-
-def _is_under(key: str, name: str) -> bool:
-    return key == name or key.startswith(f"{name}.")
+    raise ValueError("\n".join([f"{where} was written with other settings:", *lines]))
 
 
 def _flat(key: str, value: Any) -> dict[str, Any]:
