@@ -8,6 +8,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, Literal
 
+import pandas as pd
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -254,9 +255,9 @@ class StoredMemory:
             "has a negative replay count": tensors["replay_counts"] < 0,
         }
         if memory.on_revisit != "append":
-            rules["repeats the example of an earlier slot"] = _repeated(ids) & (
-                ids >= 0
-            )
+            repeated = pd.Series(ids.numpy()).duplicated().to_numpy()
+            is_repeated = torch.from_numpy(repeated) & (ids >= 0)
+            rules["repeats the example of an earlier slot"] = is_repeated
         if len(self):
             # Only the bridge may be empty: some chat templates have none.
             rules["has an empty text"] = (lengths[:, [0, 2, 3, 4]] < 1).any(dim=1)
@@ -360,11 +361,3 @@ def _read_about(file: BufferedReader, path: Path) -> dict[str, Any]:
             f"{VERSION} is supported; read it with the release that wrote it"
         )
     return about
-
-
-def _repeated(ids: Tensor) -> Tensor:
-    """Return whether each id repeats an earlier one, bool [N]."""
-    ascending, order = ids.sort(stable=True)
-    found = torch.zeros(len(ids), dtype=torch.bool)
-    found[order[1:][ascending[1:] == ascending[:-1]]] = True
-    return found
