@@ -30,7 +30,7 @@ from erjepa.utils.summary import Summary
 
 log = utils.get_logger("INFO")
 
-FORGOTTEN = 3  # exit code: accuracy fell by more than max_forgetting
+EXIT_FORGOTTEN = 3  # exit code: accuracy fell by more than max_forgetting
 
 
 class EvaluationRecipeERJEPA:
@@ -85,8 +85,8 @@ class EvaluationRecipeERJEPA:
 
     def evaluate(self) -> list[Summary]:
         """Score every checkpoint. Rank 0 writes the results and returns them."""
-        found = [self._evaluate(job) for job in self._jobs]
-        return [summary for summary in found if summary is not None]
+        summaries = [self._evaluate(job) for job in self._jobs]
+        return [summary for summary in summaries if summary is not None]
 
     def exit_code(self, summaries: Sequence[Summary]) -> int:
         """Return 3 if accuracy on earlier data fell by more than ``max_forgetting``, else 0."""
@@ -102,7 +102,7 @@ class EvaluationRecipeERJEPA:
                         f"max_forgetting={limit}: on {summary.pairs}, {before.lost} of "
                         f"{before.examples} answers were lost and {before.gained} gained."
                     )
-                    return FORGOTTEN
+                    return EXIT_FORGOTTEN
             return 0
 
         return on_rank_zero(judge)
@@ -188,7 +188,7 @@ class EvaluationRecipeERJEPA:
         weights = "base" if path is None else "merged" if self._cfg.merged else trained
         if path is not None and path.name == checkpoint.EMA:
             weights = f"averaged {weights}"
-        found = {
+        fields = {
             "checkpoint": str(path or "base"),
             "weights": weights,
             "split": self._cfg.eval_split,
@@ -198,7 +198,7 @@ class EvaluationRecipeERJEPA:
             **_unseen(examples, scored, summary.primary),
             "before": before and before.compare(examples.task, scored),
         }
-        return scored, summary.model_copy(update=found)
+        return scored, summary.model_copy(update=fields)
 
 
 def _unseen(

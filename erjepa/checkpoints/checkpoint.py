@@ -90,19 +90,19 @@ def newest(path: Path) -> Path:
     """
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: no such folder")
-    found = checkpoints(path)
-    if not found and (path / CONFIG).is_file():
+    existing = checkpoints(path)
+    if not existing and (path / CONFIG).is_file():
         raise FileNotFoundError(f"{path} holds no checkpoint; train one")
-    return found[-1] if found else path
+    return existing[-1] if existing else path
 
 
 def _matching(output_dir: Path, name: re.Pattern) -> list[Path]:
     """List folders with such names, sorted by their numbers; a missing number sorts last."""
-    found = []
+    numbered = []
     for path in output_dir.iterdir() if output_dir.is_dir() else ():
         if match := name.match(path.name):
-            found.append(([float(n or "inf") for n in match.groups()], path))
-    return [path for _, path in sorted(found)]
+            numbered.append(([float(n or "inf") for n in match.groups()], path))
+    return [path for _, path in sorted(numbered)]
 
 
 @contextmanager
@@ -224,11 +224,11 @@ def latest(output_dir: Path) -> Path:
             "one: resume_from_checkpoint=False and an output_dir without checkpoints."
         )
     newest = checkpoints(output_dir)[-1]
-    found = damage(newest)
-    if found is None and newest not in resumable:
-        found = f"{newest} holds no {RECIPE_STATE}"
-    if found:
-        raise ValueError(f"{found}. {how_to_resume_before(newest)}")
+    problem = damage(newest)
+    if problem is None and newest not in resumable:
+        problem = f"{newest} holds no {RECIPE_STATE}"
+    if problem:
+        raise ValueError(f"{problem}. {how_to_resume_before(newest)}")
     return newest
 
 
@@ -238,13 +238,11 @@ def how_to_resume_before(bad: Path, then: str = "") -> str:
     The text names the command that deletes all newer ones, followed by ``then``. Intact files
     suffice, since the run continued after every checkpoint but the newest.
     """
-    found = checkpoints(bad.parent)
-    for i in reversed(range(found.index(bad))):
-        if (found[i] / RECIPE_STATE).is_file() and not damage(found[i]):
-            removal = shlex.join(["rm", "-r", *map(str, found[i + 1 :])])
-            return (
-                f"{found[i].name} is good; to resume from it, first\n  {removal}{then}"
-            )
+    existing = checkpoints(bad.parent)
+    for i in reversed(range(existing.index(bad))):
+        if (existing[i] / RECIPE_STATE).is_file() and not damage(existing[i]):
+            removal = shlex.join(["rm", "-r", *map(str, existing[i + 1 :])])
+            return f"{existing[i].name} is good; to resume from it, first\n  {removal}{then}"
     return "There is no older checkpoint to resume from."
 
 
@@ -302,8 +300,8 @@ def require_intact(path: Path, patterns: Iterable[str]) -> None:
     """
     if not (path / MANIFEST).is_file():
         log.warning(f"{path} has no {MANIFEST}: its files cannot be checked.")
-    elif found := damage(path, patterns):
-        raise ValueError(f"{found}. It cannot be used; take another checkpoint.")
+    elif problem := damage(path, patterns):
+        raise ValueError(f"{problem}. It cannot be used; take another checkpoint.")
 
 
 def resumable_checkpoints(output_dir: Path) -> list[Path]:

@@ -47,8 +47,8 @@ def fingerprint(
         pairs_of_a_step: pairs per optimizer step, over all ranks and micro-batches.
         pairs: pairs that the run trains on, in dataset order.
     """
-    values = cfg.as_dict()
-    found: dict[str, Any] = {
+    config = cfg.as_dict()
+    values: dict[str, Any] = {
         "seed": cfg.seed,
         "pairs of a step": pairs_of_a_step,
         "validation.size": cfg.validation.size,
@@ -56,10 +56,10 @@ def fingerprint(
         "dataset": _digest_of_pairs(pairs),
     }
     if weights := weights_of(cfg.dataset):
-        found["dataset.weight"] = weights
+        values["dataset.weight"] = weights
     for key in DECIDING:
-        found.update(_flat(key, values[key]))
-    return {key: value for key, value in found.items() if key not in _FREE}
+        values.update(_flat(key, config[key]))
+    return {key: value for key, value in values.items() if key not in _FREE}
 
 
 def digest_of_weights(weights: Mapping[str, Tensor]) -> str:
@@ -127,10 +127,10 @@ def changed_keys(
 def _flat(key: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         return {key: value}
-    found = {}
+    flat = {}
     for name, below in value.items():
-        found.update(_flat(f"{key}.{name}", below))
-    return found
+        flat.update(_flat(f"{key}.{name}", below))
+    return flat
 
 
 def _digest_of_pairs(pairs: Iterable[Pair]) -> str:

@@ -68,8 +68,8 @@ class FolderLock:
             time.sleep(0.1)
         self._file.truncate(0)
         now = datetime.now().astimezone().isoformat(" ", "seconds")
-        own = Holder(what, os.getpid(), socket.gethostname(), now)
-        self._file.write(json.dumps(asdict(own)) + "\n")
+        holder = Holder(what, os.getpid(), socket.gethostname(), now)
+        self._file.write(json.dumps(asdict(holder)) + "\n")
         self._file.flush()
         if not inherited and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._file.close)
@@ -104,10 +104,10 @@ class FolderLock:
 
     def _is_in_place(self) -> bool:
         try:
-            found = os.stat(self._folder / LOCK)
+            current = os.stat(self._folder / LOCK)
         except FileNotFoundError:
             return False
-        return os.path.samestat(found, os.fstat(self._file.fileno()))
+        return os.path.samestat(current, os.fstat(self._file.fileno()))
 
     def _try_lock(self) -> bool:
         if fcntl is None:

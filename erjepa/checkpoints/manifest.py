@@ -15,7 +15,7 @@ from erjepa.utils.files import open_regular, sha256_of
 
 MANIFEST = "manifest.json"
 # In a checkpoint: folder of new files that `erjepa memory forget` has yet to move into place.
-FORGOTTEN = ".forgotten"
+PENDING = ".forgotten"
 _THREADS = 4  # hashing releases the GIL
 
 
@@ -47,8 +47,8 @@ def write_manifest(folder: Path, leave_out: Iterable[str] = ()) -> None:
         if path.is_file() and path.name not in leave_out
     )
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(lambda name: _written(folder / name), names))
-    files = dict(zip(names, found, strict=True))
+        listed = list(pool.map(lambda name: _written(folder / name), names))
+    files = dict(zip(names, listed, strict=True))
     with (folder / MANIFEST).open("w") as file:
         file.write(_text(files))
         file.flush()
@@ -63,7 +63,7 @@ def read_manifest(folder: Path) -> dict[str, Listed]:
             interrupted.
     """
     path = folder / MANIFEST
-    if (folder / FORGOTTEN).is_dir():
+    if (folder / PENDING).is_dir():
         raise ValueError(
             f"{folder}: deleting pairs of its memory was interrupted; finish it with the same "
             f"command: erjepa memory forget {folder.parent} ... (the last line of "
@@ -115,10 +115,10 @@ def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
             if any(fnmatchcase(name, pattern) for pattern in patterns)
         ]
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(
+        results = pool.map(
             lambda name: _difference(folder / name, files.get(name)), names
         )
-        differences = dict(zip(names, found, strict=True))
+        differences = dict(zip(names, results, strict=True))
     return next((f"{folder / n} {d}" for n, d in differences.items() if d), None)
 
 

@@ -90,8 +90,8 @@ def write_model_card(output_dir: Path) -> None:
         has_peft=any(output_dir.glob(f"*/{ADAPTER}/")),
         prompt=prompt.read_text() if prompt.is_file() else None,
     )
-    found = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
-    checkpoints = {path.parent for path in found}
+    models = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
+    checkpoints = {path.parent for path in models}
     for folder in (output_dir, *checkpoints):
         write_whole(folder / CARD, card)
 
@@ -139,10 +139,10 @@ def model_card(
         "tags": tags,
     }
     keys = OmegaConf.to_yaml(config)
-    asked = "The folders' chat template builds the prompts of training."
+    serving = "The folders' chat template builds the prompts of training."
     if prompt is not None:
         fence = backticks(prompt)
-        asked = _PROMPT.format(prompt=f"{fence}text\n{prompt}\n{fence}")
+        serving = _PROMPT.format(prompt=f"{fence}text\n{prompt}\n{fence}")
     return _TEXT.format(
         front_matter=yaml.safe_dump(about, sort_keys=False),
         base=markdown(base),
@@ -150,7 +150,7 @@ def model_card(
         method=method,
         table="\n".join(f"| {name} | {cell} |" for name, cell in rows.items()),
         use=use,
-        prompt=asked,
+        prompt=serving,
         scores=_scores(summaries),
         fence=backticks(keys),
         keys=keys,

@@ -30,7 +30,7 @@ class CheckpointSizes(NamedTuple):
     state: int
 
     @property
-    def whole(self) -> int:
+    def resumable(self) -> int:
         """Bytes of a checkpoint that can be resumed."""
         return self.weights + self.adapter + self.state + _BESIDE
 
@@ -41,14 +41,14 @@ class CheckpointSizes(NamedTuple):
         """
         keeps_epochs = cfg.keep_epochs or cfg.keep_last_n is None
         # A new one is written before the oldest is deleted.
-        resumable = 1 + (max(cfg.keep_last_n, 2) if cfg.keep_last_n else 0)
+        num_resumable = 1 + (max(cfg.keep_last_n, 2) if cfg.keep_last_n else 0)
         if cfg.save_every_n_steps is None:
-            resumable = min(resumable, epochs)
+            num_resumable = min(num_resumable, epochs)
         older = epochs - 1 if keeps_epochs else 0
         best = 2 if cfg.keep_best else 0
         budgets = len(cfg.checkpoint_at_flops or [])
-        kept = (resumable + older + best) * (self.weights + self.adapter)
-        return kept + resumable * self.state + budgets * self.adapter + _BESIDE
+        kept = (num_resumable + older + best) * (self.weights + self.adapter)
+        return kept + num_resumable * self.state + budgets * self.adapter + _BESIDE
 
 
 def checkpoint_sizes(
@@ -68,12 +68,12 @@ def checkpoint_sizes(
     averaged = cfg.ema_decay is not None
     weights = 0 if cfg.save_adapter_weights_only else sum(map(_bytes, base))
     trained = list(trained)
-    own = sum(map(_bytes, trained))
+    trained_bytes = sum(map(_bytes, trained))
     average = 4 * sum(p.shape.numel() for p in trained) if averaged else 0
     return CheckpointSizes(
         weights=weights * (2 if averaged else 1),
-        adapter=2 * (own + average) if has_adapters else 0,
-        state=_ADAM * own + (0 if has_adapters else own) + average,
+        adapter=2 * (trained_bytes + average) if has_adapters else 0,
+        state=_ADAM * trained_bytes + (0 if has_adapters else trained_bytes) + average,
     )
 
 
@@ -87,9 +87,9 @@ def require_space(folder: Path, sizes: CheckpointSizes, run: int) -> str | None:
     less = (
         "save_adapter_weights_only=True, keep_last_n=2 and keep_epochs=False take less"
     )
-    if free < sizes.whole:
+    if free < sizes.resumable:
         raise OSError(
-            f"output_dir={folder}: a checkpoint takes about {readable(sizes.whole)}, and "
+            f"output_dir={folder}: a checkpoint takes about {readable(sizes.resumable)}, and "
             f"{readable(free)} are free. Free some or choose another output_dir; {less}."
         )
     if free < run:

@@ -237,10 +237,10 @@ class StoredMemory:
             raise ValueError(f"{path} {verb} {name}, unlike what {ABOUT} describes")
         for name, (dtype, shape) in expected.items():
             tensor = self.tensors[name]
-            found = list(tensor.shape)
-            if tensor.dtype != dtype or (found != shape if shape else len(found) != 1):
+            given = list(tensor.shape)
+            if tensor.dtype != dtype or (given != shape if shape else len(given) != 1):
                 raise ValueError(
-                    f"{path}: {name} is {tensor.dtype} {found}; {ABOUT} describes {dtype} "
+                    f"{path}: {name} is {tensor.dtype} {given}; {ABOUT} describes {dtype} "
                     f"{shape or '[any]'}"
                 )
 
@@ -248,9 +248,9 @@ class StoredMemory:
         tensors, memory = self.tensors, self.about.state.memory
         ids, lengths = tensors["example_ids"], tensors["lengths"]
         origins, inherited = ids >> ORIGIN_BITS, self.about.inherited
-        own = len(self.about.origins) - inherited
+        num_new = len(self.about.origins) - inherited
         rules = {
-            "has an unknown origin": (origins < -inherited) | (origins >= own),
+            "has an unknown origin": (origins < -inherited) | (origins >= num_new),
             "has a score that is not finite": ~tensors["scores"].isfinite(),
             "has a negative replay count": tensors["replay_counts"] < 0,
         }

@@ -242,7 +242,7 @@ def test_merged_and_peft_compute_what_they_do(base, data, tmp_path):
 
 def test_room_that_they_take_is_foretold(base, data, tmp_path):
     def foretold(recipe):
-        return recipe._checkpoints._sizes.whole - space._BESIDE
+        return recipe._checkpoints._sizes.resumable - space._BESIDE
 
     cfg = config(base, data, tmp_path, stop__steps=1, replay__weight=0)
     (size,) = train(cfg, 1, foretold)

@@ -101,7 +101,7 @@ def test_sizes(base, data, tmp_path):
     """What is foretold of a checkpoint is about what it takes, and rather more."""
 
     def foretold(recipe):
-        return recipe._checkpoints._sizes.whole - space._BESIDE
+        return recipe._checkpoints._sizes.resumable - space._BESIDE
 
     (size,) = train(make_config(overrides(base, data, tmp_path)), 1, foretold)
     files = [p for p in (tmp_path / "epoch_0").rglob("*") if p.is_file()]

@@ -355,7 +355,7 @@ def _disk(run: PreparedRun) -> str:
     if warning := require_space(existing, sizes, whole_run):
         raise OSError(warning)
     return (
-        f"a checkpoint takes about {readable(sizes.whole)}, those of the run "
+        f"a checkpoint takes about {readable(sizes.resumable)}, those of the run "
         f"{readable(whole_run)}; {readable(shutil.disk_usage(existing).free)} are free"
     )
 

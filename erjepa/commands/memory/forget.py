@@ -19,8 +19,7 @@ from erjepa.checkpoints.example_errors import (
     write_visits,
 )
 from erjepa.checkpoints.lock import FolderLock
-from erjepa.checkpoints.manifest import FORGOTTEN as _READY
-from erjepa.checkpoints.manifest import MANIFEST, relisted
+from erjepa.checkpoints.manifest import MANIFEST, PENDING, relisted
 from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.commands.memory.reading import decoder_of, read_slots
@@ -28,7 +27,7 @@ from erjepa.utils.escape import counted, one_line
 from erjepa.utils.files import write_whole
 from erjepa.utils.jsonl import to_jsonl
 
-FORGOTTEN = "forgotten.jsonl"  # in the output folder
+DELETIONS = "forgotten.jsonl"  # in the output folder
 _ASIDE = ".forgetting"  # in a checkpoint: new files that are being written
 
 
@@ -75,7 +74,7 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
             _put_in_place(folder)
         memories, _, ids = _find(run, choice)
         if ids:
-            _log(run / FORGOTTEN, ids, choice)
+            _log(run / DELETIONS, ids, choice)
             if (errors := run / EXAMPLE_ERRORS).is_file():
                 visits = read_visits(errors)
                 write_visits(errors, visits[~visits.example.isin(ids)])
@@ -162,13 +161,13 @@ def _rewrite(stored: StoredMemory, ids: list[int]) -> None:
     for path in _files(aside):
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    os.rename(aside, checkpoint / _READY)
+    os.rename(aside, checkpoint / PENDING)
     _put_in_place(checkpoint)
 
 
 def _put_in_place(checkpoint: Path) -> None:
     """Move the complete new files in place, including those that a killed process left."""
-    ready = checkpoint / _READY
+    ready = checkpoint / PENDING
     for path in _files(ready):
         os.replace(path, checkpoint / path.relative_to(ready))
     for left in (ready, checkpoint / _ASIDE):

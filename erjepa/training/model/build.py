@@ -93,7 +93,7 @@ def set_up_model(
     start_time = time.perf_counter()
     decoder = model.decoder
     dtype, _ = dtypes_of(cfg)
-    weights = _whole_weights(cfg, model, trainable, start, predictor_ids)
+    weights = _initial_weights(cfg, model, trainable, start, predictor_ids)
     if cfg.compile:
         torch._dynamo.config.cache_size_limit = RECOMPILE_LIMIT
         for layer in decoder.layers:
@@ -121,7 +121,7 @@ def set_up_model(
     utils.log_rank_zero(log, f"Sharding and loading the model took {seconds:.1f} s.")
 
 
-def _whole_weights(
+def _initial_weights(
     cfg: Config,
     model: PackedDecoder,
     trainable: TrainableWeights,

@@ -94,9 +94,9 @@ class RunCheckpoints:
             [p for p in self._model.parameters() if p.requires_grad],
             has_adapters=trainable.has_adapters,
         )
-        whole_run = self._sizes.run(cfg, epochs)
+        run_bytes = self._sizes.run(cfg, epochs)
         warning = on_rank_zero(
-            lambda: require_space(self._output_dir, self._sizes, whole_run)
+            lambda: require_space(self._output_dir, self._sizes, run_bytes)
         )
         if warning is not None:
             utils.log_rank_zero(log, warning, logging.WARNING)
@@ -204,7 +204,7 @@ class RunCheckpoints:
                 **self._averaged.progress(),
             },
         )
-        needed = self._sizes.whole - (0 if state else self._sizes.state)
+        needed = self._sizes.resumable - (0 if state else self._sizes.state)
 
         def write() -> None:
             with self._explained(name, needed):

@@ -204,9 +204,9 @@ def load_base(
     Args:
         decoder: model of the run, whose adapters have the same shapes.
     """
-    found = zip(cfg.base_adapters or [], adapters_to_merge(cfg), strict=True)
+    adapters = zip(cfg.base_adapters or [], adapters_to_merge(cfg), strict=True)
     base = checkpointer.load_checkpoint()[training.MODEL_KEY]
-    for name, path in found:
+    for name, path in adapters:
         adapter, _ = _load_adapter(path, f"base_adapters={name}", cfg, decoder)
         rank, alpha = (cfg.model.get(f"lora_{key}") for key in ("rank", "alpha"))
         weights = {**base, **adapter}

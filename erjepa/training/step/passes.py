@@ -206,10 +206,10 @@ class Passes:
         """
         outputs: list[PassOutput] = []
         needs_whole = self._loss_fn.needs_whole_batch and totals.views > 0
-        whole, states = None, list[RandomState]()
+        term, states = None, list[RandomState]()
         if needs_whole and len(batches) > 1:
             seen, orders, states = self._embed(batches)
-            whole = self._whole(seen, orders, totals)
+            term = self._whole_pass_term(seen, orders, totals)
         for i, batch in enumerate(batches):
             if states:
                 set_random_state(states[i], self._device)
@@ -221,14 +221,14 @@ class Passes:
             output = self._forward(batch, totals, self._forward_context)
             loss, views = output.loss, output.views
             if needs_whole:
-                if whole is None:  # this rank has a single micro-batch
-                    whole = self._whole([views], [output.order], totals)
+                if term is None:  # this rank has a single micro-batch
+                    term = self._whole_pass_term([views], [output.order], totals)
                 places = output.order * dist.get_world_size() + dist.get_rank()
-                loss = loss + whole.share(views, places)
+                loss = loss + term.share(views, places)
             (loss * weight * self._gradient_scale).backward()
             outputs.append(output._replace(loss=loss.detach(), views=views.detach()))
         result = self._gather(outputs, totals)._replace(weight=weight)
-        return result if whole is None else result._replace(terms=whole.parts)
+        return result if term is None else result._replace(terms=term.parts)
 
     @torch.no_grad()
     def measure(self, batches: list[PackedBatch], totals: StepTotals) -> PassResult:
@@ -237,8 +237,8 @@ class Passes:
         result = self._gather(outputs, totals)
         if self._loss_fn.needs_whole_batch and totals.views:
             views, orders = [o.views for o in outputs], [o.order for o in outputs]
-            whole = self._whole(views, orders, totals)
-            result = result._replace(loss=result.loss + whole.value)
+            term = self._whole_pass_term(views, orders, totals)
+            result = result._replace(loss=result.loss + term.value)
         return result
 
     def _forward(
@@ -304,7 +304,7 @@ class Passes:
             orders.append(batch.order)
         return views, orders, states
 
-    def _whole(
+    def _whole_pass_term(
         self, views: list[Tensor], orders: list[Tensor], totals: StepTotals
     ) -> WholePassTerm:
         """Return the loss term that depends on all pairs, the same on every rank."""
