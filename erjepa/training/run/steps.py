@@ -1,6 +1,7 @@
 """The steps of a run on one rank: micro-batches of new and of replayed pairs."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
@@ -77,12 +78,10 @@ class TrainingPairs:
             cfg.gradient_accumulation_steps,
             self.jepa_every,
         )
+        self._cfg = cfg
         self._share = share
         self._replay_collator = collators.replay
-        self._batch_size = cfg.batch_size
-        self._max_steps_per_epoch = cfg.max_steps_per_epoch
         self._pins = run.device.type == "cuda"
-        self._num_workers = cfg.num_workers
 
     def loader(self, steps_done: int = 0) -> DataLoader:
         """Return a loader that yields the packed micro-batches, ``list[PackedBatch]``, of each
@@ -92,7 +91,7 @@ class TrainingPairs:
             self._packed,
             batch_size=None,
             sampler=list(enumerate(self.sampler, steps_done)),
-            num_workers=self._num_workers,
+            num_workers=self._cfg.num_workers,
             worker_init_fn=leave_signals_to_parent,
             pin_memory=self._pins,
             # By default every new iterator draws from the global state that dropout uses.
@@ -103,7 +102,7 @@ class TrainingPairs:
     def steps_per_epoch(self) -> int:
         """Optimizer steps of an epoch."""
         steps = self.sampler.steps_per_epoch
-        return min(steps, self._max_steps_per_epoch or steps)
+        return min(steps, self._cfg.max_steps_per_epoch or steps)
 
     def has_jepa_loss(self, step: int) -> bool:
         """Whether a step (0-based) has a JEPA loss; true for all steps of a run without views."""
@@ -132,7 +131,7 @@ class TrainingPairs:
         """Pack this rank's replayed pairs, into as many micro-batches on every rank."""
         pairs = _pairs_of(draw)
         largest_share = -(-len(pairs) // self._ranks)
-        num_batches = max(-(-largest_share // self._batch_size), 1)
+        num_batches = max(-(-largest_share // self._cfg.batch_size), 1)
         return self._pinned(
             self._replay_collator.split(self._of_this_rank(pairs), num_batches, step)
         )
@@ -144,33 +143,28 @@ class TrainingPairs:
         return [batch.pin_memory() for batch in batches] if self._pins else batches
 
 
+@dataclass
 class _PackedSteps(Dataset):
     """The packed micro-batches of each step on one rank, with views if it has a JEPA loss."""
 
-    def __init__(
-        self,
-        pairs: Dataset[Pair],
-        collator: PairCollator,
-        num_batches: int,
-        jepa_every: int,
-    ) -> None:
-        self._pairs = pairs
-        self._collator = collator
-        self._plain = collator.without_views()
-        self._num_batches = num_batches
-        self._jepa_every = jepa_every
+    pairs: Dataset[Pair]
+    collator: PairCollator
+    num_batches: int
+    jepa_every: int
 
     def has_jepa_loss(self, step: int) -> bool:
-        return step % self._jepa_every == 0 or self._collator.views == "none"
+        return step % self.jepa_every == 0 or self.collator.views == "none"
 
     def pack(self, step: int, pairs: Sequence[Pair]) -> list[PackedBatch]:
-        collator = self._collator if self.has_jepa_loss(step) else self._plain
-        return collator.split(pairs, self._num_batches, step)
+        collator = self.collator
+        if not self.has_jepa_loss(step):
+            collator = collator.without_views()
+        return collator.split(pairs, self.num_batches, step)
 
     def __getitem__(self, key: tuple[int, list[int]]) -> list[PackedBatch]:
         """Pack a step, given its number in the run, 0-based, and the indices of its examples."""
         step, examples = key
-        return self.pack(step, [self._pairs[i] for i in examples])
+        return self.pack(step, [self.pairs[i] for i in examples])
 
 
 def _pairs_of(draw: ReplayBatch) -> list[Pair]:
