@@ -1,7 +1,7 @@
 """A moving average of the weights over training."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -83,7 +83,7 @@ class AveragedWeights:
         for name, average in self._averages.items():
             if isinstance(average, DTensor):
                 # With fsdp_cpu_offload shards are on the CPU, but ranks gather on CUDA.
-                average = average.to(self._device).full_tensor()
+                average = cast(DTensor, average.to(self._device)).full_tensor()
             if dist.get_rank() == 0:
                 gathered[name] = average.to("cpu", copy=True)
         return gathered
