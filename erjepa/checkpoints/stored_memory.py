@@ -255,7 +255,7 @@ class StoredMemory:
             "has a negative replay count": tensors["replay_counts"] < 0,
         }
         if memory.on_revisit != "append":
-            repeated = pd.Series(ids.numpy()).duplicated().to_numpy()
+            repeated = pd.Series(ids.numpy()).duplicated().to_numpy(copy=True)
             is_repeated = torch.from_numpy(repeated) & (ids >= 0)
             rules["repeats the example of an earlier slot"] = is_repeated
         if len(self):
