@@ -9,7 +9,7 @@ from torchtune.modules.transforms import Transform
 from erjepa.checkpoints.model_card import datasets_of
 from erjepa.configs import Config
 from erjepa.datasets import PairedDataset, build_dataset, hold_out
-from erjepa.tasks.score import load_task, require_fields, require_targets
+from erjepa.tasks.score import load_task
 from erjepa.tasks.summary import Seen, Texts, seen_in
 from erjepa.tasks.task import Task
 
@@ -19,20 +19,14 @@ SCORED = {"test": "eval_dataset", "validation": "dataset"}
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples to answer and score.
+    """Examples to answer and score."""
 
-    Args:
-        cfg: config of the dataset and of the scoring.
-        section: section of the config that names the dataset, as JSON.
-        seen: which of the examples occur in the training pairs; ``None``: unknown.
-    """
-
-    cfg: Config
-    section: Any
+    cfg: Config  # of the dataset and of the scoring
+    section: Any  # section of the config that names the dataset, as JSON
     dataset: PairedDataset
     ids: Sequence[int]
     task: Task
-    seen: Seen | None
+    seen: Seen | None  # which examples occur in the training pairs; None: unknown
 
 
 def texts(dataset: PairedDataset, ids: Iterable[int]) -> list[Texts]:
@@ -94,8 +88,14 @@ def scoring_task(cfg: Config, dataset: PairedDataset, ids: Sequence[int]) -> Tas
     """
     task = load_task(cfg.task or dataset.task, cfg.databases, cfg.primary)
     for name, start in zip(dataset.names, dataset.starts, strict=True):
-        require_fields(task, dataset.scoring_fields(start), name)
-    require_targets(task, dataset, ids)
+        provided = {"target", "output", *dataset.scoring_fields(start)}
+        if missing := sorted(set(task.fields) - provided):
+            raise ValueError(
+                f"task={task.name} needs {', '.join(missing)}, which {name} does not provide"
+            )
+    for i in ids:
+        if problem := task.problem(dataset.target_text(i)):
+            raise ValueError(f"{dataset.where(i)}: {problem}")
     if cfg.primary is not None:
         target = dataset.target_text(ids[0])
         fields = {"target": target, "output": target, **dataset.scoring_fields(ids[0])}

@@ -59,32 +59,6 @@ def _find(name: str) -> Any:
         ) from error
 
 
-def require_fields(task: Task, fields: Iterable[str], name: str) -> None:
-    """Check before generation that the dataset ``name`` provides the fields of a task.
-
-    Args:
-        fields: fields of its examples besides target and output.
-
-    Raises:
-        ValueError: if a field is missing.
-    """
-    if missing := sorted(set(task.fields) - {"target", "output", *fields}):
-        raise ValueError(
-            f"task={task.name} needs {', '.join(missing)}, which {name} does not provide"
-        )
-
-
-def require_targets(task: Task, dataset: Any, ids: Iterable[int]) -> None:
-    """Check before generation that answers can be scored against all targets.
-
-    Raises:
-        ValueError: naming the first example for which they cannot, and why.
-    """
-    for i in ids:
-        if problem := task.problem(dataset.target_text(i)):
-            raise ValueError(f"{dataset.where(i)}: {problem}")
-
-
 def score_predictions(
     task: Task, predictions: Sequence[Prediction]
 ) -> tuple[list[dict[str, Any]], Summary]:
@@ -117,41 +91,31 @@ def read_predictions(
     Raises:
         ValueError: naming file and line, if the task cannot score a line, or if the file is empty.
     """
+    if targets is not None:
+        lines: Iterable[tuple[str, Any]] = read_batch_output(path, targets)
+    elif is_batch_output(path):
+        raise ValueError(
+            f"{path} is the output of a batch and has no targets; add --targets "
+            "PROMPTS.targets.jsonl, which erjepa prompts wrote"
+        )
+    else:
+        lines = read_jsonl(path)
     predictions = []
-    for where, prediction in _lines(path, targets):
-        _require_texts(prediction, where, task.fields)
+    for where, prediction in lines:
+        for field in task.fields:
+            if field not in prediction:
+                raise ValueError(
+                    f"{where}: no field {field!r}; the line has {sorted(prediction)}"
+                )
+            if not isinstance(prediction[field], str):
+                kind = type(prediction[field]).__name__
+                raise ValueError(f"{where}: {field} must be a text, got {kind}")
         if problem := task.problem(prediction["target"]):
             raise ValueError(f"{where}: {problem}")
         predictions.append(prediction)
     if not predictions:
         raise ValueError(f"{path}: no predictions; expected one JSON object a line")
     return predictions
-
-
-def _lines(path: Path, targets: Path | None) -> Iterable[tuple[str, dict[str, Any]]]:
-    if is_batch_output(path) and targets is None:
-        raise ValueError(
-            f"{path} is the output of a batch and has no targets; add --targets "
-            "PROMPTS.targets.jsonl, which erjepa prompts wrote"
-        )
-    if targets is None:
-        return read_jsonl(path)
-    return read_batch_output(path, targets)
-
-
-def _require_texts(
-    prediction: Mapping[str, Any], where: str, fields: Sequence[str]
-) -> None:
-    for field in fields:
-        if field not in prediction:
-            raise ValueError(
-                f"{where}: no field {field!r}; the line has {sorted(prediction)}"
-            )
-        if not isinstance(prediction[field], str):
-            raise ValueError(
-                f"{where}: {field} must be a text, got "
-                f"{type(prediction[field]).__name__}"
-            )
 
 
 def write_scores(

@@ -1,12 +1,13 @@
 """The examples and the primary metric of an evaluation are determined before generation."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from erjepa.configs import load
 from erjepa.evaluation import jobs
-from erjepa.evaluation.examples import read_examples
+from erjepa.evaluation.examples import read_examples, scoring_task
 
 
 @pytest.fixture
@@ -63,3 +64,25 @@ def test_a_prompt_that_training_does_not_have_is_said(
     jobs.JobFinder(cfg, tokenizer).find([None])
     warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert [said in line for line in warned] == ([] if said is None else [True])
+
+
+def test_targets_are_looked_at_before_anything_is_generated():
+    targets = ("a\n#### 1", "2", "#### 3")
+    dataset = SimpleNamespace(
+        names=["file"],
+        starts=[0],
+        scoring_fields=lambda i: {},
+        target_text=targets.__getitem__,
+        where=lambda i: f"file:{i + 1}",
+    )
+
+    def check(task, ids):
+        cfg = SimpleNamespace(task=task, databases=None, primary=None)
+        return scoring_task(cfg, dataset, ids)
+
+    assert check("gsm8k", [0, 2]).name == "gsm8k"
+    check("exact_match", range(3))
+    with pytest.raises(ValueError, match=r"file:2: gsm8k needs .* with '2'; set"):
+        check("gsm8k", range(3))
+    with pytest.raises(ValueError, match="task=spider needs db_id, which file does"):
+        check("spider", range(3))

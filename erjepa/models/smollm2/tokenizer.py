@@ -16,6 +16,9 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
     removed. No default system prompt is added, because a view of the target alone would contain
     it. Special tokens that are spelled out in a content are treated as plain text.
 
+    Args:
+        max_seq_len: number of tokens to which chats are truncated; ``None``: no limit.
+
     Raises:
         ValueError: if the file lacks a special token of the template.
     """
@@ -86,6 +89,4 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
         return {**rest, "tokens": tokens, "mask": mask}
 
 
-def smollm2_tokenizer(path: str, max_seq_len: int | None = None) -> SmolLM2Tokenizer:
-    """Build a tokenizer for SmolLM2-Instruct that truncates chats to ``max_seq_len`` tokens."""
-    return SmolLM2Tokenizer(path, max_seq_len=max_seq_len)
+smollm2_tokenizer = SmolLM2Tokenizer  # by the name of torchtune's builders
