@@ -10,9 +10,9 @@ from erjepa.tasks import task_names
 from erjepa.tasks.batch_output import is_batch_output, read_batch_output
 from erjepa.tasks.summary import by_origin, summarize
 from erjepa.tasks.task import Prediction, Task
-from erjepa.utils.files import PREDICTIONS, write_whole
+from erjepa.utils.files import PREDICTIONS, SUMMARY, write_whole
 from erjepa.utils.jsonl import read_jsonl, to_jsonl
-from erjepa.utils.summary import Summary, write_summary
+from erjepa.utils.summary import Summary
 
 
 def load_task(
@@ -123,4 +123,4 @@ def write_scores(
 ) -> None:
     """Write ``predictions.jsonl``, then ``summary.json``."""
     write_whole(folder / PREDICTIONS, to_jsonl(predictions))
-    write_summary(folder, summary)
+    write_whole(folder / SUMMARY, summary.to_json() + "\n")

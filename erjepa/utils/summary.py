@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field, model_validator
 
 from erjepa.utils.checked import checked
-from erjepa.utils.files import SUMMARY, write_whole
+from erjepa.utils.files import SUMMARY
 from erjepa.utils.jsonl import parse_json
 
 
@@ -102,8 +102,3 @@ def read_summary(folder: Path) -> Summary:
     """
     path = folder / SUMMARY
     return checked(Summary, parse_json(path.read_bytes(), str(path)), str(path))
-
-
-def write_summary(folder: Path, summary: Summary) -> None:
-    """Write the summary into the folder of an evaluation, atomically."""
-    write_whole(folder / SUMMARY, summary.to_json() + "\n")

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from erjepa.utils.summary import Reading, Summary, read_summary, write_summary
+from erjepa.tasks.score import write_scores
+from erjepa.utils.summary import Reading, Summary, read_summary
 
 READING = {"share": 0.5, "right": 1, "examples": 2, "interval": [0.1, 0.9]}
 SCORED = {"task": "nl_rx", "accuracy": 0.5, "primary": "exact_match"}
@@ -13,7 +14,7 @@ SCORED = {"task": "nl_rx", "accuracy": 0.5, "primary": "exact_match"}
 def test_what_is_not_known_is_not_written(tmp_path):
     readings = {"exact_match": Reading(**READING)}
     summary = Summary(**SCORED, cut=1, **readings)
-    write_summary(tmp_path, summary)
+    write_scores(tmp_path, [], summary)
     found = json.loads((tmp_path / "summary.json").read_text())
     assert found == {
         **SCORED,
