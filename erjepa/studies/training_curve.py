@@ -25,10 +25,7 @@ def draw_training_curve(log: Path, picture: Path) -> None:
     Raises:
         ValueError: if the log has no steps.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     steps = pd.DataFrame(read_training_log(log)).T
     if steps.empty:
@@ -40,9 +37,8 @@ def draw_training_curve(log: Path, picture: Path) -> None:
     steps = steps.dropna(axis="columns", how="all")
     panels = [title for title, lines in PANELS.items() if lines.keys() & {*steps}]
     size = 2.6 * len(panels), 2.3  # legible at the width of a README
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=size, layout="constrained", squeeze=False
-    )
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)
     for axis, title in zip(axes[0], panels, strict=True):
         for name, (label, style) in PANELS[title].items():
             if name in steps:
@@ -52,4 +48,3 @@ def draw_training_curve(log: Path, picture: Path) -> None:
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
     figure.savefig(picture, dpi=150)
-    plt.close(figure)

@@ -11,9 +11,14 @@ JEPA = "replay_jepa_loss:0.5 cosine_paired:0.5 cosine_shuffled:0.25 "
 @pytest.fixture
 def draw(tmp_path, monkeypatch):
     """Panels of the picture of a log: title -> label -> (steps, values)."""
-    plt = pytest.importorskip("matplotlib.pyplot")
-    figures = []
-    monkeypatch.setattr(plt, "close", figures.append)
+    Figure = pytest.importorskip("matplotlib.figure").Figure
+    figures, save = [], Figure.savefig
+
+    def savefig(figure, *args, **kwargs):
+        figures.append(figure)
+        save(figure, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
 
     def panels(*steps):
         log = tmp_path / "log.txt"
