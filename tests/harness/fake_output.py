@@ -157,7 +157,8 @@ def _write_cell(folder, config, dataset, task, method, seed, epochs, examples, c
     hardness = [random.Random(f"{dataset} {i}").random() for i in range(examples)]
     skill = SKILLS.get(method, 0.8) + rng.gauss(0, 0.02)
     probed = "log_replay_gradients_every_n_steps" in config["overrides"]
-    matched = "stop.tokens_of" in (config["methods"][method] or {})
+    keys = {**config["overrides"], **(config["methods"][method] or {})}
+    matched = "stop.tokens_of" in keys
     budgets = [None] if matched else config["budgets"] or [None] * epochs
     log = folder / "cells" / cell / "logs" / "metrics.txt"
     log.parent.mkdir(parents=True)
@@ -215,6 +216,7 @@ def _write_cell(folder, config, dataset, task, method, seed, epochs, examples, c
             "eval_seconds": 4.0,
             "metrics": {
                 "lm_loss": 0.5,
+                **({} if keys.get("loss.jepa_weight") == 0 else {"jepa_loss": 0.3}),
                 "cosine_paired": 0.9,
                 "cosine_shuffled": skill,
                 **({"replay_benefit": -0.01} if probed else {}),

@@ -114,7 +114,7 @@ class Results:
         return list(methods)
 
     def role(self, method: str) -> str | None:
-        """Return the role of a method in the paper, derived from its overrides.
+        """Return the role of a method in the paper, derived from its overrides and metrics.
 
         A role is ``SFT`` (neither JEPA loss nor replay), ``LLM-JEPA`` (JEPA loss without replay)
         or ``ER-JEPA`` (both). It is ``None`` if the JEPA loss is not the paper's, for replay
@@ -126,7 +126,10 @@ class Results:
             return None  # a control for sequences of datasets
         if replays and set_to.get("replay.selection") == "current_batch":
             return None  # a control without history
-        if set_to.get("loss.jepa_weight") == 0:
+        # The config that the overrides change may have no JEPA loss.
+        logged = self.runs.metrics[self.runs.method == method]
+        has_none = any("lm_loss" in one and "jepa_loss" not in one for one in logged)
+        if has_none or set_to.get("loss.jepa_weight") == 0:
             return None if replays else "SFT"
         if any(set_to.get(key, ok[0]) not in ok for key, ok in _PAPERS.items()):
             return None

@@ -62,6 +62,15 @@ def test_what_all_methods_set_counts(tmp_path):
         results.first("LLM-JEPA")
 
 
+def test_a_config_without_a_jepa_loss_counts(tmp_path):
+    """Its runs log none, and methods need not say so."""
+    results = results_of(tmp_path / "out", {"a": NO_REPLAY, "b": {}})
+    assert [results.role(method) for method in "ab"] == ["LLM-JEPA", "ER-JEPA"]
+    for metrics in results.runs.metrics:
+        del metrics["jepa_loss"]
+    assert [results.role(method) for method in "ab"] == ["SFT", None]
+
+
 def test_methods_of_one_role_are_all_compared_if_few(tmp_path):
     few = {str(i): {} for i in range(7)}
     assert results_of(tmp_path / "few", few).main_methods() == list(few)
