@@ -22,6 +22,7 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 from urllib.parse import urlsplit
 
 from erjepa.utils.escape import one_line
@@ -198,8 +199,11 @@ def _read_hub(name: str, split: str, kwargs: dict[str, Any]) -> list[Record]:
     from datasets import config, load_dataset
 
     # Without it, load_dataset retries for half a minute before it looks into its cache.
-    config.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE or not is_reachable()
-    with _reading(f"{name} is no file or folder here, and on the hub it"):
+    is_offline = config.HF_HUB_OFFLINE or not is_reachable()
+    with (
+        patch.object(config, "HF_HUB_OFFLINE", is_offline),
+        _reading(f"{name} is no file or folder here, and on the hub it"),
+    ):
         rows = load_dataset(name, split=split, **kwargs)
         return [Record(f"{name}[{i}]", row) for i, row in enumerate(rows)]
 

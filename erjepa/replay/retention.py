@@ -53,6 +53,7 @@ class Slots:
         self._size = len(priorities)
         self.sizes = Counter({0: self._size})
         if groups is not None:
+            groups = groups.cpu()  # one synchronization with the device
             names, counts = groups.unique(return_counts=True)
             sizes = zip(names.tolist(), counts.tolist(), strict=True)
             self.sizes = Counter(dict(sizes))

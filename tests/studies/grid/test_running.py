@@ -176,7 +176,7 @@ def test_what_was_run_is_recorded(fake):
 def test_an_experiment_may_grow_and_not_change(fake, capsys):
     run(fake, "seeds=[1]")
     told = len(calls(fake))
-    assert run(fake, "report=[x]", "devices=[0]") == 0  # adds seed 2
+    assert run(fake, "report=[cost]", "devices=[0]") == 0  # adds seed 2
     assert summary(fake) == EXPECTED
     assert not [call for call in calls(fake)[told:] if "seed_1" in call]
     record = json.loads((fake / "out" / "experiment.json").read_text())
