@@ -39,6 +39,17 @@ def init_process_group(device: torch.device, timeout: float) -> None:
     _waits = dist.new_group(backend="gloo", timeout=_LONG)
 
 
+def leave_process_group() -> None:
+    """Leave the group of :func:`init_process_group`.
+
+    The groups' threads end with the last reference to them, here: a process that is forked later
+    does not have these threads, and would wait for them forever.
+    """
+    global _waits
+    _waits = None
+    dist.destroy_process_group()
+
+
 def gradient_scale(device: torch.device) -> float:
     """Return the factor of the loss with which FSDP2's reduced gradients are sums over ranks.
 

@@ -10,7 +10,11 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from erjepa.training.model.distributed import init_process_group, wait_for_all
+from erjepa.training.model.distributed import (
+    init_process_group,
+    leave_process_group,
+    wait_for_all,
+)
 from erjepa.training.run.signals import resuming_command
 
 _BEAT = 1.0  # seconds
@@ -123,7 +127,7 @@ def process_group(device: torch.device, timeout: float) -> Iterator[None]:
         if _heartbeats is not None:
             _heartbeats.close()
         if dist.is_initialized() and (not failed or dist.get_world_size() == 1):
-            dist.destroy_process_group()
+            leave_process_group()
 
 
 def lose_patience() -> None:

@@ -80,3 +80,13 @@ def test_a_second_signal_ends_a_rank_that_waits(monkeypatch):
     finally:
         for process in ranks:
             process.kill()
+
+
+def test_a_process_that_is_forked_after_a_run_can_run():
+    with process_group.process_group(torch.device("cpu"), 60):
+        pass
+    ranks, _ = start_ranks(dist.get_rank, 1)
+    ranks[0].join(30)
+    hangs = ranks[0].is_alive()
+    ranks[0].kill()
+    assert not hangs
