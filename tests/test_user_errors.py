@@ -124,7 +124,10 @@ def test_before_training(arguments, message, told):
             f"eval_dataset={__name__}.of_texts eval_dataset.size=3",
             "eval_dataset: its builder returned a Texts of str",
         ),
-        ("eval_dataset=null", "eval_dataset is null: there is nothing to score"),
+        (
+            "eval_dataset=null",
+            "or score the pairs held out by validation.size: eval_split=validation",
+        ),
         (
             "model.num_layers=3 eval_dataset.size=9",
             "/models/tiny holds another model than the config's: it has layers.3.",

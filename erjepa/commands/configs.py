@@ -19,10 +19,10 @@ _HEAD = """\
 #
 # Train, then score the held-out pairs:
 #   tune run erjepa_recipe --config {file}
-#   tune run erjepa_eval --config {file} eval_split=validation
+#   tune run erjepa_eval --config {file}
 #
 # output_dir gets checkpoints, logs and scores. validation.size is the fraction of the pairs to hold
-# out for validation; eval_dataset would name other pairs to score, in a section like dataset. All
+# out. To score other pairs, set eval_split to test and eval_dataset to a section like dataset. All
 # other keys are inherited from {config}; to show them: erjepa configs show {file}
 
 """
@@ -126,6 +126,8 @@ def _init(args: argparse.Namespace) -> None:
     records = load_records(source, split=dataset.get("split", "train"))
     columns = messages_of(records, dataset.get("column_map"))
     dataset["column_map"] = columns.columns
+    if values["eval_dataset"] is None and values["validation"].get("size"):
+        values.setdefault("eval_split", "validation")
     read(merge(merged(args.config), values))  # which checks it
     head = _HEAD.format(
         config=args.config,

@@ -119,11 +119,7 @@ class JobFinder:
             ValueError: if there are no jobs; with ``max_forgetting``, if forgetting on an earlier
                 dataset cannot be measured.
         """
-        jobs = [job for path in weights for job in self._jobs_of(path)]
-        if not jobs:
-            key = SCORED[self._cfg.eval_split]
-            raise ValueError(f"{key} is null: there is nothing to score")
-        return jobs
+        return [job for path in weights for job in self._jobs_of(path)]
 
     def _jobs_of(self, path: Path | None) -> list[Job]:
         """Return the jobs of a checkpoint: on its own dataset, then on those of earlier runs."""
@@ -137,10 +133,11 @@ class JobFinder:
                     f"{run.key}; to score it: {run.scoring_command(None)}"
                 )
         jobs = dict[str, Job]()
-        for keys in ({}, *(keys for run in runs for keys in run.datasets())):
+        earlier = [keys for run in runs for keys in run.datasets()]
+        for keys in ({}, *earlier):
             section = {**self._cfg.as_dict(), **keys}[SCORED[self._cfg.eval_split]]
             name = json.dumps(section, sort_keys=True)
-            if section is None or name in jobs:
+            if (section is None and earlier) or name in jobs:
                 continue
             try:
                 examples = self._read(name, keys)

@@ -46,7 +46,7 @@ def test_the_first_record_tells_the_columns(here, capsys, record, columns, said)
     assert cfg.dataset.get("source") == str(here / "data.jsonl")
     assert cfg.dataset.get("column_map") == columns
     assert (cfg.output_dir, cfg.epochs, cfg.eval_dataset) == ("my", 3, None)
-    assert cfg.validation.size == 0.1
+    assert (cfg.validation.size, cfg.eval_split) == (0.1, "validation")
     assert OmegaConf.load("my.yaml").defaults == "tiny_synth"
     printed = capsys.readouterr().out
     assert (
@@ -67,6 +67,7 @@ def test_columns_of_other_names_are_named_by_the_user(here, capsys):
     given = [f"dataset.column_map={column_map}"]
     given += [f"eval_dataset={evaluated}column_map: {others}}}"]
     init("rules.yaml", "--data", "rules.csv", *(f"--set={one}" for one in given))
+    assert load("rules.yaml").eval_split == "test"
     written = (here / "rules.yaml").read_text()
     assert written.count(": description as source, regex as target.\n") == 1
 
