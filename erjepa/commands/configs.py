@@ -126,9 +126,9 @@ def _init(args: argparse.Namespace) -> None:
     records = load_records(source, split=dataset.get("split", "train"))
     columns = messages_of(records, dataset.get("column_map"))
     dataset["column_map"] = columns.columns
-    if values["eval_dataset"] is None and values["validation"].get("size"):
+    cfg = read(merge(merged(args.config), values))
+    if cfg.eval_dataset is None and cfg.validation.size:
         values.setdefault("eval_split", "validation")
-    read(merge(merged(args.config), values))  # which checks it
     head = _HEAD.format(
         config=args.config,
         data=data.name,

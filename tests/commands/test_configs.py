@@ -72,6 +72,13 @@ def test_columns_of_other_names_are_named_by_the_user(here, capsys):
     assert written.count(": description as source, regex as target.\n") == 1
 
 
+@pytest.mark.parametrize("given", ["validation=null", "~eval_dataset"])
+def test_nothing_held_out_is_not_scored(here, given):
+    (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    init("my.yaml", "--data", "pairs.jsonl", f"--set={given}")
+    assert load("my.yaml").eval_split == "test"
+
+
 def test_it_writes_over_nothing_and_nothing_wrong(here, capsys):
     (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
     with pytest.raises(SystemExit):
