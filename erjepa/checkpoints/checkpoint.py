@@ -82,6 +82,11 @@ def flops_checkpoints(output_dir: Path) -> list[Path]:
     return _matching(output_dir, _FLOPS_NAME)
 
 
+def saved(output_dir: Path) -> list[Path]:
+    """List the checkpoints of epochs and steps, or those at FLOPs if a run kept no others."""
+    return checkpoints(output_dir) or flops_checkpoints(output_dir)
+
+
 def newest(path: Path) -> Path:
     """Return the newest checkpoint if ``path`` is a run's ``output_dir``, otherwise ``path``.
 
@@ -90,10 +95,11 @@ def newest(path: Path) -> Path:
     """
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: no such folder")
-    existing = checkpoints(path)
-    if not existing and (path / CONFIG).is_file():
+    if existing := saved(path):
+        return existing[-1]
+    if (path / CONFIG).is_file():
         raise FileNotFoundError(f"{path} holds no checkpoint; train one")
-    return existing[-1] if existing else path
+    return path
 
 
 def _matching(output_dir: Path, name: re.Pattern) -> list[Path]:

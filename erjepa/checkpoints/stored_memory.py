@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from erjepa.checkpoints.checkpoint import MEMORY, checkpoints
+from erjepa.checkpoints.checkpoint import MEMORY, saved
 from erjepa.checkpoints.manifest import MANIFEST, read_manifest
 from erjepa.checkpoints.memory_file import (
     ABOUT,
@@ -322,7 +322,7 @@ def memory_folder(path: Path) -> Path | None:
     for folder in (path, path / MEMORY):
         if any((folder / name).exists() for name in (ABOUT, SLOTS)):
             return folder
-    memories = [checkpoint / MEMORY for checkpoint in checkpoints(path)]
+    memories = [checkpoint / MEMORY for checkpoint in saved(path)]
     return memories[-1] if any(folder.exists() for folder in memories) else None
 
 
@@ -341,7 +341,7 @@ def _find(path: Path, said: str) -> Path:
 
 def _other(path: Path) -> str:
     """Name the newest older checkpoint with an intact memory, for a message."""
-    for older in checkpoints(path)[-2::-1]:
+    for older in saved(path)[-2::-1]:
         with contextlib.suppress(ValueError, FileNotFoundError):
             StoredMemory(older / MEMORY).check()
             return f"; to take an older memory, name its checkpoint: {older}"

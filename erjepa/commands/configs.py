@@ -17,13 +17,14 @@ from erjepa.utils.escape import counted, one_line
 _HEAD = """\
 # {config}, on {data}: {columns}.
 #
-# Train, then score the held-out pairs:
+# Train, then score:
 #   tune run erjepa_recipe --config {file}
 #   tune run erjepa_eval --config {file}
 #
-# output_dir gets checkpoints, logs and scores. validation.size is the fraction of the pairs to hold
-# out. To score other pairs, set eval_split to test and eval_dataset to a section like dataset. All
-# other keys are inherited from {config}; to show them: erjepa configs show {file}
+# output_dir gets checkpoints, logs and scores. validation.size is the fraction of the pairs that is
+# held out for scoring. To score other pairs, set eval_split to test and eval_dataset to a section
+# like dataset. All other keys are inherited from {config}; to show them:
+#   erjepa configs show {file}
 
 """
 

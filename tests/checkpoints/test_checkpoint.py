@@ -3,8 +3,9 @@
 import pytest
 
 from erjepa.checkpoints import checkpoint
-from erjepa.checkpoints.checkpoint import RECIPE_STATE
+from erjepa.checkpoints.checkpoint import MEMORY, RECIPE_STATE
 from erjepa.checkpoints.space import CheckpointSizes
+from erjepa.checkpoints.stored_memory import memory_folder
 from erjepa.configs import load
 
 
@@ -63,6 +64,16 @@ def test_a_newest_checkpoint_that_cannot_be_resumed_is_named(tmp_path):
         pass
     with pytest.raises(ValueError, match=f"epoch_1 holds no {RECIPE_STATE}. epoch_0 "):
         checkpoint.latest(tmp_path)
+
+
+def test_the_newest_of_a_run_without_epochs_is_that_of_its_last_budget(tmp_path):
+    for name in ("flops_0", "flops_10", "flops_9"):
+        save(tmp_path, name)
+        (tmp_path / name / MEMORY).mkdir()
+    assert checkpoint.newest(tmp_path) == tmp_path / "flops_10"
+    assert memory_folder(tmp_path) == tmp_path / "flops_10" / MEMORY
+    save(tmp_path, "epoch_0")
+    assert checkpoint.newest(tmp_path) == tmp_path / "epoch_0"
 
 
 def test_the_space_of_a_run_is_that_of_what_it_keeps():
