@@ -37,6 +37,12 @@ def base(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def deep_base(tmp_path_factory) -> Path:
+    """Of two layers, where it matters that there are several."""
+    return write_base(tmp_path_factory.mktemp("deep_base"), num_layers=2)
+
+
+@pytest.fixture(scope="session")
 def tokenizer(base):
     """Of the base model: one token a byte."""
     return llama3_tokenizer(

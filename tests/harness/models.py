@@ -109,7 +109,7 @@ SPECIAL_TOKENS = (
 ).split()
 BASE_SHAPE = {
     "vocab_size": 256 + len(SPECIAL_TOKENS),
-    "num_layers": 2,
+    "num_layers": 1,
     "num_heads": 4,
     "num_kv_heads": 2,
     "embed_dim": 32,

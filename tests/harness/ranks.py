@@ -1,5 +1,6 @@
 """Forked ranks of one process group, some of which are killed."""
 
+import gc
 import itertools
 import multiprocessing
 import os
@@ -87,6 +88,7 @@ def free_port() -> int:
 
 
 def _run_rank(function, rank, world_size, port, results, timeout) -> None:
+    gc.freeze()  # collecting what was forked would copy it
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),

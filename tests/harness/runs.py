@@ -45,10 +45,12 @@ def overrides_for(
     Keyword arguments name config keys with ``__`` for a dot. With ``model=FULL_BUILDER`` they
     are for the config ``FULL``.
     """
+    config = json.loads((base / "config.json").read_text())
     settings = {
         "output_dir": output_dir,
         "model": BUILDER,
         **{f"model.{name}": value for name, value in BASE_SHAPE.items()},
+        "model.num_layers": config["num_hidden_layers"],
         "model.lora_attn_modules": "[q_proj,k_proj,v_proj,output_proj]",
         "model.apply_lora_to_mlp": True,
         "model.lora_rank": 4,

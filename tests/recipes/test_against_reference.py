@@ -19,12 +19,18 @@ from tests.harness.runs import (
 )
 from tests.reference.slow_training import train_slowly
 
+SHAPE = {**BASE_SHAPE, "num_layers": 2}
 SETTINGS = {"budget": 5, "neighbors": 3, "capacity": 14}
+
+
+@pytest.fixture(scope="module")
+def base(deep_base):
+    return deep_base
 
 
 def reference_model(base, output_dir, builder):
     if builder == FULL_BUILDER:
-        decoder = llama3_2(**BASE_SHAPE)
+        decoder = llama3_2(**SHAPE)
         decoder.load_state_dict(base_weights(base, output_dir))
         return decoder
     decoder = lora_llama3_2(
@@ -32,7 +38,7 @@ def reference_model(base, output_dir, builder):
         apply_lora_to_mlp=True,
         lora_rank=4,
         lora_alpha=8,
-        **BASE_SHAPE,
+        **SHAPE,
     )
     adapters = initial_adapter_state(decoder, 82)
     decoder.load_state_dict({**base_weights(base, output_dir), **adapters})

@@ -69,6 +69,11 @@ def evaluate(cfg, ranks=1):
 
 
 @pytest.fixture(scope="module")
+def base(deep_base):
+    return deep_base
+
+
+@pytest.fixture(scope="module")
 def trained(base, tmp_path_factory):
     """Two runs, the second of which learns another answer to one pair, and nothing of another."""
     folder = tmp_path_factory.mktemp("trained")

@@ -15,6 +15,11 @@ Usage = namedtuple("Usage", "total used free")
 RESUME = "resume_from_checkpoint=True"
 
 
+@pytest.fixture(scope="module")
+def base(deep_base):
+    return deep_base
+
+
 def overrides(base, data, output_dir):
     return overrides_for(
         base, data, output_dir, epochs=1, save_every_n_steps=2, replay__weight=0

@@ -23,6 +23,11 @@ from tests.harness.runs import (
 CUTS = [(1, 2, 4), (1, 4, 2), (2, 4, 1), (2, 1, 4), (4, 2, 1), (4, 1, 2)]
 
 
+@pytest.fixture(scope="module")
+def base(deep_base):
+    return deep_base
+
+
 def run(base, data, output_dir, world_size, batch_size, accumulation, **overrides):
     overrides = {
         "replay__capacity": 30,

@@ -179,7 +179,7 @@ def test_adapter_only_and_merged_weights(base, data, tmp_path):
             **{
                 **{"lora_attn_modules": ["q_proj", "k_proj", "v_proj", "output_proj"]},
                 **{"apply_lora_to_mlp": True, "lora_rank": 4, "lora_alpha": 8},
-                **{"vocab_size": 8, "num_layers": 2, "num_heads": 4},
+                **{"vocab_size": 8, "num_layers": 1, "num_heads": 4},
                 **{"num_kv_heads": 2, "embed_dim": 32, "max_seq_len": 8},
             }
         ).state_dict()

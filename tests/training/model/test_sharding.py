@@ -15,6 +15,11 @@ STEPS = 4
 GROUPS = 3  # of parameters: two layers, and the rest
 
 
+@pytest.fixture(scope="module")
+def base(deep_base):
+    return deep_base
+
+
 def run(base, data, output_dir, monkeypatch, **overrides):
     """Metrics, and how often rank 0 gathered parameters and reduced gradients."""
     calls = []
