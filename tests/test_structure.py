@@ -5,6 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import erjepa.datasets
+import erjepa.tasks
+
 ROOT = Path(__file__).parents[1]
 
 TRAINING = ("training.model", "training.step", "training.run")
@@ -89,8 +94,9 @@ def test_every_part_imports_only_earlier_ones():
     assert parts == set(MAY_IMPORT)
 
 
-def test_a_folder_is_a_task(tmp_path):
-    """Its builder and its scorer are found by name, and scoring needs no torch."""
+@pytest.fixture
+def tasks(tmp_path):
+    """A folder with a task of its own."""
     folder = tmp_path / "sums"
     folder.mkdir()
     (folder / "__init__.py").touch()
@@ -99,25 +105,31 @@ def test_a_folder_is_a_task(tmp_path):
         "from erjepa.tasks import Task\n"
         "TASK = Task(name='sums', primary='number', extract=str.strip, score=list)"
     )
+    return tmp_path
+
+
+def test_a_folder_is_a_task_whose_scorer_needs_no_torch(tasks):
     code = f"""
 import sys
 import erjepa.tasks
 from erjepa.tasks.score import load_task
-erjepa.tasks.__path__.append({str(tmp_path)!r})
+erjepa.tasks.__path__.append({str(tasks)!r})
 names = erjepa.tasks.task_names()
 assert "sums" in names and "gsm8k" in names
 assert [load_task(name).name for name in names] == names
 assert not {{"torch", "torchtune", "datasets"}} & set(sys.modules)
-
-import erjepa.datasets
-assert "erjepa.tasks.gsm8k.dataset" not in sys.modules
-from erjepa.datasets import gsm8k_dataset, sums_dataset, synthetic_nl_rx_dataset
-assert sums_dataset.__module__ == "erjepa.tasks.sums.dataset"
-for name in erjepa.datasets.__all__:
-    assert hasattr(erjepa.datasets, name), name
-assert not hasattr(erjepa.datasets, "mnist_dataset")
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_folder_is_a_task_whose_builder_is_a_dataset(tasks, monkeypatch):
+    monkeypatch.setattr(erjepa.tasks, "__path__", [*erjepa.tasks.__path__, str(tasks)])
+    for name in ("sums", "gsm8k"):
+        builder = getattr(erjepa.datasets, f"{name}_dataset")
+        assert builder.__module__ == f"erjepa.tasks.{name}.dataset"
+    for name in erjepa.datasets.__all__:
+        assert hasattr(erjepa.datasets, name), name
+    assert not hasattr(erjepa.datasets, "mnist_dataset")
 
 
 def test_replay_imports_only_torch():

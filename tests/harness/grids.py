@@ -31,8 +31,9 @@ match: flops
 
 
 def use_fake_tune():
-    """Make grids of this process run the stand-in."""
+    """Make grids of this process run the stand-in, which takes hundredths of a second."""
     processes.tune = lambda: [sys.executable, "-S", str(FAKE_TUNE)]
+    processes._POLL = 0.01
 
 
 def write_experiment(folder: Path, text: str = EXPERIMENT) -> Path:
