@@ -18,6 +18,11 @@ from tests.harness.transformers_models import STRICT, TEMPLATE, write_folder
 
 
 @pytest.fixture(scope="module")
+def base(deep_base):
+    return deep_base
+
+
+@pytest.fixture(scope="module")
 def run(base, data, tmp_path_factory):
     """Output folder of a run, whose newest checkpoint evaluation scored."""
     folder = tmp_path_factory.mktemp("run")

@@ -18,6 +18,11 @@ from tests.harness.grids import TIMED_KEYS, results, write_small_experiment
 from tests.harness.runs import read_metrics
 
 
+@pytest.fixture(scope="module")
+def base(deep_base):
+    return deep_base
+
+
 def test_one_cell(base, data, tmp_path, capsys):
     """Trained and scored by ``tune run`` at a budget and at its end."""
     budget, steps = 2.5e8, 5

@@ -446,7 +446,7 @@ def test_killed_ten_times(fake, tmp_path):
     (fake / "calls.txt").unlink()
     rng = random.Random(0)
     for _ in range(10):
-        grid, told = Grid(tmp_path, FAKE_STEP_SECONDS="0.02"), len(calls(tmp_path))
+        grid, told = Grid(tmp_path, FAKE_STEP_SECONDS="0.05"), len(calls(tmp_path))
         wait_for(lambda t=told, g=grid: len(calls(tmp_path)) > t or g.ended())
         time.sleep(rng.uniform(0, 0.5))
         assert not grid.ended(), "there was nothing left to kill"
