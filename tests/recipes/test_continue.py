@@ -11,6 +11,8 @@ import logging
 import pytest
 import torch
 
+from erjepa.checkpoints.stored_memory import open_memory
+from erjepa.commands.memory.forget import Choice, forget
 from erjepa.datasets import Pair
 from erjepa.training.step.passes import Passes
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
@@ -275,6 +277,52 @@ def test_memories_of_two_branches_merge(base, data, first, other_data, tmp_path)
     # The 24 pairs that both started from, and what two steps of each branch had of its own.
     assert len({*where}) == len({*pairs}) == len(where) == 24 + 8 + 8
     assert said == f"24 of {data}, 8 of {other_data}, 8 of {third} in memory"
+
+
+def test_pairs_of_two_files_of_one_name_are_kept_apart(base, other_data, tmp_path):
+    runs, source = [tmp_path / "january", tmp_path / "february"], tmp_path / "new.jsonl"
+    for seed, run in enumerate(runs):
+        write_records(source, 8, seed=seed)
+        train(config(base, source, run, **LM, stop__steps=1))
+    overrides = {"replay__init_from": list(map(str, runs))}
+    cfg = config(base, other_data, tmp_path / "march", **LM, **overrides)
+
+    def read(recipe):
+        memory = recipe._memory.replay.memory
+        ids = memory.example_ids.tolist()
+        pairs = map(repr, memory.segments(range(len(memory))))
+        return ids, {*pairs}, [recipe._memory.where(i) for i in ids]
+
+    ids, pairs, places = at_start(cfg, 1, read)
+    assert len({*ids}) == len(pairs) == 16
+    assert sorted(places) == sorted(
+        f"{source}:{line}" for line in range(1, 9) for _ in runs
+    )
+
+
+def test_addresses_of_two_projections_are_recomputed(base, data, other_data, tmp_path):
+    runs = [tmp_path / "one", tmp_path / "two"]
+    for seed, run in enumerate(runs):
+        train(config(base, data, run, seed=seed, stop__steps=1))
+    overrides = {"replay__init_from": list(map(str, runs)), "replay__capacity": 50}
+    refused = config(base, other_data, tmp_path / "kept", **overrides)
+    with pytest.raises(ValueError, match="two.* another projection .*one.*recomputed"):
+        train(refused)
+    overrides["replay__init_addresses"] = "recomputed"
+    train(config(base, other_data, tmp_path / "recomputed", **overrides))
+
+
+def test_a_run_resumes_after_an_inherited_pair_was_deleted(
+    base, first, other_data, tmp_path
+):
+    settings = {**CONTINUAL, "continue_from": first / "lm"}
+    train(config(base, other_data, tmp_path, **settings, stop__steps=2))
+    stored = open_memory(tmp_path)
+    inherited = stored.tensors["example_ids"][stored.tensors["example_ids"] < 0]
+    forget(tmp_path, Choice(ids=inherited[:1].tolist()))
+    cfg = config(base, other_data, tmp_path, **settings, resume_from_checkpoint=True)
+    (slots,) = train(cfg, 1, lambda recipe: len(recipe._memory.replay))
+    assert slots == len(stored) - 1 + 4
 
 
 def test_a_file_that_is_written_anew_is_another_dataset(base, data, first, tmp_path):

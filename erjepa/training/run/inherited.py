@@ -21,7 +21,7 @@ class InheritedMemories:
     """The memories of ``replay.init_from``, of which a run keeps what its capacity allows.
 
     Datasets of the same name in two memories are one origin. A pair that is in several memories is
-    taken from the first.
+    taken from the first. Different pairs of the same number in such datasets get different ids.
 
     Args:
         tokenizer: fingerprint of the run's tokenizer.
@@ -29,6 +29,7 @@ class InheritedMemories:
     Attributes:
         origins: names of the datasets that the pairs are from.
         slots: slots to keep of each memory, ascending, int64; set by :meth:`choose`.
+        ids: the run's example ids of these slots, int64; set by :meth:`choose`.
         places: file and line of the loaded pairs by their ids, as far as the memories have them.
 
     Raises:
@@ -45,6 +46,7 @@ class InheritedMemories:
         self.origins: list[str] = []
         self._places = [self._add(stored.about.origins) for stored in self._memories]
         self.slots: list[Tensor] = []
+        self.ids: list[Tensor] = []
         self.places: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -84,13 +86,15 @@ class InheritedMemories:
         """
         fits = self._first_of_each([fitting(stored) for stored in self._memories])
         columns = []
+        held = torch.empty(0, dtype=torch.int64)
         for n, (stored, slots) in enumerate(zip(self._memories, fits, strict=True)):
             ids, scores, counts = (
                 stored.tensors[name][slots]
                 for name in ("example_ids", "scores", "replay_counts")
             )
-            values = self._ids(n, ids), scores, counts, _weights(stored, ids)
-            columns.append(values)
+            own = _renumbered(self._ids(n, ids), held)
+            held = torch.cat([held, own])
+            columns.append((own, scores, counts, _weights(stored, ids)))
         ids, scores, counts, weights = map(torch.cat, zip(*columns, strict=True))
         kept = retained(
             RETENTIONS.find(self._settings.retention),
@@ -103,8 +107,11 @@ class InheritedMemories:
         )
         is_kept = torch.zeros(len(ids), dtype=torch.bool)
         is_kept[kept] = True
-        parts = is_kept.split([len(slots) for slots in fits])
+        sizes = [len(slots) for slots in fits]
+        parts = is_kept.split(sizes)
         self.slots = [slots[part] for slots, part in zip(fits, parts, strict=True)]
+        of_each = ids.split(sizes)
+        self.ids = [own[part] for own, part in zip(of_each, parts, strict=True)]
 
     def _first_of_each(self, fits: list[Tensor]) -> list[Tensor]:
         """Return the slots whose pairs are in no previous memory of the list."""
@@ -140,16 +147,21 @@ class InheritedMemories:
         Raises:
             ValueError: if addresses are to be kept that the run cannot use.
         """
-        memory = replay.memory
+        memory, first = replay.memory, self._memories[0]
         are_kept = self._settings.init_addresses == "kept"
-        ids, seen = [], 0
-        for n, (stored, slots) in enumerate(
-            zip(self._memories, self.slots, strict=True)
+        seen = 0
+        for stored, slots, ids in zip(
+            self._memories, self.slots, self.ids, strict=True
         ):
             state, tensors = stored.about.state.memory, stored.part(slots)
             if not are_kept:
                 tensors = {k: v for k, v in tensors.items() if "address" not in k}
             elif memory.address_table is not None:
+                if state.addresses != first.about.state.memory.addresses:
+                    raise ValueError(
+                        f"{KEY}: the addresses in {stored.folder} are of another projection "
+                        f"than those in {first.folder}; set replay.init_addresses=recomputed"
+                    )
                 try:
                     memory.address_table.restore(state.addresses)
                 except ValueError as error:
@@ -158,18 +170,15 @@ class InheritedMemories:
                         "replay.init_addresses=recomputed"
                     ) from None
             memory.load(tensors, at=len(memory))
-            ids.append(self._ids(n, tensors["example_ids"]))
             places = stored.places()
             self.places.update(
                 (example_id, places[slot])
-                for example_id, slot in zip(
-                    ids[-1].tolist(), slots.tolist(), strict=True
-                )
+                for example_id, slot in zip(ids.tolist(), slots.tolist(), strict=True)
                 if slot in places
             )
             seen += max(state.seen[0], len(stored))
-        replay.generator.set_state(self._memories[0].tensors["generator"])
-        memory.inherit(torch.cat(ids), seen)
+        replay.generator.set_state(first.tensors["generator"])
+        memory.inherit(torch.cat(self.ids), seen)
 
 
 def earlier_memories(
@@ -221,6 +230,19 @@ def require_alike(
 def open_on_all(path: Path, key: str) -> StoredMemory:
     """Open a memory on every rank; rank 0 checks it for all."""
     return open_memory(path, key, once=on_rank_zero, on_each=on_each_rank)
+
+
+def _renumbered(ids: Tensor, held: Tensor) -> Tensor:
+    """Give the ids that are among ``held`` the next free numbers of their origins."""
+    ids = ids.clone()
+    is_held = torch.isin(ids, held)
+    origins = ids >> ORIGIN_BITS
+    for origin in origins[is_held].unique():
+        others = torch.cat([held, ids])
+        free = others[others >> ORIGIN_BITS == origin].max() + 1
+        renamed = is_held & (origins == origin)
+        ids[renamed] = free + torch.arange(int(renamed.sum()))
+    return ids
 
 
 def _weights(stored: StoredMemory, example_ids: Tensor) -> Tensor:

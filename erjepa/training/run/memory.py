@@ -199,8 +199,8 @@ class RunMemory:
             return
         stored = open_on_all(checkpoint, "resume_from_checkpoint")
         self._fitting_slots(stored, skip_too_long=False)
-        inherited = int((stored.tensors["example_ids"] < 0).sum())
-        self._add_reserved_slots(self.replay, inherited)
+        capacity = stored.about.state.memory.capacity
+        self._add_reserved_slots(self.replay, capacity - self.settings.capacity)
         self.replay.restore(stored.about.state, stored.tensors)
         self.origins.inherited = stored.about.origins[: stored.about.inherited]
         ids = stored.tensors["example_ids"].tolist()
