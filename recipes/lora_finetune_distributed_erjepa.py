@@ -92,8 +92,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         device, resume = self._device, self._resume
         attention = attention_of(self._cfg, device)
         cfg = erjepa.configs.require_files(self._cfg)
-        resumed = Path(cfg.output_dir) if resume else None
-        adapters = on_rank_zero(lambda: found_adapters(cfg, resumed))
+        before = cfg.output_dir if resume else cfg.init_from
+        adapters = on_rank_zero(lambda: found_adapters(cfg, before and Path(before)))
         cfg = replace(cfg, base_adapters=adapters)
         prepared = self._prepared = PreparedRun(cfg, device, attention)
         tokenizer = prepared.texts.fingerprint

@@ -272,7 +272,7 @@ def find_trained(path: Path, key: str) -> Path:
     Raises:
         FileNotFoundError: if there is no adapter.
     """
-    folder = (checkpoints(path) or [path])[-1]
+    folder = (saved(path) or [path])[-1]
     if not (folder / ADAPTER).is_file():
         raise FileNotFoundError(
             f"{key}={path} holds no {ADAPTER} and no adapter of PEFT. Give the output_dir of "

@@ -27,6 +27,8 @@ DECIDING = (
 )
 # Exceptions: other implementations of the same update, other locations of the same base model.
 _FREE = ("optimizer.fused", "optimizer.foreach", "model.path", "model.revision")
+# Whether a memory was inherited, from wherever; a resumed run has it in its checkpoints.
+_INHERITS = "replay.init_from"
 # A resumed run cannot change these: they determine its position in the data.
 _FIXED = ("seed", "pairs of a step", "validation.size", "validation.seed")
 _SAMPLE = 256  # values of each weight in the digest
@@ -59,6 +61,7 @@ def fingerprint(
         values["dataset.weight"] = weights
     for key in DECIDING:
         values.update(_flat(key, config[key]))
+    values[_INHERITS] = bool(cfg.replay.start_from)
     return {key: value for key, value in values.items() if key not in _FREE}
 
 
@@ -105,6 +108,7 @@ def changed_keys(
             )
     # Checkpoints written before a key existed had its default.
     saved = {**_DEFAULTS, **saved}
+    saved[_INHERITS] = bool(saved[_INHERITS])  # a path in older checkpoints
     changed = [key for key in known if saved.get(key) != current.get(key)]
     refused = [key for key in changed if not may_change(key, allowed)]
     if not refused:

@@ -3,6 +3,7 @@
 torchtune copies the base model's card into every checkpoint; this one replaces it.
 """
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -93,7 +94,8 @@ def write_model_card(output_dir: Path) -> None:
     models = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
     checkpoints = {path.parent for path in models}
     for folder in (output_dir, *checkpoints):
-        write_whole(folder / CARD, card)
+        with contextlib.suppress(FileNotFoundError):  # a run may prune it meanwhile
+            write_whole(folder / CARD, card)
 
 
 def model_card(

@@ -38,9 +38,10 @@ _LONGEST_ADDRESS = 1.001  # the norm of an address is 1, up to rounding, or 0
 
 @dataclass(frozen=True)
 class Settings:
-    """The keys of the section ``replay`` that define what scores mean."""
+    """The keys of the section ``replay`` that are read."""
 
     score: Literal["jepa", "lm"] = "jepa"
+    capacity: Natural | None = None  # without the slots reserved for inherited pairs
 
 
 @dataclass(frozen=True)

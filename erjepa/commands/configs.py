@@ -8,6 +8,7 @@ erjepa configs init FILE --data PAIRS [--from NAME] [--set key=value]   # for yo
 """
 
 import argparse
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -106,6 +107,7 @@ def _init(args: argparse.Namespace) -> None:
     import yaml
 
     from erjepa.configs import merge, merged, read, with_overrides
+    from erjepa.datasets import paired_dataset
     from erjepa.datasets.messages import messages_of, not_read
     from erjepa.datasets.records import load_records
 
@@ -124,7 +126,9 @@ def _init(args: argparse.Namespace) -> None:
         args.overrides,
     )
     dataset = values["dataset"]
-    records = load_records(source, split=dataset.get("split", "train"))
+    own = {"_component_", *inspect.signature(paired_dataset).parameters} - {"split"}
+    of_the_hub = {key: value for key, value in dataset.items() if key not in own}
+    records = load_records(source, **of_the_hub)
     columns = messages_of(records, dataset.get("column_map"))
     dataset["column_map"] = columns.columns
     cfg = read(merge(merged(args.config), values))

@@ -79,7 +79,8 @@ class RecordMessages:
         given: dict[str, Any] = {}
         for key, column in self.columns.items():
             if key == "input" and "instruction" in self.columns:
-                given[key] = fields.get(column) or ""
+                value = fields.get(column)
+                given[key] = "" if value is None else value
                 require_text(given[key], f"column {column!r}", may_be_empty=True)
                 continue
             if column not in fields:
@@ -139,7 +140,8 @@ def messages_of(
         for column in _CHATS.keys() & present
     ]
     if {"instruction", "output"} <= present:
-        found.append({name: name for name in _ALPACA if name in fields})
+        has_input = any("input" in fields for _, fields in records)
+        found.append({k: k for k in _ALPACA if k != "input" or has_input})
     else:
         sides = [pair for pair in _SIDES if set(pair) <= present]
         found += [dict(zip(("input", "output"), pair, strict=True)) for pair in sides]

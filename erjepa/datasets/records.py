@@ -73,11 +73,15 @@ def _read_file(path: Path, name: str) -> list[Record]:
             f"{path}: no such file or folder; set the dataset's source to a file, a folder, "
             "a URL or a dataset of the Hugging Face hub, OWNER/NAME"
         )
-    suffix = Path(urlsplit(name).path if "://" in name else name).suffix.lower()
+    suffix = _suffix(name)
     if suffix not in _READERS:
         way = "; save its table as CSV" if suffix in _SPREADSHEETS else ""
         raise ValueError(f"{name}: expected a file {', '.join(_READERS)}{way}")
     return [Record(*read) for read in _READERS[suffix](path, name)]
+
+
+def _suffix(name: str) -> str:
+    return Path(urlsplit(name).path if "://" in name else name).suffix.lower()
 
 
 def _read_json(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -101,7 +105,7 @@ def _read_table(path: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
         require_utf8(content.read(), name)
     csv.field_size_limit(2**31 - 1)
     with path.open(encoding="utf-8-sig", newline="") as lines:
-        delimiter = "\t" if name.lower().endswith(".tsv") else ","
+        delimiter = "\t" if _suffix(name) == ".tsv" else ","
         header = lines.readline()
         # Spreadsheets separate by ; where , is the decimal point.
         if ";" in header and delimiter not in header:

@@ -95,7 +95,7 @@ def _checkpoints(cfg: Config) -> Sequence[Path]:
                 "the names must differ"
             )
         return paths
-    saved = checkpoint.checkpoints(Path(cfg.output_dir))
+    saved = checkpoint.saved(Path(cfg.output_dir))
     if not saved:
         raise FileNotFoundError(
             f"output_dir={cfg.output_dir} holds no checkpoint. Train one, set "

@@ -7,7 +7,7 @@ multiply-add is two operations. Tokens that paths or pairs of a row share are co
 counted, once: a step's count depends on which pairs share a row.
 
 Not counted: embeddings, norms, rotary embeddings, softmax, element-wise products, the
-optimizer, the memory, padding, and what activation checkpointing recomputes. Loss terms over all
+optimizer, the memory, padding, the norms of DoRA, and what activation checkpointing recomputes. Loss terms over all
 pairs of a step are counted once, though every rank computes them.
 """
 
@@ -28,8 +28,11 @@ class StepFlops:
         self._per_token = 4 * frozen + 6 * trained
         self._per_token_forward = 2 * (frozen + trained)
         # An output projection tied to the embeddings has no weight of its own.
-        output = getattr(decoder.output, "weight", decoder.tok_embeddings.weight)
-        self._per_projected = (6 if output.requires_grad else 4) * output.numel()
+        output = getattr(decoder.output, "parameters", list)()
+        weights = [w for w in output if w.ndim == 2] or [decoder.tok_embeddings.weight]
+        self._per_projected = sum(
+            (6 if w.requires_grad else 4) * w.numel() for w in weights
+        )
         # Per layer two products, scores and weighted values: once forward and twice backward.
         attention_width = decoder.num_heads * decoder.head_dim
         self._per_attended = 12 * attention_width * len(decoder.layers)

@@ -33,8 +33,17 @@ def span_steps(length: int, random: Random) -> list[Step]:
 
 
 def patch_steps(source: Step, target: Step, random: Random) -> list[Step]:
-    """Draw the same for a random patch of ``source`` and ``target``, each given as one step."""
+    """Draw the same for a random patch of ``source`` and ``target``, each given as one step.
+
+    Raises:
+        ValueError: if they have fewer than two steps between their tokens.
+    """
     total = source[1] - source[0] + target[1] - target[0]
+    if total < 2:
+        raise ValueError(
+            "views=patches needs two steps between the tokens of source and target, and a "
+            f"pair has {total}"
+        )
     first, last = 0, total
     while last - first == total:  # a patch of everything would leave nothing
         first = random.randrange(total)

@@ -15,7 +15,6 @@ def get_linear_schedule_with_warmup(
     final_factor: float = 0.0,
     until: Literal["epochs", "stop"] = "epochs",
     expected_steps: Callable[[], int] | None = None,
-    last_epoch: int = -1,
 ) -> LambdaLR:
     """Linear warm-up from zero to the optimizer's rate, then linear decay to a fraction of it.
 
@@ -44,4 +43,4 @@ def get_linear_schedule_with_warmup(
         progress = min(1.0, (step - num_warmup_steps) / length)
         return 1 + (final_factor - 1) * progress
 
-    return LambdaLR(optimizer, factor, last_epoch)
+    return LambdaLR(optimizer, factor)

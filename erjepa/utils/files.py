@@ -3,6 +3,8 @@
 import codecs
 import hashlib
 import os
+import socket
+import threading
 from io import BufferedReader
 from pathlib import Path
 
@@ -47,12 +49,13 @@ def require_utf8(content: bytes, name: str, line: int = 1) -> None:
         ) from None
 
 
-def write_whole(path: Path, text: str, writer: str = "") -> None:
+def write_whole(path: Path, text: str) -> None:
     """Write a file atomically: if the process is killed, the previous file stays.
 
-    ``writer`` is a suffix of the temporary file that other processes do not use.
+    Several threads, processes or machines may write it at the same time.
     """
-    aside = path.with_name(f".{path.name}{writer}")
+    writer = f"{socket.gethostname()}.{threading.get_native_id()}"
+    aside = path.with_name(f".{path.name}.{writer}")
     with aside.open("w") as file:
         file.write(text)
         file.flush()

@@ -113,6 +113,15 @@ def test_what_does_not():
     assert mine(*overrides) == mine()
 
 
+def test_where_an_inherited_memory_was_does_not_decide():
+    uniform = "replay.selection=uniform"
+    one, other = (mine(uniform, f"replay.init_from={path}") for path in ("a", "[b,c]"))
+    older = {**one, "replay.init_from": "a"}
+    assert one == other and changed_keys(older, other, [], "run") == set()
+    with pytest.raises(ValueError, match="replay.init_from: True there, False here"):
+        changed_keys(older, mine(uniform), [], "run")
+
+
 def test_the_data_counts_by_its_tokens():
     digests = {
         mine(pairs=pairs)["dataset"]

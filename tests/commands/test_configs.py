@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 
 from erjepa.__main__ import main
 from erjepa.configs import load
+from tests.harness.data import remote_calls
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +78,19 @@ def test_nothing_held_out_is_not_scored(here, given):
     (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
     init("my.yaml", "--data", "pairs.jsonl", f"--set={given}")
     assert load("my.yaml").eval_split == "test"
+
+
+def test_a_dataset_of_the_hub_is_read_as_it_will_be(here, monkeypatch):
+    rows = [{"prompt": "a", "completion": "b"}]
+    calls = remote_calls(monkeypatch, here / "file", rows)
+    given = ("dataset.name=main", "dataset.split=dev", "dataset.max_examples=9")
+    init("my.yaml", "--data", "owner/data", *(f"--set={one}" for one in given))
+    ((args, kwargs),) = calls
+    assert args == ("owner/data",)
+    assert (kwargs["name"], kwargs["split"], "max_examples" in kwargs) == (
+        *("main", "dev", False),
+    )
+    assert load("my.yaml").dataset.get("name") == "main"
 
 
 def test_it_writes_over_nothing_and_nothing_wrong(here, capsys):

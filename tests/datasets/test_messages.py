@@ -35,8 +35,8 @@ def read(tokenizer, tmp_path):
     return read
 
 
-def turns(dataset):
-    return [(m.role, m.text_content) for m in dataset.messages(0)]
+def turns(dataset, index=0):
+    return [(m.role, m.text_content) for m in dataset.messages(index)]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,19 @@ def test_alpaca_without_input(read, more):
     ((_, user), answer) = turns(dataset)
     assert "### Instruction:\nSay one.\n\n### Response" in user
     assert answer == ("assistant", "1")
+
+
+def test_alpaca_whose_first_record_has_no_input(read):
+    add = {"instruction": "Add.", "input": "1 1", "output": "2"}
+    dataset = read({"instruction": "Say one.", "output": "1"}, add)
+    assert "### Input:" not in turns(dataset)[0][1]
+    assert "### Input:\n1 1\n" in turns(dataset, 1)[0][1]
+
+
+def test_an_input_that_is_no_text(read):
+    add = {"instruction": "Double.", "input": 0, "output": "0"}
+    with pytest.raises(ValueError, match=r"column 'input' holds 0 \(int\)"):
+        read(add)
 
 
 def test_alpaca_keeps_its_instruction(read):

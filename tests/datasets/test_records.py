@@ -184,6 +184,16 @@ def test_a_source_that_is_not_there(source):
     assert str(raised.value).startswith(f"{source.rstrip('/')}: no such file or folder")
 
 
+def test_the_suffix_of_a_url_is_that_of_its_path(monkeypatch, tmp_path):
+    def download(manager, url):
+        write_table(tmp_path / "file", "\t")
+        return str(tmp_path / "file")
+
+    monkeypatch.setattr(datasets.DownloadManager, "download", download)
+    records = load_records("https://host/a.tsv?download=true")
+    assert [fields for _, fields in records] == ROWS
+
+
 def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch, tmp_path):
     """Not with the retries of half a minute; what it sent before is read from its cache."""
     asked = []

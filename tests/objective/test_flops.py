@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from torchtune.models.llama3 import lora_llama3
 from torchtune.models.llama3_2 import llama3_2
 
 from erjepa.objective.decoder import PackedDecoder
@@ -37,8 +38,21 @@ def fully_trained():
     return llama3_2(**{**BASE_SHAPE, "vocab_size": VOCAB})
 
 
+def adapters_of_the_output():
+    """The output projection is not tied, and has an adapter."""
+
+    def build(scale_factor, **kwargs):
+        return lora_llama3(apply_lora_to_output=True, **kwargs)
+
+    return small_decoder(builder=build)
+
+
 @pytest.mark.parametrize(
-    "build", [small_decoder, without_adapters, partly_trained, fully_trained]
+    "build",
+    [
+        *(small_decoder, without_adapters, partly_trained, fully_trained),
+        adapters_of_the_output,
+    ],
 )
 @pytest.mark.parametrize("num_pairs", [1, 5])
 @pytest.mark.parametrize("train_on_input", [False, True])

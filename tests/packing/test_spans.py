@@ -122,3 +122,8 @@ def test_spans_take_no_token_more_than_plain_training(views):
     spans, plain = (PairCollator(views=v)(pairs) for v in (views, "none"))
     assert spans.tokens.tolist() == plain.tokens.tolist()
     assert spans.num_views == 9 and plain.num_views == 0
+
+
+def test_a_pair_that_has_no_patch_is_refused():
+    with pytest.raises(ValueError, match="and a pair has 1"):
+        patch_steps((0, 0), (1, 2), Random(0))

@@ -325,6 +325,40 @@ def test_a_run_resumes_after_an_inherited_pair_was_deleted(
     assert slots == len(stored) - 1 + 4
 
 
+def test_a_memory_that_grows_keeps_the_inherited_pairs(
+    base, first, other_data, tmp_path
+):
+    settings = {**CONTINUAL, "continue_from": first / "lm"}
+    small = {"replay__capacity": 8, "stop__steps": 1}
+    train(config(base, other_data, tmp_path, **settings, **small))
+    again = {"replay__capacity": 20, "resume_changes": "[replay.capacity]"}
+    again["resume_from_checkpoint"] = True
+
+    def read(recipe):
+        memory = recipe._memory.replay.memory
+        return memory.capacity, int((memory.example_ids < 0).sum())
+
+    assert train(config(base, other_data, tmp_path, **settings, **again), 1, read) == [
+        (20 + 8, 8)
+    ]
+
+
+def test_a_memory_without_addresses_is_resumed_or_gets_them(
+    base, first, other_data, tmp_path
+):
+    settings = {"replay__selection": "uniform", "replay__init_from": first / "lm"}
+    settings["replay__init_scores"] = "recomputed"
+    kept = config(base, other_data, tmp_path / "kept", **settings, stop__steps=1)
+    train(kept)
+    assert not open_memory(tmp_path / "kept").has_addresses
+    settings["resume_from_checkpoint"] = True
+    train(config(base, other_data, tmp_path / "kept", **settings, stop__steps=2))
+    settings["resume_from_checkpoint"] = False
+    settings["replay__init_addresses"] = "recomputed"
+    train(config(base, other_data, tmp_path / "new", **settings, stop__steps=1))
+    assert open_memory(tmp_path / "new").has_addresses
+
+
 def test_a_file_that_is_written_anew_is_another_dataset(base, data, first, tmp_path):
     cfg = config(base, data, tmp_path / "second", continue_from=first / "lm", **LM)
     train(cfg)

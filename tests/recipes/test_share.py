@@ -137,3 +137,9 @@ def test_a_killed_run_resumes_bit_for_bit(base, data, tmp_path):
 def test_what_a_share_cannot_go_with(base, data, tmp_path, overrides, message):
     with pytest.raises(ValueError, match=message):
         config(base, data, tmp_path, **overrides)
+
+
+def test_every_step_of_a_share_replays(base, data, tmp_path):
+    cfg = config(base, data, tmp_path, **{**JEPA, "loss__jepa_every": 2})
+    with pytest.raises(ValueError, match="jepa_every=2 leaves steps without replay"):
+        train(cfg)

@@ -1,6 +1,7 @@
 """Files that one part of the project writes and another reads."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -48,6 +49,16 @@ def test_a_killed_write_leaves_the_file_before(tmp_path, monkeypatch):
     write_whole(path, "after")
     assert path.read_text() == "after"
     assert os.listdir(tmp_path) == ["whole.txt"]
+
+
+def test_writers_of_one_file_do_not_disturb_each_other(tmp_path):
+    def write(text):
+        for _ in range(50):
+            write_whole(tmp_path / "whole.txt", text)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, "abcd"))  # raises what a thread raised
+    assert (tmp_path / "whole.txt").read_text() in "abcd"
 
 
 def test_others_may_read_what_is_published(tmp_path):

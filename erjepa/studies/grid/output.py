@@ -8,9 +8,7 @@ import json
 import os
 import platform
 import re
-import socket
 import subprocess
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -53,8 +51,7 @@ def gather_results(output_dir: Path, cells: Iterable[Cell]) -> dict[str, list[Re
         text = to_jsonl(asdict(line) for lines in results.values() for line in lines)
         if text == (path.read_text() if path.exists() else ""):
             return results
-        writer = f".{socket.gethostname()}.{threading.get_native_id()}"
-        write_whole(path, text, writer)
+        write_whole(path, text)
 
 
 def results_of_cells(

@@ -78,16 +78,9 @@ class RunMemory:
             self._errors = ExampleErrors(Path(cfg.output_dir))
         self.replay: EpisodicReplay | None = None
         if self.is_on:
-            settings = self.settings
+            kept = self.settings.init_addresses == "kept"
             lacks = earlier is not None and not earlier.has_addresses
-            no_views = self._collator.views == "none"
-            if no_views or lacks and not settings.needs_addresses:
-                settings = replace(settings, address="none")
-            width, device = self._model.embed_dim, run.device
-            require_room(settings, width, memory_of(device))
-            self.replay = EpisodicReplay(
-                settings, embed_dim=width, seed=cfg.drawn_seed, device=device
-            )
+            self.replay = self._empty(has_addresses=not (lacks and kept))
         elif cfg.log_example_errors:
             raise ValueError(
                 "log_example_errors=True logs the pairs that the memory stores, and "
@@ -96,6 +89,18 @@ class RunMemory:
         if earlier is not None:
             fitting = partial(self._fitting_slots, skip_too_long=cfg.skip_too_long)
             earlier.choose(fitting, cfg.drawn_seed)
+
+    def _empty(self, *, has_addresses: bool) -> EpisodicReplay:
+        """Return an empty memory, with addresses if the selection needs them in any case."""
+        settings, device = self.settings, self._prepared.device
+        has_addresses |= settings.needs_addresses
+        if self._collator.views == "none" or not has_addresses:
+            settings = replace(settings, address="none")
+        width = self._model.embed_dim
+        require_room(settings, width, memory_of(device))
+        return EpisodicReplay(
+            settings, embed_dim=width, seed=self._cfg.drawn_seed, device=device
+        )
 
     @property
     def is_on(self) -> bool:
@@ -199,10 +204,14 @@ class RunMemory:
             return
         stored = open_on_all(checkpoint, "resume_from_checkpoint")
         self._fitting_slots(stored, skip_too_long=False)
-        capacity = stored.about.state.memory.capacity
-        self._add_reserved_slots(self.replay, capacity - self.settings.capacity)
-        self.replay.restore(stored.about.state, stored.tensors)
-        self.origins.inherited = stored.about.origins[: stored.about.inherited]
+        if not stored.has_addresses:
+            self.replay = self._empty(has_addresses=False)
+        about = stored.about
+        capacity = about.replay.capacity or self.settings.capacity
+        reserved = about.state.memory.capacity - capacity
+        self._add_reserved_slots(self.replay, reserved)
+        self.replay.restore(about.state, stored.tensors)
+        self.origins.inherited = about.origins[: about.inherited]
         ids = stored.tensors["example_ids"].tolist()
         places = stored.places().items()
         self._places = {ids[slot]: where for slot, where in places if ids[slot] < 0}

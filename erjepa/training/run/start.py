@@ -218,13 +218,24 @@ def found_adapters(cfg: Config, run: Path | None) -> list[str] | None:
     """Return ``base_adapters`` as absolute paths of checkpoints or adapters of PEFT.
 
     Args:
-        run: an existing run or checkpoint with this config, whose adapters are those that it
-            recorded when it started; the runs that they are from may have been trained further.
+        run: the run or checkpoint that goes on, whose adapters are those that it recorded when it
+            started; the runs that they are from may have been trained further.
+
+    Raises:
+        FileNotFoundError: if there is no adapter, or a recorded one is gone.
+        ValueError: if an adapter was trained over a base with other adapters merged in.
     """
     given = [Path(name).absolute() for name in cfg.base_adapters or []]
     known = _config_of(run).get("base_adapters") if run is not None else None
     if known and len(known) == len(given):
         if all(Path(a).is_relative_to(b) for a, b in zip(known, given, strict=True)):
+            for path in known:
+                if not Path(path).exists():
+                    raise FileNotFoundError(
+                        f"{run} was trained over {path}, which is gone: restore it from a copy. "
+                        "A run that is trained further keeps its checkpoints with "
+                        "keep_last_n=null"
+                    )
             return known
     return [str(path.absolute()) for path in adapters_to_merge(cfg)] or None
 
@@ -264,6 +275,8 @@ def require_trained_over(
 ) -> None:
     """Raise ValueError if a run trained an adapter over a base with other adapters merged in.
 
+    Recorded adapters that have been moved are compared by their number.
+
     Args:
         given: adapters that are merged into the base.
         to_merge: path of ``adapter`` if it is merged next; adapters that were trained over the
@@ -271,7 +284,12 @@ def require_trained_over(
     """
     trained = _config_of(adapter).get("base_adapters") or []
     n = len(trained)
-    if n == len(given) or (to_merge is not None and n < len(given)):
+    is_other = any(
+        Path(path).exists() and not Path(path).is_relative_to(Path(name).absolute())
+        for path, name in zip(trained, given, strict=False)
+    )
+    fits = n == len(given) or (to_merge is not None and n < len(given))
+    if fits and not is_other:
         return
     names = [*trained, to_merge] if to_merge is not None else trained
     raise ValueError(

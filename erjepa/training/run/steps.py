@@ -78,6 +78,12 @@ class TrainingPairs:
             cfg.gradient_accumulation_steps,
             self.jepa_every,
         )
+        if share and not self.has_jepa_loss(self.jepa_every - 1):
+            raise ValueError(
+                f"loss.jepa_every={self.jepa_every} leaves steps without replay, but replay.share="
+                f"{share} makes replayed pairs a part of every step; set replay.budget instead "
+                "of replay.share"
+            )
         self._cfg = cfg
         self._share = share
         self._replay_collator = collators.replay
@@ -117,13 +123,11 @@ class TrainingPairs:
             yield from map(Step, self.loader(progress.steps))
             return
         for examples in self.sampler:
-            draw = None
             pairs = [self.train[i] for i in examples]
-            if self.has_jepa_loss(progress.steps):
-                ids = torch.tensor([pair.example_id for pair in pairs])
-                budget = self.sampler.num_replayed(progress.step_in_epoch)
-                draw = memory.draw(memory.entries(ids), budget)
-                pairs += _pairs_of(draw)
+            ids = torch.tensor([pair.example_id for pair in pairs])
+            budget = self.sampler.num_replayed(progress.step_in_epoch)
+            draw = memory.draw(memory.entries(ids), budget)
+            pairs += _pairs_of(draw)
             batches = self._packed.pack(progress.steps, self._of_this_rank(pairs))
             yield Step(self._pinned(batches), draw)
 

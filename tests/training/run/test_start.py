@@ -1,5 +1,6 @@
 """The files of a run while its ranks start, and the adapters that it starts from."""
 
+import shutil
 import time
 from pathlib import Path
 
@@ -7,7 +8,11 @@ import pytest
 import torch.distributed as dist
 
 from erjepa.configs import load
-from erjepa.training.run.start import build_checkpointer, require_trained_over
+from erjepa.training.run.start import (
+    build_checkpointer,
+    found_adapters,
+    require_trained_over,
+)
 from tests.harness.ranks import on_ranks
 
 
@@ -41,3 +46,26 @@ def test_an_adapter_belongs_to_the_base_it_was_trained_over(tmp_path):
         message = rf"2 adapters merged in; set base_adapters=\[{needed}\]"
         with pytest.raises(ValueError, match=message):
             require_trained_over(path, given, to_merge)
+    for name in "ab":
+        (tmp_path / name / "epoch_0").mkdir(parents=True)
+    a, b = (str(tmp_path / name / "epoch_0") for name in "ab")
+    (tmp_path / "torchtune_config.yaml").write_text(f"base_adapters: [{a}, {b}]\n")
+    require_trained_over(path, [str(tmp_path / "a"), b])
+    with pytest.raises(ValueError, match=rf"set base_adapters=\[{a},{b}\]"):
+        require_trained_over(path, [b, a])
+
+
+def test_the_recorded_adapters_are_used_or_missed(tmp_path):
+    january, february = tmp_path / "january", tmp_path / "february"
+    for name in ("epoch_0", "epoch_1"):
+        (january / name).mkdir(parents=True)
+        (january / name / "adapter_model.pt").touch()
+    february.mkdir()
+    recorded = str(january / "epoch_0")
+    (february / "torchtune_config.yaml").write_text(f"base_adapters: [{recorded}]\n")
+    cfg = load("tiny_synth", [f"base_adapters=[{january}]"])
+    assert found_adapters(cfg, february) == [recorded]
+    shutil.rmtree(recorded)
+    with pytest.raises(FileNotFoundError, match="january/epoch_0, which is gone"):
+        found_adapters(cfg, february)
+    assert found_adapters(cfg, None) == [str(january / "epoch_1")]
