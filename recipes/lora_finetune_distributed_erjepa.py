@@ -93,7 +93,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         attention = attention_of(self._cfg, device)
         cfg = erjepa.configs.require_files(self._cfg)
         before = cfg.output_dir if resume else cfg.init_from
-        adapters = on_rank_zero(lambda: found_adapters(cfg, before and Path(before)))
+        goes_on = Path(before) if before else None
+        adapters = on_rank_zero(lambda: found_adapters(cfg, goes_on))
         cfg = replace(cfg, base_adapters=adapters)
         prepared = self._prepared = PreparedRun(cfg, device, attention)
         tokenizer = prepared.texts.fingerprint

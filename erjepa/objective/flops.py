@@ -11,6 +11,7 @@ optimizer, the memory, padding, the norms of DoRA, and what activation checkpoin
 pairs of a step are counted once, though every rank computes them.
 """
 
+from torch import nn
 from torchtune.modules import TransformerDecoder
 
 from erjepa.packing import PackedBatch
@@ -28,8 +29,9 @@ class StepFlops:
         self._per_token = 4 * frozen + 6 * trained
         self._per_token_forward = 2 * (frozen + trained)
         # An output projection tied to the embeddings has no weight of its own.
-        output = getattr(decoder.output, "parameters", list)()
-        weights = [w for w in output if w.ndim == 2] or [decoder.tok_embeddings.weight]
+        output = decoder.output
+        own = output.parameters() if isinstance(output, nn.Module) else []
+        weights = [w for w in own if w.ndim == 2] or [decoder.tok_embeddings.weight]
         self._per_projected = sum(
             (6 if w.requires_grad else 4) * w.numel() for w in weights
         )
