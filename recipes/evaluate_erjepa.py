@@ -117,7 +117,8 @@ class EvaluationRecipeERJEPA:
         new, seconds = self._answer(job, store, done)
         if self._rank != 0:
             return None
-        predictions = [{**done, **new}[i] for i in job.examples.ids]
+        known = {**done, **new}
+        predictions = [known[i] for i in job.examples.ids]
         scored, summary = self._score(job, predictions)
         rate = len(new) / seconds if new else None
         summary = summary.model_copy(update={"examples_per_second": rate})

@@ -57,11 +57,16 @@ def _answer(args: argparse.Namespace, parser: CommandLine) -> None:
     cfg_file, path = find_run(args.run)
     cfg = load(str(cfg_file), args.set)
     cfg = require_files(cfg)
-    path = checkpoint.of_weights(path, cfg.checkpoint)[0]
-    answered = answers(cfg, path, prompts, system_prompt=args.system)
+    if cfg.checkpoint_dir:
+        raise ValueError(
+            f"checkpoint_dir={cfg.checkpoint_dir}: give the checkpoint as RUN"
+        )
+    weights = None if cfg.base_only else checkpoint.of_weights(path, cfg.checkpoint)[0]
+    answered = answers(cfg, weights, prompts, system_prompt=args.system)
     if args.output is not None:
         write_whole(args.output, to_jsonl(answered))
-        print(f"Wrote {counted(len(answered), 'answer')} of {path} to {args.output}")
+        whose = weights or "the base model"
+        print(f"Wrote {counted(len(answered), 'answer')} of {whose} to {args.output}")
         return
     for answer in answered:
         cut = "" if answer["finished"] else f"  [cut at {cfg.max_new_tokens} tokens]"

@@ -236,6 +236,11 @@ class Config:
                         f"replay.share={share} trains both alike; set replay.budget instead "
                         f"of replay.share, or leave {key} out"
                     )
+        if self.max_forgetting is not None and not self.eval_earlier:
+            raise ValueError(
+                f"max_forgetting={self.max_forgetting} is measured on the datasets of earlier "
+                "runs; leave eval_earlier at True"
+            )
         if self.validation.size is None:
             for key, value in (
                 ("eval_every_n_steps", self.eval_every_n_steps),

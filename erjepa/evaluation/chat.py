@@ -1,6 +1,7 @@
 """Generates answers of a trained run to a user's prompts."""
 
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,8 @@ def read_prompts(file: Path) -> list[str]:
     if file.suffix != ".jsonl":
         content = file.read_bytes()
         require_utf8(content, str(file))
-        lines = content.decode("utf-8-sig").splitlines()
-        return [line for line in lines if line.strip()]
+        lines = StringIO(content.decode("utf-8-sig"), newline=None)
+        return [line.rstrip("\n") for line in lines if line.strip()]
     prompts = []
     for where, fields in read_jsonl(file):
         texts = [value for value in fields.values() if isinstance(value, str)]

@@ -2,12 +2,10 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from torchtune import utils
 
 from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.checkpoints.stored_memory import memory_folder
@@ -22,8 +20,6 @@ from erjepa.utils.checked import checked
 from erjepa.utils.files import EMA, PREDICTIONS, SUMMARY
 from erjepa.utils.jsonl import parse_json
 from erjepa.utils.summary import Change
-
-log = utils.get_logger("INFO")
 
 # Keys that determine, in addition to the dataset, the scored examples and the scoring.
 _HOW = ("validation", "task", "primary", "databases", "max_new_tokens")
@@ -100,7 +96,9 @@ class EarlierRun:
 
     def scoring_command(self, pairs: Any) -> str:
         """Return the command that scores the checkpoint on ``pairs``; ``None``: on a FILE."""
-        overrides = [f"checkpoint_dir={self.checkpoint}"]
+        # Scores belong into the folder of the run, which may have been moved.
+        overrides = [f"output_dir={self.config.parent}"]
+        overrides += [f"checkpoint_dir={self.checkpoint}"]
         overrides += ["eval_split=validation"] * (self.key == SCORED["validation"])
         overrides += ["merged=True"] * self.name.endswith("_merged")
         if pairs is None:
@@ -112,11 +110,13 @@ class EarlierRun:
         return shlex.join([*command, *overrides])
 
 
-def earlier_runs(path: Path, cfg: Config) -> list[EarlierRun]:
+def earlier_runs(
+    path: Path, cfg: Config, warn: Callable[[str], None]
+) -> list[EarlierRun]:
     """Return the runs before the one that wrote a checkpoint, nearest first.
 
     The config in a run's folder names what the run started from; for a checkpoint outside of a
-    run's folder, ``cfg`` does. A missing run is logged as a warning; PEFT adapters and memories
+    run's folder, ``cfg`` does. ``warn`` is called for a missing run; PEFT adapters and memories
     without a run are skipped.
     """
     try:
@@ -131,9 +131,7 @@ def earlier_runs(path: Path, cfg: Config) -> list[EarlierRun]:
             file, checkpoint = find_run(start)
         except FileNotFoundError as error:
             if not (is_peft_adapter(start) or memory_folder(start)):
-                log.warning(
-                    f"Forgetting since the run {start.absolute()} is not measured: {error}."
-                )
+                warn(f"forgetting since {start.absolute()} is not measured: {error}")
             continue
         if file.resolve() in runs:
             continue
@@ -166,7 +164,8 @@ def _read_run(
     key, name = SCORED[cfg.eval_split], name_of_scores(checkpoint, cfg)
     scores = []
     for folder in sorted((file.parent / "evaluation").glob("*/")):
-        if (folder / PREDICTIONS).is_file() and (folder / SUMMARY).is_file():
+        # Scores of another engine, by erjepa score, have no settings.
+        if all((folder / name).is_file() for name in (PREDICTIONS, SUMMARY, SETTINGS)):
             path = folder / SETTINGS
             content = parse_json(path.read_bytes(), str(path))
             settings = checked(_Settings, content, str(path))

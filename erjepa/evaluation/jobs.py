@@ -125,7 +125,8 @@ class JobFinder:
         """Return the jobs of a checkpoint: on its own dataset, then on those of earlier runs."""
         runs = list[EarlierRun]()
         if path is not None and self._cfg.eval_earlier:
-            runs = on_rank_zero(partial(earlier_runs, path, self._cfg))
+            find = partial(earlier_runs, path, self._cfg, self._warn_or_raise)
+            runs = on_rank_zero(find)
         for run in runs:
             if not any(run.datasets()):
                 self._warn_or_raise(

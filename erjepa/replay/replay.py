@@ -246,11 +246,11 @@ class EpisodicReplay:
 
 
 def slot_bytes(settings: ReplaySettings, embed_dim: int) -> tuple[int, int]:
-    """Return the bytes of a slot without its tokens, and of the address projection."""
+    """Return the bytes of a slot without its tokens and their lengths, and of the projection."""
     dim, top_k = settings.sparse_shape(embed_dim)
     projection = 4 * dim * embed_dim if settings.address == "sparse" else 0
-    # Example id, score, replay count, five lengths and the pointer to its tokens.
-    slot = 8 + 4 + 4 + 5 * 4 + 8
+    # Example id, score, replay count and the pointer to its tokens.
+    slot = 8 + 4 + 4 + 8
     sizes = {"dense": 4 * embed_dim, "sparse": top_k * (4 + (2 if dim <= 32767 else 4))}
     return slot + sizes.get(settings.address, 0), projection
 

@@ -65,6 +65,11 @@ def score_predictions(
     """Return the predictions with ``extracted`` and their verdicts, and the summary of these."""
     verdicts = task.score(predictions)
     readings = summarize(predictions, verdicts, task.primary)
+    if taken := sorted(readings.keys() & Summary.model_fields.keys()):
+        raise ValueError(
+            f"task {task.name}: its metric cannot be called {taken[0]}, which is a field of "
+            "summary.json; rename it"
+        )
     unanswered = sum("unanswered" in prediction for prediction in predictions)
     summary = Summary.model_validate(
         {

@@ -162,3 +162,16 @@ def test_no_prompt(run, capsys):
     with pytest.raises(SystemExit, match="2"):
         main([str(run)])
     assert "there is no prompt: type one" in capsys.readouterr().err
+
+
+def test_the_base_model_answers(run, tmp_path, capsys):
+    main([str(run), "--set", "base_only=True", "one", "--output", str(tmp_path / "a")])
+    assert "Wrote 1 answer of the base model to" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([str(run), "--set", "checkpoint_dir=x", "one"])
+    assert "give the checkpoint as RUN" in capsys.readouterr().err
+
+
+def test_a_prompt_is_a_line(tmp_path):
+    (tmp_path / "prompts.txt").write_bytes("one\u2028two\x0cthree\r\nfour\n\n".encode())
+    assert read_prompts(tmp_path / "prompts.txt") == ["one\u2028two\x0cthree", "four"]

@@ -94,7 +94,8 @@ TIMED_KEYS = {"train_seconds", "eval_seconds"}
 def write_small_experiment(folder, base, data, methods, **keys):
     """A small experiment on the small base model, scored on its own training pairs."""
     overrides = overrides_for(base, data, folder)
-    settings = dict(o.partition("=")[::2] for o in overrides if "=" in o)
+    texts = dict(o.partition("=")[::2] for o in overrides if "=" in o)
+    settings = {key: yaml.safe_load(text) for key, text in texts.items()}
     del settings["output_dir"]
     settings["eval_dataset"] = "erjepa.datasets.paired_dataset"
     settings["eval_dataset.source"] = str(data)

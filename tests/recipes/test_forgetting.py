@@ -48,7 +48,6 @@ def run(cfg, inspect, ranks=1):
     def on_rank():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("torchtune.utils.log_rank_zero", log_rank_zero)
-            patch.setattr("erjepa.evaluation.earlier.log.warning", said.append)
             recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
             recipe.setup()
             return inspect(recipe), said
@@ -138,7 +137,8 @@ def test_what_cannot_be_compared_is_said(base, runs):
         return run(cfg, lambda recipe: len(recipe._jobs))
 
     start, saved = runs / "first" / "epoch_0", runs / "first" / "torchtune_config.yaml"
-    score = f"tune run erjepa_eval --config {saved} checkpoint_dir={start}"
+    score = f"tune run erjepa_eval --config {saved} output_dir={saved.parent} "
+    score += f"checkpoint_dir={start}"
     own = saved.read_text()
     cfg = OmegaConf.create(own)
     cfg.eval_dataset = None
@@ -167,5 +167,7 @@ def test_what_cannot_be_compared_is_said(base, runs):
     jobs, (missing,) = said()
     assert jobs == 1 and "first.jsonl), of an earlier run, is not scored: " in missing
     shutil.rmtree(runs / "first")
-    gone = f"Forgetting since the run {start} is not measured: {start}: no such folder."
-    assert said(max_forgetting=0.5) == (1, [gone])
+    gone = f"{unmeasured}: {start}: no such folder"
+    assert said() == (1, [gone])
+    with pytest.raises(ValueError, match=f"max_forgetting=0.5: {gone}"):
+        said(max_forgetting=0.5)

@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import erjepa.configs
 from erjepa.configs.schema import KEYS, Config
 from erjepa.studies.experiment import CONTROLS, Experiment, Order
@@ -113,6 +115,11 @@ def _override(values: dict[str, Any], argument: str) -> None:
     elif key in (*_ADDED, "datasets", "also_scored"):
         before = values.get(key)
         before = before if isinstance(before, Mapping) else {}
+        name, _, below = rest.partition(".")
+        if below and key not in _ADDED:  # a key of one dataset
+            entry = before.get(name)
+            entry = entry if isinstance(entry, Mapping) else {"config": entry}
+            rest, value = name, {**entry, below: value}
         values[key] = {**before, rest: value}
     else:
         reject_unknown("", [key], _KEYS)
@@ -122,11 +129,18 @@ def _override(values: dict[str, Any], argument: str) -> None:
 def as_arguments(overrides: Mapping[str, Any]) -> list[str]:
     """Return overrides as command-line arguments of the recipe."""
     return [
-        key
-        if key.startswith("~")
-        else f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        key if key.startswith("~") else f"{key}={_argument(value)}"
         for key, value in overrides.items()
     ]
+
+
+def _argument(value: Any) -> str:
+    """Return what the recipe reads as ``value``, quoted if it is a text that would be parsed."""
+    try:
+        is_plain = isinstance(value, str) and yaml.safe_load(value) == value
+    except yaml.YAMLError:
+        is_plain = False
+    return value if is_plain else json.dumps(value, ensure_ascii=False)
 
 
 @cache

@@ -23,6 +23,8 @@ def accuracy(
     ends = results.final(None, methods)
     if datasets is not None:
         ends = ends[ends.dataset.isin(datasets)]
+        if ends.empty:
+            raise Unavailable(f"nothing is scored on {', '.join(datasets)} yet")
     names, by = list(ends.dataset.unique()), {"Method": ends.method}
     picture, (axes,) = canvas()
     if len(names) > 1:

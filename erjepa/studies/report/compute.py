@@ -23,7 +23,8 @@ _UNITS = {"PFLOPs": 1e15, "TFLOPs": 1e12, "GFLOPs": 1e9, "FLOPs": 1}
 
 def flops_unit(most: float) -> tuple[float, str]:
     """Return the size and name of the largest unit that does not exceed ``most`` FLOPs."""
-    return next((size, name) for name, size in _UNITS.items() if most >= size)
+    units = ((size, name) for name, size in _UNITS.items() if most >= size)
+    return next(units, (1, "FLOPs"))
 
 
 @section("Accuracy by dataset and by compute", main=True)
@@ -75,7 +76,7 @@ def _at_budgets(
         raise Unavailable(f"no checkpoint at a budget is scored of {dataset}")
     wide = pivot(rows, ["method", "seed"], "point", "accuracy").reindex(columns=budgets)
     complete = wide.dropna()
-    note = results.note(complete.reset_index(), methods)
+    note = results.note(rows, methods)
     picture, (axes,) = canvas()
     _draw_over_compute(axes, results, rows, results.methods)
     yield Figure(

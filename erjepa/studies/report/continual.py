@@ -36,13 +36,16 @@ def continual(
     if not results.config.continual:
         raise Unavailable("the datasets are no sequence (key `continual`)")
     names, last = results.datasets, results.datasets[-1]
-    rows = results.of(None, methods).drop_duplicates(["cell", "dataset"], keep="last")
+    rows = results.of_stages(None, methods)
+    rows = rows.drop_duplicates(["cell", "dataset"], keep="last")
     rows = select(rows, method=methods, stage=names)
+    controls = {results.trained_on(what): what for what in ("all", "nothing")}
+    sequences = [method for method in methods if method not in controls]
+    if rows[(rows.stage == last) & rows.method.isin(sequences)].empty:
+        raise Unavailable("no run has reached the end of the sequence")
     wide = pivot(rows, [*_RUN, "stage"], "dataset", "accuracy").reindex(columns=names)
     ends = wide.xs(last, level="stage")
     note = results.note(ends.reset_index(), methods)
-    controls = {results.trained_on(what): what for what in ("all", "nothing")}
-    sequences = [method for method in methods if method not in controls]
     joint, ceiling = results.trained_on("all"), _mean(ends, results.trained_on("all"))
 
     picture, panels = canvas(len(names))

@@ -70,7 +70,9 @@ class Figure:
         legends = [axes.get_legend() for axes in panels]
         for old in filter(None, [*self.canvas.legends, *legends]):
             old.remove()
-        handles, labels = panels[0].get_legend_handles_labels()
+        shown = [axes.get_legend_handles_labels() for axes in panels]
+        # Panels may lack methods: the legend is that of the fullest.
+        handles, labels = max(shown, key=lambda legend: len(legend[1]))
         if labels:
             fitting = int(width * 72 / (4 * max(map(len, labels)) + 30))
             ncols = max(1, min(fitting, len(labels)))

@@ -1,7 +1,7 @@
 """The results of an experiment as data frames of scored checkpoints and of predictions."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import fields
 from itertools import product
@@ -92,8 +92,11 @@ class Results:
         return dict(self.config.methods[method])
 
     def overrides(self, method: str) -> dict[str, Any]:
-        """Return the config keys that a method sets, and those that all methods set."""
-        return {**self.config.overrides, **self.own(method)}
+        """Return the config keys that a method sets, and those that all methods set; keys of a
+        section that is given as a whole are dotted, too.
+        """
+        given = {**self.config.overrides, **self.own(method)}
+        return given | {k: v for item in given.items() for k, v in _leaves(*item)}
 
     def task(self, dataset: str) -> str | None:
         """Return the task of a dataset, or ``None`` if nothing is scored on it yet."""
@@ -154,7 +157,16 @@ class Results:
         return methods if len(methods) > 1 else self.methods
 
     def of(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
-        """Return the rows of ``runs`` of one dataset (``None``: all), in order of ``methods``."""
+        """Return the rows of ``runs`` of one dataset (``None``: all), in order of ``methods``; in a
+        sequence, those of the last stage.
+        """
+        rows = self.of_stages(dataset, methods)
+        if self.config.continual:
+            rows = rows[rows.stage == self.datasets[-1]]
+        return rows
+
+    def of_stages(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
+        """Return the same of every stage of a sequence."""
         datasets = self.datasets if dataset is None else [dataset]
         return select(self.runs, dataset=datasets, method=methods)
 
@@ -203,7 +215,7 @@ class Results:
         """
         if not self.config.continual:
             return self.final(dataset, methods)
-        rows = self.of(dataset, methods)
+        rows = self.of_stages(dataset, methods)
         rows = rows[rows.stage == dataset].drop_duplicates("cell", keep="last")
         if rows.empty:
             raise Unavailable(
@@ -281,6 +293,15 @@ class Results:
         if self.config.continual:
             ends &= rows.stage == self.datasets[-1]
         return rows.assign(ends=ends)
+
+
+def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a key, or those below it if it is a section, dotted, with their values."""
+    if not isinstance(value, Mapping):
+        yield key, value
+        return
+    for name, below in value.items():
+        yield from _leaves(f"{key}.{name}", below)
 
 
 def pivot(

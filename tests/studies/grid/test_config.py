@@ -1,5 +1,6 @@
 """Configs of experiments are validated completely before anything runs."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -305,3 +306,26 @@ def test_what_is_absent_is_listed(load):
 def test_every_file_is_packaged():
     folder = Path(__file__).parents[3] / "configs" / "experiments"
     assert PACKAGED == sorted(path.stem for path in folder.glob("*"))
+
+
+def test_a_key_of_one_dataset(load):
+    both = VALID.replace(
+        "{synth: tiny_synth}", "{synth: tiny_synth, other: tiny_synth}"
+    )
+    arguments = ["datasets.synth.dataset.size=9", "datasets.other={config: tiny_synth}"]
+    arguments += ["datasets.other.dataset.size=8"]
+    sizes = [keys["dataset.size"] for keys in load(both, *arguments).datasets.values()]
+    assert sizes == [9, 8]
+
+
+@pytest.mark.parametrize(
+    "question", ["Which # is it?", "Topic: which one?", "true", "[a", "it's"]
+)
+def test_texts_reach_the_run_as_they_are(load, question, tmp_path):
+    own = {"dataset": "erjepa.datasets.classification_dataset", "dataset.source": "a"}
+    own |= {"dataset.question": question, "dataset.options": ["yes", "no"]}
+    experiment = load(f"{VALID}overrides: {json.dumps(own)}")
+    command = training_command(experiment, cells(experiment)[0], tmp_path)
+    start = command.index("--config") + 1
+    cfg = erjepa.configs.load(command[start], command[start + 1 :])
+    assert cfg.dataset.get("question") == question

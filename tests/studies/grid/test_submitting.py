@@ -257,10 +257,10 @@ def test_results_of_tasks_that_end_at_once(fake, monkeypatch):
     (out / "results.jsonl").unlink()
     write = output.write_whole
 
-    def write_while_another_ends(path: Path, text: str, writer: str) -> None:
+    def write_while_another_ends(path: Path, text: str) -> None:
         if not late.exists():
             late.with_name("aside").rename(late)
-        write(path, text, writer)
+        write(path, text)
 
     monkeypatch.setattr(output, "write_whole", write_while_another_ends)
     assert len(output.gather_results(out, cells)) == 6

@@ -166,3 +166,24 @@ def test_without_controls_there_are_no_columns_of_theirs(output):
 def test_it_needs_a_sequence(tmp_path):
     output = write_output(tmp_path / "out", report=["continual"], examples=2)
     assert "the datasets are no sequence" in build_report(output).read_text()
+
+
+def test_other_sections_have_the_end_of_the_sequence(output):
+    results = Results(output)
+    assert set(results.of(None, results.methods).stage) == {"a"}
+    (_, at_budget) = SECTIONS["matched_compute"].parts(results, "b", ["SFT"])
+    assert at_budget.frame.iloc[0, 1] == pytest.approx(15)  # 20 and 10 after the end
+    build_report(output)  # with every section
+
+
+@pytest.mark.parametrize("lacks", ["the last stage", "all but the untrained model"])
+def test_a_sequence_that_has_not_ended(output, lacks):
+    path = output / "results.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    if lacks == "the last stage":
+        left = [row for row in rows if row["stage"] == "b"]
+    else:
+        left = [row for row in rows if row["method"] == "Untrained"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in left))
+    text = build_report(output).read_text()
+    assert "no run has reached the end of the sequence" in text
