@@ -99,7 +99,8 @@ def hard(request: Request) -> list[int]:
 def mixed(request: Request) -> list[int]:
     """Select a fraction 1 - ``replay.mix`` of R by ``content``, then draw the rest from the other
     eligible slots, uniformly without replacement. The number to draw, mix times R, is rounded to
-    the nearest integer, halves up. Slots repeat only if ``replay.fill`` extends a short list.
+    the nearest integer, halves up; with ``replay.draw_by=origin`` R is that of each origin. Slots
+    repeat only if ``replay.fill`` extends a short list.
     """
     settings, budget = request.settings, request.budget
     drawn = math.floor(settings.mix * budget + 0.5)

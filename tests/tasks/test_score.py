@@ -143,6 +143,13 @@ def score_shouting(predictions):
 
 
 SHOUTING = Task("shouting", "loud", str.strip, score_shouting)
+
+
+def score_as_accuracy(predictions):
+    return [{"accuracy": True} for _ in predictions]
+
+
+ACCURATE = Task("accurate", "accuracy", str.strip, score_as_accuracy)
 OF_A_FOLDER = dataclasses.replace(
     SHOUTING, with_databases=lambda d: dataclasses.replace(SHOUTING, name=f"of {d}")
 )
@@ -174,6 +181,12 @@ def test_a_task_of_the_users_own(tmp_path, capsys):
         [f"{__name__}.SHOUTING", file, "--databases", "d"], "SHOUTING has none", capsys
     )
     assert not CALLED
+
+
+def test_a_metric_needs_a_name_of_its_own(tmp_path, capsys):
+    file = write(tmp_path / "out.jsonl", {"target": "ab", "output": "AB"})
+    error = "its metric cannot be called accuracy, which is a field of summary.json"
+    fails([f"{__name__}.ACCURATE", file], error, capsys)
 
 
 @pytest.mark.parametrize(
