@@ -109,6 +109,7 @@ def tasks(tmp_path):
 
 
 def test_a_folder_is_a_task_whose_scorer_needs_no_torch(tasks):
+    """And whose builder is imported when it is first needed."""
     code = f"""
 import sys
 import erjepa.tasks
@@ -118,12 +119,16 @@ names = erjepa.tasks.task_names()
 assert "sums" in names and "gsm8k" in names
 assert [load_task(name).name for name in names] == names
 assert not {{"torch", "torchtune", "datasets"}} & set(sys.modules)
+
+import erjepa.datasets
+assert "erjepa.tasks.gsm8k.dataset" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_folder_is_a_task_whose_builder_is_a_dataset(tasks, monkeypatch):
     monkeypatch.setattr(erjepa.tasks, "__path__", [*erjepa.tasks.__path__, str(tasks)])
+    assert erjepa.datasets.synthetic_nl_rx_dataset
     for name in ("sums", "gsm8k"):
         builder = getattr(erjepa.datasets, f"{name}_dataset")
         assert builder.__module__ == f"erjepa.tasks.{name}.dataset"

@@ -11,6 +11,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.studies.experiment import CONTROLS, WEIGHTS, Experiment
 from erjepa.studies.grid.config import as_arguments, entry_of, load_run
 from erjepa.studies.names import slug
+from erjepa.studies.results import Result
 from erjepa.utils.checked import normalize_numbers
 
 
@@ -43,6 +44,11 @@ class Cell:
             if cell is not None and cell not in finished:
                 return f"it needs the {what} of {cell}"
         return None
+
+    def at_end(self, results: Iterable[Result]) -> str:
+        """Say the accuracy of the last of its results on its own dataset."""
+        accuracy = [x.accuracy for x in results if x.dataset == self.dataset][-1]
+        return f"accuracy {accuracy:.1%} at the end"
 
     @property
     def name(self) -> str:

@@ -107,9 +107,8 @@ class _Grid:
         print(line, end="", flush=True)  # in one piece: cells print from their threads
 
     def _outcome(self, cell: Cell, results: Sequence[Result]) -> str:
-        accuracy = [x.accuracy for x in results if x.dataset == cell.dataset][-1]
         left = len(self._waiting) + len(self._running)
-        ended = f"accuracy {accuracy:.1%} at the end, after {self._seconds[-1]:.0f} s"
+        ended = f"{cell.at_end(results)}, after {self._seconds[-1]:.0f} s"
         mean = sum(self._seconds) / len(self._seconds)
         minutes = mean * left / self._slots / 60
         if not left:

@@ -30,8 +30,7 @@ def status(output_dir: Path) -> Iterator[str]:
         holder = holder_of(lock)
         runs = now is not None and not now.waits
         if name in results:
-            end = [x.accuracy for x in results[name] if x.dataset == cell.dataset][-1]
-            state = f"done, accuracy {end:.1%} at the end"
+            state = f"done, {cell.at_end(results[name])}"
         elif holder is not None and (runs or is_locked(lock)):
             who = f"job {job}" if runs else f"process {holder.pid}"
             state = f"running on {holder.host}, {who}, since {holder.since}; {log}"

@@ -108,10 +108,10 @@ class InheritedMemories:
         is_kept = torch.zeros(len(ids), dtype=torch.bool)
         is_kept[kept] = True
         sizes = [len(slots) for slots in fits]
-        parts = is_kept.split(sizes)
-        self.slots = [slots[part] for slots, part in zip(fits, parts, strict=True)]
-        of_each = ids.split(sizes)
-        self.ids = [own[part] for own, part in zip(of_each, parts, strict=True)]
+        parts = zip(fits, ids.split(sizes), is_kept.split(sizes), strict=True)
+        for slots, own, part in parts:
+            self.slots.append(slots[part])
+            self.ids.append(own[part])
 
     def _first_of_each(self, fits: list[Tensor]) -> list[Tensor]:
         """Return the slots whose pairs are in no previous memory of the list."""
