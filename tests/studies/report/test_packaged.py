@@ -83,6 +83,7 @@ def test_the_committed_studies(name, tmp_path, monkeypatch):
     [
         ("tune_objectives", ["tuned_objectives"]),
         ("tune_controls", ["tiny_mechanism", "tiny_controls"]),
+        ("tune_replay", ["tiny_mechanism"]),
     ],
 )
 def test_test_pairs_are_met_with_the_settings_that_were_chosen(trials, grids):
