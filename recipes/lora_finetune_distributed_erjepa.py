@@ -41,6 +41,7 @@ from erjepa.training.run.start import (
     found_adapters,
     is_to_resume,
     load_start,
+    seed_of,
 )
 from erjepa.training.run.steps import Step, TrainingPairs
 from erjepa.training.run.summary import log_summary
@@ -80,9 +81,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
 
     def __init__(self, cfg: Config) -> None:
         self._device = utils.get_device(device=cfg.device)
-        seed = training.set_seed(seed=cfg.seed, debug_mode=cfg.cudnn_deterministic_mode)
-        self._cfg = replace(cfg, seed=seed)  # drawn if it is null
         self._resume = is_to_resume(cfg)
+        seed = seed_of(cfg, resume=self._resume)
+        seed = training.set_seed(seed=seed, debug_mode=cfg.cudnn_deterministic_mode)
+        self._cfg = replace(cfg, seed=seed)  # drawn if it is null
         self._stop_signals = StopSignals(lose_patience)
 
     # ------------------------------------------------------------------ set-up
@@ -168,7 +170,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._memory.start(self._passes)
         else:
             state.load_state_dict(start.resumed.state, start.resumed.changed)
-            self._memory.resume(start.resumed.path, self._progress.steps)
+            path, changed = start.resumed.path, start.resumed.changed
+            self._memory.resume(path, self._progress.steps, self._passes, changed)
 
     # --------------------------------------------------------------- the step
 

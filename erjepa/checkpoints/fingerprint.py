@@ -29,8 +29,12 @@ DECIDING = (
 _FREE = ("optimizer.fused", "optimizer.foreach", "model.path", "model.revision")
 # Whether a memory was inherited, from wherever; a resumed run has it in its checkpoints.
 _INHERITS = "replay.init_from"
-# A resumed run cannot change these: they determine its position in the data.
-_FIXED = ("seed", "pairs of a step", "validation.size", "validation.seed")
+# A resumed run cannot change these: they determine its position in the data and what it started
+# with.
+_FIXED = (
+    *("seed", "pairs of a step", "validation.size", "validation.seed"),
+    _INHERITS,
+)
 _SAMPLE = 256  # values of each weight in the digest
 # Defaults of keys that old checkpoints may lack.
 _DEFAULTS = {
@@ -118,8 +122,8 @@ def changed_keys(
     ]
     if any(key in _FIXED for key in refused):
         lines.append(
-            "A resumed run keeps its seed, its validation pairs and its batch_size x "
-            "gradient_accumulation_steps x ranks."
+            "A resumed run keeps its seed, its validation pairs, its batch_size x "
+            "gradient_accumulation_steps x ranks, and the memory that it started with."
         )
     if free := sorted(key for key in refused if key not in _FIXED):
         lines.append(

@@ -66,7 +66,7 @@ class PairTexts:
             view[header:]
             for view, header in zip(segments[3:], self._headers, strict=True)
         ]
-        source, target = (self._decode(list(view)).strip() for view in views)
+        source, target = (self._decode_whole(list(view)).strip() for view in views)
         if self._template.end_of_turn in views[0]:
             with contextlib.suppress(Exception):  # a template may raise any type
                 *turns, _ = self._chat(segments)

@@ -42,8 +42,8 @@ def hold_out(dataset: Sequence[Pair], size: int | float, seed: int = 0) -> Split
         )
     generator = torch.Generator().manual_seed(seed)
     held_out = torch.randperm(len(dataset), generator=generator)[:count].tolist()
-    known = {_text(dataset[i]) for i in held_out}
-    train = [i for i in range(len(dataset)) if _text(dataset[i]) not in known]
+    known = {text_of(dataset[i]) for i in held_out}
+    train = [i for i in range(len(dataset)) if text_of(dataset[i]) not in known]
     if not train:
         raise ValueError(
             f"validation.size={size}: every other pair is a copy of a held-out one; "
@@ -52,5 +52,6 @@ def hold_out(dataset: Sequence[Pair], size: int | float, seed: int = 0) -> Split
     return Split(train, held_out, len(dataset) - count - len(train))
 
 
-def _text(pair: Pair) -> tuple[bytes, bytes]:
+def text_of(pair: Pair) -> tuple[bytes, bytes]:
+    """Return what copies of a pair have in common: the tokens of source and target."""
     return pair.source.tobytes(), pair.target.tobytes()

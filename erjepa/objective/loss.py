@@ -142,7 +142,9 @@ class JEPALoss(nn.Module):
         log_probabilities = output.logits.float().log_softmax(dim=-1)
         token_loss = -log_probabilities[batch.label_logit, batch.labels]
         loss = self.lm_weight * token_loss.sum() / num_labels
-        is_left_out = self.is_contrastive and self.needs_whole_batch
+        # Without views nothing would use the embeddings, and all that is computed must be used.
+        has_views = batch.num_views > 0
+        is_left_out = self.is_contrastive and self.needs_whole_batch and has_views
         with torch.set_grad_enabled(torch.is_grad_enabled() and not is_left_out):
             jepa = self.errors(output.predicted, output.target)
         if not is_left_out:

@@ -120,6 +120,8 @@ def test_where_an_inherited_memory_was_does_not_decide():
     assert one == other and changed_keys(older, other, [], "run") == set()
     with pytest.raises(ValueError, match="replay.init_from: True there, False here"):
         changed_keys(older, mine(uniform), [], "run")
+    with pytest.raises(ValueError, match="the memory that it started with"):
+        changed_keys(mine(uniform), one, ["replay"], "run")
 
 
 def test_the_data_counts_by_its_tokens():

@@ -7,6 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchtune.models.llama3 import lora_llama3
 from torchtune.models.llama3_2 import llama3_2
 
+from erjepa.models.transformers.builders import decoder as transformers_decoder
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.flops import StepFlops
 from erjepa.packing import PairCollator, dense_mask
@@ -17,6 +18,7 @@ from tests.harness.models import (
     related_pairs,
     small_decoder,
 )
+from tests.harness.transformers_models import write_folder
 
 
 def without_adapters():
@@ -109,3 +111,17 @@ def test_attention_by_hand():
     assert batch.attention_area == length * (length + 1) // 2
     # Two products of 32 multiply-adds a pair, thrice (forward, two gradients), in 2 layers.
     assert StepFlops(decoder)._per_attended == 2 * 2 * 32 * 3 * 2
+
+
+def test_experts_count_by_how_many_a_token_is_sent_to(tmp_path):
+    """Nearly as torch counts: a router and biases are counted otherwise."""
+    pytest.importorskip("transformers")
+    write_folder(tmp_path, "gpt_oss")
+    decoder = transformers_decoder(str(tmp_path)).float()
+    model = PackedDecoder(decoder)
+    batch = PairCollator(predictor_ids=[], views="shared")(random_pairs(8))
+    with FlopCounterMode(display=False) as counter:
+        output = model(batch)
+        (output.logits.sum() + output.predicted.sum()).backward()
+    counted = StepFlops(decoder)(batch)
+    assert counted == pytest.approx(counter.get_total_flops(), rel=0.02)

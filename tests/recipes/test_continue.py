@@ -14,6 +14,7 @@ import torch
 from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory.forget import Choice, forget
 from erjepa.datasets import Pair
+from erjepa.datasets.split import text_of
 from erjepa.training.step.passes import Passes
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
@@ -341,6 +342,44 @@ def test_a_memory_that_grows_keeps_the_inherited_pairs(
     assert train(config(base, other_data, tmp_path, **settings, **again), 1, read) == [
         (20 + 8, 8)
     ]
+
+
+def test_other_pairs_are_no_reason_to_resume(base, data, other_data, tmp_path):
+    """The memory would take them for those that it has."""
+    train(config(base, data, tmp_path, **LM, stop__steps=1))
+    again = {**LM, "resume_from_checkpoint": True, "resume_changes": "[dataset]"}
+    with pytest.raises(ValueError, match=f"continue_from={tmp_path}"):
+        train(config(base, other_data, tmp_path, **again))
+
+
+def test_a_resumed_run_with_another_score_recomputes_all(base, data, tmp_path):
+    settings = {"replay__selection": "uniform", "stop__steps": 1}
+    train(config(base, data, tmp_path, **settings))
+    before = open_memory(tmp_path).tensors["scores"]
+    again = {"resume_from_checkpoint": True, "resume_changes": "[replay.score]"}
+    again |= {**settings, "replay__score": "lm"}
+
+    def scores(recipe):
+        return recipe._memory.replay.memory.scores.clone()
+
+    (after,) = train(config(base, data, tmp_path, **again), 1, scores)
+    assert (after > 3).all() and (before < 2).all()  # nats per label; cosine distances
+
+
+def test_held_out_pairs_are_not_inherited(base, data, first, tmp_path):
+    settings = {"replay__selection": "uniform", "replay__init_from": first / "lm"}
+    settings |= {"validation__size": 0.5, "stop__steps": 1, "replay__score": "lm"}
+
+    def read(recipe):
+        pairs, memory = recipe._prepared.dataset.pairs, recipe._memory.replay.memory
+        held_out = {text_of(pairs[i]) for i in recipe._pairs.held_out}
+        slots = (memory.example_ids < 0).nonzero().flatten().tolist()
+        stored = {text_of(Pair(0, *cut)) for cut in memory.segments(slots)}
+        return held_out, stored
+
+    ((held_out, stored),) = train(config(base, data, tmp_path, **settings), 1, read)
+    known = {text_of(pair) for pair in open_memory(first / "lm").pairs}
+    assert held_out & known and stored == known - held_out
 
 
 def test_a_memory_without_addresses_is_resumed_or_gets_them(

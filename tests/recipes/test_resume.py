@@ -168,6 +168,19 @@ def test_a_resumed_run_keeps_its_seed_and_step_size(
     assert "pairs of a step: 8 there, 4 here" in str(error.value)
 
 
+def test_a_resumed_run_keeps_the_seed_that_it_drew(base, data, tmp_path):
+    settings = {"seed": "null", "resume_from_checkpoint": "auto"}
+    seeds = [
+        train(
+            config(base, data, tmp_path, **settings, stop__steps=steps),
+            1,
+            lambda recipe: recipe._cfg.seed,
+        )
+        for steps in (1, 2)
+    ]
+    assert seeds[0] == seeds[1]
+
+
 CHANGES = {
     "optimizer.lr": "0.003 there, 0.001 here",
     "model.lora_alpha": "8 there, 16 here",

@@ -84,6 +84,15 @@ class TransformersDecoder(nn.Module):
         width = self.config.hidden_size // self.config.num_attention_heads
         return getattr(self.config, "head_dim", None) or width
 
+    @property
+    def active_experts(self) -> float:
+        """Fraction of a layer's experts that compute a token; 1 if they are not known."""
+        config = self.config
+        of = ("num_experts", "num_local_experts", "n_routed_experts")
+        count = next((n for name in of if (n := getattr(config, name, None))), None)
+        active = getattr(config, "num_experts_per_tok", None)
+        return active / count if active and count else 1.0
+
     def attend_by(self, attention: Attention) -> None:
         """See :meth:`~erjepa.objective.backend.Backend.attend_by`.
 

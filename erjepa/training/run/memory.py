@@ -3,9 +3,8 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,8 @@ from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.example_errors import ExampleErrors
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.stored_memory import StoredMemory, memory_folder
-from erjepa.datasets import Pair
+from erjepa.datasets import Pair, hold_out
+from erjepa.datasets.split import text_of
 from erjepa.replay import EpisodicReplay, ReplayBatch, require_room
 from erjepa.replay.addresses import Addresses
 from erjepa.replay.episodic_memory import Segments
@@ -31,6 +31,7 @@ from erjepa.training.run.inherited import InheritedMemories, open_on_all
 from erjepa.training.run.origins import Origins
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.step.passes import Passes, PassResult
+from erjepa.utils.escape import counted
 
 log = utils.get_logger("INFO")
 
@@ -87,8 +88,7 @@ class RunMemory:
                 "replay.weight=0 has none; set it to False"
             )
         if earlier is not None:
-            fitting = partial(self._fitting_slots, skip_too_long=cfg.skip_too_long)
-            earlier.choose(fitting, cfg.drawn_seed)
+            earlier.choose(self._slots_to_inherit, cfg.drawn_seed)
 
     def _empty(self, *, has_addresses: bool) -> EpisodicReplay:
         """Return an empty memory, with addresses if the selection needs them in any case."""
@@ -127,6 +127,29 @@ class RunMemory:
                 skip_too_long=skip_too_long,
             )
             return torch.tensor(fitting, dtype=torch.int64)
+
+        return on_rank_zero(find)
+
+    def _slots_to_inherit(self, stored: StoredMemory) -> Tensor:
+        """Return the slots whose pairs fit this run's rows and are no copies of those that it holds
+        out, ascending, int64.
+        """
+        slots = self._fitting_slots(stored, skip_too_long=self._cfg.skip_too_long)
+        size, seed = self._cfg.validation.size, self._cfg.validation.seed
+        if size is None:
+            return slots
+
+        def find() -> Tensor:
+            pairs = self._dataset.pairs
+            split = hold_out(pairs, size, seed)
+            held_out = {text_of(pairs[i]) for i in split.held_out}
+            is_new = [text_of(stored.pairs[s]) not in held_out for s in slots.tolist()]
+            if copies := len(slots) - sum(is_new):
+                log.info(
+                    f"{stored.folder}: {counted(copies, 'pair')} that are held out for "
+                    "validation are left out."
+                )
+            return slots[torch.tensor(is_new, dtype=torch.bool)]
 
         return on_rank_zero(find)
 
@@ -196,13 +219,28 @@ class RunMemory:
         for text in self._warnings():
             utils.log_rank_zero(log, text, logging.WARNING)
 
-    def resume(self, checkpoint: Path, step: int) -> None:
-        """Restore the memory, if any, from this run's checkpoint, written after ``step``."""
+    def resume(
+        self, checkpoint: Path, step: int, passes: Passes, changed: Collection[str]
+    ) -> None:
+        """Restore the memory, if any, from this run's checkpoint, written after ``step``.
+
+        Args:
+            changed: dotted keys whose values the resumed run has changed.
+
+        Raises:
+            ValueError: if the run's pairs have changed, and the memory has pairs of the old ones.
+        """
         if self._errors is not None:
             self._errors.continue_after(step)
         if self.replay is None or not (checkpoint / MEMORY).is_dir():
             return
         stored = open_on_all(checkpoint, "resume_from_checkpoint")
+        if "dataset" in changed and (stored.tensors["example_ids"] >= 0).any():
+            raise ValueError(
+                f"resume_changes=[dataset]: the memory of {checkpoint} has pairs of the dataset "
+                f"that the run had; train on the new one in a new output_dir, with "
+                f"continue_from={checkpoint}"
+            )
         self._fitting_slots(stored, skip_too_long=False)
         if not stored.has_addresses:
             self.replay = self._empty(has_addresses=False)
@@ -215,6 +253,8 @@ class RunMemory:
         ids = stored.tensors["example_ids"].tolist()
         places = stored.places().items()
         self._places = {ids[slot]: where for slot, where in places if ids[slot] < 0}
+        if about.replay.score != self.settings.score:
+            self._recompute(self.replay, passes, scores=True, addresses=False)
 
     def _inherit(
         self, earlier: InheritedMemories, replay: EpisodicReplay, passes: Passes

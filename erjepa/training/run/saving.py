@@ -37,7 +37,7 @@ from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.recipe_state import RecipeState
 from erjepa.training.run.signals import resuming_command
-from erjepa.training.run.start import RunFolder, Start
+from erjepa.training.run.start import Resumed, RunFolder, Start
 from erjepa.training.step.finite import require_finite_weights
 from erjepa.utils.files import EMA
 
@@ -88,6 +88,7 @@ class RunCheckpoints:
         if start.resumed is not None:
             self._saved_at = start.resumed.state["totals"]["steps"]
             epochs -= start.resumed.state["epoch"]
+            self._warn_of_past_budgets(start.resumed)
         self._sizes = checkpoint_sizes(
             cfg,
             start.weights.base.values(),
@@ -100,6 +101,19 @@ class RunCheckpoints:
         )
         if warning is not None:
             utils.log_rank_zero(log, warning, logging.WARNING)
+
+    def _warn_of_past_budgets(self, resumed: Resumed) -> None:
+        """Warn of budgets that the resumed run has passed without a checkpoint."""
+        flops = resumed.state["totals"]["flops"]
+        for i, budget in enumerate(self._cfg.checkpoint_at_flops or []):
+            name = checkpoint.flops_name(i)
+            if budget <= flops and not (self._output_dir / name).is_dir():
+                utils.log_rank_zero(
+                    log,
+                    f"checkpoint_at_flops: {resumed.path.name} is past {budget:g} FLOPs, so "
+                    f"{name} will not be written",
+                    logging.WARNING,
+                )
 
     # ------------------------------------------------------------------ how to resume
 

@@ -46,6 +46,13 @@ def is_to_resume(cfg: Config) -> bool:
     return on_rank_zero(lambda: bool(checkpoint.resumable_checkpoints(folder)))
 
 
+def seed_of(cfg: Config, *, resume: bool) -> int | None:
+    """Return ``seed``; with ``seed=null`` a resumed run keeps the one that it drew."""
+    if cfg.seed is not None or not resume:
+        return cfg.seed
+    return on_rank_zero(lambda: _config_of(Path(cfg.output_dir)).get("seed"))
+
+
 class RunFolder:
     """``output_dir``, which rank 0 locks for the run until :meth:`close`.
 

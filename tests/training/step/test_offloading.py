@@ -22,6 +22,7 @@ LAYOUTS = {
     **OBJECTIVES,
     "cosine": ({}, {"views": "shared"}),
     "no views": ({}, {"views": "none"}),
+    "infonce, no views": ({"distance": "infonce"}, {"views": "none"}),
 }
 
 
