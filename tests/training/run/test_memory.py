@@ -212,7 +212,7 @@ def test_a_resumed_run_has_the_memory_of_its_checkpoint(memory_of, tmp_path):
     step(memory, 5, outcome(9))  # what a killed run did after its checkpoint
     memory._errors.flush()
     resumed = memory_of(resume=True, log_example_errors=True)
-    resumed.resume(checkpoint, step=4)
+    resumed.resume(checkpoint, step=4, passes=None, changed=())
     draw = step(resumed, 5, outcome(9), errors=[0.7])
     assert draw.example_ids and len(resumed.replay) == 9
     assert memory.replay.memory.example_ids.equal(resumed.replay.memory.example_ids)
