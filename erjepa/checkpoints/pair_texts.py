@@ -32,10 +32,10 @@ class PairTexts:
     """
 
     def __init__(self, tokenizer: Transform) -> None:
-        self._decode = self._decode_whole = tokenizer.decode
+        self._decode = tokenizer.decode
         if "skip_special_tokens" in signature(tokenizer.decode).parameters:
             # Some tokenizers also skip content that only looks like a special token.
-            self._decode_whole = partial(tokenizer.decode, skip_special_tokens=False)
+            self._decode = partial(tokenizer.decode, skip_special_tokens=False)
         self._template = template = ChatTemplate(tokenizer)
 
         def pair(source: str, target: str) -> tuple[array, ...]:
@@ -66,7 +66,7 @@ class PairTexts:
             view[header:]
             for view, header in zip(segments[3:], self._headers, strict=True)
         ]
-        source, target = (self._decode_whole(list(view)).strip() for view in views)
+        source, target = (self._decode(list(view)).strip() for view in views)
         if self._template.end_of_turn in views[0]:
             with contextlib.suppress(Exception):  # a template may raise any type
                 *turns, _ = self._chat(segments)
@@ -98,7 +98,7 @@ class PairTexts:
         for turn, (role, header) in zip(turns, headers, strict=True):
             if list(turn[: len(header)]) != header:
                 raise ValueError(_NO_CHAT)
-            chat.append((role, self._decode_whole(list(turn[len(header) :]))))
+            chat.append((role, self._decode(list(turn[len(header) :]))))
         return chat
 
     def _headers_of(self, count: int) -> list[tuple[Any, list[int]]]:

@@ -41,9 +41,9 @@ class Pair(NamedTuple):
 
         Each such turn follows a copy of ``bridge``, whose special tokens occur in no content.
         """
-        found: list[int] = []
         if not self.bridge:
-            return found
+            return []
+        found: list[int] = []
         at, end_of_turn = 0, self.target[-1]
         with contextlib.suppress(ValueError):  # from index: no further turn
             while True:

@@ -1,10 +1,10 @@
 """Floating-point operations of a training step, counted from the model's structure.
 
 Counted: the matrix products of all linear layers in the decoder's layers (frozen weights:
-forward pass and gradient of the input; trainable weights: also their own gradient), attention by
-the area of its mask, of experts those that a token is sent to, and the output projection at the positions that predict labels. A
-multiply-add is two operations. Tokens that paths or pairs of a row share are computed, and so
-counted, once: a step's count depends on which pairs share a row.
+forward pass and gradient of the input; trainable weights: also their own gradient), of experts
+only those that a token is sent to; attention by the area of its mask; the output projection at
+the positions that predict labels. A multiply-add is two operations. Tokens that paths or pairs of
+a row share are computed, and so counted, once: a step's count depends on which pairs share a row.
 
 Not counted: embeddings, norms, rotary embeddings, softmax, element-wise products, the
 optimizer, the memory, padding, the norms of DoRA, and what activation checkpointing recomputes. Loss terms over all
@@ -22,13 +22,12 @@ class StepFlops:
 
     def __init__(self, decoder: TransformerDecoder) -> None:
         frozen, trained = 0, 0
-        of_experts = getattr(decoder, "active_experts", 1.0)
+        # The experts of a layer are one tensor of three dimensions.
+        shares = {2: 1.0, 3: getattr(decoder, "active_experts", 1.0)}
         for weight in decoder.layers.parameters():
-            if weight.ndim in (2, 3):  # 3: the experts of a layer in one tensor
-                share = of_experts if weight.ndim == 3 else 1.0
-                size = round(weight.numel() * share)
-                frozen += 0 if weight.requires_grad else size
-                trained += size if weight.requires_grad else 0
+            size = round(weight.numel() * shares.get(weight.ndim, 0.0))
+            frozen += 0 if weight.requires_grad else size
+            trained += size if weight.requires_grad else 0
         self._per_token = 4 * frozen + 6 * trained
         self._per_token_forward = 2 * (frozen + trained)
         # An output projection tied to the embeddings has no weight of its own.

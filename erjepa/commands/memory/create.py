@@ -150,5 +150,5 @@ def _to_train_on(run: PreparedRun) -> tuple[PairCollator, Tensor]:
         num_positions=run.model.num_positions,
         skip_too_long=run.cfg.skip_too_long,
     )
-    places, _ = split_pairs(run.dataset, fitting, run.cfg.validation)
+    places, _ = split_pairs(run, fitting)
     return collator, torch.tensor(places, dtype=torch.int64)

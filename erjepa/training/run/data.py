@@ -8,15 +8,15 @@ from typing import Protocol
 
 from torchtune import utils
 
-from erjepa.configs import Config, Validation, weights_of
+from erjepa.configs import Config, weights_of
 from erjepa.datasets import (
     Mixture,
     Pair,
     PairedDataset,
     TokenizedPairs,
-    hold_out,
 )
 from erjepa.packing import PairCollator
+from erjepa.training.run.prepared import PreparedRun
 from erjepa.utils.escape import counted
 
 log = utils.get_logger("INFO")
@@ -100,18 +100,14 @@ def _above(
     return {i: value for i, value in exact.items() if value > limit}
 
 
-def split_pairs(
-    dataset: PairedDataset, fitting: list[int], validation: Validation
-) -> tuple[list[int], list[int]]:
-    """Split the fitting pairs. Return the indices to train on and those to validate on.
+def split_pairs(run: PreparedRun, fitting: list[int]) -> tuple[list[int], list[int]]:
+    """Split the fitting pairs of a run. Return the indices to train on and those to validate on.
 
     Raises:
         ValueError: if no pair is left to train on, or to validate on.
     """
-    if validation.size is None:
+    if (split := run.split) is None:
         return fitting, []
-    # Of the whole dataset: which pairs fit depends on the views, hence on the method.
-    split = hold_out(dataset.pairs, validation.size, validation.seed)
     fits = set(fitting)
     train, held_out = (
         [i for i in ids if i in fits] for ids in (split.train, split.held_out)
@@ -123,7 +119,7 @@ def split_pairs(
     )
     if not train or not held_out:
         raise ValueError(
-            f"validation.size={validation.size} of {len(fitting)} pairs that fit max_seq_len: "
+            f"validation.size={run.cfg.validation.size} of {len(fitting)} pairs that fit max_seq_len: "
             f"{len(train)} are left to train on, {len(held_out)} to validate on"
         )
     return train, held_out

@@ -18,7 +18,7 @@ from erjepa.checkpoints.checkpoint import MEMORY
 from erjepa.checkpoints.example_errors import ExampleErrors
 from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.stored_memory import StoredMemory, memory_folder
-from erjepa.datasets import Pair, hold_out
+from erjepa.datasets import Pair
 from erjepa.datasets.split import text_of
 from erjepa.replay import EpisodicReplay, ReplayBatch, require_room
 from erjepa.replay.addresses import Addresses
@@ -135,14 +135,11 @@ class RunMemory:
         out, ascending, int64.
         """
         slots = self._fitting_slots(stored, skip_too_long=self._cfg.skip_too_long)
-        size, seed = self._cfg.validation.size, self._cfg.validation.seed
-        if size is None:
+        if (split := self._prepared.split) is None:
             return slots
 
         def find() -> Tensor:
-            pairs = self._dataset.pairs
-            split = hold_out(pairs, size, seed)
-            held_out = {text_of(pairs[i]) for i in split.held_out}
+            held_out = {text_of(self._dataset.pairs[i]) for i in split.held_out}
             is_new = [text_of(stored.pairs[s]) not in held_out for s in slots.tolist()]
             if copies := len(slots) - sum(is_new):
                 log.info(

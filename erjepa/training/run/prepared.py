@@ -8,7 +8,13 @@ from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints.pair_texts import PairTexts
 from erjepa.configs import Config
-from erjepa.datasets import PairedDataset, build_dataset, predictor_token_ids
+from erjepa.datasets import (
+    PairedDataset,
+    Split,
+    build_dataset,
+    hold_out,
+    predictor_token_ids,
+)
 from erjepa.objective import JEPALoss, PackedDecoder
 from erjepa.packing import Attention, PairCollator, Views, layout_of
 from erjepa.training.model.build import build_model
@@ -58,6 +64,18 @@ class PreparedRun:
     def dataset(self) -> PairedDataset:
         """All pairs of the run."""
         return build_dataset(self.cfg.dataset, self.tokenizer)
+
+    @cached_property
+    def split(self) -> Split | None:
+        """The pairs to train on and those to validate on; ``None``: all are trained on.
+
+        Of the whole dataset: which pairs fit depends on the views, hence on the method.
+
+        Raises:
+            ValueError: if no pair is left to train on.
+        """
+        size, seed = self.cfg.validation.size, self.cfg.validation.seed
+        return None if size is None else hold_out(self.dataset.pairs, size, seed)
 
     @cached_property
     def views(self) -> Views:

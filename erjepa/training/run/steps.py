@@ -56,7 +56,7 @@ class TrainingPairs:
             num_positions=run.model.num_positions,
             skip_too_long=cfg.skip_too_long,
         )
-        train, self.held_out = split_pairs(dataset, fitting, cfg.validation)
+        train, self.held_out = split_pairs(run, fitting)
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self.sampler = StepSampler(
             len(train),
