@@ -82,6 +82,7 @@ def memory_of(tmp_path):
             collators=SimpleNamespace(new=PairCollator(views="shared")),
             texts=Texts(),
             device=CPU,
+            split=None,
         )
         earlier = earlier_memories(cfg, Texts.fingerprint, resume=resume)
         return RunMemory(run, earlier)
