@@ -1,6 +1,7 @@
 """Views start and end where contents do, with any template."""
 
 import json
+from array import array
 
 import pytest
 from tokenizers.pre_tokenizers import ByteLevel
@@ -9,7 +10,7 @@ from torchtune.models.llama3 import llama3_tokenizer
 from torchtune.models.phi4._tokenizer import Phi4Tokenizer
 from torchtune.models.qwen2_5 import qwen2_5_tokenizer
 
-from erjepa.datasets import ChatTemplate, predictor_token_ids
+from erjepa.datasets import ChatTemplate, Pair, predictor_token_ids
 from tests.harness.models import SPECIAL_TOKENS
 
 IDS = {name: 256 + i for i, name in enumerate(SPECIAL_TOKENS)}
@@ -97,6 +98,11 @@ def test_qwen2_5_views(tmp_path):
     assert source + bridge + target == full
     names = ["<|object_ref_start|>", "<|box_start|>"]
     assert predictor_token_ids(qwen, 2, 151_936, names) == [151_646, 151_648]
+
+
+def test_without_a_bridge_no_earlier_turn_is_found():
+    none, some = array("i"), array("i", [5, 6])
+    assert Pair(0, some, none, some, some, some).earlier_turns() == []
 
 
 def test_earlier_turns_belong_to_the_source(tokenizer):
