@@ -171,14 +171,11 @@ def test_a_resumed_run_keeps_its_seed_and_step_size(
 
 def test_a_resumed_run_keeps_the_seed_that_it_drew(base, data, tmp_path):
     settings = {"seed": "null", "resume_from_checkpoint": "auto"}
-    seeds = [
-        train(
-            config(base, data, tmp_path, **settings, stop__steps=steps),
-            1,
-            lambda recipe: recipe._cfg.seed,
-        )
-        for steps in (1, 2)
-    ]
+    seeds = []
+    for steps in (1, 2):
+        torch.manual_seed(steps)  # of which a seed is drawn
+        cfg = config(base, data, tmp_path, **settings, stop__steps=steps)
+        seeds += train(cfg, 1, lambda recipe: recipe._cfg.seed)
     assert seeds[0] == seeds[1]
 
 
