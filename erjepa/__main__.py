@@ -33,7 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int | None:
     Returns:
         Exit code.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        arguments = sys.argv[1:]
+        sys.path.append("")  # modules of the user, as with `python -m`
+    words = list(arguments)
     if words and words[0] in COMMANDS:
         try:
             code = import_module(f"erjepa.commands.{words[0]}").main(words[1:])

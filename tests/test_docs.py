@@ -22,6 +22,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,12 @@ from omegaconf import OmegaConf
 
 from erjepa.__main__ import COMMANDS, main
 from erjepa.configs import load
+from erjepa.objective.terms import TERMS
+from erjepa.replay.registry import SELECTIONS
 from erjepa.studies.grid.config import load_experiment
 from erjepa.studies.report.build import SECTIONS
+from erjepa.tasks import task_names
+from erjepa.tasks.score import load_task
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -271,6 +276,29 @@ def test_the_embedded_model_has_one_name():
     for path in [*PAGES[1:], *texts]:
         found = another.search(path.read_text(encoding="utf-8"))
         assert found is None, f"{path}: {found[0]!r} is `the embedded model`"
+
+
+def first_cells(page, heading):
+    """The first cells of the table below a heading, without its own heading."""
+    text = (ROOT / "docs" / page).read_text().partition(f"## {heading}\n")[2]
+    _, rule, *below = rows(text.partition("\n## ")[0])
+    assert set(rule[0]) == {"-"}
+    return [name for cells in below for name in re.findall(r"`([\w.]+)`", cells[0])]
+
+
+def test_rules_and_tasks_are_all_described():
+    rules = first_cells("choosing_the_weights.md", "Selection rules")
+    assert set(rules) == set(SELECTIONS.names(lambda rule: True))
+    weights = first_cells("objectives.md", "Against collapse")
+    assert set(weights) == {f"loss.{fields(term)[0].name}" for term in TERMS}
+    text = (ROOT / "docs" / "scores.md").read_text().partition("## Metrics")[2]
+    below = rows(text.partition("\n## ")[0])[2:]
+    for name, metrics in ((cells[0].strip("`"), cells[1]) for cells in below):
+        target = {"spider": "SELECT 1", "gsm8k": "1 #### 1"}.get(name, "a")
+        prediction = {"target": target, "output": target, "db_id": "none"}
+        (verdicts,) = load_task(name).score([prediction])
+        assert re.findall(r"`(\w+)`", metrics) == list(verdicts), name
+    assert {cells[0].strip("`") for cells in below} == set(task_names())
 
 
 def test_experiments_are_all_described():

@@ -84,10 +84,7 @@ class RecordMessages:
                 require_text(given[key], f"column {column!r}", may_be_empty=True)
                 continue
             if column not in fields:
-                raise ValueError(
-                    f"no field {column!r}; the record has {sorted(fields)}. Set "
-                    f"dataset.column_map.{key} to the name of the column"
-                )
+                raise ValueError(f"no field {column!r}; it has {sorted(fields)}")
             given[key] = fields[column]
             if key in _CHATS:
                 _require_turns(given[key], column, *_CHATS[key])
@@ -129,6 +126,13 @@ def messages_of(
     """
     where, fields = records[0]
     mapped = dict(column_map or {})
+    for key, column in mapped.items():
+        is_optional = key == "input" and "instruction" in mapped
+        if column not in fields and not is_optional:
+            raise ValueError(
+                f"{where}: no field {column!r}; it has {sorted(fields)}. Set "
+                f"dataset.column_map.{key} to the name of the column"
+            )
     if len(mapped) == 1 and mapped.keys() <= _CHATS.keys():
         ((key, column),) = mapped.items()
         mapped = {_chat_key(fields.get(column), key): column}
@@ -151,7 +155,8 @@ def messages_of(
     raise ValueError(
         f"{where}: the record has the columns {list(fields)}; "
         + (f"read {reads}?" if found else "none of them is known as source or target.")
-        + " Name them: dataset.column_map={input: ..., output: ...}, or {messages: ...} for chats."
+        + " Name them with dataset.column_map.input=COLUMN dataset.column_map.output=COLUMN, or "
+        "dataset.column_map.messages=COLUMN for chats (erjepa configs init: --set before each)"
     )
 
 

@@ -3,7 +3,7 @@
 import copy
 import inspect
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +22,15 @@ from erjepa.utils.escape import counted
 
 log = utils.get_logger("INFO")
 
+_MAX_NAMED = 10  # further bad records in an error
+
 
 class _Reader(NamedTuple):
     """How the records of one dataset become chats, and how answers to them are scored."""
 
     to_messages: Transform
     task: str
-    scoring_fields: Callable[[str], dict[str, Any]]
+    scoring_fields: Callable[[Mapping[str, Any]], dict[str, Any]]
 
     def user_text(self, text: str) -> str:
         """Return the user message for a source text."""
@@ -44,8 +46,8 @@ class PairedDataset(Dataset):
     Args:
         message_transform: maps the fields of a record to ``{"messages": [...]}``.
         task: name or dotted path of the task that scores answers, unless the config names one.
-        scoring_fields: maps the text of a source to the fields besides the target that are needed
-            to score an answer.
+        scoring_fields: maps the fields of a record to those besides the target that are needed to
+            score an answer.
 
     Attributes:
         pairs: the tokens of the pairs.
@@ -62,17 +64,16 @@ class PairedDataset(Dataset):
         tokenizer: Transform,
         message_transform: Transform,
         task: str = "exact_match",
-        scoring_fields: Callable[[str], dict[str, Any]] | None = None,
+        scoring_fields: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
         self.names = ["dataset"]
         self.starts = [0]
-        fields_of = scoring_fields or (lambda source: {})
+        fields_of = scoring_fields or (lambda fields: {})
         self._readers = [_Reader(message_transform, task, fields_of)]
         self._records = records
         self._template = ChatTemplate(tokenizer)
-        chats = map(self.messages, range(len(records)))
         self.pairs = tokenize(
-            chats, len(records), self._template, tokenizer, self.where
+            self._chats(), len(records), self._template, tokenizer, self.where
         )
 
     def __add__(self, other: "PairedDataset") -> "PairedDataset":  # type: ignore[override]
@@ -133,6 +134,26 @@ class PairedDataset(Dataset):
             raise ValueError(f"{record.where}: {error}") from None
         return messages
 
+    def _chats(self) -> Iterator[list[Message]]:
+        """Yield all chats. The error of a bad record also names the others."""
+        errors: dict[str, ValueError] = {}
+        for i, record in enumerate(self._records):
+            try:
+                chat = self.messages(i)
+            except ValueError as error:
+                errors[record.where] = error
+                continue
+            if not errors:
+                yield chat
+        if errors:
+            first, *others = errors
+            message = str(errors[first])
+            if others:
+                named = ", ".join(others[:_MAX_NAMED])
+                more = ", ..." * (len(others) > _MAX_NAMED)
+                message += f"; {counted(len(others), 'more bad record')}: {named}{more}"
+            raise ValueError(message)
+
     def prompt(self, example_id: int) -> list[int]:
         """Return the token ids of the prompt for the target of an example."""
         return self._template.prompt(self.messages(example_id))
@@ -147,7 +168,8 @@ class PairedDataset(Dataset):
 
     def scoring_fields(self, example_id: int) -> dict[str, Any]:
         """Return the fields besides the target that are needed to score an answer."""
-        return self._reader(example_id).scoring_fields(self.source_text(example_id))
+        fields = self._records[example_id].fields
+        return self._reader(example_id).scoring_fields(fields)
 
     def ask(self, text: str, system_prompt: str | None = None) -> list[int]:
         """Return the token ids of the prompt for a source text that is not in the dataset.

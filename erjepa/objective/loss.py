@@ -97,6 +97,11 @@ class JEPALoss(nn.Module):
         return self.distance(predicted, target).mean(dim=0)
 
     @property
+    def reads_embeddings(self) -> bool:
+        """Whether the loss depends on embeddings; without, pairs are laid out without views."""
+        return self.jepa_weight > 0
+
+    @property
     def needs_whole_batch(self) -> bool:
         """Whether a part of the loss depends on all pairs of a set at once, see :meth:`whole`."""
         return bool(self._terms) or (self.is_contrastive and self.jepa_weight > 0)

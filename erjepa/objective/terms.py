@@ -51,7 +51,18 @@ Term = TypeVar("Term", bound=type[LossTerm])
 
 
 def loss_term(term: Term) -> Term:
-    """Register a term."""
+    """Register a term.
+
+    Raises:
+        ValueError: if another term has a field of the same name.
+    """
+    taken = {field.name: other.__name__ for other in TERMS for field in fields(other)}
+    for field in fields(term):
+        if field.name in taken:
+            raise ValueError(
+                f"{term.__name__}: loss.{field.name} is a key of {taken[field.name]}; "
+                "rename the field"
+            )
     TERMS.append(term)
     return term
 

@@ -28,6 +28,10 @@ class Registry(Generic[Rule]):
 
         return decorator
 
+    def names(self, fits: Callable[[Rule], bool]) -> list[str]:
+        """Return the names of the registered rules that fit."""
+        return [name for name, rule in self._rules.items() if fits(rule)]
+
     def find(self, name: str) -> Rule:
         """Return the rule with that name, or the rule of the function at that dotted path.
 
@@ -69,6 +73,11 @@ class Selection:
     choose: Callable[..., list[int]]
     needs_addresses: bool = True
     of_memory: bool = True
+
+    @property
+    def draws_early(self) -> bool:
+        """Whether it can draw before the step, as ``replay.share`` needs."""
+        return self.of_memory and not self.needs_addresses
 
 
 @dataclass(frozen=True)

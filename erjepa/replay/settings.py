@@ -119,11 +119,11 @@ class ReplaySettings:
                 f"replay.weight at 1 and replay.views at True, got {self.weight!r} and "
                 f"{self.views}"
             )
-        rule = SELECTIONS.find(self.selection)
-        if rule.needs_addresses or not rule.of_memory:
+        if not SELECTIONS.find(self.selection).draws_early:
+            fitting = ", ".join(SELECTIONS.names(lambda rule: rule.draws_early))
             raise ValueError(
                 f"replay.share={self.share} draws before the embeddings of a step are known; "
-                f"replay.selection={self.selection} needs them. Set it to uniform, hard or "
-                "prioritized, set replay.budget instead, or register a rule of your own with "
+                f"replay.selection={self.selection} needs them. Set it to one of {fitting}, set "
+                "replay.budget instead, or register your own rule with "
                 "@SELECTIONS.register(NAME, needs_addresses=False)"
             )

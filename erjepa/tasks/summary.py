@@ -34,8 +34,8 @@ def summarize(
     """Return the summary of each metric. Undecided examples count as wrong.
 
     Raises:
-        ValueError: if there are no predictions, the numbers of predictions and verdicts differ, or
-            ``primary`` is not a metric.
+        ValueError: if there are no predictions, the numbers of predictions and verdicts differ,
+            ``primary`` is not a metric, or a verdict lacks a metric or is not a bool or None.
     """
     if not predictions or len(predictions) != len(verdicts):
         raise ValueError(
@@ -44,6 +44,19 @@ def summarize(
         )
     if primary not in verdicts[0]:
         raise ValueError(f"primary={primary} is not among {', '.join(verdicts[0])}")
+    for number, verdict in enumerate(verdicts, 1):
+        if verdict.keys() != verdicts[0].keys():
+            raise ValueError(
+                f"prediction {number} has verdicts on {sorted(verdict)}, the first one on "
+                f"{sorted(verdicts[0])}; return all metrics for every prediction"
+            )
+        for name, value in verdict.items():
+            if value is not None and type(value) is not bool:
+                raise ValueError(
+                    f"prediction {number}: the verdict {name} must be True, False or None "
+                    f"(undecided), got {value!r} of type {type(value).__name__}; convert it "
+                    "with bool()"
+                )
     return {
         name: Reading(**_count([verdict[name] for verdict in verdicts]))
         for name in verdicts[0]

@@ -220,7 +220,7 @@ def test_a_role_that_sharegpt_does_not_have(read):
         (
             {**PAIR, "question": "1", "answer": "2"},
             None,
-            "read input, output or question, answer\\? Name them: dataset.column_map=",
+            "read input, output or question, answer\\? Name them with dataset.column_map.input=",
         ),
         ({**PAIR, **CHAT}, None, "read messages or input, output"),
         (
@@ -244,7 +244,7 @@ def test_columns_that_do_not_tell(read, record, column_map, error):
 def test_columns_that_a_later_record_lacks(read):
     with pytest.raises(
         ValueError,
-        match=r"a.jsonl:2: no field 'output'.*\['input'\]. Set dataset.column_map.output",
+        match=r"a.jsonl:2: no field 'output'; it has \['input'\]$",
     ):
         read(PAIR, {"input": "two"})
 

@@ -3,10 +3,9 @@
 import json
 
 import pytest
+from torchtune.data import InputOutputToMessages
 
-from erjepa.datasets import (
-    paired_dataset,
-)
+from erjepa.datasets import PairedDataset, Record, paired_dataset
 
 
 def chat(source, target, system=None):
@@ -59,3 +58,30 @@ def test_a_missing_column_is_named(tokenizer, tmp_path):
         paired_dataset(
             tokenizer, source=path, column_map={"input": "word", "output": "digit"}
         )
+
+
+def test_an_error_names_all_bad_records(tokenizer, tmp_path):
+    good = {"input": "a", "output": "b"}
+    bad = [{"input": "a", "output": ""}, {"input": None, "output": "b"}, {"input": "a"}]
+    path = write(tmp_path / "a.jsonl", [good, *bad, good])
+    with pytest.raises(ValueError) as raised:
+        paired_dataset(tokenizer, source=path)
+    first = f"{path}:2: column 'output' is empty"
+    assert str(raised.value) == f"{first}; 2 more bad records: {path}:3, {path}:4"
+    path = write(tmp_path / "b.jsonl", [good, *bad * 5])
+    with pytest.raises(ValueError, match="; 14 more bad records: .*b.jsonl:12, ...$"):
+        paired_dataset(tokenizer, source=path)
+
+
+def test_scoring_fields_are_read_from_the_record(tokenizer):
+    records = [
+        Record(f"row {i}", {"input": "a", "output": "b", "unit": unit})
+        for i, unit in enumerate(("km", "mm"))
+    ]
+    dataset = PairedDataset(
+        records,
+        tokenizer,
+        InputOutputToMessages(),
+        scoring_fields=lambda fields: {"unit": fields["unit"]},
+    )
+    assert [dataset.scoring_fields(i)["unit"] for i in (0, 1)] == ["km", "mm"]

@@ -4,6 +4,7 @@ import csv
 import json
 
 import datasets
+import huggingface_hub
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -198,6 +199,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch, tmp_path):
     """Not with the retries of half a minute; what it sent before is read from its cache."""
     asked = []
     monkeypatch.setattr(hub, "get_session", lambda: asked.append(1))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     with pytest.raises(ConnectionError, match="data/pairs is no file or folder here"):

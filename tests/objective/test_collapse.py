@@ -1,6 +1,7 @@
 """Collapse measures and terms on embeddings with known values."""
 
 import inspect
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, get_args, get_origin
 
@@ -8,7 +9,15 @@ import pytest
 import torch
 
 from erjepa.objective import JEPALoss, rankme, retrieval_at_1
-from erjepa.objective.terms import TERMS, Covariance, SIGReg, Variance
+from erjepa.objective.terms import (
+    TERMS,
+    Covariance,
+    LossTerm,
+    SIGReg,
+    Variance,
+    loss_term,
+)
+from tests.harness.passes import OBJECTIVES
 
 
 @pytest.fixture
@@ -81,6 +90,25 @@ def test_configs_see_the_fields_of_terms():
     assert get_args(parameter.annotation)[0] is int
     with pytest.raises(TypeError, match="takes no sigreg_slice$"):
         JEPALoss(sigreg_slice=3)
+
+
+def test_a_key_belongs_to_one_term():
+    before = list(TERMS)
+
+    @dataclass(frozen=True)
+    class Twin(LossTerm):
+        twin_weight: float = 0.0
+        sigreg_slices: int = 3
+
+    with pytest.raises(ValueError, match="Twin: loss.sigreg_slices is a key of SIGReg"):
+        loss_term(Twin)
+    assert TERMS == before
+
+
+def test_every_term_is_among_the_objectives_of_the_tests():
+    """Which are held to one rank, one micro-batch and a slow, obvious version."""
+    keys = {key for loss, _ in OBJECTIVES.values() for key in loss}
+    assert {fields(term)[0].name for term in TERMS} <= keys
 
 
 def test_a_term_is_one_class(monkeypatch):

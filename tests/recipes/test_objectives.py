@@ -1,5 +1,8 @@
 """Runs with objectives other than the paper's: their steps, divisions of a step, and resuming."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from erjepa.objective import PackedDecoder
@@ -33,6 +36,15 @@ def run(base, data, output_dir, world_size=1, inspect=None, **overrides):
     cfg = make_config(overrides_for(base, data, output_dir, **settings))
     result = train(cfg, world_size, inspect)
     return read_metrics(output_dir), result
+
+
+def documented_metrics():
+    """The metrics in the table of docs/logging.md, terms of the loss for replayed pairs too."""
+    text = (Path(__file__).parents[2] / "docs" / "logging.md").read_text()
+    table = text.partition("## Metrics")[2]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
+    names = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    return names | {f"replay_{name}" for name in names if name.endswith("_loss")}
 
 
 def without(metrics, names):
@@ -81,6 +93,7 @@ def test_steps_between_those_with_a_jepa_loss_are_steps_of_sft(
 def test_any_cut_and_any_stop_gives_the_same_run(base, data, tmp_path, name):
     expected, _ = run(base, data, tmp_path / "one", **RUNS[name])
     assert ("rankme" in expected[0]) == (name == "infonce")
+    assert {key for step in expected for key in step} <= documented_metrics()
     cut = {"batch_size": 2, "gradient_accumulation_steps": 2}
     metrics, _ = run(base, data, tmp_path / "cut", 2, **RUNS[name], **cut)
     for step, (mine, other) in enumerate(

@@ -126,7 +126,11 @@ def test_a_killed_run_resumes_bit_for_bit(base, data, tmp_path):
         ),
         ({"replay__budget": 4}, "set one of the two"),
         ({"replay__weight": 0.5}, "leave replay.weight at 1"),
-        ({"replay__selection": "content"}, "replay.selection=content needs them"),
+        (
+            {"replay__selection": "content"},
+            "=content needs them. Set it to one of uniform, hard, prioritized, set",
+        ),
+        ({"replay__selection": "current_batch"}, "=current_batch needs them"),
         ({"train_end_of_turn": "new"}, "train_end_of_turn=new treats replayed"),
         (
             {"replay__draw_from": "old"},

@@ -1,6 +1,7 @@
 """Fractions, counts and intervals of a summary."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -67,6 +68,24 @@ def test_what_cannot_be_summarized():
         summarize([{}, {}], [{"first": True}], "first")
     with pytest.raises(ValueError, match="primary=other is not among first"):
         summarize([{}], [{"first": True}], "other")
+
+
+@pytest.mark.parametrize("value", [1, 0.9, np.bool_(True), re.match("a", "a"), "yes"])
+def test_a_verdict_is_a_bool_or_none(value):
+    error = (
+        "prediction 2: the verdict right must be True, False or None .*"
+        + re.escape(f"got {value!r} of type {type(value).__name__}")
+    )
+    with pytest.raises(ValueError, match=error):
+        summarize([{}, {}], [{"right": True}, {"right": value}], "right")
+
+
+def test_all_predictions_have_the_same_metrics():
+    verdicts = [{"right": True, "close": True}, {"right": True}]
+    with pytest.raises(
+        ValueError, match=r"prediction 2 has verdicts on \['right'\], the"
+    ):
+        summarize([{}, {}], verdicts, "right")
 
 
 def test_origins_are_counted_on_their_own():

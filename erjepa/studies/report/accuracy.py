@@ -12,7 +12,7 @@ from erjepa.studies.report.table import SD, Table, spread
 _GRID = ["loss.jepa_weight", "num_predictor_tokens"]
 
 
-@section("Accuracy")
+@section("Accuracy", by_default=True)
 def accuracy(
     results: Results,
     methods: list[str],
@@ -47,7 +47,7 @@ def accuracy(
     yield Table(caption, frame, best=best)
 
 
-@section("Metrics of the answers")
+@section("Metrics of the answers", by_default=True)
 def readings(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Every metric of the task, including the accuracy."""
     ends = results.final(dataset, methods)
@@ -60,7 +60,7 @@ def readings(results: Results, dataset: str, methods: list[str]) -> Parts:
     )
 
 
-@section("JEPA weight and predictor tokens")
+@section("JEPA weight and predictor tokens", by_default=True)
 def lambda_k(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy by weight of the JEPA loss and number of predictor tokens."""
     keys = pd.DataFrame([results.overrides(m) for m in methods], methods, dtype=object)
@@ -92,7 +92,7 @@ def lambda_k(results: Results, dataset: str, methods: list[str]) -> Parts:
     yield Table(caption, frame)
 
 
-@section("Chosen settings", by_default=False)
+@section("Chosen settings")
 def chosen(results: Results, dataset: str, methods: list[str]) -> Parts:
     """The setting of each method with the best mean on validation pairs, and all trials.
 

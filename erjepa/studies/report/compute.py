@@ -27,7 +27,7 @@ def flops_unit(most: float) -> tuple[float, str]:
     return next(units, (1, "FLOPs"))
 
 
-@section("Accuracy by dataset and by compute", main=True)
+@section("Accuracy by dataset and by compute", main=True, by_default=True)
 def figure_1(results: Results, methods: list[str], matched: str | None = None) -> Parts:
     """The paper's first figure: accuracy by dataset, and over compute on the first dataset.
 
@@ -59,7 +59,7 @@ def figure_1(results: Results, methods: list[str], matched: str | None = None) -
     )
 
 
-@section("Matched compute", budgets=True, curves=True)
+@section("Matched compute", budgets=True, curves=True, by_default=True)
 def matched_compute(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy at equal training compute, for the last weights and the averaged ones."""
     for weights in results.weights:
@@ -98,7 +98,7 @@ def _at_budgets(
     )
 
 
-@section("Single seeds", budgets=True, curves=True)
+@section("Single seeds", budgets=True, curves=True, by_default=True)
 def single_seeds(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy at equal training compute, in one panel per seed."""
     rows = results.of(dataset, methods).dropna(subset="point")
@@ -118,7 +118,7 @@ def single_seeds(results: Results, dataset: str, methods: list[str]) -> Parts:
     )
 
 
-@section("Learning curves", curves=True)
+@section("Learning curves", curves=True, by_default=True)
 def learning_curves(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy at the end of each epoch; runs are not matched in compute."""
     rows = results.of(dataset, methods)
@@ -139,7 +139,7 @@ def learning_curves(results: Results, dataset: str, methods: list[str]) -> Parts
     )
 
 
-@section("Cost of training")
+@section("Cost of training", by_default=True)
 def cost(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy, steps, compute, tokens and training time of whole runs."""
     ends = results.trained(dataset, methods)

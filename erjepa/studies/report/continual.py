@@ -25,7 +25,7 @@ _MEASURES = {
 }
 
 
-@section("One dataset after the other", by_default=False)
+@section("One dataset after the other")
 def continual(
     results: Results, methods: list[str], share_of_joint: bool = False
 ) -> Parts:

@@ -22,7 +22,7 @@ _HOW = {
 _COLUMNS = ["Error", "Seed", "Input", "Method", "Prediction", "Right"]
 
 
-@section("Examples", main=True)
+@section("Examples", main=True, by_default=True)
 def examples(
     results: Results,
     dataset: str,

@@ -27,14 +27,14 @@ _PROPOSITION = {
 }
 
 
-@section("Losses", by_default=False)
+@section("Losses")
 def losses(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Training losses at the end of runs."""
     title = f"Mean losses of the last 50 training steps on {dataset}, unweighted"
     yield _table(results, dataset, methods, title, _LOSSES, "losses")
 
 
-@section("Embeddings", by_default=False)
+@section("Embeddings")
 def embeddings(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Cosines of matching and other pairs, rank of the target embeddings, retrieval of targets."""
     title = (
@@ -47,7 +47,7 @@ def embeddings(results: Results, dataset: str, methods: list[str]) -> Parts:
     yield _table(results, dataset, methods, title, _EMBEDDINGS, wanted)
 
 
-@section("The proposition", by_default=False)
+@section("The proposition")
 def proposition(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Change of the replayed pairs' loss by their own gradient, and its first-order estimate."""
     title = (

@@ -22,7 +22,7 @@ _BOOTSTRAP = (
 )
 
 
-@section("Paired tests")
+@section("Paired tests", by_default=True)
 def significance(
     results: Results, methods: list[str], reference: str | None = None
 ) -> Parts:

@@ -30,7 +30,7 @@ def categories(results: Results, dataset: str, methods: Sequence[str]) -> pd.Dat
     return answers.assign(category=list(pairs))
 
 
-@section("Corrected errors", task="nl_rx", main=True)
+@section("Corrected errors", task="nl_rx", main=True, by_default=True)
 def corrections(
     results: Results, dataset: str, methods: list[str], baseline: str | None = None
 ) -> Parts:
@@ -66,7 +66,7 @@ def corrections(
     yield Table(caption, by_seed.astype({"Seed": str}), name="by_seed")
 
 
-@section("Where answers end", task="nl_rx")
+@section("Where answers end", task="nl_rx", by_default=True)
 def stops(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Fractions of correct answers, of right beginnings that run on, and of kinds of errors."""
     answers = categories(results, dataset, methods)
@@ -86,7 +86,7 @@ def stops(results: Results, dataset: str, methods: list[str]) -> Parts:
     )
 
 
-@section("Outcomes of errors", task="nl_rx", main=True)
+@section("Outcomes of errors", task="nl_rx", main=True, by_default=True)
 def outcomes(
     results: Results,
     dataset: str,
@@ -120,7 +120,7 @@ def outcomes(
     yield Table(caption, frame.rename_axis(f"{first} error").reset_index(), digits)
 
 
-@section("Structure of the target", task="nl_rx", main=True)
+@section("Structure of the target", task="nl_rx", main=True, by_default=True)
 def structures(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy by the operators that the target regex contains."""
     kind = "Structure", regexes.STRUCTURES, regexes.structures
@@ -134,7 +134,7 @@ def structures(results: Results, dataset: str, methods: list[str]) -> Parts:
     yield Table(f"{caption} Accuracy in percent.", frame)
 
 
-@section("Length of the target", task="nl_rx", main=True)
+@section("Length of the target", task="nl_rx", main=True, by_default=True)
 def lengths(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy by the length of the target regex."""
     kind = "Regex tokens", regexes.LENGTH_GROUPS, regexes.length_group

@@ -30,7 +30,7 @@ class Section:
     # Whether it draws a curve per method: its default methods must be few, and exclude those
     # with ``stop.tokens_of``
     curves: bool = False
-    by_default: bool = True  # whether it is in reports whose config names no sections
+    by_default: bool = False  # whether it is in reports whose config names no sections
 
     @property
     def arguments(self) -> list[str]:

@@ -21,7 +21,7 @@ from erjepa.studies.statistics.transitions import (
 from erjepa.studies.training_log import read_training_log
 
 
-@section("Drops of accuracy")
+@section("Drops of accuracy", by_default=True)
 def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy that runs lose between successive checkpoints."""
     accuracy = results.over_points(dataset, methods)
@@ -57,7 +57,7 @@ def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
         )
 
 
-@section("Drops at equal accuracy", by_default=False)
+@section("Drops at equal accuracy")
 def drops_by_accuracy(
     results: Results, dataset: str, methods: list[str], width: int = 10
 ) -> Parts:
@@ -92,7 +92,7 @@ def drops_by_accuracy(
     )
 
 
-@section("Prediction dynamics", main=True)
+@section("Prediction dynamics", main=True, by_default=True)
 def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
     """Accuracy, corrected errors and lost correct answers from checkpoint to checkpoint."""
     accuracy = results.over_points(dataset, methods)
@@ -130,7 +130,7 @@ def dynamics(results: Results, dataset: str, methods: list[str]) -> Parts:
     )
 
 
-@section("Alignment and correctness", main=True)
+@section("Alignment and correctness", main=True, by_default=True)
 def alignment(
     results: Results,
     dataset: str,

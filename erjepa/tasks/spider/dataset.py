@@ -20,6 +20,7 @@ The first line of a source text names its database, in both values of ``prompt``
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,7 +86,7 @@ def spider_dataset(
         tokenizer,
         OpenAIToMessages(),
         task="spider",
-        scoring_fields=lambda text: {"db_id": database_of(text)},
+        scoring_fields=lambda fields: {"db_id": _database(fields)},
     )
 
 
@@ -139,7 +140,7 @@ def _as_chat(record: Record) -> Record:
     fields = record.fields
     try:
         if "messages" in fields:
-            database_of(fields["messages"][-2]["content"])
+            _database(fields)
             return record
         turns = (
             ("system", SYSTEM_PROMPT),
@@ -168,12 +169,12 @@ def _split_by_database(source: str, split: str) -> list[Record]:
     return [
         record
         for record in records
-        if in_test_split(_database(record)) == (split == "test")
+        if in_test_split(_database(record.fields)) == (split == "test")
     ]
 
 
-def _database(record: Record) -> str:
-    return database_of(record.fields["messages"][-2]["content"])
+def _database(fields: Mapping[str, Any]) -> str:
+    return database_of(fields["messages"][-2]["content"])
 
 
 def _load_schemas(tables: str | None) -> dict[str, dict[str, Any]]:

@@ -81,7 +81,7 @@ class PreparedRun:
     def views(self) -> Views:
         """The layout of new pairs, ``none`` if nothing reads their embeddings."""
         replay = self.cfg.replay
-        is_read = self.loss_fn.jepa_weight or (
+        is_read = self.loss_fn.reads_embeddings or (
             replay.weight and (replay.score == "jepa" or replay.needs_addresses)
         )
         return self.cfg.views if is_read else "none"
@@ -112,7 +112,7 @@ class PreparedRun:
         """The collators of new and of replayed pairs."""
         cfg, tokenizer, vocab_size = self.cfg, self.tokenizer, self.model.vocab_size
         keeps_views = cfg.replay.score == "jepa" or (
-            self.loss_fn.jepa_weight and cfg.replay.views
+            self.loss_fn.reads_embeddings and cfg.replay.views
         )
         predictor_ids = predictor_token_ids(
             tokenizer, self.num_predictor_tokens, vocab_size, cfg.predictor_tokens
