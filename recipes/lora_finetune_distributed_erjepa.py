@@ -118,10 +118,11 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._validation = Validation(prepared, held_out) if held_out else None
         self._progress = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
         start = load_start(cfg, checkpointer, model, self._pairs, resume=resume)
+        wait_for_all()  # ranks read files at different speeds; a step has a time limit
         self._setup_training(start, checkpointer, serving)
         # A run that is refused leaves the config of the one before in its folder.
         self._metrics_log = MetricsLog(cfg, device)
-        wait_for_all()  # ranks load at different speeds; a step has a time limit
+        wait_for_all()
 
     def _setup_training(
         self, start: Start, checkpointer: Any, serving: Serving

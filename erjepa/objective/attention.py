@@ -77,7 +77,7 @@ def _attend_in_blocks(
 ) -> Tensor:
     _shapes.add((len(query), query.shape[2]))
     # Settings are per thread, and activation checkpointing recomputes layers in another thread.
-    with torch._dynamo.config.patch(cache_size_limit=RECOMPILE_LIMIT):
+    with torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT):
         return _compiled()(query, key, value, mask)
 
 

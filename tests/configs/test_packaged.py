@@ -92,6 +92,13 @@ def test_continual_configs_keep_what_was_learned_in_one_way():
         ]
 
 
+@pytest.mark.parametrize("name", [n for n in CONFIGS if n.endswith("_continual")])
+def test_continual_configs_learn_from_few_pairs(name):
+    """With the paper's rate, 1e-5, adapters learn next to nothing in a few hundred steps."""
+    cfg = load(name)
+    assert cfg.model.get("lora_rank") <= 64 and cfg.optimizer.get("lr") >= 3e-4
+
+
 def test_the_commented_config_shows_the_defaults():
     cfg = load(COMMENTED)
     assert cfg.as_written().keys() == {*KEYS}

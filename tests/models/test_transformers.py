@@ -241,6 +241,25 @@ def test_the_loss_and_its_gradients_are_torchtunes(both):
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
 
 
+def test_training_goes_on_with_its_attention_after_answers(monkeypatch):
+    """Answers are generated without the masks of packed rows, such as in a validation."""
+    monkeypatch.setattr(WrappedFlexAttention, "__call__", lambda _: flex_attention)
+    decoder = TransformersDecoder(random_model("llama"))
+    tokens, end, depth, _ = tree(60, 40, 28)
+    decoder.attend_by("flex")
+
+    @torch.no_grad()
+    def hidden():
+        embedded = decoder.tok_embeddings(tokens)
+        return decoder.body(embedded, end, depth, "flex")
+
+    expected = hidden()
+    prompts = [[3, 4, 5], [6, 7]]
+    limits = {"max_new_tokens": 2, "stop_tokens": [1], "pad_id": 0}
+    assert decoder.generate_greedy(prompts, **limits)
+    assert torch.equal(hidden(), expected)
+
+
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_memory_on_a_gpu_is_forecast_as_torchtunes(both, checkpointing):
     """No scores of attention, which fused kernels do not keep; recomputed layers as such."""

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from erjepa.checkpoints import checkpoint
 from erjepa.evaluation.model import load_model
+from erjepa.objective.attention import RECOMPILE_LIMIT
 from erjepa.studies.training_log import read_training_log
 from tests.harness.cases import some_of
 from tests.harness.runs import TIMED, make_config, train
@@ -69,6 +70,14 @@ def test_two_ranks_are_one(folder, data, whole, tmp_path):
     for one, two in zip(expected, found, strict=True):
         for name in ("loss", "replay_jepa_loss", "grad_norm"):
             assert two.get(name) == pytest.approx(one.get(name), rel=2e-4), name
+
+
+def test_its_attention_may_compile_many_kernels(folder, data, tmp_path):
+    """Gemma 3 needs torch's usual eight in training, and more in validation."""
+    cfg = config(folder, data, tmp_path, stop__steps=1)
+    with torch._dynamo.config.patch(recompile_limit=8):
+        found = train(cfg, inspect=lambda _: torch._dynamo.config.recompile_limit)
+    assert found == [RECOMPILE_LIMIT]
 
 
 def test_a_resumed_run_is_the_whole_one(folder, data, whole, tmp_path):

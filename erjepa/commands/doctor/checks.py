@@ -53,7 +53,7 @@ USED = 0.9  # usable part of a GPU's memory, beside its context, NCCL and fragme
 _STEPS = 8  # steps whose rows and FLOPs are shown
 _NCCL, _WORKER = 1 << 30, 64 << 20  # bytes of shared memory, roughly
 _REMEDIES = {
-    "weights": "set model.quantize_base=True or fsdp_cpu_offload=True, or start more ranks",
+    "weights": "set model.quantize_base=True or else fsdp_cpu_offload=True, or start more ranks",
     "gathered weights": "set fsdp_reshard_after_forward=True or model.quantize_base=True",
     "gradients": "train adapters, or fewer of them by a smaller model.lora_rank",
     "optimizer": "set a smaller model.lora_rank or fsdp_cpu_offload=True, or start more ranks",

@@ -150,17 +150,22 @@ class TransformersDecoder(nn.Module):
         width = max(map(len, prompts))
         tokens = [[pad_id] * (width - len(p)) + list(p) for p in prompts]
         real = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]
+        before = self.config._attn_implementation
         self.attend_by("dense")
-        return model.generate(
-            input_ids=torch.tensor(tokens, device=device),
-            attention_mask=torch.tensor(real, device=device),
-            generation_config=GenerationConfig(
-                do_sample=False,
-                max_new_tokens=max_new_tokens,
-                eos_token_id=list(stop_tokens),
-                pad_token_id=pad_id,
-            ),
-        )[:, width:].tolist()
+        try:
+            answers = model.generate(
+                input_ids=torch.tensor(tokens, device=device),
+                attention_mask=torch.tensor(real, device=device),
+                generation_config=GenerationConfig(
+                    do_sample=False,
+                    max_new_tokens=max_new_tokens,
+                    eos_token_id=list(stop_tokens),
+                    pad_token_id=pad_id,
+                ),
+            )
+        finally:
+            model.set_attn_implementation(before)
+        return answers[:, width:].tolist()
 
 
 def windows_of_layers(config: PretrainedConfig) -> dict[str, Window | None]:

@@ -94,8 +94,9 @@ def set_up_model(
     decoder = model.decoder
     dtype, _ = dtypes_of(cfg)
     weights = _initial_weights(cfg, model, trainable, start, predictor_ids)
+    # Models of transformers compile FlexAttention themselves.
+    torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
     if cfg.compile:
-        torch._dynamo.config.cache_size_limit = RECOMPILE_LIMIT
         for layer in decoder.layers:
             layer.compile(backend=os.environ.get("TORCH_COMPILE_BACKEND", "inductor"))
     if cfg.enable_activation_checkpointing:

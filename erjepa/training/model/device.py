@@ -109,9 +109,11 @@ def flex_obstacle(device: torch.device) -> str | None:
     """Return why FlexAttention cannot run on ``device``, or ``None`` if it can."""
     if device.type != "cuda":
         return "FlexAttention needs CUDA"
-    if torch.cuda.get_device_capability(device) < (7, 5):
+    if torch.cuda.get_device_capability(device) < (8, 0):
         name = torch.cuda.get_device_name(device)
-        return f"FlexAttention needs compute capability 7.5, more than {name} has"
+        return (
+            f"compiled FlexAttention needs compute capability 8.0, more than {name} has"
+        )
     return compiler_obstacle()
 
 

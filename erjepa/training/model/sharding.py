@@ -67,20 +67,19 @@ def shard(
     reduced in the dtype of the trainable parameters.
 
     Raises:
-        RuntimeError: if this release of torch does not support a separate dtype for these.
+        ValueError: if ``cpu_offload`` is set for a quantized model on one rank.
     """
-    held = {p.dtype for p in model.parameters()}
     trained = {p.dtype for p in model.parameters() if p.requires_grad}
     if not is_sharded(model, dtype, cpu_offload=cpu_offload):
         return
+    # On one rank FSDP2 copies the first of the three tensors of an NF4 weight (pytorch#197999).
+    if dist.get_world_size() == 1 and _has_nf4(model):
+        raise ValueError(
+            "fsdp_cpu_offload=True: FSDP2 does not support QLoRA on one rank; set it to False, or "
+            "start more ranks"
+        )
     precision = MixedPrecisionPolicy()
     if trained != {dtype}:
-        if len(held) > 1 and torch.__version__ < "2.8":
-            raise RuntimeError(
-                f"torch {torch.__version__} cannot shard weights that are trained in another "
-                "precision than they compute in; install torch 2.8 or newer, or set "
-                "trainable_dtype=null."
-            )
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=trained.pop())
     # Without a mesh, FSDP2 uses GPUs if the machine has any, even in a run on the CPU.
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -92,6 +91,10 @@ def shard(
             mp_policy=precision,
             offload_policy=CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),
         )
+
+
+def _has_nf4(model: nn.Module) -> bool:
+    return any(isinstance(p, NF4Tensor) for p in model.parameters())
 
 
 def with_resharding(cfg: Config, model: nn.Module, device: torch.device) -> Config:

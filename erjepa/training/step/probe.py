@@ -77,7 +77,7 @@ class ReplayProbe:
 
     def after_update(self) -> None:
         """Measure the loss of the replayed pairs after the update."""
-        self.metrics["replay_loss_after"] = self._loss().item()
+        self.metrics["replay_loss_after"] = self._loss()
 
     @torch.no_grad()
     def _benefit(self, gradients: list[Tensor], lr: float, weight: float) -> float:
@@ -89,12 +89,13 @@ class ReplayProbe:
         torch._foreach_add_(weights, gradients, alpha=-lr * weight)
         benefit = self._loss() - without
         torch._foreach_copy_(weights, kept)
-        return benefit.item()
+        return benefit
 
     @torch.no_grad()
-    def _loss(self) -> Tensor:
+    def _loss(self) -> float:
         set_random_state(self._before_replay, self._device)
-        loss = self._replay().loss
+        # Waits for the device: offloaded weights, which are about to change, are copied to it.
+        loss = self._replay().loss.item()
         free_gathered(self._model)  # the next pass must gather the changed weights
         return loss
 

@@ -82,13 +82,13 @@ def test_flex_attention_needs_whole_blocks(monkeypatch, row_length):
     assert attention_of(dense, torch.device("cuda")) == "dense"
 
 
-@pytest.mark.parametrize("capability", [(7, 0), (7, 5), (9, 0)])
+@pytest.mark.parametrize("capability", [(7, 0), (7, 5), (8, 0), (9, 0)])
 def test_flex_attention_needs_a_new_enough_gpu(monkeypatch, capability):
     cuda = torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old")
     monkeypatch.setattr(device, "compiler_obstacle", lambda: None)
-    assert (flex_obstacle(cuda) is None) == (capability >= (7, 5))
+    assert (flex_obstacle(cuda) is None) == (capability >= (8, 0))
     assert flex_obstacle(torch.device("cpu")) == "FlexAttention needs CUDA"
 
 

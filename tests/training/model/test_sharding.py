@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group as fsdp
+from torchao.dtypes.nf4tensor import to_nf4
 from torchtune.training import set_default_dtype
 
 from erjepa.commands.doctor.checks import rank_of
-from erjepa.training.model.sharding import reshards_after_forward
+from erjepa.training.model.sharding import reshards_after_forward, shard
 from tests.harness.runs import make_config, overrides_for, read_metrics, train
 
 STEPS = 4
@@ -100,3 +101,13 @@ def test_what_fits_is_kept_gathered(name, gib, kept):
         assert reshards_after_forward(on_cpu, model, gib << 30)
     kept_always = replace(cfg, fsdp_reshard_after_forward=False)
     assert not reshards_after_forward(kept_always, model, gib << 30)
+
+
+def test_a_quantized_model_is_not_kept_on_the_cpu_by_one_rank():
+    model = torch.nn.Linear(64, 64, bias=False).bfloat16()
+    model.weight = torch.nn.Parameter(to_nf4(model.weight), requires_grad=False)
+    with (
+        rank_of(1),
+        pytest.raises(ValueError, match="does not support QLoRA on one rank"),
+    ):
+        shard(model, torch.device("cpu"), dtype=torch.bfloat16, cpu_offload=True)
