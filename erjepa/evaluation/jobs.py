@@ -11,6 +11,7 @@ from torchtune import utils
 from torchtune.config._errors import InstantiationError
 from torchtune.modules.transforms import Transform
 
+import erjepa.configs
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config, read
 from erjepa.datasets import PairedDataset, build_dataset
@@ -173,8 +174,16 @@ class JobFinder:
 
     @cached_property
     def _train(self) -> tuple[list[Texts] | None, set[str]]:
-        """Texts and wordings of the training pairs on rank 0; nothing on other ranks."""
+        """Texts and wordings of the training pairs on rank 0; nothing on other ranks, or if the
+        config does not say which file they are in.
+        """
         if utils.get_world_size_and_rank()[1] != 0:
+            return None, set()
+        parts = erjepa.configs.components(self._cfg.dataset)
+        if any(part.get("source", "") is None for part in parts):
+            log.info(
+                "dataset.source=null: test pairs that occur in training are not counted."
+            )
             return None, set()
         train = build_dataset(self._cfg.dataset, self._tokenizer)
         return texts(train, range(len(train))), train.wordings()
@@ -182,11 +191,11 @@ class JobFinder:
     def _warn_of_other_wordings(self, dataset: PairedDataset) -> None:
         """Warn if texts are put into other prompts than in training, as with other options."""
         _, trained = self._train
-        if other := sorted(dataset.wordings() - trained):
+        if trained and (other := sorted(dataset.wordings() - trained)):
             utils.log_rank_zero(
                 log,
                 f"eval_dataset asks {one_line(other[0])!r}, and dataset "
-                f"{one_line(min(trained, default=''))!r}: the model was trained on another "
+                f"{one_line(min(trained))!r}: the model was trained on another "
                 "prompt; set the same question, options or columns for both",
                 logging.WARNING,
             )
