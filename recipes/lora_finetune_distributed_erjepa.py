@@ -187,7 +187,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         memory, passes, number = self._memory, self._passes, self._progress.steps + 1
         # Steps that loss.jepa_every leaves without a JEPA loss do not replay.
         replays = memory.is_on and self._pairs.has_jepa_loss(number - 1)
-        has_replay_pass = replays and step.draw is None and memory.settings.can_draw
+        has_replay_pass = replays and step.draw is None and memory.can_draw
         every = self._cfg.log_replay_gradients_every_n_steps
         # Of every so many steps, the first one that replays.
         is_due = every is not None and number % every < self._pairs.jepa_every

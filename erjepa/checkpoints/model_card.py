@@ -13,6 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from erjepa.checkpoints.peft_adapter import FOLDER as ADAPTER
+from erjepa.checkpoints.served_chat import chat_template
 from erjepa.configs.component import COMPONENT, Component
 from erjepa.datasets import dataset_name, origin_labels
 from erjepa.utils.escape import backticks, markdown, markdown_code
@@ -84,15 +85,17 @@ def write_model_card(output_dir: Path) -> None:
     summaries = sorted(output_dir.glob(f"evaluation/*/{SUMMARY}"))
     cfg = OmegaConf.load(config_file)
     prompt = output_dir / PROMPT
+    models = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
+    checkpoints = {path.parent for path in models}
+    served = [Path(cfg.checkpointer.checkpoint_dir), *checkpoints]
     card = model_card(
         OmegaConf.to_container(cfg),
         {path.parent.name: read_summary(path.parent) for path in summaries},
         base=base_of(cfg),
         has_peft=any(output_dir.glob(f"*/{ADAPTER}/")),
         prompt=prompt.read_text() if prompt.is_file() else None,
+        has_template=any(map(chat_template, served)),
     )
-    models = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
-    checkpoints = {path.parent for path in models}
     for folder in (output_dir, *checkpoints):
         with contextlib.suppress(FileNotFoundError):  # a run may prune it meanwhile
             write_whole(folder / CARD, card)
@@ -105,6 +108,7 @@ def model_card(
     base: str,
     has_peft: bool,
     prompt: str | None = None,
+    has_template: bool = True,
 ) -> str:
     """Return the text of the model card, in Markdown.
 
@@ -114,6 +118,7 @@ def model_card(
         base: name or folder of the base model.
         has_peft: whether adapters were also written for PEFT; torchtune cannot for Phi-3.
         prompt: a training prompt, if the folders' chat template does not reproduce it.
+        has_template: whether the base model or the folders have a chat template.
     """
     method, objective = method_of(config)
     datasets = datasets_of(config["dataset"])
@@ -133,6 +138,12 @@ def model_card(
         rows["trained"] = "every weight (full fine-tuning)"
     if merged := config.get("base_adapters"):
         rows["base"] += f", adapters merged in: {', '.join(map(markdown_code, merged))}"
+    replay = config.get("replay") or {}
+    carried = {"weights": config.get("init_from"), "memory": replay.get("init_from")}
+    for what, runs in carried.items():
+        if runs:
+            names = [runs] if isinstance(runs, str) else runs
+            rows[f"{what} from"] = ", ".join(map(markdown_code, names))
     rows["seed"] = str(config["seed"])
     about = {
         "base_model": base,
@@ -142,6 +153,8 @@ def model_card(
     }
     keys = OmegaConf.to_yaml(config)
     serving = "The folders' chat template builds the prompts of training."
+    if not has_template:
+        serving = "There is no chat template: send a server token ids, as `erjepa prompts` does."
     if prompt is not None:
         fence = backticks(prompt)
         serving = _PROMPT.format(prompt=f"{fence}text\n{prompt}\n{fence}")
@@ -160,11 +173,12 @@ def model_card(
 
 
 def base_of(config: Mapping[str, Any]) -> str:
-    """Return a run's ``base_model`` if the model's folder has that name, otherwise the folder."""
+    """Return a run's ``base_model`` if the weights are its, otherwise their folder."""
     folder = os.path.abspath(config["checkpointer"]["checkpoint_dir"])
     name = config["base_model"]
-    is_its = name == config["model"].get("path") or Path(name).name == Path(folder).name
-    return name if is_its else folder
+    path = config["model"].get("path")  # of transformers' models
+    is_its = name == path == config["checkpointer"]["checkpoint_dir"]
+    return name if is_its or Path(name).name == Path(folder).name else folder
 
 
 def datasets_of(section: Any) -> list[tuple[str, str]]:

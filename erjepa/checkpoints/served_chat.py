@@ -54,12 +54,7 @@ class ServedChat:
     """
 
     def __init__(self, folder: Path) -> None:
-        file = folder / _CONFIG
-        config = json.loads(file.read_text()) if file.is_file() else {}
-        template = config.get("chat_template")
-        if (folder / TEMPLATE).is_file():
-            template = (folder / TEMPLATE).read_text()
-        if not isinstance(template, str):
+        if (template := chat_template(folder)) is None:
             raise ValueError(f"{folder} has no chat template")
         if not (folder / _TOKENIZER).is_file():
             raise ValueError(
@@ -70,6 +65,7 @@ class ServedChat:
             self._tokenizer = Tokenizer.from_file(str(folder / _TOKENIZER))
         except Exception as error:  # noqa: BLE001, tokenizers raises plain Exceptions
             raise ValueError(f"{folder / _TOKENIZER}: {error}") from None
+        config = _config(folder)
         special = {name: config.get(name) for name in _SPECIAL}
         self._special = {
             name: token["content"] if isinstance(token, dict) else token
@@ -197,6 +193,19 @@ def serving_of(folder: Path, pairs: PairedDataset, tokenizer: Any) -> Serving:
         "shows a prompt of training.",
         prompt=served.text(template.prompt([*shown, _ANSWER])),
     )
+
+
+def chat_template(folder: Path) -> str | None:
+    """Return the chat template in a model's folder, or ``None`` if there is none."""
+    if (folder / TEMPLATE).is_file():
+        return (folder / TEMPLATE).read_text()
+    template = _config(folder).get("chat_template")
+    return template if isinstance(template, str) else None
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    file = folder / _CONFIG
+    return json.loads(file.read_text()) if file.is_file() else {}
 
 
 def as_json(pairs: PairedDataset, example_id: int) -> list[dict[str, str]]:

@@ -41,6 +41,8 @@ def main(arguments: Sequence[str]) -> None:
         from erjepa.configs import load, require_files
         from erjepa.evaluation import batch_requests
 
+        if args.output.exists():
+            raise FileExistsError(f"{args.output} exists; choose another name")
         cfg = load(args.config, args.overrides)
         cfg = require_files(cfg)
         tokenizer = cfg.tokenizer.build()

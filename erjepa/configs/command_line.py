@@ -36,6 +36,9 @@ def parse(recipe_main: Callable[[Config], Any]) -> Callable[[], Any]:
         parser.add_argument(
             "overrides", nargs="*", metavar="key=value", help="any key; ~key removes it"
         )
+        for word in sys.argv[1:]:
+            if word.startswith(("--nproc", "--nnodes", "--standalone")):
+                parser.error(f"{word} belongs before the recipe: tune run {word} ...")
         arguments = parser.parse_intermixed_args()
         with parser.errors(arguments):
             given = arguments.config, arguments.overrides

@@ -47,10 +47,9 @@ def config_path(name: str, folder: str = ".") -> str:
     known = config_names(folder)
     begins = (one for one in known if name and one.startswith(name))
     near = next(begins, None) or nearest(name, known)
-    hint = f"Did you mean {near}? " if near else ""
+    hint = f"Did you mean {near}?" if near else f"Packaged configs: {', '.join(known)}."
     raise FileNotFoundError(
-        f"config {name}: no such file, and no packaged config of that name. "
-        f"{hint}Packaged configs: {', '.join(known)}."
+        f"config {name}: no such file, and no packaged config of that name. {hint}"
     )
 
 

@@ -80,12 +80,12 @@ class RecordMessages:
         for key, column in self.columns.items():
             if key == "input" and "instruction" in self.columns:
                 value = fields.get(column)
-                given[key] = "" if value is None else value
+                given[key] = "" if value is None else as_text(value)
                 require_text(given[key], f"column {column!r}", may_be_empty=True)
                 continue
             if column not in fields:
                 raise ValueError(f"no field {column!r}; it has {sorted(fields)}")
-            given[key] = fields[column]
+            given[key] = as_text(fields[column])
             if key in _CHATS:
                 _require_turns(given[key], column, *_CHATS[key])
             else:
@@ -181,6 +181,12 @@ def not_read(records: Sequence[Record], transform: RecordMessages) -> list[str]:
                         if name not in known and value is not None
                     )
     return list(unread)
+
+
+def as_text(value: Any) -> Any:
+    """Return an integer as text, such as an answer that is a number; anything else unchanged."""
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if is_integer else value
 
 
 def require_text(value: Any, place: str, *, may_be_empty: bool = False) -> None:

@@ -23,10 +23,16 @@ def draw_training_curve(log: Path, picture: Path) -> None:
     """Draw losses, cosines and accuracy over steps; metrics that are not logged are left out.
 
     Raises:
-        ValueError: if the log has no steps.
+        ValueError: if the log has no steps, or ``picture`` has the suffix of no image format.
     """
     from matplotlib.figure import Figure
 
+    figure = Figure(layout="constrained")
+    formats = figure.canvas.get_supported_filetypes()
+    if picture.suffix[1:].lower() not in formats:
+        raise ValueError(
+            f"{picture}: expected a suffix of {', '.join(sorted(formats))}"
+        )
     steps = pd.DataFrame(read_training_log(log)).T
     if steps.empty:
         raise ValueError(f"{log}: no step is logged here")
@@ -37,7 +43,7 @@ def draw_training_curve(log: Path, picture: Path) -> None:
     steps = steps.dropna(axis="columns", how="all")
     panels = [title for title, lines in PANELS.items() if lines.keys() & {*steps}]
     size = 2.6 * len(panels), 2.3  # legible at the width of a README
-    figure = Figure(figsize=size, layout="constrained")
+    figure.set_size_inches(size)
     axes = figure.subplots(1, len(panels), squeeze=False)
     for axis, title in zip(axes[0], panels, strict=True):
         for name, (label, style) in PANELS[title].items():

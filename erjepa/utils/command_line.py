@@ -64,6 +64,8 @@ class CommandLine(argparse.ArgumentParser):
             if "traceback" in arguments or not is_users(error):
                 raise
             text = str(error)
+            if isinstance(error, OSError) and error.filename is not None:
+                text = f"{error.filename}: {str(error.strerror).lower()}"
             if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
                 text += f": pip install 'erjepa[{_EXTRAS[error.name]}]'"
             _leave(f"{self.prog}: error: {text}")

@@ -120,6 +120,37 @@ def test_the_base_is_the_one_whose_weights_were_loaded(changes, base):
     assert f"| base | `{base}` |" in card
 
 
+def test_weights_of_another_folder_are_not_those_of_the_repository():
+    """Of a transformers model, whose path names tokenizer and architecture."""
+    cfg = config(base_model="org/qwen", model__path="org/qwen")
+    cfg["checkpointer"]["checkpoint_dir"] = "org/qwen"
+    assert base_of(cfg) == "org/qwen"
+    cfg["checkpointer"]["checkpoint_dir"] = "/runs/first/epoch_1"
+    assert base_of(cfg) == "/runs/first/epoch_1"
+
+
+def test_what_is_carried_on_is_named():
+    card = model_card(
+        config(init_from="january", replay__init_from=["january", "a|b"]), {}
+    )
+    assert "| weights from | `january` |\n| memory from | `january`, `a\\|b` |" in card
+    assert " from |" not in model_card(config(), {})
+
+
+@pytest.mark.parametrize("file", ["chat_template.jinja", "tokenizer_config.json", None])
+def test_a_chat_template_is_only_named_where_there_is_one(tmp_path, file):
+    (tmp_path / "epoch_0").mkdir()
+    (tmp_path / "epoch_0" / "adapter_model.pt").touch()
+    if file is not None:
+        (tmp_path / "epoch_0" / file).write_text('{"chat_template": "a"}')
+    absent = {"checkpointer__checkpoint_dir": str(tmp_path / "base")}
+    OmegaConf.save(config(**absent), tmp_path / "torchtune_config.yaml")
+    write_model_card(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert ("folders' chat template builds the prompts" in card) == (file is not None)
+    assert ("There is no chat template" in card) == (file is None)
+
+
 def test_no_peft_adapter_is_promised_where_there_is_none():
     card = model_card(config(), {}, has_peft=False)
     assert "| adapter | LoRA" in card and "peft" not in card and "adapter/" not in card

@@ -127,4 +127,16 @@ def test_an_unknown_config_lists_the_packaged_ones(run, capsys):
     code, given = run("--config", "llama3_2_1b_sinth")
     said = capsys.readouterr().err
     assert code == 2 and not given and "no packaged config of that name" in said
+    assert said.endswith("Did you mean llama3_2_1b_synth?\n")
+    run("--config", "quite_another")
+    said = capsys.readouterr().err
     assert all(name in said for name in erjepa.configs.config_names())
+
+
+def test_arguments_of_the_launcher_belong_before_the_recipe(run, capsys):
+    code, given = run("--config", "tiny_synth", "--nproc_per_node", "2")
+    assert code == 2 and not given
+    assert (
+        "belongs before the recipe: tune run --nproc_per_node ..."
+        in capsys.readouterr().err
+    )

@@ -94,9 +94,20 @@ def test_alpaca_whose_first_record_has_no_input(read):
 
 
 def test_an_input_that_is_no_text(read):
-    add = {"instruction": "Double.", "input": 0, "output": "0"}
-    with pytest.raises(ValueError, match=r"column 'input' holds 0 \(int\)"):
+    add = {"instruction": "Double.", "input": 0.5, "output": "1"}
+    with pytest.raises(ValueError, match=r"column 'input' holds 0.5 \(float\)"):
         read(add)
+
+
+def test_integers_are_read_as_texts(read):
+    assert turns(read({"question": 12, "answer": 0})) == [
+        ("user", "12"),
+        ("assistant", "0"),
+    ]
+    (_, source), _ = turns(read({"instruction": "Double.", "input": 0, "output": 0}))
+    assert "### Input:\n0\n" in source
+    with pytest.raises(ValueError, match=r"column 'answer' holds True \(bool\)"):
+        read({"question": "Is it?", "answer": True})
 
 
 def test_alpaca_keeps_its_instruction(read):
@@ -168,7 +179,10 @@ PAIR = {"input": "one", "output": "1"}
     ("record", "error"),
     [
         ({"output": None}, "a.jsonl:2: column 'output' holds null; expected a text"),
-        ({"output": 4}, r"a.jsonl:2: column 'output' holds 4 \(int\); expected a text"),
+        (
+            {"output": 4.5},
+            r"a.jsonl:2: column 'output' holds 4.5 \(float\); expected a",
+        ),
         ({"output": ["1"]}, r"a.jsonl:2: column 'output' holds \['1'\] \(list\)"),
         ({"output": " "}, "a.jsonl:2: column 'output' is empty"),
         ({"input": ""}, "a.jsonl:2: column 'input' is empty"),

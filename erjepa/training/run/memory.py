@@ -1,5 +1,6 @@
 """The episodic memory of a run: its use in a step, its initial content, and how it is saved."""
 
+import contextlib
 import logging
 import math
 from collections import Counter
@@ -57,6 +58,8 @@ class RunMemory:
         settings: the section ``replay`` of the config.
         origins: the datasets of the run and of inherited pairs.
         replay: the memory and its selection; ``None`` if ``replay.weight=0``.
+        can_draw: whether pairs can be replayed: ``settings.can_draw``, and if only inherited pairs
+            are drawn, the run started with some.
 
     Raises:
         ValueError: if the memory does not fit the device, or a pair of ``replay.init_from`` does
@@ -89,6 +92,22 @@ class RunMemory:
             )
         if earlier is not None:
             earlier.choose(self._slots_to_inherit, cfg.drawn_seed)
+        self.can_draw = self.settings.can_draw and (
+            self._draws_from_all or self._has_inherited()
+        )
+
+    def _has_inherited(self) -> bool:
+        """Whether the run started with inherited pairs, which a resumed run finds recorded."""
+        if self._earlier is not None:
+            return len(self._earlier) > 0
+
+        def is_recorded() -> bool:
+            with contextlib.suppress(ValueError):  # damage is named when all files are
+                if folder := memory_folder(Path(self._cfg.output_dir)):
+                    return StoredMemory(folder).about.inherited > 0
+            return True
+
+        return on_rank_zero(is_recorded)
 
     def _empty(self, *, has_addresses: bool) -> EpisodicReplay:
         """Return an empty memory, with addresses if the selection needs them in any case."""
@@ -112,7 +131,7 @@ class RunMemory:
         """Fraction of a step's pairs that are replayed; 0 if the budget adds them to the step, or
         if only inherited pairs may be drawn and there are none.
         """
-        return (self.settings.share or 0.0) if self.settings.can_draw else 0.0
+        return (self.settings.share or 0.0) if self.can_draw else 0.0
 
     def _fitting_slots(self, stored: StoredMemory, *, skip_too_long: bool) -> Tensor:
         """Return the slots whose pairs fit this run's rows, ascending, int64."""
@@ -262,7 +281,7 @@ class RunMemory:
         """
         self._add_reserved_slots(replay, len(earlier))
         earlier.load_into(replay)
-        self.origins.inherited = earlier.origins
+        self.origins.inherited = earlier.origins if len(earlier) else []
         self._places = earlier.places
         rescores = self.settings.init_scores == "recomputed" or earlier.has_other_scores
         are_kept = self.settings.init_addresses == "kept"
@@ -322,6 +341,13 @@ class RunMemory:
             return
         replay = self.replay
         assert replay is not None  # set whenever there are earlier memories
+        if not len(replay):
+            yield (
+                f"{', '.join(settings.start_from)}: the memory is empty, or all its pairs are left "
+                "out, so no earlier pair is replayed; erjepa memory create makes a memory from a "
+                "file"
+            )
+            return
         if settings.selection == "content" and self._draws_from_all:
             yield (
                 "replay.selection=content recalls hardly any of the inherited pairs where the "
@@ -350,8 +376,8 @@ class RunMemory:
         if not self.is_on:
             return "none"
         stored = f"up to {settings.capacity:,} pairs are stored"
-        if not settings.can_draw:
-            return f"none, as no earlier run is continued; {stored} for later runs"
+        if not self.can_draw:
+            return f"none, as no pair is inherited; {stored} for later runs"
         drawn = self._drawn(pairs)
         noun = "pair" if drawn.split()[-1] == "1" else "pairs"
         return f"{drawn} {noun} a step, by {settings.selection}; {stored}"
@@ -360,11 +386,13 @@ class RunMemory:
         """Describe the inherited pairs by dataset, and how many of them a step of ``pairs`` pairs
         replays; empty if there are none.
         """
-        inherited = self.origins.inherited
-        if self.replay is None or not inherited:
+        if self.replay is None:
             return []
+        inherited = self.origins.inherited
         ids = origins(self.replay.memory.example_ids)
         counts = Counter(ids[ids < 0].tolist())
+        if not counts:
+            return []
         of_each = (f"{n:,} of {inherited[at]}" for at, n in counts.items())
         later = ", fewer as new ones are stored" * self._draws_from_all
         return [
