@@ -147,6 +147,14 @@ def test_a_folder_that_asks_otherwise_is_refused(run, tmp_path, capsys):
         assert not (tmp_path / "prompts.jsonl").exists()
 
 
+def test_prompts_that_are_there_stay(tmp_path, capsys):
+    (tmp_path / "prompts.jsonl").write_text("mine")
+    with pytest.raises(SystemExit):
+        main(["tiny_synth", "--output", str(tmp_path / "prompts.jsonl")])
+    assert "prompts.jsonl exists; choose another name" in capsys.readouterr().err
+    assert (tmp_path / "prompts.jsonl").read_text() == "mine"
+
+
 def test_answers_that_cannot_be_scored(run, tmp_path, capsys):
     requests, _ = write_prompts(run, tmp_path)
     asked = ["--targets", str(tmp_path / "prompts.targets.jsonl")]
