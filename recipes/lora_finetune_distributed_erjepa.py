@@ -9,6 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torchtune import training, utils
 from torchtune.recipe_interfaces import FTRecipeInterface
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 import erjepa.configs
 from erjepa.checkpoints.served_chat import Serving
@@ -268,7 +269,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             training.cleanup_before_training()
         self._model.train()
         self._profiler.start()
-        with self._stop_signals:
+        # Log lines appear above the progress bar.
+        with self._stop_signals, logging_redirect_tqdm([utils.get_logger("INFO")]):
             while not (self._progress.is_over() or self.exit_code):
                 self._train_epoch()
             if self.exit_code and not self._checkpoints.is_saved:
