@@ -49,7 +49,8 @@ def write_run(folder, *names):
         checkpoint = folder / name
         checkpoint.mkdir(parents=True)
         write_memory(checkpoint / "memory", filled(count), DESCRIPTION)
-        texts = [{"where": f"a.jsonl:{i + 1}"} for i in range(count)]
+        text = {"source": "a", "target": "b"}
+        texts = [{"where": f"a.jsonl:{i + 1}", **text} for i in range(count)]
         (checkpoint / "memory" / "texts.jsonl").write_text(to_jsonl(texts))
         write_manifest(checkpoint)
     return folder

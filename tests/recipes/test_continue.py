@@ -215,7 +215,7 @@ def test_what_is_carried_on_is_said(base, data, first, other_data, tmp_path):
     ]
     cfg = config(base, other_data, tmp_path / "c", **CONTINUAL)
     assert at_start(cfg, 1, said) == [
-        f"none, as no earlier run is continued; {stored} for later runs"
+        f"none, as no pair is inherited; {stored} for later runs"
     ]
 
 

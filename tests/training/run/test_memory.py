@@ -1,5 +1,6 @@
 """The memory of a run: its updates in a step, its initial content, and its report."""
 
+import logging
 from array import array
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import torch
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.checkpoints.manifest import write_manifest
 from erjepa.commands.doctor.checks import rank_of
+from erjepa.commands.memory.forget import Choice, forget
 from erjepa.configs import load
 from erjepa.datasets import Pair, TokenizedPairs
 from erjepa.packing import PairCollator
@@ -190,14 +192,14 @@ def test_errors_of_new_and_replayed_pairs_are_logged(memory_of, tmp_path):
         ({"share": 0.25}, 0.25, True, "2 pairs a step, by uniform; up to 30 pairs are"),
         (
             {"share": 0.25, "draw_from": "inherited"},
-            *(0, False, "none, as no earlier run is continued; up to 30 pairs are"),
+            *(0, False, "none, as no pair is inherited; up to 30 pairs are"),
         ),
     ],
 )
 def test_what_a_step_replays(memory_of, keys, share, can_draw, summary):
     keys = {f"replay__{key}": value for key, value in keys.items()}
     memory = memory_of(**keys, replay__capacity=30)
-    assert (memory.share, memory.settings.can_draw) == (share, can_draw)
+    assert (memory.share, memory.can_draw) == (share, can_draw)
     assert memory.summary(8).startswith(summary)
 
 
@@ -256,10 +258,50 @@ def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
     assert slots.capacity == 7 + 5
     assert all(example < 0 for example in slots.example_ids.tolist())
     assert memory.where(slots.example_ids[3].item()) == "a.jsonl:4"
-    assert memory.settings.can_draw and memory.carried(8) == [
+    assert memory.can_draw and memory.carried(8) == [
         "5 of a.jsonl in memory",
         "up to 8 of them replayed a step",
     ]
     draw = step(memory, 1, outcome(*range(8)))
     assert set(draw.example_ids) <= set(slots.example_ids[:5].tolist())
     assert len(memory.replay) == 5 + 7  # the new ones evict each other alone
+
+
+@pytest.mark.parametrize("draw_from", ["inherited", "all"])
+def test_an_empty_memory_is_none(memory_of, tmp_path, caplog, draw_from):
+    """A run that inherits it trains as one without, and so does that run when it is resumed."""
+    earlier = write_run(tmp_path / "earlier", "epoch_0")
+    forget(earlier, Choice(source="a.jsonl"))
+    keys = {"replay__init_from": earlier, "replay__draw_from": draw_from}
+    keys |= {"replay__share": 0.25, "replay__score": "lm"}
+    memory = memory_of(**keys, replay__init_addresses="recomputed")
+    logging.getLogger("erjepa.training.run.memory").propagate = True
+    memory.start(Rescoring(memory._model))
+    assert f"{earlier}: the memory is empty" in caplog.text
+    share = 0.25 if draw_from == "all" else 0
+    assert (memory.share, memory.can_draw) == (share, bool(share))
+    assert memory.carried(8) == []
+    assert memory.summary(8).startswith("2 pairs" if share else "none, as no pair is")
+    checkpoint = tmp_path / "epoch_0"
+    checkpoint.mkdir()
+    memory.write(checkpoint)
+    resumed = memory_of(**keys, resume=True)
+    assert (resumed.share, resumed.can_draw) == (share, bool(share))
+
+
+def test_a_resumed_run_goes_on_without_the_inherited_pairs(memory_of, tmp_path):
+    """Its steps keep their size, whatever was deleted in between."""
+    keys = {"replay__init_from": write_run(tmp_path / "earlier", "epoch_0")}
+    keys |= {"replay__draw_from": "inherited", "replay__share": 0.25}
+    memory = memory_of(**keys, replay__init_addresses="recomputed")
+    memory.start(Rescoring(memory._model))
+    checkpoint = tmp_path / "epoch_0"
+    checkpoint.mkdir()
+    memory.write(checkpoint)
+    write_manifest(checkpoint)
+    forget(tmp_path, Choice(source="a.jsonl"))
+    resumed = memory_of(**keys, resume=True)
+    resumed.resume(checkpoint, step=1, passes=None, changed=())
+    assert resumed.share == 0.25 and resumed.carried(8) == []
+    (checkpoint / "memory" / "memory.json").write_text("{")
+    assert memory_of(**keys, resume=True).share == 0.25
