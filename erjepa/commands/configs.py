@@ -116,9 +116,12 @@ def _init(args: argparse.Namespace) -> None:
     data = Path(args.data)
     source = str(data.absolute()) if data.exists() else args.data
     component = "erjepa.datasets.paired_dataset"
+    output_dir = args.file.stem
+    while Path(output_dir).exists():  # such as the data
+        output_dir += "_run"
     values = with_overrides(
         {
-            "output_dir": args.file.stem,
+            "output_dir": output_dir,
             "dataset": {"_component_": component, "source": source},
             "eval_dataset": None,
             "validation": {"size": 0.1},

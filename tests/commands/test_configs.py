@@ -56,6 +56,19 @@ def test_the_first_record_tells_the_columns(here, capsys, record, columns, said)
     )
 
 
+@pytest.mark.parametrize(
+    ("data", "file", "output_dir"),
+    [("x", "x.yaml", "x_run"), ("a.jsonl", "cfg/a.jsonl.yaml", "a.jsonl_run")],
+)
+def test_a_run_is_not_written_into_its_data(here, data, file, output_dir):
+    for folder in ("x", "cfg"):
+        (here / folder).mkdir()
+    for path in (here / "x/train.jsonl", here / "a.jsonl"):
+        path.write_text('{"prompt": "a", "completion": "b"}\n')
+    init(file, "--data", data)
+    assert load(file).output_dir == output_dir
+
+
 def test_columns_of_other_names_are_named_by_the_user(here, capsys):
     (here / "rules.csv").write_text("id,description,regex\n1,a vowel,[aeiou]\n")
     with pytest.raises(SystemExit):
