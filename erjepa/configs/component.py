@@ -12,7 +12,12 @@ from pydantic import Field
 from torchtune.config._errors import InstantiationError
 from torchtune.config._utils import _get_component_from_path
 
-from erjepa.utils.checked import checked, normalize_numbers, reject_unknown
+from erjepa.utils.checked import (
+    checked,
+    nearest,
+    normalize_numbers,
+    reject_unknown,
+)
 
 COMPONENT = "_component_"
 WEIGHT = "weight"  # key of a dataset in a list, in addition to its arguments
@@ -145,11 +150,17 @@ class Signature:
                 parameter.default is parameter.empty
                 and parameter.kind
                 not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-                and name not in {*ours, *self.given, *arguments}
+                and name not in {*ours, *self.given}
+                and arguments.get(name) is None
             ):
-                raise ValueError(
-                    f"{key}={path} needs {key}.{name}, which has no default"
-                )
+                # A misspelt argument may be one of another function, to which it is passed on.
+                others = arguments.keys() - parameters.keys()
+                if misspelt := nearest(name, sorted(others)):
+                    reject_unknown(f"{key}.", [misspelt], [name])
+                if name not in arguments:
+                    raise ValueError(
+                        f"{key}={path} needs {key}.{name}, which has no default"
+                    )
         for name, given in arguments.items():
             kind = self.types.get(name)
             if kind is None and name in parameters:

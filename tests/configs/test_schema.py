@@ -159,6 +159,13 @@ POSITIVE = "input should be greater than 0"
             "dataset=erjepa.datasets.paired_dataset",
             "dataset=erjepa.datasets.paired_dataset needs dataset.source, which has no",
         ),
+        *(
+            (
+                f"dataset=erjepa.datasets.paired_dataset dataset.sorce=a.jsonl{source}",
+                "unknown config key dataset.sorce. Did you mean dataset.source?",
+            )
+            for source in ("", " dataset.source=null")
+        ),
         (
             "dataset=torchtune.datasets.alpaca_dataset ~dataset.size",
             "dataset=torchtune.datasets.alpaca_dataset gives no pairs of source and",
