@@ -229,7 +229,12 @@ def test_a_role_that_sharegpt_does_not_have(read):
         (
             {"a": "1", "b": "2"},
             None,
-            r"a.jsonl:1: .*columns \['a', 'b'\]; none of them",
+            r"a.jsonl:1: .*columns \['a', 'b'\]; none of them.*--set before each\)$",
+        ),
+        (
+            {"text": "1", "label": "2"},
+            None,
+            "; for texts with labels: .* dataset=erjepa.datasets.classification_dataset data",
         ),
         (
             {**PAIR, "question": "1", "answer": "2"},
