@@ -44,6 +44,22 @@ def config(base, data, output_dir, *more, **overrides):
     return make_config([*overrides, *more], FULL)
 
 
+def test_the_next_run_starts_from_whole_weights(base, data, tmp_path):
+    """By the keys that the error of ``continue_from`` names."""
+    first = {"stop__steps": 1, "optimizer__lr": 1e-2, "replay__selection": "uniform"}
+    train(config(base, data, tmp_path / "a", **first))
+    again = {**first, "optimizer__lr": 0.0}
+    with pytest.raises(FileNotFoundError, match="^continue_from=.*has whole") as error:
+        train(config(base, data, tmp_path / "b", **again, continue_from=tmp_path / "a"))
+    line, *_ = str(error.value).splitlines()
+    keys = line.partition("in place of continue_from, set ")[2].split()
+    (found,) = train(config(base, data, tmp_path / "c", *keys, **again), 1, state)
+    (path,) = (tmp_path / "a").glob("epoch_0*/model*.safetensors")
+    name, whole = "norm.scale", load_file(path)["model.norm.weight"]
+    assert found["weights"][f"decoder.{name}"].equal(whole.float())
+    assert (found["memory"]["example_ids"] < 0).sum() == 4
+
+
 def plain_model(base, output_dir):
     """The base as torchtune has it."""
     decoder = llama3_2(**BASE_SHAPE)

@@ -182,9 +182,8 @@ def load_start(
     carried = [f"{start}, merged" for start in cfg.base_adapters or []]
     source = None if resume else adapter_to_start(cfg)
     if source is not None:
-        trained, predictor = _load_adapter(
-            source, f"init_from={cfg.init_from}", cfg, model.decoder
-        )
+        named = f"{_start_key(cfg)}={cfg.init_from}"
+        trained, predictor = _load_adapter(source, named, cfg, model.decoder)
         carried.append(f"weights of {source}")
         if cfg.ema_decay is not None:
             averaged, description = _load_averages(source, cfg)
@@ -256,9 +255,36 @@ def adapter_to_start(cfg: Config) -> Path | None:
     """
     if cfg.init_from is None:
         return None
-    path = _find_adapter(cfg.init_from, "init_from")
+    key, start = _start_key(cfg), Path(cfg.init_from)
+    folder = (checkpoint.saved(start) or [start])[-1]
+    is_ours, has_adapter = (
+        (folder / name).is_file() for name in (checkpoint.PROGRESS, checkpoint.ADAPTER)
+    )
+    if is_ours and not has_adapter:
+        raise FileNotFoundError(
+            f"{key}={start} loads adapters, and {folder} has whole weights instead; in place of "
+            f"{key}, set {_whole_weights(cfg, folder)}"
+        )
+    path = _find_adapter(cfg.init_from, key)
     require_trained_over(path, cfg.base_adapters or [])
     return path
+
+
+def _start_key(cfg: Config) -> str:
+    """Return the key by which the user named the run whose weights are loaded."""
+    return "init_from" if cfg.continue_from is None else "continue_from"
+
+
+def _whole_weights(cfg: Config, folder: Path) -> str:
+    """Return the keys that start from the whole weights, and the memory, of a checkpoint."""
+    files = ",".join(sorted(file.name for file in folder.glob("model*.safetensors")))
+    keys = (
+        f"checkpointer.checkpoint_dir={folder} checkpointer.checkpoint_files=[{files}]"
+    )
+    if cfg.model.get("path") is not None:
+        keys = f"model.path={folder}"
+    has_memory = cfg.replay.weight and (folder / checkpoint.MEMORY).is_dir()
+    return keys + f" replay.init_from={cfg.init_from}" * bool(has_memory)
 
 
 def adapters_to_merge(cfg: Config) -> list[Path]:
