@@ -206,16 +206,18 @@ def require_finite(name: str, values: Tensor) -> None:
 def _require_same_settings(saved: AddressState, ours: AddressState) -> None:
     """Raise a ValueError unless two states are of the same kind and differ in the seed only."""
     if type(saved) is not type(ours):
+        kinds = {SparseAddresses: "sparse", DenseAddresses: "dense"}
+        theirs, own = (kinds.get(type(state), "none") for state in (saved, ours))
         raise ValueError(
-            "replay.address differs from the checkpoint's (sparse, dense, or none where "
-            "nothing reads them); resume with the value the run was started with"
+            f"replay.address is {own}, but the memory was written with {theirs} (none: nothing "
+            "read them); keep the settings of the run that wrote it"
         )
     for key, value in asdict(ours).items():
         if key != "seed" and getattr(saved, key) != value:
             name = f"replay.{key}" if key.startswith("address") else key
             raise ValueError(
-                f"{name} is {value}, but the memory in the checkpoint was written with "
-                f"{getattr(saved, key)}; resume with the value the run was started with"
+                f"{name} is {value}, but the memory was written with "
+                f"{getattr(saved, key)}; keep the settings of the run that wrote it"
             )
 
 
