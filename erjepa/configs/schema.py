@@ -78,6 +78,16 @@ def _none_of_zero(value: Any) -> Any:
     return None if value == 0 and value is not False else value
 
 
+def _one_run(value: Any) -> Any:
+    if isinstance(value, list):
+        runs = ",".join(map(str, value))
+        raise ValueError(
+            f"continue_from=[{runs}] must be one run, from whose weights to start; to inherit the "
+            f"memories of several, also set replay.init_from=[{runs}]"
+        )
+    return value
+
+
 @dataclass(frozen=True)
 class Validation:
     """Training pairs held out for validation."""
@@ -108,7 +118,7 @@ class Config:
     output_dir: str
     base_model: str = "<repository>"
     seed: Seed | None
-    continue_from: str | None = None
+    continue_from: Annotated[str | None, BeforeValidator(_one_run)] = None
     init_from: str | None = None
     base_adapters: list[str] | None = None
     resume_from_checkpoint: bool | Literal["auto"] = False

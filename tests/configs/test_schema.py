@@ -400,3 +400,11 @@ def test_continue_from_is_two_keys(overrides, expected):
 def test_continue_from_what_cannot_be(override, message):
     with pytest.raises(ValueError, match=message):
         tiny("continue_from=a", override)
+
+
+def test_continue_from_several_runs():
+    with pytest.raises(ValueError) as error:
+        tiny("continue_from=[a,b]")
+    assert str(error.value).startswith("continue_from=[a,b] must be one run")
+    assert str(error.value).endswith("also set replay.init_from=[a,b]")
+    assert tiny("continue_from=a", "replay.init_from=[a,b]").init_from == "a"

@@ -38,7 +38,7 @@ from erjepa.training.model.device import (
     run_device,
 )
 from erjepa.training.model.precision import dtypes_of
-from erjepa.training.run.inherited import KEY, require_alike
+from erjepa.training.run.inherited import key_of, require_alike
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.start import (
     adapter_to_start,
@@ -242,8 +242,8 @@ def _earlier_runs(cfg: Config, tokenizer: Transform | None) -> str:
         if (start := adapter_to_start(cfg)) is not None:
             found.append(start)
         if cfg.replay.weight:
-            for path in map(Path, cfg.replay.start_from):
-                stored = open_memory(path, KEY)
+            for path in cfg.replay.start_from:
+                stored = open_memory(Path(path), key_of(cfg, path))
                 if tokenizer is not None:
                     fingerprint = PairTexts(tokenizer).fingerprint
                     require_alike(stored, cfg.replay, fingerprint)

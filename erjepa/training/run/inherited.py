@@ -24,6 +24,7 @@ class InheritedMemories:
     taken from the first. Different pairs of the same number in such datasets get different ids.
 
     Args:
+        cfg: config of the run, with ``replay.init_from``.
         tokenizer: fingerprint of the run's tokenizer.
 
     Attributes:
@@ -38,9 +39,11 @@ class InheritedMemories:
             are of another ``replay.score``.
     """
 
-    def __init__(self, settings: ReplaySettings, tokenizer: str) -> None:
-        self._settings = settings
-        self._memories = [open_on_all(Path(p), KEY) for p in settings.start_from]
+    def __init__(self, cfg: Config, tokenizer: str) -> None:
+        settings = self._settings = cfg.replay
+        self._memories = [
+            open_on_all(Path(path), key_of(cfg, path)) for path in settings.start_from
+        ]
         for stored in self._memories:
             require_alike(stored, settings, tokenizer)
         self.origins: list[str] = []
@@ -197,7 +200,12 @@ def earlier_memories(
         )
     if not (cfg.replay.weight and cfg.replay.start_from):
         return None
-    return InheritedMemories(cfg.replay, tokenizer)
+    return InheritedMemories(cfg, tokenizer)
+
+
+def key_of(cfg: Config, path: str) -> str:
+    """Return the key by which the user named one of ``replay.init_from``."""
+    return "continue_from" if path == cfg.continue_from else KEY
 
 
 def require_alike(

@@ -2,17 +2,21 @@
 
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
 from erjepa.configs import load
+from erjepa.training.run.inherited import earlier_memories
 from erjepa.training.run.start import (
+    adapter_to_start,
     build_checkpointer,
     found_adapters,
     require_trained_over,
 )
+from tests.harness.memories import write_run
 from tests.harness.ranks import on_ranks
 
 
@@ -53,6 +57,32 @@ def test_an_adapter_belongs_to_the_base_it_was_trained_over(tmp_path):
     require_trained_over(path, [str(tmp_path / "a"), b])
     with pytest.raises(ValueError, match=rf"set base_adapters=\[{a},{b}\]"):
         require_trained_over(path, [b, a])
+
+
+def test_what_cannot_be_continued_is_named_by_its_key(tmp_path, monkeypatch):
+    def message(load_it, *overrides):
+        with pytest.raises(FileNotFoundError) as error:
+            load_it(load("hf_continual", [f"continue_from={tmp_path}", *overrides]))
+        return str(error.value)
+
+    monkeypatch.setattr(
+        "erjepa.training.run.inherited.on_rank_zero", lambda call: call()
+    )
+    memory = partial(earlier_memories, tokenizer="x", resume=False)
+    start = f"continue_from={tmp_path}"
+    assert message(memory).startswith(
+        f"continue_from: {tmp_path} holds no memory. Give"
+    )
+    assert message(adapter_to_start).startswith(f"{start} holds no adapter_model.pt")
+    write_run(tmp_path, "epoch_0", "epoch_1")
+    (tmp_path / "epoch_1" / "progress.json").write_text("{}")
+    keys = f"model.path={tmp_path}/epoch_1 replay.init_from={tmp_path}"
+    said = message(adapter_to_start)
+    assert said.endswith(
+        f" whole weights instead; in place of continue_from, set {keys}"
+    )
+    said = message(adapter_to_start, "replay.weight=0")
+    assert said.endswith(f"set model.path={tmp_path}/epoch_1")
 
 
 def test_the_recorded_adapters_are_used_or_missed(tmp_path):
