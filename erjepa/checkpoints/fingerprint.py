@@ -125,7 +125,13 @@ def changed_keys(
             "A resumed run keeps its seed, its validation pairs, its batch_size x "
             "gradient_accumulation_steps x ranks, and the memory that it started with."
         )
-    if free := sorted(key for key in refused if key not in _FIXED):
+    if has_other_pairs := "dataset" in refused and bool(saved["replay.weight"]):
+        lines.append(
+            "The memory has pairs of its dataset; to train on another one, set a new output_dir "
+            f"and continue_from={where}"
+        )
+    kept = {*_FIXED, *["dataset"] * has_other_pairs}
+    if free := sorted(key for key in refused if key not in kept):
         lines.append(
             f"Keep what it had, or allow the change: resume_changes=[{','.join(free)}]"
         )

@@ -213,11 +213,14 @@ def test_changed_settings_are_refused_at_once(base, data, tmp_path, uninterrupte
     other |= {"resume_from_checkpoint": True, "epochs": 3, "log_every_n_steps": 2}
     with pytest.raises(ValueError, match="was written with other settings") as error:
         train(config(base, data, tmp_path, **other), 2)
-    *lines, way_on = str(error.value).splitlines()[1:]
+    *lines, memory, way_on = str(error.value).splitlines()[1:]
+    assert memory.endswith(f"continue_from={tmp_path / 'epoch_1'}")
     assert len(lines) == len(CHANGES)
     for key, change in CHANGES.items():
         assert any(re.fullmatch(f"  {key}: {change}", line) for line in lines), key
-    assert way_on.endswith(f"resume_changes=[{','.join(sorted(CHANGES))}]")
+    assert way_on.endswith(
+        f"resume_changes=[{','.join(sorted(CHANGES.keys() - {'dataset'}))}]"
+    )
 
 
 def test_allowed_changes_are_in_force(base, data, tmp_path, uninterrupted):
