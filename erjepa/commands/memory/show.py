@@ -15,9 +15,12 @@ _WIDTH = 60  # characters of a source or target
 def summary(memory: Contents, top: int) -> list[str]:
     """Summarize a memory in lines of text, with ``top`` slots in each list."""
     slots, examples, stored = memory.slots, memory.examples, memory.stored
-    capacity = stored.about.state.memory.capacity
+    slots_of_all = stored.about.state.memory.capacity
+    capacity = stored.about.replay.capacity or slots_of_all
+    reserved = slots_of_all - capacity
+    also = f", and {counted(reserved, 'slot')} for inherited pairs" * bool(reserved)
     held = counted(len(slots), "pair")
-    lines = [f"{stored.folder} holds {held}; its capacity is {capacity:,}.", ""]
+    lines = [f"{stored.folder} holds {held}; its capacity is {capacity:,}{also}.", ""]
     for origin, own in slots.groupby("origin", sort=False):
         lines.append(
             f"{len(own):>8} from {one_line(origin)}: mean score "

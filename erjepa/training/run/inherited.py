@@ -31,6 +31,7 @@ class InheritedMemories:
         origins: names of the datasets that the pairs are from.
         slots: slots to keep of each memory, ascending, int64; set by :meth:`choose`.
         ids: the run's example ids of these slots, int64; set by :meth:`choose`.
+        left_out: number of pairs that the capacity leaves out; set by :meth:`choose`.
         places: file and line of the loaded pairs by their ids, as far as the memories have them.
 
     Raises:
@@ -50,6 +51,7 @@ class InheritedMemories:
         self._places = [self._add(stored.about.origins) for stored in self._memories]
         self.slots: list[Tensor] = []
         self.ids: list[Tensor] = []
+        self.left_out = 0
         self.places: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -110,6 +112,7 @@ class InheritedMemories:
         )
         is_kept = torch.zeros(len(ids), dtype=torch.bool)
         is_kept[kept] = True
+        self.left_out = int((~is_kept).sum())
         sizes = [len(slots) for slots in fits]
         parts = zip(fits, ids.split(sizes), is_kept.split(sizes), strict=True)
         for slots, own, part in parts:

@@ -395,8 +395,12 @@ class RunMemory:
             return []
         of_each = (f"{n:,} of {inherited[at]}" for at, n in counts.items())
         later = ", fewer as new ones are stored" * self._draws_from_all
+        left_out = 0 if self._earlier is None else self._earlier.left_out
+        capacity = (
+            f", {left_out:,} left out by replay.capacity={self.settings.capacity}"
+        )
         return [
-            f"{', '.join(of_each)} in memory",
+            f"{', '.join(of_each)} in memory{capacity * bool(left_out)}",
             f"{self._drawn(pairs)} of them replayed a step{later}",
         ]
 

@@ -33,7 +33,7 @@ TARGETS = ["a", "b", "c", "</script><b>", "e"]
 SCORES = [0.1, 0.5, 0.2, 0.4, 0.3]
 
 
-def write_run(folder, address="dense", targets=TARGETS):
+def write_run(folder, address="dense", targets=TARGETS, replay_settings=()):
     """The memory of a run with five slots, the first from an earlier run."""
     settings = ReplaySettings(capacity=9, address=address, selection="uniform")
     replay = EpisodicReplay(settings, embed_dim=4, seed=0)
@@ -43,13 +43,20 @@ def write_run(folder, address="dense", targets=TARGETS):
     replay.memory.refresh([2, 2, 3], torch.tensor([0.2, 0.2, 0.4]))
     memory = folder / "epoch_0" / "memory"
     memory.mkdir(parents=True)
-    about = {"tokenizer": "x", "origins": ["old", "new"], "inherited": 1, "replay": {}}
+    about = {"tokenizer": "x", "origins": ["old", "new"], "inherited": 1}
+    about["replay"] = dict(replay_settings)
     write_memory(memory, replay, about)
     with (memory / "texts.jsonl").open("w") as file:
         for i, target in enumerate(targets):
             row = {"where": f"f:{i}", "source": f"ask {i}", "target": target}
             file.write(json.dumps(row) + "\n")
     return folder
+
+
+def test_slots_for_inherited_pairs_are_not_in_the_capacity(tmp_path):
+    memory = read_contents(write_run(tmp_path, replay_settings={"capacity": 7}))
+    said = "holds 5 pairs; its capacity is 7, and 2 slots for inherited pairs."
+    assert summary(memory, 5)[0].endswith(said)
 
 
 def test_slots_are_read(tmp_path):

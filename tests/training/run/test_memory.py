@@ -267,6 +267,16 @@ def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
     assert len(memory.replay) == 5 + 7  # the new ones evict each other alone
 
 
+def test_pairs_left_out_by_the_capacity_are_counted(memory_of, tmp_path):
+    earlier = write_run(tmp_path / "earlier", *(f"epoch_{i}" for i in range(5)))
+    keys = {"replay__draw_from": "inherited", "replay__init_addresses": "recomputed"}
+    memory = memory_of(**keys, replay__init_from=earlier, replay__capacity=2)
+    memory.start(Rescoring(memory._model))
+    assert memory.carried(8)[0] == (
+        "2 of a.jsonl in memory, 3 left out by replay.capacity=2"
+    )
+
+
 @pytest.mark.parametrize("draw_from", ["inherited", "all"])
 def test_an_empty_memory_is_none(memory_of, tmp_path, caplog, draw_from):
     """A run that inherits it trains as one without, and so does that run when it is resumed."""
