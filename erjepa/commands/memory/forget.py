@@ -88,7 +88,12 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
             f"No source or target in {run} contains the text of --match (upper and lower case "
             "differ); nothing was deleted."
         ]
-    return [f"Deleted {counted(len(ids), 'pair')} from {run}."]
+    missing = ", ".join(map(str, sorted({*(choice.ids or ())} - {*ids})))
+    absent = f"No pair in {run} has the number {missing} (column example of --csv)"
+    if not ids and missing:
+        return [f"{absent}; nothing was deleted."]
+    deleted = f"Deleted {counted(len(ids), 'pair')} from {run}."
+    return [deleted, *[f"{absent}."] * bool(missing)]
 
 
 def _folders(run: Path) -> list[Path]:

@@ -132,6 +132,15 @@ def test_the_log_has_no_text(run, capsys):
     assert second["ids"] == [0, 1, 3, 4] and second["by"] == {"source": "new"}
 
 
+def test_numbers_of_no_pair_are_named(run, capsys):
+    absent = f"No pair in {run} has the number 98, 99 (column example of --csv)"
+    forget(run, "--ids", 99, 98)
+    assert capsys.readouterr().out == f"{absent}; nothing was deleted.\n"
+    assert len(open_memory(run)) == len(EXAMPLES)
+    forget(run, "--ids", 99, 1, 98)
+    assert capsys.readouterr().out == f"Deleted 1 pair from {run}.\n{absent}.\n"
+
+
 def test_a_dry_run_shows_the_pairs_and_changes_nothing(run, capsys):
     before = contents(run)
     forget(run, "--match", "of Ann", "--dry-run")
