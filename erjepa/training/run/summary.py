@@ -79,11 +79,11 @@ def log_summary(
             "or start another run with continue_from",
             level=logging.WARNING,
         )
-    if warmup >= (steps := progress.epochs * progress.steps_per_epoch):
+    if warmup >= (steps := progress.expected_steps()):
         utils.log_rank_zero(
             log,
-            f"lr_scheduler.num_warmup_steps={warmup}, but all epochs have {steps:,}: the learning "
-            "rate never reaches its value; set fewer",
+            f"lr_scheduler.num_warmup_steps={warmup}, but the run has {counted(steps, 'step')}: "
+            "the learning rate never reaches its value; set fewer",
             level=logging.WARNING,
         )
 
