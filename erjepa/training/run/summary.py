@@ -1,7 +1,7 @@
 """The summary that a run logs before it starts."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -72,19 +72,28 @@ def log_summary(
     }
     text = [f"  {name:<10}{one_line(line)}" for name, line in lines.items()]
     utils.log_rank_zero(log, "\n".join(["This run:", *text]))
+    for warning in _warnings(cfg, progress):
+        utils.log_rank_zero(log, warning, level=logging.WARNING)
+
+
+def _warnings(cfg: Config, progress: RunProgress) -> Iterator[str]:
+    """Yield warnings about settings that have no effect, or that end the run too early."""
     if progress.is_over():
-        utils.log_rank_zero(
-            log,
+        yield (
             "The run has already ended, so nothing is trained: raise epochs or the limit in stop, "
-            "or start another run with continue_from",
-            level=logging.WARNING,
+            "or start another run with continue_from"
         )
+    warmup = cfg.lr_scheduler.get("num_warmup_steps", 0)
     if warmup >= (steps := progress.expected_steps()):
-        utils.log_rank_zero(
-            log,
+        yield (
             f"lr_scheduler.num_warmup_steps={warmup}, but the run has {counted(steps, 'step')}: "
-            "the learning rate never reaches its value; set fewer",
-            level=logging.WARNING,
+            "the learning rate never reaches its value; set fewer"
+        )
+    distance = cfg.loss.get("distance", "cosine")
+    scores_by_it = cfg.replay.weight and cfg.replay.score == "jepa"
+    if distance != "cosine" and cfg.loss.get("jepa_weight") == 0 and not scores_by_it:
+        yield (
+            f"loss.distance={distance} has no effect, as loss.jepa_weight=0; set the weight above 0"
         )
 
 

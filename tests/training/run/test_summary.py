@@ -111,6 +111,23 @@ def test_a_warmup_longer_than_the_run_is_a_warning(said, caplog):
     assert "num_warmup_steps" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("overrides", "has_none"),
+    [
+        ("loss.jepa_weight=0 replay.weight=0", True),
+        ("loss.jepa_weight=0 replay.score=lm", True),
+        ("loss.jepa_weight=0", False),  # scores of the memory
+        ("replay.weight=0", False),
+    ],
+)
+def test_a_distance_without_effect_is_a_warning(said, caplog, overrides, has_none):
+    said("llama3_2_1b_synth", "loss.distance=infonce", *overrides.split())
+    assert ("loss.distance=infonce has no effect" in caplog.text) == has_none
+    caplog.clear()
+    said("llama3_2_1b_synth", *overrides.split())
+    assert "no effect" not in caplog.text
+
+
 def test_a_run_that_has_ended_says_so(said, caplog):
     for limit, has_ended in ((20, True), (21, False)):
         caplog.clear()
