@@ -4,13 +4,14 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from erjepa.configs.component import COMPONENT
-from erjepa.configs.files import merged
+from erjepa.configs.files import config_path, merged, with_overrides
 from erjepa.configs.schema import (
     COMPONENTS,
     KEYS,
@@ -22,6 +23,7 @@ from erjepa.configs.schema import (
 )
 from erjepa.replay import ReplaySettings
 from erjepa.utils.checked import checked, normalize_numbers, reject_unknown
+from erjepa.utils.files import CONFIG
 
 _NAMES = re.compile(r"\$\{[\s.]*(\w*)")  # a key, or a resolver, within an interpolation
 _SECTIONS = {"stop": Stop, "validation": Validation, "replay": ReplaySettings}
@@ -30,14 +32,18 @@ _SECTIONS = {"stop": Stop, "validation": Validation, "replay": ReplaySettings}
 def load(name: str, overrides: Sequence[str] = ()) -> Config:
     """Load a config with its ``defaults`` and overrides, and check it.
 
-    Arguments as in :func:`~erjepa.configs.merged`.
+    The ``output_dir`` of a run's own config is the folder that it is in: the run may have been
+    moved or copied. Arguments as in :func:`~erjepa.configs.merged`.
 
     Raises:
         FileNotFoundError: if there is no such config.
         ValueError: if a file or an override cannot be read, or a key is unknown, missing or
             invalid. The message names the first of these, its value and what is allowed.
     """
-    return read(merged(name, overrides))
+    values, file = merged(name), Path(config_path(name))
+    if file.name == CONFIG:
+        values["output_dir"] = str(file.parent)
+    return read(with_overrides(values, overrides))
 
 
 def resolved(source: Mapping[str, Any]) -> dict[str, Any]:

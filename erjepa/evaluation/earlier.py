@@ -96,9 +96,7 @@ class EarlierRun:
 
     def scoring_command(self, pairs: Any) -> str:
         """Return the command that scores the checkpoint on ``pairs``; ``None``: on a FILE."""
-        # Scores belong into the folder of the run, which may have been moved.
-        overrides = [f"output_dir={self.config.parent}"]
-        overrides += [f"checkpoint_dir={self.checkpoint}"]
+        overrides = [f"checkpoint_dir={self.checkpoint}"]
         overrides += ["eval_split=validation"] * (self.key == SCORED["validation"])
         overrides += ["merged=True"] * self.name.endswith("_merged")
         if pairs is None:

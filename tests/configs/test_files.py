@@ -43,6 +43,19 @@ def test_a_file_may_start_from_a_packaged_one(write):
     assert load(mine) == load("tiny_synth", ["batch_size=3"])
 
 
+def test_a_run_is_where_its_config_is(write, tmp_path):
+    """It may have been moved or copied; its logs go there, too."""
+    run, text = tmp_path / "moved", "defaults: tiny_synth\noutput_dir: before\n"
+    (run / "epoch_0").mkdir(parents=True)
+    (run / "torchtune_config.yaml").write_text(text)
+    for name in ("", "epoch_0", "torchtune_config.yaml"):
+        cfg = load(str(run / name))
+        assert cfg.output_dir == str(run)
+        assert cfg.metric_logger.get("log_dir") == f"{run}/logs"
+        assert load(str(run / name), ["output_dir=given"]).output_dir == "given"
+    assert load(write("own", text)).output_dir == "before"
+
+
 def test_a_component_replaces_the_arguments_of_another(write):
     own = {"_component_": "erjepa.datasets.paired_dataset", "source": "a.jsonl"}
     child = write("child", f"defaults: base\ndataset: {own}\n")

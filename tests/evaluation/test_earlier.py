@@ -75,7 +75,7 @@ def test_datasets_and_scores(write_run, tmp_path):
     assert all(keys["max_new_tokens"] == 5 for keys in of_a)
     assert str(a.predictions(data("x")).parent) == "a/evaluation/epoch_1_on_x"
     assert a.predictions(data("old")) is None  # of another checkpoint
-    command = "tune run erjepa_eval --config a/torchtune_config.yaml output_dir=a "
+    command = "tune run erjepa_eval --config a/torchtune_config.yaml "
     assert a.scoring_command(data("a")) == f"{command}checkpoint_dir=a/epoch_1"
     assert "'eval_dataset={" in a.scoring_command(data("old"))
     runs = found(tmp_path / "c" / "epoch_1", "merged=True")

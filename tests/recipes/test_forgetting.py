@@ -137,8 +137,7 @@ def test_what_cannot_be_compared_is_said(base, runs):
         return run(cfg, lambda recipe: len(recipe._jobs))
 
     start, saved = runs / "first" / "epoch_0", runs / "first" / "torchtune_config.yaml"
-    score = f"tune run erjepa_eval --config {saved} output_dir={saved.parent} "
-    score += f"checkpoint_dir={start}"
+    score = f"tune run erjepa_eval --config {saved} checkpoint_dir={start}"
     own = saved.read_text()
     cfg = OmegaConf.create(own)
     cfg.eval_dataset = None
