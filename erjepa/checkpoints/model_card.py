@@ -17,8 +17,8 @@ from erjepa.checkpoints.served_chat import chat_template
 from erjepa.configs.component import COMPONENT, Component
 from erjepa.datasets import dataset_name, origin_labels
 from erjepa.utils.escape import backticks, markdown, markdown_code
-from erjepa.utils.files import CONFIG, EMA, SUMMARY, write_whole
-from erjepa.utils.summary import Summary, read_summary
+from erjepa.utils.files import CONFIG, EMA, write_whole
+from erjepa.utils.summary import Summary, scores_of_run
 
 CARD = "README.md"
 PROMPT = "prompt.txt"  # a training prompt, if no chat template reproduces it
@@ -82,7 +82,6 @@ def write_model_card(output_dir: Path) -> None:
     config_file = output_dir / CONFIG
     if not config_file.is_file():
         return  # a custom metric logger that saves no config
-    summaries = sorted(output_dir.glob(f"evaluation/*/{SUMMARY}"))
     cfg = OmegaConf.load(config_file)
     prompt = output_dir / PROMPT
     models = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
@@ -90,7 +89,7 @@ def write_model_card(output_dir: Path) -> None:
     served = [Path(cfg.checkpointer.checkpoint_dir), *checkpoints]
     card = model_card(
         OmegaConf.to_container(cfg),
-        {path.parent.name: read_summary(path.parent) for path in summaries},
+        {path.name: summary for path, summary in scores_of_run(output_dir).items()},
         base=base_of(cfg),
         has_peft=any(output_dir.glob(f"*/{ADAPTER}/")),
         prompt=prompt.read_text() if prompt.is_file() else None,

@@ -17,9 +17,9 @@ from erjepa.tasks.score import read_predictions
 from erjepa.tasks.summary import change
 from erjepa.tasks.task import Prediction, Task
 from erjepa.utils.checked import checked
-from erjepa.utils.files import EMA, PREDICTIONS, SUMMARY
+from erjepa.utils.files import EMA, PREDICTIONS
 from erjepa.utils.jsonl import parse_json
-from erjepa.utils.summary import Change
+from erjepa.utils.summary import Change, scores_of_run
 
 # Keys that determine, in addition to the dataset, the scored examples and the scoring.
 _HOW = ("validation", "task", "primary", "databases", "max_new_tokens")
@@ -161,9 +161,9 @@ def _read_run(
 ) -> EarlierRun:
     key, name = SCORED[cfg.eval_split], name_of_scores(checkpoint, cfg)
     scores = []
-    for folder in sorted((file.parent / "evaluation").glob("*/")):
+    for folder in scores_of_run(file.parent):
         # Scores of another engine, by erjepa score, have no settings.
-        if all((folder / name).is_file() for name in (PREDICTIONS, SUMMARY, SETTINGS)):
+        if all((folder / name).is_file() for name in (PREDICTIONS, SETTINGS)):
             path = folder / SETTINGS
             content = parse_json(path.read_bytes(), str(path))
             settings = checked(_Settings, content, str(path))

@@ -17,6 +17,7 @@ from erjepa.configs import Config, read
 from erjepa.datasets import PairedDataset, build_dataset
 from erjepa.evaluation.earlier import Before, EarlierRun, answers_before, earlier_runs
 from erjepa.evaluation.examples import SCORED, Examples, calls, read_examples, texts
+from erjepa.evaluation.predictions import require_own_scores
 from erjepa.packing import layout_of
 from erjepa.tasks.summary import Texts
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
@@ -61,19 +62,23 @@ class Job(NamedTuple):
         return settings
 
 
-def weights_to_score(cfg: Config) -> list[Path | None]:
+def weights_to_score(cfg: Config) -> Sequence[Path | None]:
     """Return the folders of the weights to score; ``None`` stands for the base model.
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
-        ValueError: if keys contradict each other, or checkpoints have the same name.
+        ValueError: if keys contradict each other, checkpoints have the same name, or
+            ``output_dir`` belongs to another run.
     """
     if not cfg.base_only:
-        return [
+        folders = [
             weights
             for path in _checkpoints(cfg)
             for weights in checkpoint.of_weights(path, cfg.checkpoint)
         ]
+        for folder in folders:
+            require_own_scores(Path(cfg.output_dir), folder)
+        return folders
     if cfg.merged:
         raise ValueError("merged=True cannot be combined with base_only=True")
     if cfg.checkpoint != "last":

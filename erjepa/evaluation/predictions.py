@@ -10,9 +10,9 @@ from erjepa.checkpoints.checkpoint import score_name
 from erjepa.checkpoints.model_card import datasets_of
 from erjepa.configs import Config
 from erjepa.tasks.score import write_scores
-from erjepa.utils.files import PREDICTIONS
+from erjepa.utils.files import PREDICTIONS, SUMMARY, config_of_run
 from erjepa.utils.jsonl import to_jsonl
-from erjepa.utils.summary import Summary
+from erjepa.utils.summary import Summary, read_summary
 
 SETTINGS = "settings.json"
 
@@ -48,6 +48,35 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
     # The digest decides: earlier versions had other labels.
     existing = folder.parent.glob(f"{folder.name}_on_*_{digest[:6]}")
     return next(existing, folder.with_name(f"{folder.name}_on_{labels}_{digest[:6]}"))
+
+
+def require_own_scores(output_dir: Path, path: Path) -> None:
+    """Check that scores of a checkpoint neither pass for nor replace those of another one.
+
+    Args:
+        output_dir: folder to write the scores to; that of a run takes only its own.
+        path: folder of the weights.
+
+    Raises:
+        ValueError: naming both.
+    """
+    owner, run = config_of_run(output_dir), config_of_run(path)
+    if owner is not None:
+        if run is None or not run.samefile(owner):
+            place = "a new folder" if run is None else run.parent
+            raise ValueError(
+                f"output_dir={output_dir} belongs to the run in {owner.parent}, and {path} is "
+                f"not its checkpoint; set output_dir={place}"
+            )
+        return
+    for file in output_dir.glob(f"evaluation/*/{SUMMARY}"):
+        other = Path(read_summary(file.parent).checkpoint or "")
+        if other.is_dir() and score_name(other) == score_name(path):
+            if not other.samefile(path):
+                raise ValueError(
+                    f"{file.parent} holds the scores of {other}, which those of {path} would "
+                    "replace; set another output_dir"
+                )
 
 
 class PredictionStore:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field, model_validator
 
 from erjepa.utils.checked import checked
-from erjepa.utils.files import SUMMARY
+from erjepa.utils.files import CONFIG, SUMMARY, config_of_run
 from erjepa.utils.jsonl import parse_json
 
 
@@ -102,3 +102,22 @@ def read_summary(folder: Path) -> Summary:
     """
     path = folder / SUMMARY
     return checked(Summary, parse_json(path.read_bytes(), str(path)), str(path))
+
+
+def scores_of_run(run: Path) -> dict[Path, Summary]:
+    """Return the summaries in a run's folder by their folders, without those of other runs.
+
+    Raises:
+        ValueError: as :func:`read_summary`.
+    """
+    folders = [file.parent for file in sorted(run.glob(f"evaluation/*/{SUMMARY}"))]
+    summaries = {folder: read_summary(folder) for folder in folders}
+    return {f: s for f, s in summaries.items() if _is_of(run, s.checkpoint)}
+
+
+def _is_of(run: Path, checkpoint: str | None) -> bool:
+    """Whether a scored checkpoint is not of another run; one that is gone may have been moved."""
+    if checkpoint is None or not Path(checkpoint).is_dir():
+        return True
+    config = config_of_run(Path(checkpoint))
+    return config is None or config.samefile(run / CONFIG)

@@ -185,9 +185,18 @@ def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):
     results = tmp_path / "evaluation" / "epoch_0"
     results.mkdir(parents=True)
     (results / "summary.json").write_text(json.dumps(SUMMARY))
+    other = tmp_path / "other" / "epoch_0"
+    other.mkdir(parents=True)
+    (other.parent / "torchtune_config.yaml").touch()
+    scores_of_other = {**SUMMARY, "checkpoint": str(other), "pairs": "of another run"}
+    (results.parent / "epoch_1").mkdir()
+    (results.parent / "epoch_1" / "summary.json").write_text(
+        json.dumps(scores_of_other)
+    )
     write_model_card(tmp_path)
     after = (checkpoint / "README.md").read_text()
     assert (
         "| `epoch_0` | adapter | `nl_rx_dataset(split=test)` | `exact_match` |" in after
         and "Not scored" not in after
+        and "of another run" not in after
     )

@@ -8,6 +8,7 @@ import yaml
 from erjepa.checkpoints.model_card import CONFIG
 from erjepa.configs import load
 from erjepa.evaluation.earlier import earlier_runs
+from tests.harness.model_cards import SUMMARY
 
 DATA = {"_component_": "erjepa.datasets.paired_dataset"}
 
@@ -33,8 +34,8 @@ def write_run(tmp_path, monkeypatch):
             path.mkdir(parents=True)
             settings = {"eval_dataset": dataset, "max_new_tokens": 5}
             (path / "settings.json").write_text(json.dumps(settings))
-            for file in ("predictions.jsonl", "summary.json"):
-                (path / file).touch()
+            (path / "predictions.jsonl").touch()
+            (path / "summary.json").write_text(json.dumps(SUMMARY))
 
     return write
 
@@ -87,6 +88,18 @@ def test_datasets_and_scores(write_run, tmp_path):
         runs = found(tmp_path / "c" / "epoch_1", "merged=True")
         assert runs["a/epoch_1"].predictions(data("x")) is None
         (merged.parent / "aside").rename(merged.parent / name)
+
+
+def test_scores_of_another_run_are_no_baseline(write_run, tmp_path):
+    write_run("a", scores={"epoch_1": data("x")})
+    write_run("b", "a")
+    write_run("c")
+    path = tmp_path / "a" / "evaluation" / "epoch_1" / "summary.json"
+    for scored, expected in (("a", data("x")), ("c", data("a")), ("gone", data("x"))):
+        summary = {**SUMMARY, "checkpoint": f"{scored}/epoch_1"}
+        path.write_text(json.dumps(summary))
+        (a,) = found(tmp_path / "b" / "epoch_1").values()
+        assert [keys["eval_dataset"] for keys in a.datasets()] == [expected]
 
 
 def test_adapters_in_the_base(write_run, tmp_path):

@@ -1,7 +1,12 @@
 """Predictions of an interrupted evaluation are kept and continued."""
 
+import pytest
+
+from erjepa.configs import load
+from erjepa.evaluation.jobs import weights_to_score
 from erjepa.evaluation.predictions import PredictionStore, folder_of
-from erjepa.utils.summary import Reading, Summary, read_summary
+from erjepa.tasks.score import write_scores
+from erjepa.utils.summary import Reading, Summary, read_summary, scores_of_run
 
 RIGHT = Reading(share=1.0, right=1, examples=1, interval=(0.2, 1.0))
 SUMMARY = Summary(task="nl_rx", accuracy=1.0, primary="exact_match", exact_match=RIGHT)
@@ -64,3 +69,64 @@ def test_each_dataset_has_a_folder(tmp_path):
     assert folder_of(folder, two, "eval_dataset") == named_before
     (folder / "settings.json").write_text("{")  # just being written
     assert folder_of(folder, two, "eval_dataset") == folder
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """The folders a and b of two runs, each with epoch_0 and averaged weights."""
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        (tmp_path / name / "epoch_0" / "ema").mkdir(parents=True)
+        (tmp_path / name / "torchtune_config.yaml").write_text("defaults: tiny_synth")
+    return tmp_path
+
+
+def weights(output_dir, checkpoint, *more):
+    keys = [f"output_dir={output_dir}", f"checkpoint_dir={checkpoint}", *more]
+    return weights_to_score(load("tiny_synth", keys))
+
+
+def write_scores_of(checkpoint, folder):
+    folder.mkdir(parents=True)
+    write_scores(folder, [], SUMMARY.model_copy(update={"checkpoint": checkpoint}))
+
+
+def test_a_run_has_no_scores_of_another(runs):
+    """Its own may be in a folder below, as the scores of a grid's sequence are."""
+    expected = (
+        "output_dir=a belongs to the run in a, and b/epoch_0 is not its checkpoint; "
+    )
+    with pytest.raises(ValueError, match=f"{expected}set output_dir={runs}/b$"):
+        weights("a", "b")
+    with pytest.raises(ValueError, match="b/epoch_0/ema is not its checkpoint"):
+        weights("a", "b", "checkpoint=ema")
+    (runs / "exported").mkdir()
+    with pytest.raises(ValueError, match="exported is not .* output_dir=a new folder$"):
+        weights("a", "exported")
+    (runs / "a" / "best").symlink_to("epoch_0")
+    for own in ("a", "a/best", "a/epoch_0/ema", runs / "a"):
+        assert weights("a", own) == weights("a/on_other", own) == weights("new", own)
+
+
+def test_scores_of_another_checkpoint_of_the_same_name_stay(runs):
+    write_scores_of("a/epoch_0", runs / "scores" / "evaluation" / "epoch_0_on_x")
+    assert weights("scores", "a") and weights("scores", "b", "checkpoint=ema")
+    expected = (
+        "epoch_0_on_x holds the scores of a/epoch_0, which those of b/epoch_0 would"
+    )
+    with pytest.raises(ValueError, match=expected):
+        weights("scores", "b")
+    (runs / "a").rename(runs / "moved")
+    assert weights("scores", "moved")
+
+
+def test_scores_of_another_run_are_not_taken_for_those_of_the_run(runs):
+    """Written before it was trained; a run that was moved keeps its own."""
+    for name in ("a", "b", "base"):
+        path = "base" if name == "base" else f"{name}/epoch_0"
+        write_scores_of(path, runs / "a" / "evaluation" / name)
+    evaluation = runs / "a" / "evaluation"
+    assert [*scores_of_run(runs / "a")] == [evaluation / "a", evaluation / "base"]
+    (runs / "a").rename(runs / "moved")
+    found = [folder.name for folder in scores_of_run(runs / "moved")]
+    assert found == ["a", "base"]
