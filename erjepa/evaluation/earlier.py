@@ -113,15 +113,9 @@ def earlier_runs(
 ) -> list[EarlierRun]:
     """Return the runs before the one that wrote a checkpoint, nearest first.
 
-    The config in a run's folder names what the run started from; for a checkpoint outside of a
-    run's folder, ``cfg`` does. ``warn`` is called for a missing run; PEFT adapters and memories
-    without a run are skipped.
+    ``warn`` is called for a missing run; PEFT adapters and memories without a run are skipped.
     """
-    try:
-        file, _ = find_run(path)
-        waiting = _starts(resolved(merged(str(file))), file)
-    except FileNotFoundError:
-        waiting = _starts(cfg.as_dict())
+    waiting = starts_of(path, cfg)
     runs: dict[Path, EarlierRun] = {}
     while waiting:
         start = waiting.pop(0)
@@ -139,6 +133,18 @@ def earlier_runs(
         runs[file.resolve()] = _read_run(file, checkpoint, config, cfg)
         waiting += _starts(config, file)
     return list(runs.values())
+
+
+def starts_of(path: Path, cfg: Config) -> list[Path]:
+    """Return the paths that the run of a checkpoint started from: weights, adapters, memories.
+
+    The config in the run's folder names them; for a checkpoint outside of one, ``cfg`` does.
+    """
+    try:
+        file, _ = find_run(path)
+    except FileNotFoundError:
+        return _starts(cfg.as_dict())
+    return _starts(resolved(merged(str(file))), file)
 
 
 def _starts(values: Mapping[str, Any], file: Path | None = None) -> list[Path]:

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,13 @@ import erjepa.configs
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config, read
 from erjepa.datasets import PairedDataset, build_dataset
-from erjepa.evaluation.earlier import Before, EarlierRun, answers_before, earlier_runs
+from erjepa.evaluation.earlier import (
+    Before,
+    EarlierRun,
+    answers_before,
+    earlier_runs,
+    starts_of,
+)
 from erjepa.evaluation.examples import SCORED, Examples, calls, read_examples, texts
 from erjepa.evaluation.predictions import require_own_scores
 from erjepa.packing import layout_of
@@ -139,6 +146,15 @@ class JobFinder:
                     f"forgetting since {run.checkpoint} is not measured, as its config has no "
                     f"{run.key}; to score it: {run.scoring_command(None)}"
                 )
+        continues = path is not None and bool(
+            on_rank_zero(partial(starts_of, path, self._cfg))
+        )
+        if continues:
+            utils.log_rank_zero(
+                log,
+                f"{path} is of a run that started from another, whose training pairs are not "
+                "known: test pairs that occur in training are not counted.",
+            )
         jobs = dict[str, Job]()
         earlier = [keys for run in runs for keys in run.datasets()]
         for keys in ({}, *earlier):
@@ -161,6 +177,8 @@ class JobFinder:
                     f"the accuracy of {runs[0].checkpoint} on {calls(section)} is not known; to "
                     f"score it: {runs[0].scoring_command(section)}"
                 )
+            if continues:
+                examples = replace(examples, seen=None)
             jobs[name] = Job(path, examples, before)
         return list(jobs.values())
 

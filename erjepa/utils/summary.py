@@ -53,8 +53,9 @@ class Summary(BaseModel, frozen=True, extra="allow"):
     """The scores of one model on one dataset. Extra fields are the metrics, by name.
 
     ``unseen_pairs`` and ``unseen_targets`` are the primary metric on the examples whose pair, or
-    whose target, does not occur in training. Fields that only an evaluation can know are
-    ``None`` if the answers of another program were scored.
+    whose target, does not occur in training. With ``targets_in_train`` they are ``None`` for a run
+    that started from another, whose training pairs are not known. Fields that only an evaluation
+    can know are ``None`` if the answers of another program were scored.
     """
 
     checkpoint: str | None = None

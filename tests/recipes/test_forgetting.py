@@ -103,10 +103,13 @@ def right(run, name):
 def test_what_became_of_the_answers(base, runs):
     (first,), code = evaluate(config(base, runs, "first", max_forgetting=0))
     assert (first.accuracy, code, first.before) == (1, 0, None)
+    assert first.targets_in_train == len(FIRST)
 
     cfg = config(base, runs, "second", max_forgetting=0.3)
     (new, old), code = evaluate(cfg, 2)
     assert (code, new.before) == (3, None)
+    for summary in (new, old):  # the pairs of the first run are not known
+        assert summary.targets_in_train is summary.unseen_pairs is None
     folders = sorted(path.name for path in (runs / "second" / "evaluation").iterdir())
     assert folders[0] == "epoch_0" and len(folders) == 2
     was, now = right(runs / "first", "epoch_0"), right(runs / "second", folders[1])
