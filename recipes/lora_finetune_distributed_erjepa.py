@@ -12,6 +12,7 @@ from torchtune.recipe_interfaces import FTRecipeInterface
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 import erjepa.configs
+from erjepa.checkpoints.prompt_format import write_prompt_format
 from erjepa.checkpoints.served_chat import Serving
 from erjepa.configs import Config
 from erjepa.evaluation.validation import Validation
@@ -123,6 +124,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._setup_training(start, checkpointer, serving)
         # A run that is refused leaves the config of the one before in its folder.
         self._metrics_log = MetricsLog(cfg, device)
+        output_dir, section = Path(cfg.output_dir), cfg.as_dict()["dataset"]
+        on_rank_zero(lambda: write_prompt_format(output_dir, prepared.dataset, section))
         wait_for_all()
 
     def _setup_training(

@@ -177,7 +177,7 @@ class PairedDataset(Dataset):
         Args:
             system_prompt: system message; "": none; ``None``: that of the first example, if any.
         """
-        return self._template.prompt(self._chat_of(text, system_prompt))
+        return self._template.prompt(self.chat_of(text, system_prompt))
 
     def pair_of(self, text: str, system_prompt: str | None = None) -> Pair:
         """Return a source text as a pair with a placeholder target.
@@ -185,14 +185,14 @@ class PairedDataset(Dataset):
         Raises:
             ValueError: if ``text`` is empty.
         """
-        return Pair(0, *self._template(self._chat_of(text, system_prompt)))
+        return Pair(0, *self._template(self.chat_of(text, system_prompt)))
 
     def wordings(self) -> set[str]:
         """Return the user messages for the source text "...", one for each way of asking."""
         return {reader.user_text("...") for reader in self._readers}
 
-    def _chat_of(self, text: str, system_prompt: str | None) -> list[Message]:
-        """Return a chat as in the first dataset."""
+    def chat_of(self, text: str, system_prompt: str | None = None) -> list[Message]:
+        """Return the chat of a source text and a placeholder target, as in the first dataset."""
         first = self.messages(0)[0]
         if system_prompt is None and first.role == "system":
             system_prompt = first.text_content

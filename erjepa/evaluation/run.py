@@ -5,6 +5,7 @@ from pathlib import Path
 from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.prompt_format import stored_prompt
 from erjepa.configs import Config, components
 from erjepa.datasets import PairedDataset, build_dataset
 from erjepa.utils.files import CONFIG, config_of_run
@@ -26,7 +27,10 @@ def find_run(run: Path) -> tuple[Path, Path]:
 
 
 def first_pair(cfg: Config, tokenizer: Transform) -> PairedDataset:
-    """Build the run's first dataset for its prompt format, with one pair if it can be limited."""
+    """Return a pair with the run's prompt format: the stored one, or else from the run's data."""
+    section = cfg.as_dict()["dataset"]
+    if (stored := stored_prompt(Path(cfg.output_dir), section, tokenizer)) is not None:
+        return stored
     part = components(cfg.dataset)[0]
     for key in ("max_examples", "size"):
         if part.takes(key):

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 
 import pytest
 from torchtune.data import InputOutputToMessages
@@ -75,6 +76,18 @@ def test_a_prompt_is_answered_on_the_screen(run, capsys):
     for path, which in ((run, "ema"), (ema, "last"), (ema, "ema")):
         main([str(path), own["prompt"], "--set", f"checkpoint={which}"])
         assert capsys.readouterr().out == f"{own['output']}{cut}\n"
+
+
+def test_no_data_is_needed(run, data, tmp_path, capsys):
+    """The run has the system message of its pairs, wherever it is now."""
+    first = predictions(run)[0]
+    shutil.copytree(run, moved := tmp_path / "moved")
+    data.rename(aside := data.with_name("aside.jsonl"))
+    try:
+        main([str(moved), first["prompt"]])
+    finally:
+        aside.rename(data)
+    assert capsys.readouterr().out.startswith(first["output"])
 
 
 def test_an_older_checkpoint_answers_with_other_settings(run, capsys):
