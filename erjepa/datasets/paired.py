@@ -235,11 +235,12 @@ def paired_dataset(
         new_system_prompt: system message at the start of every chat, in place of its own.
 
     Raises:
+        FileNotFoundError: if there is no source, or no such file.
         ValueError: if a record is no pair, naming its place; if the columns are unknown or
-            ambiguous; if an argument is unknown; or if there is no source.
+            ambiguous; or if an argument is unknown.
     """
     if source is None:
-        raise ValueError(
+        raise FileNotFoundError(
             "dataset.source=null names no pairs; give dataset.source=FILE, or a folder, a URL "
             "or a dataset of the hub"
         )

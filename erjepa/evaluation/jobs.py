@@ -12,7 +12,6 @@ from torchtune import utils
 from torchtune.config._errors import InstantiationError
 from torchtune.modules.transforms import Transform
 
-import erjepa.configs
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config, read
 from erjepa.datasets import PairedDataset, build_dataset
@@ -197,18 +196,16 @@ class JobFinder:
 
     @cached_property
     def _train(self) -> tuple[list[Texts] | None, set[str]]:
-        """Texts and wordings of the training pairs on rank 0; nothing on other ranks, or if the
-        config does not say which file they are in.
+        """Texts and wordings of the training pairs on rank 0; nothing on other ranks, or if their
+        file is gone or not named.
         """
         if utils.get_world_size_and_rank()[1] != 0:
             return None, set()
-        parts = erjepa.configs.components(self._cfg.dataset)
-        if any(part.get("source", "") is None for part in parts):
-            log.info(
-                "dataset.source=null: test pairs that occur in training are not counted."
-            )
+        try:
+            train = build_dataset(self._cfg.dataset, self._tokenizer)
+        except FileNotFoundError as error:
+            log.info(f"{error}. Test pairs that occur in training are not counted.")
             return None, set()
-        train = build_dataset(self._cfg.dataset, self._tokenizer)
         return texts(train, range(len(train))), train.wordings()
 
     def _warn_of_other_wordings(self, dataset: PairedDataset) -> None:

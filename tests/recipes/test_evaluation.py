@@ -321,8 +321,9 @@ def test_a_perfect_model_scores_one(base, tmp_path):
     assert (summary.task, summary.accuracy) == ("exact_match", 1)
     assert summary.targets_in_train == 1  # it is the pair trained on
     assert summary.unseen_pairs is summary.unseen_targets is None
-    unnamed = evaluate(make_config([*overrides, "dataset.source=null"]))
-    assert (unnamed.accuracy, unnamed.targets_in_train) == (1, None)
+    for source in ("null", tmp_path / "gone.jsonl"):
+        unknown = evaluate(make_config([*overrides, f"dataset.source={source}"]))
+        assert (unknown.accuracy, unknown.targets_in_train) == (1, None)
 
 
 def test_scores_on_several_datasets_stay(trained, tmp_path):
