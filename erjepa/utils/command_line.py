@@ -65,7 +65,7 @@ class CommandLine(argparse.ArgumentParser):
                 raise
             text = str(error)
             if isinstance(error, OSError) and error.filename is not None:
-                text = f"{error.filename}: {str(error.strerror).lower()}"
+                text = f"{error.filename}: {error.strerror}"
             if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
                 text += f": pip install 'erjepa[{_EXTRAS[error.name]}]'"
             _leave(f"{self.prog}: error: {text}")

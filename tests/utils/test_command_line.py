@@ -166,7 +166,7 @@ def test_other_ranks_speak_only_if_nothing_ends_them(patience):
     if patience == "0":
         assert rank.returncode == 2
         assert (
-            said.startswith("program: error: /absent/file: no such file")
+            said.startswith("program: error: /absent/file: No such file")
             and said.count("\n") == 1
         )
     else:

@@ -104,7 +104,7 @@ def test_what_fits_is_kept_gathered(name, gib, kept):
 
 
 def test_a_quantized_model_is_not_kept_on_the_cpu_by_one_rank():
-    model = torch.nn.Linear(64, 64, bias=False).bfloat16()
+    model = torch.nn.Linear(128, 128, bias=False).bfloat16()
     model.weight = torch.nn.Parameter(to_nf4(model.weight), requires_grad=False)
     with (
         rank_of(1),
