@@ -86,14 +86,15 @@ def write_model_card(output_dir: Path) -> None:
     prompt = output_dir / PROMPT
     models = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
     checkpoints = {path.parent for path in models}
-    served = [Path(cfg.checkpointer.checkpoint_dir), *checkpoints]
+    served = Path(cfg.checkpointer.checkpoint_dir)  # or a repository of the hub
     card = model_card(
         OmegaConf.to_container(cfg),
         {path.name: summary for path, summary in scores_of_run(output_dir).items()},
         base=base_of(cfg),
         has_peft=any(output_dir.glob(f"*/{ADAPTER}/")),
         prompt=prompt.read_text() if prompt.is_file() else None,
-        has_template=any(map(chat_template, served)),
+        has_template=not served.is_dir()
+        or any(map(chat_template, (served, *checkpoints))),
     )
     for folder in (output_dir, *checkpoints):
         with contextlib.suppress(FileNotFoundError):  # a run may prune it meanwhile

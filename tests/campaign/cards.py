@@ -72,9 +72,6 @@ def _card(folder: Path, cfg: dict[str, Any], summary: dict[str, Any]) -> str:
     scores = folder / "evaluation" / "epoch_0"
     scores.mkdir(parents=True)
     (scores / SUMMARY_FILE).write_text(json.dumps(summary))
-    (folder / "epoch_0").mkdir()
-    (folder / "epoch_0" / "model.safetensors").touch()
-    (folder / "epoch_0" / "chat_template.jinja").write_text("{{ messages }}")
     write_model_card(folder)
     return (folder / CARD).read_text()
 

@@ -143,8 +143,9 @@ def test_a_chat_template_is_only_named_where_there_is_one(tmp_path, file):
     (tmp_path / "epoch_0" / "adapter_model.pt").touch()
     if file is not None:
         (tmp_path / "epoch_0" / file).write_text('{"chat_template": "a"}')
-    absent = {"checkpointer__checkpoint_dir": str(tmp_path / "base")}
-    OmegaConf.save(config(**absent), tmp_path / "torchtune_config.yaml")
+    (tmp_path / "base").mkdir()
+    base = {"checkpointer__checkpoint_dir": str(tmp_path / "base")}
+    OmegaConf.save(config(**base), tmp_path / "torchtune_config.yaml")
     write_model_card(tmp_path)
     card = (tmp_path / "README.md").read_text()
     assert ("folders' chat template builds the prompts" in card) == (file is not None)
