@@ -10,6 +10,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from typing import Any
 
 from torchtune import utils
@@ -25,8 +26,19 @@ def on_ranks(
 ) -> list[Any]:
     """Call ``function`` on forked ranks of one process group; return the results by rank."""
     ranks, results = start_ranks(function, world_size, timeout)
-    # Plain pickles: tensors sent as such would share memory with ranks that are gone.
-    by_rank = dict(pickle.loads(results.get()) for _ in ranks)
+    by_rank: dict[int, Any] = {}
+    while len(by_rank) < world_size:
+        waiting = [p.sentinel for rank, p in enumerate(ranks) if rank not in by_rank]
+        wait([results._reader, *waiting])
+        if results.empty():
+            for process in ranks:
+                process.kill()
+                process.join()
+            codes = [process.exitcode for process in ranks]
+            raise RuntimeError(f"a rank ended without a result; exit codes {codes}")
+        # Plain pickles: tensors sent as such would share memory with ranks that are gone.
+        rank, outcome = pickle.loads(results.get())
+        by_rank[rank] = outcome
     for process in ranks:
         process.join()
     for outcome in by_rank.values():
