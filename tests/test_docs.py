@@ -28,7 +28,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from erjepa.__main__ import COMMANDS, main
+from erjepa.commands import COMMANDS, main
 from erjepa.configs import load
 from erjepa.objective.terms import TERMS
 from erjepa.replay.registry import SELECTIONS

@@ -55,7 +55,7 @@ MAY_IMPORT = {
         *("studies", "studies.grid", "studies.report", "tasks"),
         *("training.run", "utils"),
     },
-    "__main__": {"commands", "utils"},
+    "__main__": {"commands"},
 }
 
 

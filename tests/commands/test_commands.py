@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import erjepa.commands
-from erjepa.__main__ import COMMANDS, main
+from erjepa.commands import COMMANDS, main
 
 HEAVY = {"torch", "torchtune", "datasets", "omegaconf", "pandas", "matplotlib"}
 
@@ -37,7 +37,7 @@ def test_whoever_reads_the_output_may_stop():
     """As ``head`` does; nothing is written after it has ended."""
     code = """
 import sys, types
-from erjepa.__main__ import main
+from erjepa.commands import main
 def print_much(words): print("more than a pipe holds " * 10_000)
 sys.modules["erjepa.commands.stats"] = types.SimpleNamespace(main=print_much)
 main(["stats"])
@@ -50,7 +50,7 @@ main(["stats"])
 def test_help_imports_nothing_that_takes_long():
     code = f"""
 import sys
-from erjepa.__main__ import COMMANDS, main
+from erjepa.commands import COMMANDS, main
 for words in [["--help"]] + [[name, "--help"] for name in COMMANDS]:
     try:
         main(words)

@@ -5,7 +5,7 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
-from erjepa.__main__ import main
+from erjepa.commands import main
 from erjepa.configs import load
 from tests.harness.data import remote_calls
 

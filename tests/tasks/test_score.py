@@ -31,7 +31,7 @@ def test_a_file_is_scored_without_torch(tmp_path):
     file = write(tmp_path / "out.jsonl", *PREDICTIONS)
     folder = tmp_path / "new" / "results"
     code = (
-        "import sys; from erjepa.__main__ import main; main(['score', *sys.argv[2:]])\n"
+        "import sys; from erjepa.commands import main; main(['score', *sys.argv[2:]])\n"
         "assert not {'torch', 'torchtune', 'datasets'} & set(sys.modules)"
     )
     command = [sys.executable, "-c", code, "-", "gsm8k", file]

@@ -13,8 +13,8 @@ import time
 import pytest
 import yaml
 
-from erjepa.__main__ import main as erjepa
 from erjepa.checkpoints.lock import FolderLock
+from erjepa.commands import main as erjepa
 from erjepa.commands.experiment import main
 from erjepa.studies.grid import processes
 from erjepa.studies.grid.local import environments
