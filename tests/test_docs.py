@@ -317,7 +317,11 @@ FIGURES = {
         "llm_jepa",
         "LLM-JEPA padded to 512, its default: its time over ours",
     ),
-    "time of torchtune's LoRA SFT over our SFT": (
+    "the same, padded to 128": (
+        "llm_jepa",
+        "LLM-JEPA padded to 128: its time over ours",
+    ),
+    "time of torchtune's LoRA SFT, its loss in 8 chunks as by default, over our SFT": (
         "torchtune_sft",
         "torchtune over SFT",
     ),
@@ -325,9 +329,9 @@ FIGURES = {
         "torchtune_sft",
         "ER-JEPA over SFT",
     ),
-    "replay's bookkeeping of 64 pairs in a memory of a million": (
+    "replay's bookkeeping of 64 pairs in a memory of a million, at most": (
         "replay",
-        "replay, content, 10^6",
+        "replay, content, sources alike, 10^6",
     ),
     "a million slots of 100 tokens": (
         "replay",
