@@ -29,7 +29,8 @@ class Backend(Protocol):
         """Return hidden states after the final norm, [R, L, H].
 
         Args:
-            hidden: embeddings, [R, L, H].
+            hidden: embeddings, [R, L, H]; for ``causal``, tokens, int [R, L], of which a library
+                may make more than embeddings.
             end: one past the last descendant of each token, int [R, L].
             input_pos: position of each token in its text, int [R, L].
         """
@@ -66,6 +67,8 @@ class TorchtuneParts:
         self, hidden: Tensor, end: Tensor, input_pos: Tensor, attention: Attention
     ) -> Tensor:
         """See :meth:`Backend.body`."""
+        if attention == "causal":
+            hidden = self._decoder.tok_embeddings(hidden)
         mask = attention_mask(end, hidden.dtype, attention)
         for layer in self._decoder.layers:
             hidden = layer(hidden, mask=mask, input_pos=input_pos)

@@ -86,9 +86,9 @@ class PackedDecoder(nn.Module):
 
     def forward(self, batch: PackedBatch) -> PackedOutput:
         """Return logits in the order of ``batch.label_pos``, embeddings in the order of pairs."""
-        hidden = self._body(
-            self._embed(batch), batch.end, batch.input_pos, self.attention
-        ).flatten(0, 1)
+        inputs = batch.tokens if self.attention == "causal" else self._embed(batch)
+        hidden = self._body(inputs, batch.end, batch.input_pos, self.attention)
+        hidden = hidden.flatten(0, 1)
         if len(batch.steps):
             start, stop = hidden[batch.steps].float().unbind(dim=3)  # [n, 2, 3, H]
             predicted, target = (stop - start).sum(dim=2).unbind(dim=1)

@@ -125,6 +125,12 @@ LINEAR = {
     **{"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
 }
 
+BY_LAYER = {  # embeddings of tokens for each layer
+    **{"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 8, "laurel_rank": 8},
+    **{"vocab_size_per_layer_input": VOCAB, "activation_sparsity_pattern": [0.0] * 3},
+    "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+}
+
 
 @pytest.mark.parametrize(
     ("family", "extra", "message"),
@@ -134,6 +140,8 @@ LINEAR = {
         ("mamba", {}, "NAME cannot read packed rows: The size"),
         ("bamba", {"attn_layer_indices": [1], **MAMBA}, "differ by"),
         ("qwen3_next", LINEAR, "differ by"),
+        ("gemma3n_text", {"head_dim": 8, **BY_LAYER}, "differ by"),
+        ("apertus", {}, "stores model.layers.0.mlp.act_fn.beta as a buffer"),
         ("falcon_h1", FALCON, "cannot read packed rows"),
     ],
 )
@@ -143,7 +151,24 @@ def test_a_model_that_mixes_the_texts_of_a_row_is_refused(family, extra, message
     refused = pytest.raises(ValueError, match=message) if message else nullcontext()
     with refused:
         model = PackedDecoder(TransformersDecoder(random_model(family, **extra)))
+        for weight in model.parameters():
+            # Those that are zero at first count too.
+            weight.data += 0.05 * torch.randn_like(weight)
         require_packable(model, pairs, torch.device("cpu"), "NAME")
+
+
+def test_a_text_of_longrope_has_the_original_positions():
+    """A longer one would change the frequencies of all texts in its row."""
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4}
+    rope |= {"long_factor": [4.0] * 4}
+    positions = {"original_max_position_embeddings": 90, "initializer_range": 0.5}
+    model = random_model("phi3", rope_parameters=rope, **positions)
+    tokens, _, _, (path, _) = tree(60, 40, 28)
+    with torch.no_grad():
+        alone = model(tokens[:, path[:90]]).logits
+        longer = model(tokens[:, path]).logits[:, :90]
+    assert (longer - alone).abs().max() > 0.01
+    assert TransformersDecoder(model).max_seq_len == 90
 
 
 def test_a_leak_in_the_mask_is_found_whoever_leaks(monkeypatch):

@@ -26,13 +26,20 @@ class TransformersDecoder(nn.Module):
         model: a causal language model; its parameters may be on the meta device.
 
     Raises:
-        ValueError: if it lacks the usual names for layers, attention heads or positions.
+        ValueError: if it lacks the usual names for layers, attention heads or positions, or has
+            weights that are not parameters.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.config = model.config
         body = model.base_model
+        stored = model.state_dict()
+        if name := next((n for n, _ in model.named_buffers() if n in stored), None):
+            raise ValueError(
+                f"model: {type(model).__name__} stores {name} as a buffer, and only parameters "
+                "are loaded; choose a model without such buffers"
+            )
         self._windows = windows_of_layers(self.config)
         for holder, name in (
             (body, "layers"),
@@ -73,6 +80,14 @@ class TransformersDecoder(nn.Module):
 
     @property
     def max_seq_len(self) -> int:
+        """Maximum number of tokens in a text.
+
+        LongRoPE is limited to its original positions: one longer text changes the frequencies of
+        all texts in the pass.
+        """
+        rope = getattr(self.config, "rope_parameters", None) or {}
+        if rope.get("rope_type") == "longrope":
+            return rope["original_max_position_embeddings"]
         return self.config.max_position_embeddings
 
     @property
@@ -116,7 +131,7 @@ class TransformersDecoder(nn.Module):
         """See :meth:`~erjepa.objective.backend.Backend.body`."""
         body = self._held["body"]
         if attention == "causal":
-            return body(inputs_embeds=hidden, use_cache=False).last_hidden_state
+            return body(input_ids=hidden, use_cache=False).last_hidden_state
         masks = {}
         for window in set(self._windows.values()):
             mask = attention_mask(
