@@ -13,6 +13,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.nn.attention.flex_attention import flex_attention
 from torchtune.data import Message
 from torchtune.models.convert_weights import hf_to_tune
@@ -426,6 +427,20 @@ def test_weights_are_read_and_written_as_transformers_has_them(tmp_path, family)
     for name, weight in written.named_parameters():
         assert torch.equal(weight, doubled[name]), name
     assert AutoTokenizer.from_pretrained(tmp_path / "out" / "epoch_0").chat_template
+
+
+@pytest.mark.parametrize("weight", [None, torch.ones(48, 32).to(torch.float8_e4m3fn)])
+def test_missing_and_quantized_weights_are_refused(tmp_path, weight):
+    folder = write_folder(tmp_path / "base", "llama")
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    if weight is not None:
+        weights["model.layers.1.mlp.up_proj.weight"] = weight
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    checkpointer = TransformersCheckpointer(str(folder), str(tmp_path / "out"))
+    said = "base has no weights for" if weight is None else "base: .* is quantized to"
+    with pytest.raises(ValueError, match=said):
+        checkpointer.load_checkpoint()
 
 
 def test_a_layer_that_is_not_there_is_named(tmp_path):

@@ -55,7 +55,7 @@ class TransformersCheckpointer:
         """Return the weights by parameter name, memory-mapped if the files have the same names.
 
         Raises:
-            ValueError: if a file is damaged.
+            ValueError: if a file is damaged, or weights are missing or quantized.
         """
         model = empty_model(str(self._folder))
         wanted = [name for name, _ in model.named_parameters()]
@@ -68,8 +68,15 @@ class TransformersCheckpointer:
             # A model that also reads images stores its text model's weights under a prefix.
             keys = [key for key in stored if key == name or key.endswith(f".{name}")]
             if len(keys) != 1:
-                return {training.MODEL_KEY: self._converted(tied)}
+                weights = self._converted(tied)
+                break
             weights[name] = stored[keys[0]]
+        for name, weight in weights.items():
+            if not weight.is_floating_point() or weight.itemsize == 1:
+                raise ValueError(
+                    f"{self._folder}: {name} is quantized to {weight.dtype}; choose the model "
+                    "with weights in bfloat16, float16 or float32"
+                )
         return {training.MODEL_KEY: weights}
 
     def _found(self) -> dict[str, Tensor]:
@@ -87,7 +94,14 @@ class TransformersCheckpointer:
     def _converted(self, tied: set[str]) -> dict[str, Tensor]:
         """Load weights that transformers renames or merges on loading."""
         with _no_progress_bars():
-            model = AutoModelForCausalLM.from_pretrained(self._folder, dtype="auto")
+            model, found = AutoModelForCausalLM.from_pretrained(
+                self._folder, dtype="auto", output_loading_info=True
+            )
+        if missing := sorted(found["missing_keys"]):
+            raise ValueError(
+                f"{self._folder} has no weights for {missing[0]} ({len(missing)} such); choose a "
+                "folder with the whole model"
+            )
         return {n: p.detach() for n, p in model.named_parameters() if n not in tied}
 
     def save_checkpoint(
