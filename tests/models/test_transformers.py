@@ -443,6 +443,14 @@ def test_missing_and_quantized_weights_are_refused(tmp_path, weight):
         checkpointer.load_checkpoint()
 
 
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
+    folder = write_folder(tmp_path, "llama")
+    for path in folder.glob("token*"):
+        path.unlink()
+    with pytest.raises(ValueError, match=f"tokenizer.path={folder} has no tokenizer"):
+        TransformersTokenizer(str(folder))
+
+
 def test_a_layer_that_is_not_there_is_named(tmp_path):
     folder = write_folder(tmp_path, "llama")
     with pytest.raises(

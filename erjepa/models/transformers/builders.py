@@ -42,6 +42,8 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
         raise ValueError(
             f"model.path={path}: {kind} is not a decoder that generates text; choose another model"
         )
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config  # weights are loaded and exported unquantized
     dtype = torch.get_default_dtype()
     with torch.device("cpu"), init_empty_weights(include_buffers=False):
         with no_init_weights():
@@ -81,7 +83,7 @@ def lora_decoder(
     linear = {
         name: module
         for name, module in model.base_model.named_modules()
-        if isinstance(module, nn.Linear)
+        if type(module) is nn.Linear  # not a subclass, such as a router of PhiMoE
     }
     named = {name.rpartition(".")[2] for name in linear}
     wanted = named if lora_target_modules == ALL_LINEAR else set(lora_target_modules)
