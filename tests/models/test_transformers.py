@@ -375,6 +375,16 @@ def test_rows_behind_the_vocabulary_are_reserved(tmp_path):
     assert reserved == list(range(tokenizer.vocab_size, VOCAB))
 
 
+def test_a_tokenizer_without_an_end_of_text_pads(tmp_path):
+    folder = write_folder(tmp_path, "llama")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config |= {"eos_token": None, "pad_token": None}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = TransformersTokenizer(str(folder))
+    assert tokenizer.pad_id == 0
+    assert tokenizer.decode(tokenizer.stop_tokens, False) == "<|im_end|>"
+
+
 # ------------------------------------------------------------- answers and files
 
 
@@ -457,6 +467,24 @@ def test_a_layer_that_is_not_there_is_named(tmp_path):
         ValueError, match="wqkv is not a linear layer .* down_proj, gate"
     ):
         lora_decoder(str(folder), lora_target_modules=["q_proj", "wqkv"])
+
+
+def test_an_export_is_not_called_quantized(tmp_path):
+    """transformers dequantizes weights in MXFP4, gpt-oss's, on a machine without its kernels."""
+    folder = write_folder(tmp_path / "base", "llama")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4"}
+    (folder / "config.json").write_text(json.dumps(config))
+    checkpointer = TransformersCheckpointer(str(folder), str(tmp_path / "out"))
+    checkpointer.save_checkpoint(checkpointer.load_checkpoint(), epoch=0)
+    written = json.loads((tmp_path / "out" / "epoch_0" / "config.json").read_text())
+    assert "quantization_config" not in written
+
+
+def test_a_router_gets_no_adapter(tmp_path):
+    decoder = lora_decoder(str(write_folder(tmp_path, "phimoe")), lora_rank=4)
+    adapted = {n.split(".")[-3] for n, _ in decoder.named_parameters() if "lora" in n}
+    assert adapted == {"q_proj", "k_proj", "v_proj", "o_proj"}
 
 
 # ---------------------------------------------------------------- what is refused

@@ -26,7 +26,7 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         chat_template_kwargs: variables of the template, such as ``enable_thinking``.
 
     Raises:
-        ValueError: if the tokenizer has no chat template.
+        ValueError: if there is no tokenizer, or it has no chat template.
     """
 
     def __init__(
@@ -35,7 +35,13 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         max_seq_len: int | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        self._tokenizer = AutoTokenizer.from_pretrained(path)
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(path)
+        except ValueError as error:
+            raise ValueError(
+                f"tokenizer.path={path} has no tokenizer that transformers can load; add "
+                "tokenizer.json and tokenizer_config.json"
+            ) from error
         if self._tokenizer.chat_template is None:
             raise ValueError(
                 f"tokenizer.path={path}: the tokenizer has no chat template; choose a chat model, "
@@ -48,8 +54,8 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         self.special_tokens = self._special_tokens(path)
         self.bos_id = self._tokenizer.bos_token_id
         self.eos_id = self._tokenizer.eos_token_id
-        pad_id = self._tokenizer.pad_token_id
-        self.pad_id = self.eos_id if pad_id is None else pad_id
+        pad_ids = (self._tokenizer.pad_token_id, self.eos_id, 0)
+        self.pad_id = next(i for i in pad_ids if i is not None)
         self._ending = {role: self._ending_of(role) for role in ("user", "assistant")}
         self._header = self._default_header()
         stops = {self.eos_id, *self._ending["assistant"][:1]}
