@@ -101,6 +101,10 @@ def of_texts(tokenizer, *, size):
             "dataset: its builder returned a Texts of nothing, not of pairs.",
         ),
         (
+            "model.vocab_size=90 loss.jepa_weight=0 replay.weight=0 dataset.size=9",
+            "but the model has 90 embeddings; resize them",
+        ),
+        (
             "model.num_layers=6 model.intermediate_dim=100 dataset.size=9",
             "/models/tiny holds another model than the config's: it lacks layers.4.",
         ),

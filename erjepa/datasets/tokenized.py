@@ -71,6 +71,12 @@ class TokenizedPairs(Sequence[Pair]):
         parts = [block[1 : 1 + int(block[0]) * _SEGMENTS] for block in self._blocks]
         return np.concatenate(parts).reshape(-1, _SEGMENTS)
 
+    @property
+    def largest_token(self) -> int:
+        """Largest token id of all pairs."""
+        texts = (block[1 + int(block[0]) * _SEGMENTS :] for block in self._blocks)
+        return max(int(tokens.max(initial=0)) for tokens in texts)
+
     def __len__(self) -> int:
         return self._starts[-1]
 

@@ -49,6 +49,12 @@ class TrainingPairs:
         cfg, dataset, collators = run.cfg, run.dataset, run.collators
         if cfg.train_on_turns == "all":
             require_turns(dataset)
+        largest, rows = dataset.pairs.largest_token, run.model.vocab_size
+        if largest >= rows:
+            raise ValueError(
+                f"tokenizer: the pairs have token {largest}, but the model has {rows} embeddings; "
+                "resize them, or remove tokens that were added to the tokenizer"
+            )
         fitting = fitting_pairs(
             dataset,
             collators.new,
