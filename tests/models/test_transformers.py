@@ -9,7 +9,9 @@ import copy
 import json
 import random
 import sys
+from array import array
 from contextlib import nullcontext
+from itertools import islice
 
 import pytest
 import torch
@@ -23,7 +25,7 @@ from transformers.integrations.flex_attention import WrappedFlexAttention
 from erjepa.commands.doctor.checks import rank_of
 from erjepa.commands.doctor.memory import activation_bytes
 from erjepa.configs import load
-from erjepa.datasets import ChatTemplate
+from erjepa.datasets import ChatTemplate, Pair
 from erjepa.evaluation.generation import generate_greedy
 from erjepa.models.transformers import (
     TransformersCheckpointer,
@@ -155,6 +157,20 @@ def test_a_model_that_mixes_the_texts_of_a_row_is_refused(family, extra, message
         for weight in model.parameters():
             # Those that are zero at first count too.
             weight.data += 0.05 * torch.randn_like(weight)
+        require_packable(model, pairs, torch.device("cpu"), "NAME")
+
+
+@pytest.mark.parametrize("family", ["llama", "lfm2"])
+def test_a_state_is_noticed_in_long_texts_in_bfloat16(family):
+    """It changes few of their tokens, and rounding changes all."""
+    extra = {"layer_types": ["conv", "full_attention", "conv"]}
+    extra = {"initializer_range": 0.1, **(extra if family == "lfm2" else {})}
+    rng = random.Random(0)
+    segments = (array("i", rng.choices(range(3, 90), k=200)) for _ in range(20))
+    pairs = [Pair(i, *islice(segments, 5)) for i in range(2)]
+    model = PackedDecoder(TransformersDecoder(random_model(family, **extra).bfloat16()))
+    refused = pytest.raises(ValueError, match="differ by")
+    with refused if family == "lfm2" else nullcontext():
         require_packable(model, pairs, torch.device("cpu"), "NAME")
 
 
