@@ -93,13 +93,14 @@ class StepSampler(Sampler[list[int]]):
         return self.steps_per_epoch - self._start_step
 
     def __iter__(self) -> Iterator[list[int]]:
+        for examples in self.of_all_ranks():
+            yield examples if self._share else examples[self._rank :: self._world_size]
+
+    def of_all_ranks(self) -> Iterator[list[int]]:
+        """Yield the examples of each step on all ranks."""
         order = self._order()
         for step in range(self._start_step, self.steps_per_epoch):
-            step_examples = order[self._first(step) : self._first(step + 1)]
-            if self._share:
-                yield step_examples
-            else:
-                yield step_examples[self._rank :: self._world_size]
+            yield order[self._first(step) : self._first(step + 1)]
 
     def _order(self) -> list[int]:
         examples = list(range(self.num_examples))

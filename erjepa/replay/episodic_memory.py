@@ -76,6 +76,7 @@ class EpisodicMemory:
         self._size = 0
         # Pairs offered to the memory so far, and before it was inherited.
         self._seen = self._seen_before = 0
+        self._offered: set[int] = set()  # the examples of this run among them
         self._segments = SegmentStore(capacity)
         self._example_ids = torch.empty(capacity, dtype=torch.int64, device=device)
         self._scores = torch.empty(capacity, dtype=torch.float32, device=device)
@@ -163,7 +164,7 @@ class EpisodicMemory:
 
         An example that has a slot is skipped ("keep") or written to that slot ("refresh"). Any
         other example, and every example with "append", takes the next free slot or, in a full
-        memory, the slot that the retention rule evicts.
+        memory, the slot that the retention rule evicts. A random rule is asked once per example.
 
         Returns:
             The batch row that each written slot holds in the end, and the slots that received a
@@ -197,10 +198,14 @@ class EpisodicMemory:
             if slot is not None and self.on_revisit == "keep":
                 continue
             if slot is None:
-                self._seen += 1
+                is_new = self.on_revisit == "append" or example not in self._offered
+                self._seen += is_new
+                self._offered.add(example)
                 if self._size < self.capacity:
                     slot = self._size
                     self._size += 1
+                elif retain.at_random and not is_new:
+                    continue  # it had its chance
                 else:
                     slot = self._evict(slots, example, group, score.item(), generator)
                     if slot is None:
@@ -283,6 +288,11 @@ class EpisodicMemory:
         """
         self.example_ids.copy_(example_ids)
         self._seen = self._seen_before = max(seen, self._size)
+        self._offered.clear()
+
+    def mark_offered(self, example_ids: Tensor) -> None:
+        """Record that examples [n] were offered before, of which ``restore`` knows the number."""
+        self._offered.update(example_ids.tolist())
 
     def _columns(self) -> dict[str, Tensor]:
         """Return the tensors with a row for each slot, by their names in a memory file."""

@@ -421,3 +421,22 @@ def test_a_first_run_takes_the_passes_of_sft(base, data, tmp_path, monkeypatch):
         cfg, 1, lambda recipe: (passes, len(recipe._memory.replay))
     )
     assert seen == [8, 8, 8] and slots == 24
+
+
+def test_a_resumed_run_knows_what_its_reservoir_was_offered(base, data, tmp_path):
+    settings = {**LM, "replay__capacity": 10, "replay__retention": "reservoir"}
+    settings |= {"epochs": 3, "max_steps_per_epoch": 3, "stop__steps": 8}
+    settings |= {"save_every_n_steps": 2}
+
+    def read(recipe):
+        memory = recipe._memory.replay.memory
+        return memory.state.seen[0], memory.example_ids.tolist()
+
+    whole = train(config(base, data, tmp_path / "whole", **settings), 1, read)
+    part = tmp_path / "part"
+    arm = functools.partial(kill_at_call, Recipe, "_train_step", 7)
+    train_and_kill(config(base, data, part, **settings | {"batch_size": 4}), 2, arm)
+    resumed = config(base, data, part, resume_from_checkpoint=True, **settings)
+    assert train(resumed, 1, read) == whole
+    visits = 8 * 8
+    assert whole[0][0] <= 44 < visits

@@ -36,6 +36,7 @@ class ListMemory:
         self.generator = generator
         self.slots = []
         self.offered = self.offered_before = 0
+        self.known = set()
 
     def address(self, embedding):
         if self.projection is None:
@@ -70,9 +71,13 @@ class ListMemory:
                 new["count"] = self.slots[held[0]]["count"]
                 self.slots[held[0]] = new
             else:
-                self.offered += 1
+                is_first = self.on_revisit == "append" or example not in self.known
+                self.known.add(example)
+                self.offered += is_first
                 if len(self.slots) < self.capacity:
                     self.slots.append(new)
+                elif self.retention == "reservoir" and not is_first:
+                    continue
                 elif (slot := self.gives_way(example, new["score"])) is not None:
                     self.slots[slot] = new
 
@@ -106,6 +111,7 @@ class ListMemory:
         for slot in self.slots:
             slot["example"] -= origins * 2**32
         self.offered = self.offered_before = max(self.offered, len(self.slots))
+        self.known = set()
 
     def weakest(self, candidates):
         weakest, lowest = None, None

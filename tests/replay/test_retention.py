@@ -141,6 +141,16 @@ def test_reservoir_keeps_every_pair_with_the_same_probability():
     assert (counts - runs / 4).abs().max() < 4 * deviation
 
 
+def test_later_epochs_offer_nothing_new_to_a_reservoir():
+    memory, _ = retaining(4, "reservoir")
+    write(memory, *[(i, 0.1) for i in range(9)])
+    first = memory.example_ids.tolist()
+    write(memory, *[(i, 0.1) for i in range(9)] * 9)
+    assert (memory.example_ids.tolist(), seen_of(memory)) == (first, 9)
+    write(memory, *[(i, 0.1) for i in range(30)])
+    assert memory.example_ids.max() > 8 and seen_of(memory) == 30
+
+
 @quick
 @given(
     st.lists(

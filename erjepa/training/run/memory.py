@@ -236,11 +236,17 @@ class RunMemory:
             utils.log_rank_zero(log, text, logging.WARNING)
 
     def resume(
-        self, checkpoint: Path, step: int, passes: Passes, changed: Collection[str]
+        self,
+        checkpoint: Path,
+        step: int,
+        offered: Tensor,
+        passes: Passes,
+        changed: Collection[str],
     ) -> None:
         """Restore the memory, if any, from this run's checkpoint, written after ``step``.
 
         Args:
+            offered: indices in the dataset of the pairs that were offered to the memory, int64.
             changed: dotted keys whose values the resumed run has changed.
 
         Raises:
@@ -265,6 +271,7 @@ class RunMemory:
         reserved = about.state.memory.capacity - capacity
         self._add_reserved_slots(self.replay, reserved)
         self.replay.restore(about.state, stored.tensors)
+        self.replay.memory.mark_offered(self.origins.ids(offered))
         self.origins.inherited = about.origins[: about.inherited]
         ids = stored.tensors["example_ids"].tolist()
         places = stored.places().items()

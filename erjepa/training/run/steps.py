@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from erjepa.datasets import Pair, StepSampler, require_turns
@@ -119,6 +121,23 @@ class TrainingPairs:
     def has_jepa_loss(self, step: int) -> bool:
         """Whether a step (0-based) has a JEPA loss; true for all steps of a run without views."""
         return self._packed.has_jepa_loss(step)
+
+    def offered(self, progress: RunProgress) -> Tensor:
+        """Return the examples that the steps so far have offered to the memory, as indices in the
+        dataset, int64.
+        """
+        offered: set[int] = set()
+        for epoch in range(progress.epoch + 1):
+            first = epoch * self.steps_per_epoch
+            count = min(progress.steps - first, self.steps_per_epoch)
+            self.sampler.set_position(epoch)
+            steps = islice(self.sampler.of_all_ranks(), count)
+            for step, examples in enumerate(steps, first):
+                if self.has_jepa_loss(step):
+                    offered.update(examples)
+            if len(offered) == len(self.train):
+                break
+        return torch.tensor(self.train.indices)[sorted(offered)]
 
     def steps(self, progress: RunProgress, memory: RunMemory) -> Iterator[Step]:
         """Yield the remaining steps of an epoch. With a share, replayed pairs are packed into the
