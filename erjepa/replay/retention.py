@@ -187,26 +187,36 @@ def priorities(scores: Tensor, replay_counts: Tensor) -> Tensor:
 SCORE = RETENTIONS.find("score")
 
 
+def drawn_numbers(slots: int, offered: int, generator: torch.Generator) -> Tensor:
+    """Return a random number for each slot of a uniform sample of ``offered`` pairs, float64
+    [slots]: if every offered pair drew one, the sample would be those with the smallest. The
+    pairs of several samples that have the smallest are thus a uniform sample of all.
+    """
+    # The smallest of exponential variables in ascending order (Renyi 1953).
+    gaps = torch.empty(slots, dtype=torch.float64).exponential_(generator=generator)
+    smallest = (gaps / (max(offered, slots) - torch.arange(slots))).cumsum(0)
+    return smallest[torch.randperm(slots, generator=generator)]
+
+
 def retained(
     rule: Retention,
     example_ids: Tensor,
     scores: Tensor,
     replay_counts: Tensor,
-    weights: Tensor,
+    drawn: Tensor,
     capacity: int,
-    generator: torch.Generator,
 ) -> Tensor:
     """Return the slots to keep in a memory of another capacity: ascending, int64, at most
     ``capacity``.
 
     The result is that of evicting slots one by one by ``rule``; ``score`` replaces rules of other
-    modules. Ids, sigma, r and ``weights`` have shape [N]; ``reservoir`` draws in proportion to
-    ``weights``, the number of offered pairs that each slot represents.
+    modules. Ids, sigma, r and ``drawn`` have shape [N]; ``reservoir`` keeps the slots with the
+    smallest of :func:`drawn_numbers`.
     """
     if len(scores) <= capacity:
         return torch.arange(len(scores))
     if rule.at_random:
-        return torch.multinomial(weights, capacity, generator=generator).sort().values
+        return drawn.topk(capacity, largest=False).indices.sort().values
     if not rule.counts_replays:
         replay_counts = torch.zeros_like(replay_counts)
     if not rule.by_origin:

@@ -14,7 +14,7 @@ from erjepa.replay import (
     retention,
 )
 from erjepa.replay.registry import RETENTIONS
-from erjepa.replay.retention import retained
+from erjepa.replay.retention import drawn_numbers, retained
 from tests.harness.histories import (
     RATE,
     assert_same,
@@ -176,24 +176,24 @@ def test_a_smaller_memory_keeps_what_evictions_would_leave(slots, capacity, name
         counts,
         torch.ones(len(slots)),
         capacity,
-        torch.Generator(),
     )
     assert kept.tolist() == [n for _, n, _ in left]
 
 
-def test_a_smaller_reservoir_draws_by_what_each_slot_stands_for():
-    generator, counts = torch.Generator().manual_seed(0), torch.zeros(8)
-    ids, ones = torch.arange(8), torch.ones(8)
-    weights = torch.tensor([3.0] * 4 + [1.0] * 4)
-    for _ in range(400):
-        rule = RETENTIONS.find("reservoir")
-        kept = retained(rule, ids, ones, ones, weights, 1, generator)
+def test_reservoirs_of_samples_of_different_sizes_merge_to_a_uniform_sample():
+    # Four slots for 100 pairs, ten for 20: four of all 120 are to be kept.
+    generator, counts, runs = torch.Generator().manual_seed(0), torch.zeros(14), 2000
+    rule, ids, ones = RETENTIONS.find("reservoir"), torch.arange(14), torch.ones(14)
+    for _ in range(runs):
+        parts = [drawn_numbers(*size, generator) for size in ((4, 100), (10, 20))]
+        kept = retained(rule, ids, ones, ones, torch.cat(parts), 4)
+        assert len(kept.unique()) == 4 and bool((kept.diff() > 0).all())
         counts[kept] += 1
-    assert counts[:4].sum() / 400 == pytest.approx(0.75, abs=0.07)
-    assert len(retained(rule, ids, ones, ones, weights, 7, generator).unique()) == 7
-    assert retained(rule, ids, ones, ones, weights, 8, generator).tolist() == [
-        *range(8)
-    ]
+    of_first = counts[:4].sum() / runs
+    assert of_first == pytest.approx(4 * 100 / 120, abs=0.07)
+    for part, each in ((counts[:4], of_first / 4), (counts[4:], (4 - of_first) / 10)):
+        assert (part / runs - each).abs().max() < 0.05
+    assert retained(rule, ids, ones, ones, torch.rand(14), 14).tolist() == ids.tolist()
 
 
 def test_slots_set_apart_are_beside_the_capacity():

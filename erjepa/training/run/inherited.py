@@ -10,7 +10,7 @@ from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.configs import Config
 from erjepa.replay import EpisodicReplay, ReplaySettings
 from erjepa.replay.registry import RETENTIONS
-from erjepa.replay.retention import ORIGIN_BITS, retained
+from erjepa.replay.retention import ORIGIN_BITS, drawn_numbers, retained
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
 
 KEY = "replay.init_from"
@@ -90,6 +90,9 @@ class InheritedMemories:
             seed: seed of random retention rules.
         """
         fits = self._first_of_each([fitting(stored) for stored in self._memories])
+        # Differs between the runs of a chain, so that each of them draws anew.
+        seen = sum(stored.about.state.memory.seen[0] for stored in self._memories)
+        generator = torch.Generator().manual_seed(seed + seen)
         columns = []
         held = torch.empty(0, dtype=torch.int64)
         for n, (stored, slots) in enumerate(zip(self._memories, fits, strict=True)):
@@ -99,16 +102,16 @@ class InheritedMemories:
             )
             own = _renumbered(self._ids(n, ids), held)
             held = torch.cat([held, own])
-            columns.append((own, scores, counts, _weights(stored, ids)))
-        ids, scores, counts, weights = map(torch.cat, zip(*columns, strict=True))
+            drawn = _drawn(stored, generator)[slots]
+            columns.append((own, scores, counts, drawn))
+        ids, scores, counts, drawn = map(torch.cat, zip(*columns, strict=True))
         kept = retained(
             RETENTIONS.find(self._settings.retention),
             ids,
             scores,
             counts,
-            weights,
+            drawn,
             self._settings.capacity,
-            torch.Generator().manual_seed(seed),
         )
         is_kept = torch.zeros(len(ids), dtype=torch.bool)
         is_kept[kept] = True
@@ -256,14 +259,11 @@ def _renumbered(ids: Tensor, held: Tensor) -> Tensor:
     return ids
 
 
-def _weights(stored: StoredMemory, example_ids: Tensor) -> Tensor:
-    """Return how many of the pairs offered to a memory each slot represents, float32.
-
-    Inherited slots are one sample, the other slots another.
-    """
+def _drawn(stored: StoredMemory, generator: torch.Generator) -> Tensor:
+    """Return ``drawn_numbers`` of a memory: inherited slots are one sample, the others another."""
     seen, before = stored.about.state.memory.seen
-    is_inherited = example_ids < 0
-    weights = torch.ones(len(example_ids))
+    is_inherited = stored.tensors["example_ids"] < 0
+    drawn = torch.empty(len(stored), dtype=torch.float64)
     for part, offered in ((is_inherited, before), (~is_inherited, seen - before)):
-        weights[part] = max(offered / max(int(part.sum()), 1), 1.0)
-    return weights
+        drawn[part] = drawn_numbers(int(part.sum()), offered, generator)
+    return drawn

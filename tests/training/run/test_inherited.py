@@ -1,13 +1,19 @@
-"""All ranks read the memory that rank 0 verified."""
+"""All ranks read the memory that rank 0 verified; a chain of runs keeps a uniform sample."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from erjepa.checkpoints import stored_memory
-from erjepa.training.run.inherited import open_on_all
-from tests.harness.memories import write_run
+from erjepa.checkpoints.memory_file import write_memory
+from erjepa.checkpoints.stored_memory import open_memory
+from erjepa.replay import EpisodicReplay, ReplaySettings
+from erjepa.training.run import inherited
+from erjepa.training.run.inherited import InheritedMemories, open_on_all
+from tests.harness.memories import DESCRIPTION, write_run
 from tests.harness.ranks import on_ranks
 
 
@@ -42,3 +48,49 @@ def test_what_rank_0_finds_wrong_ends_all(tmp_path):
     first, second = on_ranks(message, 2)
     assert first == second and "slots.safetensors is damaged" in first
     assert first.endswith(f"name its checkpoint: {tmp_path / 'epoch_0'}")
+
+
+def test_a_chain_of_reservoirs_keeps_every_pair_with_the_same_probability(
+    tmp_path, monkeypatch
+):
+    """Months of different sizes and epochs, with the same seed in each month of a chain."""
+    monkeypatch.setattr(
+        inherited, "open_on_all", lambda path, key: open_memory(path, key)
+    )
+    months, chains = ((30, 1), (6, 3), (30, 2), (60, 1), (30, 1)), 200
+    keys = ReplaySettings(
+        capacity=10, retention="reservoir", selection="uniform", address="none"
+    )
+
+    def inherit(path, seed):
+        settings = SimpleNamespace(start_from=[path], **vars(keys))
+        earlier = InheritedMemories(
+            SimpleNamespace(replay=settings, continue_from=path), "x"
+        )
+        earlier.choose(lambda stored: torch.arange(len(stored)), seed)
+        return earlier
+
+    counts = torch.zeros(len(months))
+    for seed in range(chains):
+        origins, folder = [], tmp_path
+        for month, (size, epochs) in enumerate(months):
+            replay = EpisodicReplay(keys, embed_dim=8, seed=seed)
+            if month:
+                earlier = inherit(folder, seed)
+                replay.add_reserved_slots(len(earlier))
+                earlier.load_into(replay)
+                origins = earlier.origins
+            folder = tmp_path / f"{seed}_{month}"
+            shuffling = torch.Generator().manual_seed(seed)
+            for _ in range(epochs):
+                ids = torch.randperm(size, generator=shuffling)
+                segments = [([1], [], [1], [1], [1])] * size
+                replay.write(ids, segments, None, torch.ones(size))
+            about = {"origins": [*origins, str(month)], "inherited": len(origins)}
+            write_memory(folder, replay, DESCRIPTION | about)
+        last = inherit(folder, seed)
+        counts += ((last.ids[0] >> 32) + len(months)).bincount(minlength=len(months))
+    sizes = torch.tensor([size for size, _ in months])
+    share = sizes / sizes.sum()
+    deviation = (chains * 10 * share * (1 - share)).sqrt()
+    assert ((counts - chains * 10 * share) / deviation).abs().max() < 3
