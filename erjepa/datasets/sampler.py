@@ -76,14 +76,19 @@ class StepSampler(Sampler[list[int]]):
         return math.floor((self.num_examples - 1) / new_per_step) + 1
 
     def num_replayed(self, step: int) -> int:
-        """Return how many pairs the 0-based ``step`` of an epoch replays; fractions carry over."""
+        """Return how many pairs the 0-based ``step`` of an epoch replays; fractions carry over,
+        also to the next epoch.
+        """
         num_new = self._first(step + 1) - self._first(step)
         return self.examples_per_step - num_new
 
     def _first(self, step: int) -> int:
         """Return the number of new pairs before step ``step`` of an epoch."""
-        size = self.examples_per_step * step
-        return size - math.floor(self._share * size)
+        size, steps = self.examples_per_step, self.steps_per_epoch
+        carried = self._share * size * steps * self._epoch % 1
+        first = size * step - math.floor(self._share * size * step + carried)
+        # The steps that are left have room for the other new pairs.
+        return max(first, self.num_examples - size * (steps - step))
 
     def set_position(self, epoch: int, step: int = 0) -> None:
         """Make the next iteration start at step ``step`` (0-based) of ``epoch``."""

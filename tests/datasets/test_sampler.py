@@ -77,6 +77,34 @@ def test_a_share_of_replayed_pairs_takes_the_place_of_new_ones():
     assert sorted(sum(steps, [])) == list(range(50))
 
 
+@pytest.mark.parametrize(
+    ("num_examples", "size", "share"),
+    [(9, 4, 0.05), (1, 2, 0.25), (20, 16, 0.01), (53, 14, 0.01)],
+)
+def test_fractions_of_a_replayed_pair_carry_over_to_the_next_epoch(
+    num_examples, size, share
+):
+    sampler = StepSampler(
+        num_examples,
+        batch_size=size,
+        gradient_accumulation_steps=1,
+        world_size=1,
+        rank=0,
+        seed=1,
+        share=share,
+    )
+    num_new = num_replayed = 0
+    for epoch in range(20):
+        sampler.set_position(epoch)
+        steps = list(sampler)
+        assert sorted(i for step in steps for i in step) == list(range(num_examples))
+        for number, step in enumerate(steps):
+            replayed = sampler.num_replayed(number)
+            assert step and replayed >= 0 and len(step) + replayed <= size
+            num_new, num_replayed = num_new + len(step), num_replayed + replayed
+    assert num_replayed >= share * (num_new + num_replayed) - 1
+
+
 def test_a_share_leaves_room_for_new_pairs():
     with pytest.raises(ValueError, match="replay.share=0.6 leaves no room"):
         StepSampler(
