@@ -156,9 +156,11 @@ class JobFinder:
             )
         jobs = dict[str, Job]()
         earlier = [keys for run in runs for keys in run.datasets()]
+        key, own = SCORED[self._cfg.eval_split], self._cfg.as_dict()
         for keys in ({}, *earlier):
-            section = {**self._cfg.as_dict(), **keys}[SCORED[self._cfg.eval_split]]
+            section = {**own, **keys}[key]
             name = json.dumps(section, sort_keys=True)
+            is_earlier = any({**own, **others}[key] == section for others in earlier)
             if (section is None and earlier) or name in jobs:
                 continue
             try:
@@ -171,10 +173,14 @@ class JobFinder:
                     f"{calls(section)}, of an earlier run, is not scored: {error}"
                 )
                 continue
-            if keys and before is None:
+            if is_earlier and before is None:
+                changed = not keys and any(run.predictions(section) for run in runs)
                 self._warn_or_raise(
-                    f"the accuracy of {runs[0].checkpoint} on {calls(section)} is not known; to "
-                    f"score it: {runs[0].scoring_command(section)}"
+                    f"{calls(section)} has other pairs than when an earlier run was scored on it; "
+                    "keep earlier pairs under a name of their own"
+                    if changed
+                    else f"the accuracy of {runs[0].checkpoint} on {calls(section)} is not known; "
+                    f"to score it: {runs[0].scoring_command(section)}"
                 )
             if continues:
                 examples = replace(examples, seen=None)

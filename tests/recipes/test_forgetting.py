@@ -173,3 +173,18 @@ def test_what_cannot_be_compared_is_said(base, runs):
     assert said() == (1, [gone])
     with pytest.raises(ValueError, match=f"max_forgetting=0.5: {gone}"):
         said(max_forgetting=0.5)
+
+
+def test_a_file_of_the_same_name_with_other_pairs_is_not_taken_for_the_earlier_one(
+    base, runs
+):
+    same = f"eval_dataset.source={runs / 'first.jsonl'}"
+    cfg = config(base, runs, "second", same, max_forgetting=0)
+    with pytest.raises(ValueError, match="first.jsonl.* is not known"):
+        run(cfg, lambda recipe: None)
+    evaluate(config(base, runs, "first"))
+    (summary,), _ = evaluate(cfg)
+    assert summary.before is not None
+    write_pairs(runs / "first.jsonl", {"say b": "cd"})
+    with pytest.raises(ValueError, match="first.jsonl.* has other pairs than when"):
+        run(cfg, lambda recipe: None)
