@@ -25,7 +25,7 @@ from erjepa.checkpoints.memory_file import (
     write_files,
 )
 from erjepa.datasets import Pair, TokenizedPairs
-from erjepa.replay.retention import ORIGIN_BITS
+from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS
 from erjepa.replay.state import DenseAddresses, Natural, ReplayState, SparseAddresses
 from erjepa.utils.checked import checked
 from erjepa.utils.files import open_regular
@@ -104,7 +104,6 @@ class StoredMemory:
 
     @property
     def has_addresses(self) -> bool:
-        """Whether the slots have addresses."""
         return "address_values" in self.tensors
 
     @property
@@ -122,12 +121,11 @@ class StoredMemory:
         return TokenizedPairs([torch.cat([count, lengths.flatten(), tokens]).numpy()])
 
     def origin(self, example_id: int) -> str:
-        """Return the name of the dataset of an example."""
         return self.about.origins[self.about.inherited + (example_id >> ORIGIN_BITS)]
 
     def example(self, example_id: int) -> str:
         """Return the dataset of an example and its index there, as ``DATASET[INDEX]``."""
-        return f"{self.origin(example_id)}[{example_id & ((1 << ORIGIN_BITS) - 1)}]"
+        return f"{self.origin(example_id)}[{example_id & EXAMPLE_MASK}]"
 
     def where(self, slot: int) -> str:
         """Name a slot with its memory and its example, for messages."""

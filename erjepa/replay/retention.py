@@ -27,6 +27,7 @@ from erjepa.replay.registry import RETENTIONS, Retention
 # An example id is (origin << 32) | index within the origin. The datasets of a run are its origins
 # from 0 on; inherited origins are negative.
 ORIGIN_BITS = 32
+EXAMPLE_MASK = (1 << ORIGIN_BITS) - 1
 
 
 def origins(example_ids: Tensor) -> Tensor:

@@ -61,7 +61,6 @@ class AveragedWeights:
 
     @property
     def is_on(self) -> bool:
-        """Whether an average is kept."""
         return self._decay is not None
 
     @torch.no_grad()

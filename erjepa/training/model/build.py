@@ -25,8 +25,6 @@ log = utils.get_logger("INFO")
 
 
 class StartWeights(NamedTuple):
-    """The weights that a run starts from."""
-
     base: dict[str, Tensor]  # of the base model, by name
     # Of the resumed run or of ``init_from``; ``None``: initialize them.
     trained: dict[str, Tensor] | None = None

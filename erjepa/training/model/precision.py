@@ -19,9 +19,8 @@ from erjepa.configs import Config
 
 def dtypes_of(cfg: Config) -> tuple[torch.dtype, torch.dtype]:
     """Return the dtypes of a run's computation and of its trainable weights."""
-    cpu = torch.device(
-        "cpu"
-    )  # on a GPU without bfloat16 get_dtype fails; run_device reports that
+    # On a GPU without bfloat16 get_dtype fails; run_device reports that.
+    cpu = torch.device("cpu")
     return get_dtype(cfg.dtype, cpu), get_dtype(cfg.trainable_dtype or cfg.dtype, cpu)
 
 

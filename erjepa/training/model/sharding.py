@@ -69,16 +69,17 @@ def shard(
     Raises:
         ValueError: if ``cpu_offload`` is set for a quantized model on one rank.
     """
-    trained = {p.dtype for p in model.parameters() if p.requires_grad}
     if not is_sharded(model, dtype, cpu_offload=cpu_offload):
         return
+    has_nf4 = any(isinstance(p, NF4Tensor) for p in model.parameters())
     # On one rank FSDP2 copies the first of the three tensors of an NF4 weight (pytorch#197999).
-    if dist.get_world_size() == 1 and _has_nf4(model):
+    if dist.get_world_size() == 1 and has_nf4:
         raise ValueError(
             "fsdp_cpu_offload=True: FSDP2 does not support QLoRA on one rank; set it to False, or "
             "start more ranks"
         )
     precision = MixedPrecisionPolicy()
+    trained = {p.dtype for p in model.parameters() if p.requires_grad}
     if trained != {dtype}:
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=trained.pop())
     # Without a mesh, FSDP2 uses GPUs if the machine has any, even in a run on the CPU.
@@ -91,10 +92,6 @@ def shard(
             mp_policy=precision,
             offload_policy=CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),
         )
-
-
-def _has_nf4(model: nn.Module) -> bool:
-    return any(isinstance(p, NF4Tensor) for p in model.parameters())
 
 
 def with_resharding(cfg: Config, model: nn.Module, device: torch.device) -> Config:

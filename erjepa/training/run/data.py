@@ -9,12 +9,7 @@ from typing import Protocol
 from torchtune import utils
 
 from erjepa.configs import Config, weights_of
-from erjepa.datasets import (
-    Mixture,
-    Pair,
-    PairedDataset,
-    TokenizedPairs,
-)
+from erjepa.datasets import Mixture, Pair, PairedDataset, TokenizedPairs
 from erjepa.packing import PairCollator
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.utils.escape import counted

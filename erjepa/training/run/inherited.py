@@ -10,11 +10,10 @@ from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.configs import Config
 from erjepa.replay import EpisodicReplay, ReplaySettings
 from erjepa.replay.registry import RETENTIONS
-from erjepa.replay.retention import ORIGIN_BITS, drawn_numbers, retained
+from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS, drawn_numbers, retained
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
 
 KEY = "replay.init_from"
-_NUMBER = (1 << ORIGIN_BITS) - 1
 
 
 class InheritedMemories:
@@ -66,7 +65,6 @@ class InheritedMemories:
 
     @property
     def has_addresses(self) -> bool:
-        """Whether all memories have addresses."""
         return all(stored.has_addresses for stored in self._memories)
 
     def _add(self, names: list[str]) -> list[int]:
@@ -147,7 +145,7 @@ class InheritedMemories:
         inherited = self._memories[n].about.inherited
         places = torch.tensor(self._places[n])
         origin = places[inherited + (example_ids >> ORIGIN_BITS)]
-        return (origin - len(self.origins)) << ORIGIN_BITS | example_ids & _NUMBER
+        return (origin - len(self.origins)) << ORIGIN_BITS | example_ids & EXAMPLE_MASK
 
     def load_into(self, replay: EpisodicReplay) -> None:
         """Load the chosen slots into an empty memory, with their replay counts, the random state

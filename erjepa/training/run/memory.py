@@ -24,7 +24,7 @@ from erjepa.datasets.split import text_of
 from erjepa.replay import EpisodicReplay, ReplayBatch, require_room
 from erjepa.replay.addresses import Addresses
 from erjepa.replay.episodic_memory import Segments
-from erjepa.replay.retention import ORIGIN_BITS, origins
+from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS, origins
 from erjepa.training.model.device import memory_of
 from erjepa.training.model.distributed import on_rank_zero
 from erjepa.training.run.data import fitting_pairs
@@ -35,8 +35,6 @@ from erjepa.training.step.passes import Passes, PassResult
 from erjepa.utils.escape import counted
 
 log = utils.get_logger("INFO")
-
-_EXAMPLE = (1 << ORIGIN_BITS) - 1
 
 
 class Entries(NamedTuple):
@@ -123,7 +121,6 @@ class RunMemory:
 
     @property
     def is_on(self) -> bool:
-        """Whether the run replays."""
         return bool(self.settings.weight)
 
     @property
@@ -184,7 +181,6 @@ class RunMemory:
         return Entries(self.origins.ids(example_ids), segments, addresses)
 
     def draw(self, entries: Entries, budget: int | None = None) -> ReplayBatch:
-        """Draw the pairs to replay with the new ones."""
         assert self.replay is not None
         return self.replay.draw(*entries, budget)
 
@@ -220,9 +216,9 @@ class RunMemory:
     def where(self, example_id: int) -> str:
         """Return file and line of an example by its index in the dataset or id in the memory."""
         if example_id >= 0:
-            return self._dataset.where(example_id & _EXAMPLE)
+            return self._dataset.where(example_id & EXAMPLE_MASK)
         origin = self.origins.inherited[example_id >> ORIGIN_BITS]
-        return self._places.get(example_id, f"{origin}[{example_id & _EXAMPLE}]")
+        return self._places.get(example_id, f"{origin}[{example_id & EXAMPLE_MASK}]")
 
     # ------------------------------------------------------------------ from a file
 

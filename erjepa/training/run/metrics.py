@@ -147,7 +147,6 @@ class MetricsLog:
         self._logger.log_dict(metrics, step=step)
 
     def close(self) -> None:
-        """Close the bar and the logger."""
         if self._bar is not None:
             self._bar.close()
         if self._logger is not None:

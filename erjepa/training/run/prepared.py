@@ -22,8 +22,6 @@ from erjepa.training.model.trainable import TrainableWeights
 
 
 class PairCollators(NamedTuple):
-    """The collators that pack new pairs and replayed pairs."""
-
     new: PairCollator
     replay: PairCollator
 
@@ -47,22 +45,18 @@ class PreparedRun:
 
     @cached_property
     def loss_fn(self) -> JEPALoss:
-        """The loss of the run."""
         return self.cfg.loss.build()
 
     @cached_property
     def tokenizer(self) -> Transform:
-        """The tokenizer of the base model."""
         return self.cfg.tokenizer.build()
 
     @cached_property
     def texts(self) -> PairTexts:
-        """The decoder of tokenized pairs."""
         return PairTexts(self.tokenizer)
 
     @cached_property
     def dataset(self) -> PairedDataset:
-        """All pairs of the run."""
         return build_dataset(self.cfg.dataset, self.tokenizer)
 
     @cached_property
@@ -104,12 +98,10 @@ class PreparedRun:
 
     @property
     def trainable(self) -> TrainableWeights:
-        """The trainable weights of the model."""
         return self._built[1]
 
     @cached_property
     def collators(self) -> PairCollators:
-        """The collators of new and of replayed pairs."""
         cfg, tokenizer, vocab_size = self.cfg, self.tokenizer, self.model.vocab_size
         keeps_views = cfg.replay.score == "jepa" or (
             self.loss_fn.reads_embeddings and cfg.replay.views

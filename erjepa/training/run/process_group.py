@@ -18,9 +18,8 @@ from erjepa.training.model.distributed import (
 from erjepa.training.run.signals import resuming_command
 
 _BEAT = 1.0  # seconds
-_PATIENCE = (
-    10.0  # seconds; below the 30 after which torchrun kills ranks it has told to stop
-)
+# Seconds; below the 30 after which torchrun kills ranks it has told to stop.
+_PATIENCE = 10.0
 
 
 class Heartbeats:
@@ -50,12 +49,10 @@ class Heartbeats:
         self._timeout = min(self._timeout, _PATIENCE)
 
     def close(self) -> None:
-        """Stop counting and watching."""
         self._closed.set()
+        # Python aborts if it exits while a thread is in torch.
         for thread in self._threads:
-            thread.join(
-                _PATIENCE
-            )  # Python aborts if it exits while a thread is in torch
+            thread.join(_PATIENCE)
 
     def _count(self) -> None:
         store = None
@@ -131,6 +128,5 @@ def process_group(device: torch.device, timeout: float) -> Iterator[None]:
 
 
 def lose_patience() -> None:
-    """Call :meth:`Heartbeats.lose_patience`, if there are heartbeats."""
     if _heartbeats is not None:
         _heartbeats.lose_patience()

@@ -39,7 +39,6 @@ class RunProgress:
         return int(self.totals["steps"])
 
     def count(self, *, tokens: int, flops: int) -> None:
-        """Add a step, its tokens and its FLOPs to the totals."""
         self.totals["steps"] += 1
         self.totals["tokens"] += tokens
         self.totals["flops"] += flops
@@ -65,7 +64,6 @@ class RunProgress:
         return is_best
 
     def has_reached_stop(self) -> bool:
-        """Whether a limit of ``stop`` is reached."""
         reached = {**self.totals, "patience": self.stale}
         return any(reached[name] >= limit for name, limit in self._stop.items())
 
@@ -81,7 +79,6 @@ class RunProgress:
         return max(expected, self.steps)
 
     def is_over(self) -> bool:
-        """Whether a limit or the end of the last epoch is reached."""
         return self.epoch >= self.epochs or self.has_reached_stop()
 
     def is_time(self, every_n_steps: int | None) -> bool:
@@ -93,7 +90,6 @@ class RunProgress:
         )
 
     def checkpoint_name(self) -> str:
-        """Return the name of a checkpoint after the current step."""
         if self.step_in_epoch == 0:
             return checkpoint_name(self.epoch - 1, None)
         return checkpoint_name(self.epoch, self.step_in_epoch)
@@ -109,7 +105,6 @@ class RunProgress:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to resume from."""
         return {
             "epoch": self.epoch,
             "step_in_epoch": self.step_in_epoch,

@@ -114,7 +114,6 @@ class TrainingPairs:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of an epoch."""
         steps = self.sampler.steps_per_epoch
         return min(steps, self._cfg.max_steps_per_epoch or steps)
 

@@ -95,7 +95,6 @@ class PassResult(NamedTuple):
         )
 
     def non_finite_ids(self) -> Tensor:
-        """Return the ids of the examples whose loss is not finite."""
         bad = ~torch.isfinite(self.lm)
         if len(self.jepa):
             bad |= ~torch.isfinite(self.jepa)
@@ -263,7 +262,6 @@ class Passes:
         )
 
     def _gather(self, outputs: list[PassOutput], totals: StepTotals) -> PassResult:
-        """Gather the results of all micro-batches and ranks."""
         orders = [output.order for output in outputs]
 
         def gathered(parts: list[Tensor]) -> Tensor:
