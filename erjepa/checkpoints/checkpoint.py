@@ -203,7 +203,6 @@ def score_name(path: Path) -> str:
 
 
 def load_progress(path: Path) -> dict[str, Any]:
-    """Load the run's progress at the checkpoint ``path``."""
     file = path / PROGRESS
     values = parse_json(file.read_bytes(), str(file))
     return {**checked(_Progress, values, str(file))}
@@ -260,26 +259,6 @@ def load_resumable(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     else:
         trained = state.pop("weights")
     return trained, {**state, "predictor": load_predictor(path)}
-
-
-def find_trained(path: Path, key: str) -> Path:
-    """Return the checkpoint whose trained weights another run starts from.
-
-    Args:
-        path: a checkpoint, or the folder of a run, whose newest checkpoint is used.
-        key: config key of ``path``, for messages.
-
-    Raises:
-        FileNotFoundError: if there is no adapter.
-    """
-    folder = (saved(path) or [path])[-1]
-    if not (folder / ADAPTER).is_file():
-        raise FileNotFoundError(
-            f"{key}={path} holds no {ADAPTER} and no adapter of PEFT. Give the output_dir of "
-            "a run that trained adapters, one of its checkpoints, or the folder of a PEFT "
-            "adapter; to start from whole weights, set checkpointer.checkpoint_dir."
-        )
-    return folder
 
 
 def load_trained(folder: Path) -> tuple[dict[str, Tensor], Tensor | None]:

@@ -48,7 +48,6 @@ class ExampleErrors:
         self._file = self._path.open("a")
 
     def log(self, visits: pd.DataFrame) -> None:
-        """Append the visits of a step."""
         if self._file is not None:
             visits.to_csv(self._file, header=False, **_FORMAT)
 

@@ -59,7 +59,6 @@ def write_memory(
 def write_files(
     folder: Path, about: Mapping[str, Any], tensors: dict[str, Tensor]
 ) -> None:
-    """Write ``memory.json`` and ``slots.safetensors`` with these contents."""
     (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
     save_file(tensors, folder / SLOTS)
     # save_file makes a file that only its owner may read.

@@ -34,7 +34,6 @@ class PromptFormat:
     system: str | None = None
 
     def user_text(self, text: str) -> str:
-        """Return the user message for a source text."""
         return f"{self.before}{text}{self.after}"
 
     def __call__(self, fields: Mapping[str, Any]) -> dict[str, list[Message]]:

@@ -83,7 +83,7 @@ def require_space(folder: Path, sizes: CheckpointSizes, run: int) -> str | None:
     Raises:
         OSError: if it lacks space for even one checkpoint.
     """
-    free = free_bytes(folder)
+    free = shutil.disk_usage(folder).free
     less = (
         "save_adapter_weights_only=True, keep_last_n=2 and keep_epochs=False take less"
     )
@@ -100,18 +100,16 @@ def require_space(folder: Path, sizes: CheckpointSizes, run: int) -> str | None:
     return None
 
 
-def free_bytes(folder: Path) -> int:
-    """Return how many bytes this user may still write to the disk of ``folder``."""
-    return shutil.disk_usage(folder).free
-
-
 def is_full_disk(error: Exception, folder: Path, needed: int) -> bool:
     """Return whether writing ``needed`` bytes to ``folder`` failed for lack of space.
 
     The errors of torch and safetensors do not tell, so the free space is checked; what was written
     must be deleted before.
     """
-    return getattr(error, "errno", None) in _FULL or free_bytes(folder) < needed
+    return (
+        getattr(error, "errno", None) in _FULL
+        or shutil.disk_usage(folder).free < needed
+    )
 
 
 def readable(size: float) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from erjepa.checkpoints import checkpoint
-from erjepa.checkpoints.checkpoint import ADAPTER, MEMORY, RECIPE_STATE
+from erjepa.checkpoints.checkpoint import MEMORY, RECIPE_STATE
 from erjepa.checkpoints.space import CheckpointSizes
 from erjepa.checkpoints.stored_memory import memory_folder
 from erjepa.configs import load
@@ -70,8 +70,6 @@ def test_the_newest_of_a_run_without_epochs_is_that_of_its_last_budget(tmp_path)
     for name in ("flops_0", "flops_10", "flops_9"):
         save(tmp_path, name)
         (tmp_path / name / MEMORY).mkdir()
-        (tmp_path / name / ADAPTER).touch()
-    assert checkpoint.find_trained(tmp_path, "init_from") == tmp_path / "flops_10"
     assert checkpoint.newest(tmp_path) == tmp_path / "flops_10"
     assert memory_folder(tmp_path) == tmp_path / "flops_10" / MEMORY
     save(tmp_path, "epoch_0")

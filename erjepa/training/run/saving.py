@@ -24,7 +24,6 @@ from erjepa.checkpoints.peft_adapter import move_peft_adapter
 from erjepa.checkpoints.served_chat import Serving, write_chat_template
 from erjepa.checkpoints.space import (
     checkpoint_sizes,
-    free_bytes,
     is_full_disk,
     readable,
     require_space,
@@ -123,7 +122,6 @@ class RunCheckpoints:
         return self._saved_at == self._progress.steps
 
     def print_resume_command(self) -> None:
-        """Print how to resume a run that was stopped by a signal."""
         text = "Stopped before the first step: there is nothing to resume."
         if steps := self._progress.steps:
             text = f"Stopped after step {steps}. To resume:\n  {resuming_command()}"
@@ -263,7 +261,7 @@ class RunCheckpoints:
                     f"{resumable[-1].name} is complete: free some space, and resume it with\n"
                     f"  {resuming_command()}"
                 )
-            free = readable(free_bytes(self._output_dir))
+            free = readable(shutil.disk_usage(self._output_dir).free)
             raise OSError(
                 f"output_dir={self._output_dir}: no room for {name}, which takes about "
                 f"{readable(needed)}; {free} are free. {advice}"

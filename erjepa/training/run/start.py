@@ -78,7 +78,6 @@ class RunFolder:
             lock.require_folder()
 
     def close(self) -> None:
-        """Release the lock on the folder."""
         for lock in self._locks:
             lock.release()
 
@@ -140,16 +139,12 @@ def find_serving(run: PreparedRun) -> Serving:
 
 
 class Resumed(NamedTuple):
-    """The checkpoint that a run resumes."""
-
     path: Path
     state: dict[str, Any]  # the recipe state in it
     changed: Collection[str]  # dotted keys whose values the resumed run has changed
 
 
 class Start(NamedTuple):
-    """What a run starts from."""
-
     weights: StartWeights
     fingerprint: dict[str, Any]  # what determines the run, compared when it is resumed
     resumed: Resumed | None = None  # the run's own checkpoint
@@ -297,10 +292,18 @@ def adapters_to_merge(cfg: Config) -> list[Path]:
 
 
 def _find_adapter(name: str, key: str) -> Path:
+    """Return the folder of an adapter: of PEFT, or a checkpoint, the newest one of a run."""
     start = Path(name)
     if is_peft_adapter(start) and not (start / checkpoint.ADAPTER).is_file():
         return start
-    return checkpoint.find_trained(start, key)
+    folder = (checkpoint.saved(start) or [start])[-1]
+    if not (folder / checkpoint.ADAPTER).is_file():
+        raise FileNotFoundError(
+            f"{key}={start} holds no {checkpoint.ADAPTER} and no adapter of PEFT. Give the "
+            "output_dir of a run that trained adapters, one of its checkpoints, or the folder "
+            "of a PEFT adapter; to start from whole weights, set checkpointer.checkpoint_dir."
+        )
+    return folder
 
 
 def require_trained_over(
