@@ -31,7 +31,6 @@ _HEAD = """\
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a command."""
     parser = CommandLine(prog="erjepa configs", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("ls")

@@ -7,7 +7,6 @@ from erjepa.utils.command_line import CommandLine
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Draw a picture."""
     parser = CommandLine(prog="erjepa curve", description=__doc__)
     parser.add_argument(
         "run", metavar="RUN", type=Path, help="output_dir of a run, or a log file"

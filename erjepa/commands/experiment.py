@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run, show, query or cancel an experiment.
-
-    Returns:
-        Exit code.
-    """
     parser = CommandLine(prog="erjepa experiment", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name in ("run", "show"):
@@ -90,7 +85,6 @@ def _run(experiment: "Experiment") -> int:
 
 
 def _show(experiment: "Experiment") -> None:
-    """Print all keys of an experiment, and the training command of each method."""
     from omegaconf import OmegaConf
 
     from erjepa.studies.grid.cells import (

@@ -20,7 +20,6 @@ from erjepa.utils.jsonl import to_jsonl
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Answer prompts."""
     parser = CommandLine(prog="erjepa generate", description=__doc__)
     parser.add_argument(
         "run", metavar="RUN", type=Path, help="output folder, or one of its checkpoints"

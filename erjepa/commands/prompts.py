@@ -19,7 +19,6 @@ from erjepa.utils.escape import counted
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the prompts of a config."""
     parser = CommandLine(prog="erjepa prompts", description=__doc__)
     parser.add_argument("config", metavar="CONFIG")
     parser.add_argument("overrides", metavar="key=value", nargs="*")

@@ -6,7 +6,6 @@ from erjepa.utils.command_line import CommandLine
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Make a report and print its path, or list the sections."""
     parser = CommandLine(prog="erjepa report", description=__doc__)
     parser.add_argument(
         "experiment",
@@ -19,19 +18,13 @@ def main(arguments: Sequence[str]) -> None:
     if args.experiment is None and not args.sections:
         parser.error("name an experiment")
     with parser.errors(args):
-        if args.sections:
-            _list_sections()
-            return
         from erjepa.studies.grid.config import output_of
-        from erjepa.studies.report.build import build_report
+        from erjepa.studies.report.build import SECTIONS, build_report
 
-        print(build_report(output_of(args.experiment)))
-
-
-def _list_sections() -> None:
-    from erjepa.studies.report.build import SECTIONS
-
-    for name, section in SECTIONS.items():
-        first, *_ = (section.build.__doc__ or "").splitlines()
-        print(f"{name}: {first}")
-        print(f"    {', '.join(section.arguments)}")
+        if not args.sections:
+            print(build_report(output_of(args.experiment)))
+            return
+        for name, section in SECTIONS.items():
+            first, *_ = (section.build.__doc__ or "").splitlines()
+            print(f"{name}: {first}")
+            print(f"    {', '.join(section.arguments)}")

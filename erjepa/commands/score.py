@@ -21,7 +21,6 @@ from erjepa.utils.command_line import CommandLine
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Score a file."""
     parser = CommandLine(prog="erjepa score", description=__doc__)
     parser.add_argument("task", metavar="TASK", help=", ".join(task_names()))
     parser.add_argument("file", metavar="FILE.jsonl", type=Path)

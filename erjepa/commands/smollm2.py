@@ -12,7 +12,6 @@ from erjepa.utils.command_line import CommandLine
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the folder."""
     parser = CommandLine(prog="erjepa smollm2", description=__doc__)
     parser.add_argument(
         "--output-dir", type=Path, required=True, help="folder to write"

@@ -17,7 +17,6 @@ SIZES = (128, 256, 512, 1024)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the statistics of a config."""
     parser = CommandLine(prog="erjepa stats", description=__doc__)
     parser.add_argument("config", metavar="CONFIG")
     parser.add_argument("overrides", metavar="key=value", nargs="*")
@@ -47,14 +46,9 @@ def token_statistics(lengths: Sequence[int]) -> dict[str, str]:
 
     A percentile is the smallest length that holds this fraction of the pairs. ``fit N`` is the
     fraction that N tokens hold, ``row_length for P%`` the smallest multiple of 128 that holds P%.
-
-    Raises:
-        ValueError: if there are no pairs.
     """
     import numpy as np
 
-    if not lengths:
-        raise ValueError("the dataset has no pairs")
     tokens = np.asarray(lengths)
 
     def holding(share: float) -> int:

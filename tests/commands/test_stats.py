@@ -58,11 +58,6 @@ def test_a_percentile_holds_at_least_so_many():
     assert found == ["2", "3", "3"]
 
 
-def test_no_pairs():
-    with pytest.raises(ValueError, match="no pairs"):
-        token_statistics([])
-
-
 def measured(*overrides):
     cfg = load("tiny_synth", ["dataset.size=30", *overrides])
     return token_statistics(pair_lengths(cfg))

@@ -13,11 +13,6 @@ from erjepa.utils.command_line import CommandLine
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the checks.
-
-    Returns:
-        Exit code: 2 if the run cannot work, else 0.
-    """
     parser = CommandLine(prog="erjepa doctor", description=__doc__)
     parser.add_argument("--config", required=True, metavar="NAME", help="name or path")
     parser.add_argument(

@@ -164,7 +164,6 @@ class Device(NamedTuple):
     is_here: bool = True  # whether this machine has it
 
     def line(self) -> str:
-        """Return name and memory as text."""
         return f"{self.name}, {(self.memory or 0) / GIB:.1f} GiB for each rank"
 
 
@@ -273,7 +272,6 @@ class Rows(NamedTuple):
 
 
 def rows_of_data(run: PreparedRun) -> Rows:
-    """Return rows of the training pairs."""
     cfg, collator, found = run.cfg, run.collators.new, TrainingPairs(run)
     pairs = found.train
     lengths = [collator.length(pairs[i]) for i in range(len(pairs))]

@@ -165,9 +165,8 @@ def _gradients(
     whole = [sum(p.nbytes for p in group if p.requires_grad) for group in groups]
     if replays or cfg.gradient_accumulation_steps > 1:
         return sum(whole)
-    return sum(map(_own_bytes, trained)) + 2 * max(
-        whole
-    )  # one group unsharded, and the buffer of its reduction
+    # One group unsharded, and the buffer of its reduction.
+    return sum(map(_own_bytes, trained)) + 2 * max(whole)
 
 
 # ------------------------------------------------------------------ activations
@@ -250,7 +249,6 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run an operation and count its outputs."""
         made = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
             if isinstance(tensor, Tensor) and not is_traceable_wrapper_subclass(tensor):

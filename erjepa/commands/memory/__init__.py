@@ -36,7 +36,6 @@ If the command is killed, run it again: it resumes.
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Show, create, export or prune a memory."""
     commands = {
         "show": _show,
         "create": _create,

@@ -106,6 +106,5 @@ def _table(slots: pd.DataFrame) -> list[str]:
 
 
 def to_csv(memory: Contents) -> str:
-    """Return the slots as CSV, with a header."""
     cells = memory.slots.map(csv_cell)
     return cells.to_csv(index=False, na_rep="nan", lineterminator="\n")

@@ -15,9 +15,8 @@ from erjepa.commands.memory.reading import read_slots
 # An example counts as learned if the mean cross-entropy of its target is below log 2: the right
 # tokens then have, in the geometric mean, a probability above one half.
 LEARNED = math.log(2)
-DEVIATIONS = (
-    3.0  # robust standard deviations above the median that make an error suspect
-)
+# Robust standard deviations above the median that make an error suspect.
+DEVIATIONS = 3.0
 VISITS = 4  # an example with fewer may be hard only because it is new
 _MAD = 1.4826  # normal distribution: standard deviation / median absolute deviation
 
