@@ -13,6 +13,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,7 +96,7 @@ def _show(experiment: "Experiment") -> None:
     )
     from erjepa.studies.grid.output import CELLS
 
-    print(OmegaConf.to_yaml(OmegaConf.create(experiment.as_dict()), sort_keys=False))
+    print(OmegaConf.to_yaml(OmegaConf.create(asdict(experiment)), sort_keys=False))
     all_cells = cells(experiment)
     equal = {cell.name: cell.same_as or cell.name for cell in all_cells}
     what = "sequence" if experiment.continual else "method"

@@ -189,7 +189,6 @@ class Before:
     answers: Mapping[int, Prediction]
 
     def compare(self, task: Task, scored: Sequence[Mapping[str, Any]]) -> Change:
-        """Compare the earlier answers with the new predictions ``scored``."""
         verdicts = task.score(list(self.answers.values()))
         now = {prediction["id"]: prediction[task.primary] for prediction in scored}
         return change(

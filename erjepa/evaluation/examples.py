@@ -19,8 +19,6 @@ SCORED = {"test": "eval_dataset", "validation": "dataset"}
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples to answer and score."""
-
     cfg: Config  # of the dataset and of the scoring
     section: Any  # section of the config that names the dataset, as JSON
     dataset: PairedDataset
@@ -30,7 +28,6 @@ class Examples:
 
 
 def texts(dataset: PairedDataset, ids: Iterable[int]) -> list[Texts]:
-    """Return the source and target text of each example."""
     return [(dataset.source_text(i), dataset.target_text(i)) for i in ids]
 
 

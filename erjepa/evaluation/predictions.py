@@ -111,7 +111,6 @@ class PredictionStore:
         return predictions
 
     def append(self, predictions: Iterable[Mapping[str, Any]]) -> None:
-        """Append predictions of this rank."""
         text = to_jsonl(predictions)
         # A killed evaluation can leave an incomplete line, which must not join the next one.
         if self._part.exists() and not self._part.read_bytes().endswith(b"\n"):

@@ -1,7 +1,7 @@
 """The config of an experiment: the schema of its YAML file and of ``experiment.json``."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -172,12 +172,7 @@ class Experiment:
             )
 
     def controls(self, method: str) -> Controls:
-        """Return the keys of a method that the grid handles itself."""
         return checked(Controls, self.methods[method], f"methods: {method}")
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the experiment as a dictionary of its YAML keys, defaults included."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -137,13 +137,8 @@ def change(checkpoint: str, before: Sequence[bool], now: Sequence[bool]) -> Chan
     The interval is the adjusted Wald interval of Bonett & Price 2012, "Adjusted Wald Confidence
     Interval for a Difference of Binomial Proportions Based on Paired Data", which adds one example
     to those gained and one to those lost. It covers the choice of examples, not of seeds.
-
-    Raises:
-        ValueError: if there are no examples, or the lengths differ.
     """
     n = len(before)
-    if not n == len(now) > 0:
-        raise ValueError(f"expected as many verdicts of both, got {n} and {len(now)}")
     counts = Counter(zip(before, now, strict=True))
     kept, gained, lost = (
         counts[was, is_] for was, is_ in ((True, True), (False, True), (True, False))

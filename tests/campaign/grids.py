@@ -10,6 +10,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -241,7 +242,7 @@ def folders(folder: Path) -> Try:
 def keys(folder: Path) -> Try:
     """Keys of packaged experiments with odd values, missing, or misspelled."""
     known = erjepa.configs.config_names("experiments")
-    whole = cache(lambda name: json.dumps(load_experiment(name).as_dict()))
+    whole = cache(lambda name: json.dumps(asdict(load_experiment(name))))
 
     def attempt(rng: random.Random, scratch: Path) -> str:
         experiment = json.loads(whole(rng.choice(known)))

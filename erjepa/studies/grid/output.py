@@ -64,9 +64,8 @@ def results_of_cells(
     """
     ran: dict[str, list[Result]] = {}
     for line in read_results(output_dir):
-        if line.log.startswith(
-            f"{CELLS}/{line.cell}/"
-        ):  # not copied from an equal cell
+        # Not those copied from an equal cell.
+        if line.log.startswith(f"{CELLS}/{line.cell}/"):
             ran.setdefault(line.cell, []).append(line)
     results: dict[str, list[Result]] = {}
     for cell in cells:
@@ -169,8 +168,8 @@ def record_experiment(output_dir: Path, experiment: Experiment) -> None:
     path = output_dir / EXPERIMENT
     if path.exists():
         # Both as JSON: the record's missing keys get defaults, tuples become lists.
-        before = json.loads(json.dumps(read_record(output_dir).config.as_dict()))
-        config = json.loads(json.dumps(experiment.as_dict()))
+        before = json.loads(json.dumps(asdict(read_record(output_dir).config)))
+        config = json.loads(json.dumps(asdict(experiment)))
         if config["continual"] and list(before["datasets"]) != list(config["datasets"]):
             raise ValueError(
                 f"{path} was started with the sequence of datasets "

@@ -102,9 +102,9 @@ def tune() -> list[str]:
     return [str(Path(sys.executable).parent / "tune")]
 
 
-def tail(log: Path, lines: int = 15) -> str:
-    """Return the last lines of a log, without progress bars."""
+def tail(log: Path) -> str:
+    """Return the last 15 lines of a log, without progress bars."""
     text = log.read_text(errors="replace")
     kept = [line.rpartition("\r")[2] for line in text.splitlines() if line.strip()]
     kept = [line for line in kept if not re.match(r"\s*\d*\|?.*\d+%\|", line)]
-    return printable("\n".join(f"    {line}" for line in kept[-lines:]))
+    return printable("\n".join(f"    {line}" for line in kept[-15:]))

@@ -19,7 +19,6 @@ class Job(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether the job waits in the queue."""
         return self.state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 
 

@@ -88,7 +88,6 @@ class Results:
         return other
 
     def own(self, method: str) -> dict[str, Any]:
-        """Return the config keys that a method sets."""
         return dict(self.config.methods[method])
 
     def overrides(self, method: str) -> dict[str, Any]:

@@ -32,27 +32,14 @@ def continual_measures(
     """Compute average accuracy, forgetting and transfer of one run over a sequence of tasks.
 
     Args:
-        accuracy: the matrix a, [T, T], one row per stage.
+        accuracy: the matrix a, [T, T] with T of at least 2, one row per stage.
         untrained: b, the accuracies of the untrained model, [T]; ``None``: forward transfer is
             not computed.
-
-    Raises:
-        ValueError: if ``accuracy`` is not square, has fewer than two tasks or a NaN, or if
-            ``untrained`` has another length.
     """
     a = np.asarray(accuracy, dtype=float)
-    if a.ndim != 2 or not a.shape[0] == a.shape[1] > 1 or np.isnan(a).any():
-        raise ValueError(
-            "expected the accuracy on each of two tasks or more after each of as many "
-            f"stages; got {a.tolist()}"
-        )
     end, learned = a[-1], np.diagonal(a)
     forward = None
     if untrained is not None:
-        if len(untrained) != len(a):
-            raise ValueError(
-                f"{len(untrained)} accuracies of {len(a)} tasks: {untrained}"
-            )
         forward = float(np.mean(np.diagonal(a, offset=1) - np.asarray(untrained)[1:]))
     return Continual(
         average_accuracy=float(end.mean()),

@@ -86,7 +86,6 @@ class ClassificationMessages:
         return self._transform({**fields, "input": self.user_text(fields["input"])})
 
     def user_text(self, text: str) -> str:
-        """Return the user message for a text."""
         return self._prompt + text
 
 

@@ -53,7 +53,7 @@ def synthetic_nl_rx_dataset(
         without: no regex has any of these constructs.
 
     Raises:
-        ValueError: if a construct or the split is unknown, or if there are fewer such pairs.
+        ValueError: if a construct is unknown, or if there are fewer such pairs.
     """
     drawn = generate_records(
         size,

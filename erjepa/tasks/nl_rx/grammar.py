@@ -136,10 +136,8 @@ def generate_pairs(
     given, and none of ``without``.
 
     Raises:
-        ValueError: if the split or a construct is unknown, or if there are fewer pairs.
+        ValueError: if a construct is unknown, or if there are fewer pairs.
     """
-    if split not in SPLITS:
-        raise ValueError(f"Unknown split {split!r}; expected one of {SPLITS}.")
     support = [
         line
         for line in _support(split)
@@ -155,14 +153,12 @@ def generate_pairs(
     return [(node.describe(rng), node.regex) for node in rng.sample(support, size)]
 
 
-def generate_records(
-    size: int, *, system_prompt: str = SYSTEM_PROMPT, **drawn: Any
-) -> list[dict[str, Any]]:
+def generate_records(size: int, **drawn: Any) -> list[dict[str, Any]]:
     """Return the pairs of :func:`generate_pairs` as chats, in the format of the NL-RX files."""
     return [
         {
             "messages": [
-                {"role": "system", "content": system_prompt},
+                {"role": "system", "content": SYSTEM_PROMPT},
                 {"role": "user", "content": description},
                 {"role": "assistant", "content": regex},
             ]

@@ -43,9 +43,7 @@ from erjepa.tasks.nl_rx.regex_nodes import (
     sequence,
     union,
 )
-from erjepa.tasks.nl_rx.regex_syntax import WORD, RegexSyntaxError, parse
-
-__all__ = ["RegexSyntaxError", "languages_equal"]
+from erjepa.tasks.nl_rx.regex_syntax import WORD, parse
 
 
 def languages_equal(a: str, b: str, *, max_states: int, seconds: float) -> bool | None:

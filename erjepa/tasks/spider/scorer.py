@@ -94,9 +94,7 @@ def same_rows(result: Result, gold: Result, *, ordered: bool) -> bool:
     return Counter(result.rows) == Counter(gold.rows)
 
 
-def spider_task(
-    databases: Path | None, *, seconds: float = 10.0, workers: int = 2
-) -> Task:
+def spider_task(databases: Path | None, *, seconds: float = 10.0) -> Task:
     """Return the task for a folder of databases.
 
     Args:
@@ -110,7 +108,7 @@ def spider_task(
         raise FileNotFoundError(f"databases={databases}: no such folder")
 
     def score(predictions: Sequence[Prediction]) -> list[Verdicts]:
-        with SqlSandbox(workers, Limits(seconds=seconds)) as sandbox:
+        with SqlSandbox(limits=Limits(seconds=seconds)) as sandbox:
             return _score(predictions, databases, sandbox)
 
     return Task(

@@ -1,6 +1,7 @@
 """Configs of experiments are validated completely before anything runs."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -180,7 +181,7 @@ def test_an_order_names_some_of_the_datasets(load):
 
 def test_all_keys_survive_a_round_trip(load, tmp_path):
     experiment = load()
-    again = OmegaConf.to_yaml(OmegaConf.create(experiment.as_dict()))
+    again = OmegaConf.to_yaml(OmegaConf.create(asdict(experiment)))
     assert load(again) == experiment
     assert experiment.methods["ER-JEPA content"] == {}
 

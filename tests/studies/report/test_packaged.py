@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def test_every_section_is_made(name, tmp_path, monkeypatch):
     """On made-up results of the experiment's own methods and datasets, of two seeds."""
     monkeypatch.setattr(Figure, "saved", lambda *a: b"")  # test_build draws them
     experiment = load_experiment(name)
-    config = experiment.as_dict()
+    config = asdict(experiment)
     tasks = {
         dataset: task_of(erjepa.configs.load(entry_of(experiment, dataset)[0]).dataset)
         for dataset in experiment.datasets
@@ -74,7 +75,7 @@ def test_the_committed_studies(name, tmp_path, monkeypatch):
     for file, path in made.items():
         assert path.read_text() == committed[file].read_text(), file
     methods = json.loads((study / "experiment.json").read_text())["config"]["methods"]
-    packaged = load_experiment(Path(name).parts[0]).as_dict()["methods"]
+    packaged = asdict(load_experiment(Path(name).parts[0]))["methods"]
     assert methods == {method: packaged[method] for method in methods}
 
 
@@ -93,11 +94,11 @@ def test_test_pairs_are_met_with_the_settings_that_were_chosen(trials, grids):
         chosen = {row["Method"]: row["Overrides"] for row in csv.DictReader(lines)}
     tuned = {}
     for grid in map(load_experiment, grids):
-        shared = grid.as_dict()["overrides"]
+        shared = asdict(grid)["overrides"]
         tuning = {
             k: shared[k] for k in ("loss.jepa_weight", "optimizer.lr") if k in shared
         }
-        for name, keys in grid.as_dict()["methods"].items():
+        for name, keys in asdict(grid)["methods"].items():
             own = {key: value for key, value in tuning.items() if key not in keys}
             tuned[name] = settings({**keys, **own})
     assert {name: tuned[name] for name in chosen} == chosen

@@ -1,7 +1,5 @@
 """Forgetting and transfer, compared with values worked by hand."""
 
-import pytest
-
 from erjepa.studies.statistics.forgetting import continual_measures
 
 # Three tasks. The first is best after the second stage, not after its own.
@@ -28,18 +26,3 @@ def test_what_is_gained_back_is_no_forgetting():
     """Forgetting below zero, backward transfer above."""
     found = continual_measures([[50, 0], [62, 80]])
     assert (found.forgetting, found.backward_transfer) == (-12, 12)
-
-
-@pytest.mark.parametrize(
-    ("accuracy", "untrained", "message"),
-    [
-        ([[1.0]], None, "two tasks or more"),
-        ([[1.0, 2.0]], None, "as many stages"),
-        ([[1.0, float("nan")], [1.0, 2.0]], None, "as many stages"),
-        ([1.0, 2.0], None, "as many stages"),
-        ([[1.0, 2.0], [3.0, 4.0]], [1.0], "1 accuracies of 2 tasks"),
-    ],
-)
-def test_errors(accuracy, untrained, message):
-    with pytest.raises(ValueError, match=message):
-        continual_measures(accuracy, untrained)

@@ -59,11 +59,6 @@ def test_largest_size_and_one_more(split):
         generate_pairs(-1, split=split)
 
 
-def test_unknown_split():
-    with pytest.raises(ValueError, match="'valid'.*'train', 'test'"):
-        generate_pairs(1, split="valid")
-
-
 @pytest.mark.parametrize("sizes", [(50, 50), (5000, 500), (34797, 4983)])
 @pytest.mark.parametrize("seeds", [(0, 0), (1, 2), (7, 0)])
 def test_no_test_regex_or_description_occurs_in_train(sizes, seeds):
@@ -145,8 +140,6 @@ def test_records_are_chats_of_the_pairs():
             {"role": "user", "content": description},
             {"role": "assistant", "content": regex},
         ]
-    (record,) = generate_records(1, split="test", system_prompt="Be brief.")
-    assert record["messages"][0]["content"] == "Be brief."
 
 
 def test_parts_by_constructs():

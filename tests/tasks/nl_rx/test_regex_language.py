@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from erjepa.tasks.nl_rx import regex_language
 from erjepa.tasks.nl_rx import regex_nodes as nodes
-from erjepa.tasks.nl_rx.regex_language import RegexSyntaxError, languages_equal
-from erjepa.tasks.nl_rx.regex_syntax import parse
+from erjepa.tasks.nl_rx.regex_language import languages_equal
+from erjepa.tasks.nl_rx.regex_syntax import RegexSyntaxError, parse
 
 LINES = ["".join(w) for n in range(4) for w in itertools.product("aB-", repeat=n)]
 

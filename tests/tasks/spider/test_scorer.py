@@ -120,7 +120,7 @@ def test_order_of_many_and_a_mixed_lot(databases):
     lot[40] = {**lot[40], "db_id": "elsewhere"}
     expected = [True] * 50
     expected[20], expected[40] = False, None
-    verdicts = spider_task(databases, workers=1).score(lot)
+    verdicts = spider_task(databases).score(lot)
     assert [verdict["execution"] for verdict in verdicts] == expected
     assert [verdict["llm_jepa"] for verdict in verdicts] == expected
 
