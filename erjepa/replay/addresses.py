@@ -27,7 +27,6 @@ class Addresses(NamedTuple):
     indices: Tensor | None = None
 
     def rows(self, rows: Tensor | slice) -> "Addresses":
-        """Return the addresses of some rows of the batch."""
         indices = None if self.indices is None else self.indices[rows]
         return Addresses(self.values[rows], indices)
 
@@ -147,7 +146,6 @@ class DenseAddressTable:
         return Addresses(F.normalize(embeddings, dim=1))
 
     def put(self, slots: Tensor, addresses: Addresses) -> None:
-        """Store B addresses in B distinct ``slots`` [B]."""
         self._values[slots] = addresses.values
 
     @torch.no_grad()
@@ -169,12 +167,10 @@ class DenseAddressTable:
 
     @property
     def columns(self) -> dict[str, Tensor]:
-        """The addresses of all slots, by their names in a memory file."""
         return {"address_values": self._values}
 
     @property
     def state(self) -> DenseAddresses:
-        """How the addresses are computed."""
         return DenseAddresses(self._values.shape[1])
 
     def restore(self, state: AddressState) -> None:

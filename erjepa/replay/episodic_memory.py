@@ -122,16 +122,10 @@ class EpisodicMemory:
             scores: errors of the pairs, d(p, z^a) in the paper, shape [B].
 
         Raises:
-            ValueError: if the numbers of ids, pairs, addresses and scores differ, pairs differ
-                in their number of segments, or a score is not finite.
+            ValueError: if a score is not finite.
         """
         pairs = len(segments)
-        _require_one_per_pair("example_ids", example_ids, pairs)
-        scores = self._errors(scores, pairs)
-        if self.address_table is not None:
-            assert addresses is not None
-            _require_one_per_pair("addresses", addresses.values[:, 0], pairs)
-        self._segments.check(segments)
+        scores = self._errors(scores)
         if not pairs:
             return
         example_ids = example_ids.to(self.device)
@@ -150,7 +144,8 @@ class EpisodicMemory:
             self._example_ids[at] = example_ids[taken]
             self._scores[at] = scores[taken]
             self._replay_counts[at] *= keeps_count.to(torch.int32)
-            if self.address_table is not None and addresses is not None:
+            if self.address_table is not None:
+                assert addresses is not None
                 self.address_table.put(at, addresses.rows(taken))
 
     def _place(
@@ -253,11 +248,9 @@ class EpisodicMemory:
         Memory").
 
         Raises:
-            ValueError: if a slot is not in use, or there is not one finite error per slot.
+            ValueError: if an error is not finite.
         """
-        errors = self._errors(errors, len(slots))
-        if not all(0 <= slot < self._size for slot in slots):
-            raise ValueError(f"refresh takes slots below {self._size}, got {slots}")
+        errors = self._errors(errors)
         rate = self.score_update_rate
         pending = list(range(len(slots)))
         while pending:
@@ -356,42 +349,21 @@ class EpisodicMemory:
         self.load(tensors)
         self._seen, self._seen_before = state.seen
 
-    def _errors(self, errors: Tensor, pairs: int) -> Tensor:
+    def _errors(self, errors: Tensor) -> Tensor:
         errors = errors.detach().to(self.device, torch.float32)
-        _require_one_per_pair("errors", errors, pairs)
         require_finite("errors", errors)
         return errors
-
-
-def _require_one_per_pair(name: str, values: Tensor, pairs: int) -> None:
-    """Raise a ValueError unless the shape of ``values`` is [pairs]."""
-    if values.shape != (pairs,):
-        raise ValueError(
-            f"{name} must have shape [{pairs}], one per pair, got {list(values.shape)}"
-        )
 
 
 class SegmentStore:
     """The tokens of each slot's pair as bytes, four per token, split into segments when read.
 
-    The first pair fixes the number of segments, e.g. two for (source, target).
+    All pairs have as many segments as the first, e.g. two for (source, target).
     """
 
     def __init__(self, capacity: int) -> None:
         self._tokens: list[bytes] = [b""] * capacity
         self._lengths = torch.empty(capacity, 0, dtype=torch.int32, device="cpu")
-
-    def check(self, pairs: Sequence[Segments]) -> None:
-        """Raise a ValueError unless all pairs have the store's number of segments."""
-        if not pairs:
-            return
-        expected = self._lengths.shape[1] or len(pairs[0])
-        for segments in pairs:
-            if len(segments) != expected or not expected:
-                raise ValueError(
-                    f"every pair must have the same number of token segments "
-                    f"({expected} so far, at least 1), got {len(segments)}"
-                )
 
     def write(self, slots: Sequence[int], pairs: Sequence[Segments]) -> None:
         """Store the segments of one pair in each of the distinct ``slots``."""

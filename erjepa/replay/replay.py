@@ -89,7 +89,6 @@ class EpisodicReplay:
         )
 
     def __len__(self) -> int:
-        """Number of slots in use."""
         return len(self.memory)
 
     def add_reserved_slots(self, slots: int) -> None:
@@ -104,7 +103,6 @@ class EpisodicReplay:
 
     @property
     def adapts_weight(self) -> bool:
-        """Whether the weight changes from step to step."""
         return self._weight.is_auto
 
     def encode(self, source_embeddings: Tensor) -> Addresses | None:

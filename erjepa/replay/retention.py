@@ -81,7 +81,6 @@ class Slots:
             self._weak[group][slot] = priority
 
     def priority(self, slot: int) -> float:
-        """Return the priority of a slot."""
         return self._priorities[slot].item()
 
     def members(self, groups: Collection[int]) -> Tensor:

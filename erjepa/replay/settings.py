@@ -93,7 +93,6 @@ class ReplaySettings:
 
     @property
     def needs_addresses(self) -> bool:
-        """Whether the selection reads addresses."""
         return SELECTIONS.find(self.selection).needs_addresses
 
     @property

@@ -26,7 +26,6 @@ class ReplayWeight:
 
     @property
     def is_auto(self) -> bool:
-        """Whether beta adapts."""
         return self._fixed is None
 
     @property
