@@ -40,19 +40,15 @@ class Component:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The function or class that the path names."""
         return _get_component_from_path(self.path)
 
     def get(self, argument: str, default: Any = None) -> Any:
-        """Return an argument, or ``default`` if the config does not set it."""
         return self.arguments.get(argument, default)
 
     def takes(self, argument: str) -> bool:
-        """Return whether the function has a parameter of this name."""
         return argument in inspect.signature(self.function).parameters
 
     def with_arguments(self, **arguments: Any) -> "Component":
-        """Return a copy with these arguments added or replaced."""
         return replace(self, arguments={**self.arguments, **arguments})
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
@@ -71,7 +67,6 @@ Components = Component | list[Component]
 
 
 def components(section: Components) -> list[Component]:
-    """Return the components of a key as a list."""
     return section if isinstance(section, list) else [section]
 
 

@@ -405,7 +405,7 @@ def require_files(config: Config) -> Config:
     """
     path = config.model.get("path")
     if path is not None and is_repository(path):
-        copy = local_copy(path, config.model.get("revision"), "model.path")
+        copy = local_copy(path, config.model.get("revision"))
         pinned = config.model.with_arguments(revision=copy.name)
         tokenizer, checkpointer = config.tokenizer, config.checkpointer
         if not Path(tokenizer.get("path", ".")).exists():

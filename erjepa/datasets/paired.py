@@ -33,7 +33,6 @@ class _Reader(NamedTuple):
     scoring_fields: Callable[[Mapping[str, Any]], dict[str, Any]]
 
     def user_text(self, text: str) -> str:
-        """Return the user message for a source text."""
         return getattr(self.to_messages, "user_text", str)(text)
 
 
@@ -179,13 +178,13 @@ class PairedDataset(Dataset):
         """
         return self._template.prompt(self.chat_of(text, system_prompt))
 
-    def pair_of(self, text: str, system_prompt: str | None = None) -> Pair:
+    def pair_of(self, text: str) -> Pair:
         """Return a source text as a pair with a placeholder target.
 
         Raises:
             ValueError: if ``text`` is empty.
         """
-        return Pair(0, *self._template(self.chat_of(text, system_prompt)))
+        return Pair(0, *self._template(self.chat_of(text)))
 
     def wordings(self) -> set[str]:
         """Return the user messages for the source text "...", one for each way of asking."""
@@ -255,10 +254,10 @@ def paired_dataset(
     kept = subsample(records, max_examples, sample_seed)
     dataset = PairedDataset(kept, tokenizer, transform)
     some = "" if len(kept) == len(records) else f", {len(kept):,} kept"
-    rest = ", ".join(not_read(records, transform)) or "no other column"
+    unread = ", ".join(not_read(records, transform))
     utils.log_rank_zero(
         log,
         f"{source}: {counted(len(records), 'record')}{some}; {transform}; "
-        + (f"not read: {rest}." if rest != "no other column" else f"{rest}."),
+        + (f"not read: {unread}." if unread else "no other column."),
     )
     return dataset

@@ -14,10 +14,8 @@ def predictor_token_ids(
         names: special tokens to use, in order; ``None``: those with "reserved" in their name.
 
     Raises:
-        ValueError: if ``count`` is negative, a name is unknown, or there are too few tokens.
+        ValueError: if a name is unknown, or there are too few tokens.
     """
-    if count < 0:
-        raise ValueError(f"num_predictor_tokens must be at least 0, got {count}")
     special = {
         name: token_id
         for name, token_id in getattr(tokenizer, "special_tokens", {}).items()

@@ -58,7 +58,6 @@ class TokenizedPairs(Sequence[Pair]):
 
     @classmethod
     def of(cls, segments: Iterable[Sequence[array]]) -> "TokenizedPairs":
-        """Build from the segments of each pair."""
         return cls([_block(segments)])
 
     def __add__(self, other: "TokenizedPairs") -> "TokenizedPairs":
@@ -255,9 +254,8 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
     block, aside = None, file.with_suffix(".new")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(
-            f"{file}.lock"
-        ):  # the system releases it if the process is killed
+        # The system releases the lock if the process is killed.
+        with FileLock(f"{file}.lock"):
             if (kept := _read(file)) is not None:  # made while this process waited
                 return kept
             block = make()

@@ -77,7 +77,6 @@ class PackedDecoder(nn.Module):
         return self.decoder.max_seq_len
 
     def attend_by(self, attention: Attention) -> None:
-        """Switch to another kind of attention."""
         decoder = self.decoder
         backend = decoder if isinstance(decoder, Backend) else TorchtuneParts(decoder)
         backend.attend_by(attention)

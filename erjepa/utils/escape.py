@@ -66,7 +66,6 @@ def backticks(text: str, least: int = 3) -> str:
 
 
 def latex(text: str) -> str:
-    """Escape a text for LaTeX."""
     return text.translate(_LATEX)
 
 

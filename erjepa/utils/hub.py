@@ -29,7 +29,7 @@ def is_reachable() -> bool:
     return True
 
 
-def local_copy(repository: str, revision: str | None, key: str) -> Path:
+def local_copy(repository: str, revision: str | None) -> Path:
     """Download config, tokenizer and weights of a model unless cached, and return their folder.
 
     All ranks may call this at once: one of them downloads each file while the others wait.
@@ -37,7 +37,6 @@ def local_copy(repository: str, revision: str | None, key: str) -> Path:
     Args:
         repository: ``owner/name``.
         revision: branch, tag or commit; ``None``: the newest.
-        key: config key of the repository, for messages.
 
     Raises:
         FileNotFoundError: if the model cannot be downloaded, saying what to do.
@@ -59,4 +58,4 @@ def local_copy(repository: str, revision: str | None, key: str) -> Path:
     except OSError as error:
         cause = " ".join(str(error).split())[:200]
         todo = f"is not a folder, and the hub cannot be reached ({cause}): set it to the model's folder"
-    raise FileNotFoundError(f"{key}={repository} {todo}")
+    raise FileNotFoundError(f"model.path={repository} {todo}")

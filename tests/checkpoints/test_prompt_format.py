@@ -32,7 +32,7 @@ def test_prompts_are_those_of_the_data(name, tmp_path, tokenizer):
     stored = stored_prompt(tmp_path, section, tokenizer)
     for text, system in (("one", None), (" two\n", ""), ("three", "Hm.")):
         assert stored.ask(text, system) == pairs.ask(text, system)
-        assert stored.pair_of(text, system) == pairs.pair_of(text, system)
+        assert stored.pair_of(text) == pairs.pair_of(text)
     assert stored.messages(0)[0].role == pairs.messages(0)[0].role
     assert stored_prompt(tmp_path, {**section, "split": "x"}, tokenizer) is None
 

@@ -51,7 +51,6 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
         return [self.bos_id] * add_bos + tokens + [self.eos_id] * add_eos
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of ``token_ids``."""
         return self._tokenizer.decode(
             token_ids, skip_special_tokens=skip_special_tokens
         )
