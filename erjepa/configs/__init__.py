@@ -6,7 +6,7 @@ default and bounds of every key; ``reading`` checks the values and returns a ``C
 """
 
 from erjepa.configs.command_line import parse
-from erjepa.configs.component import Component, Components, components, weights_of
+from erjepa.configs.component import Component, components, weights_of
 from erjepa.configs.files import (
     chain,
     config_names,
@@ -16,14 +16,12 @@ from erjepa.configs.files import (
     with_overrides,
 )
 from erjepa.configs.reading import load, read, resolved
-from erjepa.configs.schema import Config, Stop, Validation, require_files
+from erjepa.configs.schema import Config, Stop, require_files
 
 __all__ = [
     "Component",
-    "Components",
     "Config",
     "Stop",
-    "Validation",
     "chain",
     "components",
     "config_names",

@@ -5,14 +5,13 @@ from erjepa.objective.collapse import rankme, retrieval_at_1
 from erjepa.objective.decoder import PackedDecoder, PackedOutput
 from erjepa.objective.distances import cosine_distance
 from erjepa.objective.flops import StepFlops
-from erjepa.objective.loss import JEPALoss, PairLosses
+from erjepa.objective.loss import JEPALoss
 
 __all__ = [
     "Backend",
     "JEPALoss",
     "PackedDecoder",
     "PackedOutput",
-    "PairLosses",
     "StepFlops",
     "cosine_distance",
     "rankme",

@@ -6,7 +6,7 @@ some dropout mask, but the masks of pairs in one row are not independent.
 
 from erjepa.packing.batch import PackedBatch
 from erjepa.packing.collate import PairCollator
-from erjepa.packing.layout import Direction, Path, Views, lay_out, layout_of
+from erjepa.packing.layout import Direction, Views, lay_out, layout_of
 from erjepa.packing.mask import (
     BLOCK,
     Attention,
@@ -15,7 +15,7 @@ from erjepa.packing.mask import (
     block_mask,
     dense_mask,
 )
-from erjepa.packing.tree import PrefixTree, prefix_tree, tree_size
+from erjepa.packing.tree import prefix_tree, tree_size
 
 __all__ = [
     "BLOCK",
@@ -23,8 +23,6 @@ __all__ = [
     "Direction",
     "PackedBatch",
     "PairCollator",
-    "Path",
-    "PrefixTree",
     "Views",
     "Window",
     "attention_mask",
