@@ -125,11 +125,10 @@ def _bytes(tensor: Tensor) -> int:
 
 def _groups(cfg: Config, model: nn.Module) -> list[list[nn.Parameter]]:
     """Return the groups of parameters that FSDP2 gathers at once, the root's last."""
-    if not is_sharded(model, dtypes_of(cfg)[0], cpu_offload=cfg.fsdp_cpu_offload):
+    if not is_sharded(cfg, model):
         return []
-    names = [f"decoder.{name}" for name in cfg.custom_sharded_layers or []]
     groups, taken = [], set[nn.Parameter]()
-    for module in modules_to_shard(model, names):
+    for module in modules_to_shard(cfg, model):
         groups.append([p for p in module.parameters() if p not in taken])
         taken.update(groups[-1])
     return groups

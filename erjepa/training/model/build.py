@@ -101,14 +101,7 @@ def set_up_model(
         training.set_activation_checkpointing(
             model, auto_wrap_policy={type(decoder.layers[0])}
         )
-    shard(
-        model,
-        device,
-        dtype=dtype,
-        layer_names=[f"decoder.{name}" for name in cfg.custom_sharded_layers or []],
-        cpu_offload=cfg.fsdp_cpu_offload,
-        reshard_after_forward=bool(cfg.fsdp_reshard_after_forward),
-    )
+    shard(cfg, model, device)
     load_weights(model, weights, device, cpu_offload=cfg.fsdp_cpu_offload)
     _place_buffers(model, device)
     with training.set_default_dtype(dtype), device:

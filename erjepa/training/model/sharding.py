@@ -6,7 +6,7 @@ at each use anyway; then FSDP2 does so on one rank too.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -31,46 +31,39 @@ from erjepa.training.model.distributed import on_rank_zero
 from erjepa.training.model.precision import dtypes_of
 
 
-def is_sharded(model: nn.Module, dtype: torch.dtype, *, cpu_offload: bool) -> bool:
+def is_sharded(cfg: Config, model: nn.Module) -> bool:
     """Whether :func:`shard` shards ``model``: on several ranks, or if FSDP2 is needed to cast all
     parameters or to keep them on the CPU.
     """
+    dtype, _ = dtypes_of(cfg)
     held = {p.dtype for p in model.parameters()}
-    return dist.get_world_size() > 1 or cpu_offload or dtype not in held
+    return dist.get_world_size() > 1 or cfg.fsdp_cpu_offload or dtype not in held
 
 
-def modules_to_shard(
-    model: nn.Module, layer_names: Sequence[str] = ()
-) -> list[nn.Module]:
-    """Return the modules to shard separately: each transformer layer, the named modules, and last
-    the root, which holds the remaining parameters.
+def modules_to_shard(cfg: Config, model: nn.Module) -> list[nn.Module]:
+    """Return the modules to shard separately: each transformer layer, those of
+    ``custom_sharded_layers``, and last the root, which holds the remaining parameters.
     """
+    names = [f"decoder.{name}" for name in cfg.custom_sharded_layers or []]
     return [
         module
         for name, module in reversed(list(model.named_modules()))
-        if not name or training.get_shard_conditions(name, module, layer_names)
+        if not name or training.get_shard_conditions(name, module, names)
     ]
 
 
-def shard(
-    model: nn.Module,
-    device: torch.device,
-    *,
-    dtype: torch.dtype,
-    layer_names: Sequence[str] = (),
-    cpu_offload: bool = False,
-    reshard_after_forward: bool = True,
-) -> None:
+def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
     """Shard :func:`modules_to_shard` of a model on the meta device if :func:`is_sharded`.
 
     Parameters are gathered in ``dtype``, in which the model computes; gradients are accumulated and
     reduced in the dtype of the trainable parameters.
 
     Raises:
-        ValueError: if ``cpu_offload`` is set for a quantized model on one rank.
+        ValueError: if ``fsdp_cpu_offload`` is set for a quantized model on one rank.
     """
-    if not is_sharded(model, dtype, cpu_offload=cpu_offload):
+    if not is_sharded(cfg, model):
         return
+    dtype, _ = dtypes_of(cfg)
     has_nf4 = any(isinstance(p, NF4Tensor) for p in model.parameters())
     # On one rank FSDP2 copies the first of the three tensors of an NF4 weight (pytorch#197999).
     if dist.get_world_size() == 1 and has_nf4:
@@ -82,15 +75,16 @@ def shard(
     trained = {p.dtype for p in model.parameters() if p.requires_grad}
     if trained != {dtype}:
         precision = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=trained.pop())
+    offload = CPUOffloadPolicy() if cfg.fsdp_cpu_offload else OffloadPolicy()
     # Without a mesh, FSDP2 uses GPUs if the machine has any, even in a run on the CPU.
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    for module in modules_to_shard(model, layer_names):
+    for module in modules_to_shard(cfg, model):
         fully_shard(
             module,
             mesh=mesh,
-            reshard_after_forward=reshard_after_forward,
+            reshard_after_forward=bool(cfg.fsdp_reshard_after_forward),
             mp_policy=precision,
-            offload_policy=CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),
+            offload_policy=offload,
         )
 
 

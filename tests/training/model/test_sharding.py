@@ -104,10 +104,11 @@ def test_what_fits_is_kept_gathered(name, gib, kept):
 
 
 def test_a_quantized_model_is_not_kept_on_the_cpu_by_one_rank():
+    cfg = make_config(["fsdp_cpu_offload=True"], "llama3_2_1b_synth")
     model = torch.nn.Linear(128, 128, bias=False).bfloat16()
     model.weight = torch.nn.Parameter(to_nf4(model.weight), requires_grad=False)
     with (
         rank_of(1),
         pytest.raises(ValueError, match="does not support QLoRA on one rank"),
     ):
-        shard(model, torch.device("cpu"), dtype=torch.bfloat16, cpu_offload=True)
+        shard(cfg, model, torch.device("cpu"))
