@@ -7,13 +7,11 @@ import torch
 import torch.distributed as dist
 from torchtune.modules import TransformerDecoder
 
-from erjepa.datasets import PairedDataset, origin_labels
+from erjepa.datasets import origin_labels
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.examples import scoring_task
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.objective.decoder import PackedDecoder
-from erjepa.objective.loss import JEPALoss
-from erjepa.packing import PairCollator
 from erjepa.tasks.score import score_predictions
 from erjepa.tasks.task import Task
 from erjepa.training.model.distributed import (
@@ -30,26 +28,17 @@ from erjepa.training.step.passes import stack_views, unstack_views
 class HeldOutLoss:
     """Computes the training objective on held-out pairs, without dropout and gradients."""
 
-    def __init__(
-        self,
-        dataset: PairedDataset,
-        ids: Sequence[int],
-        collator: PairCollator,
-        loss_fn: JEPALoss,
-        *,
-        batch_size: int,
-        device: torch.device,
-    ) -> None:
-        world_size = dist.get_world_size()
-        pairs = [dataset[i] for i in ids[dist.get_rank() :: world_size]]
+    def __init__(self, run: PreparedRun, ids: Sequence[int]) -> None:
+        collator, world_size = run.collators.new, dist.get_world_size()
+        pairs = [run.dataset[i] for i in ids[dist.get_rank() :: world_size]]
         per_rank = -(-len(ids) // world_size)
         # The same number of batches on every rank: all ranks of a sharded model run each forward.
-        self._batches = collator.split(pairs, -(-per_rank // batch_size))
-        self._dataset = dataset
+        self._batches = collator.split(pairs, -(-per_rank // run.cfg.batch_size))
+        self._dataset = run.dataset
         self._num_pairs = len(ids)
         self._num_views = len(ids) if collator.views != "none" else 0
-        self._loss_fn = loss_fn
-        self._device = device
+        self._loss_fn = run.loss_fn
+        self._device = run.device
 
     @torch.no_grad()
     def __call__(self, model: PackedDecoder) -> dict[str, float]:
@@ -96,14 +85,7 @@ class Validation:
 
     def __init__(self, run: PreparedRun, ids: Sequence[int]) -> None:
         cfg, dataset = run.cfg, run.dataset
-        self.loss = HeldOutLoss(
-            dataset,
-            ids,
-            run.collators.new,
-            run.loss_fn,
-            batch_size=cfg.batch_size,
-            device=run.device,
-        )
+        self.loss = HeldOutLoss(run, ids)
         self._cfg = cfg
         self._dataset = dataset
         self._tokenizer = run.tokenizer

@@ -5,6 +5,7 @@ several of either, must equal it in loss, in each pair's error and in every grad
 """
 
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -145,16 +146,14 @@ def test_held_out_pairs_are_contrasted_with_all_others():
 
     def validate(batch_size):
         collator = PairCollator(predictor_ids=PREDICTOR_IDS)
-        loss_fn = JEPALoss(**WEIGHTS, distance="infonce")
-        held_out = HeldOutLoss(
-            pairs,
-            range(7),
-            collator,
-            loss_fn,
-            batch_size=batch_size,
+        run = SimpleNamespace(
+            dataset=pairs,
+            collators=SimpleNamespace(new=collator),
+            loss_fn=JEPALoss(**WEIGHTS, distance="infonce"),
+            cfg=SimpleNamespace(batch_size=batch_size),
             device=torch.device("cpu"),
         )
-        return held_out(packed_model().eval())
+        return HeldOutLoss(run, range(7))(packed_model().eval())
 
     ((one, several),) = on_ranks(lambda: (validate(7), validate(2)), 1)
     ranks = on_ranks(lambda: validate(2), 2)
