@@ -143,12 +143,7 @@ def surprises(
 def _to_train_on(run: PreparedRun) -> tuple[PairCollator, Tensor]:
     """Return a collator of pairs without views, and the indices of the training pairs, int64."""
     collator = run.collators.new.without_views()
-    fitting = fitting_pairs(
-        run.dataset,
-        collator,
-        max_seq_len=run.cfg.max_seq_len,
-        num_positions=run.model.num_positions,
-        skip_too_long=run.cfg.skip_too_long,
-    )
+    skip = run.cfg.skip_too_long
+    fitting = fitting_pairs(run, run.dataset, collator, skip_too_long=skip)
     places, _ = split_pairs(run, fitting)
     return collator, torch.tensor(places, dtype=torch.int64)

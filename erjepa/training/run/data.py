@@ -28,24 +28,22 @@ class LocatedPairs(Protocol):
 
 
 def fitting_pairs(
+    run: PreparedRun,
     located: LocatedPairs,
     collator: PairCollator,
     *,
-    max_seq_len: int,
-    num_positions: int,
     skip_too_long: bool,
 ) -> list[int]:
-    """Return the indices of the pairs that fit ``max_seq_len`` with their views.
+    """Return the indices of the pairs that fit a run's ``max_seq_len`` with their views.
 
     Args:
-        num_positions: positions of the model, the most tokens of a path of a pair.
         skip_too_long: leave out the pairs that do not fit and log their number.
 
     Raises:
         ValueError: naming the longest pair, if a pair does not fit and is not to be skipped, if
             none fits, or if a pair that fits has a path beyond the model's positions.
     """
-    pairs = located.pairs
+    pairs, max_seq_len = located.pairs, run.cfg.max_seq_len
     too_long = _above(max_seq_len, collator.length, pairs)
     fitting = [i for i in range(len(pairs)) if i not in too_long]
     if too_long:
@@ -60,6 +58,7 @@ def fitting_pairs(
                 f"{message}. Raise max_seq_len, or set skip_too_long=True."
             )
         utils.log_rank_zero(log, f"Skipping pairs: {message}.")
+    num_positions = run.model.num_positions
     too_deep = _above(num_positions, collator.depth, pairs)
     if deep := too_deep.keys() - too_long:
         deepest = max(sorted(deep), key=too_deep.__getitem__)

@@ -136,11 +136,7 @@ class RunMemory:
         def find() -> Tensor:
             stored.require_vocabulary(self._model.vocab_size)
             fitting = fitting_pairs(
-                stored,
-                self._collator,
-                max_seq_len=self._cfg.max_seq_len,
-                num_positions=self._model.num_positions,
-                skip_too_long=skip_too_long,
+                self._prepared, stored, self._collator, skip_too_long=skip_too_long
             )
             return torch.tensor(fitting, dtype=torch.int64)
 

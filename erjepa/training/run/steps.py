@@ -57,13 +57,8 @@ class TrainingPairs:
                 f"tokenizer: the pairs have token {largest}, but the model has {rows} embeddings; "
                 "resize them, or remove tokens that were added to the tokenizer"
             )
-        fitting = fitting_pairs(
-            dataset,
-            collators.new,
-            max_seq_len=cfg.max_seq_len,
-            num_positions=run.model.num_positions,
-            skip_too_long=cfg.skip_too_long,
-        )
+        skip = cfg.skip_too_long
+        fitting = fitting_pairs(run, dataset, collators.new, skip_too_long=skip)
         train, self.held_out = split_pairs(run, fitting)
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self.sampler = StepSampler(

@@ -3,6 +3,7 @@
 import itertools
 import random
 from array import array
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,15 +49,20 @@ def test_pairs_fit_as_if_each_were_laid_out(views, direction, position):
         predictor_position=position,
     )
     lengths = [collator.length(pair) for pair in pairs.pairs]
-    limits = {"num_positions": 99, "skip_too_long": True}
+
+    def fitting(max_seq_len, num_positions=99):
+        cfg = SimpleNamespace(max_seq_len=max_seq_len)
+        model = SimpleNamespace(num_positions=num_positions)
+        run = SimpleNamespace(cfg=cfg, model=model)
+        return fitting_pairs(run, pairs, collator, skip_too_long=True)
+
     for most in range(min(lengths), max(lengths) + 1):
-        fitting = fitting_pairs(pairs, collator, max_seq_len=most, **limits)
-        assert fitting == [i for i, length in enumerate(lengths) if length <= most]
+        expected = [i for i, length in enumerate(lengths) if length <= most]
+        assert fitting(most) == expected
     with pytest.raises(
         ValueError, match="200 of 200 .* longest, line .* Raise max_seq"
     ):
-        fitting_pairs(pairs, collator, max_seq_len=min(lengths) - 1, **limits)
+        fitting(min(lengths) - 1)
     deepest = max(collator.depth(pair) for pair in pairs.pairs)
-    limits["num_positions"] = deepest - 1
     with pytest.raises(ValueError, match=f"line .* has a sequence of {deepest} tok"):
-        fitting_pairs(pairs, collator, max_seq_len=99, **limits)
+        fitting(99, num_positions=deepest - 1)
