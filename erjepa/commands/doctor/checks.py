@@ -330,11 +330,7 @@ def _largest(cfg: Config, collator: PairCollator, pairs: list[Pair]) -> PackedBa
 def _disk(run: PreparedRun) -> str:
     cfg, trainable = run.cfg, run.trainable
     folder = Path(cfg.output_dir)
-    require_fresh_output(
-        folder,
-        resume=bool(cfg.resume_from_checkpoint),
-        flops_budgets=cfg.checkpoint_at_flops or [],
-    )
+    require_fresh_output(cfg, resume=bool(cfg.resume_from_checkpoint))
     dtype, _ = dtypes_of(cfg)
     sizes = checkpoint_sizes(
         cfg,

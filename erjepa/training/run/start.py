@@ -67,8 +67,7 @@ class RunFolder:
 
         def claim() -> None:
             self._locks.append(FolderLock(self.path, "run"))
-            budgets = cfg.checkpoint_at_flops or ()
-            require_fresh_output(self.path, resume=resume, flops_budgets=budgets)
+            require_fresh_output(cfg, resume=resume)
 
         on_rank_zero(claim)
 
@@ -82,15 +81,14 @@ class RunFolder:
             lock.release()
 
 
-def require_fresh_output(
-    output_dir: Path, *, resume: bool, flops_budgets: Sequence[float]
-) -> None:
+def require_fresh_output(cfg: Config, *, resume: bool) -> None:
     """Fail if the run would overwrite checkpoints of another run or mix FLOPs budgets with it.
 
     Raises:
         FileExistsError: if there are checkpoints and the run does not resume.
         ValueError: if they have other FLOPs budgets than the resumed run.
     """
+    output_dir = Path(cfg.output_dir)
     at_flops = checkpoint.flops_checkpoints(output_dir)
     existing = at_flops + checkpoint.checkpoints(output_dir)
     if existing and not resume:
@@ -98,7 +96,7 @@ def require_fresh_output(
             f"output_dir={output_dir} holds {existing[-1].name} of an earlier run. "
             "Resume it (resume_from_checkpoint=True) or choose another output_dir."
         )
-    for i, budget in enumerate(flops_budgets):
+    for i, budget in enumerate(cfg.checkpoint_at_flops or ()):
         path = output_dir / checkpoint.flops_name(i)
         if path in at_flops and checkpoint.load_progress(path)["budget"] != budget:
             raise ValueError(
