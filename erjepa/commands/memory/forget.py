@@ -67,8 +67,7 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
                 for row in shown.itertuples()
             ),
         ]
-    lock = FolderLock(run, "run")
-    try:
+    with FolderLock(run, "run"):
         shutil.rmtree(run / SCRATCH, ignore_errors=True)  # of a run that was killed
         for folder in _folders(run):
             _put_in_place(folder)
@@ -81,8 +80,6 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
             # Memories last, so that the repeated command still finds the pairs.
             for stored in memories:
                 _rewrite(stored, ids)
-    finally:
-        lock.release()
     if not ids and choice.match is not None:
         return [
             f"No source or target in {run} contains the text of --match (upper and lower case "
