@@ -14,7 +14,7 @@ from torchtune.modules.peft import get_adapter_params
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config
 from erjepa.training.model.adapters import initial_adapter_state
-from erjepa.training.model.build import require_same_model
+from erjepa.training.model.build import call_in_modules, require_same_model
 from erjepa.training.run.start import (
     found_adapters,
     load_base,
@@ -91,9 +91,7 @@ def load_weights(
     )
     model.load_state_dict(weights)
     if adapter is None:
-        for module in model.modules():
-            if hasattr(module, "initialize_dora_magnitude"):
-                module.initialize_dora_magnitude()
+        call_in_modules(model, "initialize_dora_magnitude")
 
 
 def load_model(

@@ -31,6 +31,7 @@ from erjepa.configs import Component, Config
 from erjepa.objective import Backend, JEPALoss, PackedDecoder
 from erjepa.packing import PackedBatch
 from erjepa.replay import slot_bytes
+from erjepa.training.model.build import call_in_modules
 from erjepa.training.model.precision import dtypes_of
 from erjepa.training.model.sharding import (
     is_sharded,
@@ -288,9 +289,7 @@ def _computing(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
 
 def _build_caches(model: nn.Module) -> None:
     """Build rotary embeddings, which meta cannot compute, then move the model to meta."""
-    for module in model.modules():
-        if build := getattr(module, "rope_init", None):
-            build()
+    call_in_modules(model, "rope_init")
     model.to("meta")
 
 

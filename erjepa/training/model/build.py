@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch._dynamo.config
-from torch import Tensor
+from torch import Tensor, nn
 from torchtune import training, utils
 
 from erjepa.configs import Config
@@ -102,12 +102,12 @@ def set_up_model(
             model, auto_wrap_policy={type(decoder.layers[0])}
         )
     shard(cfg, model, device)
-    load_weights(model, weights, device, cpu_offload=cfg.fsdp_cpu_offload)
+    load_weights(cfg, model, weights, device)
     _place_buffers(model, device)
     with training.set_default_dtype(dtype), device:
-        _call(model, "rope_init")
+        call_in_modules(model, "rope_init")
     if start.trained is None:
-        _call(model, "initialize_dora_magnitude")
+        call_in_modules(model, "initialize_dora_magnitude")
     training.validate_no_params_on_meta_device(model)
     seconds = time.perf_counter() - start_time
     utils.log_rank_zero(log, f"Sharding and loading the model took {seconds:.1f} s.")
@@ -188,7 +188,8 @@ def _place_buffers(model: PackedDecoder, device: torch.device) -> None:
                 setattr(module, name, buffer.to(device))
 
 
-def _call(model: PackedDecoder, method: str) -> None:
+def call_in_modules(model: nn.Module, method: str) -> None:
+    """Call a method of all modules that have it."""
     for module in model.modules():
         if function := getattr(module, method, None):
             function()

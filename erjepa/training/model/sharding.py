@@ -112,16 +112,13 @@ def reshards_after_forward(cfg: Config, model: nn.Module, memory: int) -> bool:
 
 
 def load_weights(
-    model: nn.Module,
-    weights: dict[str, Tensor],
-    device: torch.device,
-    *,
-    cpu_offload: bool = False,
+    cfg: Config, model: nn.Module, weights: dict[str, Tensor], device: torch.device
 ) -> None:
     """Load full tensors into a model after :func:`shard`, cast and quantized as it needs."""
     if isinstance(model, FSDPModule):
+        offload = cfg.fsdp_cpu_offload
         training.load_from_full_model_state_dict(
-            model, weights, device, strict=True, cpu_offload=cpu_offload
+            model, weights, device, strict=True, cpu_offload=offload
         )
         return
     wanted = {

@@ -28,8 +28,6 @@ class TrainableWeights:
     Args:
         decoder: model on the meta device.
         model_cfg: arguments of the model's builder.
-        trainable_dtype: dtype of the trainable weights.
-        dtype: dtype of the computation.
 
     Attributes:
         has_adapters: whether they are adapters, of LoRA, DoRA or QLoRA.
