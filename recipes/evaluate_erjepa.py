@@ -54,9 +54,6 @@ class EvaluationRecipeERJEPA:
     datasets have folders next to it. An interrupted evaluation resumes when it is started again.
     Examples are divided among the ranks; each rank holds the whole model.
 
-    Args:
-        cfg: config after overrides, see ``configs/``.
-
     Raises:
         FileNotFoundError: if there is no checkpoint to score.
         ValueError: with ``max_forgetting``, if an earlier dataset cannot be compared.

@@ -74,9 +74,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     keeps the weights that do best on them; validation does not affect training, nor the counts of
     FLOPs, tokens and time.
 
-    Args:
-        cfg: config after overrides, see ``configs/``.
-
     Raises:
         ValueError: if a key is unknown or a value is invalid.
     """

@@ -37,7 +37,7 @@ class Holder:
 
 
 class FolderLock:
-    """Exclusive lock on ``folder``, held until :meth:`release` or the end of the process.
+    """Exclusive lock on ``folder``, held until ``release()`` or the end of the process.
 
     The system releases the lock of a killed process, but its lock file, which names the holder,
     stays. Without ``flock``, as on Windows or some network drives, a warning replaces the lock.
@@ -73,7 +73,8 @@ class FolderLock:
         self._file.flush()
         if not inherited and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._file.close)
-        self._release = weakref.finalize(
+        # Releases the lock and removes its file.
+        self.release = weakref.finalize(
             self, _release, self._file, folder / LOCK, os.getpid()
         )
 
@@ -97,10 +98,6 @@ class FolderLock:
             raise FileNotFoundError(
                 f"output_dir={self._folder} was deleted or replaced while the run was going"
             )
-
-    def release(self) -> None:
-        """Release the lock and remove its file."""
-        self._release()
 
     def _is_in_place(self) -> bool:
         try:

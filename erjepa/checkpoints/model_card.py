@@ -113,7 +113,6 @@ def model_card(
     """Return the text of the model card, in Markdown.
 
     Args:
-        config: config of the training run.
         summaries: evaluation summaries, by checkpoint.
         base: name or folder of the base model.
         has_peft: whether adapters were also written for PEFT; torchtune cannot for Phi-3.

@@ -125,7 +125,6 @@ def load_peft_adapter(
     model's scale differs, ``B`` is multiplied by the ratio.
 
     Args:
-        folder: adapter folder written by PEFT.
         like: the model's adapter weights by name, on any device.
         base: folder of the base model, with its ``config.json``.
         alpha: the model's ``lora_alpha``.

@@ -46,9 +46,6 @@ _PLAIN = """\
 class ServedChat:
     """Tokenizer and chat template of a model's folder, applied as by a serving engine.
 
-    Args:
-        folder: a model's folder, with its tokenizer.
-
     Raises:
         ValueError: if the folder has no chat template or no readable ``tokenizer.json``.
     """
@@ -161,11 +158,8 @@ class Serving(NamedTuple):
 
 
 def serving_of(folder: Path, pairs: PairedDataset, tokenizer: Any) -> Serving:
-    """Find a chat template that reproduces the training prompts of up to 64 of the pairs.
-
-    Args:
-        folder: folder of the base model.
-        tokenizer: the run's torchtune tokenizer.
+    """Find a chat template that reproduces the training prompts of up to 64 of the pairs, trying
+    that in the base model's ``folder`` first.
     """
     if not any((folder / name).is_file() for name in (TEMPLATE, _CONFIG)):
         return Serving()

@@ -29,14 +29,7 @@ _LIST = "\n".join(f"  {name:<12}{what}" for name, what in COMMANDS.items())
 
 
 def main(arguments: Sequence[str] | None = None) -> int | None:
-    """Run a command.
-
-    Args:
-        arguments: of the command line; ``None``: ``sys.argv``.
-
-    Returns:
-        Exit code.
-    """
+    """Run a command and return the exit code."""
     if arguments is None:
         arguments = sys.argv[1:]
         sys.path.append("")  # modules of the user, as with `python -m`

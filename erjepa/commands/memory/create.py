@@ -40,7 +40,6 @@ def create(
     Pairs that ``validation`` holds out and pairs that do not fit are left out.
 
     Args:
-        out: folder to create.
         cfg: config of a run; sets the dataset, tokenizer, seed and ``replay.score``.
         number: number of pairs; ``None``: all, or a ``share`` of them.
         by: ``surprise``: pairs with the largest token loss, equally many of each dataset.

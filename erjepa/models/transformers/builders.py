@@ -55,7 +55,6 @@ def decoder(path: str, revision: str | None = None) -> TransformersDecoder:
 
     Args:
         path: folder of the model, or its repository on the Hugging Face Hub.
-        revision: of the repository.
     """
     return _on_default_device(TransformersDecoder(empty_model(path, revision)))
 

@@ -21,7 +21,6 @@ class TransformersTokenizer(ModelTokenizer, Transform):
     """Tokenizes chats as rendered by the model's own chat template, like inference servers.
 
     Args:
-        path: folder of the model, with its tokenizer.
         max_seq_len: must be ``None``, because a rendered template cannot be truncated.
         chat_template_kwargs: variables of the template, such as ``enable_thinking``.
 

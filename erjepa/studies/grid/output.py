@@ -95,7 +95,6 @@ def result_of(
     """Build the result of a scored checkpoint.
 
     Args:
-        overrides: command-line overrides of the run.
         scored: cell of the scored dataset; it can differ from ``cell`` in a sequence.
         path: folder of the checkpoint; it does not exist for the base model.
     """

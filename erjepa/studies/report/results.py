@@ -53,9 +53,6 @@ class Results:
     kind; :meth:`of_weights` selects another. Methods raise ``Unavailable`` if the results do not
     suffice, and ValueError for an unknown method.
 
-    Args:
-        output: output folder of the experiment.
-
     Raises:
         FileNotFoundError: if the folder has no ``experiment.json``.
         ValueError: naming file and line, if a file is damaged.

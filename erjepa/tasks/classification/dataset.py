@@ -44,8 +44,7 @@ def classification_dataset(
 
     Args:
         source: a file, a folder with a file of the split, a URL, or a dataset of the hub.
-        text: name of the column of texts.
-        label: name of the column of labels: strings, integers or booleans.
+        text, label: names of the columns; labels are strings, integers or booleans.
         options: labels to choose from; records with other labels are left out. ``None``: all
             labels of the file, sorted.
         name, revision: configuration and revision of a dataset of the hub.

@@ -23,7 +23,6 @@ class InheritedMemories:
     taken from the first. Different pairs of the same number in such datasets get different ids.
 
     Args:
-        cfg: config of the run, with ``replay.init_from``.
         tokenizer: fingerprint of the run's tokenizer.
 
     Attributes:

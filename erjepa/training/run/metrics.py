@@ -114,7 +114,6 @@ class MetricsLog:
 
         Args:
             progress: progress after the step.
-            seconds: duration of the step.
         """
         step, bar = progress.steps, self.start(progress)
         bar.total = progress.expected_steps()

@@ -65,7 +65,6 @@ def losses_by_origin(
         labels: number of labels of each pair, [B].
         jepa: distance of each pair, [B], or [0] without views.
         parts: index of each pair's dataset, int64 [B].
-        names: names of the datasets.
     """
     metrics = {}
     parts = parts.to(lm.device)

@@ -30,7 +30,6 @@ def require_packable(
     Args:
         model: model with its weights, sharded or not.
         pairs: pairs, of which the first and the last are used.
-        device: device of the model.
         name: name of the model, for the error.
 
     Raises:

@@ -50,7 +50,6 @@ class RunCheckpoints:
 
     Args:
         checkpointer: exports weights to the scratch folder.
-        start: what the run starts from.
         serving: chat template to export, if it is not the base's.
 
     Raises:

@@ -28,10 +28,7 @@ class StopSignals:
     A thread handles them, since the main thread handles none while it waits for another rank or
     for a device. To stop at the same step, ranks sum their :meth:`vote` and pass the sum to
     :meth:`agree`. A signal often arrives twice, from the system and from the launcher, so signals
-    within two seconds of the first one count as one.
-
-    Args:
-        on_first: called at the first signal.
+    within two seconds of the first one, which calls ``on_first``, count as one.
 
     Attributes:
         exit_code: 0, or once :meth:`agree` has decided to stop, 130 for SIGINT and 143 for SIGTERM.
