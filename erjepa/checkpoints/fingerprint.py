@@ -11,6 +11,7 @@ from torch import Tensor
 from erjepa.configs import Config, weights_of
 from erjepa.datasets import Pair
 from erjepa.replay import ReplaySettings
+from erjepa.utils.checked import leaves
 
 # Keys that determine the final weights, averaged ones included. Data is compared by its tokens,
 # and the base model by its weights, wherever they are stored. The pairs of a step matter, but not
@@ -64,7 +65,7 @@ def fingerprint(
     if weights := weights_of(cfg.dataset):
         values["dataset.weight"] = weights
     for key in DECIDING:
-        values.update(_flat(key, config[key]))
+        values.update(leaves(key, config[key]))
     values[_INHERITS] = bool(cfg.replay.start_from)
     return {key: value for key, value in values.items() if key not in _FREE}
 
@@ -136,15 +137,6 @@ def changed_keys(
             f"Keep what it had, or allow the change: resume_changes=[{','.join(free)}]"
         )
     raise ValueError("\n".join([f"{where} was written with other settings:", *lines]))
-
-
-def _flat(key: str, value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        return {key: value}
-    flat = {}
-    for name, below in value.items():
-        flat.update(_flat(f"{key}.{name}", below))
-    return flat
 
 
 def _digest_of_pairs(pairs: Iterable[Pair]) -> str:

@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -61,6 +61,15 @@ def normalize_numbers(value: Any) -> Any:
         return [normalize_numbers(item) for item in value]
     is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
     return int(value) if is_whole else value
+
+
+def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a key, or those below it if it is a section, dotted, with their values."""
+    if not isinstance(value, Mapping):
+        yield key, value
+        return
+    for name, below in value.items():
+        yield from leaves(f"{key}.{name}", below)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

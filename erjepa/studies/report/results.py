@@ -1,7 +1,7 @@
 """The results of an experiment as data frames of scored checkpoints and of predictions."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import fields
 from itertools import product
@@ -12,6 +12,7 @@ import pandas as pd
 
 from erjepa.studies.experiment import read_record
 from erjepa.studies.results import Result, read_results
+from erjepa.utils.checked import leaves
 from erjepa.utils.escape import counted, printable
 from erjepa.utils.jsonl import read_jsonl
 
@@ -92,7 +93,7 @@ class Results:
         section that is given as a whole are dotted, too.
         """
         given = {**self.config.overrides, **self.own(method)}
-        return given | {k: v for item in given.items() for k, v in _leaves(*item)}
+        return given | {k: v for item in given.items() for k, v in leaves(*item)}
 
     def task(self, dataset: str) -> str | None:
         """Return the task of a dataset, or ``None`` if nothing is scored on it yet."""
@@ -289,15 +290,6 @@ class Results:
         if self.config.continual:
             ends &= rows.stage == self.datasets[-1]
         return rows.assign(ends=ends)
-
-
-def _leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a key, or those below it if it is a section, dotted, with their values."""
-    if not isinstance(value, Mapping):
-        yield key, value
-        return
-    for name, below in value.items():
-        yield from _leaves(f"{key}.{name}", below)
 
 
 def pivot(
