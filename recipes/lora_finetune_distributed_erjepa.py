@@ -19,11 +19,7 @@ from erjepa.evaluation.validation import Validation
 from erjepa.training.model.averaged import AveragedWeights
 from erjepa.training.model.build import activation_offloading, set_up_model
 from erjepa.training.model.device import attention_of, run_device
-from erjepa.training.model.distributed import (
-    all_reduce_sum,
-    on_rank_zero,
-    wait_for_all,
-)
+from erjepa.training.model.distributed import all_reduce_sum, on_rank_zero, wait_for_all
 from erjepa.training.model.sharding import with_resharding
 from erjepa.training.run.inherited import earlier_memories
 from erjepa.training.run.memory import RunMemory

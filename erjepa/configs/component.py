@@ -12,12 +12,7 @@ from pydantic import Field
 from torchtune.config._errors import InstantiationError
 from torchtune.config._utils import _get_component_from_path
 
-from erjepa.utils.checked import (
-    checked,
-    nearest,
-    normalize_numbers,
-    reject_unknown,
-)
+from erjepa.utils.checked import checked, nearest, normalize_numbers, reject_unknown
 
 COMPONENT = "_component_"
 WEIGHT = "weight"  # key of a dataset in a list, in addition to its arguments

@@ -5,12 +5,7 @@ Imports only the standard library, torch and pydantic; knows nothing of models, 
 
 from erjepa.replay.addresses import DenseAddressTable, SparseAddressTable
 from erjepa.replay.episodic_memory import EpisodicMemory
-from erjepa.replay.replay import (
-    EpisodicReplay,
-    ReplayBatch,
-    require_room,
-    slot_bytes,
-)
+from erjepa.replay.replay import EpisodicReplay, ReplayBatch, require_room, slot_bytes
 from erjepa.replay.settings import ReplaySettings
 
 __all__ = [

@@ -13,11 +13,7 @@ import pandas as pd
 import torch
 
 from erjepa.checkpoints.checkpoint import MEMORY, PROGRESS, SCRATCH
-from erjepa.checkpoints.example_errors import (
-    EXAMPLE_ERRORS,
-    read_visits,
-    write_visits,
-)
+from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits, write_visits
 from erjepa.checkpoints.lock import FolderLock
 from erjepa.checkpoints.manifest import MANIFEST, PENDING, relisted
 from erjepa.checkpoints.memory_file import ABOUT

@@ -15,11 +15,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.fingerprint import changed_keys, digest_of_weights, fingerprint
 from erjepa.checkpoints.lock import FolderLock
 from erjepa.checkpoints.model_card import PROMPT
-from erjepa.checkpoints.peft_adapter import (
-    is_peft_adapter,
-    load_peft_adapter,
-    rescaled,
-)
+from erjepa.checkpoints.peft_adapter import is_peft_adapter, load_peft_adapter, rescaled
 from erjepa.checkpoints.served_chat import Serving, serving_of
 from erjepa.configs import Config, merged, resolved
 from erjepa.objective import PackedDecoder
