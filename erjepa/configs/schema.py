@@ -16,13 +16,10 @@ from pydantic import BeforeValidator, Field
 
 from erjepa.configs.component import Component, Components, Signature, components
 from erjepa.replay import ReplaySettings
+from erjepa.replay.settings import Count, NotNegative, Number, Positive
 from erjepa.utils.hub import is_repository, local_copy
 
-Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Positive = Annotated[Number, Field(gt=0)]
-NotNegative = Annotated[Number, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 

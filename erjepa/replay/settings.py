@@ -8,10 +8,10 @@ from pydantic import Field
 from erjepa.replay.registry import RETENTIONS, SELECTIONS
 from erjepa.replay.state import OnRevisit
 
-_Count = Annotated[int, Field(ge=1)]
-_Number = Annotated[float, Field(allow_inf_nan=False)]
-_NotNegative = Annotated[_Number, Field(ge=0)]
-_Positive = Annotated[_Number, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+NotNegative = Annotated[Number, Field(ge=0)]
+Positive = Annotated[Number, Field(gt=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,20 +25,20 @@ class ReplaySettings:
         ValueError: if keys conflict; the message names them and says what to do.
     """
 
-    weight: _NotNegative | Literal["auto"] = 1.0
-    weight_min: _Positive = 0.25
-    weight_max: _Positive = 4.0
-    budget: _Count | None = None
+    weight: NotNegative | Literal["auto"] = 1.0
+    weight_min: Positive = 0.25
+    weight_max: Positive = 4.0
+    budget: Count | None = None
     share: Annotated[float, Field(ge=0.01, le=0.9)] | None = None
     draw_from: Literal["all", "inherited"] = "all"
     draw_by: Literal["size", "origin"] = "size"
     selection: str = "content"
     mix: Annotated[float, Field(ge=0, le=1)] = 0.5
-    priority_exponent: _NotNegative = 0.6
-    neighbors: _Count = 4
+    priority_exponent: NotNegative = 0.6
+    neighbors: Count = 4
     neighbor_order: Literal["batch", "round_robin"] = "batch"
     fill: bool = False
-    capacity: _Count = 10000
+    capacity: Count = 10000
     on_revisit: OnRevisit = "refresh"
     retention: str = "score"
     reserve: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -46,8 +46,8 @@ class ReplaySettings:
     views: bool = True
     score_update_rate: Annotated[float, Field(gt=0, le=1)] = 0.1
     address: Literal["sparse", "dense", "none"] = "sparse"
-    address_dim: _Count | None = None
-    address_top_k: _Count | None = None
+    address_dim: Count | None = None
+    address_top_k: Count | None = None
     init_from: str | list[str] | None = None
     init_addresses: Literal["kept", "recomputed"] = "kept"
     init_scores: Literal["kept", "recomputed"] | None = None
