@@ -27,8 +27,7 @@ def question_answer_dataset(
 
     Args:
         split: split of a folder, a URL or a hub dataset; ignored for a file.
-        source: a ``.jsonl`` file or URL, a folder with ``{split}.jsonl`` or
-            ``{name}_{split}.jsonl``, the URL of a folder with the latter, or a hub dataset.
+        source: as in :func:`~erjepa.datasets.sources.locate`.
 
     Raises:
         FileNotFoundError: if ``source`` is a path and has no such file.

@@ -145,7 +145,6 @@ def _argument(value: Any) -> str:
 
 @cache
 def load_run(config: str, *arguments: str) -> Config:
-    """Load the config of a run with overrides; cached."""
     return erjepa.configs.load(config, arguments)
 
 

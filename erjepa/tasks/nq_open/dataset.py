@@ -13,7 +13,6 @@ from erjepa.datasets.paired import PairedDataset
 from erjepa.datasets.question_answer import question_answer_dataset
 from erjepa.datasets.sources import LLM_JEPA_DATASETS
 
-NQ_OPEN_SOURCE = LLM_JEPA_DATASETS
 NQ_OPEN_HUB = "google-research-datasets/nq_open"
 NQ_OPEN_HUB_REVISION = "5dd9790a83002ad084ddeb7c420dc716852c6f28"
 SYSTEM_PROMPT = "Answer the question below."  # from LLM-JEPA's files
@@ -23,7 +22,7 @@ def nq_open_dataset(
     tokenizer: Transform,
     *,
     split: Literal["train", "test", "validation"] = "train",
-    source: str = NQ_OPEN_SOURCE,
+    source: str = LLM_JEPA_DATASETS,
     revision: str | None = None,
     answers: Literal["joined", "first"] = "joined",
     max_examples: int | None = None,

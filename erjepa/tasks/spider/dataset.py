@@ -31,7 +31,6 @@ from erjepa.datasets.paired import PairedDataset
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sources import LLM_JEPA_DATASETS, locate, subsample
 
-SPIDER_SOURCE = LLM_JEPA_DATASETS
 SYSTEM_PROMPT = "Convert natural language to SQL."  # from LLM-JEPA's files
 
 # With split_by="database", about one of TEST_SHARE databases belongs to the test split: 37
@@ -45,7 +44,7 @@ def spider_dataset(
     tokenizer: Transform,
     *,
     split: Literal["train", "test", "validation"] = "train",
-    source: str = SPIDER_SOURCE,
+    source: str = LLM_JEPA_DATASETS,
     prompt: Literal["bare", "with_schema"] = "bare",
     tables: str | None = None,
     split_by: Literal["record", "database"] = "record",

@@ -1,8 +1,5 @@
 """Spider: questions about databases, and SQL queries that answer them.
 
-Yu et al. 2018, "Spider: A Large-Scale Human-Labeled Dataset for Complex and Cross-Domain
-Semantic Parsing and Text-to-SQL Task".
-
 Verdicts:
 
 - ``execution``: query and reference query give the same rows, as in the ER-JEPA paper.
@@ -17,11 +14,6 @@ Verdicts:
 ``execution`` and ``llm_jepa`` are undecided if the database is missing or the reference query
 fails, as with a damaged database file. A warning gives the database and the number of such
 predictions. Queries run in :class:`~erjepa.tasks.spider.sql_sandbox.SqlSandbox`.
-
-Faults of LLM-JEPA's split: it is random, so every database of its test file occurs in its
-training file, and 1041 of the 1447 test queries occur there verbatim. See
-:func:`~erjepa.tasks.summary.seen_in`, and ``split_by="database"`` of
-:func:`~erjepa.tasks.spider.dataset.spider_dataset`.
 
 Faults of LLM-JEPA's scorer, which passes the output to the ``sqlite3`` program, and whether
 ``llm_jepa`` reproduces them:

@@ -14,13 +14,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torchtune import training, utils
 
-from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints import checkpoint, peft_adapter
 from erjepa.checkpoints.manifest import MANIFEST
 from erjepa.checkpoints.model_card import base_of, write_model_card
-from erjepa.checkpoints.peft_adapter import CONFIG as PEFT_CONFIG
-from erjepa.checkpoints.peft_adapter import FOLDER as PEFT_FOLDER
-from erjepa.checkpoints.peft_adapter import WEIGHTS as PEFT_WEIGHTS
-from erjepa.checkpoints.peft_adapter import move_peft_adapter
 from erjepa.checkpoints.served_chat import Serving, write_chat_template
 from erjepa.checkpoints.space import (
     checkpoint_sizes,
@@ -293,13 +289,13 @@ class RunCheckpoints:
         finally:
             logging.disable(logging.NOTSET)
         # It copied these from the checkpoint that the run started from.
-        for copied in (PEFT_FOLDER, checkpoint.MEMORY, EMA):
+        for copied in (peft_adapter.FOLDER, checkpoint.MEMORY, EMA):
             shutil.rmtree(folder / copied, ignore_errors=True)
         (folder / MANIFEST).unlink(missing_ok=True)
         if self._cfg.base_adapters:  # PEFT would put it over the base without them
-            for file in (PEFT_WEIGHTS, PEFT_CONFIG):
+            for file in (peft_adapter.WEIGHTS, peft_adapter.CONFIG):
                 (folder / file).unlink(missing_ok=True)
-        move_peft_adapter(folder)
+        peft_adapter.move_peft_adapter(folder)
         if self._serving.template is not None:
             write_chat_template(folder, self._serving.template)
         text = json.dumps(progress, indent=2) + "\n"

@@ -3,9 +3,9 @@
 import pytest
 
 from erjepa.tasks.nq_open.dataset import (
+    LLM_JEPA_DATASETS,
     NQ_OPEN_HUB,
     NQ_OPEN_HUB_REVISION,
-    NQ_OPEN_SOURCE,
     nq_open_dataset,
 )
 from tests.harness.data import REAL_DATA, remote_calls, write_jsonl
@@ -52,7 +52,7 @@ def test_what_is_asked_of_the_hub_and_of_urls(tokenizer, remote):
     nq_open_dataset(tokenizer, split="validation", source=NQ_OPEN_HUB)
     nq_open_dataset(tokenizer, source="me/copy", revision="abc")
     nq_open_dataset(tokenizer, source="me/copy")
-    file = f"{NQ_OPEN_SOURCE}/nq_open_test.jsonl"
+    file = f"{LLM_JEPA_DATASETS}/nq_open_test.jsonl"
     revision = {"revision": NQ_OPEN_HUB_REVISION}
     assert remote == [
         file,

@@ -92,7 +92,7 @@ def test_chats_columns_and_the_hub_give_the_same_pairs(
         ("xlangai/spider", {"split": "validation", "revision": None}),
         ("https://a.b/c/spider_test.jsonl", {"split": "test", "revision": None}),
         (
-            f"{module.SPIDER_SOURCE}/spider_train.jsonl",
+            f"{module.LLM_JEPA_DATASETS}/spider_train.jsonl",
             {"split": "train", "revision": None},
         ),
     ]
