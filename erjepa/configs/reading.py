@@ -96,7 +96,8 @@ def _continued(config: Config) -> Config:
         if isinstance(given, list) and start in given:
             return given  # a list of memories, with that of continue_from
         if given not in (None, start):
-            both = f", or both: {key}=[{start},{given}]" if "replay" in key else ""
+            runs = ",".join([start, *(given if isinstance(given, list) else [given])])
+            both = f", or both: {key}=[{runs}]" if "replay" in key else ""
             raise ValueError(
                 f"continue_from={start} sets {key}, but {key}={given}; set one of the two{both}"
             )

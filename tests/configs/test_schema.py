@@ -394,6 +394,7 @@ def test_continue_from_is_two_keys(overrides, expected):
             "replay.init_from=b",
             r"replay.init_from=b; set one of the two, or both: replay.init_from=\[a,b\]",
         ),
+        ("replay.init_from=[b,c]", r"or both: replay.init_from=\[a,b,c\]$"),
         ("replay.selection=current_batch", "current_batch never replays"),
     ],
 )
