@@ -93,8 +93,9 @@ def reject_unknown(
     for key in map(str, keys):
         if key not in known:
             meant = synonyms.get(prefix + key, synonyms.get(key))
-            if not meant and (near := nearest(key, known)):
-                meant = prefix + near
+            if meant in (None, prefix + key):
+                near = nearest(key, known)
+                meant = near and prefix + near
             hint = f"Did you mean {meant}?"
             if not meant and len(known) <= _MAX_LISTED:
                 hint = f"Known keys: {', '.join(known)}."

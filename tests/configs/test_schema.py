@@ -248,6 +248,13 @@ def test_unknown_keys(key, meant):
     assert str(error.value) == f"unknown config key {key}. Did you mean {meant}?"
 
 
+def test_an_unknown_key_is_not_its_own_hint():
+    """Where a component does not have the parameter that a synonym stands for."""
+    said = r"unknown config key optimizer\.lr\. Known keys: "
+    with pytest.raises(ValueError, match=said):
+        tiny("optimizer=builtins.complex", "optimizer.lr=1")
+
+
 def test_a_key_like_no_other_has_no_hint():
     with pytest.raises(ValueError) as error:
         tiny("deepspeed=x")
