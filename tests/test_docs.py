@@ -321,9 +321,9 @@ FIGURES = {
         "llm_jepa",
         "LLM-JEPA padded to 128: its time over ours",
     ),
-    "time of torchtune's LoRA SFT, its loss in 8 chunks as by default, over our SFT": (
+    "time of torchtune's LoRA SFT, its loss in one chunk, over our SFT": (
         "torchtune_sft",
-        "torchtune over SFT",
+        "torchtune, one chunk over SFT",
     ),
     "time of ER-JEPA over SFT, as many pairs replayed as new": (
         "torchtune_sft",
