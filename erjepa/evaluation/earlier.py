@@ -109,13 +109,14 @@ class EarlierRun:
 
 
 def earlier_runs(
-    path: Path, cfg: Config, warn: Callable[[str], None]
+    path: Path, starts: Sequence[Path], cfg: Config, warn: Callable[[str], None]
 ) -> list[EarlierRun]:
     """Return the runs before the one that wrote a checkpoint, nearest first.
 
-    ``warn`` is called for a missing run; PEFT adapters and memories without a run are skipped.
+    Its run started from ``starts``, see :func:`starts_of`. ``warn`` is called for a missing run;
+    PEFT adapters and memories without a run are skipped.
     """
-    waiting = starts_of(path, cfg)
+    waiting = list(starts)
     runs: dict[Path, EarlierRun] = {}
     while waiting:
         start = waiting.pop(0)

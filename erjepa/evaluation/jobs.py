@@ -135,9 +135,11 @@ class JobFinder:
 
     def _jobs_of(self, path: Path | None) -> list[Job]:
         """Return the jobs of a checkpoint: on its own dataset, then on those of earlier runs."""
-        runs = list[EarlierRun]()
+        starts, runs = list[Path](), list[EarlierRun]()
+        if path is not None:
+            starts = on_rank_zero(partial(starts_of, path, self._cfg))
         if path is not None and self._cfg.eval_earlier:
-            find = partial(earlier_runs, path, self._cfg, self._warn_or_raise)
+            find = partial(earlier_runs, path, starts, self._cfg, self._warn_or_raise)
             runs = on_rank_zero(find)
         for run in runs:
             if not any(run.datasets()):
@@ -145,10 +147,7 @@ class JobFinder:
                     f"forgetting since {run.checkpoint} is not measured, as its config has no "
                     f"{run.key}; to score it: {run.scoring_command(None)}"
                 )
-        continues = path is not None and bool(
-            on_rank_zero(partial(starts_of, path, self._cfg))
-        )
-        if continues:
+        if starts:
             utils.log_rank_zero(
                 log,
                 f"{path} is of a run that started from another, whose training pairs are not "
@@ -156,11 +155,11 @@ class JobFinder:
             )
         jobs = dict[str, Job]()
         earlier = [keys for run in runs for keys in run.datasets()]
-        key, own = SCORED[self._cfg.eval_split], self._cfg.as_dict()
+        key = SCORED[self._cfg.eval_split]
+        own, others = self._cfg.as_dict()[key], [keys[key] for keys in earlier]
         for keys in ({}, *earlier):
-            section = {**own, **keys}[key]
+            section = keys.get(key, own)
             name = json.dumps(section, sort_keys=True)
-            is_earlier = any({**own, **others}[key] == section for others in earlier)
             if (section is None and earlier) or name in jobs:
                 continue
             try:
@@ -173,7 +172,7 @@ class JobFinder:
                     f"{calls(section)}, of an earlier run, is not scored: {error}"
                 )
                 continue
-            if is_earlier and before is None:
+            if section in others and before is None:
                 changed = not keys and any(run.predictions(section) for run in runs)
                 self._warn_or_raise(
                     f"{calls(section)} has other pairs than when an earlier run was scored on it; "
@@ -182,7 +181,7 @@ class JobFinder:
                     else f"the accuracy of {runs[0].checkpoint} on {calls(section)} is not known; "
                     f"to score it: {runs[0].scoring_command(section)}"
                 )
-            if continues:
+            if starts:
                 examples = replace(examples, seen=None)
             jobs[name] = Job(path, examples, before)
         return list(jobs.values())

@@ -7,7 +7,7 @@ import yaml
 
 from erjepa.checkpoints.model_card import CONFIG
 from erjepa.configs import load
-from erjepa.evaluation.earlier import earlier_runs
+from erjepa.evaluation.earlier import earlier_runs, starts_of
 from tests.harness.model_cards import SUMMARY
 
 DATA = {"_component_": "erjepa.datasets.paired_dataset"}
@@ -42,7 +42,10 @@ def write_run(tmp_path, monkeypatch):
 
 def found(path, *overrides, warn=None):
     cfg = load("tiny_synth", list(overrides))
-    return {str(run.checkpoint): run for run in earlier_runs(path, cfg, warn)}
+    return {
+        str(run.checkpoint): run
+        for run in earlier_runs(path, starts_of(path, cfg), cfg, warn)
+    }
 
 
 def test_a_chain_and_branches(write_run, tmp_path):
