@@ -169,7 +169,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         else:
             state.load_state_dict(start.resumed.state, start.resumed.changed)
             path, changed = start.resumed.path, start.resumed.changed
-            steps, offered = self._progress.steps, self._pairs.offered(self._progress)
+            offered = partial(self._pairs.offered, self._progress)
+            steps = self._progress.steps
             self._memory.resume(path, steps, offered, self._passes, changed)
 
     # --------------------------------------------------------------- the step

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -231,14 +231,15 @@ class RunMemory:
         self,
         checkpoint: Path,
         step: int,
-        offered: Tensor,
+        offered: Callable[[], Tensor],
         passes: Passes,
         changed: Collection[str],
     ) -> None:
         """Restore the memory, if any, from this run's checkpoint, written after ``step``.
 
         Args:
-            offered: indices in the dataset of the pairs that were offered to the memory, int64.
+            offered: returns the indices in the dataset of the pairs that were offered to the
+                memory, int64; called if there is one.
             changed: dotted keys whose values the resumed run has changed.
 
         Raises:
@@ -263,7 +264,7 @@ class RunMemory:
         reserved = about.state.memory.capacity - capacity
         self._add_reserved_slots(self.replay, reserved)
         self.replay.restore(about.state, stored.tensors)
-        self.replay.memory.mark_offered(self.origins.ids(offered))
+        self.replay.memory.mark_offered(self.origins.ids(offered()))
         self.origins.inherited = about.origins[: about.inherited]
         ids = stored.tensors["example_ids"].tolist()
         places = stored.places().items()

@@ -245,7 +245,7 @@ def adapter_to_start(cfg: Config) -> Path | None:
     if cfg.init_from is None:
         return None
     key, start = _start_key(cfg), Path(cfg.init_from)
-    folder = (checkpoint.saved(start) or [start])[-1]
+    folder = _newest(start)
     is_ours, has_adapter = (
         (folder / name).is_file() for name in (checkpoint.PROGRESS, checkpoint.ADAPTER)
     )
@@ -285,12 +285,17 @@ def adapters_to_merge(cfg: Config) -> list[Path]:
     return paths
 
 
+def _newest(start: Path) -> Path:
+    """Return the newest checkpoint of a run; any other folder unchanged."""
+    return (checkpoint.saved(start) or [start])[-1]
+
+
 def _find_adapter(name: str, key: str) -> Path:
     """Return the folder of an adapter: of PEFT, or a checkpoint, the newest one of a run."""
     start = Path(name)
     if is_peft_adapter(start) and not (start / checkpoint.ADAPTER).is_file():
         return start
-    folder = (checkpoint.saved(start) or [start])[-1]
+    folder = _newest(start)
     if not (folder / checkpoint.ADAPTER).is_file():
         raise FileNotFoundError(
             f"{key}={start} holds no {checkpoint.ADAPTER} and no adapter of PEFT. Give the "

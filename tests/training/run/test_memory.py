@@ -216,7 +216,7 @@ def test_a_resumed_run_has_the_memory_of_its_checkpoint(memory_of, tmp_path):
     memory._errors.flush()
     resumed = memory_of(resume=True, log_example_errors=True)
     offered = torch.arange(8)
-    resumed.resume(checkpoint, step=4, offered=offered, passes=None, changed=())
+    resumed.resume(checkpoint, step=4, offered=lambda: offered, passes=None, changed=())
     draw = step(resumed, 5, outcome(9), errors=[0.7])
     assert draw.example_ids and len(resumed.replay) == 9
     assert memory.replay.memory.example_ids.equal(resumed.replay.memory.example_ids)
@@ -313,7 +313,7 @@ def test_a_resumed_run_goes_on_without_the_inherited_pairs(memory_of, tmp_path):
     forget(tmp_path, Choice(source="a.jsonl"))
     resumed = memory_of(**keys, resume=True)
     offered = torch.arange(2)
-    resumed.resume(checkpoint, step=1, offered=offered, passes=None, changed=())
+    resumed.resume(checkpoint, step=1, offered=lambda: offered, passes=None, changed=())
     assert resumed.share == 0.25 and resumed.carried(8) == []
     (checkpoint / "memory" / "memory.json").write_text("{")
     assert memory_of(**keys, resume=True).share == 0.25
