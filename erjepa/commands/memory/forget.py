@@ -62,6 +62,7 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
                 f"{one_line(row.target, 60)}"
                 for row in shown.itertuples()
             ),
+            *_not_found(run, choice, ids),
         ]
     with FolderLock(run, "run"):
         shutil.rmtree(run / SCRATCH, ignore_errors=True)  # of a run that was killed
@@ -76,17 +77,8 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
             # Memories last, so that the repeated command still finds the pairs.
             for stored in memories:
                 _rewrite(stored, ids)
-    if not ids and choice.match is not None:
-        return [
-            f"No source or target in {run} contains the text of --match (upper and lower case "
-            "differ); nothing was deleted."
-        ]
-    missing = ", ".join(map(str, sorted({*(choice.ids or ())} - {*ids})))
-    absent = f"No pair in {run} has the number {missing} (column example of --csv)"
-    if not ids and missing:
-        return [f"{absent}; nothing was deleted."]
     deleted = f"Deleted {counted(len(ids), 'pair')} from {run}."
-    return [deleted, *[f"{absent}."] * bool(missing)]
+    return [deleted, *_not_found(run, choice, ids)]
 
 
 def _folders(run: Path) -> list[Path]:
@@ -129,6 +121,19 @@ def _find(
     else:
         chosen = examples[examples.isin(choice.ids)]
     return memories, slots[slots.example.isin(chosen)], sorted(set(chosen))
+
+
+def _not_found(run: Path, choice: Choice, ids: list[int]) -> list[str]:
+    """Return a line about what was looked for and is not in the run, if anything."""
+    if choice.match is not None and not ids:
+        return [
+            f"No source or target in {run} contains the text of --match (upper and lower case "
+            "differ)."
+        ]
+    missing = ", ".join(map(str, sorted({*(choice.ids or ())} - {*ids})))
+    return [
+        f"No pair in {run} has the number {missing} (column example of --csv)."
+    ] * bool(missing)
 
 
 def _log(path: Path, ids: list[int], choice: Choice) -> None:

@@ -125,7 +125,7 @@ def test_the_log_has_no_text(run, capsys):
     forget(run, "--match", "of Ann")  # nothing is left to log
     forget(run, "--source", "new")
     printed = capsys.readouterr().out
-    assert "Deleted 2 pairs from" in printed and "nothing was deleted" in printed
+    assert "Deleted 2 pairs from" in printed and "Deleted 0 pairs from" in printed
     first, second = map(json.loads, (run / "forgotten.jsonl").open())
     assert first["ids"] == [OLD + 3, 2] and first["pairs"] == 2 and first["when"]
     assert first["by"] == {"match_sha256": hashlib.sha256(b"of Ann").hexdigest()}
@@ -133,12 +133,14 @@ def test_the_log_has_no_text(run, capsys):
 
 
 def test_numbers_of_no_pair_are_named(run, capsys):
-    absent = f"No pair in {run} has the number 98, 99 (column example of --csv)"
+    absent = f"No pair in {run} has the number 98, 99 (column example of --csv).\n"
     forget(run, "--ids", 99, 98)
-    assert capsys.readouterr().out == f"{absent}; nothing was deleted.\n"
+    assert capsys.readouterr().out == f"Deleted 0 pairs from {run}.\n{absent}"
     assert len(open_memory(run)) == len(EXAMPLES)
+    forget(run, "--ids", 99, 1, 98, "--dry-run")
+    assert capsys.readouterr().out.endswith(absent)
     forget(run, "--ids", 99, 1, 98)
-    assert capsys.readouterr().out == f"Deleted 1 pair from {run}.\n{absent}.\n"
+    assert capsys.readouterr().out == f"Deleted 1 pair from {run}.\n{absent}"
 
 
 def test_a_dry_run_shows_the_pairs_and_changes_nothing(run, capsys):
