@@ -45,7 +45,8 @@ class _Config:
         memories = self.replay.init_from if self.replay else None
         memories = [memories] if isinstance(memories, str) else memories or []
         merged = reversed(self.base_adapters or [])
-        return [Path(start) for start in (self.init_from, *merged, *memories) if start]
+        starts = dict.fromkeys((self.init_from, *merged, *memories))
+        return [Path(start) for start in starts if start]
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ def test_relative_paths_are_those_of_training(write_run, tmp_path, monkeypatch):
     """Where output_dir is relative too; else the warning has the whole path."""
     write_run("a", output_dir="a")
     write_run("b", "a", output_dir="b")
-    write_run("c", "a", output_dir="/elsewhere/c")
+    write_run("c", "a", "a", output_dir="/elsewhere/c")  # as continue_from: one warning
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path / "other")
     assert list(found(tmp_path / "b" / "epoch_1")) == [str(tmp_path / "a" / "epoch_1")]
