@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> None:
         command.add_argument("config", help="path, or name of a packaged config")
         if name == "cp":
             command.add_argument("file", type=Path, help="YAML file to write")
-        command.add_argument("overrides", nargs="*", metavar="key=value")
+        command.add_overrides()
     command = commands.add_parser("init")
     command.add_argument("file", type=Path, help="where to write the config")
     command.add_argument(

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     for name in ("run", "show"):
         command = commands.add_parser(name)
         command.add_argument("name", metavar="NAME")
-        command.add_argument("overrides", metavar="key=value", nargs="*")
+        command.add_overrides()
     for name in ("status", "cancel"):
         commands.add_parser(name).add_argument("name", metavar="EXPERIMENT")
     args = parser.parse_args(arguments)

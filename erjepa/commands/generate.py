@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "run", metavar="RUN", type=Path, help="output folder, or one of its checkpoints"
     )
-    parser.add_argument("prompts", metavar="prompt", nargs="*")
+    parser.add_argument("prompts", metavar="prompt", nargs="*", default=[])
     parser.add_argument("--file", metavar="FILE", type=Path, help="file of prompts")
     parser.add_argument(
         "--output", metavar="FILE", type=Path, help="JSONL file to write"

@@ -21,7 +21,7 @@ from erjepa.utils.escape import counted
 def main(arguments: Sequence[str]) -> None:
     parser = CommandLine(prog="erjepa prompts", description=__doc__)
     parser.add_argument("config", metavar="CONFIG")
-    parser.add_argument("overrides", metavar="key=value", nargs="*")
+    parser.add_overrides()
     parser.add_argument("--output", metavar="FILE.jsonl", type=Path, required=True)
     parser.add_argument("--url", choices=(CHAT, COMPLETIONS), default=CHAT)
     parser.add_argument(

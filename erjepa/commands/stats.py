@@ -19,7 +19,7 @@ SIZES = (128, 256, 512, 1024)
 def main(arguments: Sequence[str]) -> None:
     parser = CommandLine(prog="erjepa stats", description=__doc__)
     parser.add_argument("config", metavar="CONFIG")
-    parser.add_argument("overrides", metavar="key=value", nargs="*")
+    parser.add_overrides()
     args = parser.parse_intermixed_args(arguments)
     with parser.errors(args):
         from erjepa.configs import load

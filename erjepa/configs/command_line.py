@@ -33,9 +33,7 @@ def parse(recipe_main: Callable[[Config], Any]) -> Callable[[], Any]:
             metavar="NAME",
             help="path, or name of a packaged config: erjepa configs ls",
         )
-        parser.add_argument(
-            "overrides", nargs="*", metavar="key=value", help="any key; ~key removes it"
-        )
+        parser.add_overrides()
         for word in sys.argv[1:]:
             if word.startswith(("--nproc", "--nnodes", "--standalone")):
                 parser.error(f"{word} belongs before the recipe: tune run {word} ...")

@@ -51,6 +51,16 @@ class CommandLine(argparse.ArgumentParser):
             help="show where in the code an error comes from",
         )
 
+    def add_overrides(self) -> None:
+        """Accept values for the keys of a config, as the list ``overrides``."""
+        self.add_argument(
+            "overrides",
+            nargs="*",
+            default=[],  # without, argparse lists them among the required arguments
+            metavar="key=value",
+            help="any key; ~key removes it",
+        )
+
     @contextlib.contextmanager
     def errors(self, arguments: argparse.Namespace) -> Iterator[None]:
         """Context manager that reports user errors, as the module's docstring describes.

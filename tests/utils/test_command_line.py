@@ -171,3 +171,14 @@ def test_other_ranks_speak_only_if_nothing_ends_them(patience):
         )
     else:
         assert (rank.returncode, said) == (0, "")
+
+
+def test_overrides_are_optional(capsys):
+    parser = CommandLine(prog="here")
+    parser.add_argument("config")
+    parser.add_overrides()
+    assert parser.parse_intermixed_args(["a"]).overrides == []
+    assert parser.parse_intermixed_args(["a", "b=1", "c=2"]).overrides == ["b=1", "c=2"]
+    with pytest.raises(SystemExit):
+        parser.parse_intermixed_args([])
+    assert capsys.readouterr().err.endswith("are required: config\n")

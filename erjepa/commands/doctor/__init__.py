@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         metavar="GIB",
         help="of GPUs that this machine lacks",
     )
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_overrides()
     args = parser.parse_intermixed_args(arguments)
     if args.nproc_per_node < 1:
         parser.error(f"--nproc_per_node {args.nproc_per_node}: must be at least 1")

@@ -110,7 +110,7 @@ def _show(arguments: Sequence[str]) -> None:
 def _create(arguments: Sequence[str]) -> None:
     parser = CommandLine(prog="erjepa memory create", description=_CREATE)
     parser.add_argument("out", type=Path, metavar="OUT", help="a new folder")
-    parser.add_argument("overrides", metavar="key=value", nargs="*")
+    parser.add_overrides()
     parser.add_argument(
         "--config", required=True, metavar="NAME", help="config of the later run"
     )
