@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from erjepa.studies.report.figures import (
+    NUM_STYLES,
     PERCENT,
     Figure,
     canvas,
@@ -48,24 +49,30 @@ def continual(
     note = results.note(ends.reset_index(), methods)
     joint, ceiling = results.trained_on("all"), _mean(ends, results.trained_on("all"))
 
-    picture, panels = canvas(len(names))
-    curves = rows[rows.method.isin(sequences)]
-    curves = curves.assign(stage=curves.stage.map(names.index) + 1)
-    for name, panel in zip(names, panels, strict=True):
-        of_dataset = curves[curves.dataset == name]
-        how = {"err_style": "bars"}
-        draw_curves(panel, of_dataset, "stage", "accuracy", sequences, **how)
-        if ceiling is not None:
-            panel.axhline(ceiling[name], color="#808080", linewidth=1, linestyle=":")
-        panel.set(title=f"on {name}", xlabel="after", ylabel=PERCENT)
-        panel.set_xticks(range(1, len(names) + 1), names)
-    dotted = "" if ceiling is None else f"; dotted: {joint}, on all datasets at once"
-    yield Figure(
-        "Accuracy on each dataset after each stage of the sequence"
-        f"{results.if_seeds(': means and sample standard deviations')}{dotted}. {note}",
-        picture,
-        columns=min(3, len(names)),
-    )
+    # More curves cannot be told apart; the table has their values.
+    if len(sequences) <= 2 * NUM_STYLES:
+        picture, panels = canvas(len(names))
+        curves = rows[rows.method.isin(sequences)]
+        curves = curves.assign(stage=curves.stage.map(names.index) + 1)
+        for name, panel in zip(names, panels, strict=True):
+            of_dataset = curves[curves.dataset == name]
+            how = {"err_style": "bars"}
+            draw_curves(panel, of_dataset, "stage", "accuracy", sequences, **how)
+            if ceiling is not None:
+                panel.axhline(
+                    ceiling[name], color="#808080", linewidth=1, linestyle=":"
+                )
+            panel.set(title=f"on {name}", xlabel="after", ylabel=PERCENT)
+            panel.set_xticks(range(1, len(names) + 1), names)
+        dotted = (
+            "" if ceiling is None else f"; dotted: {joint}, on all datasets at once"
+        )
+        yield Figure(
+            "Accuracy on each dataset after each stage of the sequence"
+            f"{results.if_seeds(': means and sample standard deviations')}{dotted}. {note}",
+            picture,
+            columns=min(3, len(names)),
+        )
 
     at_end = rows[rows.stage == last]
     picture, panels = canvas(len(names))

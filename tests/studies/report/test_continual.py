@@ -163,6 +163,17 @@ def test_without_controls_there_are_no_columns_of_theirs(output):
     assert bars == pytest.approx([15, 80])  # on b and on a, at the end
 
 
+def test_no_curves_of_too_many_methods(output, monkeypatch):
+    """SFT alone has a sequence: one curve, and at most two per style."""
+    names = []
+    for styles in (1, 0):
+        monkeypatch.setattr("erjepa.studies.report.continual.NUM_STYLES", styles)
+        parts = SECTIONS["continual"].parts(Results(output))
+        names.append([part.name for part in parts])
+    others = ["continual_kept", "continual_matrix", "continual_measures"]
+    assert names == [["continual", *others], others]
+
+
 def test_it_needs_a_sequence(tmp_path):
     output = write_output(tmp_path / "out", report=["continual"], examples=2)
     assert "the datasets are no sequence" in build_report(output).read_text()
