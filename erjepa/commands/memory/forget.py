@@ -130,10 +130,10 @@ def _not_found(run: Path, choice: Choice, ids: list[int]) -> list[str]:
             f"No source or target in {run} contains the text of --match (upper and lower case "
             "differ)."
         ]
-    missing = ", ".join(map(str, sorted({*(choice.ids or ())} - {*ids})))
-    return [
-        f"No pair in {run} has the number {missing} (column example of --csv)."
-    ] * bool(missing)
+    if missing := {*(choice.ids or ())} - {*ids}:
+        numbers = ", ".join(map(str, sorted(missing)))
+        return [f"No pair in {run} has the number {numbers} (column example of --csv)."]
+    return []
 
 
 def _log(path: Path, ids: list[int], choice: Choice) -> None:
