@@ -45,8 +45,7 @@ class _Config:
         memories = self.replay.init_from if self.replay else None
         memories = [memories] if isinstance(memories, str) else memories or []
         merged = reversed(self.base_adapters or [])
-        starts = dict.fromkeys((self.init_from, *merged, *memories))
-        return [Path(start) for start in starts if start]
+        return [Path(start) for start in (self.init_from, *merged, *memories) if start]
 
 
 @dataclass(frozen=True)
@@ -117,10 +116,13 @@ def earlier_runs(
     Its run started from ``starts``, see :func:`starts_of`. ``warn`` is called for a missing run;
     PEFT adapters and memories without a run are skipped.
     """
-    waiting = list(starts)
+    waiting, known = list(starts), set[Path]()
     runs: dict[Path, EarlierRun] = {}
     while waiting:
         start = waiting.pop(0)
+        if start in known:
+            continue
+        known.add(start)
         try:
             file, checkpoint = find_run(start)
         except FileNotFoundError as error:

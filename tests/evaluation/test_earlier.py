@@ -156,3 +156,12 @@ def test_relative_paths_are_those_of_training(write_run, tmp_path, monkeypatch):
     assert not found(tmp_path / "c" / "epoch_1", warn=said.append)
     (missing,) = said
     assert missing.startswith(f"forgetting since {tmp_path}/other/a is not measured")
+
+
+def test_a_missing_run_of_two_branches_is_warned_about_once(write_run, tmp_path):
+    for branch in ("b", "c"):
+        write_run(branch, "gone", output_dir=f"/elsewhere/{branch}")
+    write_run("d", "b", "c")
+    said = []
+    found(tmp_path / "d" / "epoch_1", warn=said.append)
+    assert len(said) == 1 and "gone" in said[0]
