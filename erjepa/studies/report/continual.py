@@ -8,6 +8,7 @@ import pandas as pd
 from erjepa.studies.report.figures import (
     NUM_STYLES,
     PERCENT,
+    Canvas,
     Figure,
     canvas,
     draw_bars,
@@ -51,26 +52,13 @@ def continual(
 
     # More curves cannot be told apart; the table has their values.
     if len(sequences) <= 2 * NUM_STYLES:
-        picture, panels = canvas(len(names))
-        curves = rows[rows.method.isin(sequences)]
-        curves = curves.assign(stage=curves.stage.map(names.index) + 1)
-        for name, panel in zip(names, panels, strict=True):
-            of_dataset = curves[curves.dataset == name]
-            how = {"err_style": "bars"}
-            draw_curves(panel, of_dataset, "stage", "accuracy", sequences, **how)
-            if ceiling is not None:
-                panel.axhline(
-                    ceiling[name], color="#808080", linewidth=1, linestyle=":"
-                )
-            panel.set(title=f"on {name}", xlabel="after", ylabel=PERCENT)
-            panel.set_xticks(range(1, len(names) + 1), names)
         dotted = (
             "" if ceiling is None else f"; dotted: {joint}, on all datasets at once"
         )
         yield Figure(
             "Accuracy on each dataset after each stage of the sequence"
             f"{results.if_seeds(': means and sample standard deviations')}{dotted}. {note}",
-            picture,
+            _curves(rows, names, sequences, ceiling),
             columns=min(3, len(names)),
         )
 
@@ -139,6 +127,27 @@ def continual(
         spread(columns, {"Method": "method"}),
         name="also_scored",
     )
+
+
+def _curves(
+    rows: pd.DataFrame,
+    names: list[str],
+    sequences: list[str],
+    ceiling: pd.Series | None,
+) -> Canvas:
+    """Draw a panel per dataset, with the accuracy after each stage and Joint's as a dotted line."""
+    picture, panels = canvas(len(names))
+    curves = rows[rows.method.isin(sequences)]
+    curves = curves.assign(stage=curves.stage.map(names.index) + 1)
+    for name, panel in zip(names, panels, strict=True):
+        of_dataset = curves[curves.dataset == name]
+        how = {"err_style": "bars"}
+        draw_curves(panel, of_dataset, "stage", "accuracy", sequences, **how)
+        if ceiling is not None:
+            panel.axhline(ceiling[name], color="#808080", linewidth=1, linestyle=":")
+        panel.set(title=f"on {name}", xlabel="after", ylabel=PERCENT)
+        panel.set_xticks(range(1, len(names) + 1), names)
+    return picture
 
 
 def _mean(ends: pd.DataFrame, method: str | None) -> pd.Series | None:
