@@ -41,24 +41,23 @@ def continual(
     rows = results.of_stages(None, methods)
     rows = rows.drop_duplicates(["cell", "dataset"], keep="last")
     rows = select(rows, method=methods, stage=names)
-    controls = {results.trained_on(what): what for what in ("all", "nothing")}
+    controls = results.controls
     sequences = [method for method in methods if method not in controls]
     if rows[(rows.stage == last) & rows.method.isin(sequences)].empty:
         raise Unavailable("no run has reached the end of the sequence")
     wide = pivot(rows, [*_RUN, "stage"], "dataset", "accuracy").reindex(columns=names)
     ends = wide.xs(last, level="stage")
     note = results.note(ends.reset_index(), methods)
-    joint, ceiling = results.trained_on("all"), _mean(ends, results.trained_on("all"))
+    means = ends.groupby(level="method").mean()
+    joints = [m for m in methods if controls.get(m) == "all" and m in means.index]
 
     # More curves cannot be told apart; the table has their values.
     if len(sequences) <= 2 * NUM_STYLES:
-        dotted = (
-            "" if ceiling is None else f"; dotted: {joint}, on all datasets at once"
-        )
+        dotted = f"; dotted: {joints[0]}, on all datasets at once" if joints else ""
         yield Figure(
             "Accuracy on each dataset after each stage of the sequence"
             f"{results.if_seeds(': means and sample standard deviations')}{dotted}. {note}",
-            _curves(rows, names, sequences, ceiling),
+            _curves(rows, names, sequences, means.loc[joints[0]] if joints else None),
             columns=min(3, len(names)),
         )
 
@@ -85,15 +84,21 @@ def continual(
     )
 
     columns = {"Average accuracy (%)": ends.mean(axis=1, skipna=False)}
-    by_run = _measures(wide, names, _mean(ends, results.trained_on("nothing")))
+    untrained = [
+        m for m, on in controls.items() if on == "nothing" and m in means.index
+    ]
+    by_run = _measures(wide, names, means.loc[untrained[0]] if untrained else None)
     for heading, measure in _MEASURES.items():
         values = {run: getattr(measures, measure) for run, measures in by_run.items()}
         columns[heading] = pd.Series(values, dtype=float).reindex(ends.index)
     kept = ""
-    if ceiling is not None:
+    if joints:
+        joint = joints[0]
+        joint_of = [results.nearest(method, joints) for method, _ in ends.index]
+        ceiling = means.loc[joint_of].set_axis(ends.index)
         if share_of_joint:
             average = columns["Average accuracy (%)"]
-            columns[f"Average of {joint} (%)"] = 100 * average / ceiling.mean()
+            columns[f"Average of {joint} (%)"] = 100 * average / ceiling.mean(axis=1)
         for name in names[:-1]:
             columns[f"Kept on {name} (%)"] = 100 * ends[name] / ceiling[name]
         columns[f"Over {joint} on {last}"] = ends[last] - ceiling[last]
@@ -101,6 +106,11 @@ def continual(
             f" Kept: accuracy as a share of the mean accuracy of {joint}, which has the "
             f"compute of all stages. Over {joint}: accuracy minus that mean."
         )
+        if len(joints) > 1:
+            kept += (
+                f" Of {' and '.join(joints)}, a method is compared with the one whose settings "
+                "are closest to its own."
+            )
     yield Table(
         "Measures after the last dataset. Average accuracy: mean over datasets. Forgetting: "
         "the best accuracy after an earlier dataset minus the last accuracy, in points "
@@ -148,11 +158,6 @@ def _curves(
         panel.set(title=f"on {name}", xlabel="after", ylabel=PERCENT)
         panel.set_xticks(range(1, len(names) + 1), names)
     return picture
-
-
-def _mean(ends: pd.DataFrame, method: str | None) -> pd.Series | None:
-    of_method = ends[ends.index.get_level_values("method") == method]
-    return None if of_method.empty else of_method.mean()
 
 
 def _measures(

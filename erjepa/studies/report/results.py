@@ -99,10 +99,21 @@ class Results:
         """Return the task of a dataset, or ``None`` if nothing is scored on it yet."""
         return next(iter(self.runs.task[self.runs.dataset == dataset]), None)
 
-    def trained_on(self, datasets: str) -> str | None:
-        """Return the first method with this value of ``trains_on``, or ``None``."""
-        named = (m for m in self.methods if self.own(m).get("trains_on") == datasets)
-        return next(named, None)
+    @property
+    def controls(self) -> dict[str, str]:
+        """The methods that train on ``all`` datasets at once, or on ``nothing``, with which."""
+        trained_on = {m: self.own(m).get("trains_on") for m in self.methods}
+        return {m: on for m, on in trained_on.items() if on in ("all", "nothing")}
+
+    def nearest(self, method: str, others: Sequence[str]) -> str:
+        """Return the method of ``others`` that differs from ``method`` in the fewest keys."""
+        own = self.own(method)
+
+        def differing(other: str) -> int:
+            theirs = self.own(other)
+            return sum(own.get(k, ...) != theirs.get(k, ...) for k in own | theirs)
+
+        return min(others, key=differing)
 
     def named(self, methods: Sequence[str]) -> list[str]:
         """Return ``methods`` as a list; raise ValueError if the experiment lacks one of them."""

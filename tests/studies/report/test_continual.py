@@ -93,6 +93,32 @@ def test_the_average_is_compared_with_that_of_joint_training(output):
     assert found["Joint"] == 100
 
 
+def test_a_method_is_compared_with_joint_training_of_its_own_settings(output):
+    """Of two, wherever they stand; the accuracies of all methods are halved at a falling rate."""
+    path, record = output / "results.jsonl", output / "experiment.json"
+    known = json.loads(record.read_text())
+    falls = {"lr_scheduler.final_factor": 0}
+    methods = {f"{m}, falling": {**own, **falls} for m, own in METHODS.items()}
+    known["config"]["methods"] = methods | METHODS
+    record.write_text(json.dumps(known))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows[:]:
+        falling = {
+            "method": f"{row['method']}, falling",
+            "cell": f"{row['cell']}_falling",
+        }
+        rows.append({**row, **falling, "accuracy": row["accuracy"] / 2})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = table(output, "continual_measures").set_index("Method").round(6)
+    kept = found["Kept on b (%)"]
+    assert kept["SFT"] == kept["SFT, falling"] == round(100 * 15 / 80, 6)
+    assert kept["Joint"] == kept["Joint, falling"] == 100
+    over = found["Over Joint, falling on a"]
+    assert over["SFT"] == 80 - 70 and over["SFT, falling"] == 40 - 35
+    after = table(output, "continual_matrix").set_index("Method").After
+    assert after["Joint"] == after["Joint, falling"] == "all"
+
+
 def test_further_datasets(output):
     """At the end of the sequence; exp of the mean loss of a run's targets is its perplexity."""
     path, record = output / "results.jsonl", output / "experiment.json"
