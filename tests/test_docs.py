@@ -13,7 +13,6 @@ The other commands are only checked: their recipe, config, keys, targets and ext
 """
 
 import ast
-import contextlib
 import importlib.util
 import json
 import os
@@ -153,11 +152,12 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_commands_mean_something(page, folder):
+def test_commands_mean_something(page, folder, monkeypatch):
     here = folder(page)
     for words in commands(page):
         if words[:3] == ["erjepa", "configs", "init"]:
-            with contextlib.chdir(here):
+            with monkeypatch.context() as patch:
+                patch.chdir(here)
                 main(words[1:])
         if words[:3] == ["erjepa", "configs", "cp"]:
             cfg = load(words[3])

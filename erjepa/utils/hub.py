@@ -47,6 +47,8 @@ def local_copy(repository: str, revision: str | None) -> Path:
             revision=revision,
             allow_patterns=_FILES,
             ignore_patterns=["*/*", "consolidated*"],
+            # Offline, huggingface_hub 1 looks for a commit in the cache only if told to.
+            local_files_only=constants.HF_HUB_OFFLINE,
         )
         return Path(folder)
     except GatedRepoError:

@@ -11,6 +11,10 @@ from tests.harness.runs import make_config
 
 MOST_WAITS = 40  # of a step
 
+pytestmark = pytest.mark.skipif(
+    torch.version.cuda is not None, reason="a CUDA build of torch asks the real driver"
+)
+
 # Options that have nothing to do with each other share a run.
 RUNS = {
     "content": [

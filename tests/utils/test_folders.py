@@ -1,7 +1,7 @@
 """Removal of folders: only marked ones with their contents, and nothing behind a link."""
 
 import itertools
-import os
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_a_folder_that_was_made_is_removed(tmp_path):
 
 @pytest.mark.parametrize("call", range(4))
 def test_a_removal_that_was_killed_can_be_repeated(tmp_path, monkeypatch, call):
-    folder, calls, unlink = tmp_path / "made", itertools.count(), os.unlink
+    folder, calls, unlink = tmp_path / "made", itertools.count(), Path.unlink
     folder.mkdir()
     for name in ("a", "b", MARK, "c", "d"):
         (folder / name).touch()
@@ -34,7 +34,7 @@ def test_a_removal_that_was_killed_can_be_repeated(tmp_path, monkeypatch, call):
         unlink(*args, **kwargs)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, "unlink", killed)
+        patch.setattr(Path, "unlink", killed)
         remove(tmp_path, folder)
     remove(tmp_path, folder)
     assert not folder.exists()

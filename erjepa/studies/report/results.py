@@ -308,7 +308,7 @@ def pivot(
 ) -> pd.DataFrame:
     """Return ``DataFrame.pivot`` with rows and columns in order of appearance."""
     wide = rows.pivot(index=list(index), columns=columns, values=values)
-    seen = pd.MultiIndex.from_frame(rows[list(index)].drop_duplicates())
+    seen = rows.set_index(list(index)).index.unique()
     return wide.reindex(index=seen, columns=rows[columns].unique())
 
 
