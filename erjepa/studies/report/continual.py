@@ -29,11 +29,15 @@ _MEASURES = {
 
 @section("One dataset after the other")
 def continual(
-    results: Results, methods: list[str], share_of_joint: bool = False
+    results: Results,
+    methods: list[str],
+    share_of_joint: bool = False,
+    curves: list[str] | None = None,
 ) -> Parts:
     """Accuracy on every dataset after each stage of a sequence, forgetting and transfer.
 
     With ``share_of_joint`` also the average accuracy as a percentage of that of joint training.
+    ``curves`` names the methods that have a curve, by default all if they can be told apart.
     """
     if not results.config.continual:
         raise Unavailable("the datasets are no sequence (key `continual`)")
@@ -51,13 +55,16 @@ def continual(
     means = ends.groupby(level="method").mean()
     joints = [m for m in methods if controls.get(m) == "all" and m in means.index]
 
-    # More curves cannot be told apart; the table has their values.
-    if len(sequences) <= 2 * NUM_STYLES:
-        dotted = f"; dotted: {joints[0]}, on all datasets at once" if joints else ""
+    drawn = sequences if curves is None else results.named(curves)
+    if curves is not None and len(drawn) > NUM_STYLES:
+        raise ValueError(f"report: name at most {NUM_STYLES} methods as `curves`")
+    if len(drawn) <= NUM_STYLES:
+        joint = results.nearest(drawn[0], joints) if joints else None
+        dotted = f"; dotted: {joint}, on all datasets at once" if joint else ""
         yield Figure(
             "Accuracy on each dataset after each stage of the sequence"
             f"{results.if_seeds(': means and sample standard deviations')}{dotted}. {note}",
-            _curves(rows, names, sequences, means.loc[joints[0]] if joints else None),
+            _curves(rows, names, drawn, means.loc[joint] if joint else None),
             columns=min(3, len(names)),
         )
 

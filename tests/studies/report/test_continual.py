@@ -190,7 +190,7 @@ def test_without_controls_there_are_no_columns_of_theirs(output):
 
 
 def test_no_curves_of_too_many_methods(output, monkeypatch):
-    """SFT alone has a sequence: one curve, and at most two per style."""
+    """SFT alone has a sequence; curves that are named are refused rather than left out."""
     names = []
     for styles in (1, 0):
         monkeypatch.setattr("erjepa.studies.report.continual.NUM_STYLES", styles)
@@ -198,6 +198,8 @@ def test_no_curves_of_too_many_methods(output, monkeypatch):
         names.append([part.name for part in parts])
     others = ["continual_kept", "continual_matrix", "continual_measures"]
     assert names == [["continual", *others], others]
+    with pytest.raises(ValueError, match="name at most 0 methods as `curves`"):
+        SECTIONS["continual"].parts(Results(output), curves=["SFT"])
 
 
 def test_it_needs_a_sequence(tmp_path):
