@@ -58,7 +58,7 @@ def continual(
     drawn = sequences if curves is None else results.named(curves)
     if curves is not None and len(drawn) > NUM_STYLES:
         raise ValueError(f"report: name at most {NUM_STYLES} methods as `curves`")
-    if len(drawn) <= NUM_STYLES:
+    if 0 < len(drawn) <= NUM_STYLES:
         joint = results.nearest(drawn[0], joints) if joints else None
         dotted = f"; dotted: {joint}, on all datasets at once" if joint else ""
         yield Figure(

@@ -196,8 +196,10 @@ def test_no_curves_of_too_many_methods(output, monkeypatch):
         monkeypatch.setattr("erjepa.studies.report.continual.NUM_STYLES", styles)
         parts = SECTIONS["continual"].parts(Results(output))
         names.append([part.name for part in parts])
+    parts = SECTIONS["continual"].parts(Results(output), curves=[])
+    names.append([part.name for part in parts])
     others = ["continual_kept", "continual_matrix", "continual_measures"]
-    assert names == [["continual", *others], others]
+    assert names == [["continual", *others], others, others]
     with pytest.raises(ValueError, match="name at most 0 methods as `curves`"):
         SECTIONS["continual"].parts(Results(output), curves=["SFT"])
 
