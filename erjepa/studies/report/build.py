@@ -102,12 +102,14 @@ def _parse_entry(
             f"report: section {name} takes no {', '.join(unknown)}; it takes "
             f"{', '.join(one.arguments)}"
         )
-    for key, known in (("datasets", config.datasets), ("methods", config.methods)):
+    kinds = {"datasets": "datasets", "methods": "methods", "curves": "methods"}
+    for key, kind in kinds.items():
+        known = getattr(config, kind)
         for name in arguments.get(key) or ():
             if name not in known:
                 raise ValueError(
-                    f"report: {key[:-1]} {name!r} is none of {', '.join(known)}; with "
-                    f"{key} of your own, set report=[] for the usual sections"
+                    f"report: {kind[:-1]} {name!r} is none of {', '.join(known)}; with "
+                    f"{kind} of your own, set report=[] for the usual sections"
                 )
     return one, arguments.pop("title", one.title), arguments
 

@@ -133,6 +133,7 @@ def test_sections_are_as_asked(tmp_path):
         ({"section": "accuracy", "methods": ["sft"]}, "method 'sft' is none of SFT, "),
         ({"section": "accuracy", "datasets": ["s"]}, "dataset 's' is none of synth"),
         ({"section": "significance", "reference": "x"}, "method 'x' is none of"),
+        ({"section": "continual", "curves": ["x"]}, "method 'x' is none of SFT, "),
     ],
 )
 def test_what_is_not_there_cannot_be_asked_for(tmp_path, entry, message):
