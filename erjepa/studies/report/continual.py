@@ -45,7 +45,8 @@ def continual(
     rows = results.of_stages(None, methods)
     rows = rows.drop_duplicates(["cell", "dataset"], keep="last")
     rows = select(rows, method=methods, stage=names)
-    controls = results.controls
+    trained_on = {m: results.config.controls(m).trains_on for m in methods}
+    controls = {m: on for m, on in trained_on.items() if on in ("all", "nothing")}
     sequences = [method for method in methods if method not in controls]
     if rows[(rows.stage == last) & rows.method.isin(sequences)].empty:
         raise Unavailable("no run has reached the end of the sequence")
@@ -53,9 +54,12 @@ def continual(
     ends = wide.xs(last, level="stage")
     note = results.note(ends.reset_index(), methods)
     means = ends.groupby(level="method").mean()
-    joints = [m for m in methods if controls.get(m) == "all" and m in means.index]
+    joints, untrained = (
+        [m for m, on in controls.items() if on == what and m in means.index]
+        for what in ("all", "nothing")
+    )
 
-    drawn = sequences if curves is None else results.named(curves)
+    drawn = sequences if curves is None else curves
     if curves is not None and len(drawn) > NUM_STYLES:
         raise ValueError(f"report: name at most {NUM_STYLES} methods as `curves`")
     if 0 < len(drawn) <= NUM_STYLES:
@@ -91,9 +95,6 @@ def continual(
     )
 
     columns = {"Average accuracy (%)": ends.mean(axis=1, skipna=False)}
-    untrained = [
-        m for m, on in controls.items() if on == "nothing" and m in means.index
-    ]
     by_run = _measures(wide, names, means.loc[untrained[0]] if untrained else None)
     for heading, measure in _MEASURES.items():
         values = {run: getattr(measures, measure) for run, measures in by_run.items()}

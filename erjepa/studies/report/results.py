@@ -99,12 +99,6 @@ class Results:
         """Return the task of a dataset, or ``None`` if nothing is scored on it yet."""
         return next(iter(self.runs.task[self.runs.dataset == dataset]), None)
 
-    @property
-    def controls(self) -> dict[str, str]:
-        """The methods that train on ``all`` datasets at once, or on ``nothing``, with which."""
-        trained_on = {m: self.own(m).get("trains_on") for m in self.methods}
-        return {m: on for m, on in trained_on.items() if on in ("all", "nothing")}
-
     def nearest(self, method: str, others: Sequence[str]) -> str:
         """Return the method of ``others`` that differs from ``method`` in the fewest keys."""
         own = self.own(method)
