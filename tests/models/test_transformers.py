@@ -283,6 +283,16 @@ def test_the_loss_and_its_gradients_are_torchtunes(both):
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
 
 
+def test_attention_dropout_is_refused_with_flex_attention():
+    """transformers would refuse it in the first step, since it is applied in training only."""
+    model = random_model("llama")
+    model.config.attention_dropout = 0.1
+    decoder = TransformersDecoder(model)
+    with pytest.raises(ValueError, match="attention_dropout=0.1.*set attention=dense"):
+        decoder.attend_by("flex")
+    decoder.attend_by("dense")
+
+
 def test_training_goes_on_with_its_attention_after_answers(monkeypatch):
     """Answers are generated without the masks of packed rows, such as in a validation."""
     monkeypatch.setattr(WrappedFlexAttention, "__call__", lambda _: flex_attention)

@@ -112,12 +112,18 @@ class TransformersDecoder(nn.Module):
         """See :meth:`~erjepa.objective.backend.Backend.attend_by`.
 
         Raises:
-            ValueError: if transformers has no FlexAttention for this model.
+            ValueError: if FlexAttention cannot compute the attention of this model.
         """
         model, name = self._held["model"], "flex_attention"
         if attention == "flex" and not model._supports_flex_attn:
             raise ValueError(
                 f"model: {type(model).__name__} has no FlexAttention; set attention=dense"
+            )
+        dropout = getattr(self.config, "attention_dropout", None)
+        if attention == "flex" and dropout:
+            raise ValueError(
+                f"model: config.json has attention_dropout={dropout}, which FlexAttention cannot "
+                "apply; set attention=dense, or attention_dropout in that file to 0"
             )
         if attention != "flex":
             # SDPA does not apply Gemma 2's soft cap of attention scores.
