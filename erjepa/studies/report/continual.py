@@ -1,6 +1,6 @@
 """The section on sequences of datasets: accuracy after each stage, forgetting and transfer."""
 
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from erjepa.studies.report.figures import (
 from erjepa.studies.report.results import MEAN, Results, Unavailable, pivot, select
 from erjepa.studies.report.sections import Parts, section
 from erjepa.studies.report.table import Table, spread
-from erjepa.studies.statistics.forgetting import Continual, continual_measures
+from erjepa.studies.statistics.forgetting import continual_measures
 
 _RUN = ["method", "seed"]
 _MEASURES = {
@@ -94,31 +94,22 @@ def continual(
         name="matrix",
     )
 
+    base = means.loc[untrained[0]].tolist() if untrained else None
     columns = {"Average accuracy (%)": ends.mean(axis=1, skipna=False)}
-    by_run = _measures(wide, names, means.loc[untrained[0]] if untrained else None)
-    for heading, measure in _MEASURES.items():
-        values = {run: getattr(measures, measure) for run, measures in by_run.items()}
-        columns[heading] = pd.Series(values, dtype=float).reindex(ends.index)
+    columns |= _measures(wide, names, base, ends.index)
     kept = ""
     if joints:
-        joint = joints[0]
-        joint_of = [results.nearest(method, joints) for method, _ in ends.index]
-        ceiling = means.loc[joint_of].set_axis(ends.index)
-        if share_of_joint:
-            average = columns["Average accuracy (%)"]
-            columns[f"Average of {joint} (%)"] = 100 * average / ceiling.mean(axis=1)
-        for name in names[:-1]:
-            columns[f"Kept on {name} (%)"] = 100 * ends[name] / ceiling[name]
-        columns[f"Over {joint} on {last}"] = ends[last] - ceiling[last]
+        ceilings = means.loc[[results.nearest(m, joints) for m, _ in ends.index]]
+        columns |= _kept(ends, ceilings.set_axis(ends.index), joints[0], share_of_joint)
         kept = (
-            f" Kept: accuracy as a share of the mean accuracy of {joint}, which has the "
-            f"compute of all stages. Over {joint}: accuracy minus that mean."
+            f" Kept: accuracy as a share of the mean accuracy of {joints[0]}, which has the "
+            f"compute of all stages. Over {joints[0]}: accuracy minus that mean."
         )
-        if len(joints) > 1:
-            kept += (
-                f" Of {' and '.join(joints)}, a method is compared with the one whose settings "
-                "are closest to its own."
-            )
+    if len(joints) > 1:
+        kept += (
+            f" Of {' and '.join(joints)}, a method is compared with the one whose settings "
+            "are closest to its own."
+        )
     yield Table(
         "Measures after the last dataset. Average accuracy: mean over datasets. Forgetting: "
         "the best accuracy after an earlier dataset minus the last accuracy, in points "
@@ -129,22 +120,7 @@ def continual(
         spread(columns, {"Method": "method"}),
         name="measures",
     )
-
-    also = results.also_scored(methods)
-    if also.empty:
-        return
-    columns = {}
-    for name, of_name in also.groupby("dataset", sort=False):
-        of_run = of_name.set_index(_RUN)
-        columns[f"Accuracy on {name} (%)"] = of_run.accuracy
-        if of_run.target_loss.notna().any():
-            columns[f"Perplexity on {name}"] = np.exp(of_run.target_loss.astype(float))
-    yield Table(
-        "Accuracy, and perplexity of the targets, on datasets that no run trains on, after the "
-        f"last dataset. {results.note(also, methods)}",
-        spread(columns, {"Method": "method"}),
-        name="also_scored",
-    )
+    yield from _also_scored(results, methods)
 
 
 def _curves(
@@ -169,12 +145,50 @@ def _curves(
 
 
 def _measures(
-    wide: pd.DataFrame, names: list[str], untrained: pd.Series | None
-) -> dict[Any, Continual]:
-    base = None if untrained is None else untrained.tolist()
-    measures = {}
+    wide: pd.DataFrame, names: list[str], untrained: list[float] | None, runs: pd.Index
+) -> dict[str, pd.Series]:
+    """Return forgetting and transfer of the runs that were scored after each stage."""
+    of_runs = {}
     for run, matrix in wide.groupby(level=_RUN, sort=False):
         accuracy = matrix.droplevel(_RUN).reindex(names).to_numpy()
         if not pd.isna(accuracy).any():
-            measures[run] = continual_measures(accuracy, base)
-    return measures
+            of_runs[run] = continual_measures(accuracy, untrained)
+    return {
+        heading: pd.Series(
+            {run: getattr(measures, name) for run, measures in of_runs.items()},
+            dtype=float,
+        ).reindex(runs)
+        for heading, name in _MEASURES.items()
+    }
+
+
+def _kept(
+    ends: pd.DataFrame, ceilings: pd.DataFrame, joint: str, share_of_joint: bool
+) -> dict[str, pd.Series]:
+    """Compare each run at the end with joint training, whose accuracies are ``ceilings``."""
+    columns, last = {}, ends.columns[-1]
+    if share_of_joint:
+        average = 100 * ends.mean(axis=1, skipna=False)
+        columns[f"Average of {joint} (%)"] = average / ceilings.mean(axis=1)
+    for name in ends.columns[:-1]:
+        columns[f"Kept on {name} (%)"] = 100 * ends[name] / ceilings[name]
+    return columns | {f"Over {joint} on {last}": ends[last] - ceilings[last]}
+
+
+def _also_scored(results: Results, methods: list[str]) -> Iterator[Table]:
+    """Yield the accuracy and perplexity on datasets that no run trains on, if there are any."""
+    also = results.also_scored(methods)
+    if also.empty:
+        return
+    columns = {}
+    for name, of_name in also.groupby("dataset", sort=False):
+        of_run = of_name.set_index(_RUN)
+        columns[f"Accuracy on {name} (%)"] = of_run.accuracy
+        if of_run.target_loss.notna().any():
+            columns[f"Perplexity on {name}"] = np.exp(of_run.target_loss.astype(float))
+    yield Table(
+        "Accuracy, and perplexity of the targets, on datasets that no run trains on, after the "
+        f"last dataset. {results.note(also, methods)}",
+        spread(columns, {"Method": "method"}),
+        name="also_scored",
+    )
