@@ -135,28 +135,11 @@ class JobFinder:
 
     def _jobs_of(self, path: Path | None) -> list[Job]:
         """Return the jobs of a checkpoint: on its own dataset, then on those of earlier runs."""
-        starts, runs = list[Path](), list[EarlierRun]()
-        if path is not None:
-            starts = on_rank_zero(partial(starts_of, path, self._cfg))
-        if path is not None and self._cfg.eval_earlier:
-            find = partial(earlier_runs, path, starts, self._cfg, self._warn_or_raise)
-            runs = on_rank_zero(find)
-        for run in runs:
-            if not any(run.datasets()):
-                self._warn_or_raise(
-                    f"forgetting since {run.checkpoint} is not measured, as its config has no "
-                    f"{run.key}; to score it: {run.scoring_command(None)}"
-                )
-        if starts:
-            utils.log_rank_zero(
-                log,
-                f"{path} is of a run that started from another, whose training pairs are not "
-                "known: test pairs that occur in training are not counted.",
-            )
-        jobs = dict[str, Job]()
+        starts, runs = ([], []) if path is None else self._runs_before(path)
         earlier = [keys for run in runs for keys in run.datasets()]
         key = SCORED[self._cfg.eval_split]
         own, others = self._cfg.as_dict()[key], [keys[key] for keys in earlier]
+        jobs = dict[str, Job]()
         for keys in ({}, *earlier):
             section = keys.get(key, own)
             name = json.dumps(section, sort_keys=True)
@@ -173,18 +156,49 @@ class JobFinder:
                 )
                 continue
             if section in others and before is None:
-                changed = not keys and any(run.predictions(section) for run in runs)
-                self._warn_or_raise(
-                    f"{calls(section)} has other pairs than when an earlier run was scored on it; "
-                    "keep earlier pairs under a name of their own"
-                    if changed
-                    else f"the accuracy of {runs[0].checkpoint} on {calls(section)} is not known; "
-                    f"to score it: {runs[0].scoring_command(section)}"
-                )
+                self._warn_of_no_answers(runs, section, is_own=not keys)
             if starts:
                 examples = replace(examples, seen=None)
             jobs[name] = Job(path, examples, before)
         return list(jobs.values())
+
+    def _runs_before(self, path: Path) -> tuple[list[Path], list[EarlierRun]]:
+        """Return what the run of a checkpoint started from, and the earlier runs whose datasets
+        are to be scored.
+        """
+        runs = list[EarlierRun]()
+        starts = on_rank_zero(partial(starts_of, path, self._cfg))
+        if self._cfg.eval_earlier:
+            find = partial(earlier_runs, path, starts, self._cfg, self._warn_or_raise)
+            runs = on_rank_zero(find)
+        for run in runs:
+            if not any(run.datasets()):
+                self._warn_or_raise(
+                    f"forgetting since {run.checkpoint} is not measured, as its config has no "
+                    f"{run.key}; to score it: {run.scoring_command(None)}"
+                )
+        if starts:
+            utils.log_rank_zero(
+                log,
+                f"{path} is of a run that started from another, whose training pairs are not "
+                "known: test pairs that occur in training are not counted.",
+            )
+        return starts, runs
+
+    def _warn_of_no_answers(
+        self, runs: Sequence[EarlierRun], section: Any, *, is_own: bool
+    ) -> None:
+        """Warn that no answers of an earlier run on the examples of ``section`` are known."""
+        if is_own and any(run.predictions(section) for run in runs):
+            self._warn_or_raise(
+                f"{calls(section)} has other pairs than when an earlier run was scored on it; "
+                "keep earlier pairs under a name of their own"
+            )
+            return
+        self._warn_or_raise(
+            f"the accuracy of {runs[0].checkpoint} on {calls(section)} is not known; "
+            f"to score it: {runs[0].scoring_command(section)}"
+        )
 
     def _read(self, name: str, keys: Mapping[str, Any]) -> Examples:
         """Read the examples of the config with ``keys`` changed, cached by ``name``."""
