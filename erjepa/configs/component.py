@@ -3,8 +3,9 @@
 import copy
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -104,6 +105,36 @@ class Signature:
     def _read(
         self, key: str, value: Any, synonyms: Mapping[str, str]
     ) -> dict[str, Any]:
+        path, reads = self._path(key, value)
+        try:
+            parameters = inspect.signature(Component(path).function).parameters
+        except (InstantiationError, ValueError, TypeError) as error:
+            cause = str(error.__cause__ or error).strip()
+            raise ValueError(f"{key}={path} is not a component: {cause}") from None
+        arguments = {name: v for name, v in value.items() if name != COMPONENT}
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        ours = list(parameters)[: self.positional]
+        if not takes_any:
+            if unknown := [name for name in self.given if name not in parameters]:
+                raise ValueError(
+                    f"{key}={path} has no parameter {unknown[0]}, which the recipe sets"
+                )
+            if self.may_be_list and "source" in arguments.keys() - parameters.keys():
+                source = arguments["source"]
+                raise ValueError(f"{key}={path} takes no source; {reads}{source}")
+            known = [name for name in parameters if name not in ours]
+            reject_unknown(f"{key}.", arguments, known, synonyms)
+        for name, parameter in parameters.items():
+            if name not in (*ours, *self.given) and arguments.get(name) is None:
+                _require_default(key, path, parameter, arguments, list(parameters))
+        for name, given in arguments.items():
+            if (kind := self._type(name, given, parameters.get(name))) is not None:
+                typed = checked(kind, normalize_numbers(given), f"{key}.{name}")
+                arguments[name] = typed if isinstance(typed, int) else given
+        return {"path": path, "arguments": arguments}
+
+    def _path(self, key: str, value: Any) -> tuple[str, str]:
+        """Return the path of a section's component, and how a message says to read a source."""
         path = value.get(COMPONENT) if isinstance(value, Mapping) else value
         reads = (
             "to read a file or a dataset of the hub, set "
@@ -116,52 +147,36 @@ class Signature:
                 f"{key} must be the dotted path of a component, {key}=PATH, with its "
                 f"arguments as {key}.NAME, got {value!r}"
             )
-        try:
-            parameters = inspect.signature(Component(path).function).parameters
-        except (InstantiationError, ValueError, TypeError) as error:
-            cause = str(error.__cause__ or error).strip()
-            raise ValueError(f"{key}={path} is not a component: {cause}") from None
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        for name in self.given:
-            if name not in parameters and not takes_any:
-                raise ValueError(
-                    f"{key}={path} has no parameter {name}, which the recipe sets"
-                )
-        arguments = {name: v for name, v in value.items() if name != COMPONENT}
-        ours = list(parameters)[: self.positional]
-        if not takes_any:
-            if self.may_be_list and "source" in arguments.keys() - parameters.keys():
-                source = arguments["source"]
-                raise ValueError(f"{key}={path} takes no source; {reads}{source}")
-            known = [name for name in parameters if name not in ours]
-            reject_unknown(f"{key}.", arguments, known, synonyms)
-        for name, parameter in parameters.items():
-            if (
-                parameter.default is parameter.empty
-                and parameter.kind
-                not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-                and name not in {*ours, *self.given}
-                and arguments.get(name) is None
-            ):
-                # A misspelt argument may be one of another function, to which it is passed on.
-                others = arguments.keys() - parameters.keys()
-                if misspelt := nearest(name, sorted(others)):
-                    reject_unknown(f"{key}.", [misspelt], [name])
-                if name not in arguments:
-                    raise ValueError(
-                        f"{key}={path} needs {key}.{name}, which has no default"
-                    )
-        for name, given in arguments.items():
-            kind = self.types.get(name)
-            if kind is None and name in parameters:
-                parameter = parameters[name]
-                # Many parameters are annotated ``int`` but have the default ``None``.
-                if _is_plain(parameter.annotation) and given is not parameter.default:
-                    kind = parameter.annotation
-            if kind is not None:
-                typed = checked(kind, normalize_numbers(given), f"{key}.{name}")
-                arguments[name] = typed if isinstance(typed, int) else given
-        return {"path": path, "arguments": arguments}
+        return path, reads
+
+    def _type(self, name: str, given: Any, parameter: Parameter | None) -> Any:
+        """Return the type to check an argument against, ``None`` for any."""
+        if name in self.types or parameter is None:
+            return self.types.get(name)
+        # Many parameters are annotated ``int`` but have the default ``None``.
+        is_checked = _is_plain(parameter.annotation) and given is not parameter.default
+        return parameter.annotation if is_checked else None
+
+
+def _require_default(
+    key: str,
+    path: str,
+    parameter: Parameter,
+    arguments: Mapping[str, Any],
+    names: Sequence[str],
+) -> None:
+    """Fail if a parameter that is not set has no default."""
+    variadic = parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL
+    if parameter.default is not parameter.empty or parameter.kind in variadic:
+        return
+    # A misspelt argument may be one of another function, to which it is passed on.
+    others = sorted(arguments.keys() - set(names))
+    if misspelt := nearest(parameter.name, others):
+        reject_unknown(f"{key}.", [misspelt], [parameter.name])
+    if parameter.name not in arguments:
+        raise ValueError(
+            f"{key}={path} needs {key}.{parameter.name}, which has no default"
+        )
 
 
 def _is_source(path: str) -> bool:
