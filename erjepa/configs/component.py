@@ -3,9 +3,8 @@
 import copy
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -105,7 +104,7 @@ class Signature:
     def _read(
         self, key: str, value: Any, synonyms: Mapping[str, str]
     ) -> dict[str, Any]:
-        path, reads = self._path(key, value)
+        path = self._path(key, value)
         try:
             parameters = inspect.signature(Component(path).function).parameters
         except (InstantiationError, ValueError, TypeError) as error:
@@ -121,35 +120,33 @@ class Signature:
                 )
             if self.may_be_list and "source" in arguments.keys() - parameters.keys():
                 source = arguments["source"]
-                raise ValueError(f"{key}={path} takes no source; {reads}{source}")
+                raise ValueError(
+                    f"{key}={path} takes no source; {_to_read(key, source)}"
+                )
             known = [name for name in parameters if name not in ours]
             reject_unknown(f"{key}.", arguments, known, synonyms)
-        for name, parameter in parameters.items():
+        for name in parameters:
             if name not in (*ours, *self.given) and arguments.get(name) is None:
-                _require_default(key, path, parameter, arguments, list(parameters))
+                _require_default(key, path, name, parameters, arguments)
         for name, given in arguments.items():
             if (kind := self._type(name, given, parameters.get(name))) is not None:
                 typed = checked(kind, normalize_numbers(given), f"{key}.{name}")
                 arguments[name] = typed if isinstance(typed, int) else given
         return {"path": path, "arguments": arguments}
 
-    def _path(self, key: str, value: Any) -> tuple[str, str]:
-        """Return the path of a section's component, and how a message says to read a source."""
+    def _path(self, key: str, value: Any) -> str:
+        """Return the path of the component that the value of a key names."""
         path = value.get(COMPONENT) if isinstance(value, Mapping) else value
-        reads = (
-            "to read a file or a dataset of the hub, set "
-            f"{key}=erjepa.datasets.paired_dataset {key}.source="
-        )
         if self.may_be_list and isinstance(path, str) and _is_source(path):
-            raise ValueError(f"{key}={path} is not a component; {reads}{path}")
+            raise ValueError(f"{key}={path} is not a component; {_to_read(key, path)}")
         if not (isinstance(path, str) and isinstance(value, Mapping)):
             raise ValueError(
                 f"{key} must be the dotted path of a component, {key}=PATH, with its "
                 f"arguments as {key}.NAME, got {value!r}"
             )
-        return path, reads
+        return path
 
-    def _type(self, name: str, given: Any, parameter: Parameter | None) -> Any:
+    def _type(self, name: str, given: Any, parameter: inspect.Parameter | None) -> Any:
         """Return the type to check an argument against, ``None`` for any."""
         if name in self.types or parameter is None:
             return self.types.get(name)
@@ -158,25 +155,32 @@ class Signature:
         return parameter.annotation if is_checked else None
 
 
+def _to_read(key: str, source: str) -> str:
+    """Return what a message says of a source where a component is needed."""
+    return (
+        "to read a file or a dataset of the hub, set "
+        f"{key}=erjepa.datasets.paired_dataset {key}.source={source}"
+    )
+
+
 def _require_default(
     key: str,
     path: str,
-    parameter: Parameter,
+    name: str,
+    parameters: Mapping[str, inspect.Parameter],
     arguments: Mapping[str, Any],
-    names: Sequence[str],
 ) -> None:
     """Fail if a parameter that is not set has no default."""
+    parameter = parameters[name]
     variadic = parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL
     if parameter.default is not parameter.empty or parameter.kind in variadic:
         return
     # A misspelt argument may be one of another function, to which it is passed on.
-    others = sorted(arguments.keys() - set(names))
-    if misspelt := nearest(parameter.name, others):
-        reject_unknown(f"{key}.", [misspelt], [parameter.name])
-    if parameter.name not in arguments:
-        raise ValueError(
-            f"{key}={path} needs {key}.{parameter.name}, which has no default"
-        )
+    others = sorted(arguments.keys() - parameters.keys())
+    if misspelt := nearest(name, others):
+        reject_unknown(f"{key}.", [misspelt], [name])
+    if name not in arguments:
+        raise ValueError(f"{key}={path} needs {key}.{name}, which has no default")
 
 
 def _is_source(path: str) -> bool:

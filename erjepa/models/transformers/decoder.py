@@ -115,21 +115,24 @@ class TransformersDecoder(nn.Module):
             ValueError: if FlexAttention cannot compute the attention of this model.
         """
         model, name = self._held["model"], "flex_attention"
-        if attention == "flex" and not model._supports_flex_attn:
-            raise ValueError(
-                f"model: {type(model).__name__} has no FlexAttention; set attention=dense"
-            )
-        dropout = getattr(self.config, "attention_dropout", None)
-        if attention == "flex" and dropout:
-            raise ValueError(
-                f"model: config.json has attention_dropout={dropout}, which FlexAttention cannot "
-                "apply; set attention=dense, or attention_dropout in that file to 0"
-            )
-        if attention != "flex":
+        if attention == "flex":
+            self._require_flex(model)
+        else:
             # SDPA does not apply Gemma 2's soft cap of attention scores.
             is_capped = getattr(self.config, "attn_logit_softcapping", None)
             name = "sdpa" if model._supports_sdpa and not is_capped else "eager"
         model.set_attn_implementation(name)
+
+    def _require_flex(self, model: PreTrainedModel) -> None:
+        if not model._supports_flex_attn:
+            raise ValueError(
+                f"model: {type(model).__name__} has no FlexAttention; set attention=dense"
+            )
+        if dropout := getattr(self.config, "attention_dropout", None):
+            raise ValueError(
+                f"model: config.json has attention_dropout={dropout}, which FlexAttention cannot "
+                "apply; set attention=dense, or attention_dropout in that file to 0"
+            )
 
     def body(
         self, hidden: Tensor, end: Tensor, input_pos: Tensor, attention: Attention
