@@ -311,50 +311,81 @@ def test_experiments_are_all_described():
     assert set(re.findall(r"`(\w+)`", " ".join(named))) <= set(SECTIONS)
 
 
-# First cell of the README's table of speed -> benchmark, and name of what it measured.
+# First cell of the README's table of speed -> benchmark, name of what it measured, and for the
+# comparison with LLM-JEPA's code the pairs of a step.
 FIGURES = {
-    "time of LLM-JEPA's code, padded to 512 as by default, over ours": (
+    "time of LLM-JEPA's code, 4 pairs padded to 512 as by default, over ours": (
         "llm_jepa",
         "LLM-JEPA padded to 512, its default: its time over ours",
+        "4 pairs",
     ),
     "the same, padded to 128": (
         "llm_jepa",
         "LLM-JEPA padded to 128: its time over ours",
+        "4 pairs",
+    ),
+    "the same, 16 pairs padded to 128": (
+        "llm_jepa",
+        "LLM-JEPA padded to 128: its time over ours",
+        "16 pairs",
     ),
     "time of torchtune's LoRA SFT, its loss in one chunk, over our SFT": (
         "torchtune_sft",
         "torchtune, one chunk over SFT",
+        "",
     ),
     "time of ER-JEPA over SFT, as many pairs replayed as new": (
         "torchtune_sft",
         "ER-JEPA over SFT",
+        "",
     ),
     "replay's bookkeeping of 64 pairs in a memory of a million, at most": (
         "replay",
         "replay, content, sources alike, 10^6",
+        "",
     ),
     "a million slots of 100 tokens": (
         "replay",
         "replay, a million slots of 100 tokens",
+        "",
     ),
 }
 
 
 def test_speed_is_what_was_measured():
     """Two digits of each figure in the README are those of the benchmarks' results."""
-    results = json.loads((ROOT / "tests/benchmarks/results.json").read_text())[
-        "results"
-    ]
     section = (
         (ROOT / "README.md").read_text().partition("## Speed")[2].partition("## ")[0]
     )
     written = {cells[0]: cells[1:] for cells in rows(section) if cells[0].strip("-")}
-    measured = {}
-    for text, (benchmark, name) in FIGURES.items():
-        (row,) = (row for row in results[benchmark] if row["name"] == name)
-        value = two_digits(row["value"])
-        measured[text] = [f"{value} {row['unit']}".strip(), f"`{benchmark}`"]
+    measured = {
+        text: [*(figure(folder, *of) for folder in ("", "h100")), f"`{of[0]}`"]
+        for text, of in FIGURES.items()
+    }
     assert written == measured
+    steps = [
+        row["value"] / int(re.search(r"(\d+) pairs", row["note"])[1])
+        for row in benchmarks("h100")["llm_jepa"]
+        if row["name"] == "pairs per second, ours"
+    ]
+    seconds = {two_digits(1 / rate) for rate in steps}
+    assert len(steps) == 2 and f"takes {' '.join(seconds)} s with 4" in section
+
+
+def figure(folder, benchmark, name, note):
+    """What was measured, "" if nothing was."""
+    of_name = (x for x in benchmarks(folder).get(benchmark, ()) if x["name"] == name)
+    found = [row for row in of_name if not note or f", {note} a" in row["note"]]
+    assert len(found) <= 1
+    return (
+        f"{two_digits(found[0]['value'])} {found[0]['unit']}".strip() if found else ""
+    )
+
+
+def benchmarks(folder):
+    """Results of all benchmarks in a folder of ``tests/benchmarks``."""
+    path = ROOT / "tests" / "benchmarks" / folder / "results.json"
+    return json.loads(path.read_text())["results"]
 
 
 def two_digits(value):

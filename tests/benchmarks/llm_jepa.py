@@ -14,27 +14,28 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.benchmarks.device import bfloat16_by
+from tests.benchmarks.device import ON_GPU, bfloat16_by
 from tests.benchmarks.setting import (
     LORA_RANK,
     build_recipe,
     pairs_are,
+    shared_model,
     stepper,
     threads,
-    write_model,
     write_pairs,
 )
 from tests.benchmarks.timing import Row, Times, interleave, ratio
 
 LAUNCHER = Path(__file__).with_name("llm_jepa_launcher.py")
-BATCH_SIZE = 4  # its default
 OUR_STEPS = 5  # a turn: ours take as long as their pairs, the padded ones all as long
-VARIANTS = {
-    "padded to 512, its default": ["--max_length", "512"],
+DEFAULT = {"padded to 512, its default": ["--max_length", "512"]}
+SHORT = {
     "padded to 128": ["--max_length", "128"],
     "additive mask, padded to 128": ["--max_length", "128", "--additive_mask"],
 }
 TARGETS = (27, 6, 4.2) if bfloat16_by() == "AMX" else (40, 8, 5.5)
+# By pairs of a step: 4 is its default. 16 padded to 512 may not fit beside the others.
+VARIANTS = {4: DEFAULT | SHORT} | ({16: SHORT} if ON_GPU else {})
 
 
 def missing() -> str:
@@ -55,55 +56,67 @@ def benchmark(quick: bool) -> list[Row]:
     if reason := missing():
         print(f"skipped: {reason}")
         return []
+    return [row for size in VARIANTS for row in compare(size, 3 if quick else 7)]
+
+
+def compare(batch_size: int, repeats: int) -> list[Row]:
+    """The same for steps of ``batch_size`` pairs."""
+    variants = VARIANTS[batch_size]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        model = write_model(folder / "model")
+        model = shared_model()
         pairs = write_pairs(folder / "pairs.jsonl", 512)
+        steps = {
+            name: stack.enter_context(
+                reference(model, pairs, folder / name, batch_size, arguments)
+            )
+            for name, arguments in variants.items()
+        }
         recipe = build_recipe(
-            model, pairs, folder / "ours", replay__weight=0, batch_size=BATCH_SIZE
+            model, pairs, folder / "ours", replay__weight=0, batch_size=batch_size
         )
         step = stepper(recipe)
-        steps = {"ours": lambda: [step() for _ in range(OUR_STEPS)]}
-        for name, arguments in VARIANTS.items():
-            steps[name] = stack.enter_context(
-                reference(model, pairs, folder / "theirs", arguments)
-            )
-        times = interleave(steps, repeats=3 if quick else 7)
+        steps["ours"] = lambda: [step() for _ in range(OUR_STEPS)]
+        times = interleave(steps, repeats=repeats)
         times["ours"] = Times([s / OUR_STEPS for s in times["ours"].seconds])
+    note = f"{pairs_are()}, {batch_size} pairs a step"
     rows = [
         Row(
             f"pairs per second, {name}",
-            BATCH_SIZE / t.median,
+            batch_size / t.median,
             "1/s",
-            BATCH_SIZE * t.spread / t.median**2,
+            batch_size * t.spread / t.median**2,
+            note=note,
         )
         for name, t in times.items()
     ]
-    note = f"{pairs_are()}, {BATCH_SIZE} pairs a step"
     rows += [
         ratio(
             f"LLM-JEPA {name}: its time over ours",
             times[name],
             times["ours"],
-            target=f">= {target}",
+            target="" if ON_GPU else f">= {target}",
             note=note,
         )
-        for name, target in zip(VARIANTS, TARGETS, strict=True)
+        for name, target in zip(variants, TARGETS, strict=False)
     ]
     return rows
 
 
 @contextmanager
 def reference(
-    model: Path, pairs: Path, output_dir: Path, arguments: list[str]
+    model: Path, pairs: Path, output_dir: Path, batch_size: int, arguments: list[str]
 ) -> Iterator[Callable[[], float]]:
-    """A function that makes LLM-JEPA's code take one step, in a process of its own."""
+    """A function that makes LLM-JEPA's code take one step, in a process of its own.
+
+    The process gets ready while others do, and the first call waits for it.
+    """
     command = [
         *(os.environ["LLM_JEPA_PYTHON"], LAUNCHER),
         *(os.environ["LLM_JEPA_CHECKOUT"], model),
         *("--train_file", pairs, "--output_dir", output_dir),
         *("--lora", "--lora_rank", LORA_RANK, "--last_token", -2, "--predictors", 1),
-        *("--batch_size", BATCH_SIZE, "--grad_accum", 1, "--num_epochs", 1000),
+        *("--batch_size", batch_size, "--grad_accum", 1, "--num_epochs", 1000),
         *arguments,
     ]
     environment = {
@@ -129,13 +142,16 @@ def reference(
             raise RuntimeError(f"LLM-JEPA's code ended:\n{log.read()[-3000:]}")
         return line.strip()
 
+    waiting = ["ready"]
+
     def step() -> float:
+        while waiting:
+            assert answer() == waiting.pop()
         process.stdin.write("step\n")
         process.stdin.flush()
         return float(answer())
 
     try:
-        assert answer() == "ready"
         yield step
     finally:
         process.stdin.close()

@@ -8,6 +8,7 @@ its duration in seconds. MODEL has a tokenizer in Llama 3's format, which is con
 Face's.
 """
 
+import fcntl
 import json
 import os
 import runpy
@@ -45,7 +46,10 @@ def main() -> None:
                 torch.cuda.synchronize()
             self.seconds = time.perf_counter() - self.start
 
-    convert_tokenizer(Path(model))
+    with (Path(model) / "special_tokens.json").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (Path(model) / "tokenizer_config.json").exists():
+            convert_tokenizer(Path(model))
     if not on_gpu:
         torch.cuda.current_device = lambda: 0
     check = transformers.TrainingArguments.__post_init__

@@ -5,6 +5,7 @@ for which the output projection takes the same fraction of the FLOPs. ``BENCHMAR
 another of the :data:`SHAPES`.
 """
 
+import functools
 import itertools
 import json
 import os
@@ -152,15 +153,26 @@ def build_recipe(
     return recipe
 
 
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory()  # it goes with the process
+
+
+@functools.cache
+def shared_model() -> Path:
+    """A model of ``SHAPE`` for all benchmarks of a process: writing Llama-3.2-1B takes long."""
+    return write_model(Path(_folder().name) / "model")
+
+
 @contextmanager
 def fresh_recipe(
     num_pairs: int = 512, **overrides: Any
 ) -> Iterator[FinetuneRecipeERJEPA]:
-    """The same on a model and pairs of its own, whose files go when it does."""
+    """The same on the shared model and pairs of its own, whose files go when it does."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         yield build_recipe(
-            write_model(folder / "model"),
+            shared_model(),
             write_pairs(folder / "pairs.jsonl", num_pairs),
             folder / "out",
             **overrides,

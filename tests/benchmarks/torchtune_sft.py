@@ -24,8 +24,8 @@ from tests.benchmarks.setting import (
     BATCH_SIZE,
     build_recipe,
     pairs_are,
+    shared_model,
     stepper,
-    write_model,
     write_pairs,
 )
 from tests.benchmarks.timing import Row, interleave, ratio
@@ -44,7 +44,7 @@ def benchmark(quick: bool) -> list[Row]:
     """Times of a step, their ratios, and the token slots that explain them."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model = write_model(folder / "model")
+        model = shared_model()
         pairs = write_pairs(folder / "pairs.jsonl", NUM_PAIRS)
         recipes = {
             mode: build_recipe(model, pairs, folder / mode, **settings)

@@ -79,7 +79,7 @@ def measure(
             attention_mask,
             batches[-1].end,
             dtypes_of(recipe._cfg)[0],
-            recipe._model._attention,
+            recipe._model.attention,
         )
         product, product_flops = mlp_product(recipe, batches[-1].tokens.numel())
         batches.clear()

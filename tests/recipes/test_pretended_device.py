@@ -5,6 +5,7 @@ import torch
 
 from erjepa_recipe.evaluate_erjepa import EvaluationRecipeERJEPA
 from erjepa_recipe.lora_finetune_distributed_erjepa import FinetuneRecipeERJEPA
+from tests.harness.cases import RUNS
 from tests.harness.pretended_device import pretended_device
 from tests.harness.ranks import on_ranks
 from tests.harness.runs import make_config
@@ -14,51 +15,6 @@ MOST_WAITS = 40  # of a step
 pytestmark = pytest.mark.skipif(
     torch.version.cuda is not None, reason="a CUDA build of torch asks the real driver"
 )
-
-# Options that have nothing to do with each other share a run.
-RUNS = {
-    "content": [
-        "loss.distance=infonce",
-        "gradient_accumulation_steps=2",
-        "optimizer.fused=True",
-        "validation.size=8",
-        "validation.generate=4",
-    ],
-    "uniform, reservoir": [
-        "replay.selection=uniform",
-        "replay.retention=reservoir",
-        "replay.address=none",
-        "replay.score=lm",
-        "replay.views=False",
-        "replay.weight=auto",
-        "model.lora_dropout=0.1",
-    ],
-    "hard, balanced": [
-        "replay.selection=hard",
-        "replay.retention=balanced",
-        "replay.address=dense",
-        "views=spans",
-        "loss.variance_weight=1",
-        "loss.sigreg_weight=1",
-    ],
-    "mixed": [
-        "replay.selection=mixed",
-        "replay.neighbor_order=round_robin",
-        "views=standalone",
-        "loss.direction=both",
-        "num_predictor_tokens=2",
-        "log_collapse=True",
-    ],
-    "prioritized": [
-        "replay.selection=prioritized",
-        "replay.on_revisit=append",
-        "loss.distance=l2",
-        "log_example_errors=True",
-        "enable_activation_checkpointing=True",
-        "enable_activation_offloading=True",
-    ],
-    "SFT": ["replay.weight=0", "loss.jepa_weight=0", "dtype=bf16"],
-}
 
 
 def on_cuda(output_dir, *overrides):
