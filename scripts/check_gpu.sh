@@ -37,7 +37,8 @@ run() {
     first)
       if [ "$BENCHMARK_DEVICE" = cuda ]; then
         check machine 20 nvidia-smi
-        check cuda_tests "${LIMIT:-240}" "$python" -m pytest -m cuda tests/objective tests/packing tests/replay
+        check cuda_tests "${LIMIT:-240}" "$python" -m pytest -v -n 8 -m cuda tests/objective tests/packing \
+          tests/replay tests/recipes/test_on_a_gpu.py
       fi
       LIMIT=${LIMIT:-330} benchmark first start_to_end
       ;;
