@@ -46,6 +46,7 @@ def main() -> None:
                 torch.cuda.synchronize()
             self.seconds = time.perf_counter() - self.start
 
+    # Processes that start side by side share MODEL.
     with (Path(model) / "special_tokens.json").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (Path(model) / "tokenizer_config.json").exists():

@@ -30,8 +30,8 @@ from tests.benchmarks.setting import (
     build_recipe,
     fresh_recipe,
     pairs_are,
+    shared_model,
     stepper,
-    write_model,
     write_pairs,
 )
 from tests.benchmarks.timing import GIB, Row, peak_memory, reset_peak_memory
@@ -96,7 +96,7 @@ def benchmark(quick: bool) -> list[Row]:
     peaks = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model = write_model(folder / "model")
+        model = shared_model()
         pairs = write_pairs(folder / "pairs.jsonl", 512)
         for mode, settings in MODES.items():
             recipe = build_recipe(model, pairs, folder / mode, **settings)

@@ -7,8 +7,8 @@ from tests.benchmarks.setting import (
     BATCH_SIZE,
     build_recipe,
     pairs_are,
+    shared_model,
     stepper,
-    write_model,
     write_pairs,
 )
 from tests.benchmarks.timing import Row, interleave, ratio
@@ -42,7 +42,7 @@ def benchmark(quick: bool) -> list[Row]:
     settings |= {name: {"replay__weight": 0, **o} for name, o in OBJECTIVES.items()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model = write_model(folder / "model")
+        model = shared_model()
         pairs = write_pairs(folder / "pairs.jsonl", NUM_PAIRS)
         recipes = {
             objective: build_recipe(model, pairs, folder / str(i), **overrides)

@@ -7,8 +7,8 @@ from tests.benchmarks.setting import (
     BATCH_SIZE,
     build_recipe,
     pairs_are,
+    shared_model,
     stepper,
-    write_model,
     write_pairs,
 )
 from tests.benchmarks.timing import Row, interleave, ratio
@@ -20,7 +20,7 @@ def benchmark(quick: bool) -> list[Row]:
     """Times of an ER-JEPA step with adapters in either precision, their ratio, and bytes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model = write_model(folder / "model")
+        model = shared_model()
         pairs = write_pairs(folder / "pairs.jsonl", 512)
         recipes = {
             precision: build_recipe(

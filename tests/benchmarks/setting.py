@@ -5,6 +5,7 @@ for which the output projection takes the same fraction of the FLOPs. ``BENCHMAR
 another of the :data:`SHAPES`.
 """
 
+import atexit
 import functools
 import itertools
 import json
@@ -154,14 +155,11 @@ def build_recipe(
 
 
 @functools.cache
-def _folder() -> tempfile.TemporaryDirectory:
-    return tempfile.TemporaryDirectory()  # it goes with the process
-
-
-@functools.cache
 def shared_model() -> Path:
     """A model of ``SHAPE`` for all benchmarks of a process: writing Llama-3.2-1B takes long."""
-    return write_model(Path(_folder().name) / "model")
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    return write_model(folder / "model")
 
 
 @contextmanager

@@ -220,3 +220,9 @@ def start_tune(*arguments, cwd):
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def finish(process):
+    output, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, output[-5000:]
+    return output

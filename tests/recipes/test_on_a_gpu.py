@@ -1,17 +1,11 @@
 """The recipes on a GPU, run as users run them, against the CPU."""
 
-import subprocess
-
 import pytest
 import torch
 
 from erjepa.checkpoints import checkpoint
 from tests.harness.cases import RUNS
-from tests.harness.runs import (
-    INVARIANT,
-    TUNE,
-    read_metrics,
-)
+from tests.harness.runs import INVARIANT, finish, read_metrics, start_tune
 
 pytestmark = pytest.mark.cuda
 
@@ -29,10 +23,8 @@ SETTINGS = [
 
 def tune(recipe, output_dir, device, *overrides):
     keys = [*SETTINGS, f"device={device}", f"output_dir={output_dir}", *overrides]
-    command = [TUNE, "run", recipe, "--config", "tiny_synth", *keys]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-4000:]
-    return ended.stdout + ended.stderr
+    folder = output_dir.parent
+    finish(start_tune(recipe, "--config", "tiny_synth", *keys, cwd=folder))
 
 
 def train(output_dir, device, *overrides):

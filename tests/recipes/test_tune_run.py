@@ -7,18 +7,13 @@ import pytest
 from tests.harness.data import REAL_DATA
 from tests.harness.ranks import free_port
 from tests.harness.runs import (
+    finish,
     make_config,
     overrides_for,
     read_metrics,
     start_tune,
     train,
 )
-
-
-def finish(process):
-    output, _ = process.communicate(timeout=400)
-    assert process.returncode == 0, output[-5000:]
-    return output
 
 
 def assert_same_run(mine, expected):
