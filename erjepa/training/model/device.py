@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from pathlib import Path
 
 import torch
 from torchtune import utils
@@ -16,6 +17,8 @@ from erjepa.configs import Config
 from erjepa.packing import BLOCK, Attention
 
 _ON_A_CPU = "device=cpu dtype=fp32 row_length=null"
+_CPU_INFO = Path("/proc/cpuinfo")  # of Linux
+_BFLOAT16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}  # bf16: of ARM
 
 log = utils.get_logger("INFO")
 
@@ -143,7 +146,6 @@ def compiler_obstacle() -> str | None:
 
 
 def _multiplies_bfloat16() -> bool:
-    return (
-        torch.backends.mkldnn.is_available()
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
+    # Not torch's check for oneDNN, which also accepts CPUs on which oneDNN emulates bfloat16.
+    flags = _CPU_INFO.read_text().split() if _CPU_INFO.exists() else []
+    return not _BFLOAT16_FLAGS.isdisjoint(flags)

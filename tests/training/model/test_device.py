@@ -40,8 +40,26 @@ def test_a_cpu_without_bfloat16_is_told_once(
     assert ("dtype=fp32" in caplog.text) == warned
 
 
-def test_torch_still_says_what_a_cpu_has():  # by a private name
-    assert isinstance(device._multiplies_bfloat16(), bool)
+@pytest.mark.parametrize(
+    ("info", "fast"),
+    [
+        (
+            "flags\t: fpu avx512f avx512bw avx512vl avx512_vnni",
+            False,
+        ),  # oneDNN emulates it
+        ("flags\t: fpu avx512f avx512_bf16 clflushopt", True),
+        ("flags\t: fpu avx512f amx_bf16 amx_tile", True),
+        ("Features\t: fp asimd bf16 i8mm", True),
+        ("Features\t: fp asimd", False),
+        (None, False),  # not Linux
+    ],
+)
+def test_which_cpus_have_instructions_for_bfloat16(monkeypatch, tmp_path, info, fast):
+    cpu_info = tmp_path / "cpuinfo"
+    if info is not None:
+        cpu_info.write_text(f"processor\t: 0\n{info}\n")
+    monkeypatch.setattr(device, "_CPU_INFO", cpu_info)
+    assert device._multiplies_bfloat16() == fast
 
 
 @pytest.mark.parametrize(
