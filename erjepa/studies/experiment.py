@@ -102,11 +102,9 @@ class Experiment:
     # Sections of the report; None: the default sections
     report: Sequence[str | Mapping[str, Any]] | None = None
     nproc_per_node: Count = 1  # ranks of each run
-    # For parallel local runs, each on nproc_per_node of them; None: one run at a time. Without
-    # CUDA only their number matters
-    devices: (
-        Annotated[Sequence[Device], AtLeastOne, AfterValidator(_distinct)] | None
-    ) = None
+    # For parallel local runs, each on nproc_per_node of them; None: one run at a time. Runs share
+    # a device that is listed several times. Without CUDA only their number matters
+    devices: Annotated[Sequence[Device], AtLeastOne] | None = None
     # Values for other keys: ${model}_synth, ${data}/mnli, ${budgets_of.${model}}
     model: str | None = None
     data: str | None = None
@@ -141,10 +139,12 @@ class Experiment:
                     "score_on=validation: with continual=True every dataset is scored, and "
                     "only the newest holds pairs out; score_on must be test"
                 )
-        n = self.nproc_per_node
-        if self.launcher == "local" and len(self.devices or ()) % n:
+        n, devices = self.nproc_per_node, self.devices or ()
+        groups = [devices[i : i + n] for i in range(0, len(devices), n)]
+        if self.launcher == "local" and any(len({*group}) < n for group in groups):
             raise ValueError(
-                f"devices={self.devices} cannot be split into groups of {n} (nproc_per_node)"
+                f"devices={devices} cannot be split into groups of {n} distinct devices "
+                "(nproc_per_node)"
             )
         for method in self.methods:
             self._check_controls(method)

@@ -215,7 +215,7 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
                 *("nproc_per_node=0", "nproc_per_node=x", "nproc_per_node=null"),
                 *("budgets=7", "budgets=[-1]", "budgets=[x]", "budgets=[2,1]"),
                 *("output_dir=", "output_dir=3", "name=", "model=3", "alignment=x"),
-                *("devices=[0,0]", "devices=[-1]", "devices=x", "devices=[]"),
+                *("devices=[-1]", "devices=x", "devices=[]"),
                 *(
                     "seeds=[../x]",
                     "seeds=[1.5]",
@@ -253,6 +253,7 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
         (["score_weights=[best]"], r"score_weights\[0\]: input should be 'last' or "),
         (["score_weights=[ema]"], "runs of .* average no weights; set overrides.ema_d"),
         (["devices=[0,1,2]", "nproc_per_node=2"], "cannot be split into groups of 2"),
+        (["devices=[0,1,2,2]", "nproc_per_node=2"], "groups of 2 distinct devices"),
         (["methods={a: {stop.tokens_of: b}}"], "stop.tokens_of=b must be a method"),
         (["methods={a: {stop.tokens_of: a}}"], "stop.tokens_of=a must be a method"),
         (

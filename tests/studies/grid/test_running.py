@@ -377,6 +377,11 @@ def test_environments():
         assert shared[0]["OMP_NUM_THREADS"] == str(max(1, cores // 4))
 
 
+def test_runs_share_a_device_listed_several_times():
+    shared = environments(experiment(devices=[0, 0, 1]))
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in shared] == ["0", "0", "1"]
+
+
 def test_devices_are_places_in_the_visible_ones(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-a7")
     shared = environments(experiment(devices=[0, 2]))
