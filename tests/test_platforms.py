@@ -66,7 +66,7 @@ def test_processes_that_pack_may_be_spawned(base, data, monkeypatch):
     packed = {}
     for context in ("spawn", None):
         run.cfg = replace(cfg, num_workers=int(context is not None))
-        loader = TrainingPairs(run).loader()
+        loader = TrainingPairs(run).loader
         if context is not None:
             loader.multiprocessing_context = context
         packed[context] = [batch.tokens.tolist() for step in loader for batch in step]

@@ -183,7 +183,7 @@ def stepper(recipe: FinetuneRecipeERJEPA) -> Callable[[], dict]:
     def steps():
         for epoch in itertools.count():
             recipe._pairs.sampler.set_position(epoch)
-            for batches in recipe._pairs.loader():
+            for batches in recipe._pairs.loader:
                 yield recipe._train_step(Step(batches))
 
     iterator = steps()

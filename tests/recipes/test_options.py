@@ -71,7 +71,7 @@ def test_the_memory_and_the_log_ask_the_loss_for_its_distance(base, data, tmp_pa
 
 def test_pairs_and_packing_can_be_given_to_a_spawned_process(base, data, tmp_path):
     def give(recipe):
-        own = recipe._pairs.loader().dataset
+        own = recipe._pairs.loader.dataset
         given = pickle.loads(pickle.dumps(own))
         (packed,), (expected,) = (part[0, [0, 1, 2]] for part in (given, own))
         return packed.tokens.equal(expected.tokens)

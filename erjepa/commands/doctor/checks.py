@@ -281,7 +281,7 @@ def rows_of_data(run: PreparedRun) -> Rows:
         f"{max(lengths)} tokens (max_seq_len={cfg.max_seq_len})"
     )
     largest = _largest(cfg, collator, [pairs[i] for i in longest])
-    loader = found.loader()  # not iterated: it may start processes and pin memory
+    loader = found.loader  # not iterated: it may start processes and pin memory
     steps = [loader.dataset[step] for step in islice(loader.sampler, _STEPS)]
     return Rows(said, largest, steps)
 

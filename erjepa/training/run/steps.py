@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
 from erjepa.datasets import Pair, StepSampler, require_turns
 from erjepa.packing import PackedBatch, PairCollator
@@ -43,6 +43,8 @@ class TrainingPairs:
     Attributes:
         sampler: deals the pairs to steps and ranks.
         train: the pairs to train on.
+        loader: yields the packed micro-batches, ``list[PackedBatch]``, of each step from the
+            sampler's position on.
         held_out: indices in the dataset of the pairs to validate on.
         jepa_every: one in this many steps, the first of them, has a JEPA loss.
     """
@@ -91,18 +93,16 @@ class TrainingPairs:
         self._share = share
         self._replay_collator = collators.replay
         self._pins = run.device.type == "cuda"
-
-    def loader(self, steps_done: int = 0) -> DataLoader:
-        """Return a loader that yields the packed micro-batches, ``list[PackedBatch]``, of each
-        step from the sampler's position on; ``steps_done`` is the number of the first one.
-        """
-        return DataLoader(
+        self._numbered = _NumberedSteps(self.sampler)
+        self.loader = DataLoader(
             self._packed,
             batch_size=None,
-            sampler=list(enumerate(self.sampler, steps_done)),
-            num_workers=self._cfg.num_workers,
+            sampler=self._numbered,
+            num_workers=cfg.num_workers,
             worker_init_fn=leave_signals_to_parent,
             pin_memory=self._pins,
+            # A worker forked later would keep a copy of the memory that training has used since.
+            persistent_workers=cfg.num_workers > 0,
             # By default every new iterator draws from the global state that dropout uses.
             generator=torch.Generator(),
         )
@@ -139,7 +139,8 @@ class TrainingPairs:
         """
         self.sampler.set_position(progress.epoch, progress.step_in_epoch)
         if not self._share:
-            yield from map(Step, self.loader(progress.steps))
+            self._numbered.first = progress.steps
+            yield from map(Step, self.loader)
             return
         for examples in self.sampler:
             pairs = [self.train[i] for i in examples]
@@ -164,6 +165,20 @@ class TrainingPairs:
 
     def _pinned(self, batches: list[PackedBatch]) -> list[PackedBatch]:
         return [batch.pin_memory() for batch in batches] if self._pins else batches
+
+
+@dataclass
+class _NumberedSteps(Sampler[tuple[int, list[int]]]):
+    """The steps of a sampler, numbered from ``first`` on: the keys of :class:`_PackedSteps`."""
+
+    steps: StepSampler
+    first: int = 0
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[tuple[int, list[int]]]:
+        return iter([*enumerate(self.steps, self.first)])
 
 
 @dataclass

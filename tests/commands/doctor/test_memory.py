@@ -38,7 +38,7 @@ def held(recipe):
     table = memory.address_table
     slots = [memory._example_ids, memory._scores, memory._replay_counts]
     slots += [t for t in vars(table).values() if isinstance(t, torch.Tensor)]
-    batches = next(iter(recipe._pairs.loader()))
+    batches = next(iter(recipe._pairs.loader))
     totals = recipe._passes.totals(batches)
     recipe._passes.forward_backward(batches, totals, last=False)
     gradients = [p.grad for p in model.parameters() if p.grad is not None]

@@ -1,0 +1,40 @@
+"""Packing in worker processes: the same steps, from one worker for the whole run."""
+
+from dataclasses import replace
+from multiprocessing import active_children
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from erjepa.training.run.prepared import PreparedRun
+from erjepa.training.run.steps import TrainingPairs
+from tests.harness.runs import make_config, overrides_for
+
+
+@pytest.fixture
+def prepared(base, data, monkeypatch):
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    overrides = overrides_for(base, data, "unused", loss__jepa_every=2)
+    cfg = make_config([o for o in overrides if "output_dir" not in o])
+    return PreparedRun(cfg, torch.device("cpu"))
+
+
+def packed_epochs(pairs):
+    """The tokens of each step of two epochs, and the workers that packed each epoch."""
+    epochs, workers = [], []
+    for epoch in range(2):
+        pairs.sampler.set_position(epoch)
+        epochs.append([[batch.tokens.tolist() for batch in s] for s in pairs.loader])
+        workers.append({worker.pid for worker in active_children()})
+    return epochs, workers
+
+
+def test_one_worker_packs_all_epochs(prepared):
+    expected, none = packed_epochs(TrainingPairs(prepared))
+    prepared.cfg = replace(prepared.cfg, num_workers=1)
+    packed, workers = packed_epochs(TrainingPairs(prepared))
+    assert packed == expected and packed[0] != packed[1]
+    assert none == [set(), set()]
+    assert workers[0] == workers[1] and len(workers[0]) == 1
