@@ -1,5 +1,6 @@
 """The metrics that a run logs."""
 
+import sys
 from typing import Any
 
 import torch
@@ -91,6 +92,7 @@ class MetricsLog:
         self._device = device
         self._logger = None
         self._bar: tqdm | None = None
+        self._is_terminal = sys.stderr.isatty()
         self._has_warned = False
         if dist.get_rank() == 0:
             self._logger = cfg.metric_logger.build()
@@ -103,6 +105,8 @@ class MetricsLog:
                 initial=progress.steps,
                 total=progress.expected_steps(),
                 unit="step",
+                # Seconds. In the file of a log, each refresh of the bar stays.
+                mininterval=0.1 if self._is_terminal else 10,
                 disable=self._logger is None,
             )
         return self._bar
@@ -139,10 +143,11 @@ class MetricsLog:
             metrics.update(training.get_memory_stats(device=self._device))
         epoch = progress.summary()["epoch"]
         bar.set_description(
-            f"epoch {epoch:.2f} of {progress.epochs}, loss {metrics['loss']:.4f}"
+            f"epoch {epoch:.2f} of {progress.epochs}, loss {metrics['loss']:.4f}",
+            refresh=self._is_terminal,
         )
         if validated:
-            bar.set_postfix(validated)
+            bar.set_postfix(validated, refresh=self._is_terminal)
         self._logger.log_dict(metrics, step=step)
 
     def close(self) -> None:

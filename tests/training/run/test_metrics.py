@@ -1,6 +1,8 @@
 """The metrics and the progress bar of a run."""
 
+import io
 import logging
+import sys
 
 import pytest
 import torch
@@ -75,6 +77,21 @@ def test_a_bar_goes_on_where_the_run_was(metrics_log):
     go(log, run, val_loss=0.25)
     assert bar.n == 6 and bar.desc == "epoch 1.50 of 2, loss 15.0000: "
     assert bar.postfix == "val_loss=0.2500"
+
+
+@pytest.mark.parametrize(("terminal", "most"), [(True, 60), (False, 2)])
+def test_a_log_file_is_spared_most_refreshes(metrics_log, monkeypatch, terminal, most):
+    screen = io.StringIO()
+    screen.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", screen)
+    log, run = metrics_log(), RunProgress(2, 10, Stop())
+    log.start(run)
+    while not run.is_over():
+        go(log, run, val_loss=0.25)
+    log.close()
+    refreshes = screen.getvalue().count("\r")
+    assert (refreshes > 20) == terminal and refreshes <= most
+    assert "epoch 2.00 of 2, loss 15.0000: 100%" in screen.getvalue()
 
 
 def test_other_ranks_have_no_bar(metrics_log):
