@@ -25,6 +25,8 @@ _PROPOSITION = {
     "replay_gradient_outside": "Orthogonal part",
     "gradient_cosine": "Cosine",
 }
+# With a small learning rate a single step changes a loss by less than a thousandth.
+_DIGITS = {"Effect on the loss": 5, "First-order effect": 5}
 
 
 @section("Losses")
@@ -81,4 +83,5 @@ def _table(
     ends = ends.loc[logged.index]
     note = results.note(ends, list(ends.method.unique()))
     frame = spread(logged, {"Method": ends.method})
-    return Table(f"{title}. {note}", frame, digits=dict.fromkeys(logged, 3))
+    digits = {column: _DIGITS.get(column, 3) for column in logged}
+    return Table(f"{title}. {note}", frame, digits=digits)
