@@ -139,15 +139,21 @@ class Experiment:
                     "score_on=validation: with continual=True every dataset is scored, and "
                     "only the newest holds pairs out; score_on must be test"
                 )
-        n, devices = self.nproc_per_node, self.devices or ()
-        groups = [devices[i : i + n] for i in range(0, len(devices), n)]
-        if self.launcher == "local" and any(len({*group}) < n for group in groups):
+        n = self.nproc_per_node
+        incomplete = any(len({*group}) < n for group in self.device_groups)
+        if self.launcher == "local" and incomplete:
             raise ValueError(
-                f"devices={devices} cannot be split into groups of {n} distinct devices "
+                f"devices={self.devices} cannot be split into groups of {n} distinct devices "
                 "(nproc_per_node)"
             )
         for method in self.methods:
             self._check_controls(method)
+
+    @property
+    def device_groups(self) -> list[Sequence[int]]:
+        """The devices of each parallel run; empty if ``devices`` is None."""
+        n, devices = self.nproc_per_node, self.devices or ()
+        return [devices[i : i + n] for i in range(0, len(devices), n)]
 
     def _check_controls(self, method: str) -> None:
         controls = self.controls(method)

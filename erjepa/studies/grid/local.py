@@ -119,9 +119,7 @@ class _Grid:
 def environments(experiment: Experiment) -> list[dict[str, str]]:
     """Return the environment variables of each parallel run: its devices and threads."""
     n, devices = experiment.nproc_per_node, experiment.devices
-    groups: list[Sequence[int] | None] = [None]
-    if devices is not None:
-        groups = [devices[i : i + n] for i in range(0, len(devices), n)]
+    groups: Sequence[Sequence[int] | None] = experiment.device_groups or [None]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else None
     if names and devices and max(devices) >= len(names):

@@ -178,7 +178,7 @@ class _NumberedSteps(Sampler[tuple[int, list[int]]]):
         return len(self.steps)
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
-        return iter([*enumerate(self.steps, self.first)])
+        return enumerate(self.steps, self.first)
 
 
 @dataclass

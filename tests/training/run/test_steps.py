@@ -38,3 +38,16 @@ def test_one_worker_packs_all_epochs(prepared):
     assert packed == expected and packed[0] != packed[1]
     assert none == [set(), set()]
     assert workers[0] == workers[1] and len(workers[0]) == 1
+
+
+@pytest.mark.slow
+def test_workers_may_be_spawned(prepared):
+    """As on macOS and Windows, where there is no fork, or none that is safe."""
+    cfg, packed = prepared.cfg, {}
+    for context in ("spawn", None):
+        prepared.cfg = replace(cfg, num_workers=int(context is not None))
+        loader = TrainingPairs(prepared).loader
+        if context is not None:
+            loader.multiprocessing_context = context
+        packed[context] = [batch.tokens.tolist() for step in loader for batch in step]
+    assert packed["spawn"] == packed[None] and len(packed[None]) == 11
