@@ -1,4 +1,4 @@
-"""Forked ranks of one process group, some of which are killed."""
+"""Ranks of one process group, forked or spawned, some of which are killed."""
 
 import gc
 import itertools
@@ -22,10 +22,17 @@ PORTS = itertools.count(10_000 + 997 * os.getpid() % 20_000)
 
 
 def on_ranks(
-    function: Callable[[], Any], world_size: int, timeout: float = 600
+    function: Callable[[], Any],
+    world_size: int,
+    timeout: float = 600,
+    method: str = "fork",
 ) -> list[Any]:
-    """Call ``function`` on forked ranks of one process group; return the results by rank."""
-    ranks, results = start_ranks(function, world_size, timeout)
+    """Call ``function`` on ranks of one process group; return the results by rank.
+
+    Forked ranks start fast. Spawned ones have hash seeds of their own, as torchrun's do, so that
+    sets have another order on each; their ``function`` is one of a module.
+    """
+    ranks, results = start_ranks(function, world_size, timeout, method)
     by_rank: dict[int, Any] = {}
     while len(by_rank) < world_size:
         waiting = [p.sentinel for rank, p in enumerate(ranks) if rank not in by_rank]
@@ -48,10 +55,13 @@ def on_ranks(
 
 
 def start_ranks(
-    function: Callable[[], Any], world_size: int, timeout: float = 600
+    function: Callable[[], Any],
+    world_size: int,
+    timeout: float = 600,
+    method: str = "fork",
 ) -> tuple[list, Any]:
-    """Fork ranks of one process group; return them, and the queue of their pickled results."""
-    context = multiprocessing.get_context("fork")
+    """Start ranks of one process group; return them, and the queue of their pickled results."""
+    context = multiprocessing.get_context(method)
     port, results = free_port(), context.SimpleQueue()
     ranks = [
         context.Process(

@@ -52,8 +52,10 @@ class AveragedWeights:
         }
         if self.is_on and saved is not None:
             self._steps = saved["steps"]
-            for name in self._averages.keys() & saved["weights"].keys():
-                average, full = self._averages[name], saved["weights"][name]
+            # In the order of the model, the same on every rank: distribute_tensor is a collective.
+            for name, average in self._averages.items():
+                if (full := saved["weights"].get(name)) is None:
+                    continue
                 if isinstance(average, DTensor):
                     mesh, placements = average.device_mesh, average.placements
                     full = distribute_tensor(full, mesh, placements)
