@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field
 from erjepa.configs.component import Component, Components, Signature, components
 from erjepa.replay import ReplaySettings
 from erjepa.replay.settings import Count, NotNegative, Number, Positive
-from erjepa.utils.hub import is_repository, local_copy
+from erjepa.utils.hub import is_copy_of, is_repository, local_copy
 
 Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -404,13 +404,11 @@ def require_files(config: Config) -> Config:
     if path is not None and is_repository(path):
         copy = local_copy(path, config.model.get("revision"))
         pinned = config.model.with_arguments(revision=copy.name)
-        tokenizer, checkpointer = config.tokenizer, config.checkpointer
-        if not Path(tokenizer.get("path", ".")).exists():
-            tokenizer = tokenizer.with_arguments(path=str(copy))
-        if not Path(checkpointer.get("checkpoint_dir", ".")).exists():
-            checkpointer = checkpointer.with_arguments(checkpoint_dir=str(copy))
         config = replace(
-            config, model=pinned, tokenizer=tokenizer, checkpointer=checkpointer
+            config,
+            model=pinned,
+            tokenizer=_with_copy(config.tokenizer, "path", path, copy),
+            checkpointer=_with_copy(config.checkpointer, "checkpoint_dir", path, copy),
         )
     folder = config.checkpointer.get("checkpoint_dir")
     for key, path in (
@@ -426,3 +424,16 @@ def require_files(config: Config) -> Config:
                 f"or set {key} to where it is."
             )
     return config
+
+
+def _with_copy(
+    component: Component, key: str, repository: str, copy: Path
+) -> Component:
+    """Replace the path of a hub repository, or of a copy of it on another machine, by ``copy``."""
+    path = component.get(key)
+    if path is None or Path(path).exists():
+        return component
+    is_of_repository = path == repository or is_copy_of(path, repository)
+    return (
+        component.with_arguments(**{key: str(copy)}) if is_of_repository else component
+    )

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from tests.harness.data import REAL_DATA
 from tests.harness.ranks import free_port
@@ -66,6 +67,27 @@ def test_one_process_two_launchers_and_evaluation(base, data, tmp_path):
         assert [p["id"] for p in predictions] == list(range(44))
         right = sum(p["output"].strip() == p["target"] for p in predictions)
         assert results[name]["accuracy"] == right / 44
+
+
+@pytest.mark.slow
+def test_resumed_on_ranks_with_hash_seeds_of_their_own(base, data, tmp_path):
+    """Forked ranks, as in most tests, have the same one, and so the same order of sets."""
+    settings = {"ema_decay": 0.9, "save_every_n_steps": 2, "epochs": 1}
+    whole, part = tmp_path / "whole", tmp_path / "part"
+    train(make_config(overrides_for(base, data, whole, **settings, stop__steps=4)), 2)
+    keys = overrides_for(base, data, part, **settings)
+    command = ["--nproc_per_node", 2, "erjepa_recipe", "--config", "llama3_2_1b_synth"]
+    for steps in (2, 4):
+        more = [f"stop.steps={steps}", "resume_from_checkpoint=auto"]
+        finish(start_tune(*command, *keys, *more, cwd=tmp_path))
+    for file in ("adapter_model.pt", "ema/adapter_model.pt"):
+        mine, expected = (
+            torch.load(run / "epoch_0_step_4" / file, weights_only=True)
+            for run in (part, whole)
+        )
+        assert mine.keys() == expected.keys()
+        for name, weight in expected.items():
+            torch.testing.assert_close(mine[name], weight, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real NL-RX-SYNTH")

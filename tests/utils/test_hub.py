@@ -23,12 +23,22 @@ def test_a_repository_becomes_its_local_copy(tmp_path, monkeypatch):
     (copy / "config.json").write_text("{}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    for overrides in ([], [f"model.revision={'a' * 40}"], ["tokenizer.path=gone"]):
+    elsewhere = f"/gone/models--Qwen--Qwen3-0.6B/snapshots/{'b' * 40}"
+    for overrides in (
+        [],
+        [f"model.revision={'a' * 40}"],
+        [f"tokenizer.path={elsewhere}", f"checkpointer.checkpoint_dir={elsewhere}"],
+    ):
         cfg = require_files(load(CONFIG, overrides))
         assert cfg.checkpointer.get("checkpoint_dir") == str(copy)
         assert cfg.tokenizer.get("path") == str(copy)
         assert cfg.model.get("path") == "Qwen/Qwen3-0.6B"  # so that it moves elsewhere
         assert cfg.model.get("revision") == "a" * 40
+    another = elsewhere.replace("0.6B", "1.7B")
+    for key in ("checkpointer.checkpoint_dir", "tokenizer.path"):
+        for missing in ("gone", another):
+            with pytest.raises(FileNotFoundError, match=f"{key}={missing} does not ex"):
+                require_files(load(CONFIG, [f"{key}={missing}"]))
     with pytest.raises(
         FileNotFoundError, match="model.path=a/b is not a folder, and the"
     ):
