@@ -60,6 +60,9 @@ class _Progress(TypedDict, total=False):
     train_seconds: float
     budget: int | float
     averaged_steps: int
+    # Of adapters; earlier checkpoints have them in their run's config only.
+    lora_alpha: float
+    base_adapters: list[str]
 
 
 def checkpoint_name(epoch: int, step: int | None) -> str:

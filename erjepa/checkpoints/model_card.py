@@ -121,16 +121,17 @@ def model_card(
     """
     method, objective = method_of(config)
     datasets = datasets_of(config["dataset"])
-    model = config["model"]
+    arguments = dict(config["model"])
+    model = Component(arguments.pop(COMPONENT), arguments)
     rows = {
         "base": markdown_code(base),
         "data": ", ".join(markdown_code(call) for _, call in datasets),
         "method": markdown(f"{method}: {objective}"),
     }
-    if "lora_rank" in model:
+    if (rank := model.get("lora_rank")) is not None:
         tags = ["torchtune", "lora", "er-jepa"]
         use = _USE_ADAPTER if has_peft else _USE_MODEL
-        rank, alpha = model["lora_rank"], model["lora_alpha"]
+        alpha = model.get("lora_alpha")
         rows["adapter"] = markdown(f"LoRA, rank {rank}, alpha {alpha}")
     else:
         tags, use = ["torchtune", "er-jepa"], _USE_MODEL

@@ -37,8 +37,14 @@ class Component:
     def function(self) -> Callable[..., Any]:
         return _get_component_from_path(self.path)
 
-    def get(self, argument: str, default: Any = None) -> Any:
-        return self.arguments.get(argument, default)
+    def get(self, argument: str) -> Any:
+        """Return an argument, or the function's default for it; ``None`` if it has neither."""
+        if argument in self.arguments:
+            return self.arguments[argument]
+        parameter = inspect.signature(self.function).parameters.get(argument)
+        if parameter is None or parameter.default is parameter.empty:
+            return None
+        return parameter.default
 
     def takes(self, argument: str) -> bool:
         return argument in inspect.signature(self.function).parameters

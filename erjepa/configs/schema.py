@@ -214,7 +214,7 @@ class Config:
                 f"trainable_dtype={self.trainable_dtype}: trainable weights are held in "
                 f"fp32, or in dtype ({self.dtype}) where trainable_dtype=null"
             )
-        direction = self.loss.get("direction", "source_to_target")
+        direction = self.loss.get("direction") or "source_to_target"
         if self.views in ("spans", "patches") and direction != "source_to_target":
             raise ValueError(
                 f"loss.direction={direction}: views={self.views} compares parts of one "

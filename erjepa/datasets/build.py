@@ -42,7 +42,7 @@ def dataset_name(dataset: Component) -> str:
     It is its ``source``, with its ``subset`` or ``name`` there, as in ``data/nl_rx(subset=turk)``.
     Without a source, it is its builder with all plain arguments.
     """
-    source = dataset.get("source")
+    source = dataset.arguments.get("source")
     values = [
         f"{key}={'+'.join(map(str, value)) if isinstance(value, list) else value}"
         for key, value in dataset.arguments.items()

@@ -24,7 +24,7 @@ def empty_model(cfg: Config, device: torch.device) -> TransformerDecoder:
     Raises:
         ValueError: if ``merged`` is set and the model has no adapters.
     """
-    is_quantized = cfg.model.get("quantize_base", False)
+    is_quantized = cfg.model.get("quantize_base")
     plain = {"quantize_base": False} if cfg.merged and is_quantized else {}
     dtype = training.get_dtype(cfg.dtype, device=device)
     with training.set_default_dtype(dtype), device:

@@ -121,7 +121,7 @@ def layout_of(cfg: Config) -> dict[str, Any]:
     """Return the arguments of :class:`~erjepa.packing.PairCollator` that determine the layout."""
     return {
         "views": cfg.views,
-        "direction": cfg.loss.get("direction", "source_to_target"),
+        "direction": cfg.loss.get("direction") or "source_to_target",
         "predictor_position": cfg.predictor_position,
     }
 

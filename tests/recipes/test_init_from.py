@@ -101,7 +101,9 @@ def test_adapters_are_merged_into_the_base(base, data, tmp_path, earlier):
         load_model(given, torch.device("cpu"), second)
     with pytest.raises(ValueError, match="base model"):
         train(given)
+    shutil.copytree(second, tmp_path / "copy")  # away from its run
     for starts, expected in (
+        ({"init_from": tmp_path / "copy"}, f"[{earlier}/epoch_0]"),
         ({"init_from": second}, f"[{earlier}/epoch_0]"),
         ({"base_adapters": f"[{second}]"}, f"[{earlier}/epoch_0,{second}]"),
         ({"init_from": earlier, "base_adapters": f"[{earlier}]"}, "[]"),
@@ -110,6 +112,16 @@ def test_adapters_are_merged_into_the_base(base, data, tmp_path, earlier):
             ValueError, match=re.escape(f"set base_adapters={expected}")
         ):
             train(config(base, data, tmp_path / "other", **starts))
+
+
+def test_a_checkpoint_keeps_its_scale_away_from_its_run(base, data, tmp_path, earlier):
+    copy = shutil.copytree(earlier / "epoch_0", tmp_path / "copy")
+    still = {"optimizer__lr": 0.0, "stop__steps": 1, "model__lora_alpha": 16}
+    cfg = config(base, data, tmp_path / "run", init_from=copy, **still)
+    (found,) = train(cfg, 1, trained_weights)
+    for name, weight in torch.load(copy / checkpoint.ADAPTER).items():
+        expected = weight / 2 if "lora_b" in name else weight  # alpha was 8
+        assert torch.equal(found[name], expected), name
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,21 @@ def build_model(
         num_predictor_tokens: k; 0 if no pair has predictor tokens.
 
     Raises:
-        ValueError: if a model without adapters is to freeze its predictor tokens, or only to save
-            its adapters.
+        ValueError: if a builder adds adapters without a parameter for their rank or alpha, or if
+            a model without adapters is to freeze its predictor tokens, or only to save adapters.
     """
     dtype, trainable_dtype = dtypes_of(cfg)
     with training.set_default_dtype(dtype), torch.device("meta"):
         decoder = cfg.model.build()
     trainable = TrainableWeights(
-        decoder, cfg.model.arguments, trainable_dtype=trainable_dtype, dtype=dtype
+        decoder, cfg.model, trainable_dtype=trainable_dtype, dtype=dtype
     )
+    for name in ("lora_rank", "lora_alpha"):
+        if trainable.has_adapters and cfg.model.get(name) is None:
+            raise ValueError(
+                f"model={cfg.model.path} adds adapters and has no parameter {name}, which "
+                "scales and merges them; give it one"
+            )
     if not (trainable.has_adapters or cfg.train_predictor_tokens):
         raise ValueError(
             "train_predictor_tokens=False: a model without adapters trains all embeddings"

@@ -1,6 +1,6 @@
 """The trainable weights of a run: the adapters of a model or, where it has none, every weight."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,10 @@ from torchtune.modules import TransformerDecoder
 from torchtune.modules.peft import (
     get_adapter_params,
     get_adapter_state_dict,
-    get_lora_module_names,
     set_trainable_params,
 )
 
+from erjepa.configs import Component
 from erjepa.training.model.adapters import merge_adapters
 from erjepa.training.model.precision import set_trainable_dtype
 
@@ -27,7 +27,7 @@ class TrainableWeights:
 
     Args:
         decoder: model on the meta device.
-        model_cfg: arguments of the model's builder.
+        builder: the model's, which takes ``lora_rank`` and ``lora_alpha`` if it adds adapters.
 
     Attributes:
         has_adapters: whether they are adapters, of LoRA, DoRA or QLoRA.
@@ -37,7 +37,7 @@ class TrainableWeights:
     def __init__(
         self,
         decoder: TransformerDecoder,
-        model_cfg: Mapping[str, Any],
+        builder: Component,
         *,
         trainable_dtype: torch.dtype,
         dtype: torch.dtype,
@@ -50,43 +50,42 @@ class TrainableWeights:
         trained = get_adapter_params(decoder) or dict(decoder.named_parameters())
         set_trainable_params(decoder, trained)
         self.names = set(trained)
-        self._cfg = model_cfg
+        self._builder = builder
         self._dtype = dtype
+
+    def summary(self, base_adapters: Sequence[str]) -> dict[str, Any]:
+        """Return what adapters were trained with, for ``progress.json``: a checkpoint may be moved
+        away from the config of its run.
+        """
+        alpha = self._builder.get("lora_alpha")
+        recorded = {"lora_alpha": alpha, "base_adapters": list(base_adapters)}
+        return recorded if self.has_adapters else {}
 
     def export(
         self, weights: dict[str, Tensor], device: torch.device, *, adapter_only: bool
     ) -> dict[str, Any]:
         """Return what a torchtune checkpointer saves; adapters are merged in ``weights``."""
-        cfg = self._cfg
+        builder = self._builder
         if not self.has_adapters:
             rounded = {name: w.to(self._dtype) for name, w in weights.items()}
             return {training.MODEL_KEY: rounded}
         content: dict[str, Any] = {
             training.ADAPTER_KEY: get_adapter_state_dict(weights),
             training.ADAPTER_CONFIG: {
-                "r": cfg["lora_rank"],
-                "lora_alpha": cfg["lora_alpha"],
-                "target_modules": self._target_modules(),
-                "lora_dropout": cfg.get("lora_dropout", 0.0),
-                "use_dora": cfg.get("use_dora", False),
+                "r": builder.get("lora_rank"),
+                "lora_alpha": builder.get("lora_alpha"),
+                "target_modules": sorted(
+                    {name.split(".")[-3] for name in self.names if "lora_a" in name}
+                ),
+                "lora_dropout": builder.get("lora_dropout") or 0.0,
+                "use_dora": builder.get("use_dora") or False,
                 "peft_type": "LORA",
                 "task_type": "CAUSAL_LM",
                 "inference_mode": True,
             },
         }
         if not adapter_only:
-            rank, alpha = cfg["lora_rank"], cfg["lora_alpha"]
+            rank, alpha = builder.get("lora_rank"), builder.get("lora_alpha")
             merged = merge_adapters(weights, device, rank=rank, alpha=alpha)
             content[training.MODEL_KEY] = merged
         return content
-
-    def _target_modules(self) -> list[str]:
-        cfg = self._cfg
-        if "lora_attn_modules" in cfg:
-            return get_lora_module_names(
-                list(cfg["lora_attn_modules"]),
-                cfg.get("apply_lora_to_mlp", False),
-                cfg.get("apply_lora_to_output", False),
-            )
-        # A builder that takes other names of layers.
-        return sorted({name.split(".")[-3] for name in self.names if "lora_a" in name})

@@ -209,6 +209,7 @@ class RunCheckpoints:
                 **(progress or {}),
                 **self._progress.summary(),
                 **self._averaged.progress(),
+                **self._trainable.summary(self._cfg.base_adapters or []),
             },
         )
         needed = self._sizes.resumable - (0 if state else self._sizes.state)

@@ -317,7 +317,7 @@ def require_trained_over(
         to_merge: path of ``adapter`` if it is merged next; adapters that were trained over the
             same base can then be merged one after the other.
     """
-    trained = _config_of(adapter).get("base_adapters") or []
+    trained = _trained_with(adapter).get("base_adapters") or []
     n = len(trained)
     is_other = any(
         Path(path).exists() and not Path(path).is_relative_to(Path(name).absolute())
@@ -337,6 +337,17 @@ def _config_of(path: Path) -> Mapping[str, Any]:
     """Return the config of the run that wrote a checkpoint; empty if there is none."""
     file = config_of_run(path)
     return {} if file is None else resolved(merged(str(file)))
+
+
+def _trained_with(adapter: Path) -> dict[str, Any]:
+    """Return ``lora_alpha`` and ``base_adapters`` of the run that wrote an adapter, as far as they
+    are known; an adapter of PEFT has a config of its own.
+    """
+    if not (adapter / checkpoint.PROGRESS).is_file():
+        return {}
+    config = _config_of(adapter)
+    of_run = {**config.get("model", {}), "base_adapters": config.get("base_adapters")}
+    return {**of_run, **checkpoint.load_progress(adapter)}
 
 
 def _load_adapter(
@@ -368,7 +379,7 @@ def _load_adapter(
 def _ratio_of_scales(path: Path, cfg: Config) -> float:
     """Return the ``lora_alpha`` of the run that wrote a checkpoint over that of this run."""
     alpha = cfg.model.get("lora_alpha")
-    return _config_of(path).get("model", {}).get("lora_alpha", alpha) / alpha
+    return _trained_with(path).get("lora_alpha", alpha) / alpha
 
 
 def _load_averages(start: Path, cfg: Config) -> tuple[dict[str, Any] | None, str]:

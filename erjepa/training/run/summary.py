@@ -46,7 +46,7 @@ def log_summary(
     carried = [*carried, *memory.carried(of_step)]
     stop = [f"{name} {n:g}" for name, n in vars(cfg.stop).items() if n is not None]
     method, objective = method_of(values)
-    lr, warmup = cfg.optimizer.get("lr"), cfg.lr_scheduler.get("num_warmup_steps", 0)
+    lr, warmup = cfg.optimizer.get("lr"), cfg.lr_scheduler.get("num_warmup_steps")
     after = f", after {counted(warmup, 'warm-up step')}" if warmup else ""
     is_cuda = device.type == "cuda"
     lines = {
@@ -83,13 +83,13 @@ def _warnings(cfg: Config, progress: RunProgress) -> Iterator[str]:
             "The run has already ended, so nothing is trained: raise epochs or the limit in stop, "
             "or start another run with continue_from"
         )
-    warmup = cfg.lr_scheduler.get("num_warmup_steps", 0)
+    warmup = cfg.lr_scheduler.get("num_warmup_steps") or 0
     if warmup >= (steps := progress.expected_steps()):
         yield (
             f"lr_scheduler.num_warmup_steps={warmup}, but the run has {counted(steps, 'step')}: "
             "the learning rate never reaches its value; set fewer"
         )
-    distance = cfg.loss.get("distance", "cosine")
+    distance = cfg.loss.get("distance") or "cosine"
     scores_by_it = cfg.replay.weight and cfg.replay.score == "jepa"
     if distance != "cosine" and cfg.loss.get("jepa_weight") == 0 and not scores_by_it:
         yield (

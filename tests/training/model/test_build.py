@@ -1,9 +1,11 @@
-"""For a checkpoint of another model, the error names the first of each kind of difference."""
+"""Errors of models: of a checkpoint of another one, the first of each kind of difference."""
 
 import pytest
 import torch
 
-from erjepa.training.model.build import require_same_model
+from erjepa.training.model.build import build_model, require_same_model
+from tests.harness.models import small_decoder
+from tests.harness.runs import make_config
 
 MODEL = {"a": torch.empty(2, 3), "b": torch.empty(4), "c": torch.empty(5)}
 
@@ -22,3 +24,15 @@ def test_all_differences_in_one_message():
         "/base holds another model than the config's: it lacks b (1 such); it has y (2 "
         "such); of another shape, a is [3, 2], not [2, 3] (2 such). Name"
     )
+
+
+def of_a_fixed_rank(lora_alpha=8):
+    return small_decoder(lora_attn_modules=["q_proj"])
+
+
+def test_a_builder_of_adapters_takes_their_rank():
+    model = f"model={__name__}.of_a_fixed_rank"
+    removed = [f"~model.{key}" for key in make_config([], "tiny_synth").model.arguments]
+    cfg = make_config([*removed, model], "tiny_synth")
+    with pytest.raises(ValueError, match="adds adapters and has no parameter lora_ra"):
+        build_model(cfg, torch.device("cpu"), 1, "sdpa")

@@ -5,6 +5,7 @@ import torch
 from torchtune import training
 from torchtune.models.llama3_2 import llama3_2
 
+from erjepa.configs import Component
 from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.trainable import TrainableWeights
 from tests.harness.models import small_decoder
@@ -16,6 +17,7 @@ ARGUMENTS = {
     "apply_lora_to_mlp": True,
     "lora_dropout": 0.1,
 }
+BUILDER = Component("torchtune.models.llama3_2.lora_llama3_2", ARGUMENTS)
 LORA = {name: ARGUMENTS[name] for name in ("lora_attn_modules", "apply_lora_to_mlp")}
 NO_LORA = {"lora_attn_modules", "apply_lora_to_mlp", "lora_rank", "lora_alpha"}
 
@@ -29,7 +31,7 @@ def full_decoder():
 
 def trainable(decoder, trainable_dtype=torch.float32, dtype=torch.float32):
     return TrainableWeights(
-        decoder, ARGUMENTS, trainable_dtype=trainable_dtype, dtype=dtype
+        decoder, BUILDER, trainable_dtype=trainable_dtype, dtype=dtype
     )
 
 
@@ -103,13 +105,26 @@ def test_an_adapter_is_exported_with_what_peft_asks_for(adapter_only):
 
 def test_layers_are_named_by_their_adapters_where_the_builder_names_none():
     decoder = small_decoder(**LORA)
-    arguments = {"lora_rank": 4, "lora_alpha": 8}
-    found = TrainableWeights(
-        decoder, arguments, trainable_dtype=torch.float32, dtype=torch.float32
-    )
+    found = trainable(decoder)
     content = found.export(decoder.state_dict(), torch.device("cpu"), adapter_only=True)
     modules = content[training.ADAPTER_CONFIG]["target_modules"]
     assert modules == ["q_proj", "v_proj", "w1", "w2", "w3"]
+
+
+def with_defaults(lora_rank=4, lora_alpha=8):
+    return small_decoder(**LORA)
+
+
+def test_rank_and_alpha_are_those_of_the_builder_if_none_are_given():
+    builder = Component(f"{__name__}.with_defaults", {"lora_alpha": 16})
+    decoder = builder.build()
+    found = TrainableWeights(
+        decoder, builder, trainable_dtype=torch.float32, dtype=torch.float32
+    )
+    content = found.export(decoder.state_dict(), torch.device("cpu"), adapter_only=True)
+    config = content[training.ADAPTER_CONFIG]
+    assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (4, 16, 0.0)
+    assert found.summary(["a"]) == {"lora_alpha": 16, "base_adapters": ["a"]}
 
 
 def test_every_weight_is_exported_in_the_dtype_of_the_base_and_resumed_as_it_is():
