@@ -9,6 +9,7 @@ magnitudes, and wrongly permutes Qwen's adapters, whose halves it does not inter
 """
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -100,6 +101,7 @@ class _Config:
     r: int
     lora_alpha: float
     use_rslora: bool = False
+    use_dora: bool = False
     # Other initializations change the base weights.
     init_lora_weights: Literal[True, False, "gaussian", "eva", "orthogonal"] = True
     base_model_name_or_path: str | None = None
@@ -117,24 +119,31 @@ def is_peft_adapter(folder: Path) -> bool:
 
 
 def load_peft_adapter(
-    folder: Path, like: Mapping[str, Tensor], base: Path, *, alpha: float
+    folder: Path,
+    like: Mapping[str, Tensor],
+    base: Path,
+    *,
+    alpha: float,
+    base_model: str,
 ) -> dict[str, Tensor]:
     """Load an adapter in PEFT's format as an equivalent one in torchtune's.
 
     PEFT scales ``B A`` by ``lora_alpha / r``, or by ``lora_alpha / sqrt(r)`` with rsLoRA. If the
-    model's scale differs, ``B`` is multiplied by the ratio.
+    model's scale differs, ``B`` is multiplied by the ratio. A base with another name is a warning.
 
     Args:
         like: the model's adapter weights by name, on any device.
         base: folder of the base model, with its ``config.json``.
         alpha: the model's ``lora_alpha``.
+        base_model: name of the base model.
 
     Returns:
         The weights by torchtune's names. Those that the model lacks keep their PEFT names.
 
     Raises:
         FileNotFoundError: if the weights are absent.
-        ValueError: if a file cannot be read, or the adapter is not plain LoRA or DoRA.
+        ValueError: if a file cannot be read, the adapter is not plain LoRA or DoRA, or the model's
+            adapters have another rank, kind or layers; the message names the key to set.
     """
     try:
         values = json.loads((folder / CONFIG).read_text())
@@ -142,14 +151,16 @@ def load_peft_adapter(
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{folder / CONFIG}: not JSON: {error}") from None
     except SafetensorError as error:
-        raise ValueError(f"{folder / WEIGHTS}: {error}") from None
+        raise ValueError(
+            f"{folder / WEIGHTS} is damaged or cut short ({error}); copy it again"
+        ) from None
+    other_kind = values.get("peft_type", "LORA") != "LORA"
+    for key in ["peft_type"] * other_kind + [k for k in _UNREAD if values.get(k)]:
+        raise ValueError(
+            f"{folder / CONFIG}: {key}={values[key]}: adapters with it cannot be read; "
+            "merge this one into its base with PEFT, and set checkpointer.checkpoint_dir"
+        )
     config = checked(_Config, values, str(folder / CONFIG))
-    for key in _UNREAD:
-        if values.get(key):
-            raise ValueError(
-                f"{folder / CONFIG}: {key}={values[key]}: adapters with it cannot be read; "
-                "merge this one into its base with PEFT, and set checkpointer.checkpoint_dir"
-            )
     model = json.loads((base / _MODEL).read_text())
     weights = {}
     for name, ours in like.items():
@@ -161,14 +172,64 @@ def load_peft_adapter(
         if weight.shape == ours.shape:
             weight = torch.empty_like(weight).index_copy_(0, order.flatten(), weight)
         weights[name] = weight
+    _require_settings(folder, config, like, weights, found)
     scale = config.lora_alpha / (math.sqrt(config.r) if config.use_rslora else config.r)
     ratio = scale * config.r / alpha
     weights = rescaled(weights, ratio)
+    theirs = config.base_model_name_or_path
     said = "" if ratio == 1 else f"; B times {ratio:g}, for lora_alpha={alpha:g}"
-    utils.log_rank_zero(
-        log, f"{folder} is an adapter of {config.base_model_name_or_path}{said}."
-    )
+    utils.log_rank_zero(log, f"{folder} is an adapter of {theirs}{said}.")
+    ours_by_name = {Path(base_model).name, base.absolute().name}
+    if theirs is not None and Path(theirs).name not in ours_by_name:
+        utils.log_rank_zero(
+            log,
+            f"{folder} was trained over {theirs}, and the base of this run is {base_model} in "
+            f"{base}: over other weights the adapter computes something else",
+            level=logging.WARNING,
+        )
     return {**weights, **found}
+
+
+def _require_settings(
+    folder: Path,
+    config: _Config,
+    like: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    unknown: Mapping[str, Tensor],
+) -> None:
+    """Raise a ValueError if the model's adapters have another rank, kind or layers.
+
+    Args:
+        like: the model's adapter weights.
+        weights: those of them that the adapter holds.
+        unknown: further weights of the adapter, by their PEFT names.
+    """
+    rank = next(len(weight) for name, weight in like.items() if "lora_a" in name)
+    has_dora = any("magnitude" in name for name in like)
+    if config.r != rank:
+        raise ValueError(
+            f"{folder} has rank {config.r}, and the model {rank}; set model.lora_rank={config.r}"
+        )
+    if config.use_dora != has_dora:
+        kinds = (
+            "DoRA and the model LoRA" if config.use_dora else "LoRA and the model DoRA"
+        )
+        raise ValueError(
+            f"{folder} is of {kinds}; set model.use_dora={config.use_dora}"
+        )
+    lacks = {n.split(".")[-3] for n in like if "lora_a" in n and n not in weights}
+    has = {n.split(".")[-3] for n in unknown if "lora_A" in n}
+    differences = [
+        f"{what} {', '.join(sorted(layers))}"
+        for what, layers in (("lacks", lacks), ("also has", has))
+        if layers
+    ]
+    if differences:
+        raise ValueError(
+            f"{folder} has adapters of other layers than the model: it "
+            f"{' and '.join(differences)}; set model.lora_attn_modules, apply_lora_to_mlp and "
+            "apply_lora_to_output to the layers of the adapter"
+        )
 
 
 def rescaled(adapter: Mapping[str, Tensor], ratio: float) -> dict[str, Tensor]:

@@ -33,14 +33,20 @@ _HEAD = """\
 def main(arguments: Sequence[str]) -> None:
     parser = CommandLine(prog="erjepa configs", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("ls")
-    for name in ("show", "cp", "validate"):
-        command = commands.add_parser(name)
+    commands.add_parser("ls", description="List the packaged configs.")
+    for name, description in (
+        ("show", "Print a config with all inherited keys."),
+        ("cp", "Copy a config with all inherited keys to a file."),
+        ("validate", "Check that every key is known and every value is valid."),
+    ):
+        command = commands.add_parser(name, description=description)
         command.add_argument("config", help="path, or name of a packaged config")
         if name == "cp":
             command.add_argument("file", type=Path, help="YAML file to write")
         command.add_overrides()
-    command = commands.add_parser("init")
+    command = commands.add_parser(
+        "init", description="Write a config for your own pairs."
+    )
     command.add_argument("file", type=Path, help="where to write the config")
     command.add_argument(
         "--data",

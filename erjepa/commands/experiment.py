@@ -27,12 +27,22 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     parser = CommandLine(prog="erjepa experiment", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in ("run", "show"):
-        command = commands.add_parser(name)
+    for name, description in (
+        ("run", "Train and score all runs of an experiment; run it again to resume."),
+        (
+            "show",
+            "Print all keys of an experiment, and the training command of each method.",
+        ),
+    ):
+        command = commands.add_parser(name, description=description)
         command.add_argument("name", metavar="NAME")
         command.add_overrides()
-    for name in ("status", "cancel"):
-        commands.add_parser(name).add_argument("name", metavar="EXPERIMENT")
+    for name, description in (
+        ("status", "Print the state of each run of an experiment."),
+        ("cancel", "Cancel the jobs of an experiment submitted with launcher=slurm."),
+    ):
+        command = commands.add_parser(name, description=description)
+        command.add_argument("name", metavar="EXPERIMENT")
     args = parser.parse_args(arguments)
     try:
         with parser.errors(args):

@@ -1,6 +1,7 @@
 """Config sections with ``_component_``: a function or class, and its arguments."""
 
 import copy
+import importlib
 import inspect
 import types
 from collections.abc import Callable, Mapping
@@ -115,7 +116,11 @@ class Signature:
             parameters = inspect.signature(Component(path).function).parameters
         except (InstantiationError, ValueError, TypeError) as error:
             cause = str(error.__cause__ or error).strip()
-            raise ValueError(f"{key}={path} is not a component: {cause}") from None
+            meant = _similar(path)
+            hint = f". Did you mean {meant}?" if meant else ""
+            raise ValueError(
+                f"{key}={path} is not a component: {cause}{hint}"
+            ) from None
         arguments = {name: v for name, v in value.items() if name != COMPONENT}
         takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         ours = list(parameters)[: self.positional]
@@ -167,6 +172,16 @@ def _to_read(key: str, source: str) -> str:
         "to read a file or a dataset of the hub, set "
         f"{key}=erjepa.datasets.paired_dataset {key}.source={source}"
     )
+
+
+def _similar(path: str) -> str | None:
+    """Return the path of a similar name in the same module, if there is one."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = nearest(name, dir(importlib.import_module(module)))
+    except (ImportError, ValueError):
+        return None
+    return found and f"{module}.{found}"
 
 
 def _require_default(

@@ -154,6 +154,10 @@ POSITIVE = "input should be greater than 0"
             "needs eval_dataset[0].source, which has no default",
         ),
         ("dataset=erjepa.datasets.paired", "dataset=erjepa.datasets.paired is not "),
+        (
+            "dataset=erjepa.datasets.pared_dataset",
+            "Did you mean erjepa.datasets.paired_dataset?",
+        ),
         ("dataset=absent.x", "dataset=absent.x is not a component: No module named"),
         (
             "dataset=erjepa.datasets.paired_dataset",

@@ -1,6 +1,7 @@
 """A run starts from the trained weights of another run, or from a PEFT adapter."""
 
 import json
+import logging
 import re
 import shutil
 
@@ -130,7 +131,7 @@ def test_a_checkpoint_keeps_its_scale_away_from_its_run(base, data, tmp_path, ea
         ({"init_from": "null", "base_adapters": "[nowhere]"}, "base_adapters=nowhere"),
         (
             {"init_from": "nowhere"},
-            "init_from=nowhere holds no adapter_model.pt and no adapter of",
+            "init_from=nowhere does not exist",
         ),
         ({"model__lora_rank": 8}, "of another shape"),
         ({"num_predictor_tokens": 2}, "has 1 predictor tokens"),
@@ -202,6 +203,23 @@ def test_another_scale_is_in_b(base, data, tmp_path, earlier, changes, alpha, ra
         assert torch.equal(found[name], weight * (ratio if "lora_b" in name else 1))
 
 
+@pytest.mark.parametrize("name", ["elsewhere/Llama-3.2-1B-Instruct", "another-base"])
+def test_an_adapter_of_another_base_is_warned_of(
+    base, data, tmp_path, earlier, monkeypatch, name
+):
+    said = []
+
+    def log(logger, text, level=logging.INFO):
+        said.extend([text] * (level == logging.WARNING))
+
+    monkeypatch.setattr("torchtune.utils.log_rank_zero", log)
+    folder = peft_copy(earlier, tmp_path / "x", base_model_name_or_path=name)
+    cfg = config(base, data, tmp_path / "run", init_from=folder, stop__steps=1)
+    (warnings,) = train(cfg, 1, lambda _: said)
+    is_other = name == "another-base"
+    assert any(f"was trained over {name}, and" in text for text in warnings) == is_other
+
+
 def without_mlp(weights):
     return {name: weight for name, weight in weights.items() if "mlp" not in name}
 
@@ -213,18 +231,31 @@ def with_bias(weights):
 @pytest.mark.parametrize(
     ("changes", "overrides", "message"),
     [
-        ({"peft_type": "IA3"}, {}, "adapter_config.json: peft_type: .*'LORA'"),
+        ({"peft_type": "IA3"}, {}, "adapter_config.json: peft_type=IA3: adapters with"),
         ({"r": None}, {}, "adapter_config.json: r: .*got null"),
         ({"init_lora_weights": "pissa"}, {}, 'init_lora_weights: .*got "pissa"'),
         ({"alpha_pattern": {"q_proj": 4}}, {}, "alpha_pattern={'q_proj': 4}: adapters"),
         (
             {"weights": without_mlp},
             {},
-            r"init_from=.*it lacks layers.0.mlp.w1.*6 such",
+            "of other layers than the model: it lacks w1, w2, w3; set model.lora_attn",
         ),
         ({"weights": with_bias}, {}, "it has base_model.model.lm_head.bias"),
-        ({}, {"model__lora_rank": 8}, r"lora_a.weight is \[4, 32\], not \[8, 32\]"),
-        ({}, {"model__use_dora": True}, "it lacks layers.0.attn.q_proj.magnitude"),
+        (
+            {},
+            {"model__apply_lora_to_mlp": False},
+            "it also has down_proj, gate_proj, up_proj; set model.lora_attn_modules",
+        ),
+        (
+            {},
+            {"model__lora_rank": 8},
+            "has rank 4, and the model 8; set model.lora_rank=4",
+        ),
+        (
+            {},
+            {"model__use_dora": True},
+            "LoRA and the model DoRA; set model.use_dora=Fal",
+        ),
     ],
 )
 def test_peft_adapters_that_do_not_fit(

@@ -20,7 +20,7 @@ from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.commands.memory.reading import decoder_of, read_slots
 from erjepa.utils.escape import counted, one_line
-from erjepa.utils.files import write_whole
+from erjepa.utils.files import PREDICTIONS, write_whole
 from erjepa.utils.jsonl import to_jsonl
 
 DELETIONS = "forgotten.jsonl"  # in the output folder
@@ -77,8 +77,13 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
             # Memories last, so that the repeated command still finds the pairs.
             for stored in memories:
                 _rewrite(stored, ids)
-    deleted = f"Deleted {counted(len(ids), 'pair')} from {run}."
-    return [deleted, *_not_found(run, choice, ids)]
+    lines = [f"Deleted {counted(len(ids), 'pair')} from {run}."]
+    if scored := len([*run.glob(f"evaluation/*/{PREDICTIONS}")]):
+        lines.append(
+            f"Not searched: {counted(scored, 'file')} of scored pairs, with their texts, "
+            f"in {run / 'evaluation'}."
+        )
+    return [*lines, *_not_found(run, choice, ids)]
 
 
 def _folders(run: Path) -> list[Path]:

@@ -37,7 +37,9 @@ def summary(memory: Contents, top: int) -> list[str]:
     suspects = slots[slots["flags"] != ""].join(examples.late_error, on="example")
     lists = {
         "The hardest": largest_first(slots, "score"),
-        "The most replayed": largest_first(slots, "replay_count"),
+        "The most replayed": largest_first(
+            slots[slots.replay_count > 0], "replay_count"
+        ),
         f"Never replayed, {len(never)} in all": never,
         f"Suspect, {len(suspects)} in all": largest_first(suspects, "late_error"),
     }

@@ -379,6 +379,11 @@ class RunMemory:
         if not self.can_draw:
             return f"none, as no pair is inherited; {stored} for later runs"
         drawn = self._drawn(pairs)
+        if not (self._draws_from_all or self._inherited_by_origin()):
+            left = f"a step has {pairs - self.share * pairs:g} new pairs; " * bool(
+                self.share
+            )
+            return f"none, as all inherited pairs have been deleted; {left}{stored}"
         noun = "pair" if drawn.split()[-1] == "1" else "pairs"
         return f"{drawn} {noun} a step, by {settings.selection}; {stored}"
 
@@ -389,8 +394,7 @@ class RunMemory:
         if self.replay is None:
             return []
         inherited = self.origins.inherited
-        ids = origins(self.replay.memory.example_ids)
-        counts = Counter(ids[ids < 0].tolist())
+        counts = self._inherited_by_origin()
         if not counts:
             return []
         of_each = (f"{n:,} of {inherited[at]}" for at, n in counts.items())
@@ -403,6 +407,12 @@ class RunMemory:
             f"{', '.join(of_each)} in memory{capacity * bool(left_out)}",
             f"{self._drawn(pairs)} of them replayed a step{later}",
         ]
+
+    def _inherited_by_origin(self) -> Counter[int]:
+        """Return the number of inherited pairs in the memory, by origin."""
+        assert self.replay is not None
+        ids = origins(self.replay.memory.example_ids)
+        return Counter(ids[ids < 0].tolist())
 
     @property
     def _draws_from_all(self) -> bool:

@@ -293,6 +293,8 @@ def _newest(start: Path) -> Path:
 def _find_adapter(name: str, key: str) -> Path:
     """Return the folder of an adapter: of PEFT, or a checkpoint, the newest one of a run."""
     start = Path(name)
+    if not start.exists():
+        raise FileNotFoundError(f"{key}={start} does not exist")
     if is_peft_adapter(start) and not (start / checkpoint.ADAPTER).is_file():
         return start
     folder = _newest(start)
@@ -371,7 +373,9 @@ def _load_adapter(
     else:
         base_dir = Path(cfg.checkpointer.get("checkpoint_dir"))
         alpha = cfg.model.get("lora_alpha")
-        weights = load_peft_adapter(path, like, base_dir, alpha=alpha)
+        weights = load_peft_adapter(
+            path, like, base_dir, alpha=alpha, base_model=cfg.base_model
+        )
     require_same_model(like, weights, named)
     return weights, predictor
 

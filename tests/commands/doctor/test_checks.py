@@ -90,13 +90,13 @@ def no_gpu_memory(monkeypatch):
             {"init_from": "/nowhere"},
             None,
             "earlier-runs",
-            "init_from=/nowhere holds no",
+            "init_from=/nowhere does not",
         ),
         (
             {"base_adapters": "[/nowhere]"},
             None,
             "earlier-runs",
-            "base_adapters=/nowhere holds no",
+            "base_adapters=/nowhere does not",
         ),
         (
             {"replay__init_from": "/nowhere"},

@@ -132,6 +132,17 @@ def test_the_log_has_no_text(run, capsys):
     assert second["ids"] == [0, 1, 3, 4] and second["by"] == {"source": "new"}
 
 
+def test_scored_pairs_are_not_searched(run, capsys):
+    folder = run / "evaluation" / "epoch_0"
+    folder.mkdir(parents=True)
+    (folder / "predictions.jsonl").touch()
+    forget(run, "--ids", "0")
+    said = (
+        f"Not searched: 1 file of scored pairs, with their texts, in {run}/evaluation."
+    )
+    assert said in capsys.readouterr().out.splitlines()
+
+
 def test_numbers_of_no_pair_are_named(run, capsys):
     absent = f"No pair in {run} has the number 98, 99 (column example of --csv).\n"
     forget(run, "--ids", 99, 98)

@@ -315,5 +315,9 @@ def test_a_resumed_run_goes_on_without_the_inherited_pairs(memory_of, tmp_path):
     offered = torch.arange(2)
     resumed.resume(checkpoint, step=1, offered=lambda: offered, passes=None, changed=())
     assert resumed.share == 0.25 and resumed.carried(8) == []
+    assert resumed.summary(8) == (
+        "none, as all inherited pairs have been deleted; a step has 6 new pairs; up to 10,000 "
+        "pairs are stored"
+    )
     (checkpoint / "memory" / "memory.json").write_text("{")
     assert memory_of(**keys, resume=True).share == 0.25
