@@ -1,8 +1,8 @@
 """The runs of an experiment, and the commands that train and score them."""
 
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from erjepa.studies.experiment import CONTROLS, WEIGHTS, Experiment
 from erjepa.studies.grid.config import as_arguments, entry_of, load_run
 from erjepa.studies.names import slug
 from erjepa.studies.results import Result
-from erjepa.utils.checked import normalize_numbers
+from erjepa.utils.checked import leaves, normalize_numbers
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,14 @@ class Cell:
     datasets: int = 1  # factor on the budgets; 0: the cell is not trained
     # Name of an earlier cell with an equal run: this one is not run and copies its results
     same_as: str | None = None
-    # Names of the cells to run before this one
-    needs: Set[str] = frozenset()
+    # Names of the cells to run before this one, and what it needs of each
+    needs: Mapping[str, str] = field(default_factory=dict)
 
     def lacking(self, finished: Container[str]) -> str | None:
         """Return the error message if a cell that this one depends on is not finished."""
-        needs = {"results": self.same_as, "tokens": self.tokens_of}
-        needs["weights"] = self.after[-1] if self.after else None
-        for what, cell in needs.items():
-            if cell is not None and cell not in finished:
-                return f"it needs the {what} of {cell}"
-        return None
+        needs = {self.same_as: "results"} if self.same_as else self.needs
+        lacking = (cell for cell in needs if cell not in finished)
+        return next((f"it needs the {needs[cell]} of {cell}" for cell in lacking), None)
 
     def at_end(self, results: Iterable[Result]) -> str:
         """Say the accuracy of the last of its results on its own dataset."""
@@ -91,7 +88,10 @@ def cells(experiment: Experiment) -> list[Cell]:
         replace(
             cell,
             same_as=runs[cell.name] if runs[cell.name] != cell.name else None,
-            needs={runs[name] for name in (cell.tokens_of, *cell.after[-1:]) if name},
+            needs={
+                **{runs[name]: "weights" for name in cell.after},
+                **({runs[cell.tokens_of]: "tokens"} if cell.tokens_of else {}),
+            },
         )
         for cell in all_cells
     ]
@@ -196,13 +196,16 @@ def training_command(
     overrides |= _merged(experiment, cell, after)
     if after:
         start = _end_of(experiment, after[-1])
+        replay = load_run(cell.config, *as_arguments(cell.overrides)).replay
         # Overrides of these keys win, including None to start without them.
-        carried = {"init_from": start, "replay.init_from": start}
-        if cell.new_adapter:
-            del carried["init_from"]
-        if cell.overrides.get("replay.selection") == "current_batch":
-            del carried["replay.init_from"]  # this selection has no memory
-        overrides |= {k: v for k, v in carried.items() if k not in cell.overrides}
+        given = {
+            key for name, at in cell.overrides.items() for key, _ in leaves(name, at)
+        }
+        if not cell.new_adapter and "init_from" not in given:
+            overrides["init_from"] = start
+        has_memory = replay.weight and replay.selection != "current_batch"
+        if has_memory and "replay.init_from" not in given:
+            overrides["replay.init_from"] = start
     if experiment.budgets is None:  # every epoch is scored
         overrides["keep_epochs"] = True
     if budgets := budgets_of(experiment, cell):

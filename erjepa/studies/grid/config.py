@@ -107,7 +107,10 @@ def _override(values: dict[str, Any], argument: str) -> None:
     """Apply ``key=value`` or ``section.key=value`` of the command line."""
     name, separator, text = argument.partition("=")
     key, _, rest = name.partition(".")
-    value = erjepa.configs.with_overrides({}, [f"{key}{separator}{text}"])[key]
+    parsed = erjepa.configs.with_overrides({}, [f"{key}{separator}{text}"])
+    if key not in parsed:  # such as seeds[0]=3
+        raise ValueError(f"{argument}: expected key=value or section.key=value")
+    value = parsed[key]
     if key in {*KEYS} - {*_KEYS, *_OWN}:
         raise ValueError(f"{key} is a key of runs; say overrides.{argument}")
     if not rest:

@@ -69,7 +69,7 @@ class _Grid:
         with ThreadPoolExecutor(self._slots) as pool:
             try:
                 while self._waiting or self._running:
-                    ready = [c for c in self._waiting if c.needs <= self._ended]
+                    ready = [c for c in self._waiting if c.needs.keys() <= self._ended]
                     for cell in ready[: len(self._free)]:
                         self._waiting.remove(cell)
                         say = partial(self._say, cell)
@@ -127,7 +127,7 @@ def environments(experiment: Experiment) -> list[dict[str, str]]:
             f"devices={list(devices)}: CUDA_VISIBLE_DEVICES={visible} shows {len(names)}; "
             "they are counted from 0"
         )
-    threads = max(1, (os.cpu_count() or 1) // (n * len(groups)))
+    threads = max(1, len(os.sched_getaffinity(0)) // (n * len(groups)))
     found = []
     for group in groups:
         variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}

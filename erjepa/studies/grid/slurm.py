@@ -187,7 +187,9 @@ def _submit(
         for cell in waiting:
             if cell.needs:
                 there = {**queued, **jobs}
-                sources = sorted(there[name] for name in cell.needs & there.keys())
+                sources = sorted(
+                    there[name] for name in cell.needs.keys() & there.keys()
+                )
                 # afterany, not afterok: if a needed cell fails, this one starts, fails and
                 # reports the reason.
                 after = ":".join(["afterany", *sources]) if sources else None

@@ -21,6 +21,7 @@ from erjepa.studies.report.paired import CLAIMS
 from erjepa.studies.report.results import Results, Unavailable, pivot
 from erjepa.studies.report.sections import SECTIONS, Part, Section
 from erjepa.studies.report.table import FORMATS, HTML, Table
+from erjepa.utils.checked import checked
 from erjepa.utils.escape import printable
 from erjepa.utils.folders import make_folder, remove
 
@@ -94,7 +95,7 @@ def _parse_entry(
 ) -> tuple[Section, str, dict[str, Any]]:
     arguments = {"section": entry} if isinstance(entry, str) else dict(entry)
     name = arguments.pop("section", None)
-    if name not in SECTIONS:
+    if not isinstance(name, str) or name not in SECTIONS:
         raise ValueError(f"report: section {name!r} is none of {', '.join(SECTIONS)}")
     one = SECTIONS[name]
     if unknown := sorted(arguments.keys() - set(one.arguments)):
@@ -102,6 +103,8 @@ def _parse_entry(
             f"report: section {name} takes no {', '.join(unknown)}; it takes "
             f"{', '.join(one.arguments)}"
         )
+    for key, value in arguments.items():
+        arguments[key] = checked(one.arguments[key], value, f"report: {name}: {key}")
     kinds = {"datasets": "datasets", "methods": "methods", "curves": "methods"}
     for key, kind in kinds.items():
         known = getattr(config, kind)

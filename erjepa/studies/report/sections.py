@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
-from typing import Any
+from typing import Any, Literal, get_type_hints
 
 from erjepa.studies.report.figures import NUM_STYLES, Figure
 from erjepa.studies.report.results import Results, Unavailable
@@ -33,10 +33,14 @@ class Section:
     by_default: bool = False  # whether it is in reports whose config names no sections
 
     @property
-    def arguments(self) -> list[str]:
-        """Names of the arguments that a config may set."""
-        names = {*signature(self.build).parameters, "title", "weights"} - {"results"}
-        return sorted({"datasets" if name == "dataset" else name for name in names})
+    def arguments(self) -> dict[str, Any]:
+        """Names and types of the arguments that a config may set."""
+        hints = get_type_hints(self.build, include_extras=True)
+        types = {"title": str, "weights": Literal["last", "ema"], **hints}
+        if types.pop("dataset", None) is not None:
+            types["datasets"] = list[str]
+        del types["results"], types["return"]
+        return dict(sorted(types.items()))
 
     def datasets(
         self, results: Results, names: Sequence[str] | None = None

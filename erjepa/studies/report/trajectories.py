@@ -1,11 +1,12 @@
 """Sections on changes between checkpoints: drops of accuracy, predictions, alignment."""
 
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
+from pydantic import Field
 
 from erjepa.studies.report.compute import flops_unit
 from erjepa.studies.report.figures import Figure, canvas, draw_curves
@@ -59,15 +60,16 @@ def drops(results: Results, dataset: str, methods: list[str]) -> Parts:
 
 @section("Drops at equal accuracy")
 def drops_by_accuracy(
-    results: Results, dataset: str, methods: list[str], width: int = 10
+    results: Results,
+    dataset: str,
+    methods: list[str],
+    width: Annotated[int, Field(ge=1, le=100)] = 10,
 ) -> Parts:
     """How often accuracy falls from one checkpoint to the next, by the accuracy at the first.
 
     A method that has learned less has less to lose. So each column compares steps that start
     from similar accuracy, in bins of ``width`` percentage points.
     """
-    if not 1 <= width <= 100:
-        raise ValueError(f"report: drops_by_accuracy: width={width}: expected 1 to 100")
     accuracy = results.over_points(dataset, methods)
     before = accuracy.iloc[:, :-1].stack()
     after = accuracy.shift(-1, axis=1).iloc[:, :-1].stack()

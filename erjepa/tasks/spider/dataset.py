@@ -18,7 +18,6 @@ The first line of a source text names its database, in both values of ``prompt``
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,10 +25,13 @@ from typing import Any, Literal
 
 from torchtune.data import OpenAIToMessages
 from torchtune.modules.transforms import Transform
+from typing_extensions import TypedDict
 
 from erjepa.datasets.paired import PairedDataset
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sources import LLM_JEPA_DATASETS, locate, subsample
+from erjepa.utils.checked import checked
+from erjepa.utils.jsonl import parse_json
 
 SYSTEM_PROMPT = "Convert natural language to SQL."  # from LLM-JEPA's files
 
@@ -38,6 +40,17 @@ SYSTEM_PROMPT = "Convert natural language to SQL."  # from LLM-JEPA's files
 TEST_SHARE = 5
 
 _SOURCE_TEXT = re.compile(r"For db_id:\[([^\]\n]+)\]\n\n(.*)", re.DOTALL)
+
+
+class Schema(TypedDict):
+    """The keys of a database in Spider's ``tables.json`` that are read."""
+
+    db_id: str
+    table_names_original: list[str]
+    column_names_original: list[tuple[int, str]]  # index of the table, name
+    column_types: list[str]
+    primary_keys: list[int]
+    foreign_keys: list[tuple[int, int]]
 
 
 def spider_dataset(
@@ -103,10 +116,10 @@ def in_test_split(db_id: str) -> bool:
     return int(hashlib.sha256(db_id.encode()).hexdigest(), 16) % TEST_SHARE == 0
 
 
-def schema_text(schema: dict[str, Any]) -> str:
+def schema_text(schema: Schema) -> str:
     """Return a schema as text: one line per table, then one per foreign key."""
     tables = schema["table_names_original"]
-    columns = schema["column_names_original"]  # (index of the table, name)
+    columns = schema["column_names_original"]
     primary = set(schema["primary_keys"])
     inside: list[list[str]] = [[] for _ in tables]
     for i, ((table, name), kind) in enumerate(
@@ -176,18 +189,20 @@ def _database(fields: Mapping[str, Any]) -> str:
     return database_of(fields["messages"][-2]["content"])
 
 
-def _load_schemas(tables: str | None) -> dict[str, dict[str, Any]]:
+def _load_schemas(tables: str | None) -> dict[str, Schema]:
     if tables is None:
         raise ValueError(
             "dataset.tables is not set; prompt=with_schema needs Spider's tables.json"
         )
     if not Path(tables).is_file():
         raise FileNotFoundError(f"dataset.tables={tables}: no such file")
-    return {s["db_id"]: s for s in json.loads(Path(tables).read_text("utf-8"))}
+    where = f"dataset.tables={tables}"
+    values = parse_json(Path(tables).read_bytes(), where)
+    return {schema["db_id"]: schema for schema in checked(list[Schema], values, where)}
 
 
 def _with_schema(
-    record: Record, schemas: dict[str, dict[str, Any]], tables: str | None
+    record: Record, schemas: dict[str, Schema], tables: str | None
 ) -> Record:
     *context, user, target = record.fields["messages"]
     db_id, question = _parse(user["content"])

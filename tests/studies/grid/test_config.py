@@ -274,6 +274,7 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
         ),
         (["overrides.seed=2"], "overrides: seed is set by the grid"),
         (["methods.LLM-JEPA=2"], "methods is replaced as a whole"),
+        (["seeds[0]=3"], r"seeds\[0\]=3: expected key=value or section.key=value"),
         (["dataset.size=2"], "say overrides.dataset.size=2"),
         (["epochs=2"], "epochs is a key of runs; say overrides.epochs=2"),
         (["metods.x=2"], r"unknown config key metods. Did you mean methods\?"),

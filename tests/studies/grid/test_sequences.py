@@ -1,6 +1,7 @@
 """Sequences of datasets: what a run starts from, trains on, and is scored on."""
 
 import json
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -92,6 +93,13 @@ def test_what_a_run_starts_from(sequence, tmp_path):
     # One that replays the step's own pairs has no memory to carry on.
     own = {**second.overrides, "replay.selection": "current_batch"}
     assert carried(replace(second, overrides=own)) == expected[:1]
+    # Keys of replay count however they are written.
+    for replay in ({"selection": "current_batch"}, {"weight": 0}):
+        own = {**second.overrides, "replay": replay}
+        assert carried(replace(second, overrides=own)) == expected[:1]
+    own = {**second.overrides, "replay": {"init_from": None, "capacity": 7}}
+    whole, *others = carried(replace(second, overrides=own))
+    assert '"init_from": null' in whole and others == expected[:1]
 
 
 def test_what_it_trains_on(sequence):
@@ -219,10 +227,19 @@ def test_what_follows_a_failed_run_fails(fake_sequence, capsys, monkeypatch):
     needs = "failed: it needs the weights of"
     printed = capsys.readouterr().out
     assert f"second/replay/seed_1: {needs} first/replay/seed_1" in printed
-    assert f"third/replay/seed_1: {needs} second/replay/seed_1" in printed
+    assert f"third/replay/seed_1: {needs} first/replay/seed_1" in printed
     assert lines(fake_sequence) == [line for line in EXPECTED if line[0] != "Replay"]
     monkeypatch.delenv("FAKE_FAILURE")
     assert run(fake_sequence) == 0
+    assert lines(fake_sequence) == EXPECTED
+
+
+def test_a_lost_early_run_is_run_again(fake_sequence):
+    assert run(fake_sequence) == 0
+    for stage in ("first", "third"):
+        shutil.rmtree(fake_sequence / "out" / "cells" / stage / "replay")
+    (fake_sequence / "out" / "results.jsonl").unlink()
+    assert run(fake_sequence, "devices=[0,1]") == 0
     assert lines(fake_sequence) == EXPECTED
 
 

@@ -132,6 +132,16 @@ def test_sections_are_as_asked(tmp_path):
         ),
         ({"section": "accuracy", "methods": ["sft"]}, "method 'sft' is none of SFT, "),
         ({"section": "accuracy", "datasets": ["s"]}, "dataset 's' is none of synth"),
+        (
+            {"section": "accuracy", "datasets": "synth"},
+            "accuracy: datasets: input should",
+        ),
+        ({"section": ["accuracy"]}, r"section \['accuracy'\] is none of"),
+        (
+            {"section": "drops_by_accuracy", "width": 0},
+            "drops_by_accuracy: width: input should be greater than or equal to 1",
+        ),
+        ({"section": "drops", "weights": "best"}, "drops: weights: .*'last' or 'ema'"),
         ({"section": "significance", "reference": "x"}, "method 'x' is none of"),
         ({"section": "continual", "curves": ["x"]}, "method 'x' is none of SFT, "),
     ],

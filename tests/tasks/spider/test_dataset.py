@@ -165,6 +165,15 @@ def test_errors_name_the_key_or_the_record(tokenizer, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             spider_dataset(tokenizer, source=path, **options)
+    for content, message in (
+        ("[{", ":1: not JSON"),
+        ("[{}]", ".*db_id: field required"),
+    ):
+        tables.write_text(content)
+        with pytest.raises(ValueError, match=f"dataset.tables={tables}{message}"):
+            spider_dataset(
+                tokenizer, source=path, prompt="with_schema", tables=str(tables)
+            )
     with pytest.raises(FileNotFoundError, match="dataset.tables="):
         spider_dataset(tokenizer, source=path, prompt="with_schema", tables="/none")
     with pytest.raises(FileNotFoundError):
