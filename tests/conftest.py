@@ -11,6 +11,7 @@ import pytest
 import torch
 from torchtune.models.llama3 import llama3_tokenizer
 
+from erjepa.tasks.nl_rx.grammar import generate_pairs
 from tests.harness.data import tokenizer_file, write_records
 from tests.harness.models import write_base
 
@@ -18,7 +19,13 @@ torch.set_num_threads(1)
 
 
 def pytest_collection_finish(session):
-    """Leave what is imported to itself: collecting it would copy it in every forked rank."""
+    """Leave what is imported to itself: collecting it would copy it in every forked rank.
+
+    The demo's grammar takes a third of a second, which every rank that draws pairs from it would
+    spend again.
+    """
+    generate_pairs(1, split="train")
+    generate_pairs(1, split="test")
     gc.collect()
     gc.freeze()
 

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 
 from erjepa.checkpoints.peft_adapter import FOLDER as ADAPTER
 from erjepa.checkpoints.served_chat import chat_template
-from erjepa.configs.component import COMPONENT, Component
+from erjepa.configs import Component, resolved
+from erjepa.configs.component import COMPONENT
 from erjepa.datasets import dataset_name, origin_labels
 from erjepa.utils.escape import backticks, markdown, markdown_code
 from erjepa.utils.files import CONFIG, EMA, write_whole
 from erjepa.utils.summary import Summary, scores_of_run
 
 CARD = "README.md"
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # many times as fast
+
 PROMPT = "prompt.txt"  # a training prompt, if no chat template reproduces it
 
 _TEXT = """\
@@ -82,15 +84,19 @@ def write_model_card(output_dir: Path) -> None:
     config_file = output_dir / CONFIG
     if not config_file.is_file():
         return  # a custom metric logger that saves no config
-    cfg = OmegaConf.load(config_file)
+    keys = config_file.read_text(encoding="utf-8")
+    config = resolved(yaml.load(keys, Loader=_Loader))
     prompt = output_dir / PROMPT
     models = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
     checkpoints = {path.parent for path in models}
-    served = Path(cfg.checkpointer.checkpoint_dir)  # or a repository of the hub
+    served = Path(
+        config["checkpointer"]["checkpoint_dir"]
+    )  # or a repository of the hub
     card = model_card(
-        OmegaConf.to_container(cfg),
+        config,
         {path.name: summary for path, summary in scores_of_run(output_dir).items()},
-        base=base_of(cfg),
+        keys=keys,
+        base=base_of(config),
         has_peft=any(output_dir.glob(f"*/{ADAPTER}/")),
         prompt=prompt.read_text() if prompt.is_file() else None,
         has_template=not served.is_dir()
@@ -105,6 +111,7 @@ def model_card(
     config: Mapping[str, Any],
     summaries: Mapping[str, Summary],
     *,
+    keys: str,
     base: str,
     has_peft: bool,
     prompt: str | None = None,
@@ -114,6 +121,7 @@ def model_card(
 
     Args:
         summaries: evaluation summaries, by checkpoint.
+        keys: the config as it is written in its file.
         base: name or folder of the base model.
         has_peft: whether adapters were also written for PEFT; torchtune cannot for Phi-3.
         prompt: a training prompt, if the folders' chat template does not reproduce it.
@@ -151,7 +159,6 @@ def model_card(
         "pipeline_tag": "text-generation",
         "tags": tags,
     }
-    keys = OmegaConf.to_yaml(config)
     serving = "The folders' chat template builds the prompts of training."
     if not has_template:
         serving = "There is no chat template: send a server token ids, as `erjepa prompts` does."

@@ -122,7 +122,7 @@ class JobFinder:
     def __init__(self, cfg: Config, tokenizer: Transform) -> None:
         self._cfg = cfg
         self._tokenizer = tokenizer
-        self._examples: dict[str, Examples] = {}
+        self._examples: dict[tuple[str, str], Examples] = {}
 
     def find(self, weights: Sequence[Path | None]) -> list[Job]:
         """Return the jobs for all of :func:`weights_to_score`.
@@ -201,17 +201,18 @@ class JobFinder:
         )
 
     def _read(self, name: str, keys: Mapping[str, Any]) -> Examples:
-        """Read the examples of the config with ``keys`` changed, cached by ``name``."""
+        """Read the examples of the config with ``keys`` changed; cached."""
         cfg = self._cfg
         if keys:
             cfg = read({**cfg.as_dict(), **_OF_TRAINING, **keys})
-        if name not in self._examples:
-            self._examples[name] = on_each_rank(
+        cached = name, json.dumps(keys, sort_keys=True)
+        if cached not in self._examples:
+            self._examples[cached] = on_each_rank(
                 lambda: read_examples(cfg, self._tokenizer, lambda: self._train[0])
             )
             if not keys and cfg.eval_split == "test":
-                self._warn_of_other_wordings(self._examples[name].dataset)
-        return self._examples[name]
+                self._warn_of_other_wordings(self._examples[cached].dataset)
+        return self._examples[cached]
 
     @cached_property
     def _train(self) -> tuple[list[Texts] | None, set[str]]:

@@ -59,8 +59,9 @@ def test_largest_size_and_one_more(split):
         generate_pairs(-1, split=split)
 
 
-@pytest.mark.parametrize("sizes", [(50, 50), (5000, 500), (34797, 4983)])
-@pytest.mark.parametrize("seeds", [(0, 0), (1, 2), (7, 0)])
+@pytest.mark.parametrize(
+    ("sizes", "seeds"), [((5000, 500), (1, 2)), ((34797, 4983), (7, 0))]
+)
 def test_no_test_regex_or_description_occurs_in_train(sizes, seeds):
     train = generate_pairs(sizes[0], split="train", seed=seeds[0])
     test = generate_pairs(sizes[1], split="test", seed=seeds[1])
