@@ -15,7 +15,7 @@ from erjepa.replay.selection import (
 )
 from tests.reference.list_memory import ListMemory
 
-quick = settings(deadline=None, derandomize=True, max_examples=150)
+quick = settings(deadline=None, derandomize=True, max_examples=75)
 
 EMBED_DIM, ADDRESS_DIM, TOP_K, RATE = 4, 24, 6, 0.25
 # Few embeddings, so that addresses repeat and cosines tie; the zero vector among them.

@@ -68,7 +68,6 @@ def overrides_for(
         "epochs": 2,
         "optimizer.lr": 3e-3,
         "num_workers": 0,
-        "optimizer.fused": False,
         "lr_scheduler.num_warmup_steps": 2,
     }
     settings.update({key.replace("__", "."): v for key, v in overrides.items()})

@@ -196,21 +196,21 @@ def describes(node, line: str) -> bool:
     return (0, len(line)) in stretches(node)
 
 
-@settings(max_examples=75, deadline=None, derandomize=True)
+@settings(max_examples=37, deadline=None, derandomize=True)
 @given(grown(plain))
 def test_membership_as_re_has_it(regex):
     for line in LINES:
         assert has(regex, line) == bool(re.fullmatch(regex, line, re.ASCII)), line
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(grown(with_both))
 def test_membership_as_stretches_have_it(regex):
     for line in LINES:
         assert has(regex, line) == describes(parse(regex), line), line
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(grown(with_both), grown(with_both))
 def test_equal_languages_have_equal_lines(a, b):
     same = [describes(parse(a), x) == describes(parse(b), x) for x in LINES]
