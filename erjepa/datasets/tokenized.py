@@ -58,7 +58,7 @@ class TokenizedPairs(Sequence[Pair]):
 
     @classmethod
     def of(cls, segments: Iterable[Sequence[array]]) -> "TokenizedPairs":
-        return cls([_block(segments)])
+        return cls([_block(map(_flat, segments))])
 
     def __add__(self, other: "TokenizedPairs") -> "TokenizedPairs":
         """Concatenate pairs without copying their tokens; example ids continue."""
@@ -103,6 +103,10 @@ class TokenizedPairs(Sequence[Pair]):
         )
 
 
+# A tokenized pair: the lengths of its segments, and the bytes of their tokens.
+_Flat = tuple[list[int], bytes]
+
+
 def tokenize(
     chats: Iterable[list[Message]],
     count: int,
@@ -116,12 +120,12 @@ def tokenize(
         chats: valid chats, see :meth:`~erjepa.datasets.ChatTemplate.validate`.
 
     Raises:
+        RuntimeError: if a process is killed, as systems do when memory runs out.
         ValueError: naming the place of a chat that makes no pair.
     """
     if count < MANY:
-        return TokenizedPairs.of(
-            _segments(chat, template, i, where) for i, chat in enumerate(chats)
-        )
+        made = (_flat_or_error(template, chat) for chat in chats)
+        return TokenizedPairs([_block(made, where)])
     # Read every chat before tokenizing the first, so that every rank finds an invalid one soon.
     texts = [
         json.dumps([[m.role, m.content, m.ipython, m.eot] for m in chat])
@@ -132,21 +136,27 @@ def tokenize(
     return TokenizedPairs([make() if file is None else _cached(file, make)])
 
 
-def _segments(
-    chat: list[Message], template: ChatTemplate, i: int, where: Callable[[int], str]
-) -> tuple[array, ...]:
+def _flat(segments: Sequence[array]) -> _Flat:
+    return [len(s) for s in segments], b"".join(s.tobytes() for s in segments)
+
+
+def _flat_or_error(template: ChatTemplate, chat: list[Message]) -> _Flat | str:
+    """Tokenize a chat; return why it makes no pair if it makes none."""
     try:
-        return template(chat)
+        return _flat(template(chat))
     except ValueError as error:
-        raise ValueError(f"{where(i)}: {error}") from None
+        return str(error)
 
 
-def _block(pairs: Iterable[Sequence[array]]) -> np.ndarray:
+def _block(
+    pairs: Iterable[_Flat | str], where: Callable[[int], str] = str
+) -> np.ndarray:
     lengths, tokens = array("i"), array("i")
-    for segments in pairs:
-        for segment in segments:
-            lengths.append(len(segment))
-            tokens.extend(segment)
+    for i, pair in enumerate(pairs):
+        if isinstance(pair, str):
+            raise ValueError(f"{where(i)}: {pair}")
+        lengths.extend(pair[0])
+        tokens.frombytes(pair[1])
     parts = [array("i", [len(lengths) // _SEGMENTS]), lengths, tokens]
     return np.concatenate([np.frombuffer(p, dtype=np.int32) for p in parts])
 
@@ -157,43 +167,25 @@ def _block(pairs: Iterable[Sequence[array]]) -> np.ndarray:
 def _in_parallel(
     texts: Sequence[str], template: ChatTemplate, where: Callable[[int], str]
 ) -> np.ndarray:
-    """Tokenize many chats into one block with several processes and a progress bar.
-
-    Raises:
-        RuntimeError: if a process is killed, as systems do when memory runs out.
-        ValueError: naming the place of a chat that makes no pair.
-    """
-    chunks = [texts[i : i + _CHUNK] for i in range(0, len(texts), _CHUNK)]
+    """Tokenize many chats into one block with several processes and a progress bar."""
     cores = (
         len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count() or 1
     )
-    lengths, tokens = [], []
-    workers = min(cores, len(chunks))
+    workers = min(cores, -(-len(texts) // _CHUNK))
     pool = ProcessPoolExecutor(workers, get_context(), _set_template, (template,))
-    with tqdm(total=len(texts), desc="Tokenizing", unit="pair") as bar:
-        try:
-            for first, made in zip(
-                range(0, len(texts), _CHUNK),
-                pool.map(_tokenize_chunk, chunks),
-                strict=True,
-            ):
-                if isinstance(made, tuple):
-                    i, message = made
-                    raise ValueError(f"{where(first + i)}: {message}")
-                size = int(made[0]) * _SEGMENTS
-                lengths.append(made[1 : 1 + size])
-                tokens.append(made[1 + size :])
-                bar.update(int(made[0]))
-        except BrokenProcessPool:
-            raise RuntimeError(
-                "a process that tokenized pairs was killed, probably for lack of memory; "
-                "free some and start again"
-            ) from None
-        finally:
-            pool.shutdown(cancel_futures=True)
-    return np.concatenate([np.array([len(texts)], np.int32), *lengths, *tokens])
+    made = pool.map(_tokenize, texts, chunksize=_CHUNK)
+    try:
+        bar = tqdm(made, total=len(texts), desc="Tokenizing", unit="pair")
+        return _block(bar, where)
+    except BrokenProcessPool:
+        raise RuntimeError(
+            "a process that tokenized pairs was killed, probably for lack of memory; "
+            "free some and start again"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 _template: ChatTemplate  # set in each worker process
@@ -204,19 +196,12 @@ def _set_template(template: ChatTemplate) -> None:
     _template = template
 
 
-def _tokenize_chunk(texts: Sequence[str]) -> np.ndarray | tuple[int, str]:
-    """Return the block of some chats, or index and error of the first that makes no pair."""
-    segments = []
-    for i, text in enumerate(texts):
-        chat = [
-            Message(role=role, content=content, ipython=ipython, eot=eot)
-            for role, content, ipython, eot in json.loads(text)
-        ]
-        try:
-            segments.append(_template(chat))
-        except ValueError as error:
-            return i, str(error)
-    return _block(segments)
+def _tokenize(text: str) -> _Flat | str:
+    chat = [
+        Message(role=role, content=content, ipython=ipython, eot=eot)
+        for role, content, ipython, eot in json.loads(text)
+    ]
+    return _flat_or_error(_template, chat)
 
 
 # ----------------------------------------------------------------------- on disk

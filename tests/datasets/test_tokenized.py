@@ -212,7 +212,7 @@ def killed(texts):
 
 
 def test_a_killed_process_ends_in_an_error(tokenizer, many, monkeypatch):
-    monkeypatch.setattr(tokenized, "_tokenize_chunk", killed)
+    monkeypatch.setattr(tokenized, "_tokenize", killed)
     with pytest.raises(RuntimeError, match="was killed, probably for lack of memory"):
         paired_dataset(tokenizer, source=many[0])
 

@@ -117,8 +117,6 @@ def _on_default_device(decoder: TransformersDecoder) -> TransformersDecoder:
     device = torch.get_default_device()
     if device.type == "meta":
         return decoder
-    for module in decoder.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            empty = nn.Parameter(torch.empty_like(parameter, device=device))
-            setattr(module, name, empty.requires_grad_(parameter.requires_grad))
-    return decoder.to(device)
+    return decoder._apply(
+        lambda t: torch.empty_like(t, device=device) if t.is_meta else t.to(device)
+    )
