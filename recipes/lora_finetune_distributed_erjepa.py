@@ -110,7 +110,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._memory = RunMemory(prepared, earlier)
         self._pairs = TrainingPairs(prepared, self._memory.share)
         held_out = self._pairs.held_out
-        self._validation = Validation(prepared, held_out) if held_out else None
+        self._validation = (
+            Validation(prepared, self._passes, held_out) if held_out else None
+        )
         self._progress = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
         start = load_start(cfg, checkpointer, model, self._pairs, resume=resume)
         wait_for_all()  # ranks read files at different speeds; a step has a time limit

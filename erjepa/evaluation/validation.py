@@ -14,34 +14,28 @@ from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.tasks.score import score_predictions
 from erjepa.tasks.task import Task
-from erjepa.training.model.distributed import (
-    gather_interleaved,
-    gather_objects,
-    on_rank_zero,
-)
+from erjepa.training.model.distributed import gather_objects, on_rank_zero
 from erjepa.training.model.sharding import gathered
 from erjepa.training.run.origins import losses_by_origin
 from erjepa.training.run.prepared import PreparedRun
-from erjepa.training.step.passes import stack_views, unstack_views
+from erjepa.training.step.passes import Passes
 
 
 class HeldOutLoss:
     """Computes the training objective on held-out pairs, without dropout and gradients."""
 
-    def __init__(self, run: PreparedRun, ids: Sequence[int]) -> None:
-        collator, world_size = run.collators.new, dist.get_world_size()
+    def __init__(self, run: PreparedRun, passes: Passes, ids: Sequence[int]) -> None:
+        world_size = dist.get_world_size()
         pairs = [run.dataset[i] for i in ids[dist.get_rank() :: world_size]]
         per_rank = -(-len(ids) // world_size)
         # The same number of batches on every rank: all ranks of a sharded model run each forward.
-        self._batches = collator.split(pairs, -(-per_rank // run.cfg.batch_size))
-        self._dataset = run.dataset
-        self._num_pairs = len(ids)
-        self._num_views = len(ids) if collator.views != "none" else 0
-        self._loss_fn = run.loss_fn
-        self._device = run.device
+        num_batches = -(-per_rank // run.cfg.batch_size)
+        self._batches = run.collators.new.split(pairs, num_batches)
+        self._totals = passes.totals(self._batches)
+        self._passes = passes
+        self._dataset, self._loss_fn = run.dataset, run.loss_fn
 
-    @torch.no_grad()
-    def __call__(self, model: PackedDecoder) -> dict[str, float]:
+    def __call__(self) -> dict[str, float]:
         """Compute the losses of the model on all held-out pairs.
 
         Returns:
@@ -49,32 +43,19 @@ class HeldOutLoss:
             (InfoNCE contrasts all held-out pairs); ``val_loss``, their weighted sum; and with a
             list of datasets the first two for each, as ``val_lm_loss_NAME``. Equal on all ranks.
         """
-        sums, errors, views, ids = [], [], [], []
-        for batch in self._batches:
-            batch = batch.to(self._device)
-            output = model(batch)
-            _, losses = self._loss_fn(output, batch, 1, 1)
-            sums.append(torch.stack([losses.lm, batch.labels_of_pairs], dim=1))
-            errors.append(losses.jepa)
-            ids.append(batch.example_ids)
-            if self._loss_fn.is_contrastive and self._num_views:
-                views.append(stack_views(output))
-        lm, labels = gather_interleaved(torch.cat(sums), self._num_pairs).double().T
-        jepa = gather_interleaved(torch.cat(errors), self._num_views).double()
-        if views:  # contrast each pair with all others
-            all_views = gather_interleaved(torch.cat(views), self._num_views)
-            _, predicted, target = unstack_views(all_views)
-            jepa = self._loss_fn.errors(predicted, target).double()
+        result = self._passes.measure(self._batches, self._totals)
+        lm, labels, jepa = (
+            values.double() for values in (result.lm, result.labels, result.jepa)
+        )
         metrics = {"lm_loss": lm.sum() / labels.sum()}
         loss = self._loss_fn.lm_weight * metrics["lm_loss"]
         if len(jepa):
             metrics["jepa_loss"] = jepa.mean()
             loss = loss + self._loss_fn.jepa_weight * metrics["jepa_loss"]
         if len((dataset := self._dataset).names) > 1:
-            in_order = gather_interleaved(torch.cat(ids), self._num_pairs).tolist()
-            parts = torch.tensor([dataset.origin(i) for i in in_order])
+            parts = [dataset.origin(i) for i in result.example_ids.tolist()]
             metrics |= losses_by_origin(
-                lm, labels, jepa, parts, origin_labels(dataset.names)
+                lm, labels, jepa, torch.tensor(parts), origin_labels(dataset.names)
             )
         metrics = {"loss": loss, **metrics}
         return {f"val_{name}": value.item() for name, value in metrics.items()}
@@ -83,9 +64,9 @@ class HeldOutLoss:
 class Validation:
     """Measures losses, and accuracy with ``validation.generate``, on a run's held-out pairs."""
 
-    def __init__(self, run: PreparedRun, ids: Sequence[int]) -> None:
+    def __init__(self, run: PreparedRun, passes: Passes, ids: Sequence[int]) -> None:
         cfg, dataset = run.cfg, run.dataset
-        self.loss = HeldOutLoss(run, ids)
+        self.loss = HeldOutLoss(run, passes, ids)
         self._cfg = cfg
         self._dataset = dataset
         self._tokenizer = run.tokenizer
@@ -100,7 +81,7 @@ class Validation:
     def __call__(self, model: PackedDecoder) -> dict[str, float]:
         """Return the metrics of a model, and set it back to training mode. Draws no randomness."""
         model.eval()
-        metrics = self.loss(model)
+        metrics = self.loss()
         if self._task is not None:
             # Compiled layers would recompile for each length of the cache.
             stance = torch.compiler.set_stance if self._cfg.compile else nullcontext

@@ -146,14 +146,15 @@ def test_held_out_pairs_are_contrasted_with_all_others():
 
     def validate(batch_size):
         collator = PairCollator(predictor_ids=PREDICTOR_IDS)
+        loss_fn = JEPALoss(**WEIGHTS, distance="infonce")
         run = SimpleNamespace(
             dataset=pairs,
             collators=SimpleNamespace(new=collator),
-            loss_fn=JEPALoss(**WEIGHTS, distance="infonce"),
+            loss_fn=loss_fn,
             cfg=SimpleNamespace(batch_size=batch_size),
-            device=torch.device("cpu"),
         )
-        return HeldOutLoss(run, range(7))(packed_model().eval())
+        passes = passes_of(packed_model().eval(), loss_fn)
+        return HeldOutLoss(run, passes, range(7))()
 
     ((one, several),) = on_ranks(lambda: (validate(7), validate(2)), 1)
     ranks = on_ranks(lambda: validate(2), 2)
