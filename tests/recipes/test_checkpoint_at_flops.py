@@ -81,6 +81,8 @@ def test_content(base, data, tmp_path, by_step, budgets):
             "epoch": pytest.approx(step / 6),
             "total_flops": metrics[step - 1]["total_flops"],
             "total_tokens": metrics[step - 1]["total_tokens"],
+            "lora_alpha": 8,
+            "base_adapters": [],
         }
     # They leave resuming as it is.
     *older, newest = checkpoint.checkpoints(tmp_path)

@@ -342,14 +342,13 @@ def _config_of(path: Path) -> Mapping[str, Any]:
 
 
 def _trained_with(adapter: Path) -> dict[str, Any]:
-    """Return ``lora_alpha`` and ``base_adapters`` of the run that wrote an adapter, as far as they
-    are known; an adapter of PEFT has a config of its own.
+    """Return ``lora_alpha`` and ``base_adapters`` of the run that wrote an adapter, as far as its
+    checkpoint or else the config of the run has them.
     """
-    if not (adapter / checkpoint.PROGRESS).is_file():
-        return {}
     config = _config_of(adapter)
     of_run = {**config.get("model", {}), "base_adapters": config.get("base_adapters")}
-    return {**of_run, **checkpoint.load_progress(adapter)}
+    is_ours = (adapter / checkpoint.PROGRESS).is_file()
+    return {**of_run, **(checkpoint.load_progress(adapter) if is_ours else {})}
 
 
 def _load_adapter(
