@@ -15,7 +15,11 @@ from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config
 from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.build import call_in_modules, require_same_model
-from erjepa.training.run.start import found_adapters, load_base, require_trained_over
+from erjepa.training.run.earlier_adapters import (
+    found_adapters,
+    load_base,
+    require_trained_over,
+)
 
 
 def empty_model(cfg: Config, device: torch.device) -> TransformerDecoder:

@@ -38,11 +38,10 @@ from erjepa.training.model.device import (
     run_device,
 )
 from erjepa.training.model.precision import dtypes_of
+from erjepa.training.run.earlier_adapters import adapter_to_start, adapters_to_merge
 from erjepa.training.run.inherited import key_of, require_alike
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.run.start import (
-    adapter_to_start,
-    adapters_to_merge,
     is_to_resume,
     require_fresh_output,
 )
