@@ -126,6 +126,6 @@ def _show(experiment: "Experiment") -> None:
         # The number is known once the other run has ended.
         tokens = f"TOKENS_OF_{cell.tokens_of}" if cell.tokens_of else None
         command = training_command(experiment, cell, folder, tokens, after)
-        if not cell.datasets:
+        if not cell.budget_factor:
             command = evaluation_command(experiment, cell, folder, [])
         print(f"# {shlex.join(command)}")

@@ -30,7 +30,7 @@ class Cell:
     after: Sequence[str] = ()
     # Whether it trains a new adapter, with those of ``after`` merged into the base model
     new_adapter: bool = False
-    datasets: int = 1  # factor on the budgets; 0: the cell is not trained
+    budget_factor: int = 1  # on the budgets of one dataset; 0: the cell is not trained
     # Name of an earlier cell with an equal run: this one is not run and copies its results
     same_as: str | None = None
     # Names of the cells to run before this one, and what it needs of each
@@ -108,7 +108,7 @@ def _identity(cell: Cell, runs: Mapping[str, str]) -> list[Any]:
         trained["replay"] |= {"share": None}  # there is no inherited memory
     needs = [name and runs[name] for name in (cell.tokens_of, *cell.after)]
     merges = cell.new_adapter and bool(cell.after)
-    return [cell.dataset, cell.seed, cell.datasets, needs, merges, trained]
+    return [cell.dataset, cell.seed, cell.budget_factor, needs, merges, trained]
 
 
 def _how_scored(experiment: Experiment, cell: Cell) -> list[dict[str, Any]]:
@@ -168,7 +168,7 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
         tokens_of=source and cell_name(dataset, source, seed),
         after=[cell_name(name, method, seed) for name in before if follows],
         new_adapter=controls.new_adapters,
-        datasets=len(names) if trains_on == "all" else int(trains_on != "nothing"),
+        budget_factor=len(names) if trains_on == "all" else int(trains_on != "nothing"),
     )
 
 
@@ -221,7 +221,7 @@ def training_command(
 
 def budgets_of(experiment: Experiment, cell: Cell) -> list[float]:
     """Return the FLOPs at which a run is scored, ascending; empty without budgets."""
-    return [cell.datasets * budget for budget in experiment.budgets or []]
+    return [cell.budget_factor * budget for budget in experiment.budgets or []]
 
 
 def _merged(

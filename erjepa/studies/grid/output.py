@@ -99,8 +99,8 @@ def result_of(
         path: folder of the checkpoint; it does not exist for the base model.
     """
     untrained = dict.fromkeys((*_PROGRESS, "train_seconds"), 0)
-    progress = checkpoint.load_progress(path) if cell.datasets else untrained
-    (folder,) = checkpoint.of_weights(path, weights if cell.datasets else "last")
+    progress = checkpoint.load_progress(path) if cell.budget_factor else untrained
+    (folder,) = checkpoint.of_weights(path, weights if cell.budget_factor else "last")
     name, split = checkpoint.score_name(folder), experiment.score_on
     name = name if split == "test" else f"{name}_{split}"
     scores = scores_dir(path.parent, cell, scored.dataset) / "evaluation" / name

@@ -106,7 +106,7 @@ def _train_and_score(
         remove(output_dir, folder)  # files of a run killed before its first checkpoint
         make_folder(output_dir, folder)
     paths: list[Path] = []
-    if cell.datasets:
+    if cell.budget_factor:
         run("training", training_command(experiment, cell, folder, tokens, after))
         paths = checkpoints_to_score(experiment, folder)
         if experiment.match == "flops" and tokens is None:

@@ -48,7 +48,7 @@ def test_packaged_experiments(name, tmp_path):
     assert constant == (experiment.match == "flops"), "see matched_compute.yaml"
 
     # Configs allow the keys that the grid adds to those of a method.
-    trained = [cell for cell in cells(experiment) if cell.datasets]
+    trained = [cell for cell in cells(experiment) if cell.budget_factor]
     for cell in (trained[0], trained[-1]):
         command = training_command(experiment, cell, tmp_path)
         start = command.index("--config") + 1
