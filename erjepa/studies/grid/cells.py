@@ -77,12 +77,11 @@ def cells(experiment: Experiment) -> list[Cell]:
             all_cells += sorted(group, key=lambda cell: cell.tokens_of is not None)
     # In a sequence all runs of a method are scored alike; else by the config that trains them.
     one_of = {cell.method: cell for cell in all_cells if experiment.continual}
-    scored = {name: _how_scored(experiment, cell) for name, cell in one_of.items()}
+    scored = {name: _as_text(_how_scored(experiment, c)) for name, c in one_of.items()}
     first: dict[str, str] = {}  # what results depend on -> first cell with such a run
     runs: dict[str, str] = {}  # cell -> first cell with an equal run, or itself
     for cell in all_cells:
-        identity = normalize_numbers([_identity(cell, runs), scored.get(cell.method)])
-        text = json.dumps(identity, sort_keys=True)
+        text = _as_text(_identity(cell, runs)) + scored.get(cell.method, "")
         runs[cell.name] = first.setdefault(text, cell.name)
     return [
         replace(
@@ -95,6 +94,11 @@ def cells(experiment: Experiment) -> list[Cell]:
         )
         for cell in all_cells
     ]
+
+
+def _as_text(values: Any) -> str:
+    """Return a text that is the same for equal values."""
+    return json.dumps(normalize_numbers(values), sort_keys=True)
 
 
 def _identity(cell: Cell, runs: Mapping[str, str]) -> list[Any]:
