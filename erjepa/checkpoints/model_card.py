@@ -21,9 +21,8 @@ from erjepa.utils.files import CONFIG, EMA, write_whole
 from erjepa.utils.summary import Summary, scores_of_run
 
 CARD = "README.md"
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # many times as fast
-
 PROMPT = "prompt.txt"  # a training prompt, if no chat template reproduces it
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # many times as fast
 
 _TEXT = """\
 ---
@@ -89,9 +88,8 @@ def write_model_card(output_dir: Path) -> None:
     prompt = output_dir / PROMPT
     models = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
     checkpoints = {path.parent for path in models}
-    served = Path(
-        config["checkpointer"]["checkpoint_dir"]
-    )  # or a repository of the hub
+    # Or a repository of the hub.
+    served = Path(config["checkpointer"]["checkpoint_dir"])
     card = model_card(
         config,
         {path.name: summary for path, summary in scores_of_run(output_dir).items()},

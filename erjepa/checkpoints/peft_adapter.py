@@ -154,8 +154,11 @@ def load_peft_adapter(
         raise ValueError(
             f"{folder / WEIGHTS} is damaged or cut short ({error}); copy it again"
         ) from None
-    other_kind = values.get("peft_type", "LORA") != "LORA"
-    for key in ["peft_type"] * other_kind + [k for k in _UNREAD if values.get(k)]:
+    unread = [key for key in _UNREAD if values.get(key)]
+    if values.get("peft_type", "LORA") != "LORA":
+        unread.insert(0, "peft_type")
+    if unread:
+        key = unread[0]
         raise ValueError(
             f"{folder / CONFIG}: {key}={values[key]}: adapters with it cannot be read; "
             "merge this one into its base with PEFT, and set checkpointer.checkpoint_dir"
@@ -211,11 +214,10 @@ def _require_settings(
             f"{folder} has rank {config.r}, and the model {rank}; set model.lora_rank={config.r}"
         )
     if config.use_dora != has_dora:
-        kinds = (
-            "DoRA and the model LoRA" if config.use_dora else "LoRA and the model DoRA"
-        )
+        theirs, ours = ("DoRA", "LoRA") if config.use_dora else ("LoRA", "DoRA")
         raise ValueError(
-            f"{folder} is of {kinds}; set model.use_dora={config.use_dora}"
+            f"{folder} is of {theirs} and the model {ours}; "
+            f"set model.use_dora={config.use_dora}"
         )
     lacks = {n.split(".")[-3] for n in like if "lora_a" in n and n not in weights}
     has = {n.split(".")[-3] for n in unknown if "lora_A" in n}

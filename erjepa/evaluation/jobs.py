@@ -122,7 +122,7 @@ class JobFinder:
     def __init__(self, cfg: Config, tokenizer: Transform) -> None:
         self._cfg = cfg
         self._tokenizer = tokenizer
-        self._examples: dict[tuple[str, str], Examples] = {}
+        self._examples: dict[str, Examples] = {}
 
     def find(self, weights: Sequence[Path | None]) -> list[Job]:
         """Return the jobs for all of :func:`weights_to_score`.
@@ -146,7 +146,7 @@ class JobFinder:
             if (section is None and earlier) or name in jobs:
                 continue
             try:
-                examples = self._read(name, keys)
+                examples = self._read(keys)
                 before = on_rank_zero(partial(answers_before, runs, examples))
             except (InstantiationError, OSError, ValueError) as error:
                 if not keys:
@@ -200,12 +200,12 @@ class JobFinder:
             f"to score it: {runs[0].scoring_command(section)}"
         )
 
-    def _read(self, name: str, keys: Mapping[str, Any]) -> Examples:
+    def _read(self, keys: Mapping[str, Any]) -> Examples:
         """Read the examples of the config with ``keys`` changed; cached."""
         cfg = self._cfg
         if keys:
             cfg = read({**cfg.as_dict(), **_OF_TRAINING, **keys})
-        cached = name, json.dumps(keys, sort_keys=True)
+        cached = json.dumps(keys, sort_keys=True)
         if cached not in self._examples:
             self._examples[cached] = on_each_rank(
                 lambda: read_examples(cfg, self._tokenizer, lambda: self._train[0])
