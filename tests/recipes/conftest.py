@@ -1,4 +1,6 @@
-"""Pairs of the recipes' tests: shorter ones, since most of these tests train."""
+"""Fixtures of the recipes' tests: short pairs, since most of these tests train, and warnings."""
+
+import logging
 
 import pytest
 
@@ -18,3 +20,15 @@ def other_data(tmp_path_factory):
     """24 other pairs, for a run after another."""
     folder = tmp_path_factory.mktemp("other")
     return write_records(folder / "new.jsonl", 24, seed=9, **SHORT)
+
+
+@pytest.fixture
+def warned(monkeypatch):
+    """The warnings that a run logs on rank 0, in a list that each forked rank fills for itself."""
+    texts = []
+
+    def log(logger, text, level=logging.INFO):
+        texts.extend([text] * (level == logging.WARNING))
+
+    monkeypatch.setattr("torchtune.utils.log_rank_zero", log)
+    return texts

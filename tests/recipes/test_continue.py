@@ -6,7 +6,6 @@ Settings that would make it forget cause a warning.
 """
 
 import functools
-import logging
 
 import pytest
 import torch
@@ -174,20 +173,14 @@ def test_a_run_without_a_memory_is_continued_by_its_weights_and_files(
     ],
 )
 def test_what_forgets_is_warned_of(
-    base, first, other_data, tmp_path, monkeypatch, settings, warning
+    base, first, other_data, tmp_path, warned, settings, warning
 ):
-    said = []
-
-    def log(logger, text, level=logging.INFO):
-        said.extend([text] * (level == logging.WARNING))
-
-    monkeypatch.setattr("torchtune.utils.log_rank_zero", log)
     carried = ("continue_from", "init_from", "replay__init_from")
     settings = {k: first / v if k in carried else v for k, v in settings.items()}
     cfg = config(base, other_data, tmp_path, **settings)
-    warnings = at_start(cfg, 1, lambda _: said)
-    assert len(warnings) == (warning is not None)
-    assert all(warning in text for text in warnings)
+    said = at_start(cfg, 1, lambda _: warned)
+    assert len(said) == (warning is not None)
+    assert all(warning in text for text in said)
 
 
 def test_what_is_carried_on_is_said(base, data, first, other_data, tmp_path):

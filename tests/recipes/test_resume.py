@@ -1,7 +1,6 @@
 """A killed and resumed run equals the uninterrupted run, bit for bit on the CPU."""
 
 import functools
-import logging
 import math
 import os
 import random
@@ -180,19 +179,13 @@ def test_a_resumed_run_keeps_the_seed_that_it_drew(base, data, tmp_path):
 
 
 def test_a_budget_that_a_resumed_run_has_passed_is_warned_of(
-    base, data, tmp_path, monkeypatch
+    base, data, tmp_path, warned
 ):
-    said = []
-
-    def log(logger, text, level=logging.INFO):
-        said.extend([text] * (level == logging.WARNING))
-
     train(config(base, data, tmp_path, stop__steps=1))
     again = {"resume_from_checkpoint": True, "checkpoint_at_flops": "[1.0e3,1.0e15]"}
-    monkeypatch.setattr("torchtune.utils.log_rank_zero", log)
     cfg = config(base, data, tmp_path, **again, stop__steps=2)
-    (warnings,) = train(cfg, 1, lambda _: list(said))
-    (warning,) = (text for text in warnings if "checkpoint_at_flops" in text)
+    (said,) = train(cfg, 1, lambda _: warned)
+    (warning,) = (text for text in said if "checkpoint_at_flops" in text)
     assert "is past 1000 FLOPs, so flops_0 will not be written" in warning
 
 
