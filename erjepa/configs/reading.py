@@ -33,7 +33,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     """Load a config with its ``defaults`` and overrides, and check it.
 
     The ``output_dir`` of a run's own config is the folder that it is in: the run may have been
-    moved or copied. Arguments as in :func:`~erjepa.configs.merged`.
+    moved or copied. Another run can start with it and a ``continue_from`` of its own. Arguments as in :func:`~erjepa.configs.merged`.
 
     Raises:
         FileNotFoundError: if there is no such config.
@@ -43,6 +43,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     values, file = merged(name), Path(config_path(name))
     if file.name == CONFIG:
         values["output_dir"] = str(file.parent)
+        _unset_continued(values)
     return read(with_overrides(values, overrides))
 
 
@@ -84,6 +85,15 @@ def read(source: Mapping[str, Any]) -> Config:
     if values.get("profiler", "") is None:
         del values["profiler"]
     return _continued(checked(Config, {**values, "source": source}, ""))
+
+
+def _unset_continued(values: dict[str, Any]) -> None:
+    """Unset the keys that ``continue_from`` has set, so that another one can set them anew."""
+    start, replay = values.get("continue_from"), values.get("replay") or {}
+    if start is not None and values.get("init_from") == start:
+        values["init_from"] = None
+    if start is not None and replay.get("init_from") == start:
+        values["replay"] = {**replay, "init_from": None}
 
 
 def _continued(config: Config) -> Config:

@@ -139,6 +139,22 @@ def earlier_runs(
     return list(runs.values())
 
 
+def earlier_datasets(runs: Sequence[EarlierRun]) -> list[dict[str, Any]]:
+    """Return the keys of each scored dataset of earlier runs, those of the nearest run first.
+
+    A run that continued another was scored on that one's datasets, too. How a dataset is scored is
+    said by the nearest run whose config names it or else, if none does, by the first that scored it.
+    """
+    found, named = dict[str, dict[str, Any]](), set[str]()
+    for run in runs:
+        of_run = dict[str, dict[str, Any]]()
+        for keys in run.datasets():
+            of_run.setdefault(json.dumps(keys[run.key], sort_keys=True), keys)
+        found |= {name: keys for name, keys in of_run.items() if name not in named}
+        named.add(json.dumps(run.pairs, sort_keys=True))
+    return list(found.values())
+
+
 def starts_of(path: Path, cfg: Config) -> list[Path]:
     """Return the paths that the run of a checkpoint started from: weights, adapters, memories.
 

@@ -19,6 +19,7 @@ from erjepa.evaluation.earlier import (
     Before,
     EarlierRun,
     answers_before,
+    earlier_datasets,
     earlier_runs,
     starts_of,
 )
@@ -136,7 +137,7 @@ class JobFinder:
     def _jobs_of(self, path: Path | None) -> list[Job]:
         """Return the jobs of a checkpoint: on its own dataset, then on those of earlier runs."""
         starts, runs = ([], []) if path is None else self._runs_before(path)
-        earlier = [keys for run in runs for keys in run.datasets()]
+        earlier = earlier_datasets(runs)
         key = SCORED[self._cfg.eval_split]
         own, others = self._cfg.as_dict()[key], [keys[key] for keys in earlier]
         jobs = dict[str, Job]()

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from zlib import crc32
 
 import torch
@@ -71,7 +72,8 @@ class EpisodicMemory:
         self.score_update_rate = score_update_rate
         self.device = torch.device(device)
         self._retain = retain
-        self._reserved = max(int(reserve * capacity), reserved_slots)
+        fraction = Fraction(str(reserve))  # 0.29 of 100 is 29, not 28.999…
+        self._reserved = max(int(fraction * capacity), reserved_slots)
         self.history = 0
         self._size = 0
         # Pairs offered to the memory so far, and before it was inherited.
@@ -262,7 +264,7 @@ class EpisodicMemory:
             self._replay_counts[at] += 1
             pending = [p for p in pending if first[slots[p]] != p]
 
-    def segments(self, slots: Sequence[int]) -> list[tuple[array, ...]]:
+    def segments(self, slots: Sequence[int]) -> list[Segments]:
         """Return the token segments of ``slots``, in their order, repeats included."""
         return self._segments.read(slots)
 

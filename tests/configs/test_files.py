@@ -56,6 +56,18 @@ def test_a_run_is_where_its_config_is(write, tmp_path):
     assert load(write("own", text)).output_dir == "before"
 
 
+def test_a_continued_run_s_config_continues_from_another_run(tmp_path):
+    text = "defaults: tiny_continual\ncontinue_from: a\ninit_from: a\nreplay: {init_from: a}"
+    (tmp_path / "torchtune_config.yaml").write_text(text)
+    for overrides, start in ((), "a"), (["continue_from=b"], "b"):
+        cfg = load(str(tmp_path), overrides)
+        assert (cfg.init_from, cfg.replay.init_from) == (start, start)
+    with pytest.raises(
+        ValueError, match="continue_from=a sets init_from, but init_fro"
+    ):
+        load(str(tmp_path), ["init_from=c"])
+
+
 def test_a_component_replaces_the_arguments_of_another(write):
     own = {"_component_": "erjepa.datasets.paired_dataset", "source": "a.jsonl"}
     child = write("child", f"defaults: base\ndataset: {own}\n")

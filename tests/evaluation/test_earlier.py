@@ -7,7 +7,7 @@ import yaml
 
 from erjepa.checkpoints.model_card import CONFIG
 from erjepa.configs import load
-from erjepa.evaluation.earlier import earlier_runs, starts_of
+from erjepa.evaluation.earlier import earlier_datasets, earlier_runs, starts_of
 from tests.harness.model_cards import SUMMARY
 
 DATA = {"_component_": "erjepa.datasets.paired_dataset"}
@@ -46,6 +46,20 @@ def found(path, *overrides, warn=None):
         str(run.checkpoint): run
         for run in earlier_runs(path, starts_of(path, cfg), cfg, warn)
     }
+
+
+def test_a_dataset_is_scored_as_by_the_run_whose_config_names_it(write_run, tmp_path):
+    """b was scored on the dataset of a, too, which does not say how to score it."""
+    write_run("a", task="gsm8k", validation={"size": 4}, scores={"epoch_1": data("a")})
+    both = {"epoch_1": data("b"), "epoch_1_on_a": data("a")}
+    write_run("b", "a", task="exact_match", validation={"size": 8}, scores=both)
+    write_run("c", "b")
+    runs = list(found(tmp_path / "c" / "epoch_1").values())
+    how = {
+        keys["eval_dataset"]["source"]: (keys["task"], keys["validation"]["size"])
+        for keys in earlier_datasets(runs)
+    }
+    assert how == {"b.jsonl": ("exact_match", 8), "a.jsonl": ("gsm8k", 4)}
 
 
 def test_a_chain_and_branches(write_run, tmp_path):

@@ -117,6 +117,14 @@ def test_inherited_pairs_keep_their_reserve():
     assert free.example_ids.tolist() == [10, 11, 12, 3 - (1 << 32)]
 
 
+def test_a_reserve_is_a_fraction_of_the_slots_as_it_is_written():
+    memory, _ = retaining(100, "score", reserve=0.29)  # 28.999... as a float
+    write(memory, *[(i, 0.1) for i in range(100)])
+    memory.inherit(memory.example_ids - (1 << 32), seen_of(memory))
+    write(memory, *[(i, 0.9) for i in range(100)])
+    assert int((memory.example_ids < 0).sum()) == 29
+
+
 def test_balanced_evens_out_origins():
     memory, _ = retaining(6, "balanced")
     write(memory, *[(i, 0.9) for i in range(6)])

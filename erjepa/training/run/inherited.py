@@ -9,6 +9,7 @@ from torch import Tensor
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.configs import Config
 from erjepa.replay import EpisodicReplay, ReplaySettings
+from erjepa.replay.episodic_memory import Segments
 from erjepa.replay.registry import RETENTIONS
 from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS, drawn_numbers, retained
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
@@ -27,9 +28,8 @@ class InheritedMemories:
 
     Attributes:
         origins: names of the datasets that the pairs are from.
-        slots: slots to keep of each memory, ascending, int64; set by :meth:`choose`.
+        slots: slots to keep of each memory, ascending, int64; those that fit, until :meth:`choose`.
         ids: the run's example ids of these slots, int64; set by :meth:`choose`.
-        left_out: number of pairs that the capacity leaves out; set by :meth:`choose`.
         places: file and line of the loaded pairs by their ids, as far as the memories have them.
 
     Raises:
@@ -47,14 +47,26 @@ class InheritedMemories:
             require_alike(stored, settings, tokenizer)
         self.origins: list[str] = []
         self._places = [self._add(stored.about.origins) for stored in self._memories]
-        self.slots: list[Tensor] = []
+        self.slots = [torch.arange(len(stored)) for stored in self._memories]
         self.ids: list[Tensor] = []
-        self.left_out = 0
+        self._scores = torch.empty(0)  # of the slots to keep
+        self._num_fitting = sum(map(len, self.slots))
         self.places: dict[int, str] = {}
 
     def __len__(self) -> int:
         """Number of slots that the run keeps."""
-        return sum(map(len, self.slots))
+        return min(self._settings.capacity, self._num_fitting)
+
+    @property
+    def left_out(self) -> int:
+        """Number of pairs that fit the run's rows, but not its capacity."""
+        return self._num_fitting - len(self)
+
+    @property
+    def is_cut_by_scores(self) -> bool:
+        """Whether it depends on the scores which pairs the capacity leaves out."""
+        rule = RETENTIONS.find(self._settings.retention)
+        return self.left_out > 0 and not rule.at_random
 
     @property
     def has_other_scores(self) -> bool:
@@ -79,20 +91,38 @@ class InheritedMemories:
             places.append(place)
         return places
 
-    def choose(self, fitting: Callable[[StoredMemory], Tensor], seed: int) -> None:
+    def fit(self, fitting: Callable[[StoredMemory], Tensor]) -> None:
+        """Leave out the slots that do not fit the run's rows, and pairs of an earlier memory.
+
+        Args:
+            fitting: returns the slots of a memory that fit, ascending, int64.
+        """
+        self.slots = self._first_of_each([fitting(m) for m in self._memories])
+        self._num_fitting = sum(map(len, self.slots))
+
+    def segments(self) -> list[Segments]:
+        """Return the tokens of the fitting pairs, memory by memory."""
+        found = list[Segments]()
+        for stored, slots in zip(self._memories, self.slots, strict=True):
+            pairs = stored.pairs
+            found += [pairs[slot].segments for slot in slots.tolist()]
+        return found
+
+    def choose(self, seed: int, new_scores: Tensor | None = None) -> None:
         """Choose the slots that the run keeps.
 
         Args:
-            fitting: returns the slots of a memory that fit the run's rows, ascending, int64.
             seed: seed of random retention rules.
+            new_scores: replace the scores of the fitting slots, float32, memory by memory.
         """
-        fits = self._first_of_each([fitting(stored) for stored in self._memories])
         # Differs between the runs of a chain, so that each of them draws anew.
         seen = sum(stored.about.state.memory.seen[0] for stored in self._memories)
         generator = torch.Generator().manual_seed(seed + seen)
         columns = []
         held = torch.empty(0, dtype=torch.int64)
-        for n, (stored, slots) in enumerate(zip(self._memories, fits, strict=True)):
+        for n, (stored, slots) in enumerate(
+            zip(self._memories, self.slots, strict=True)
+        ):
             ids, scores, counts = (
                 stored.tensors[name][slots]
                 for name in ("example_ids", "scores", "replay_counts")
@@ -102,6 +132,7 @@ class InheritedMemories:
             drawn = _drawn(stored, generator)[slots]
             columns.append((own, scores, counts, drawn))
         ids, scores, counts, drawn = map(torch.cat, zip(*columns, strict=True))
+        scores = scores if new_scores is None else new_scores
         kept = retained(
             RETENTIONS.find(self._settings.retention),
             ids,
@@ -112,12 +143,12 @@ class InheritedMemories:
         )
         is_kept = torch.zeros(len(ids), dtype=torch.bool)
         is_kept[kept] = True
-        self.left_out = int((~is_kept).sum())
-        sizes = [len(slots) for slots in fits]
-        parts = zip(fits, ids.split(sizes), is_kept.split(sizes), strict=True)
-        for slots, own, part in parts:
-            self.slots.append(slots[part])
-            self.ids.append(own[part])
+        self._scores = scores[is_kept]
+        sizes = [len(slots) for slots in self.slots]
+        parts = zip(self.slots, ids.split(sizes), is_kept.split(sizes), strict=True)
+        chosen = [(slots[part], own[part]) for slots, own, part in parts]
+        self.slots = [slots for slots, _ in chosen]
+        self.ids = [own for _, own in chosen]
 
     def _first_of_each(self, fits: list[Tensor]) -> list[Tensor]:
         """Return the slots whose pairs are in no previous memory of the list."""
@@ -147,8 +178,8 @@ class InheritedMemories:
         return (origin - len(self.origins)) << ORIGIN_BITS | example_ids & EXAMPLE_MASK
 
     def load_into(self, replay: EpisodicReplay) -> None:
-        """Load the chosen slots into an empty memory, with their replay counts, the random state
-        of the first memory and, if ``replay.init_addresses=kept``, their addresses.
+        """Load the chosen slots into an empty memory, with their scores and replay counts, the
+        random state of the first memory and, if ``replay.init_addresses=kept``, their addresses.
 
         Raises:
             ValueError: if addresses are to be kept that the run cannot use.
@@ -183,6 +214,7 @@ class InheritedMemories:
                 if slot in places
             )
             seen += max(state.seen[0], len(stored))
+        memory.scores.copy_(self._scores)
         replay.generator.set_state(first.tensors["generator"])
         memory.inherit(torch.cat(self.ids), seen)
 

@@ -89,7 +89,7 @@ class RunMemory:
                 "replay.weight=0 has none; set it to False"
             )
         if earlier is not None:
-            earlier.choose(self._slots_to_inherit, cfg.drawn_seed)
+            earlier.fit(self._slots_to_inherit)
         self.can_draw = self.settings.can_draw and (
             self._draws_from_all or self._has_inherited()
         )
@@ -278,12 +278,21 @@ class RunMemory:
         """Load the memories of ``replay.init_from``; their slots become inherited.
 
         Replay counts and random state are kept. No example of this run is taken for one of theirs.
+        Scores that are recomputed decide which pairs stay.
         """
+        rescores = self.settings.init_scores == "recomputed" or earlier.has_other_scores
+        scores = None
+        if rescores and earlier.is_cut_by_scores:
+            measured = self._measured(earlier.segments(), passes)
+            scores = torch.cat(
+                [m.scores(self.settings.score).cpu() for _, m in measured]
+            )
+        earlier.choose(self._cfg.drawn_seed, scores)
         self._add_reserved_slots(replay, len(earlier))
         earlier.load_into(replay)
         self.origins.inherited = earlier.origins if len(earlier) else []
         self._places = earlier.places
-        rescores = self.settings.init_scores == "recomputed" or earlier.has_other_scores
+        rescores &= scores is None
         are_kept = self.settings.init_addresses == "kept"
         if rescores or not are_kept:
             self._recompute(replay, passes, scores=rescores, addresses=not are_kept)
@@ -302,29 +311,33 @@ class RunMemory:
     def _recompute(
         self, replay: EpisodicReplay, passes: Passes, *, scores: bool, addresses: bool
     ) -> None:
-        """Recompute scores, addresses or both of all slots under the current model, a step's number
-        of pairs at a time.
-        """
-        memory, model = replay.memory, self._model
+        """Recompute scores, addresses or both of all slots under the current model."""
+        memory = replay.memory
         table = memory.address_table if addresses else None
-        was_training = model.training
-        model.eval()
-        world_size, rank = dist.get_world_size(), dist.get_rank()
-        num_batches = self._cfg.gradient_accumulation_steps
-        step = self._cfg.batch_size * num_batches * world_size
-        for start in range(0, len(memory), step):
-            slots = range(start, min(start + step, len(memory)))
-            pairs = [
-                Pair(slot, *cut)
-                for slot, cut in zip(slots, memory.segments(slots), strict=True)
-            ]
-            batches = self._collator.split(pairs[rank::world_size], num_batches)
-            measured = passes.measure(batches, passes.totals(batches))
-            at = torch.arange(slots.start, slots.stop, device=memory.device)
+        segments = memory.segments(range(len(memory)))
+        for slots, measured in self._measured(segments, passes):
+            at = torch.tensor(slots, device=memory.device)
             if scores:
                 memory.scores[at] = measured.scores(self.settings.score)
             if table is not None:
                 table.put(at, table.encode(measured.source))
+
+    def _measured(
+        self, segments: Sequence[Segments], passes: Passes
+    ) -> Iterator[tuple[range, PassResult]]:
+        """Yield the places of a step's number of pairs, and their result under the current model
+        without dropout.
+        """
+        model, was_training = self._model, self._model.training
+        model.eval()
+        world_size, rank = dist.get_world_size(), dist.get_rank()
+        num_batches = self._cfg.gradient_accumulation_steps
+        step = self._cfg.batch_size * num_batches * world_size
+        for start in range(0, len(segments), step):
+            places = range(start, min(start + step, len(segments)))
+            pairs = [Pair(place, *segments[place]) for place in places]
+            batches = self._collator.split(pairs[rank::world_size], num_batches)
+            yield places, passes.measure(batches, passes.totals(batches))
         model.train(was_training)
 
     def _warnings(self) -> Iterator[str]:

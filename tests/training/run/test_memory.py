@@ -15,6 +15,7 @@ from erjepa.commands.memory.forget import Choice, forget
 from erjepa.configs import load
 from erjepa.datasets import Pair, TokenizedPairs
 from erjepa.packing import PairCollator
+from erjepa.replay.retention import EXAMPLE_MASK
 from erjepa.training.model import distributed
 from erjepa.training.run.inherited import earlier_memories
 from erjepa.training.run.memory import RunMemory
@@ -239,6 +240,31 @@ class Rescoring:
         ids = sorted(i for batch in batches for i in batch.example_ids.tolist())
         self.seen.append(ids)
         return outcome(*ids, jepa=[i / 10 for i in ids])
+
+
+@pytest.mark.parametrize("retention", ["surprise", "score", "reservoir"])
+def test_recomputed_scores_decide_what_stays(memory_of, tmp_path, retention):
+    """But where pairs stay at random, only those that do are scored."""
+    earlier = write_run(tmp_path / "earlier", *(f"epoch_{i}" for i in range(5)))
+    memory = memory_of(
+        replay__init_from=earlier,
+        replay__init_scores="recomputed",
+        replay__init_addresses="recomputed",
+        replay__retention=retention,
+        replay__capacity=2,
+    )
+    passes = Rescoring(memory._model)
+    memory.start(passes)
+    at_random = retention == "reservoir"
+    first = [[0, 1]] if at_random else [[0, 1, 2], [3, 4], [0, 1]]
+    assert passes.seen == first  # of all five, then the addresses of two
+    slots = memory.replay.memory
+    kept = (slots.example_ids & EXAMPLE_MASK).tolist()
+    if not at_random:
+        assert kept == [3, 4]
+        assert slots.scores.tolist() == pytest.approx([0.3, 0.4])
+    assert len(kept) == 2
+    assert ", 3 left out by replay.capacity=2" in memory.carried(8)[0]
 
 
 def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
