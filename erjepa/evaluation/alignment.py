@@ -1,6 +1,7 @@
 """Computes, for each pair, the cosines of its views and the loss of its target."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,9 @@ def pair_cosines(
     model = PackedDecoder(decoder, attention=attention)
     if predictor is not None:
         model.predictor = nn.Parameter(predictor.to(table), requires_grad=False)
-    output = model(collator(pairs).to(table.device))
+    batch = collator(pairs)
+    batch = replace(batch, label_pos=batch.label_pos[:0])  # no logits
+    output = model(batch.to(table.device))
     cosines = {
         "cosine": (1 - cosine_distance(output.predicted, output.target)).mean(dim=0)
     }
@@ -105,6 +108,12 @@ class PairReader:
             cosines = pair_cosines(decoder, collator, pairs, self.predictor, attention)
             read = [one | more for one, more in zip(read, cosines, strict=True)]
         if self._cfg.target_loss:
-            losses = target_losses(decoder, collator, pairs, attention)
+            size = self._cfg.batch_size  # the logits of all labels are held at once
+            parts = [pairs[i : i + size] for i in range(0, len(pairs), size)]
+            losses = [
+                loss
+                for part in parts
+                for loss in target_losses(decoder, collator, part, attention)
+            ]
             read = [one | more for one, more in zip(read, losses, strict=True)]
         return read

@@ -77,8 +77,9 @@ def _attend_in_blocks(
 ) -> Tensor:
     _shapes.add((len(query), query.shape[2]))
     # Settings are per thread, and activation checkpointing recomputes layers in another thread.
-    with torch._dynamo.config.patch(recompile_limit=RECOMPILE_LIMIT):
-        return _compiled()(query, key, value, mask)
+    if torch._dynamo.config.recompile_limit != RECOMPILE_LIMIT:
+        torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+    return _compiled()(query, key, value, mask)
 
 
 @functools.cache

@@ -50,6 +50,18 @@ def test_options_that_change_no_number(base, data, tmp_path, plain, overrides):
         assert mine == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_tied_output_reads_embeddings_that_are_sharded_separately(
+    base, data, tmp_path, plain
+):
+    settings = {
+        "custom_sharded_layers": "[tok_embeddings]",
+        "fsdp_reshard_after_forward": True,
+    }
+    metrics = run(base, data, tmp_path, 2, batch_size=2, **SHORT, **settings)
+    for mine, expected in zip(losses(metrics), losses(plain), strict=True):
+        assert mine == pytest.approx(expected, rel=1e-5)
+
+
 class DoubledDistance(JEPALoss):
     """A loss with a distance of its own."""
 

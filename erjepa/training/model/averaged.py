@@ -1,14 +1,13 @@
 """A moving average of the weights over training."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from erjepa.training.model.sharding import local_part
+from erjepa.training.model.sharding import gather, local_part, parameters_by_name
 
 
 class AveragedWeights:
@@ -42,8 +41,8 @@ class AveragedWeights:
         self._device = device
         self._steps = 0
         self._weights = {
-            name.replace("_checkpoint_wrapped_module.", ""): weight
-            for name, weight in model.named_parameters()
+            name: weight
+            for name, weight in parameters_by_name(model).items()
             if weight.requires_grad and self.is_on
         }
         self._averages = {
@@ -80,14 +79,7 @@ class AveragedWeights:
         """Return the full averages by name in the model, float32, on the CPU of rank 0; empty on
         other ranks. Called on all ranks.
         """
-        gathered = {}
-        for name, average in self._averages.items():
-            if isinstance(average, DTensor):
-                # With fsdp_cpu_offload shards are on the CPU, but ranks gather on CUDA.
-                average = cast(DTensor, average.to(self._device)).full_tensor()
-            if dist.get_rank() == 0:
-                gathered[name] = average.to("cpu", copy=True)
-        return gathered
+        return gather(self._averages, self._device)
 
     def progress(self) -> dict[str, int]:
         """Return the number of averaged updates over all runs, for ``progress.json``."""

@@ -44,8 +44,7 @@ def set_trainable_dtype(model: nn.Module, dtype: torch.dtype) -> None:
             )
         if isinstance(module, DoRALinear):
             module.magnitude = nn.Parameter(module.magnitude.to(dtype))
-            module.register_forward_pre_hook(_cast_magnitude)
-            module.register_forward_hook(_uncast_magnitude, always_call=True)
+            module.__class__ = _CastDoRALinear
 
 
 class _CastLinear(nn.Linear):
@@ -53,10 +52,12 @@ class _CastLinear(nn.Linear):
         return F.linear(x, self.weight.to(x.dtype))
 
 
-# During the forward pass an instance attribute hides the parameter of the same name.
-def _cast_magnitude(module: DoRALinear, args: tuple[Tensor]) -> None:
-    module.__dict__["magnitude"] = module.magnitude.to(args[0].dtype)
-
-
-def _uncast_magnitude(module: DoRALinear, args: tuple[Tensor], output: Tensor) -> None:
-    del module.__dict__["magnitude"]
+# Not hooks: torch.compile would compile every layer anew, since a hook has a number of its own.
+class _CastDoRALinear(DoRALinear):
+    def forward(self, x: Tensor) -> Tensor:
+        # An instance attribute hides the parameter of the same name.
+        self.__dict__["magnitude"] = self.magnitude.to(x.dtype)
+        try:
+            return super().forward(x)
+        finally:
+            del self.__dict__["magnitude"]

@@ -6,9 +6,10 @@ at each use anyway; then FSDP2 does so on one rank too.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -79,10 +80,13 @@ def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
     # Without a mesh, FSDP2 uses GPUs if the machine has any, even in a run on the CPU.
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for module in modules_to_shard(cfg, model):
+        # A tied output projection reads the embeddings after their own forward pass.
+        is_read_again = isinstance(module, nn.Embedding)
         fully_shard(
             module,
             mesh=mesh,
-            reshard_after_forward=bool(cfg.fsdp_reshard_after_forward),
+            reshard_after_forward=bool(cfg.fsdp_reshard_after_forward)
+            and not is_read_again,
             mp_policy=precision,
             offload_policy=offload,
         )
@@ -121,10 +125,7 @@ def load_weights(
             model, weights, device, strict=True, cpu_offload=offload
         )
         return
-    wanted = {
-        name.replace("_checkpoint_wrapped_module.", ""): parameter
-        for name, parameter in model.named_parameters()
-    }
+    wanted = parameters_by_name(model)
     state = {}
     for name, weight in weights.items():
         parameter = wanted[name]
@@ -137,6 +138,30 @@ def load_weights(
             )
         state[name] = weight
     model.load_state_dict(state, strict=True, assign=True)
+
+
+def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters by the names that they have without activation checkpointing."""
+    return {
+        name.replace("_checkpoint_wrapped_module.", ""): parameter
+        for name, parameter in model.named_parameters()
+    }
+
+
+@torch.no_grad()
+def gather(weights: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Return full copies of weights, sharded or not, on the CPU of rank 0; empty on other ranks.
+
+    Called on all ranks, with the same names in the same order.
+    """
+    gathered = {}
+    for name, weight in weights.items():
+        if isinstance(weight, DTensor):
+            # With fsdp_cpu_offload shards are on the CPU, but ranks gather on CUDA.
+            weight = cast(DTensor, weight.to(device)).full_tensor()
+        if dist.get_rank() == 0:
+            gathered[name] = weight.to("cpu", copy=True)
+    return gathered
 
 
 def set_last_backward(model: nn.Module, last: bool, *, keep_gathered: bool) -> None:

@@ -58,6 +58,8 @@ def require_packable(
     finally:
         model.attend_by(attention)
         model.train(was_training)
+        # This shape never occurs again, but torch would compile the next ones as dynamic.
+        torch._dynamo.reset()
     alone = torch.cat([row[: len(text)] for row, text in zip(rows, texts, strict=True)])
     in_row = torch.cat([packed[torch.from_numpy(path)] for path in tree.paths])
     # A state leaks most into the tokens right after those of another text.

@@ -27,7 +27,11 @@ from erjepa.checkpoints.space import (
 from erjepa.configs import Config
 from erjepa.training.model.averaged import AveragedWeights
 from erjepa.training.model.distributed import on_rank_zero
-from erjepa.training.model.sharding import free_gathered
+from erjepa.training.model.sharding import (
+    free_gathered,
+    gather,
+    parameters_by_name,
+)
 from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.recipe_state import RecipeState
@@ -194,17 +198,14 @@ class RunCheckpoints:
         require_finite_weights(
             model, step=self._progress.steps, how_to_resume=self.how_to_resume
         )
-        weights = _in_decoder(
-            training.gather_cpu_state_dict(
-                model, dist.get_rank() == 0, device=self._device
-            )
-        )
+        adapter_only = adapter_only or cfg.save_adapter_weights_only
+        weights = _in_decoder(self._gather(trained_only=adapter_only))
         averaged = self._averaged.gather()
         # Before adapters are merged in place.
         averages = {**weights, **_in_decoder(averaged)} if averaged else None
         export = partial(
             self._export,
-            adapter_only=adapter_only or cfg.save_adapter_weights_only,
+            adapter_only=adapter_only,
             progress={
                 **(progress or {}),
                 **self._progress.summary(),
@@ -236,6 +237,15 @@ class RunCheckpoints:
             log.info(f"Saved {self._output_dir / name}{note}.")
 
         on_rank_zero(write)
+
+    def _gather(self, *, trained_only: bool) -> dict[str, Tensor]:
+        """Return the full weights by name in the model on the CPU of rank 0, empty on others."""
+        model, device = self._model, self._device
+        if trained_only:
+            parameters = parameters_by_name(model).items()
+            return gather({n: p for n, p in parameters if p.requires_grad}, device)
+        is_rank_zero = dist.get_rank() == 0
+        return training.gather_cpu_state_dict(model, is_rank_zero, device=device)
 
     @contextmanager
     def _explained(self, name: str, needed: int) -> Iterator[None]:
