@@ -1,6 +1,6 @@
 """The memories of earlier runs that a run starts with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -100,13 +100,11 @@ class InheritedMemories:
         self.slots = self._first_of_each([fitting(m) for m in self._memories])
         self._num_fitting = sum(map(len, self.slots))
 
-    def segments(self) -> list[Segments]:
-        """Return the tokens of the fitting pairs, memory by memory."""
-        found = list[Segments]()
+    def segments(self) -> Iterator[Segments]:
+        """Yield the tokens of the fitting pairs, memory by memory."""
         for stored, slots in zip(self._memories, self.slots, strict=True):
             pairs = stored.pairs
-            found += [pairs[slot].segments for slot in slots.tolist()]
-        return found
+            yield from (pairs[slot].segments for slot in slots.tolist())
 
     def choose(self, seed: int, new_scores: Tensor | None = None) -> None:
         """Choose the slots that the run keeps.

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -314,7 +315,7 @@ class RunMemory:
         """Recompute scores, addresses or both of all slots under the current model."""
         memory = replay.memory
         table = memory.address_table if addresses else None
-        segments = memory.segments(range(len(memory)))
+        segments = (memory.segments([slot])[0] for slot in range(len(memory)))
         for slots, measured in self._measured(segments, passes):
             at = torch.tensor(slots, device=memory.device)
             if scores:
@@ -323,21 +324,21 @@ class RunMemory:
                 table.put(at, table.encode(measured.source))
 
     def _measured(
-        self, segments: Sequence[Segments], passes: Passes
+        self, segments: Iterator[Segments], passes: Passes
     ) -> Iterator[tuple[range, PassResult]]:
-        """Yield the places of a step's number of pairs, and their result under the current model
-        without dropout.
+        """Yield the numbers of as many pairs as a step has, and their result under the current
+        model, without dropout.
         """
         model, was_training = self._model, self._model.training
         model.eval()
         world_size, rank = dist.get_world_size(), dist.get_rank()
         num_batches = self._cfg.gradient_accumulation_steps
         step = self._cfg.batch_size * num_batches * world_size
-        for start in range(0, len(segments), step):
-            places = range(start, min(start + step, len(segments)))
-            pairs = [Pair(place, *segments[place]) for place in places]
+        numbered = (Pair(number, *cut) for number, cut in enumerate(segments))
+        while pairs := list(islice(numbered, step)):
             batches = self._collator.split(pairs[rank::world_size], num_batches)
-            yield places, passes.measure(batches, passes.totals(batches))
+            measured = passes.measure(batches, passes.totals(batches))
+            yield range(pairs[0].example_id, pairs[-1].example_id + 1), measured
         model.train(was_training)
 
     def _warnings(self) -> Iterator[str]:
