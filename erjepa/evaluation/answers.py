@@ -45,7 +45,8 @@ def generate_texts(
     max_new_tokens: int,
 ) -> list[dict[str, Any]]:
     """Generate greedy answers to one batch of prompts: for each the ``output`` text, its number of
-    ``tokens``, and whether it ``finished`` before ``max_new_tokens``.
+    ``tokens``, and whether it ``finished`` before ``max_new_tokens`` and the model's last
+    position.
     """
     outputs = generate_greedy(
         model,
@@ -58,7 +59,8 @@ def generate_texts(
         {
             "output": tokenizer.decode(tokens),
             "tokens": len(tokens),
-            "finished": len(tokens) < max_new_tokens,
+            "finished": len(tokens)
+            < min(max_new_tokens, model.max_seq_len + 1 - len(prompt)),
         }
-        for tokens in outputs
+        for prompt, tokens in zip(prompts, outputs, strict=True)
     ]

@@ -1,5 +1,7 @@
 """The examples of an evaluation, and the task that scores them."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +27,15 @@ class Examples:
     ids: Sequence[int]
     task: Task
     seen: Seen | None  # which examples occur in the training pairs; None: unknown
+
+    def digest(self) -> str:
+        """Return a hash of the pairs: their ids, tokens and scoring fields."""
+        digest = hashlib.sha256()
+        for i in self.ids:
+            segments = [list(segment) for segment in self.dataset.pairs[i].segments]
+            pair = [i, segments, self.dataset.scoring_fields(i)]
+            digest.update(json.dumps(pair, sort_keys=True).encode())
+        return digest.hexdigest()
 
 
 def texts(dataset: PairedDataset, ids: Iterable[int]) -> list[Texts]:

@@ -14,7 +14,7 @@ from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config, read
-from erjepa.datasets import PairedDataset, build_dataset
+from erjepa.datasets import PairedDataset, build_dataset, hold_out
 from erjepa.evaluation.earlier import (
     Before,
     EarlierRun,
@@ -49,6 +49,10 @@ class Job(NamedTuple):
         split = cfg.eval_split
         keys = ["model", "tokenizer", "checkpointer", "dtype", "max_new_tokens"]
         settings = {key: values[key] for key in [*keys, SCORED[split]]}
+        # The files that these keys name can change.
+        settings["pairs"] = self.examples.digest()
+        if base := values["checkpointer"].get("checkpoint_dir"):
+            settings["base files"] = _stamps(Path(base))
         settings["batch_size"] = cfg.eval_batch_size
         settings["merged"] = cfg.merged
         if values["base_adapters"]:
@@ -56,10 +60,7 @@ class Job(NamedTuple):
         if split == "validation":
             settings["held out"] = [values["validation"][k] for k in ("size", "seed")]
         if self.path is not None:
-            settings["files"] = {
-                file.name: [file.stat().st_size, file.stat().st_mtime_ns]
-                for file in sorted(self.path.glob("*model*"))
-            }
+            settings["files"] = _stamps(self.path)
         if cfg.target_loss:
             settings["target_loss"] = True
         if cfg.alignment:
@@ -67,6 +68,14 @@ class Job(NamedTuple):
             tokens = {key: values[key] for key in keys}
             settings["alignment"] = layout_of(self.examples.cfg) | tokens
         return settings
+
+
+def _stamps(folder: Path) -> dict[str, list[int]]:
+    """Return size and time of the files with weights in a folder."""
+    files = {
+        f for name in ("*model*", "*.safetensors", "*.pth") for f in folder.glob(name)
+    }
+    return {f.name: [f.stat().st_size, f.stat().st_mtime_ns] for f in sorted(files)}
 
 
 def weights_to_score(cfg: Config) -> Sequence[Path | None]:
@@ -227,7 +236,11 @@ class JobFinder:
         except FileNotFoundError as error:
             log.info(f"{error}. Test pairs that occur in training are not counted.")
             return None, set()
-        return texts(train, range(len(train))), train.wordings()
+        held_out = self._cfg.validation
+        ids: Sequence[int] = range(len(train))
+        if held_out.size:  # the run trains neither on these nor on their copies
+            ids = hold_out(train.pairs, held_out.size, held_out.seed).train
+        return texts(train, ids), train.wordings()
 
     def _warn_of_other_wordings(self, dataset: PairedDataset) -> None:
         """Warn if texts are put into other prompts than in training, as with other options."""

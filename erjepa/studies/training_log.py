@@ -1,5 +1,6 @@
 """Reads the log of a run, written by ``torchtune.training.metric_logging.DiskLogger``."""
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -13,5 +14,7 @@ def read_training_log(path: Path) -> dict[int, dict[str, float]]:
     for line in path.read_text().splitlines():
         if match := re.match(r"Step (\d+) \| (.*)", line):
             pairs = re.findall(r"(\w+):(\S+)", match[2])
-            steps[int(match[1])] = {name: float(value) for name, value in pairs}
+            # A full disk can leave an incomplete line, which the next one joins.
+            with contextlib.suppress(ValueError):
+                steps[int(match[1])] = {name: float(value) for name, value in pairs}
     return dict(sorted(steps.items()))

@@ -127,6 +127,26 @@ def test_validation_pairs(run, tmp_path):
     assert ids == sorted(ids) and ids != list(range(8))
 
 
+def test_each_of_several_datasets_is_scored(run, tmp_path, capsys):
+    parts = []
+    for name in ("a", "b"):
+        file = tmp_path / f"{name}.jsonl"
+        write(file, [{"question": f"say {name}", "answer": "a"}])
+        parts.append(f"{{_component_: erjepa.datasets.paired_dataset, source: {file}}}")
+    keys = [f"eval_dataset=[{','.join(parts)}]", "task=exact_match"]
+    prompts = tmp_path / "prompts.jsonl"
+    main(["tiny_synth", run[2][0], *keys, "--output", str(prompts)])
+    lines = [
+        batch_line(request, text, True, chat=True)
+        for request, text in zip(read(prompts), ("a", "b"), strict=True)
+    ]
+    answers = write(tmp_path / "answers.jsonl", lines)
+    targets, folder = str(tmp_path / "prompts.targets.jsonl"), str(tmp_path / "scored")
+    score(["exact_match", answers, "--targets", targets, "--output", folder])
+    found = read_summary(tmp_path / "scored").by_origin
+    assert [(one.origin, one.share) for one in found] == [("a", 1), ("b", 0)]
+
+
 def test_a_folder_that_asks_otherwise_is_refused(run, tmp_path, capsys):
     """The demo's export has no chat template; one that differs is shown."""
     from tokenizers import Tokenizer, models, pre_tokenizers

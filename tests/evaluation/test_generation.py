@@ -1,12 +1,14 @@
 """A batch of prompts of different lengths generates what each prompt does alone without a cache."""
 
 from itertools import combinations
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import erjepa.evaluation.generation
+from erjepa.evaluation.answers import generate_texts
 from erjepa.evaluation.generation import (
     _grouped_attention,
     batches_of_like_length,
@@ -174,3 +176,13 @@ def test_a_group_of_query_heads_attends_to_one_head_of_keys(tokens):
         attn_mask=mask[:, None],
     )
     torch.testing.assert_close(grouped, expanded, rtol=1e-6, atol=1e-6)
+
+
+def test_a_text_that_the_positions_cut_is_not_finished():
+    model = talkative_decoder(max_seq_len=20)
+    prompts = random_tokens(5, 18)
+    tokenizer = SimpleNamespace(stop_tokens=[], pad_id=PAD, decode=str)
+    cut = generate_texts(model, tokenizer, prompts, NEW)
+    assert [(a["tokens"], a["finished"]) for a in cut] == [(NEW, False), (3, False)]
+    tokenizer.stop_tokens = alone(model, prompts[1], 1, [])
+    assert generate_texts(model, tokenizer, prompts[1:], NEW)[0]["finished"]

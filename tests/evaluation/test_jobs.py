@@ -15,7 +15,8 @@ def settings(tmp_path):
 
     def settings(*overrides):
         cfg = load("tiny_synth", list(overrides))
-        return Job(tmp_path, SimpleNamespace(cfg=cfg), None).settings(cfg)
+        examples = SimpleNamespace(cfg=cfg, digest=lambda: "0123")
+        return Job(tmp_path, examples, None).settings(cfg)
 
     return settings
 
@@ -55,6 +56,16 @@ def test_answers_of_other_weights_are_not_used(settings, tmp_path):
     before = settings()
     (tmp_path / "adapter_model.pt").write_bytes(b"other weights")
     assert settings() != before
+
+
+def test_answers_over_another_base_are_not_used(settings, tmp_path):
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "model.safetensors").write_bytes(b"weights")
+    key = f"checkpointer.checkpoint_dir={base}"
+    before = settings(key)
+    (base / "model.safetensors").write_bytes(b"other weights")
+    assert settings(key) != before
 
 
 def test_what_has_no_effect_on_answers(settings):

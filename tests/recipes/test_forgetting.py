@@ -100,6 +100,24 @@ def right(run, name):
     return {p["prompt"]: p["output"] == p["target"] for p in lines}
 
 
+def test_edited_pairs_are_answered_anew(base, runs):
+    cfg = config(base, runs, "first")
+    write_pairs(runs / "first.jsonl", {**FIRST, "say x": "wrong"})
+    (before,), _ = evaluate(cfg)
+    write_pairs(runs / "first.jsonl", FIRST)
+    (after,), _ = evaluate(cfg)
+    assert (before.accuracy, after.accuracy) == (pytest.approx(2 / 3), 1)
+
+
+def test_pairs_that_were_held_out_are_not_in_training(base, runs):
+    pairs = {f"say {i}": f"t{i}" for i in range(10)}
+    write_pairs(runs / "first_train.jsonl", pairs)
+    write_pairs(runs / "first.jsonl", pairs)
+    (summary,), _ = evaluate(config(base, runs, "first", "validation.size=4"))
+    assert summary.targets_in_train == 6
+    assert summary.unseen_pairs.examples == summary.unseen_targets.examples == 4
+
+
 def test_what_became_of_the_answers(base, runs):
     (first,), code = evaluate(config(base, runs, "first", max_forgetting=0))
     assert (first.accuracy, code, first.before) == (1, 0, None)
@@ -125,7 +143,7 @@ def test_what_became_of_the_answers(base, runs):
     ((again,), code) = evaluate(nothing_new)
     assert (again.before, code) == (found, 0)
     # The earlier run held no pairs out.
-    held_out = {"validation__size": 9, "eval_every_n_steps": 5, "keep_best": True}
+    held_out = {"validation__size": 1, "eval_every_n_steps": 5, "keep_best": True}
     validated = config(base, runs, "second", **held_out)
     assert run(validated, lambda recipe: len(recipe._jobs)) == (2, [])
     alone = config(base, runs, "second", eval_earlier=False)

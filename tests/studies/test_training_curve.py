@@ -3,6 +3,7 @@
 import pytest
 
 from erjepa.studies.training_curve import draw_training_curve
+from erjepa.studies.training_log import read_training_log
 
 STEP = "loss:1.0 lm_loss:{0} jepa_loss:0.5 replayed:{1} replay_lm_loss:{0} "
 JEPA = "replay_jepa_loss:0.5 cosine_paired:0.5 cosine_shuffled:0.25 "
@@ -59,3 +60,12 @@ def test_what_is_not_logged_has_no_panel(draw):
 def test_a_picture_has_the_suffix_of_an_image(tmp_path):
     with pytest.raises(ValueError, match="curve.xyz: expected a suffix of .*png.*svg"):
         draw_training_curve(tmp_path / "metrics.txt", tmp_path / "curve.xyz")
+
+
+def test_an_incomplete_line_is_left_out(tmp_path):
+    """As a full disk leaves one, which the line of the resumed run joins."""
+    log = tmp_path / "metrics.txt"
+    log.write_text(
+        "Step 1 | loss:1.5 \nStep 2 | loss:1.Step 2 | loss:1.25 \nStep 3 | loss:1e-"
+    )
+    assert read_training_log(log) == {1: {"loss": 1.5}}

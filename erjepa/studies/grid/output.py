@@ -103,6 +103,7 @@ def result_of(
     (folder,) = checkpoint.of_weights(path, weights if cell.budget_factor else "last")
     name, split = checkpoint.score_name(folder), experiment.score_on
     name = name if split == "test" else f"{name}_{split}"
+    name += "_merged" * bool({**overrides, **experiment.evaluation}.get("merged"))
     scores = scores_dir(path.parent, cell, scored.dataset) / "evaluation" / name
     summary = read_summary(scores)
     examples = summary.readings[summary.primary].examples

@@ -46,6 +46,8 @@ def figure_1(results: Results, methods: list[str], matched: str | None = None) -
     picture, (left, right) = canvas(2)
     draw_bars(left, ends, "dataset", "accuracy", methods)
     left.set_title("(a) by dataset")
+    if other.runs.empty:
+        raise Unavailable("nothing is scored yet at matched compute")
     dataset = other.runs.dataset.iloc[0]
     rows = other.of(dataset, list(names)).replace({"method": names})
     _draw_over_compute(right, other, rows, methods)

@@ -182,11 +182,14 @@ class Results:
         return rows
 
     def over_points(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
-        """Return the accuracy of runs that are scored at every point, [runs, points]."""
-        points = self.runs[self.runs.dataset == dataset].point.dropna().unique()
+        """Return the accuracy of runs that are scored at every point, [runs, points].
+
+        Without budgets, the points are those that all runs of these methods share.
+        """
         rows = self.of(dataset, methods).dropna(subset="point")
         wide = pivot(rows, ["method", "seed"], "point", "accuracy")
-        wide = wide.reindex(columns=self.budgets or sorted(points)).dropna()
+        shared = wide.dropna(axis=1).columns
+        wide = wide.reindex(columns=self.budgets or sorted(shared)).dropna()
         if wide.shape[1] < 2 or wide.empty:
             raise Unavailable(
                 f"no run on {dataset} is scored at all of two checkpoints"

@@ -154,7 +154,7 @@ def alignment(
     if cosine.isna().any(axis=None):
         raise Unavailable("the evaluations computed no cosines (key `alignment`)")
     runs = results.of(dataset, methods)
-    runs = runs[(runs.seed == seed) & runs.point.notna()]
+    runs = runs[(runs.seed == seed) & runs.point.isin(accuracy.columns)]
     picture, panels = canvas(3 * len(methods))
     style: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "vmax": 1}
     least, two = cosine.min(axis=None), ListedColormap(["#d9d9d9", "#0f5f94"])
@@ -200,7 +200,8 @@ def _histories(
     """Return correctness and cosine, each with a row per run and example and a column per point."""
     rows = results.of(dataset, list(runs.index.unique("method")))
     is_whole = pd.MultiIndex.from_frame(rows[["method", "seed"]]).isin(runs.index)
-    predictions = results.predictions(rows[is_whole & rows.point.notna()])
+    is_shared = rows.point.isin(runs.columns)
+    predictions = results.predictions(rows[is_whole & is_shared])
     predictions[column] = predictions.get(column, float("nan"))
     example = ["method", "seed", "id"]
     correct = pivot(predictions, example, "point", "correct").astype(bool)

@@ -25,10 +25,10 @@ from decimal import Decimal
 
 from erjepa.tasks.task import Task, Verdicts, one_by_one, without_end
 
-_THOUSANDS = re.compile(r"(?<=[0-9])[, ](?=[0-9]{3}(?![0-9]))")
+_THOUSANDS = re.compile(r"(?<=[0-9])[, \u00a0\u202f](?=[0-9]{3}(?![0-9]))")
 # Symbols, sign, symbols, digits, then anything without digits: "$18.", "-$5", "**18** eggs".
 _NUMBER = re.compile(
-    r"[^\w.+−-]*(?:([+−-])[^\w.+−-]*)?([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[^0-9]*"
+    r"[^\w.+−–-]*(?:([+−–-])[^\w.+−–-]*)?([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[^0-9]*"
 )
 _LLM_JEPA = re.compile(r"\n#### (.+)$")
 
@@ -46,7 +46,7 @@ def read_number(answer: str) -> Decimal | None:
         return None
     sign, digits = match.groups()
     # copy_negate, as unary minus would round to the 28 digits of decimal's context.
-    return Decimal(digits).copy_negate() if sign in ("-", "−") else Decimal(digits)
+    return Decimal(digits).copy_negate() if sign in ("-", "−", "–") else Decimal(digits)
 
 
 def _problem(target: str) -> str | None:

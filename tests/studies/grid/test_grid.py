@@ -61,6 +61,17 @@ def test_one_cell(base, data, tmp_path, capsys):
     assert not checkpoint.resumable_checkpoints(folder)
 
 
+@pytest.mark.slow
+def test_merged_weights(base, data, tmp_path, capsys):
+    methods = {"SFT": {"replay.weight": 0, "loss.jepa_weight": 0, "stop.steps": 2}}
+    keys = {"evaluation": {"merged": True}, "alignment": False}
+    path = write_small_experiment(tmp_path, base, data, methods, **keys)
+    arguments = [str(path), "overrides.save_adapter_weights_only=False"]
+    assert main(["run", *arguments]) == 0, capsys.readouterr().out
+    (line,) = results(tmp_path)
+    assert "epoch_0_step_2_merged/" in line["predictions"]
+
+
 def start(path):
     command = [sys.executable, "-m", "erjepa", "experiment", "run", str(path)]
     return subprocess.Popen(

@@ -153,3 +153,11 @@ def test_figure_1(tmp_path):
     other_sft = other.final("synth", ["SFT"]).accuracy.mean()
     assert sft.get_ydata()[-1] == pytest.approx(other_sft)
     assert "at matched compute" in figure.caption
+
+
+def test_figure_1_waits_for_the_first_result_at_matched_compute(tmp_path):
+    output = write_output(tmp_path / "main", seeds=(1, 2), examples=4)
+    other = write_output(tmp_path / "main" / "fair", seeds=(1, 2), examples=4)
+    (other / "results.jsonl").unlink()
+    with pytest.raises(Unavailable, match="nothing is scored yet at matched compute"):
+        make("figure_1", Results(output), matched="fair")

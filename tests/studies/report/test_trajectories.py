@@ -155,6 +155,31 @@ def test_dynamics_are_those_of_whole_runs(tmp_path):
     assert list(line.get_ydata()) == pytest.approx(expected)
 
 
+def test_runs_that_end_elsewhere_are_compared_where_all_are_scored(tmp_path):
+    """As a control with the tokens of another method."""
+    methods = {name: METHODS[name] for name in MAIN}
+    output = write_output(
+        tmp_path / "out", methods, seeds=(1, 2), budgets=None, examples=5
+    )
+    path = output / "results.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        if row["method"] == MAIN[1] and row["epoch"] == 4:
+            row["epoch"] = 4.4
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = Results(output).over_points("synth", MAIN)
+    assert list(found.columns) == [1, 2, 3]
+    assert len(found) == 2 * len(MAIN)
+    _, (table, _) = parts_of(make("drops", Results(output), "synth", methods=MAIN))
+    assert table.column(0) == list(MAIN)
+    _, (table,) = parts_of(make("dynamics", Results(output), "synth", methods=MAIN))
+    assert table.column(0) == list(MAIN)
+    shared = [row for row in rows if row["epoch"] < 4]
+    path.write_text("".join(json.dumps(row) + "\n" for row in shared))
+    _, (same,) = parts_of(make("dynamics", Results(output), "synth", methods=MAIN))
+    assert table.rows == same.rows
+
+
 def test_alignment(results, predictions):
     figure, (table,) = parts_of(make("alignment", results, "synth", MAIN[1:], seed=23))
     for index, method in enumerate(MAIN[1:]):
