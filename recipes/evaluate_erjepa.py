@@ -18,7 +18,7 @@ from erjepa.evaluation.examples import SCORED, Examples, calls
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.jobs import Job, JobFinder, weights_to_score
 from erjepa.evaluation.model import empty_model, load_weights
-from erjepa.evaluation.predictions import PredictionStore, folder_of, name_of_scores
+from erjepa.evaluation.predictions import PredictionStore, folder_of
 from erjepa.tasks.score import score_predictions
 from erjepa.tasks.summary import mean_target_loss, reading_without
 from erjepa.training.model.device import attention_of, run_device
@@ -107,7 +107,8 @@ class EvaluationRecipeERJEPA:
     def _evaluate(self, job: Job) -> Summary | None:
         """Generate the missing answers and score all of them. Return the summary on rank 0."""
         cfg = self._cfg
-        folder = Path(cfg.output_dir) / "evaluation" / name_of_scores(job.path, cfg)
+        name = checkpoint.name_of_scores(job.path, cfg.eval_split, merged=cfg.merged)
+        folder = Path(cfg.output_dir) / "evaluation" / name
         folder = folder_of(folder, job.examples.section, SCORED[cfg.eval_split])
         store = PredictionStore(folder, job.settings(cfg), rank=self._rank)
         done = on_rank_zero(store.open)

@@ -205,6 +205,18 @@ def score_name(path: Path) -> str:
     return f"{path.parent.name}_{EMA}" if path.name == EMA else path.name
 
 
+def name_of_scores(path: Path | None, split: str, *, merged: bool) -> str:
+    """Return the name of the folder of a checkpoint's scores.
+
+    Args:
+        path: folder of the weights; ``None``: the base model.
+        split: ``test`` or ``validation``.
+        merged: whether the merged weights are scored.
+    """
+    name = "base" if path is None else score_name(path)
+    return f"{name}{'_validation' * (split == 'validation')}{'_merged' * merged}"
+
+
 def load_progress(path: Path) -> dict[str, Any]:
     file = path / PROGRESS
     values = parse_json(file.read_bytes(), str(file))

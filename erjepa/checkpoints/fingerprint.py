@@ -60,7 +60,7 @@ def fingerprint(
         "pairs of a step": pairs_of_a_step,
         "validation.size": cfg.validation.size,
         "validation.seed": cfg.validation.seed,
-        "dataset": _digest_of_pairs(pairs),
+        "dataset": digest_of_pairs(pairs),
     }
     if weights := weights_of(cfg.dataset):
         values["dataset.weight"] = weights
@@ -78,6 +78,18 @@ def digest_of_weights(weights: Mapping[str, Tensor]) -> str:
         row = weight[tuple(n // 2 for n in weight.shape[:-1])].reshape(-1)[:_SAMPLE]
         digest.update(row.contiguous().view(torch.uint8).numpy().tobytes())
     return f"{len(weights)} weights, {digest.hexdigest()[:12]}"
+
+
+def digest_of_pairs(pairs: Iterable[Pair]) -> str:
+    """Return a short digest of pairs: their number, ids and tokens."""
+    digest, count = hashlib.sha256(), 0
+    for pair in pairs:
+        lengths = [len(segment) for segment in pair.segments]
+        digest.update(f"{pair.example_id} {lengths}".encode())
+        for segment in pair.segments:
+            digest.update(segment)
+        count += 1
+    return f"{count} pairs, {digest.hexdigest()[:12]}"
 
 
 def changed_keys(
@@ -137,14 +149,3 @@ def changed_keys(
             f"Keep what it had, or allow the change: resume_changes=[{','.join(free)}]"
         )
     raise ValueError("\n".join([f"{where} was written with other settings:", *lines]))
-
-
-def _digest_of_pairs(pairs: Iterable[Pair]) -> str:
-    digest, count = hashlib.sha256(), 0
-    for pair in pairs:
-        lengths = [len(segment) for segment in pair.segments]
-        digest.update(f"{pair.example_id} {lengths}".encode())
-        for segment in pair.segments:
-            digest.update(segment)
-        count += 1
-    return f"{count} pairs, {digest.hexdigest()[:12]}"

@@ -33,7 +33,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     """Load a config with its ``defaults`` and overrides, and check it.
 
     The ``output_dir`` of a run's own config is the folder that it is in: the run may have been
-    moved or copied. Another run can start with it and a ``continue_from`` of its own. Arguments as in :func:`~erjepa.configs.merged`.
+    moved or copied. Another run can start with it and a ``continue_from`` of its own. Arguments as
+    in :func:`~erjepa.configs.merged`.
 
     Raises:
         FileNotFoundError: if there is no such config.

@@ -6,7 +6,8 @@ from typing import Any
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
-from erjepa.datasets import PairedDataset, origin_labels
+from erjepa.datasets import PairedDataset
+from erjepa.evaluation.examples import scoring_fields
 from erjepa.evaluation.generation import generate_greedy
 
 
@@ -23,7 +24,6 @@ def generate_answers(
     With several datasets, each prediction has the label of its dataset as ``origin``.
     """
     prompts = [dataset.prompt(i) for i in ids]
-    labels = origin_labels(dataset.names)
     outputs = generate_texts(model, tokenizer, prompts, max_new_tokens)
     return [
         {
@@ -31,10 +31,11 @@ def generate_answers(
             "prompt": dataset.source_text(i),
             "target": dataset.target_text(i),
             **output,
-            **dataset.scoring_fields(i),
-            **({"origin": labels[dataset.origin(i)]} if len(labels) > 1 else {}),
+            **fields,
         }
-        for i, output in zip(ids, outputs, strict=True)
+        for i, output, fields in zip(
+            ids, outputs, scoring_fields(dataset, ids), strict=True
+        )
     ]
 
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from erjepa.checkpoints.served_chat import ServedChat, as_json
 from erjepa.configs import Config
-from erjepa.datasets import origin_labels
-from erjepa.evaluation.examples import scored_pairs
+from erjepa.evaluation.examples import scored_pairs, scoring_fields
 from erjepa.tasks.batch_output import CHAT, COMPLETIONS
 from erjepa.utils.files import write_whole
 from erjepa.utils.jsonl import to_jsonl
@@ -36,13 +35,11 @@ def read_prompts(cfg: Config, tokenizer: Any) -> Iterator[Prompt]:
         ValueError: if the config has no pairs to score.
     """
     dataset, ids, _ = scored_pairs(cfg, tokenizer)
-    labels = origin_labels(dataset.names)
-    for i in ids:
+    for i, fields in zip(ids, scoring_fields(dataset, ids), strict=True):
         target = {
             "prompt": dataset.source_text(i),
             "target": dataset.target_text(i),
-            **dataset.scoring_fields(i),
-            **({"origin": labels[dataset.origin(i)]} if len(labels) > 1 else {}),
+            **fields,
         }
         yield Prompt(i, as_json(dataset, i), dataset.prompt(i), target)
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from erjepa.checkpoints.checkpoint import name_of_scores
 from erjepa.checkpoints.peft_adapter import is_peft_adapter
 from erjepa.checkpoints.stored_memory import memory_folder
 from erjepa.configs import Config, merged, resolved
 from erjepa.evaluation.examples import SCORED, Examples
-from erjepa.evaluation.predictions import SETTINGS, name_of_scores
+from erjepa.evaluation.predictions import SETTINGS
 from erjepa.evaluation.run import find_run
 from erjepa.tasks.score import read_predictions
 from erjepa.tasks.summary import change
@@ -142,8 +143,8 @@ def earlier_runs(
 def earlier_datasets(runs: Sequence[EarlierRun]) -> list[dict[str, Any]]:
     """Return the keys of each scored dataset of earlier runs, those of the nearest run first.
 
-    A run that continued another was scored on that one's datasets, too. How a dataset is scored is
-    said by the nearest run whose config names it or else, if none does, by the first that scored it.
+    A run that continued another was scored on that one's datasets, too. The nearest run whose
+    config names a dataset determines how it is scored; if none does, the first run scored on it.
     """
     found, named = dict[str, dict[str, Any]](), set[str]()
     for run in runs:
@@ -185,7 +186,8 @@ def _starts(values: Mapping[str, Any], file: Path | None = None) -> list[Path]:
 def _read_run(
     file: Path, checkpoint: Path, values: Mapping[str, Any], cfg: Config
 ) -> EarlierRun:
-    key, name = SCORED[cfg.eval_split], name_of_scores(checkpoint, cfg)
+    split = cfg.eval_split
+    key, name = SCORED[split], name_of_scores(checkpoint, split, merged=cfg.merged)
     scores = []
     for folder in scores_of_run(file.parent):
         # Scores of another engine, by erjepa score, have no settings.

@@ -2,15 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torchtune.modules.transforms import Transform
 
+from erjepa.checkpoints.fingerprint import digest_of_pairs
 from erjepa.checkpoints.model_card import datasets_of
 from erjepa.configs import Config
-from erjepa.datasets import PairedDataset, build_dataset, hold_out
+from erjepa.datasets import PairedDataset, build_dataset, hold_out, origin_labels
 from erjepa.tasks.score import load_task
 from erjepa.tasks.summary import Seen, Texts, seen_in
 from erjepa.tasks.task import Task
@@ -28,14 +30,24 @@ class Examples:
     task: Task
     seen: Seen | None  # which examples occur in the training pairs; None: unknown
 
+    @cached_property
     def digest(self) -> str:
-        """Return a hash of the pairs: their ids, tokens and scoring fields."""
-        digest = hashlib.sha256()
-        for i in self.ids:
-            segments = [list(segment) for segment in self.dataset.pairs[i].segments]
-            pair = [i, segments, self.dataset.scoring_fields(i)]
-            digest.update(json.dumps(pair, sort_keys=True).encode())
-        return digest.hexdigest()
+        """Short digest of the pairs and of the fields that score them."""
+        pairs = digest_of_pairs(self.dataset.pairs[i] for i in self.ids)
+        fields = json.dumps([*scoring_fields(self.dataset, self.ids)], sort_keys=True)
+        return f"{pairs} {hashlib.sha256(fields.encode()).hexdigest()[:12]}"
+
+
+def scoring_fields(
+    dataset: PairedDataset, ids: Iterable[int]
+) -> Iterator[dict[str, Any]]:
+    """Yield the fields besides the target that score an answer: those of the task and, with several
+    datasets, the label of the pair's dataset as ``origin``.
+    """
+    labels = origin_labels(dataset.names)
+    for i in ids:
+        origin = {"origin": labels[dataset.origin(i)]} if len(labels) > 1 else {}
+        yield {**dataset.scoring_fields(i), **origin}
 
 
 def texts(dataset: PairedDataset, ids: Iterable[int]) -> list[Texts]:

@@ -50,7 +50,7 @@ class Job(NamedTuple):
         keys = ["model", "tokenizer", "checkpointer", "dtype", "max_new_tokens"]
         settings = {key: values[key] for key in [*keys, SCORED[split]]}
         # The files that these keys name can change.
-        settings["pairs"] = self.examples.digest()
+        settings["pairs"] = self.examples.digest
         if base := values["checkpointer"].get("checkpoint_dir"):
             settings["base files"] = _stamps(Path(base))
         settings["batch_size"] = cfg.eval_batch_size

@@ -8,24 +8,12 @@ from typing import Any
 
 from erjepa.checkpoints.checkpoint import score_name
 from erjepa.checkpoints.model_card import datasets_of
-from erjepa.configs import Config
 from erjepa.tasks.score import write_scores
 from erjepa.utils.files import PREDICTIONS, SUMMARY, config_of_run
 from erjepa.utils.jsonl import to_jsonl
 from erjepa.utils.summary import Summary, read_summary
 
 SETTINGS = "settings.json"
-
-
-def name_of_scores(path: Path | None, cfg: Config) -> str:
-    """Return the name of the folder of a checkpoint's scores.
-
-    Args:
-        path: folder of the weights; ``None``: the base model.
-    """
-    name = "base" if path is None else score_name(path)
-    split = "_validation" * (cfg.eval_split == "validation")
-    return f"{name}{split}{'_merged' * cfg.merged}"
 
 
 def folder_of(folder: Path, dataset: Any, key: str) -> Path:

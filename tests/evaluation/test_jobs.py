@@ -15,7 +15,7 @@ def settings(tmp_path):
 
     def settings(*overrides):
         cfg = load("tiny_synth", list(overrides))
-        examples = SimpleNamespace(cfg=cfg, digest=lambda: "0123")
+        examples = SimpleNamespace(cfg=cfg, digest="0123")
         return Job(tmp_path, examples, None).settings(cfg)
 
     return settings

@@ -101,9 +101,9 @@ def result_of(
     untrained = dict.fromkeys((*_PROGRESS, "train_seconds"), 0)
     progress = checkpoint.load_progress(path) if cell.budget_factor else untrained
     (folder,) = checkpoint.of_weights(path, weights if cell.budget_factor else "last")
-    name, split = checkpoint.score_name(folder), experiment.score_on
-    name = name if split == "test" else f"{name}_{split}"
-    name += "_merged" * bool({**overrides, **experiment.evaluation}.get("merged"))
+    split = experiment.score_on
+    merged = bool({**overrides, **experiment.evaluation}.get("merged"))
+    name = checkpoint.name_of_scores(folder, split, merged=merged)
     scores = scores_dir(path.parent, cell, scored.dataset) / "evaluation" / name
     summary = read_summary(scores)
     examples = summary.readings[summary.primary].examples

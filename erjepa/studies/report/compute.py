@@ -43,11 +43,11 @@ def figure_1(results: Results, methods: list[str], matched: str | None = None) -
         here = {results.role(method): method for method in methods}
         roles = {m: here.get(other.role(m)) for m in other.main_methods()}
         names = {method: name for method, name in roles.items() if name}
+    if other.runs.empty:
+        raise Unavailable("nothing is scored yet at matched compute")
     picture, (left, right) = canvas(2)
     draw_bars(left, ends, "dataset", "accuracy", methods)
     left.set_title("(a) by dataset")
-    if other.runs.empty:
-        raise Unavailable("nothing is scored yet at matched compute")
     dataset = other.runs.dataset.iloc[0]
     rows = other.of(dataset, list(names)).replace({"method": names})
     _draw_over_compute(right, other, rows, methods)

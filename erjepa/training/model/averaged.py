@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from erjepa.training.model.sharding import gather, local_part, parameters_by_name
+from erjepa.training.model.sharding import gather, local_part, trained_by_name
 
 
 class AveragedWeights:
@@ -40,11 +40,7 @@ class AveragedWeights:
         self._decay = decay
         self._device = device
         self._steps = 0
-        self._weights = {
-            name: weight
-            for name, weight in parameters_by_name(model).items()
-            if weight.requires_grad and self.is_on
-        }
+        self._weights = trained_by_name(model) if self.is_on else {}
         self._averages = {
             name: weight.detach().to(torch.float32, copy=True)
             for name, weight in self._weights.items()

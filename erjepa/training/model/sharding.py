@@ -148,6 +148,11 @@ def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
     }
 
 
+def trained_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters of :func:`parameters_by_name` that are trained."""
+    return {n: p for n, p in parameters_by_name(model).items() if p.requires_grad}
+
+
 @torch.no_grad()
 def gather(weights: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """Return full copies of weights, sharded or not, on the CPU of rank 0; empty on other ranks.

@@ -28,7 +28,7 @@ class InheritedMemories:
 
     Attributes:
         origins: names of the datasets that the pairs are from.
-        slots: slots to keep of each memory, ascending, int64; those that fit, until :meth:`choose`.
+        slots: slots to keep of each memory, ascending, int64; set by :meth:`choose`.
         ids: the run's example ids of these slots, int64; set by :meth:`choose`.
         places: file and line of the loaded pairs by their ids, as far as the memories have them.
 
@@ -47,20 +47,20 @@ class InheritedMemories:
             require_alike(stored, settings, tokenizer)
         self.origins: list[str] = []
         self._places = [self._add(stored.about.origins) for stored in self._memories]
-        self.slots = [torch.arange(len(stored)) for stored in self._memories]
+        self._fitting = [torch.arange(len(stored)) for stored in self._memories]
+        self.slots: list[Tensor] = []
         self.ids: list[Tensor] = []
         self._scores = torch.empty(0)  # of the slots to keep
-        self._num_fitting = sum(map(len, self.slots))
         self.places: dict[int, str] = {}
 
     def __len__(self) -> int:
         """Number of slots that the run keeps."""
-        return min(self._settings.capacity, self._num_fitting)
+        return min(self._settings.capacity, sum(map(len, self._fitting)))
 
     @property
     def left_out(self) -> int:
         """Number of pairs that fit the run's rows, but not its capacity."""
-        return self._num_fitting - len(self)
+        return sum(map(len, self._fitting)) - len(self)
 
     @property
     def is_cut_by_scores(self) -> bool:
@@ -97,12 +97,11 @@ class InheritedMemories:
         Args:
             fitting: returns the slots of a memory that fit, ascending, int64.
         """
-        self.slots = self._first_of_each([fitting(m) for m in self._memories])
-        self._num_fitting = sum(map(len, self.slots))
+        self._fitting = self._first_of_each([fitting(m) for m in self._memories])
 
     def segments(self) -> Iterator[Segments]:
         """Yield the tokens of the fitting pairs, memory by memory."""
-        for stored, slots in zip(self._memories, self.slots, strict=True):
+        for stored, slots in zip(self._memories, self._fitting, strict=True):
             pairs = stored.pairs
             yield from (pairs[slot].segments for slot in slots.tolist())
 
@@ -119,7 +118,7 @@ class InheritedMemories:
         columns = []
         held = torch.empty(0, dtype=torch.int64)
         for n, (stored, slots) in enumerate(
-            zip(self._memories, self.slots, strict=True)
+            zip(self._memories, self._fitting, strict=True)
         ):
             ids, scores, counts = (
                 stored.tensors[name][slots]
@@ -142,11 +141,11 @@ class InheritedMemories:
         is_kept = torch.zeros(len(ids), dtype=torch.bool)
         is_kept[kept] = True
         self._scores = scores[is_kept]
-        sizes = [len(slots) for slots in self.slots]
-        parts = zip(self.slots, ids.split(sizes), is_kept.split(sizes), strict=True)
-        chosen = [(slots[part], own[part]) for slots, own, part in parts]
-        self.slots = [slots for slots, _ in chosen]
-        self.ids = [own for _, own in chosen]
+        sizes = [len(slots) for slots in self._fitting]
+        parts = zip(self._fitting, ids.split(sizes), is_kept.split(sizes), strict=True)
+        for slots, own, part in parts:
+            self.slots.append(slots[part])
+            self.ids.append(own[part])
 
     def _first_of_each(self, fits: list[Tensor]) -> list[Tensor]:
         """Return the slots whose pairs are in no previous memory of the list."""

@@ -284,16 +284,14 @@ class RunMemory:
         rescores = self.settings.init_scores == "recomputed" or earlier.has_other_scores
         scores = None
         if rescores and earlier.is_cut_by_scores:
-            measured = self._measured(earlier.segments(), passes)
-            scores = torch.cat(
-                [m.scores(self.settings.score).cpu() for _, m in measured]
-            )
+            of_step = self._measured(earlier.segments(), passes)
+            measured = [result.scores(self.settings.score) for _, result in of_step]
+            scores, rescores = torch.cat(measured).cpu(), False
         earlier.choose(self._cfg.drawn_seed, scores)
         self._add_reserved_slots(replay, len(earlier))
         earlier.load_into(replay)
         self.origins.inherited = earlier.origins if len(earlier) else []
         self._places = earlier.places
-        rescores &= scores is None
         are_kept = self.settings.init_addresses == "kept"
         if rescores or not are_kept:
             self._recompute(replay, passes, scores=rescores, addresses=not are_kept)

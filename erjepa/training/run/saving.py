@@ -27,11 +27,7 @@ from erjepa.checkpoints.space import (
 from erjepa.configs import Config
 from erjepa.training.model.averaged import AveragedWeights
 from erjepa.training.model.distributed import on_rank_zero
-from erjepa.training.model.sharding import (
-    free_gathered,
-    gather,
-    parameters_by_name,
-)
+from erjepa.training.model.sharding import free_gathered, gather, trained_by_name
 from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.recipe_state import RecipeState
@@ -242,8 +238,7 @@ class RunCheckpoints:
         """Return the full weights by name in the model on the CPU of rank 0, empty on others."""
         model, device = self._model, self._device
         if trained_only:
-            parameters = parameters_by_name(model).items()
-            return gather({n: p for n, p in parameters if p.requires_grad}, device)
+            return gather(trained_by_name(model), device)
         is_rank_zero = dist.get_rank() == 0
         return training.gather_cpu_state_dict(model, is_rank_zero, device=device)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from erjepa.training.model.distributed import all_reduce_sum
-from erjepa.training.model.sharding import local_part
+from erjepa.training.model.sharding import local_part, trained_by_name
 from erjepa.training.step.passes import PassResult
 
 
@@ -53,8 +53,10 @@ def require_finite_weights(
     Raises:
         RuntimeError: naming the first such weight.
     """
-    trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
-    is_bad = [~local_part(weight).isfinite().all() for weight in trained.values()]
+    trained = trained_by_name(model)
+    is_bad = [
+        ~local_part(weight.detach()).isfinite().all() for weight in trained.values()
+    ]
     counts = all_reduce_sum(torch.stack(is_bad).int()).tolist()
     if bad := [name for name, count in zip(trained, counts, strict=True) if count]:
         raise RuntimeError(
