@@ -14,6 +14,7 @@ from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory.forget import Choice, forget
 from erjepa.datasets import Pair
 from erjepa.datasets.split import text_of
+from erjepa.training.run.replay_summary import inherited_summary, replay_summary
 from erjepa.training.step.passes import Passes
 from erjepa_recipe.lora_finetune_distributed_erjepa import (
     FinetuneRecipeERJEPA as Recipe,
@@ -187,8 +188,8 @@ def test_what_is_carried_on_is_said(base, data, first, other_data, tmp_path):
     def said(recipe):
         return [
             *recipe._carried,
-            *recipe._memory.carried(8),
-            recipe._memory.summary(8),
+            *inherited_summary(recipe._memory, 8),
+            replay_summary(recipe._memory, 8),
         ]
 
     cfg = config(
@@ -257,7 +258,7 @@ def test_memories_of_two_branches_merge(base, data, first, other_data, tmp_path)
         return (
             sorted(memory.where(int(i)) for i in replay.memory.example_ids),
             sorted(map(repr, replay.memory.segments(slots))),
-            memory.carried(8)[0],
+            inherited_summary(memory, 8)[0],
         )
 
     both = {
@@ -397,7 +398,7 @@ def test_a_file_that_is_written_anew_is_another_dataset(base, data, first, tmp_p
     cfg = config(
         base, data, tmp_path / "third", continue_from=tmp_path / "second", **LM
     )
-    (said,) = at_start(cfg, 1, lambda recipe: recipe._memory.carried(8)[:1])
+    (said,) = at_start(cfg, 1, lambda recipe: inherited_summary(recipe._memory, 8)[:1])
     assert said == f"24 of {data}, 24 of {data} in memory"
 
 

@@ -13,6 +13,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.evaluation.model import load_model
 from erjepa.objective.attention import RECOMPILE_LIMIT
 from erjepa.studies.training_log import read_training_log
+from erjepa.training.run.replay_summary import replay_summary
 from tests.harness.cases import some_of
 from tests.harness.runs import TIMED, make_config, train
 from tests.harness.transformers_models import FAMILIES, write_folder
@@ -107,7 +108,7 @@ def test_what_is_exported_is_what_was_trained(folder, data, whole, tmp_path):
 
 def test_the_next_run_starts_from_its_weights_and_memory(folder, data, whole, tmp_path):
     def state(recipe):
-        return recipe._memory.summary(8), {
+        return replay_summary(recipe._memory, 8), {
             name.removeprefix("decoder."): parameter.detach().clone()
             for name, parameter in recipe._model.named_parameters()
             if parameter.requires_grad and "decoder" in name

@@ -1,4 +1,4 @@
-"""The pairs of a run: those to train on, and those held out."""
+"""The pairs of a run: those to train on, those held out, and those of memories that fit."""
 
 from array import array
 from collections import Counter
@@ -6,11 +6,16 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
+import torch
+from torch import Tensor
 from torchtune import utils
 
+from erjepa.checkpoints.stored_memory import StoredMemory
 from erjepa.configs import Config, weights_of
 from erjepa.datasets import Mixture, Pair, PairedDataset, TokenizedPairs
+from erjepa.datasets.split import text_of
 from erjepa.packing import PairCollator
+from erjepa.training.model.distributed import on_rank_zero
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.utils.escape import counted
 
@@ -68,6 +73,44 @@ def fitting_pairs(
             f"to {num_positions} and skip_too_long=True."
         )
     return fitting
+
+
+def fitting_slots(
+    run: PreparedRun, stored: StoredMemory, *, skip_too_long: bool
+) -> Tensor:
+    """Return the slots of a memory whose pairs fit a run's rows, ascending, int64.
+
+    All ranks call it together. Errors as in :func:`fitting_pairs`.
+    """
+
+    def find() -> Tensor:
+        stored.require_vocabulary(run.model.vocab_size)
+        collator = run.collators.new
+        fitting = fitting_pairs(run, stored, collator, skip_too_long=skip_too_long)
+        return torch.tensor(fitting, dtype=torch.int64)
+
+    return on_rank_zero(find)
+
+
+def slots_to_inherit(run: PreparedRun, stored: StoredMemory) -> Tensor:
+    """Return the slots whose pairs fit a run's rows and are no copies of those that it holds out,
+    ascending, int64. All ranks call it together.
+    """
+    slots = fitting_slots(run, stored, skip_too_long=run.cfg.skip_too_long)
+    if (split := run.split) is None:
+        return slots
+
+    def find() -> Tensor:
+        held_out = {text_of(run.dataset.pairs[i]) for i in split.held_out}
+        is_new = [text_of(stored.pairs[s]) not in held_out for s in slots.tolist()]
+        if copies := len(slots) - sum(is_new):
+            log.info(
+                f"{stored.folder}: {counted(copies, 'pair')} that are held out for validation "
+                "are left out."
+            )
+        return slots[torch.tensor(is_new, dtype=torch.bool)]
+
+    return on_rank_zero(find)
 
 
 def _above(

@@ -12,6 +12,11 @@ from erjepa.checkpoints.model_card import base_of, datasets_of, method_of
 from erjepa.configs import Config
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.progress import RunProgress
+from erjepa.training.run.replay_summary import (
+    forgetting_warnings,
+    inherited_summary,
+    replay_summary,
+)
 from erjepa.training.run.steps import TrainingPairs
 from erjepa.utils.escape import counted, one_line
 from erjepa.utils.files import CONFIG
@@ -43,7 +48,7 @@ def log_summary(
     ranks = dist.get_world_size()
     parts = [cfg.batch_size, cfg.gradient_accumulation_steps, ranks]
     of_step = pairs.sampler.examples_per_step
-    carried = [*carried, *memory.carried(of_step)]
+    carried = [*carried, *inherited_summary(memory, of_step)]
     stop = [f"{name} {n:g}" for name, n in vars(cfg.stop).items() if n is not None]
     method, objective = method_of(values)
     lr, warmup = cfg.optimizer.get("lr"), cfg.lr_scheduler.get("num_warmup_steps")
@@ -64,7 +69,7 @@ def log_summary(
         "stop": ", ".join(stop) or "after the last epoch",
         "objective": f"{method}: {objective}",
         **({"carried": "; ".join(carried)} if carried else {}),
-        "replay": memory.summary(of_step),
+        "replay": replay_summary(memory, of_step),
         "optimizer": f"{cfg.optimizer.name}, lr {lr or 'by default'}{after}",
         "devices": f"{ranks} x "
         + (torch.cuda.get_device_name(device) if is_cuda else device.type),
@@ -72,7 +77,10 @@ def log_summary(
     }
     text = [f"  {name:<10}{one_line(line)}" for name, line in lines.items()]
     utils.log_rank_zero(log, "\n".join(["This run:", *text]))
-    for warning in _warnings(cfg, progress):
+    warnings = list(_warnings(cfg, progress))
+    if not progress.steps:
+        warnings += forgetting_warnings(cfg, memory, pairs.sampler.num_examples)
+    for warning in warnings:
         utils.log_rank_zero(log, warning, level=logging.WARNING)
 
 

@@ -1,6 +1,5 @@
 """The memory of a run: its updates in a step, its initial content, and its report."""
 
-import logging
 from array import array
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,6 +18,11 @@ from erjepa.replay.retention import EXAMPLE_MASK
 from erjepa.training.model import distributed
 from erjepa.training.run.inherited import earlier_memories
 from erjepa.training.run.memory import RunMemory
+from erjepa.training.run.replay_summary import (
+    forgetting_warnings,
+    inherited_summary,
+    replay_summary,
+)
 from erjepa.training.step.passes import PassResult
 from tests.harness.memories import write_run
 
@@ -125,7 +129,7 @@ def step(memory, number, new, errors=()):
 def test_without_weight_there_is_none(memory_of, tmp_path):
     memory = memory_of(replay__weight=0)
     assert not memory.is_on and memory.replay is None and memory.share == 0
-    assert memory.summary(8) == "none" and memory.carried(8) == []
+    assert replay_summary(memory, 8) == "none" and inherited_summary(memory, 8) == []
     memory.write(tmp_path / "absent")
     assert not (tmp_path / "absent").exists()
     with pytest.raises(ValueError, match="replay.weight=0 has none; set it to False"):
@@ -201,7 +205,7 @@ def test_what_a_step_replays(memory_of, keys, share, can_draw, summary):
     keys = {f"replay__{key}": value for key, value in keys.items()}
     memory = memory_of(**keys, replay__capacity=30)
     assert (memory.share, memory.can_draw) == (share, can_draw)
-    assert memory.summary(8).startswith(summary)
+    assert replay_summary(memory, 8).startswith(summary)
 
 
 def test_a_resumed_run_has_the_memory_of_its_checkpoint(memory_of, tmp_path):
@@ -253,7 +257,7 @@ def test_recomputed_scores_decide_what_stays(memory_of, tmp_path, retention):
         replay__retention=retention,
         replay__capacity=2,
     )
-    passes = Rescoring(memory._model)
+    passes = Rescoring(memory._run.model)
     memory.start(passes)
     at_random = retention == "reservoir"
     first = [[0, 1]] if at_random else [[0, 1, 2], [3, 4], [0, 1]]
@@ -264,7 +268,7 @@ def test_recomputed_scores_decide_what_stays(memory_of, tmp_path, retention):
         assert kept == [3, 4]
         assert slots.scores.tolist() == pytest.approx([0.3, 0.4])
     assert len(kept) == 2
-    assert ", 3 left out by replay.capacity=2" in memory.carried(8)[0]
+    assert ", 3 left out by replay.capacity=2" in inherited_summary(memory, 8)[0]
 
 
 def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
@@ -276,16 +280,16 @@ def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
         replay__draw_from="inherited",
         replay__capacity=7,
     )
-    passes = Rescoring(memory._model)
+    passes = Rescoring(memory._run.model)
     memory.start(passes)
     assert passes.seen == [[0, 1, 2], [3, 4]]  # a step's pairs at a time
-    assert memory._model.training
+    assert memory._run.model.training
     slots = memory.replay.memory
     assert slots.scores.tolist() == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
     assert slots.capacity == 7 + 5
     assert all(example < 0 for example in slots.example_ids.tolist())
     assert memory.where(slots.example_ids[3].item()) == "a.jsonl:4"
-    assert memory.can_draw and memory.carried(8) == [
+    assert memory.can_draw and inherited_summary(memory, 8) == [
         "5 of a.jsonl in memory",
         "up to 8 of them replayed a step",
     ]
@@ -298,27 +302,29 @@ def test_pairs_left_out_by_the_capacity_are_counted(memory_of, tmp_path):
     earlier = write_run(tmp_path / "earlier", *(f"epoch_{i}" for i in range(5)))
     keys = {"replay__draw_from": "inherited", "replay__init_addresses": "recomputed"}
     memory = memory_of(**keys, replay__init_from=earlier, replay__capacity=2)
-    memory.start(Rescoring(memory._model))
-    assert memory.carried(8)[0] == (
+    memory.start(Rescoring(memory._run.model))
+    assert inherited_summary(memory, 8)[0] == (
         "2 of a.jsonl in memory, 3 left out by replay.capacity=2"
     )
 
 
 @pytest.mark.parametrize("draw_from", ["inherited", "all"])
-def test_an_empty_memory_is_none(memory_of, tmp_path, caplog, draw_from):
+def test_an_empty_memory_is_none(memory_of, tmp_path, draw_from):
     """A run that inherits it trains as one without, and so does that run when it is resumed."""
     earlier = write_run(tmp_path / "earlier", "epoch_0")
     forget(earlier, Choice(source="a.jsonl"))
     keys = {"replay__init_from": earlier, "replay__draw_from": draw_from}
     keys |= {"replay__share": 0.25, "replay__score": "lm"}
     memory = memory_of(**keys, replay__init_addresses="recomputed")
-    logging.getLogger("erjepa.training.run.memory").propagate = True
-    memory.start(Rescoring(memory._model))
-    assert f"{earlier}: the memory is empty" in caplog.text
+    memory.start(Rescoring(memory._run.model))
+    (warning,) = forgetting_warnings(memory._run.cfg, memory, num_new=8)
+    assert warning.startswith(f"{earlier}: the memory is empty")
     share = 0.25 if draw_from == "all" else 0
     assert (memory.share, memory.can_draw) == (share, bool(share))
-    assert memory.carried(8) == []
-    assert memory.summary(8).startswith("2 pairs" if share else "none, as no pair is")
+    assert inherited_summary(memory, 8) == []
+    assert replay_summary(memory, 8).startswith(
+        "2 pairs" if share else "none, as no pair is"
+    )
     checkpoint = tmp_path / "epoch_0"
     checkpoint.mkdir()
     memory.write(checkpoint)
@@ -331,7 +337,7 @@ def test_a_resumed_run_goes_on_without_the_inherited_pairs(memory_of, tmp_path):
     keys = {"replay__init_from": write_run(tmp_path / "earlier", "epoch_0")}
     keys |= {"replay__draw_from": "inherited", "replay__share": 0.25}
     memory = memory_of(**keys, replay__init_addresses="recomputed")
-    memory.start(Rescoring(memory._model))
+    memory.start(Rescoring(memory._run.model))
     checkpoint = tmp_path / "epoch_0"
     checkpoint.mkdir()
     memory.write(checkpoint)
@@ -340,8 +346,8 @@ def test_a_resumed_run_goes_on_without_the_inherited_pairs(memory_of, tmp_path):
     resumed = memory_of(**keys, resume=True)
     offered = torch.arange(2)
     resumed.resume(checkpoint, step=1, offered=lambda: offered, passes=None, changed=())
-    assert resumed.share == 0.25 and resumed.carried(8) == []
-    assert resumed.summary(8) == (
+    assert resumed.share == 0.25 and inherited_summary(resumed, 8) == []
+    assert replay_summary(resumed, 8) == (
         "none, as all inherited pairs have been deleted; a step has 6 new pairs; up to 10,000 "
         "pairs are stored"
     )

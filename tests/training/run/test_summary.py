@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from erjepa.configs import load
+from erjepa.training.run import summary
 from erjepa.training.run.progress import RunProgress
-from erjepa.training.run.summary import log_summary
 from tests.harness.models import small_decoder
 
 
@@ -17,24 +17,26 @@ from tests.harness.models import small_decoder
 def said(monkeypatch, caplog):
     """The lines that are said of a config, by their first word."""
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
-    logging.getLogger("erjepa.training.run.summary").propagate = True
+    logging.getLogger(summary.__name__).propagate = True
+    monkeypatch.setattr(summary, "replay_summary", "{1} pairs".format)
 
     def said(name, *overrides, steps=0):
         cfg = load(name, overrides)
         run, n = RunProgress(cfg.epochs, 500, cfg.stop), bool(steps)
         of_step = 4 * cfg.batch_size * cfg.gradient_accumulation_steps
         sampler = SimpleNamespace(num_examples=7900, examples_per_step=of_step)
+        inherited = ["3 of b"] * n
+        monkeypatch.setattr(summary, "inherited_summary", lambda *_: inherited)
+        monkeypatch.setattr(summary, "forgetting_warnings", lambda *_: [])
         for _ in range(steps):
             run.count(tokens=1, flops=2)
             run.advance(0.1)
         with caplog.at_level(logging.INFO):
-            log_summary(
+            summary.log_summary(
                 cfg,
                 small_decoder(),
                 SimpleNamespace(sampler=sampler, held_out=range(100)),
-                SimpleNamespace(
-                    summary="{} pairs".format, carried=lambda pairs: ["3 of b"] * n
-                ),
+                None,
                 run,
                 carried=["weights of a/epoch_0"] * n,
                 device=torch.device("cpu"),
