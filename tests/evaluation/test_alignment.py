@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from erjepa.evaluation.alignment import pair_cosines, target_losses
+from erjepa.objective.decoder import PackedDecoder
 from erjepa.packing import PairCollator
 from tests.harness.models import PREDICTOR_IDS, random_pairs, small_decoder
 from tests.reference.three_forwards import hidden_states, pair_losses
@@ -27,6 +28,20 @@ def test_pair_cosines(views, k, trained):
     cosines = pair_cosines(decoder, collator, pairs, rows)
     assert [c["cosine"] for c in cosines] == pytest.approx(ours, abs=1e-5)
     assert [c["cosine_of_input"] for c in cosines] == pytest.approx(theirs, abs=1e-5)
+
+
+def test_cosines_take_no_logits(monkeypatch):
+    """Those of 64 pairs would be larger than the model."""
+    sizes, forward = [], PackedDecoder.forward
+
+    def counted(self, batch):
+        output = forward(self, batch)
+        sizes.append(len(output.logits))
+        return output
+
+    monkeypatch.setattr(PackedDecoder, "forward", counted)
+    pair_cosines(small_decoder().eval(), PairCollator(), random_pairs(6))
+    assert sizes == [0]
 
 
 def test_target_losses():
