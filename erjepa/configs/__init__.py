@@ -2,9 +2,11 @@
 
 ``files`` loads a YAML file with its ``defaults`` and overrides; ``schema`` defines the type,
 default and bounds of every key; ``reading`` checks the values and returns a ``Config``;
-``component`` builds the sections with ``_component_``; ``text`` writes a config in full.
+``component`` builds the sections with ``_component_``; ``base_model`` finds the base model's files;
+``text`` writes a config in full.
 """
 
+from erjepa.configs.base_model import require_files
 from erjepa.configs.command_line import parse
 from erjepa.configs.component import Component, components, weights_of
 from erjepa.configs.files import (
@@ -16,7 +18,7 @@ from erjepa.configs.files import (
     with_overrides,
 )
 from erjepa.configs.reading import load, read, resolved
-from erjepa.configs.schema import Config, Stop, require_files
+from erjepa.configs.schema import Config, Stop
 
 __all__ = [
     "Component",

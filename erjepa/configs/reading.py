@@ -16,11 +16,11 @@ from erjepa.configs.schema import (
     COMPONENTS,
     KEYS,
     PROFILER,
-    SYNONYMS,
     Config,
     Stop,
     Validation,
 )
+from erjepa.configs.synonyms import SYNONYMS
 from erjepa.replay import ReplaySettings
 from erjepa.utils.checked import checked, normalize_numbers, reject_unknown
 from erjepa.utils.files import CONFIG

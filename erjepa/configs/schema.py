@@ -6,9 +6,8 @@ component are the parameters of its function or class.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
@@ -17,7 +16,6 @@ from pydantic import BeforeValidator, Field
 from erjepa.configs.component import Component, Components, Signature, components
 from erjepa.replay import ReplaySettings
 from erjepa.replay.settings import Count, NotNegative, Number, Positive
-from erjepa.utils.hub import is_copy_of, is_repository, local_copy
 
 Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -337,103 +335,3 @@ def _as_written(written: Any, resolved: Any, value: Any) -> Any:
 
 
 KEYS = tuple(entry.name for entry in fields(Config) if entry.name != "source")
-
-# Names that other projects and the paper use for a key.
-_OTHER_NAMES = {
-    "optimizer.lr": "lr learning_rate",
-    "optimizer.weight_decay": "weight_decay",
-    "lr_scheduler.num_warmup_steps": "warmup_steps num_warmup_steps",
-    "model.lora_rank": "rank r lora_r lora_rank",
-    "model.lora_alpha": "alpha lora_alpha",
-    "model.lora_dropout": "dropout lora_dropout",
-    "epochs": "num_epochs num_train_epochs",
-    "stop.steps": "max_steps",
-    "stop.patience": "early_stopping_patience",
-    "batch_size": "micro_batch_size per_device_train_batch_size",
-    "gradient_accumulation_steps": "grad_accum",
-    "clip_grad_norm": "max_grad_norm grad_clip",
-    "dtype": "precision torch_dtype bf16 fp16",
-    "max_seq_len": "max_length max_seq_length",
-    "save_every_n_steps": "save_steps",
-    "keep_last_n": "save_total_limit keep_last_n_checkpoints",
-    "eval_every_n_steps": "eval_steps",
-    "log_every_n_steps": "logging_steps",
-    "metric_logger": "report_to",
-    "checkpointer.checkpoint_dir": "model_name_or_path",
-    "enable_activation_checkpointing": "gradient_checkpointing",
-    "validation.size": "val_size val_set_size val_split test_size",
-    "train_on_turns": "masking_strategy mask_history roles_to_train assistant_only_loss",
-    "resume_from_checkpoint": "resume",
-    "ema_decay": "ema averaging_decay",
-    "loss.lm_weight": "gamma lm_weight",
-    "loss.jepa_weight": "lambda lbd jepa_weight",
-    "loss.temperature": "temperature tau",
-    "loss.distance": "distance",
-    "loss.jepa_every": "jepa_every jepa_ratio",
-    "loss.direction": "direction reverse_pred",
-    "predictor_position": "front_pred",
-    "num_predictor_tokens": "k",
-    "replay.weight": "beta replay_weight",
-    "replay.budget": "R replay_budget",
-    "replay.neighbors": "kappa",
-    "replay.capacity": "M memory_size",
-    "replay.score_update_rate": "eta",
-    "replay.address_dim": "S",
-    "replay.address_top_k": "K",
-}
-SYNONYMS = {
-    # Keys of a section, written without the name of the section.
-    **{
-        f.name: f"replay.{f.name}" for f in fields(ReplaySettings) if f.name not in KEYS
-    },
-    **{f.name: f"stop.{f.name}" for f in fields(Stop)},
-    **{name: key for key, names in _OTHER_NAMES.items() for name in names.split()},
-}
-
-
-def require_files(config: Config) -> Config:
-    """Check that the base model exists; download it if ``model.path`` is a repository of the hub.
-
-    Returns:
-        The config, with the paths and the revision of the download.
-
-    Raises:
-        FileNotFoundError: if a path does not exist. The message has the ``tune download`` command.
-    """
-    path = config.model.get("path")
-    if path is not None and is_repository(path):
-        copy = local_copy(path, config.model.get("revision"))
-        pinned = config.model.with_arguments(revision=copy.name)
-        config = replace(
-            config,
-            model=pinned,
-            tokenizer=_with_copy(config.tokenizer, "path", path, copy),
-            checkpointer=_with_copy(config.checkpointer, "checkpoint_dir", path, copy),
-        )
-    folder = config.checkpointer.get("checkpoint_dir")
-    for key, path in (
-        ("checkpointer.checkpoint_dir", folder),
-        ("tokenizer.path", config.tokenizer.get("path")),
-    ):
-        if config.model.get("path") == path:  # a builder that reads the folder itself
-            key = "model.path"
-        if path is not None and not Path(path).exists():
-            raise FileNotFoundError(
-                f"{key}={path} does not exist. Get the base model with\n"
-                f"  tune download {config.base_model} --output-dir {folder}\n"
-                f"or set {key} to where it is."
-            )
-    return config
-
-
-def _with_copy(
-    component: Component, key: str, repository: str, copy: Path
-) -> Component:
-    """Replace the path of a hub repository, or of a copy of it on another machine, by ``copy``."""
-    path = component.get(key)
-    if path is None or Path(path).exists():
-        return component
-    is_of_repository = path == repository or is_copy_of(path, repository)
-    return (
-        component.with_arguments(**{key: str(copy)}) if is_of_repository else component
-    )

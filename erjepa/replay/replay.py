@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
-from erjepa.replay.episodic_memory import EpisodicMemory, Segments
+from erjepa.replay.episodic_memory import EpisodicMemory
 from erjepa.replay.registry import RETENTIONS, SELECTIONS
 from erjepa.replay.retention import origins
+from erjepa.replay.segments import Segments
 from erjepa.replay.selection import Request
 from erjepa.replay.settings import ReplaySettings
 from erjepa.replay.state import ReplayState

@@ -6,7 +6,8 @@ from dataclasses import MISSING, FrozenInstanceError, fields
 import pytest
 
 from erjepa.configs import Component, load, merged, read
-from erjepa.configs.schema import KEYS, SYNONYMS, Config, Stop, Validation
+from erjepa.configs.schema import KEYS, Config, Stop, Validation
+from erjepa.configs.synonyms import SYNONYMS
 from erjepa.replay import ReplaySettings
 
 

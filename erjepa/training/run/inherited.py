@@ -9,9 +9,9 @@ from torch import Tensor
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.configs import Config
 from erjepa.replay import EpisodicReplay, ReplaySettings
-from erjepa.replay.episodic_memory import Segments
 from erjepa.replay.registry import RETENTIONS
 from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS, drawn_numbers, retained
+from erjepa.replay.segments import Segments
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
 
 KEY = "replay.init_from"

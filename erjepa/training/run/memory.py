@@ -18,8 +18,8 @@ from erjepa.checkpoints.memory_file import write_memory, write_texts
 from erjepa.checkpoints.stored_memory import StoredMemory, memory_folder
 from erjepa.replay import EpisodicReplay, ReplayBatch, require_room
 from erjepa.replay.addresses import Addresses
-from erjepa.replay.episodic_memory import Segments
 from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS
+from erjepa.replay.segments import Segments
 from erjepa.training.model.device import memory_of
 from erjepa.training.model.distributed import on_rank_zero
 from erjepa.training.run.data import fitting_slots, slots_to_inherit

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from erjepa.datasets import Pair
 from erjepa.replay import EpisodicReplay
-from erjepa.replay.episodic_memory import Segments
+from erjepa.replay.segments import Segments
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.step.passes import Passes, PassResult
 
