@@ -1,15 +1,18 @@
 """The fingerprint of a run, stored in checkpoints to detect changes when the run is resumed."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from erjepa.checkpoints.checkpoint import PROGRESS, load_progress
 from erjepa.configs import Config, weights_of
 from erjepa.datasets import Pair
+from erjepa.datasets.split import count_held_out
 from erjepa.replay import ReplaySettings
 from erjepa.utils.checked import leaves
 
@@ -36,6 +39,7 @@ _FIXED = (
     *("seed", "pairs of a step", "validation.size", "validation.seed"),
     _INHERITS,
 )
+_DATA = ("pairs", "held_out", "validation_seed")
 _SAMPLE = 256  # values of each weight in the digest
 # Defaults of keys that old checkpoints may lack.
 _DEFAULTS = {
@@ -90,6 +94,28 @@ def digest_of_pairs(pairs: Iterable[Pair]) -> str:
             digest.update(segment)
         count += 1
     return f"{count} pairs, {digest.hexdigest()[:12]}"
+
+
+def data_of(cfg: Config, pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Return what determines which pairs of a dataset a run holds out, for ``progress.json``.
+
+    Args:
+        pairs: all pairs of the dataset.
+    """
+    size, seed = cfg.validation.size, cfg.validation.seed
+    return {
+        "pairs": digest_of_pairs(pairs),
+        "held_out": 0 if size is None else count_held_out(size, len(pairs)),
+        "validation_seed": seed,
+    }
+
+
+def data_of_checkpoint(path: Path) -> dict[str, Any] | None:
+    """Return :func:`data_of` the run that wrote a checkpoint; ``None`` if it is not known."""
+    if not (path / PROGRESS).is_file():
+        return None
+    progress = load_progress(path)
+    return {key: progress[key] for key in _DATA if key in progress} or None
 
 
 def changed_keys(

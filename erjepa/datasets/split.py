@@ -25,6 +25,11 @@ class Split(NamedTuple):
     copies: int
 
 
+def count_held_out(size: int | float, pairs: int) -> int:
+    """Return the number of ``pairs`` that ``validation.size`` holds out."""
+    return size if isinstance(size, int) else ceil(Fraction(str(size)) * pairs)
+
+
 def hold_out(dataset: Sequence[Pair], size: int | float, seed: int = 0) -> Split:
     """Draw held-out pairs; the draw depends only on the dataset, the size and the seed.
 
@@ -34,7 +39,7 @@ def hold_out(dataset: Sequence[Pair], size: int | float, seed: int = 0) -> Split
     Raises:
         ValueError: if no pair is left to train on.
     """
-    count = size if isinstance(size, int) else ceil(Fraction(str(size)) * len(dataset))
+    count = count_held_out(size, len(dataset))
     if count >= len(dataset):
         raise ValueError(
             f"validation.size={size}: it must be below the number of training pairs, "

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from torchtune.config._errors import InstantiationError
 from torchtune.modules.transforms import Transform
 
 from erjepa.checkpoints import checkpoint
+from erjepa.checkpoints.fingerprint import data_of, data_of_checkpoint
 from erjepa.configs import Config, read
 from erjepa.datasets import PairedDataset, build_dataset, hold_out
 from erjepa.evaluation.earlier import (
@@ -28,7 +29,7 @@ from erjepa.evaluation.predictions import require_own_scores
 from erjepa.packing import layout_of
 from erjepa.tasks.summary import Texts
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
-from erjepa.utils.escape import one_line
+from erjepa.utils.escape import counted, one_line
 
 log = utils.get_logger("INFO")
 
@@ -126,6 +127,14 @@ def _checkpoints(cfg: Config) -> Sequence[Path]:
     return saved[-1:]
 
 
+class _TrainingPairs(NamedTuple):
+    """The pairs that a config trains on."""
+
+    texts: list[Texts] | None = None
+    wordings: Set[str] = frozenset()
+    data: dict[str, Any] | None = None  # see data_of
+
+
 class JobFinder:
     """Determines which weights are scored on which examples, before anything is generated."""
 
@@ -157,6 +166,9 @@ class JobFinder:
                 continue
             try:
                 examples = self._read(keys)
+                of_section = [run.checkpoint for run in runs if run.pairs == section]
+                for trained in of_section if keys else [path]:
+                    self._require_held_out(trained, examples)
                 before = on_rank_zero(partial(answers_before, runs, examples))
             except (InstantiationError, OSError, ValueError) as error:
                 if not keys:
@@ -167,7 +179,7 @@ class JobFinder:
                 continue
             if section in others and before is None:
                 self._warn_of_no_answers(runs, section, is_own=not keys)
-            if starts:
+            if starts or not self._knows_training_pairs(path):
                 examples = replace(examples, seen=None)
             jobs[name] = Job(path, examples, before)
         return list(jobs.values())
@@ -210,6 +222,51 @@ class JobFinder:
             f"to score it: {runs[0].scoring_command(section)}"
         )
 
+    def _require_held_out(self, path: Path | None, examples: Examples) -> None:
+        """Check that the run of a checkpoint held out the examples of ``eval_split=validation``.
+
+        Raises:
+            ValueError: saying what has changed since.
+        """
+        if self._cfg.eval_split != "validation" or path is None:
+            return
+        if (then := data_of_checkpoint(path)) is None:
+            return
+        now = data_of(examples.cfg, examples.dataset.pairs)
+        changed = []
+        if then["pairs"] != now["pairs"]:
+            changed.append(f"dataset had {then['pairs']}, and has {now['pairs']}")
+        if then["validation_seed"] != now["validation_seed"]:
+            changed.append(f"validation.seed was {then['validation_seed']}")
+        if then["held_out"] < now["held_out"]:
+            changed.append(
+                f"validation.size held out {counted(then['held_out'], 'pair')}"
+            )
+        if changed:
+            raise ValueError(
+                f"eval_split=validation: {path} may have been trained on pairs that are to be "
+                f"scored, since {' and '.join(changed)} then; restore what the run had, or "
+                "score pairs of another file with eval_dataset"
+            )
+
+    def _knows_training_pairs(self, path: Path | None) -> bool:
+        """Whether the pairs of ``dataset`` are those that a checkpoint was trained on."""
+        if self._cfg.eval_split == "validation":
+            return True  # _require_held_out has compared them
+
+        def compare() -> bool:
+            then = None if path is None else data_of_checkpoint(path)
+            now = self._train.data
+            if then is None or now is None or then == now:
+                return True
+            log.warning(
+                f"dataset has other pairs than when {path} was trained: test pairs that occur "
+                "in training are not counted."
+            )
+            return False
+
+        return on_rank_zero(compare)
+
     def _read(self, keys: Mapping[str, Any]) -> Examples:
         """Read the examples of the config with ``keys`` changed; cached."""
         cfg = self._cfg
@@ -218,33 +275,34 @@ class JobFinder:
         cached = json.dumps(keys, sort_keys=True)
         if cached not in self._examples:
             self._examples[cached] = on_each_rank(
-                lambda: read_examples(cfg, self._tokenizer, lambda: self._train[0])
+                lambda: read_examples(cfg, self._tokenizer, lambda: self._train.texts)
             )
             if not keys and cfg.eval_split == "test":
                 self._warn_of_other_wordings(self._examples[cached].dataset)
         return self._examples[cached]
 
     @cached_property
-    def _train(self) -> tuple[list[Texts] | None, set[str]]:
-        """Texts and wordings of the training pairs on rank 0; nothing on other ranks, or if their
-        file is gone or not named.
+    def _train(self) -> _TrainingPairs:
+        """The training pairs on rank 0; nothing on other ranks, or if their file is gone or not
+        named.
         """
         if utils.get_world_size_and_rank()[1] != 0:
-            return None, set()
+            return _TrainingPairs()
         try:
             train = build_dataset(self._cfg.dataset, self._tokenizer)
         except FileNotFoundError as error:
             log.info(f"{error}. Test pairs that occur in training are not counted.")
-            return None, set()
+            return _TrainingPairs()
         held_out = self._cfg.validation
         ids: Sequence[int] = range(len(train))
         if held_out.size:  # the run trains neither on these nor on their copies
             ids = hold_out(train.pairs, held_out.size, held_out.seed).train
-        return texts(train, ids), train.wordings()
+        data = data_of(self._cfg, train.pairs)
+        return _TrainingPairs(texts(train, ids), train.wordings(), data)
 
     def _warn_of_other_wordings(self, dataset: PairedDataset) -> None:
         """Warn if texts are put into other prompts than in training, as with other options."""
-        _, trained = self._train
+        trained = self._train.wordings
         if trained and (other := sorted(dataset.wordings() - trained)):
             utils.log_rank_zero(
                 log,

@@ -348,3 +348,37 @@ def test_scores_on_several_datasets_stay(trained, tmp_path):
     assert rows == [
         f"`synthetic_nl_rx_dataset(size={size}, {arguments})`" for size in (6, 5)
     ]
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory):
+    """A run that holds out 5 of 64 pairs."""
+    output_dir = tmp_path_factory.mktemp("held_out")
+    train(tiny(output_dir, "validation.size=5", "stop.steps=1"), 1)
+    return output_dir
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ("dataset.size=65", "dataset had 64 pairs, .*, and has 65 pairs"),
+        ("validation.seed=1", "validation.seed was 0 then"),
+        ("validation.size=6", "validation.size held out 5 pairs then"),
+        ("validation.size=4", None),
+    ],
+)
+def test_trained_pairs_are_not_scored_as_held_out(held_out, changed, what):
+    cfg = tiny(held_out, "eval_split=validation", "validation.size=5", changed)
+    if what is None:
+        assert evaluate(cfg).readings["exact_match"].examples == 4
+        return
+    with pytest.raises(ValueError, match=f"may have been trained on .* {what}"):
+        evaluate(cfg)
+
+
+def test_pairs_of_another_file_are_not_known_from_training(held_out, tmp_path):
+    """Whether test pairs occur in training is told of the file that the run was trained on."""
+    keys = ["eval_dataset.size=64", "eval_dataset.split=train", "validation.size=5"]
+    assert evaluate(tiny(held_out, *keys)).targets_in_train > 50
+    summary = evaluate(tiny(held_out, *keys, "dataset.size=63"))
+    assert summary.targets_in_train is None and summary.unseen_pairs is None

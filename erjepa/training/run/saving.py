@@ -69,7 +69,7 @@ class RunCheckpoints:
         self._folder, self._output_dir = folder, folder.path
         self._checkpointer = checkpointer
         self._checkpointer.repo_id = base_of(cfg.as_dict())  # goes into PEFT's config
-        self._fingerprint = start.fingerprint
+        self._fingerprint, self._data = start.fingerprint, start.data
         self._trainable = trainable
         self._averaged = averaged
         self._memory = memory
@@ -205,6 +205,7 @@ class RunCheckpoints:
             progress={
                 **(progress or {}),
                 **self._progress.summary(),
+                **self._data,
                 **self._averaged.progress(),
                 **self._trainable.summary(self._cfg.base_adapters or []),
             },

@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 from torchtune import utils
 
 from erjepa.checkpoints import checkpoint
-from erjepa.checkpoints.fingerprint import changed_keys, digest_of_weights, fingerprint
+from erjepa.checkpoints.fingerprint import (
+    changed_keys,
+    data_of,
+    digest_of_weights,
+    fingerprint,
+)
 from erjepa.checkpoints.lock import FolderLock
 from erjepa.checkpoints.model_card import PROMPT
 from erjepa.checkpoints.served_chat import Serving, serving_of
@@ -142,6 +147,7 @@ class Resumed(NamedTuple):
 class Start(NamedTuple):
     weights: StartWeights
     fingerprint: dict[str, Any]  # what determines the run, compared when it is resumed
+    data: dict[str, Any]  # the pairs of the run, see data_of
     resumed: Resumed | None = None  # the run's own checkpoint
     carried: Sequence[str] = ()  # descriptions of what comes from earlier runs
 
@@ -189,4 +195,5 @@ def load_start(
         resumed = Resumed(path, state, changed)
         utils.log_rank_zero(log, f"Resuming from {path}.")
     weights = StartWeights(base, trained, predictor, averaged)
-    return Start(weights, current, resumed, carried)
+    data = data_of(cfg, pairs.train.dataset)  # type: ignore[arg-type]
+    return Start(weights, current, data, resumed, carried)
