@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torchtune.models.llama3 import Llama3Tokenizer
 from torchtune.modules import TransformerDecoder
 from torchtune.modules.transforms import Transform
 
@@ -58,10 +59,20 @@ def generate_texts(
     )
     return [
         {
-            "output": tokenizer.decode(tokens),
+            "output": decode_answer(tokenizer, tokens),
             "tokens": len(tokens),
             "finished": len(tokens)
             < min(max_new_tokens, model.max_seq_len + 1 - len(prompt)),
         }
         for prompt, tokens in zip(prompts, outputs, strict=True)
     ]
+
+
+def decode_answer(tokenizer: Transform, tokens: Sequence[int]) -> str:
+    """Decode tokens without special ones."""
+    if isinstance(tokenizer, Llama3Tokenizer):
+        # Its decode removes every text of the form <|...|>.
+        special = set(tokenizer.special_tokens.values())
+        kept = [token for token in tokens if token not in special]
+        return tokenizer.decode(kept, skip_special_tokens=False)
+    return tokenizer.decode(list(tokens))
