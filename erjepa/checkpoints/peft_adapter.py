@@ -64,7 +64,7 @@ def move_peft_adapter(checkpoint: Path) -> None:
 
 def _is_torchtunes(names: Iterable[str]) -> bool:
     """Return whether names of adapter weights are torchtune's rather than transformers'."""
-    return all(name.startswith("layers.") for name in names)
+    return all(name.startswith(("layers.", "output.")) for name in names)
 
 
 def peft_name(name: str) -> str:

@@ -136,7 +136,8 @@ class ServedChat:
             for text in (" a ", "a")
         )
         plain = _PLAIN.format(
-            joints=json.dumps(joints),
+            # Jinja does not combine the surrogates of an escaped emoji.
+            joints=json.dumps(joints, ensure_ascii=False),
             trim=" | trim" if padded == bare else "",
             end=json.dumps(self.text([template.end_of_turn])),
         )

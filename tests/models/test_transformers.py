@@ -395,6 +395,51 @@ def test_segments_are_those_of_the_models_own_template(tmp_path, template, syste
     assert auto.decode(target_view) == f"{bos}<|im_start|>{name}\nanswer"
 
 
+# As Qwen3's: an empty thought before the last answer alone.
+THINKING = """\
+{%- for message in messages %}<|im_start|>{{ message['role'] }}
+{% if loop.last and message['role'] == 'assistant' %}<think>
+
+</think>
+
+{% endif %}{{ message['content'] }}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+<think>
+
+</think>
+
+{% endif %}"""
+# As Phi-3's: an end of text after a chat that asks for no answer.
+ENDED = """\
+{%- for message in messages %}<|im_start|>{{ message['role'] }}
+{{ message['content'] }}<|im_end|>
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% else %}<|end|>{% endif %}"""
+
+
+@pytest.mark.parametrize(
+    ("template", "thought"),
+    [(THINKING, "<think>\n\n</think>\n\n"), (ENDED, "")],
+    ids=["thinking", "ended"],
+)
+def test_templates_that_render_the_end_of_a_chat_differently(
+    tmp_path, template, thought
+):
+    tokenizer = TransformersTokenizer(str(write_folder(tmp_path, "llama", template)))
+    assert tokenizer.default_system_message == ""
+    parts = ChatTemplate(tokenizer)(chat("ask", "answer"))
+    source, bridge, target, source_view, target_view = (
+        tokenizer.decode(list(part), skip_special_tokens=False) for part in parts
+    )
+    asked, answers = "<|im_start|>user\nask", f"<|im_start|>assistant\n{thought}"
+    assert source == source_view == asked
+    assert bridge == f"<|im_end|>\n{answers}"
+    assert target == "answer<|im_end|>"
+    assert target_view == f"{answers}answer"
+
+
 def test_rows_behind_the_vocabulary_are_reserved(tmp_path):
     tokenizer = TransformersTokenizer(str(write_folder(tmp_path, "llama")))
     reserved = [i for n, i in tokenizer.special_tokens.items() if "reserved" in n]

@@ -1,7 +1,7 @@
 """Make a memory from a dataset, without a run."""
 
 import os
-import shutil
+import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -88,9 +88,9 @@ def create(
     ids = origins.ids(offered)
     replay.write(ids, segments, None, scores)
 
-    aside = out.with_name(f".{out.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    aside.chmod(0o755)  # mkdtemp allows its owner alone
     about = {
         "tokenizer": run.texts.fingerprint,
         "origins": origins.names,

@@ -1,6 +1,7 @@
 """A tokenizer of transformers, with its own chat template, as a torchtune tokenizer."""
 
 from collections.abc import Mapping
+from os.path import commonprefix
 from typing import Any
 
 from jinja2 import TemplateError
@@ -140,12 +141,15 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         answer alone, which many templates reject, is rendered after a question and cut out.
         """
         start = [self.bos_id] if self._header[:1] == [self.bos_id] else []
-        before = self._header
+        before, asked = self._header, None
         if messages[0].role == "assistant":
             question = Message(role="user", content="a")
-            before, _ = self.tokenize_messages([question])
+            asked, _ = self.tokenize_messages([question])
             messages = [question, *messages]
         tokens, _ = self.tokenize_messages(messages, add_end_tokens=False)
+        if asked is not None:
+            # Up to what some templates add after a question without an answer.
+            before = list(commonprefix([asked, tokens]))
         if tokens[: len(before)] != before:
             raise ValueError(
                 "the source or the target was not found in the rendered chat "
@@ -155,10 +159,19 @@ class TransformersTokenizer(ModelTokenizer, Transform):
 
     def _default_header(self) -> list[int]:
         """Return the tokens before the first turn of a chat without a system message."""
-        question, answer = ({"role": r, "content": "a"} for r in ("user", "assistant"))
-        chats = [question], [question, answer], [question, answer, question]
-        one, two, three = (self._render(list(chat)) for chat in chats)
-        return one[: max(0, len(one) - (len(three) - len(two)))]
+        question, answer, other = (
+            {"role": role, "content": content}
+            for role, content in (("user", "a"), ("assistant", "a"), ("assistant", "b"))
+        )
+        # From the end of an answer to that of the next question. Past answers only: templates of
+        # thinking models render the last one differently.
+        between = shared_ending(
+            self._render([question, answer, question]),
+            self._render([question, other, question]),
+        )
+        ending = commonprefix([between, self._ending["assistant"]])
+        one = self._render([question])
+        return one[: max(0, len(one) - (len(between) - len(ending)))]
 
     @property
     def default_system_message(self) -> str:

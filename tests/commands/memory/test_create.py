@@ -180,3 +180,11 @@ def test_a_pair_that_is_too_long_is_refused_or_skipped(tmp_path, sources, capsys
     assert "max_seq_len" in capsys.readouterr().err
     stored = create(tmp_path / "b", [*overrides, "skip_too_long=True"])
     assert 0 < len(stored) < 20
+
+
+def test_a_hidden_folder_of_that_name_stays(tmp_path, sources):
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "kept").touch()
+    create(tmp_path / "venv", one(sources[0]), "--number", "5")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".venv", "venv"]
+    assert (tmp_path / ".venv" / "kept").exists()
