@@ -63,10 +63,7 @@ class _Progress(TypedDict, total=False):
     # Of adapters; earlier checkpoints have them in their run's config only.
     lora_alpha: float
     base_adapters: list[str]
-    # Of the run's dataset, see data_of.
-    pairs: str
-    held_out: int
-    validation_seed: int
+    data: dict[str, str | int]  # the run's dataset, see data_of
 
 
 def checkpoint_name(epoch: int, step: int | None) -> str:

@@ -39,7 +39,6 @@ _FIXED = (
     *("seed", "pairs of a step", "validation.size", "validation.seed"),
     _INHERITS,
 )
-_DATA = ("pairs", "held_out", "validation_seed")
 _SAMPLE = 256  # values of each weight in the digest
 # Defaults of keys that old checkpoints may lack.
 _DEFAULTS = {
@@ -114,8 +113,7 @@ def data_of_checkpoint(path: Path) -> dict[str, Any] | None:
     """Return :func:`data_of` the run that wrote a checkpoint; ``None`` if it is not known."""
     if not (path / PROGRESS).is_file():
         return None
-    progress = load_progress(path)
-    return {key: progress[key] for key in _DATA if key in progress} or None
+    return load_progress(path).get("data")
 
 
 def changed_keys(

@@ -9,7 +9,7 @@ from typing import Any
 
 from torchtune.modules.transforms import Transform
 
-from erjepa.checkpoints.fingerprint import digest_of_pairs
+from erjepa.checkpoints.fingerprint import data_of, digest_of_pairs
 from erjepa.checkpoints.model_card import datasets_of
 from erjepa.configs import Config
 from erjepa.datasets import PairedDataset, build_dataset, hold_out, origin_labels
@@ -29,6 +29,11 @@ class Examples:
     ids: Sequence[int]
     task: Task
     seen: Seen | None  # which examples occur in the training pairs; None: unknown
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """The whole dataset and what is held out of it, see :func:`data_of`."""
+        return data_of(self.cfg, self.dataset.pairs)
 
     @cached_property
     def digest(self) -> str:

@@ -232,7 +232,7 @@ class JobFinder:
             return
         if (then := data_of_checkpoint(path)) is None:
             return
-        now = data_of(examples.cfg, examples.dataset.pairs)
+        now = examples.data
         changed = []
         if then["pairs"] != now["pairs"]:
             changed.append(f"dataset had {then['pairs']}, and has {now['pairs']}")

@@ -75,10 +75,9 @@ def test_content(base, data, tmp_path, by_step, budgets):
         assert (path / "adapter" / "adapter_config.json").is_file()
         progress = checkpoint.load_progress(path)
         assert progress.pop("train_seconds") > 0
-        assert progress.pop("pairs").startswith("44 pairs, ")
+        assert progress["data"].pop("pairs").startswith("44 pairs, ")
         assert progress == {
-            "held_out": 0,
-            "validation_seed": 0,
+            "data": {"held_out": 0, "validation_seed": 0},
             "budget": budget,
             "steps": step,
             "epoch": pytest.approx(step / 6),

@@ -376,7 +376,7 @@ def test_trained_pairs_are_not_scored_as_held_out(held_out, changed, what):
         evaluate(cfg)
 
 
-def test_pairs_of_another_file_are_not_known_from_training(held_out, tmp_path):
+def test_pairs_of_another_file_are_not_known_from_training(held_out):
     """Whether test pairs occur in training is told of the file that the run was trained on."""
     keys = ["eval_dataset.size=64", "eval_dataset.split=train", "validation.size=5"]
     assert evaluate(tiny(held_out, *keys)).targets_in_train > 50

@@ -88,21 +88,22 @@ def create(
     ids = origins.ids(offered)
     replay.write(ids, segments, None, scores)
 
-    out.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    aside.chmod(0o755)  # mkdtemp allows its owner alone
     about = {
         "tokenizer": run.texts.fingerprint,
         "origins": origins.names,
         "inherited": 0,
         "replay": asdict(replay_settings),
     }
-    write_memory(aside / MEMORY, replay, about)
     where = dict(zip(ids.tolist(), map(dataset.where, offered.tolist()), strict=True))
-    write_texts(aside / MEMORY, replay.memory, run.texts, where.__getitem__)
-    OmegaConf.save(OmegaConf.create(cfg.as_written()), aside / CONFIG)
-    write_manifest(aside)
-    os.rename(aside, out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
+        aside = Path(scratch, out.name)
+        aside.mkdir()
+        write_memory(aside / MEMORY, replay, about)
+        write_texts(aside / MEMORY, replay.memory, run.texts, where.__getitem__)
+        OmegaConf.save(OmegaConf.create(cfg.as_written()), aside / CONFIG)
+        write_manifest(aside)
+        os.rename(aside, out)
     return len(replay), len(places)
 
 

@@ -141,21 +141,21 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         answer alone, which many templates reject, is rendered after a question and cut out.
         """
         start = [self.bos_id] if self._header[:1] == [self.bos_id] else []
-        before, asked = self._header, None
+        before, behind = self._header, list[int]()
         if messages[0].role == "assistant":
             question = Message(role="user", content="a")
-            asked, _ = self.tokenize_messages([question])
+            before, _ = self.tokenize_messages([question], add_end_tokens=False)
+            behind = self._ending["user"]
             messages = [question, *messages]
         tokens, _ = self.tokenize_messages(messages, add_end_tokens=False)
-        if asked is not None:
-            # Up to what some templates add after a question without an answer.
-            before = list(commonprefix([asked, tokens]))
         if tokens[: len(before)] != before:
             raise ValueError(
                 "the source or the target was not found in the rendered chat "
                 f"{self.decode(tokens, skip_special_tokens=False)!r}"
             )
-        return start + tokens[len(before) :]
+        view = tokens[len(before) :]
+        # Some templates end a question differently where no answer follows.
+        return start + view[len(commonprefix([behind, view])) :]
 
     def _default_header(self) -> list[int]:
         """Return the tokens before the first turn of a chat without a system message."""

@@ -205,7 +205,7 @@ class RunCheckpoints:
             progress={
                 **(progress or {}),
                 **self._progress.summary(),
-                **self._data,
+                "data": self._data,
                 **self._averaged.progress(),
                 **self._trainable.summary(self._cfg.base_adapters or []),
             },
