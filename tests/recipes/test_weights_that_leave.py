@@ -54,16 +54,16 @@ QWEN = [
 ]
 
 
-@pytest.fixture(scope="module", params=["llama", "llama_dora", "qwen"])
+@pytest.fixture(scope="module", params=["llama", "llama_dora", "qwen", "qwen_dora"])
 def run(request, base, qwen, data, tmp_path_factory):
     """The base and the checkpoint of a finished run, and the logits of its live model."""
     output_dir = tmp_path_factory.mktemp(request.param)
-    folder = qwen if request.param == "qwen" else base
+    folder = qwen if request.param.startswith("qwen") else base
     overrides = overrides_for(
         folder, data, output_dir, stop__steps=4, optimizer__lr=3e-2
     )
     overrides.append(f"model.use_dora={request.param.endswith('dora')}")
-    if request.param == "qwen":
+    if folder is qwen:
         overrides = [o for o in overrides if "scale_factor" not in o] + QWEN
     (logits,) = train(
         make_config(overrides), 1, lambda recipe: logits_of(recipe._model.decoder)

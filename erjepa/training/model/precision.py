@@ -44,20 +44,8 @@ def set_trainable_dtype(model: nn.Module, dtype: torch.dtype) -> None:
             )
         if isinstance(module, DoRALinear):
             module.magnitude = nn.Parameter(module.magnitude.to(dtype))
-            module.__class__ = _CastDoRALinear
 
 
 class _CastLinear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype))
-
-
-# Not hooks: torch.compile would compile every layer anew, since a hook has a number of its own.
-class _CastDoRALinear(DoRALinear):
-    def forward(self, x: Tensor) -> Tensor:
-        # An instance attribute hides the parameter of the same name.
-        self.__dict__["magnitude"] = self.magnitude.to(x.dtype)
-        try:
-            return super().forward(x)
-        finally:
-            del self.__dict__["magnitude"]

@@ -15,6 +15,7 @@ from torchtune.modules.peft import (
 
 from erjepa.configs import Component
 from erjepa.training.model.adapters import merge_adapters
+from erjepa.training.model.dora import correct_dora
 from erjepa.training.model.precision import set_trainable_dtype
 
 
@@ -44,9 +45,13 @@ class TrainableWeights:
     ) -> None:
         self.has_adapters = bool(get_adapter_params(decoder))
         if not self.has_adapters:
-            decoder.to(trainable_dtype)
+            for (
+                weight
+            ) in decoder.parameters():  # not RoPE's frequencies, which are buffers
+                weight.data = weight.data.to(trainable_dtype)
         elif trainable_dtype != dtype:
             set_trainable_dtype(decoder, trainable_dtype)
+        correct_dora(decoder)
         trained = get_adapter_params(decoder) or dict(decoder.named_parameters())
         set_trainable_params(decoder, trained)
         self.names = set(trained)

@@ -8,6 +8,7 @@ from torchtune.training import set_default_dtype
 
 from erjepa.objective import PackedDecoder
 from erjepa.packing import PairCollator
+from erjepa.training.model.dora import correct_dora
 from erjepa.training.model.precision import set_trainable_dtype
 from erjepa.training.run.packed_rows import require_packable
 from tests.harness.models import BASE_SHAPE, random_pairs, small_decoder
@@ -38,6 +39,7 @@ def graphs(num_layers, *, use_dora):
             **{**BASE_SHAPE, "num_layers": num_layers},
         )
     set_trainable_dtype(decoder, torch.float32)
+    correct_dora(decoder)
     counter = CompileCounterWithBackend("eager")
     model = compiled(decoder, counter)
     model(PairCollator()(random_pairs(4))).logits.float().sum().backward()

@@ -136,3 +136,12 @@ def test_every_weight_is_exported_in_the_dtype_of_the_base_and_resumed_as_it_is(
     assert content.keys() == {training.MODEL_KEY}
     for name, weight in content[training.MODEL_KEY].items():
         assert weight.dtype == torch.bfloat16 and weight.equal(base[name].bfloat16())
+
+
+def test_full_fine_tuning_casts_weights_but_not_buffers():
+    """RoPE's frequencies lose positions in bfloat16."""
+    decoder = full_decoder()
+    decoder.register_buffer("frequencies", torch.tensor([1 / 3]))
+    trainable(decoder, trainable_dtype=torch.bfloat16, dtype=torch.bfloat16)
+    assert {p.dtype for p in decoder.parameters()} == {torch.bfloat16}
+    assert decoder.frequencies.dtype == torch.float32
