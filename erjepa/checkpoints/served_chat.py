@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import TemplateError
+from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 from torchtune.data import Message
@@ -21,6 +24,7 @@ from erjepa.datasets import ChatTemplate, PairedDataset
 TEMPLATE = "chat_template.jinja"
 _CONFIG = "tokenizer_config.json"
 _TOKENIZER = "tokenizer.json"
+_GENERATION = "generation_config.json"
 _PAIRS = 64  # pairs to compare, evenly spaced
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
 _ANSWER = Message(role="assistant", content="a")
@@ -37,7 +41,7 @@ _PLAIN = """\
 {{{{- joints[chat.joint] ~ message["content"]{trim} -}}}}
 {{%- endfor -%}}
 {{%- if add_generation_prompt -%}}
-{{{{- joints[chat.joint.split(" ")[-1] ~ " assistant"] -}}}}
+{{{{- {ask} -}}}}
 {{%- elif chat.joint == "user assistant" -%}}
 {{{{- {end} -}}}}
 {{%- endif -%}}"""
@@ -80,7 +84,7 @@ class ServedChat:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True,
             lstrip_blocks=True,
-            extensions=["jinja2.ext.loopcontrols"],
+            extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         environment.filters["tojson"] = lambda value, **options: json.dumps(
             value, ensure_ascii=False, **options
@@ -125,7 +129,7 @@ class ServedChat:
                 found.append(part)
             return [*found, rest]
 
-        user, answer, again, _ = between("user", "assistant", "user")
+        user, answer, again, ask = between("user", "assistant", "user")
         system, asked, _ = between("system", "user")
         joints = {
             **{"user": user, "system": system, "system user": asked},
@@ -138,6 +142,8 @@ class ServedChat:
         plain = _PLAIN.format(
             # Jinja does not combine the surrogates of an escaped emoji.
             joints=json.dumps(joints, ensure_ascii=False),
+            # Templates of thinking models begin past answers and the next one differently.
+            ask=json.dumps(ask, ensure_ascii=False),
             trim=" | trim" if padded == bare else "",
             end=json.dumps(self.text([template.end_of_turn])),
         )
@@ -151,11 +157,13 @@ class Serving(NamedTuple):
         template: chat template to export; ``None``: that of the base model.
         warning: why servers may build other prompts, if they may.
         prompt: a training prompt that the template does not reproduce.
+        end_of_turn: token at which servers stop.
     """
 
     template: str | None = None
     warning: str | None = None
     prompt: str | None = None
+    end_of_turn: int | None = None
 
 
 def serving_of(folder: Path, pairs: PairedDataset, tokenizer: Any) -> Serving:
@@ -209,12 +217,38 @@ def as_json(pairs: PairedDataset, example_id: int) -> list[dict[str, str]]:
     return [{"role": m.role, "content": m.text_content} for m in context]
 
 
+def write_serving(folder: Path, serving: Serving) -> None:
+    """Make servers of a model's folder use the chat template and the end of turn of training."""
+    if serving.template is not None:
+        write_chat_template(folder, serving.template)
+    if (file := folder / _GENERATION).is_file():
+        config = json.loads(file.read_text())
+        stops = config.get("eos_token_id")
+        stops = [stops] if isinstance(stops, int) else stops or []
+        if serving.end_of_turn not in (None, *stops):
+            _write_json(file, {**config, "eos_token_id": [*stops, serving.end_of_turn]})
+
+
 def write_chat_template(folder: Path, template: str) -> None:
     """Write ``template`` as the chat template of a model's folder."""
     (folder / TEMPLATE).write_text(template)
     if (file := folder / _CONFIG).is_file():
-        config = {**json.loads(file.read_text()), "chat_template": template}
-        file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+        config = json.loads(file.read_text())
+        _write_json(file, {**config, "chat_template": template})
+
+
+def _write_json(file: Path, values: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+class _Generation(Extension):
+    """The tag of transformers' templates around what an assistant wrote."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def _refuse(message: str) -> None:

@@ -12,14 +12,21 @@ from tokenizers.models import BPE
 from transformers import AutoTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from erjepa.checkpoints.served_chat import ServedChat, serving_of, write_chat_template
-from erjepa.datasets import PairedDataset, Record
+from erjepa.checkpoints.served_chat import (
+    ServedChat,
+    Serving,
+    serving_of,
+    write_chat_template,
+)
+from erjepa.datasets import ChatTemplate, PairedDataset, Record
 from erjepa.datasets.messages import RecordMessages
 from erjepa.models.smollm2 import smollm2_tokenizer
 from erjepa.models.smollm2.gguf_checkpoint import write_checkpoint
+from erjepa.models.transformers import TransformersTokenizer
 from tests.harness.models import SPECIAL_TOKENS
 from tests.harness.runs import make_config, overrides_for, train
 from tests.harness.smollm2 import write_gguf
+from tests.harness.transformers_models import write_folder
 
 DEFAULT_SYSTEM = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
@@ -34,6 +41,14 @@ DATED = (
     "{{ head ~ 'system' ~ tail ~ 'Today Date: ' ~ strftime_now('%d %b %Y') ~ '\n\n' ~ system }}"
     "<|eot_id|>{% for m in messages %}{{ head ~ m.role ~ tail ~ m.content | trim }}<|eot_id|>"
     "{% endfor %}{% if add_generation_prompt %}{{ head ~ 'assistant' ~ tail }}{% endif %}"
+)
+# As Qwen3's: an empty thought before the last answer alone; and transformers' tag.
+THINKING = (
+    "{% set thought = '<think>\n\n</think>\n\n' %}{% for m in messages %}"
+    "{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if loop.last and m.role == 'assistant' %}{{ thought }}{% endif %}"
+    "{% generation %}{{ m.content }}{% endgeneration %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' + thought }}{% endif %}"
 )
 CHATS = [
     [("user", "line 1")],
@@ -118,7 +133,20 @@ def test_the_exported_template_gives_the_prompts_of_training(served):
     assert asked(folder, CHATS[0], tools=tools) == before
     with pytest.raises(ValueError, match="turns of user and assistant"):
         ServedChat(folder).tokens(turns([("user", "a"), ("user", "b")]))
-    assert serving_of(folder, pairs, tokenizer) == (None, None, None)
+    assert serving_of(folder, pairs, tokenizer) == Serving()
+
+
+def test_an_answer_may_begin_otherwise_in_the_prompt_than_in_the_past(tmp_path):
+    folder = write_folder(tmp_path, "llama", THINKING)
+    tokenizer = TransformersTokenizer(str(folder))
+    pairs = pairs_of(tokenizer)
+    for i, chat in enumerate(CHATS):
+        assert ServedChat(folder).tokens(turns(chat)) == pairs.prompt(i)
+    # The exported template, wherever the base's does not agree.
+    exported = ServedChat(folder).plain(ChatTemplate(tokenizer))
+    write_chat_template(folder, exported)
+    for i, chat in enumerate(CHATS):
+        assert asked(folder, chat) == pairs.prompt(i)
 
 
 def test_a_template_that_agrees_on_the_pairs_stays(served):
@@ -151,6 +179,7 @@ def test_what_cannot_be_compared(served, file):
 def test_a_run_says_and_exports_it(base, data, tokenizer, tmp_path, can_be_served):
     folder = shutil.copytree(base, tmp_path / "base")
     write_llama(folder)
+    (folder / "generation_config.json").write_text('{"eos_token_id": 7, "top_k": 3}')
     if not can_be_served:
         leave_one_special_token(folder)
     cfg = make_config(
@@ -164,3 +193,6 @@ def test_a_run_says_and_exports_it(base, data, tokenizer, tmp_path, can_be_serve
         card = (exported / "README.md").read_text()
         assert ("template builds the prompts of training" in card) == can_be_served
         assert ("```text\n<|begin" in card and "Convert." in card) != can_be_served
+        generation = json.loads((exported / "generation_config.json").read_text())
+        stops = [7, ChatTemplate(tokenizer).end_of_turn]
+        assert generation == {"eos_token_id": stops, "top_k": 3}

@@ -552,6 +552,20 @@ def test_an_export_is_not_called_quantized(tmp_path):
     assert "quantization_config" not in written
 
 
+def test_an_export_keeps_what_the_base_generates_with_and_the_weights_dtype(tmp_path):
+    folder = write_folder(tmp_path / "base", "llama")
+    generation = {"eos_token_id": [2, 77], "temperature": 0.6, "do_sample": True}
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    checkpointer = TransformersCheckpointer(str(folder), str(tmp_path / "out"))
+    weights = checkpointer.load_checkpoint()["model"]
+    weights = {name: weight.bfloat16() for name, weight in weights.items()}
+    checkpointer.save_checkpoint({"model": weights}, epoch=0)
+    out = tmp_path / "out" / "epoch_0"
+    assert json.loads((out / "generation_config.json").read_text()) == generation
+    assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
+    assert AutoModelForCausalLM.from_pretrained(out).dtype == torch.bfloat16
+
+
 def test_a_router_gets_no_adapter(tmp_path):
     decoder = lora_decoder(str(write_folder(tmp_path, "phimoe")), lora_rank=4)
     adapted = {n.split(".")[-3] for n, _ in decoder.named_parameters() if "lora" in n}

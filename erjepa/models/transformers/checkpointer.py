@@ -18,7 +18,10 @@ from transformers.utils import logging
 from erjepa.checkpoints.peft_adapter import CONFIG, WEIGHTS, peft_name
 from erjepa.models.transformers.builders import empty_model
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
+_WEIGHTS = (
+    *(".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"),
+    ".index.json",
+)
 
 
 class TransformersCheckpointer:
@@ -112,16 +115,19 @@ class TransformersCheckpointer:
         """
         folder = self._output_dir / f"epoch_{epoch}"
         folder.mkdir(parents=True, exist_ok=True)
-        for path in self._folder.iterdir():
-            if path.is_file() and not path.name.endswith(_WEIGHTS):
-                if not path.name.endswith(".index.json"):
-                    shutil.copy2(path, folder)
         if not adapter_only:
-            model = empty_model(str(self._folder))
             # A copy, because save_pretrained empties it.
             weights = dict(state_dict[training.MODEL_KEY])
+            dtype = next(w.dtype for w in weights.values() if w.is_floating_point())
+            model = empty_model(str(self._folder)).to(dtype)  # for config.json
             with _no_progress_bars():
                 model.save_pretrained(folder, state_dict=weights)
+        # After save_pretrained, which makes a generation_config.json of config.json.
+        written = () if adapter_only else ("config.json",)
+        for path in self._folder.iterdir():
+            if path.is_file() and not path.name.endswith(_WEIGHTS):
+                if path.name not in written:
+                    shutil.copy2(path, folder)
         if training.ADAPTER_KEY in state_dict:
             adapter = state_dict[training.ADAPTER_KEY]
             torch.save(adapter, folder / "adapter_model.pt")

@@ -17,7 +17,7 @@ from torchtune import training, utils
 from erjepa.checkpoints import checkpoint, peft_adapter
 from erjepa.checkpoints.manifest import MANIFEST
 from erjepa.checkpoints.model_card import base_of, write_model_card
-from erjepa.checkpoints.served_chat import Serving, write_chat_template
+from erjepa.checkpoints.served_chat import Serving, write_serving
 from erjepa.checkpoints.space import (
     checkpoint_sizes,
     is_full_disk,
@@ -46,7 +46,7 @@ class RunCheckpoints:
 
     Args:
         checkpointer: exports weights to the scratch folder.
-        serving: chat template to export, if it is not the base's.
+        serving: how to serve the exported weights.
 
     Raises:
         OSError: if the disk has no room for a checkpoint.
@@ -303,8 +303,7 @@ class RunCheckpoints:
             for file in (peft_adapter.WEIGHTS, peft_adapter.CONFIG):
                 (folder / file).unlink(missing_ok=True)
         peft_adapter.move_peft_adapter(folder)
-        if self._serving.template is not None:
-            write_chat_template(folder, self._serving.template)
+        write_serving(folder, self._serving)
         text = json.dumps(progress, indent=2) + "\n"
         (folder / checkpoint.PROGRESS).write_text(text)
         if predictor is not None:

@@ -18,6 +18,7 @@ from erjepa.checkpoints.lock import FolderLock
 from erjepa.checkpoints.model_card import PROMPT
 from erjepa.checkpoints.served_chat import Serving, serving_of
 from erjepa.configs import Config
+from erjepa.datasets import ChatTemplate
 from erjepa.objective import PackedDecoder
 from erjepa.training.model.build import StartWeights
 from erjepa.training.model.distributed import on_rank_zero, wait_for_all
@@ -133,7 +134,8 @@ def find_serving(run: PreparedRun) -> Serving:
             )
         if serving.prompt is not None:
             write_whole(Path(run.cfg.output_dir) / PROMPT, serving.prompt)
-        return serving
+        end_of_turn = ChatTemplate(run.tokenizer).end_of_turn
+        return serving._replace(end_of_turn=end_of_turn)
 
     return on_rank_zero(find)
 
