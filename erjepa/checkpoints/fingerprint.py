@@ -33,10 +33,11 @@ DECIDING = (
 _FREE = ("optimizer.fused", "optimizer.foreach", "model.path", "model.revision")
 # Whether a memory was inherited, from wherever; a resumed run has it in its checkpoints.
 _INHERITS = "replay.init_from"
-# A resumed run cannot change these: they determine its position in the data and what it started
-# with.
+# A resumed run cannot change these: they determine its position in the data, which of the pairs
+# before it are in the memory, and what the run started with.
 _FIXED = (
-    *("seed", "pairs of a step", "validation.size", "validation.seed"),
+    *("seed", "shuffle", "pairs of a step", "replay.share", "loss.jepa_every"),
+    *("validation.size", "validation.seed"),
     _INHERITS,
 )
 _SAMPLE = 256  # values of each weight in the digest
@@ -159,8 +160,9 @@ def changed_keys(
     ]
     if any(key in _FIXED for key in refused):
         lines.append(
-            "A resumed run keeps its seed, its validation pairs, its batch_size x "
-            "gradient_accumulation_steps x ranks, and the memory that it started with."
+            "A resumed run keeps its seed, shuffle, its batch_size x "
+            "gradient_accumulation_steps x ranks, replay.share, loss.jepa_every, its "
+            "validation pairs, and the memory that it started with."
         )
     if has_other_pairs := "dataset" in refused and bool(saved["replay.weight"]):
         lines.append(

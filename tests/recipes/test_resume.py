@@ -236,6 +236,24 @@ def test_allowed_changes_are_in_force(base, data, tmp_path, uninterrupted):
     train(config(base, data, tmp_path, **other), 2)
 
 
+def test_the_implementation_of_the_optimizer_is_this_runs(base, data, tmp_path):
+    train(config(base, data, tmp_path, optimizer__fused=True, stop__steps=1))
+    again = {"resume_from_checkpoint": True, "optimizer__foreach": True}
+    cfg = config(base, data, tmp_path, **again, optimizer__fused="null", stop__steps=2)
+    (group,) = train(cfg, 1, lambda recipe: dict(recipe._optimizer.param_groups[0]))
+    assert (group["fused"], group["foreach"]) == (None, True)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_the_weights_that_are_trained_cannot_change(base, data, tmp_path, before):
+    """Their states in the optimizer would be those of other weights."""
+    key, after = "num_predictor_tokens", 1 - before
+    train(config(base, data, tmp_path, **{key: before}, stop__steps=1))
+    again = {"resume_from_checkpoint": True, "resume_changes": f"[{key}]"}
+    with pytest.raises(ValueError, match=r"num_predictor.* trained \(predictor\)"):
+        train(config(base, data, tmp_path, **again, **{key: after}))
+
+
 def test_positions_past_the_end_of_an_epoch_are_refused(base, data, tmp_path):
     train(config(base, data, tmp_path, stop__steps=5))
     shorter = {"max_steps_per_epoch": 5, "resume_changes": "[max_steps_per_epoch]"}
@@ -246,7 +264,7 @@ def test_positions_past_the_end_of_an_epoch_are_refused(base, data, tmp_path):
 
 def test_unknown_changes_are_refused(base, data, tmp_path, uninterrupted):
     shutil.copytree(uninterrupted[0], tmp_path, dirs_exist_ok=True)
-    for name in ("optimizer.rate", "seed"):
+    for name in ("optimizer.rate", "seed", "shuffle", "replay.share"):
         changes = {"resume_from_checkpoint": True, "resume_changes": f"[{name}]"}
         with pytest.raises(ValueError, match=f"resume_changes: {name} is none of"):
             train(config(base, data, tmp_path, **changes), 2)

@@ -12,7 +12,7 @@ from torchtune import training
 
 from erjepa.objective import PackedDecoder
 from erjepa.training.model.distributed import gather_objects
-from erjepa.training.model.sharding import free_gathered
+from erjepa.training.model.sharding import free_gathered, trained_by_name
 from erjepa.training.run.progress import RunProgress
 from erjepa.training.step.random_state import random_state, set_random_state
 
@@ -57,11 +57,19 @@ class RecipeState:
             set_random_state(state["random_states"][dist.get_rank()], self.device)
 
     def _load_optimizer(self, saved: dict[str, Any], changed: Collection[str]) -> None:
+        stored = {name for group in saved["param_groups"] for name in group["params"]}
+        if other := sorted(stored ^ trained_by_name(self.model).keys()):
+            raise ValueError(
+                f"resume_changes={sorted(changed)} would change which weights are trained "
+                f"({other[0]}), but the optimizer's state is of those before; set a new output_dir "
+                "and init_from"
+            )
         current = [dict(group) for group in self.optimizer.param_groups]
         training.load_from_full_optimizer_state_dict(
             self.model, self.optimizer, saved, self.device
         )
-        names = [key.removeprefix("optimizer.") for key in changed]
+        # Not compared with the checkpoint's: implementations of the same update.
+        names = ["fused", "foreach", *(k.removeprefix("optimizer.") for k in changed)]
         for group, values in zip(self.optimizer.param_groups, current, strict=True):
             group.update({name: values[name] for name in names if name in values})
 
