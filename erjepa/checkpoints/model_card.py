@@ -24,6 +24,7 @@ CARD = "README.md"
 PROMPT = "prompt.txt"  # a training prompt, if no chat template reproduces it
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # many times as fast
 
+_MADE = "Trained with ER-JEPA for torchtune."
 _TEXT = """\
 ---
 {front_matter}---
@@ -34,7 +35,7 @@ _TEXT = """\
 | --- | --- |
 {table}
 
-Trained with ER-JEPA for torchtune. At inference nothing is added: this is the base model's
+{made} At inference nothing is added: this is the base model's
 architecture and tokenizer. {prompt}
 
 ## Use
@@ -79,7 +80,9 @@ model = AutoModelForCausalLM.from_pretrained("FOLDER")
 
 
 def write_model_card(output_dir: Path) -> None:
-    """Write the model card of a run into its folder and into its checkpoints."""
+    """Write the model card of a run into its folder, unless this has another ``README.md``, and
+    into its checkpoints.
+    """
     config_file = output_dir / CONFIG
     if not config_file.is_file():
         return  # a custom metric logger that saves no config
@@ -100,7 +103,9 @@ def write_model_card(output_dir: Path) -> None:
         has_template=not served.is_dir()
         or any(map(chat_template, (served, *checkpoints))),
     )
-    for folder in (output_dir, *checkpoints):
+    # A file of the user's own in output_dir stays.
+    is_free = not (own := output_dir / CARD).exists() or _MADE in own.read_text()
+    for folder in ([output_dir] * is_free) + [*checkpoints]:
         with contextlib.suppress(FileNotFoundError):  # a run may prune it meanwhile
             write_whole(folder / CARD, card)
 
@@ -168,6 +173,7 @@ def model_card(
         base=markdown(base),
         data=markdown(" and ".join(name for name, _ in datasets)),
         method=method,
+        made=_MADE,
         table="\n".join(f"| {name} | {cell} |" for name, cell in rows.items()),
         use=use,
         prompt=serving,

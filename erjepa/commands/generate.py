@@ -44,10 +44,13 @@ def main(arguments: Sequence[str]) -> None:
 
 def _answer(args: argparse.Namespace, parser: CommandLine) -> None:
     from erjepa.checkpoints import checkpoint
+    from erjepa.checkpoints.output_file import require_new
     from erjepa.configs import load, require_files
     from erjepa.evaluation.chat import answers, read_prompts
     from erjepa.evaluation.run import find_run
 
+    if args.output is not None:
+        require_new("--output", args.output)
     prompts = list(args.prompts)
     if args.file is not None:
         prompts += read_prompts(args.file)

@@ -37,11 +37,12 @@ def main(arguments: Sequence[str]) -> None:
     )
     args = parser.parse_intermixed_args(arguments)
     with parser.errors(args):
+        from erjepa.checkpoints.output_file import require_new
         from erjepa.configs import load, require_files
         from erjepa.evaluation import batch_requests
 
-        if args.output.exists():
-            raise FileExistsError(f"{args.output} exists; choose another name")
+        require_new("--output", args.output)
+        require_new("--output", batch_requests.targets_of(args.output))
         cfg = load(args.config, args.overrides)
         cfg = require_files(cfg)
         tokenizer = cfg.tokenizer.build()

@@ -18,6 +18,8 @@ from erjepa.tasks.score import (
     write_scores,
 )
 from erjepa.utils.command_line import CommandLine
+from erjepa.utils.files import SUMMARY
+from erjepa.utils.summary import read_summary
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -45,6 +47,15 @@ def main(arguments: Sequence[str]) -> None:
         predictions = read_predictions(args.file, task, args.targets)
         scored, summary = score_predictions(task, predictions)
         if args.output is not None:
+            _require_no_evaluation(args.output)
             args.output.mkdir(parents=True, exist_ok=True)
             write_scores(args.output, scored, summary)
     print(summary.to_json())
+
+
+def _require_no_evaluation(folder: Path) -> None:
+    """Raise if a folder has the scores of a checkpoint, which say more than those of answers."""
+    if (folder / SUMMARY).is_file() and read_summary(folder).checkpoint is not None:
+        raise FileExistsError(
+            f"--output {folder} has the scores of a checkpoint; choose another folder"
+        )

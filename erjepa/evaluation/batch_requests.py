@@ -83,7 +83,11 @@ def write_requests(
         requests.append(custom_id | {"method": "POST", "url": url, "body": body})
         target = {"prompt_token_ids": prompt.tokens, **prompt.target}
         targets.append(custom_id | target)
-    file_of_targets = file.with_suffix(".targets.jsonl")
-    write_whole(file_of_targets, to_jsonl(targets))
+    write_whole(targets_of(file), to_jsonl(targets))
     write_whole(file, to_jsonl(requests))
-    return file_of_targets
+    return targets_of(file)
+
+
+def targets_of(file: Path) -> Path:
+    """Return the file of targets beside a batch file."""
+    return file.with_name(f"{file.name.removesuffix('.jsonl')}.targets.jsonl")

@@ -52,8 +52,9 @@ def require_utf8(content: bytes, name: str, line: int = 1) -> None:
 def write_whole(path: Path, text: str) -> None:
     """Write a file atomically: if the process is killed, the previous file stays.
 
-    Several threads, processes or machines may write it at the same time.
+    Several threads, processes or machines may write it at the same time. A link stays a link.
     """
+    path = path.resolve()
     writer = f"{socket.gethostname()}.{threading.get_native_id()}"
     aside = path.with_name(f".{path.name}.{writer}")
     with aside.open("w") as file:

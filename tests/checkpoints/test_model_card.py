@@ -178,6 +178,13 @@ def test_full_finetuning():
     assert "LoRA" not in card and "peft" not in card
 
 
+def test_a_file_of_the_users_own_stays(tmp_path):
+    (tmp_path / "README.md").write_text("mine")
+    OmegaConf.save(config(), tmp_path / "torchtune_config.yaml")
+    write_model_card(tmp_path)
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
 def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):
     checkpoint = tmp_path / "epoch_0"
     checkpoint.mkdir()

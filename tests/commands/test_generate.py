@@ -171,6 +171,22 @@ def test_prompts_of_files(tmp_path):
             read_prompts(rows)
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.csv"])
+def test_other_formats_of_prompts_are_refused(tmp_path, name):
+    (tmp_path / name).write_text('[{"prompt": "one"}]')
+    with pytest.raises(ValueError, match=f"{name}: expected a text file with a prompt"):
+        read_prompts(tmp_path / name)
+
+
+def test_a_file_that_is_there_stays(run, tmp_path, capsys):
+    file = tmp_path / "prompts.txt"
+    file.write_text("mine\n")
+    with pytest.raises(SystemExit):
+        main([str(run), "--file", str(file), "--output", str(file)])
+    assert f"--output {file} exists; choose another name" in capsys.readouterr().err
+    assert file.read_text() == "mine\n"
+
+
 def test_no_prompt(run, capsys):
     with pytest.raises(SystemExit, match="2"):
         main([str(run)])

@@ -5,6 +5,7 @@ batch output, give the predictions and the summary of ``erjepa_eval``.
 """
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from erjepa.commands.prompts import main
 from erjepa.commands.score import main as score
-from erjepa.evaluation.batch_requests import CHAT, COMPLETIONS
+from erjepa.evaluation.batch_requests import CHAT, COMPLETIONS, targets_of
 from erjepa.utils.summary import read_summary
 from tests.harness.runs import evaluate, predictions, tiny, train
 
@@ -165,6 +166,11 @@ def test_a_folder_that_asks_otherwise_is_refused(run, tmp_path, capsys):
             write_prompts(run, tmp_path, "--check", str(tmp_path / "other"))
         assert expected in capsys.readouterr().err
         assert not (tmp_path / "prompts.jsonl").exists()
+
+
+def test_batches_have_targets_of_their_own():
+    names = [targets_of(Path(name)).name for name in ("a.jsonl", "b.1", "b.2")]
+    assert names == ["a.targets.jsonl", "b.1.targets.jsonl", "b.2.targets.jsonl"]
 
 
 def test_prompts_that_are_there_stay(tmp_path, capsys):

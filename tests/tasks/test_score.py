@@ -71,6 +71,15 @@ def test_results_can_be_scored_again_and_blank_lines_are_none(tmp_path):
     assert once.count("\n") == 2
 
 
+def test_scores_of_a_checkpoint_stay(tmp_path, capsys):
+    file = write(tmp_path / "out.jsonl", PREDICTIONS[0])
+    main(["gsm8k", file, "--output", str(tmp_path)])
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    (tmp_path / "summary.json").write_text(json.dumps({"checkpoint": "a", **summary}))
+    capsys.readouterr()
+    fails(["gsm8k", file, "--output", str(tmp_path)], "scores of a checkpoint", capsys)
+
+
 GOOD = {"target": "a\n#### 1", "output": "b"}
 
 

@@ -72,3 +72,10 @@ def test_others_may_read_what_is_published(tmp_path):
         os.umask(mask)
     assert weights.stat().st_mode & 0o777 == 0o640
     assert os.umask(mask) == mask
+
+
+def test_what_a_link_names_is_written(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    write_whole(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "text"

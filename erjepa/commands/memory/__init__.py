@@ -85,15 +85,15 @@ def _show(arguments: Sequence[str]) -> None:
     if args.top < 1:
         parser.error(f"--top {args.top}: must be at least 1")
     with parser.errors(args):
+        from erjepa.checkpoints.output_file import require_new
         from erjepa.commands.memory import show
-        from erjepa.commands.memory.export import require_free
         from erjepa.commands.memory.page import page
         from erjepa.commands.memory.trajectories import read_contents
 
         files = {"--csv": (args.csv, show.to_csv), "--html": (args.html, page)}
         for option, (path, _) in files.items():
             if path is not None:
-                require_free(option, path)
+                require_new(option, path)
         memory = read_contents(args.run)
         if args.neighbors is not None:
             lines = show.neighbors(memory, args.neighbors, args.top)

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from erjepa.checkpoints.checkpoint import PROGRESS
-from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS
-from erjepa.checkpoints.memory_file import ABOUT
+from erjepa.checkpoints.output_file import require_new
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.commands.memory.reading import read_slots, texts_of
 from erjepa.utils.files import CONFIG, write_whole
@@ -21,9 +19,7 @@ def export(run: Path, file: Path) -> int:
         FileNotFoundError: if there is no memory.
         ValueError: if the memory is damaged, or ``file`` would be in it.
     """
-    require_free("FILE", file)
-    if file.exists():
-        raise FileExistsError(f"{file} exists; choose another name")
+    require_new("FILE", file)
     stored = open_memory(run)
     write_whole(file, to_jsonl(chats(stored)))
     return len(stored)
@@ -49,13 +45,3 @@ def chats(stored: StoredMemory) -> Iterator[dict[str, Any]]:
         except ValueError as error:
             raise ValueError(f"{slot.where}: {error}") from None
         yield {"messages": messages, "origin": slot.origin, "where": slot.where}
-
-
-def require_free(option: str, path: Path) -> None:
-    """Raise if a file would be in a checkpoint or a memory, or replace a run's log."""
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"{option} {path}: {path.parent} is not a folder")
-    file = path.resolve()
-    marks = [folder / mark for folder in file.parents for mark in (PROGRESS, ABOUT)]
-    if file.name == EXAMPLE_ERRORS or any(mark.exists() for mark in marks):
-        raise ValueError(f"{option} {path} is a run's own; choose a file elsewhere")

@@ -89,8 +89,10 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
 def _folders(run: Path) -> list[Path]:
     """Return the checkpoints of a run with a memory, or ``run`` if it is a copy of one."""
     marks = {*run.glob(f"{MEMORY}/{ABOUT}"), *run.glob(f"[!.]*/{MEMORY}/{ABOUT}")}
-    folders = sorted(path.parents[1] for path in marks)
-    return [folder for folder in folders if folder == run or not folder.is_symlink()]
+    folders = sorted((path.parents[1] for path in marks), key=Path.is_symlink)
+    # Once each: `best` links to a checkpoint of the run, others may lie elsewhere.
+    once = {folder.resolve(): folder for folder in reversed(folders)}
+    return sorted(once.values())
 
 
 def _find(

@@ -200,6 +200,16 @@ def test_a_killed_deletion_is_finished_by_the_next(run, tmp_path, monkeypatch):
     assert number == 2 + 3 * (1 + 4)  # log, visits; each memory: ready, and its files
 
 
+def test_a_checkpoint_that_was_moved_and_linked_loses_them_too(run, tmp_path):
+    shutil.move(run / "epoch_0", tmp_path / "disk")
+    (run / "epoch_0").symlink_to(tmp_path / "disk")
+    forget(run, "--match", "of Ann")
+    assert (run / "epoch_0").is_symlink() and damage(run / "epoch_0") is None
+    assert 2 not in read_slots(open_memory(run / "epoch_0")).example.tolist()
+    for path in (tmp_path / "disk").rglob("*"):
+        assert path.is_dir() or b"of Ann" not in path.read_bytes()
+
+
 def test_a_copied_memory_loses_them_too(run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run / "epoch_1" / "memory", copy / "memory")
