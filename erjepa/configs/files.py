@@ -17,6 +17,13 @@ from erjepa.configs.component import COMPONENT
 from erjepa.utils.checked import nearest
 from erjepa.utils.files import config_of_run
 
+_YAML = ("{", "[", '"', "'", "!", "|", ">", "&")  # begin what is not a plain text
+# Keys of texts that may look like numbers, such as output_dir=202601.
+_TEXTS = {
+    *("output_dir", "source", "continue_from", "init_from", "checkpoint_dir", "path"),
+    "max_filename",
+}
+
 
 def config_names(folder: str = ".") -> list[str]:
     """Return the sorted names of the packaged configs in ``folder``."""
@@ -170,7 +177,7 @@ def _read(path: str, changed: int) -> dict[str, Any]:
 
 def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Apply overrides to the values of a config; both as in :func:`merged`."""
-    dotlist = []
+    changes = OmegaConf.create()
     for override in overrides:
         key, separator, value = override.partition("=")
         if key.startswith("~"):
@@ -184,15 +191,32 @@ def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str
             if isinstance(section, Mapping) and COMPONENT in section:
                 if not value.startswith(("{", "[")) and value not in ("null", "None"):
                     key = f"{key}.{COMPONENT}"
-            # As in torchtune: None means null, and max_filename keeps its leading zeros.
-            value = "null" if value == "None" else value
-            dotlist.append(f"{key}={'!!str ' * ('max_filename' in key)}{value}")
-    try:
-        changes = OmegaConf.from_dotlist(dotlist)
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
-        message = " ".join(str(error).split())
-        raise ValueError(f"{' '.join(overrides)}: {message}") from None
+            try:
+                OmegaConf.update(changes, key, _parsed(key, value))
+            except (yaml.YAMLError, OmegaConfBaseException) as error:
+                message = " ".join(str(error).split())
+                raise ValueError(f"{override}: {message}") from None
     return merge(values, OmegaConf.to_container(changes, resolve=False))
+
+
+def _parsed(key: str, text: str) -> Any:
+    """Parse the value of an override: YAML, except for texts without quotes, which stay whole.
+
+    YAML would cut them at `` #``, and at ``: `` make keys of them. As in torchtune, None is null.
+    """
+    if text in ("", "null", "None"):
+        return None
+    is_plain = not text.startswith(_YAML)
+    if is_plain and key.rpartition(".")[2] in _TEXTS:
+        return text
+    try:
+        value = OmegaConf.from_dotlist([f"value={text}"])
+    except yaml.YAMLError:
+        if is_plain:
+            return text
+        raise
+    parsed = OmegaConf.to_container(value, resolve=False)["value"]
+    return text if is_plain and isinstance(parsed, str | dict | list) else parsed
 
 
 def _without(values: dict[str, Any], key: str, override: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Load and check a config as a typed :class:`Config`."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -49,7 +50,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def resolved(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Resolve the interpolations of a config's values; nothing else is checked."""
+    """Resolve the interpolations of a config's values, and ``~/`` in paths; nothing is checked."""
     # OmegaConf is slow, so it gets only the keys with interpolations and those they name.
     names = {key: _NAMES.findall(repr(value)) for key, value in source.items()}
     needed = {n for key, named in names.items() if named for n in (key, *named)}
@@ -58,7 +59,18 @@ def resolved(source: Mapping[str, Any]) -> dict[str, Any]:
         part = OmegaConf.to_container(OmegaConf.create(part), resolve=True)
     except (OmegaConfBaseException, ImportError) as error:
         raise ValueError(" ".join(str(error).split())) from None
-    return {key: part.get(key, deepcopy(value)) for key, value in source.items()}
+    values = {key: part.get(key, deepcopy(value)) for key, value in source.items()}
+    return _expanded(values)
+
+
+def _expanded(value: Any) -> Any:
+    """Replace ``~/`` at the start of texts by the user's home folder."""
+    if isinstance(value, dict):
+        return {key: _expanded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_expanded(item) for item in value]
+    is_path = isinstance(value, str) and value.startswith("~/")
+    return os.path.expanduser(value) if is_path else value
 
 
 def read(source: Mapping[str, Any]) -> Config:

@@ -43,7 +43,12 @@ COMPONENTS = {
         }
     ),
     "optimizer": Signature(
-        positional=1, types={"lr": NotNegative, "weight_decay": NotNegative}
+        positional=1,
+        types={
+            "lr": NotNegative,
+            "weight_decay": NotNegative,
+            "betas": list[Annotated[float, Field(ge=0, lt=1)]],
+        },
     ),
     "lr_scheduler": Signature(
         positional=1,

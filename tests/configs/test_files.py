@@ -2,7 +2,7 @@
 
 import pytest
 
-from erjepa.configs import Component, load, merge, merged, read
+from erjepa.configs import Component, load, merge, merged, read, with_overrides
 
 BASE = """
 output_dir: /tmp/base
@@ -124,6 +124,44 @@ def test_overrides():
     # As the old command lines have it: what is removed belonged to the component before.
     removed = ["dataset=erjepa.datasets.paired_dataset", "~dataset.size"]
     assert list(merged("tiny_synth", removed)["dataset"]) == ["_component_"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("a #b", "a #b"),
+        ("one\n two", "one\n two"),
+        ("Translate: {input}", "Translate: {input}"),
+        ("a: b: c", "a: b: c"),
+        ("- a", "- a"),
+        ("'007'", "007"),
+        ('"a #b"', "a #b"),
+        ("{a: b #c}", None),
+        ("{a: b}", {"a": "b"}),
+        ("[1, b]", [1, "b"]),
+        ("1e-3", 1e-3),
+        ("07", 7),
+        ("true", True),
+        ("", None),
+        ("${output_dir}/x: y", "${output_dir}/x: y"),
+    ],
+)
+def test_texts_of_overrides_stay_whole(value, expected):
+    """As typed, where YAML would make comments or keys of parts of them."""
+    if value == "{a: b #c}":
+        with pytest.raises(ValueError, match="^a.b=.*: while parsing"):
+            with_overrides({}, ["c=1", f"a.b={value}"])
+        return
+    assert with_overrides({}, [f"a.b={value}"]) == {"a": {"b": expected}}
+
+
+def test_folders_may_be_numbers_and_below_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ann")
+    keys = ["output_dir=202602", "continue_from=202601", "dataset.source=~/a.jsonl"]
+    cfg = load("smollm2_135m_continual", keys)
+    assert (cfg.output_dir, cfg.continue_from) == ("202602", "202601")
+    assert cfg.dataset.get("source") == "/home/ann/a.jsonl"
+    assert cfg.metric_logger.get("log_dir") == "202602/logs"
 
 
 def test_numbers_of_files_keep_their_zeros():

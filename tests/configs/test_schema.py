@@ -62,7 +62,7 @@ POSITIVE = "input should be greater than 0"
         ("shuffle=1", "shuffle: input should be a valid boolean, got 1"),
         ("device=3", "device: input should be a valid string, got 3"),
         (
-            "base_model=a: b",
+            "base_model={a: b}",
             'base_model: input should be a valid string, got {"a": "b"}',
         ),
         ("output_dir=${absent}", "Interpolation key 'absent' not found"),
@@ -70,7 +70,10 @@ POSITIVE = "input should be greater than 0"
             "predictor_tokens=[a,1]",
             "predictor_tokens[1]: input should be a valid string, got 1",
         ),
-        ("checkpoint_dir=3", "input should be a valid string or a valid array, got 3"),
+        (
+            "checkpoint_dir={a: 3}",
+            "input should be a valid string or a valid array, got",
+        ),
         ("checkpoint_at_flops=[many]", f"checkpoint_at_flops[0]: {NUMBER}, got"),
         ("checkpoint_at_flops=[2,1]", "checkpoint_at_flops must be an ascending list"),
         ("checkpoint_at_flops=[0,1]", "checkpoint_at_flops must be an ascending list"),
@@ -137,12 +140,14 @@ POSITIVE = "input should be greater than 0"
                 ("spider_dataset", "split_by", "record"),
             )
         ),
-        ("tokenizer.path=3", "tokenizer.path: input should be a valid string, got 3"),
+        ("tokenizer.path=[3]", "tokenizer.path: input should be a valid string, got"),
         ("seed=-1", f"seed: {WHOLE}, got -1"),
         (
             "optimizer.lr=-1",
             f"optimizer.lr: {WHOLE}, got -1",
         ),
+        ("optimizer.betas=0.9,0.99", "optimizer.betas: input should be a valid array"),
+        ("optimizer.betas=[0.9,1]", "optimizer.betas: [1]: input should be less than 1"),
         ("model=null", "model must be the dotted path of a component, model=PATH"),
         ("dataset=[a,b]", "dataset[0] must be the dotted path of a component"),
         ("dataset=[]", "dataset must be the dotted path of a component"),

@@ -214,7 +214,7 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
             for argument in (
                 *("nproc_per_node=0", "nproc_per_node=x", "nproc_per_node=null"),
                 *("budgets=7", "budgets=[-1]", "budgets=[x]", "budgets=[2,1]"),
-                *("output_dir=", "output_dir=3", "name=", "model=3", "alignment=x"),
+                *("output_dir=", "output_dir=[3]", "name=", "model=3", "alignment=x"),
                 *("devices=[-1]", "devices=x", "devices=[]"),
                 *(
                     "seeds=[../x]",
