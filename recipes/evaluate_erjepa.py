@@ -15,6 +15,7 @@ from erjepa.configs import Config
 from erjepa.evaluation.alignment import PairReader
 from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.examples import SCORED, Examples, calls
+from erjepa.evaluation.fitting import require_fit
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.jobs import Job, JobFinder, weights_to_score
 from erjepa.evaluation.model import empty_model, load_weights
@@ -79,6 +80,9 @@ class EvaluationRecipeERJEPA:
         self._reader = None
         if attention is not None:
             self._reader = PairReader(cfg, self._model, tokenizer, attention)
+        collator = None if self._reader is None else self._reader.collator
+        for job in self._jobs:
+            require_fit(job.examples, self._model.max_seq_len, collator)
 
     def evaluate(self) -> list[Summary]:
         """Score every checkpoint. Rank 0 writes the results and returns them."""

@@ -100,6 +100,12 @@ class PairReader:
         )
         self.predictor: Tensor | None = None
 
+    @property
+    def collator(self) -> PairCollator:
+        """The collator that takes the most tokens for a pair."""
+        collator = self._collator
+        return collator if self._cfg.alignment else collator.without_views()
+
     def __call__(self, pairs: Sequence[Pair]) -> list[dict[str, float]]:
         """Return the cosines, loss and number of tokens of each pair that the config asks for."""
         read: list[dict[str, float]] = [{} for _ in pairs]

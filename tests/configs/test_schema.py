@@ -147,7 +147,10 @@ POSITIVE = "input should be greater than 0"
             f"optimizer.lr: {WHOLE}, got -1",
         ),
         ("optimizer.betas=0.9,0.99", "optimizer.betas: input should be a valid array"),
-        ("optimizer.betas=[0.9,1]", "optimizer.betas: [1]: input should be less than 1"),
+        (
+            "optimizer.betas=[0.9,1]",
+            "optimizer.betas: [1]: input should be less than 1",
+        ),
         ("model=null", "model must be the dotted path of a component, model=PATH"),
         ("dataset=[a,b]", "dataset[0] must be the dotted path of a component"),
         ("dataset=[]", "dataset must be the dotted path of a component"),

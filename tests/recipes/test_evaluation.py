@@ -175,6 +175,43 @@ def test_alignment_needs_whole_blocks_on_cuda(trained, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("words", "keys", "message"),
+    [
+        (900, [], "prompt has .* tokens, but the model has 512 positions"),
+        (
+            130,
+            ["target_loss=True"],
+            "pair takes .* with its target .* a row has 128; raise",
+        ),
+        (
+            130,
+            ["alignment=True"],
+            "pair takes .* with its target .* a row has 128; raise",
+        ),
+        (20, ["target_loss=True"], None),
+    ],
+)
+def test_pairs_that_do_not_fit_are_named_before_any_is_answered(
+    trained, tmp_path, words, keys, message
+):
+    rows = [{"input": "word " * n, "output": "x"} for n in (1, words, 1)]
+    data = tmp_path / "pairs.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cfg = tiny(
+        tmp_path,
+        f"checkpoint_dir={trained / 'epoch_0'}",
+        "eval_dataset=erjepa.datasets.paired_dataset",
+        f"eval_dataset.source={data}",
+        *("max_seq_len=128", "row_length=128", *keys),
+    )
+    if message is None:
+        assert evaluate(cfg).readings["exact_match"].examples == 3
+        return
+    with pytest.raises(ValueError, match=f"pairs.jsonl:2: the {message}"):
+        evaluate(cfg)
+
+
+@pytest.mark.parametrize(
     ("file", "more"),
     [
         ("adapter_model.pt", []),

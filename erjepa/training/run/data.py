@@ -49,7 +49,7 @@ def fitting_pairs(
             none fits, or if a pair that fits has a path beyond the model's positions.
     """
     pairs, max_seq_len = located.pairs, run.cfg.max_seq_len
-    too_long = _above(max_seq_len, collator.length, pairs)
+    too_long = above(max_seq_len, collator.length, pairs)
     fitting = [i for i in range(len(pairs)) if i not in too_long]
     if too_long:
         longest = max(too_long, key=too_long.__getitem__)
@@ -64,7 +64,7 @@ def fitting_pairs(
             )
         utils.log_rank_zero(log, f"Skipping pairs: {message}.")
     num_positions = run.model.num_positions
-    too_deep = _above(num_positions, collator.depth, pairs)
+    too_deep = above(num_positions, collator.depth, pairs)
     if deep := too_deep.keys() - too_long:
         deepest = max(sorted(deep), key=too_deep.__getitem__)
         raise ValueError(
@@ -113,10 +113,10 @@ def slots_to_inherit(run: PreparedRun, stored: StoredMemory) -> Tensor:
     return on_rank_zero(find)
 
 
-def _above(
+def above(
     limit: int, measure: Callable[[Pair], int], pairs: TokenizedPairs
 ) -> dict[int, int]:
-    """Return the measures that exceed ``limit``, by index of the pair.
+    """Return the measures of pairs that exceed ``limit``, by index of the pair.
 
     Measuring every pair is slow. So lengths of segments are rounded up, and one pair of these
     lengths, which shares no tokens between its views, bounds all pairs that are rounded to it.
