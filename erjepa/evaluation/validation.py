@@ -12,6 +12,7 @@ from erjepa.evaluation.answers import generate_answers
 from erjepa.evaluation.examples import scoring_task
 from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.objective.decoder import PackedDecoder
+from erjepa.packing import PackedBatch
 from erjepa.tasks.score import score_predictions
 from erjepa.tasks.task import Task
 from erjepa.training.model.distributed import gather_objects, on_rank_zero
@@ -20,17 +21,21 @@ from erjepa.training.run.origins import losses_by_origin
 from erjepa.training.run.prepared import PreparedRun
 from erjepa.training.step.passes import Passes
 
+_PACKED = 512  # pairs to pack at once, whose time and memory grow with their square
+
 
 class HeldOutLoss:
     """Computes the training objective on held-out pairs, without dropout and gradients."""
 
     def __init__(self, run: PreparedRun, passes: Passes, ids: Sequence[int]) -> None:
         world_size = dist.get_world_size()
-        pairs = [run.dataset[i] for i in ids[dist.get_rank() :: world_size]]
-        per_rank = -(-len(ids) // world_size)
-        # The same number of batches on every rank: all ranks of a sharded model run each forward.
-        num_batches = -(-per_rank // run.cfg.batch_size)
-        self._batches = run.collators.new.split(pairs, num_batches)
+        self._batches = list[PackedBatch]()
+        for start in range(0, len(ids), _PACKED * world_size):
+            part = ids[start : start + _PACKED * world_size]
+            pairs = [run.dataset[i] for i in part[dist.get_rank() :: world_size]]
+            # As many batches on every rank: all ranks of a sharded model run each forward.
+            num_batches = -(-len(part) // (world_size * run.cfg.batch_size))
+            self._batches += run.collators.new.split(pairs, num_batches)
         self._totals = passes.totals(self._batches)
         self._passes = passes
         self._dataset, self._loss_fn = run.dataset, run.loss_fn

@@ -12,6 +12,7 @@ import torch
 from torchtune.models.llama3 import lora_llama3
 from torchtune.models.llama3_2 import lora_llama3_2
 
+from erjepa.evaluation import validation
 from erjepa.evaluation.validation import HeldOutLoss
 from erjepa.objective import JEPALoss
 from erjepa.packing import PairCollator, lay_out
@@ -141,7 +142,10 @@ class Dataset(list):
     names = ["a"]
 
 
-def test_held_out_pairs_are_contrasted_with_all_others():
+@pytest.mark.parametrize("packed", [512, 3])
+def test_held_out_pairs_are_contrasted_with_all_others(packed, monkeypatch):
+    """However many are packed at once."""
+    monkeypatch.setattr(validation, "_PACKED", packed)
     pairs = Dataset(random_pairs(7))
 
     def validate(batch_size):
@@ -154,7 +158,10 @@ def test_held_out_pairs_are_contrasted_with_all_others():
             cfg=SimpleNamespace(batch_size=batch_size),
         )
         passes = passes_of(packed_model().eval(), loss_fn)
-        return HeldOutLoss(run, passes, range(7))()
+        loss = HeldOutLoss(run, passes, range(7))
+        packed_at_once = [len(batch.order) for batch in loss._batches]
+        assert max(packed_at_once) <= min(packed, batch_size)
+        return loss()
 
     ((one, several),) = on_ranks(lambda: (validate(7), validate(2)), 1)
     ranks = on_ranks(lambda: validate(2), 2)
