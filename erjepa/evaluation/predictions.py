@@ -81,13 +81,18 @@ class PredictionStore:
         self._part = folder / f"part_{rank}.jsonl"
 
     def open(self) -> dict[int, dict[str, Any]]:
-        """Prepare the folder and return the existing predictions by id; called on one rank."""
+        """Prepare the folder and return the existing predictions by id, without their verdicts,
+        which may be another task's; called on one rank.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / SETTINGS
         if not settings.exists() or settings.read_text() != self._settings:
             for path in (*self._parts(), self.folder / PREDICTIONS):
                 path.unlink(missing_ok=True)
             settings.write_text(self._settings)
+        verdicts = {"extracted"}
+        if (self.folder / SUMMARY).exists():
+            verdicts |= read_summary(self.folder).readings.keys()
         predictions = {}
         for path in (*self._parts(), self.folder / PREDICTIONS):
             for line in path.read_text().splitlines() if path.exists() else ():
@@ -95,7 +100,9 @@ class PredictionStore:
                     prediction = json.loads(line)
                 except json.JSONDecodeError:
                     continue  # the last line of a killed run
-                predictions[prediction["id"]] = prediction
+                predictions[prediction["id"]] = {
+                    name: v for name, v in prediction.items() if name not in verdicts
+                }
         return predictions
 
     def append(self, predictions: Iterable[Mapping[str, Any]]) -> None:
