@@ -79,6 +79,11 @@ class ChatTemplate:
         prompt = self._up_to_content([*context, Message(role="assistant", content="")])
         full = self._up_to_content(messages)
         if full[: len(prompt)] != prompt or prompt[: len(source)] != source:
+            if answer.text_content[:1].isspace():
+                raise ValueError(
+                    "the target begins with white space, which becomes one token with the end of "
+                    "the prompt; remove it"
+                )
             raise ValueError(
                 "the chat template does not extend the source's tokens when the target "
                 "follows, so the two views cannot share them"

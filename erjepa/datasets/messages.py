@@ -128,7 +128,8 @@ def messages_of(
     mapped = dict(column_map or {})
     for key, column in mapped.items():
         is_optional = key == "input" and "instruction" in mapped
-        if column not in fields and not is_optional:
+        having = records if is_optional else records[:1]
+        if not any(column in fields for _, fields in having):
             raise ValueError(
                 f"{where}: no field {column!r}; it has {sorted(fields)}. Set "
                 f"dataset.column_map.{key} to the name of the column"
@@ -179,7 +180,8 @@ def not_read(records: Sequence[Record], transform: RecordMessages) -> list[str]:
     for key in _CHATS.keys() & transform.columns.keys():
         column, known = transform.columns[key], {*_CHATS[key]}
         for _, fields in records:
-            for turn in fields.get(column) or ():
+            turns = fields.get(column)
+            for turn in turns if isinstance(turns, list) else ():
                 if isinstance(turn, dict) and len(turn) > 2:
                     unread.update(
                         (f"{column}.{name}", None)
@@ -233,10 +235,10 @@ def _require_turns(turns: Any, column: str, speaker: str, said: str) -> None:
             raise ValueError(
                 f"{place}: {speaker} is {turn[speaker]!r}, expected {', '.join(roles)}"
             )
-        contents = turn[said] if isinstance(turn[said], list) else [turn[said]]
-        for content in contents:
-            if isinstance(content, dict):
-                if content.get("type") != "text":
+        is_list = isinstance(turn[said], list)
+        for content in turn[said] if is_list else [turn[said]]:
+            if is_list or isinstance(content, dict):
+                if not isinstance(content, dict) or content.get("type") != "text":
                     raise ValueError(f"{place}: {content!r:.60} is no text")
                 content = content.get("text")
             require_text(content, f"{place}: {said}", may_be_empty=True)

@@ -171,7 +171,12 @@ _FILES = (*_READERS, *_SPREADSHEETS, ".txt", ".gz", ".zip")
 
 def _read_folder(folder: Path, split: str) -> list[Record]:
     """Read the only file of the split, or, if there is none, load the folder with ``datasets``."""
-    from datasets import DatasetDict, load_dataset, load_from_disk
+    from datasets import (
+        DatasetDict,
+        load_dataset,
+        load_dataset_builder,
+        load_from_disk,
+    )
 
     files = [file for s in _READERS if (file := folder / f"{split}{s}").is_file()]
     if len(files) == 1:
@@ -186,8 +191,18 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
         if any(folder.glob("dataset_dict.json")) or any(folder.glob("state.json")):
             saved = load_from_disk(str(folder))
         else:
+            found = load_dataset_builder(str(folder)).config.data_files or {}
+            files = [Path(file) for file in found.get(split, ())]
+            if files and all(file.suffix.lower() in _READERS for file in files):
+                # In a table every cell is a text, which datasets might read as a number.
+                return [
+                    record for file in files for record in _read_file(file, str(file))
+                ]
             saved = load_dataset(str(folder), split=split)
-        splits = dict(saved) if isinstance(saved, DatasetDict) else {split: saved}
+        if isinstance(saved, DatasetDict):
+            splits = dict(saved)
+        else:
+            splits = {str(saved.split or split): saved}
         if split in splits:
             rows = enumerate(splits[split])
             return [Record(f"{folder}[{i}]", row) for i, row in rows]

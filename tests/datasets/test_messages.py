@@ -93,6 +93,12 @@ def test_alpaca_whose_first_record_has_no_input(read):
     assert "### Input:\n1 1\n" in turns(dataset, 1)[0][1]
 
 
+def test_alpaca_whose_input_no_record_has(read):
+    names = {"instruction": "a", "output": "b", "input": "typo"}
+    with pytest.raises(ValueError, match="no field 'typo'; it has"):
+        read({"a": "x", "b": "y", "input": "z"}, column_map=names)
+
+
 def test_an_input_that_is_no_text(read):
     add = {"instruction": "Double.", "input": 0.5, "output": "1"}
     with pytest.raises(ValueError, match=r"column 'input' holds 0.5 \(float\)"):
@@ -209,6 +215,7 @@ def test_cells_that_are_no_text(read, record, error):
             {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
             "turn 1: {'type': 'image_url', 'image_url': {}} is no text",
         ),
+        ({"role": "user", "content": ["a"]}, "turn 1: 'a' is no text"),
     ],
 )
 def test_turns_that_are_no_text(read, turn, error):

@@ -440,6 +440,18 @@ def test_templates_that_render_the_end_of_a_chat_differently(
     assert target_view == f"{answers}answer"
 
 
+def test_a_target_that_becomes_one_token_with_the_prompt_is_refused(tmp_path):
+    folder = write_folder(tmp_path, "llama")
+    values = json.loads((folder / "tokenizer.json").read_text())
+    values["model"]["vocab"]["\u010a\u010a"] = 259  # two line breaks
+    values["model"]["merges"] = [["\u010a", "\u010a"]]
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    template = ChatTemplate(TransformersTokenizer(str(folder)))
+    assert template(chat("ask", "answer"))
+    with pytest.raises(ValueError, match="target begins with white space, .* remove"):
+        template(chat("ask", "\n\nanswer"))
+
+
 def test_rows_behind_the_vocabulary_are_reserved(tmp_path):
     tokenizer = TransformersTokenizer(str(write_folder(tmp_path, "llama")))
     reserved = [i for n, i in tokenizer.special_tokens.items() if "reserved" in n]
