@@ -8,6 +8,7 @@ file.
 
 import contextlib
 import hashlib
+import inspect
 import json
 import os
 from array import array
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from multiprocessing import get_context
 from pathlib import Path
@@ -220,10 +221,15 @@ def _cache_file(texts: Sequence[str], tokenizer: Any) -> Path | None:
             f"{type(tokenizer).__name__} cannot be hashed ({error}): its tokens are not cached."
         )
         return None
-    for package in ("torchtune", "tokenizers", "tiktoken"):
-        digest.update(version(package).encode())
-    for module in (chat_template.__file__, __file__):
-        digest.update(Path(module).read_bytes())
+    for package in ("torchtune", "tokenizers", "tiktoken", "transformers"):
+        with contextlib.suppress(PackageNotFoundError):
+            digest.update(f"{package} {version(package)}".encode())
+    code = {chat_template.__file__, __file__}
+    for kind in type(tokenizer).__mro__:
+        with contextlib.suppress(TypeError, OSError):  # built in, or typed in a shell
+            code.add(inspect.getfile(kind))
+    for file in sorted(code):
+        digest.update(Path(file).read_bytes())
     for text in texts:
         digest.update(text.encode())
     folder = Path(datasets.config.HF_DATASETS_CACHE) / "erjepa"

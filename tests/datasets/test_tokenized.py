@@ -1,5 +1,6 @@
 """Large datasets are tokenized once, in parallel, and cached, without changing the pairs."""
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -83,6 +84,17 @@ def test_another_prompt_or_tokenizer_or_record_is_made_anew(tokenizer, many, bas
     paired_dataset(other, source=source)
     sizes.append(len(kept(folder)))
     assert sizes == [1, 2, 3, 4]
+
+
+def test_a_tokenizer_whose_code_has_changed_is_another(tmp_path, monkeypatch):
+    file = tmp_path / "own_tokenizer.py"
+    file.write_text("class Own:\n    name = 'own'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = importlib.import_module("own_tokenizer").Own()
+    before = tokenized._cache_file(["a"], own)
+    assert tokenized._cache_file(["a"], own) == before
+    file.write_text(file.read_text() + "    def encode(self): ...\n")
+    assert tokenized._cache_file(["a"], own) != before
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ it is absent.
 """
 
 import json
+import pickle
 import subprocess
 import zipfile
 from pathlib import Path
@@ -43,6 +44,13 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("smollm2")
     write_checkpoint(write_gguf(folder / "small.gguf"), folder / "model", "org/name")
     return folder / "model"
+
+
+def test_a_pickled_tokenizer_reads_special_tokens_as_texts_too(folder):
+    tokenizer = smollm2_tokenizer(str(folder / "tokenizer.json"))
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.encode("<|im_end|>") == tokenizer.encode("<|im_end|>")
+    assert again.encode("<|im_end|>") != [tokenizer.eos_id]
 
 
 def test_weights_of_the_file_in_hugging_faces_order(folder):

@@ -39,6 +39,10 @@ class SmolLM2Tokenizer(ModelTokenizer, Transform):
         self.stop_tokens = [self.eos_id, self.special_tokens["<|endoftext|>"]]
         self.max_seq_len = max_seq_len
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._tokenizer.encode_special_tokens = True  # which a pickled Tokenizer loses
+
     @property
     def vocab_size(self) -> int:
         return self._tokenizer.get_vocab_size()
