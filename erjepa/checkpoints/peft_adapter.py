@@ -164,6 +164,9 @@ def load_peft_adapter(
             "merge this one into its base with PEFT, and set checkpointer.checkpoint_dir"
         )
     config = checked(_Config, values, str(folder / CONFIG))
+    if not _is_torchtunes(like):
+        # Of a model that also reads images.
+        found = {n.replace(".language_model.", "."): w for n, w in found.items()}
     model = json.loads((base / _MODEL).read_text())
     weights = {}
     for name, ours in like.items():

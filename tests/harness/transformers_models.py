@@ -7,6 +7,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
     PreTrainedTokenizerFast,
 )
 
@@ -109,6 +111,31 @@ def write_folder(folder: Path, family: str, template: str = TEMPLATE) -> Path:
     fast.chat_template = template
     fast.save_pretrained(folder)
     random_model(family).save_pretrained(folder)
+    return folder
+
+
+def write_image_reader(folder: Path) -> Path:
+    """Write a Gemma 3 that also reads images, with the same tokenizer."""
+    write_folder(folder, "gemma3_text")
+    shape = {**SHAPE, **FAMILIES["gemma3_text"]}
+    torch.manual_seed(0)
+    config = Gemma3Config(
+        text_config={k: v for k, v in shape.items() if "token_id" not in k},
+        vision_config={
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "image_size": 28,
+            "patch_size": 14,
+        },
+        mm_tokens_per_image=4,
+        image_token_index=269,
+        boi_token_index=270,
+        eoi_token_index=271,
+        eos_token_id=2,
+    )
+    Gemma3ForConditionalGeneration(config).float().save_pretrained(folder)
     return folder
 
 

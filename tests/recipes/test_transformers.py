@@ -7,7 +7,7 @@ and transformers and PEFT load the exported weights.
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Gemma3ForConditionalGeneration
 
 from erjepa.checkpoints import checkpoint
 from erjepa.evaluation.model import load_model
@@ -16,7 +16,7 @@ from erjepa.studies.training_log import read_training_log
 from erjepa.training.run.replay_summary import replay_summary
 from tests.harness.cases import some_of
 from tests.harness.runs import TIMED, make_config, train
-from tests.harness.transformers_models import FAMILIES, write_folder
+from tests.harness.transformers_models import FAMILIES, write_folder, write_image_reader
 
 
 @pytest.fixture(scope="module", params=some_of(FAMILIES, ["gemma3_text"]))
@@ -106,6 +106,42 @@ def test_what_is_exported_is_what_was_trained(folder, data, whole, tmp_path):
     torch.testing.assert_close(adapted, ours, rtol=1e-4, atol=2e-5)
 
 
+def test_the_adapter_of_a_model_that_reads_images_is_of_its_text_model(data, tmp_path):
+    """PEFT puts it over the whole model, and a run starts from what PEFT saved."""
+    folder = write_image_reader(tmp_path / "base")
+    (ours,) = train(
+        config(folder, data, tmp_path / "run", stop__steps=2), 1, lambda r: weights(r)
+    )
+    path = tmp_path / "run" / "epoch_0_step_2"
+    tokens = torch.arange(3, 40)[None]
+    with torch.no_grad():
+        base = AutoModelForCausalLM.from_pretrained(folder)(tokens).logits
+        merged = AutoModelForCausalLM.from_pretrained(path)(tokens).logits
+        whole = AutoModelForCausalLM.from_pretrained(folder)
+        peft = PeftModel.from_pretrained(whole, path / "adapter")
+        adapted = peft(tokens).logits
+    assert isinstance(whole, Gemma3ForConditionalGeneration)
+    assert (merged - base).abs().max() > 0.01
+    torch.testing.assert_close(adapted, merged, rtol=1e-4, atol=2e-5)
+    adapters = [n for n, _ in peft.named_modules() if n.endswith("lora_A")]
+    assert adapters and not any("vision" in name for name in adapters)
+
+    peft.save_pretrained(tmp_path / "peft")
+    again = {"init_from": tmp_path / "peft", "optimizer__lr": 0.0, "stop__steps": 1}
+    cfg = config(folder, data, tmp_path / "again", **again)
+    (found,) = train(cfg, 1, lambda r: weights(r))
+    assert found.keys() == ours.keys()
+    assert all(torch.equal(found[name], ours[name]) for name in ours)
+
+
+def weights(recipe):
+    return {
+        name.removeprefix("decoder."): parameter.detach().clone()
+        for name, parameter in recipe._model.named_parameters()
+        if "lora" in name
+    }
+
+
 def test_the_next_run_starts_from_its_weights_and_memory(folder, data, whole, tmp_path):
     def state(recipe):
         return replay_summary(recipe._memory, 8), {
@@ -122,16 +158,9 @@ def test_the_next_run_starts_from_its_weights_and_memory(folder, data, whole, tm
 
 
 def test_an_adapter_of_peft_is_carried_on(folder, data, whole, tmp_path):
-    def state(recipe):
-        return {
-            name.removeprefix("decoder."): parameter.detach().clone()
-            for name, parameter in recipe._model.named_parameters()
-            if "lora" in name
-        }
-
     peft = whole / "epoch_0" / "adapter"
     overrides = {"init_from": peft, "optimizer__lr": 0.0, "stop__steps": 1}
-    (found,) = train(config(folder, data, tmp_path, **overrides), 1, state)
+    (found,) = train(config(folder, data, tmp_path, **overrides), 1, weights)
     adapter = torch.load(whole / "epoch_0" / checkpoint.ADAPTER, weights_only=True)
     assert found.keys() == adapter.keys()
     assert all(torch.equal(found[name], adapter[name]) for name in adapter)

@@ -50,6 +50,24 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
             return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
+def text_model_in(path: str, model: PreTrainedModel) -> str | None:
+    """Return the name of the text model in the model that ``AutoModelForCausalLM`` loads from a
+    folder, such as ``model.language_model``; ``None`` if it loads a text model.
+
+    Args:
+        model: the folder's :func:`empty_model`.
+    """
+    config = AutoConfig.from_pretrained(path)
+    if config.get_text_config() is config:
+        return None
+    with init_empty_weights(include_buffers=False), no_init_weights():
+        whole = AutoModelForCausalLM.from_config(config)
+    if type(whole) is type(model):
+        return None
+    kind = type(model.base_model)
+    return next((name for name, m in whole.named_modules() if type(m) is kind), None)
+
+
 def decoder(path: str, revision: str | None = None) -> TransformersDecoder:
     """Build a decoder of transformers without its weights, for full fine-tuning.
 

@@ -1,9 +1,11 @@
 """A checkpointer for model folders of transformers, as ``save_pretrained`` writes them."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from erjepa.checkpoints.peft_adapter import CONFIG, WEIGHTS, peft_name
-from erjepa.models.transformers.builders import empty_model
+from erjepa.models.transformers.builders import empty_model, text_model_in
 
 _WEIGHTS = (
     *(".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"),
@@ -131,13 +133,31 @@ class TransformersCheckpointer:
         if training.ADAPTER_KEY in state_dict:
             adapter = state_dict[training.ADAPTER_KEY]
             torch.save(adapter, folder / "adapter_model.pt")
-            weights = {peft_name(name): weight for name, weight in adapter.items()}
-            save_file(weights, folder / WEIGHTS)
             config = {
                 **state_dict[training.ADAPTER_CONFIG],
                 "base_model_name_or_path": self.repo_id,
             }
+            # PEFT loads the whole model, with its encoder of images.
+            if whole := self._text_model:
+                text, inner = whole
+                adapter = {
+                    f"{inner}{name.removeprefix(text)}": weight
+                    for name, weight in adapter.items()
+                }
+                layers = "|".join(config["target_modules"])
+                config["target_modules"] = rf"{re.escape(inner)}\..*\.({layers})"
+            weights = {peft_name(name): weight for name, weight in adapter.items()}
+            save_file(weights, folder / WEIGHTS)
             (folder / CONFIG).write_text(json.dumps(config))
+
+    @cached_property
+    def _text_model(self) -> tuple[str, str] | None:
+        """Return the name of the text model in itself, and in the model that PEFT loads, if this
+        is another.
+        """
+        model = empty_model(str(self._folder))
+        inner = text_model_in(str(self._folder), model)
+        return None if inner is None else (model.base_model_prefix, inner)
 
 
 @contextmanager
