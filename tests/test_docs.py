@@ -35,6 +35,7 @@ from erjepa.studies.grid.config import load_experiment
 from erjepa.studies.report.build import SECTIONS
 from erjepa.tasks import task_names
 from erjepa.tasks.score import load_task
+from erjepa.utils.files import CONFIG
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -116,7 +117,12 @@ def check(words, folder):
     elif words[:2] == ["tune", "run"]:
         recipe, config, overrides = tune_run(words)
         assert importlib.util.find_spec(recipe), words
-        load(at(config, folder), overrides)
+        cfg = load(at(config, folder), overrides)
+        if recipe == "erjepa_recipe" and not Path(cfg.output_dir).is_absolute():
+            run = folder / cfg.output_dir  # a later command may name it as its config
+            run.mkdir(exist_ok=True)
+            written = OmegaConf.create(cfg.as_written())
+            OmegaConf.save(written, run / CONFIG)
     elif words[0] == "erjepa":
         assert words[1] in COMMANDS, words
         if words[1] == "experiment" and words[2] in ("run", "show"):
@@ -130,7 +136,8 @@ def check(words, folder):
 
 
 def at(config, folder):
-    return str(folder / config) if config.endswith(".yaml") else config
+    is_here = config.endswith(".yaml") or (folder / config).is_dir()
+    return str(folder / config) if is_here else config
 
 
 def packaged():

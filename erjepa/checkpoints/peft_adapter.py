@@ -230,10 +230,12 @@ def _require_settings(
         if layers
     ]
     if differences:
+        keys = "model.lora_target_modules"
+        if _is_torchtunes(like):
+            keys = "model.lora_attn_modules, apply_lora_to_mlp and apply_lora_to_output"
         raise ValueError(
             f"{folder} has adapters of other layers than the model: it "
-            f"{' and '.join(differences)}; set model.lora_attn_modules, apply_lora_to_mlp and "
-            "apply_lora_to_output to the layers of the adapter"
+            f"{' and '.join(differences)}; set {keys} to the layers of the adapter"
         )
 
 

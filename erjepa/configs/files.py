@@ -134,9 +134,10 @@ def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
         configs.append((path, values))
         if defaults is None:
             break
-        beside = Path(path).parent / f"{defaults}.yaml"
+        folder_of_file = Path(path).parent
+        beside = (folder_of_file / f"{defaults}.yaml", folder_of_file / str(defaults))
         try:
-            known = str(beside) if beside.is_file() else str(defaults)
+            known = next((str(f) for f in beside if f.is_file()), str(defaults))
             path = config_path(known, folder)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{path}: defaults: {error}") from None

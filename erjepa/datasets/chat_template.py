@@ -64,7 +64,7 @@ class ChatTemplate:
                 f"{type(tokenizer).__name__} puts no token after the assistant's "
                 "content, so a model could not learn to stop. Use a chat tokenizer."
             )
-        self.end_of_turn = ended[content_end]
+        self.end_of_turn = getattr(tokenizer, "end_of_turn", ended[content_end])
 
     def __call__(self, messages: list[Message]) -> tuple[array, ...]:
         """Return the segments of a :class:`~erjepa.datasets.Pair`; the last message is the target.

@@ -30,7 +30,7 @@ def values(path, *overrides):
 
 
 def test_a_file_says_what_differs(write):
-    child = write("child", "defaults: base\nepochs: 3\nstop: {steps: 5}\n")
+    child = write("child", "defaults: base.yaml\nepochs: 3\nstop: {steps: 5}\n")
     grandchild = write("grandchild", "defaults: child\noutput_dir: /tmp/grandchild\n")
     expected = {**values(write("base", BASE)), "output_dir": "/tmp/grandchild"}
     expected |= {"epochs": 3, "stop": {"steps": 5, "tokens": None}}

@@ -419,10 +419,14 @@ ENDED = """\
 {% else %}<|end|>{% endif %}"""
 
 
+# As Llama 2's: a space before the token that ends a turn.
+SPACED = ENDED.replace("<|im_end|>", " <|im_end|>")
+
+
 @pytest.mark.parametrize(
     ("template", "thought"),
-    [(THINKING, "<think>\n\n</think>\n\n"), (ENDED, "")],
-    ids=["thinking", "ended"],
+    [(THINKING, "<think>\n\n</think>\n\n"), (ENDED, ""), (SPACED, "")],
+    ids=["thinking", "ended", "spaced"],
 )
 def test_templates_that_render_the_end_of_a_chat_differently(
     tmp_path, template, thought
@@ -435,8 +439,10 @@ def test_templates_that_render_the_end_of_a_chat_differently(
     )
     asked, answers = "<|im_start|>user\nask", f"<|im_start|>assistant\n{thought}"
     assert source == source_view == asked
-    assert bridge == f"<|im_end|>\n{answers}"
+    space = " " if template is SPACED else ""
+    assert bridge == f"{space}<|im_end|>\n{answers}"
     assert target == "answer<|im_end|>"
+    assert tokenizer.decode(tokenizer.stop_tokens, False) == "<|im_end|>"
     assert target_view == f"{answers}answer"
 
 

@@ -1,7 +1,7 @@
 """Check a machine and a config before a run.
 
 Takes the config and overrides of `tune run erjepa_recipe`, and loads no weights. Prints one line
-per check, from package versions and the runs to start from to the time and memory of a step: "ok"
+per check, from package versions and the runs to start from to the FLOPs and memory of a step: "ok"
 and the result, or "fix" and what to change, with exit code 2. Memory is computed, not measured;
 --gpu_memory 80 computes it for GPUs of 80 GiB, which this machine need not have.
 """
@@ -32,6 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_intermixed_args(arguments)
     if args.nproc_per_node < 1:
         parser.error(f"--nproc_per_node {args.nproc_per_node}: must be at least 1")
+    if args.gpu_memory is not None and not 0 < args.gpu_memory < float("inf"):
+        parser.error(f"--gpu_memory {args.gpu_memory}: must be a positive number")
     with parser.errors(args):
         from erjepa.commands.doctor.checks import GIB, Report, examine
         from erjepa.configs import load

@@ -49,6 +49,7 @@ from erjepa.training.run.steps import TrainingPairs
 
 GIB = 2**30
 USED = 0.9  # usable part of a GPU's memory, beside its context, NCCL and fragmentation
+_USED_ON_CPU = 0.7  # beside the libraries, the data, and kernels that copy their inputs
 _STEPS = 8  # steps whose rows and FLOPs are shown
 _NCCL, _WORKER = 1 << 30, 64 << 20  # bytes of shared memory, roughly
 _REMEDIES = {
@@ -372,7 +373,8 @@ def _memory(run: PreparedRun, rows: Rows, device: Device) -> str:
     text = f"{total / GIB:.1f} GiB for each rank ({shown})"
     if device.memory is None:
         return text
-    usable = USED * device.memory
+    is_cpu = device.device.type == "cpu"
+    usable = (_USED_ON_CPU if is_cpu else USED) * device.memory
     if total > usable:
         largest = max(parts, key=parts.__getitem__)
         raise MemoryError(

@@ -58,8 +58,12 @@ class TransformersTokenizer(ModelTokenizer, Transform):
         self.pad_id = next(i for i in pad_ids if i is not None)
         self._ending = {role: self._ending_of(role) for role in ("user", "assistant")}
         self._header = self._default_header()
-        stops = {self.eos_id, *self._ending["assistant"][:1]}
-        self.stop_tokens = sorted(stops - {None})
+        ending = self._ending["assistant"]
+        special = self._tokenizer.added_tokens_decoder
+        # Some templates put a space before the token.
+        ends = [token for token in ending if token in special] or ending
+        self.end_of_turn = ends[0] if ends else None
+        self.stop_tokens = sorted({self.eos_id, self.end_of_turn} - {None})
 
     def _special_tokens(self, path: str) -> dict[str, int]:
         """Return special tokens by name, including unused tokens by names with ``reserved``.

@@ -84,6 +84,7 @@ class TrainableWeights:
                 ),
                 "lora_dropout": builder.get("lora_dropout") or 0.0,
                 "use_dora": builder.get("use_dora") or False,
+                "revision": builder.get("revision"),
                 "peft_type": "LORA",
                 "task_type": "CAUSAL_LM",
                 "inference_mode": True,

@@ -168,6 +168,13 @@ def test_shared_memory_and_nccl(monkeypatch):
     checks._ranks(cfg, gpu, 1)
 
 
+@pytest.mark.parametrize("gib", ["nan", "-4", "0", "inf"])
+def test_a_gpu_has_some_memory(gib, capsys):
+    with pytest.raises(SystemExit):
+        main(["--config", "tiny_synth", f"--gpu_memory={gib}"])
+    assert f"--gpu_memory {float(gib)}: must be a positive" in capsys.readouterr().err
+
+
 def test_a_packaged_config_without_its_files(doctor, tmp_path):
     """One line says how to get them; memory is counted for pairs as long as may be."""
     code, found = doctor(
