@@ -9,6 +9,7 @@ erjepa configs init FILE --data PAIRS [--from NAME] [--set key=value]   # for yo
 
 import argparse
 import inspect
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -142,19 +143,20 @@ def _init(args: argparse.Namespace) -> None:
     cfg = read(merge(merged(args.config), values))
     if cfg.eval_dataset is None and cfg.validation.size:
         values.setdefault("eval_split", "validation")
+    file = shlex.quote(str(args.file))
     head = _HEAD.format(
         config=args.config,
         data=data.name,
         columns=one_line(str(columns)),
-        file=args.file,
+        file=file,
     )
     values = {"defaults": args.config, **values}
-    with args.file.open("x", encoding="utf-8") as file:
-        file.write(head)
-        yaml.safe_dump(values, file, sort_keys=False, allow_unicode=True)
+    with args.file.open("x", encoding="utf-8") as output:
+        output.write(head)
+        yaml.safe_dump(values, output, sort_keys=False, allow_unicode=True)
     unread = ", ".join(not_read(records, columns)) or "nothing"
     print(
         f"{args.data}: {counted(len(records), 'record')}; {columns}; not read: {unread}. "
         "Train with"
     )
-    print(f"  tune run erjepa_recipe --config {args.file}")
+    print(f"  tune run erjepa_recipe --config {file}")

@@ -76,13 +76,14 @@ def _run(experiment: "Experiment") -> int:
     from erjepa.studies.grid.local import run_experiment
     from erjepa.studies.grid.slurm import submit
 
+    folder = shlex.quote(str(experiment.output_dir))
     if experiment.launcher == "slurm":
         submitted = submit(experiment)
         print(
             f"Submitted {counted(len(submitted), 'cell')}. To show their state, and to cancel them:"
         )
-        print(f"  erjepa experiment status {experiment.output_dir}")
-        print(f"  erjepa experiment cancel {experiment.output_dir}")
+        print(f"  erjepa experiment status {folder}")
+        print(f"  erjepa experiment cancel {folder}")
         return 0
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     failed = run_experiment(experiment)
@@ -91,7 +92,7 @@ def _run(experiment: "Experiment") -> int:
         print(f"{count} failed: {', '.join(failed)}. Run again to retry.")
         return 1
     print(f"Results: {experiment.output_dir}. Tables and figures:")
-    print(f"  erjepa report {experiment.output_dir}")
+    print(f"  erjepa report {folder}")
     return 0
 
 

@@ -69,6 +69,13 @@ def test_a_run_is_not_written_into_its_data(here, data, file, output_dir):
     assert load(file).output_dir == output_dir
 
 
+def test_commands_quote_names_with_spaces(here, capsys):
+    (here / "a.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    init("my run.yaml", "--data", "a.jsonl")
+    assert capsys.readouterr().out.endswith("--config 'my run.yaml'\n")
+    assert "erjepa_eval --config 'my run.yaml'\n" in (here / "my run.yaml").read_text()
+
+
 def test_columns_of_other_names_are_named_by_the_user(here, capsys):
     (here / "rules.csv").write_text("id,description,regex\n1,a vowel,[aeiou]\n")
     with pytest.raises(SystemExit):
