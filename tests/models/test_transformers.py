@@ -19,7 +19,12 @@ from safetensors.torch import load_file, save_file
 from torch.nn.attention.flex_attention import flex_attention
 from torchtune.data import Message
 from torchtune.models.convert_weights import hf_to_tune
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+)
 from transformers.integrations.flex_attention import WrappedFlexAttention
 
 from erjepa.commands.doctor.checks import rank_of
@@ -582,6 +587,40 @@ def test_an_export_keeps_what_the_base_generates_with_and_the_weights_dtype(tmp_
     assert json.loads((out / "generation_config.json").read_text()) == generation
     assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
     assert AutoModelForCausalLM.from_pretrained(out).dtype == torch.bfloat16
+
+
+def test_the_adapter_of_a_model_that_only_reads_images_with_texts(tmp_path):
+    """In the hub's layout, which transformers converts on loading."""
+    folder = write_folder(tmp_path / "base", "llama")
+    vision = {"num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+    vision |= {"hidden_size": 16, "intermediate_size": 16, "patch_size": 14}
+    text = random_model("llama").config.to_dict()
+    model = LlavaForConditionalGeneration(
+        LlavaConfig(
+            text_config=text,
+            vision_config={"model_type": "clip_vision_model", **vision},
+            image_token_index=VOCAB - 1,
+        )
+    )
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder)
+    weights = {
+        name.replace("model.language_model.", "language_model.model.").replace(
+            "lm_head.", "language_model.lm_head."
+        ): weight
+        for name, weight in model.state_dict().items()
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    checkpointer = TransformersCheckpointer(str(folder), str(tmp_path / "out"))
+    content = checkpointer.load_checkpoint()
+    name = "model.layers.0.self_attn.q_proj"
+    content["adapter"] = {f"{name}.lora_a.weight": torch.ones(4, 32)}
+    content["adapter_config"] = {"target_modules": ["q_proj"]}
+    checkpointer.save_checkpoint(content, epoch=0)
+    (stored,) = load_file(tmp_path / "out" / "epoch_0" / "adapter_model.safetensors")
+    inner = "model.language_model.layers.0.self_attn.q_proj"
+    assert stored == f"base_model.model.{inner}.lora_A.weight"
+    assert model.get_submodule(inner)
 
 
 def test_a_router_gets_no_adapter(tmp_path):

@@ -10,6 +10,7 @@ from torchtune.modules.peft import DoRALinear, LoRALinear
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     PretrainedConfig,
@@ -51,19 +52,20 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
 
 
 def text_model_in(path: str, model: PreTrainedModel) -> str | None:
-    """Return the name of the text model in the model that ``AutoModelForCausalLM`` loads from a
-    folder, such as ``model.language_model``; ``None`` if it loads a text model.
+    """Return the name of the text model in the model that transformers loads from a folder, such
+    as ``model.language_model``; ``None`` if it loads a text model.
 
     Args:
         model: the folder's :func:`empty_model`.
     """
     config = AutoConfig.from_pretrained(path)
-    if config.get_text_config() is config:
+    mapping = MODEL_FOR_CAUSAL_LM_MAPPING
+    if type(config) not in mapping:
+        mapping = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    if type(config) not in mapping or mapping[type(config)] is type(model):
         return None
     with init_empty_weights(include_buffers=False), no_init_weights():
-        whole = AutoModelForCausalLM.from_config(config)
-    if type(whole) is type(model):
-        return None
+        whole = mapping[type(config)](config)
     kind = type(model.base_model)
     return next((name for name, m in whole.named_modules() if type(m) is kind), None)
 
