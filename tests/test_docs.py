@@ -340,11 +340,11 @@ FIGURES = {
         "torchtune_sft",
         "torchtune, one chunk over SFT",
     ),
-    "time of ER-JEPA over SFT, as many pairs replayed as new": (
+    "time of ER-JEPA over SFT, one replayed pair per new pair": (
         "torchtune_sft",
         "ER-JEPA over SFT",
     ),
-    "replay's bookkeeping of 64 pairs in a memory of a million, at most": (
+    "replay overhead, 64 pairs, a million slots, at most": (
         "replay",
         "replay, content, sources alike, 10^6",
     ),
