@@ -104,7 +104,8 @@ def write_model_card(output_dir: Path) -> None:
         or any(map(chat_template, (served, *checkpoints))),
     )
     # A file of the user's own in output_dir stays.
-    is_free = not (own := output_dir / CARD).exists() or _MADE in own.read_text()
+    own = output_dir / CARD
+    is_free = not own.exists() or _MADE.encode() in own.read_bytes()
     for folder in ([output_dir] * is_free) + [*checkpoints]:
         with contextlib.suppress(FileNotFoundError):  # a run may prune it meanwhile
             write_whole(folder / CARD, card)

@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +167,8 @@ def load_peft_adapter(
     config = checked(_Config, values, str(folder / CONFIG))
     if not _is_torchtunes(like):
         # Of a model that also reads images.
-        found = {n.replace(".language_model.", "."): w for n, w in found.items()}
+        inner = re.compile(r"\.(language_model|text_model)\.")
+        found = {inner.sub(".", n): w for n, w in found.items()}
     model = json.loads((base / _MODEL).read_text())
     weights = {}
     for name, ours in like.items():

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> None:
         from erjepa.evaluation import batch_requests
 
         require_new("--output", args.output)
-        require_new("--output", batch_requests.targets_of(args.output))
+        require_new("the file of targets", batch_requests.targets_of(args.output))
         cfg = load(args.config, args.overrides)
         cfg = require_files(cfg)
         tokenizer = cfg.tokenizer.build()

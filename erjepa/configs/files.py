@@ -18,6 +18,7 @@ from erjepa.utils.checked import nearest
 from erjepa.utils.files import config_of_run
 
 _YAML = ("{", "[", '"', "'", "!", "|", ">", "&")  # begin what is not a plain text
+_NULLS = ("", "~", "null", "Null", "NULL", "None")
 # Keys of texts that may look like numbers, such as output_dir=202601.
 _TEXTS = {
     *("output_dir", "source", "continue_from", "init_from", "checkpoint_dir", "path"),
@@ -203,9 +204,9 @@ def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str
 def _parsed(key: str, text: str) -> Any:
     """Parse the value of an override: YAML, except for texts without quotes, which stay whole.
 
-    YAML would cut them at `` #``, and at ``: `` make keys of them. As in torchtune, None is null.
+    YAML would cut them at ``#``, and at ``: `` make keys of them. As in torchtune, None is null.
     """
-    if text in ("", "null", "None"):
+    if text in _NULLS:
         return None
     is_plain = not text.startswith(_YAML)
     if is_plain and key.rpartition(".")[2] in _TEXTS:
@@ -217,7 +218,9 @@ def _parsed(key: str, text: str) -> Any:
             return text
         raise
     parsed = OmegaConf.to_container(value, resolve=False)["value"]
-    return text if is_plain and isinstance(parsed, str | dict | list) else parsed
+    is_text = parsed is None and text not in _NULLS
+    is_text |= isinstance(parsed, str | dict | list)
+    return text if is_plain and is_text else parsed
 
 
 def _without(values: dict[str, Any], key: str, override: str) -> dict[str, Any]:

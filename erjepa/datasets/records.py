@@ -8,6 +8,7 @@ table: ``.csv`` (``,`` or ``;``), ``.tsv``    ``FILE:LINE``
 JSON array: ``.json``                         ``FILE[INDEX]``
 ``.parquet``                                  ``FILE[INDEX]``
 folder with one file named after the split    as for that file
+folder of tables                              as for these files
 other folders that ``datasets`` can load      ``FOLDER[INDEX]``
 dataset of the hub                            ``NAME[INDEX]``
 ============================================  ===================
@@ -187,23 +188,19 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
             f"{folder} has several files of split {split!r}, {names}; set the dataset's "
             "source to one of them"
         )
+    tables = list[Path]()  # every cell is a text here, and may be a number to datasets
     try:
         if any(folder.glob("dataset_dict.json")) or any(folder.glob("state.json")):
             saved = load_from_disk(str(folder))
         else:
-            found = load_dataset_builder(str(folder)).config.data_files or {}
-            files = [Path(file) for file in found.get(split, ())]
-            if files and all(file.suffix.lower() in _READERS for file in files):
-                # In a table every cell is a text, which datasets might read as a number.
-                return [
-                    record for file in files for record in _read_file(file, str(file))
-                ]
-            saved = load_dataset(str(folder), split=split)
-        if isinstance(saved, DatasetDict):
-            splits = dict(saved)
-        else:
-            splits = {str(saved.split or split): saved}
-        if split in splits:
+            config = load_dataset_builder(str(folder)).config
+            tables = [Path(file) for file in (config.data_files or {}).get(split, ())]
+            is_read_here = getattr(config, "sep", None) in (",", "\t")
+            if not is_read_here or {file.suffix for file in tables} - {".csv", ".tsv"}:
+                tables = []
+            saved = None if tables else load_dataset(str(folder), split=split)
+        splits = dict(saved) if isinstance(saved, DatasetDict) else {split: saved}
+        if split in splits and not tables:
             rows = enumerate(splits[split])
             return [Record(f"{folder}[{i}]", row) for i, row in rows]
     except Exception as error:  # the libraries that read it raise errors of many types
@@ -211,6 +208,8 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
             f"{folder} could not be read ({type(error).__name__}: {one_line(str(error))}). "
             f"Expected what save_to_disk wrote, or {split}.jsonl, .json, .csv, .tsv or .parquet."
         ) from None
+    if tables:
+        return [record for file in tables for record in _read_file(file, str(file))]
     raise ValueError(f"{folder}: no split {split!r}; it has {list(splits)}")
 
 

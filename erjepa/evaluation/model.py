@@ -15,6 +15,7 @@ from erjepa.checkpoints import checkpoint
 from erjepa.configs import Config
 from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.build import call_in_modules, require_same_model
+from erjepa.training.model.dora import correct_dora
 from erjepa.training.run.earlier_adapters import (
     found_adapters,
     load_base,
@@ -33,6 +34,7 @@ def empty_model(cfg: Config, device: torch.device) -> TransformerDecoder:
     dtype = training.get_dtype(cfg.dtype, device=device)
     with training.set_default_dtype(dtype), device:
         model = cfg.model.build(**plain).eval()
+    correct_dora(model)
     if cfg.merged and not get_adapter_params(model):
         raise ValueError(
             "merged=True, but the model has no adapters to merge; with merged=False "

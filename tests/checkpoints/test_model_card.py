@@ -179,10 +179,10 @@ def test_full_finetuning():
 
 
 def test_a_file_of_the_users_own_stays(tmp_path):
-    (tmp_path / "README.md").write_text("mine")
+    (tmp_path / "README.md").write_bytes("größer".encode("latin-1"))
     OmegaConf.save(config(), tmp_path / "torchtune_config.yaml")
     write_model_card(tmp_path)
-    assert (tmp_path / "README.md").read_text() == "mine"
+    assert (tmp_path / "README.md").read_bytes() == "größer".encode("latin-1")
 
 
 def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):

@@ -130,6 +130,8 @@ def test_overrides():
     ("value", "expected"),
     [
         ("a #b", "a #b"),
+        ("# Role: expert", "# Role: expert"),
+        ("~", None),
         ("one\n two", "one\n two"),
         ("Translate: {input}", "Translate: {input}"),
         ("a: b: c", "a: b: c"),

@@ -80,14 +80,13 @@ def test_folders(tmp_path):
         records = load_records(str(tmp_path / name))
         assert [fields for _, fields in records] == ROWS
         assert records[1].where == f"{tmp_path / name}{place}"
-    # Of a saved split, its name.
-    splits["train"]._split = datasets.Split.TRAIN
-    splits["train"].save_to_disk(tmp_path / "named")
-    assert len(load_records(str(tmp_path / "named"))) == len(ROWS)
-    with pytest.raises(ValueError, match=r"no split 'test'; it has \['train'\]"):
-        load_records(str(tmp_path / "named"), split="test")
     (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "a.csv").write_text("input,output\n007,NA\n1.50,true\n")
+    (tmp_path / "tables" / "a.csv").write_text("input,output\n007,NA\n")
+    (tmp_path / "tables" / "b.csv").write_text("input,output\n1.50,true\n")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "a.csv").write_text("input,output\n1\n")
+    with pytest.raises(ValueError, match=r"bad/a.csv:2: 1 cells, but 2 columns"):
+        load_records(str(tmp_path / "bad"))
     cells = [fields for _, fields in load_records(str(tmp_path / "tables"))]
     assert cells == [
         {"input": "007", "output": "NA"},

@@ -14,6 +14,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from erjepa.evaluation.model import load_model
 from tests.harness.models import BASE_SHAPE, write_tokenizer
 from tests.harness.runs import evaluate, make_config, overrides_for, predictions, train
 from tests.harness.smollm2 import FOLDER as SMOLLM2
@@ -74,6 +75,13 @@ def run(request, base, qwen, data, tmp_path_factory):
 def test_the_run_moved_the_model(run):
     base, _, logits, _ = run
     assert (logits_of(from_pretrained(base)) - logits).abs().max() > 0.1
+
+
+def test_evaluation_computes_the_same(run, tmp_path):
+    _, checkpoint, logits, overrides = run
+    cfg = make_config([*overrides, f"output_dir={tmp_path}"])
+    scored = load_model(cfg, torch.device("cpu"), checkpoint)
+    torch.testing.assert_close(logits_of(scored), logits, rtol=0, atol=1e-4)
 
 
 def test_merged_checkpoint_in_transformers(run):

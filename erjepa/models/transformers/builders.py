@@ -53,7 +53,7 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
 
 def text_model_in(path: str, model: PreTrainedModel) -> str | None:
     """Return the name of the text model in the model that transformers loads from a folder, such
-    as ``model.language_model``; ``None`` if it loads a text model.
+    as ``model.language_model``; ``None`` if it loads a text model, or cannot build the whole one.
 
     Args:
         model: the folder's :func:`empty_model`.
@@ -64,8 +64,11 @@ def text_model_in(path: str, model: PreTrainedModel) -> str | None:
         mapping = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     if type(config) not in mapping or mapping[type(config)] is type(model):
         return None
-    with init_empty_weights(include_buffers=False), no_init_weights():
-        whole = mapping[type(config)](config)
+    try:
+        with init_empty_weights(include_buffers=False), no_init_weights():
+            whole = mapping[type(config)](config)
+    except ImportError:  # of a library that reads images
+        return None
     kind = type(model.base_model)
     return next((name for name, m in whole.named_modules() if type(m) is kind), None)
 

@@ -45,9 +45,8 @@ class TrainableWeights:
     ) -> None:
         self.has_adapters = bool(get_adapter_params(decoder))
         if not self.has_adapters:
-            for (
-                weight
-            ) in decoder.parameters():  # not RoPE's frequencies, which are buffers
+            # Not RoPE's frequencies, which are buffers.
+            for weight in decoder.parameters():
                 weight.data = weight.data.to(trainable_dtype)
         elif trainable_dtype != dtype:
             set_trainable_dtype(decoder, trainable_dtype)

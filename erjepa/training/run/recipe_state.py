@@ -60,18 +60,21 @@ class RecipeState:
         stored = {name for group in saved["param_groups"] for name in group["params"]}
         if other := sorted(stored ^ trained_by_name(self.model).keys()):
             raise ValueError(
-                f"resume_changes={sorted(changed)} would change which weights are trained "
-                f"({other[0]}), but the optimizer's state is of those before; set a new output_dir "
-                "and init_from"
+                f"the checkpoint's optimizer was that of other weights ({other[0]}); undo "
+                f"resume_changes={sorted(changed)}, or set a new output_dir and init_from"
             )
-        current = [dict(group) for group in self.optimizer.param_groups]
-        training.load_from_full_optimizer_state_dict(
-            self.model, self.optimizer, saved, self.device
-        )
-        # Not compared with the checkpoint's: implementations of the same update.
+        # Also this run's: other implementations of the same update.
         names = ["fused", "foreach", *(k.removeprefix("optimizer.") for k in changed)]
-        for group, values in zip(self.optimizer.param_groups, current, strict=True):
-            group.update({name: values[name] for name in names if name in values})
+        groups = [
+            {**before, **{name: now[name] for name in names if name in now}}
+            for before, now in zip(
+                saved["param_groups"], self.optimizer.param_groups, strict=True
+            )
+        ]
+        # Not changed after loading, which keeps steps on the CPU unless the update is fused.
+        training.load_from_full_optimizer_state_dict(
+            self.model, self.optimizer, {**saved, "param_groups": groups}, self.device
+        )
 
     def _load_schedule(self, saved: dict[str, Any], changed: Collection[str]) -> None:
         schedule = self.lr_scheduler
