@@ -103,10 +103,11 @@ def write_model_card(output_dir: Path) -> None:
         has_template=not served.is_dir()
         or any(map(chat_template, (served, *checkpoints))),
     )
-    # A file of the user's own in output_dir stays.
+    folders = checkpoints | {output_dir}
     own = output_dir / CARD
-    is_free = not own.exists() or _MADE.encode() in own.read_bytes()
-    for folder in ([output_dir] * is_free) + [*checkpoints]:
+    if own.exists() and _MADE.encode() not in own.read_bytes():
+        folders.remove(output_dir)  # a file of the user's own stays
+    for folder in folders:
         with contextlib.suppress(FileNotFoundError):  # a run may prune it meanwhile
             write_whole(folder / CARD, card)
 

@@ -218,8 +218,7 @@ def _parsed(key: str, text: str) -> Any:
             return text
         raise
     parsed = OmegaConf.to_container(value, resolve=False)["value"]
-    is_text = parsed is None and text not in _NULLS
-    is_text |= isinstance(parsed, str | dict | list)
+    is_text = parsed is None or isinstance(parsed, str | dict | list)
     return text if is_plain and is_text else parsed
 
 

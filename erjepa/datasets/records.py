@@ -172,12 +172,7 @@ _FILES = (*_READERS, *_SPREADSHEETS, ".txt", ".gz", ".zip")
 
 def _read_folder(folder: Path, split: str) -> list[Record]:
     """Read the only file of the split, or, if there is none, load the folder with ``datasets``."""
-    from datasets import (
-        DatasetDict,
-        load_dataset,
-        load_dataset_builder,
-        load_from_disk,
-    )
+    from datasets import DatasetDict, load_dataset, load_from_disk
 
     files = [file for s in _READERS if (file := folder / f"{split}{s}").is_file()]
     if len(files) == 1:
@@ -188,19 +183,14 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
             f"{folder} has several files of split {split!r}, {names}; set the dataset's "
             "source to one of them"
         )
-    tables = list[Path]()  # every cell is a text here, and may be a number to datasets
+    tables, splits = list[Path](), dict[str, Any]()
     try:
         if any(folder.glob("dataset_dict.json")) or any(folder.glob("state.json")):
             saved = load_from_disk(str(folder))
-        else:
-            config = load_dataset_builder(str(folder)).config
-            tables = [Path(file) for file in (config.data_files or {}).get(split, ())]
-            is_read_here = getattr(config, "sep", None) in (",", "\t")
-            if not is_read_here or {file.suffix for file in tables} - {".csv", ".tsv"}:
-                tables = []
-            saved = None if tables else load_dataset(str(folder), split=split)
-        splits = dict(saved) if isinstance(saved, DatasetDict) else {split: saved}
-        if split in splits and not tables:
+            splits = dict(saved) if isinstance(saved, DatasetDict) else {split: saved}
+        elif not (tables := _tables(folder, split)):
+            splits = {split: load_dataset(str(folder), split=split)}
+        if split in splits:
             rows = enumerate(splits[split])
             return [Record(f"{folder}[{i}]", row) for i, row in rows]
     except Exception as error:  # the libraries that read it raise errors of many types
@@ -211,6 +201,19 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
     if tables:
         return [record for file in tables for record in _read_file(file, str(file))]
     raise ValueError(f"{folder}: no split {split!r}; it has {list(splits)}")
+
+
+def _tables(folder: Path, split: str) -> list[Path]:
+    """Return the files of a split that ``datasets`` finds, if they are tables as read here, where
+    every cell is a text: ``datasets`` would read some as numbers.
+    """
+    from datasets import load_dataset_builder
+
+    config = load_dataset_builder(str(folder)).config
+    files = [Path(file) for file in (config.data_files or {}).get(split, ())]
+    is_read_here = getattr(config, "sep", None) in (",", "\t")
+    is_table = all(file.suffix in (".csv", ".tsv") for file in files)
+    return files if is_read_here and is_table else []
 
 
 def _read_hub(name: str, split: str, kwargs: dict[str, Any]) -> list[Record]:

@@ -89,10 +89,10 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
 def _folders(run: Path) -> list[Path]:
     """Return the checkpoints of a run with a memory, or ``run`` if it is a copy of one."""
     marks = {*run.glob(f"{MEMORY}/{ABOUT}"), *run.glob(f"[!.]*/{MEMORY}/{ABOUT}")}
-    folders = sorted((path.parents[1] for path in marks), key=Path.is_symlink)
+    folders = (path.parents[1] for path in marks)
+    links_first = sorted(folders, key=Path.is_symlink, reverse=True)
     # Once each: `best` links to a checkpoint of the run, others may lie elsewhere.
-    once = {folder.resolve(): folder for folder in reversed(folders)}
-    return sorted(once.values())
+    return sorted({folder.resolve(): folder for folder in links_first}.values())
 
 
 def _find(

@@ -51,14 +51,12 @@ def empty_model(path: str, revision: str | None = None) -> PreTrainedModel:
             return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
-def text_model_in(path: str, model: PreTrainedModel) -> str | None:
-    """Return the name of the text model in the model that transformers loads from a folder, such
-    as ``model.language_model``; ``None`` if it loads a text model, or cannot build the whole one.
-
-    Args:
-        model: the folder's :func:`empty_model`.
+def text_model_in(path: str) -> tuple[str, str] | None:
+    """Return the names of the base in :func:`empty_model` of a folder, such as ``model``, and in
+    the model that transformers loads from it, such as ``model.language_model``; ``None`` if that
+    is a text model, too, or cannot be built.
     """
-    config = AutoConfig.from_pretrained(path)
+    config, model = AutoConfig.from_pretrained(path), empty_model(path)
     mapping = MODEL_FOR_CAUSAL_LM_MAPPING
     if type(config) not in mapping:
         mapping = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
@@ -69,8 +67,9 @@ def text_model_in(path: str, model: PreTrainedModel) -> str | None:
             whole = mapping[type(config)](config)
     except ImportError:  # of a library that reads images
         return None
-    kind = type(model.base_model)
-    return next((name for name, m in whole.named_modules() if type(m) is kind), None)
+    kind, prefix = type(model.base_model), model.base_model_prefix
+    names = (name for name, module in whole.named_modules() if type(module) is kind)
+    return next(((prefix, name) for name in names), None)
 
 
 def decoder(path: str, revision: str | None = None) -> TransformersDecoder:

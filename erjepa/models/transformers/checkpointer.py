@@ -125,11 +125,10 @@ class TransformersCheckpointer:
             with _no_progress_bars():
                 model.save_pretrained(folder, state_dict=weights)
         # After save_pretrained, which makes a generation_config.json of config.json.
-        written = () if adapter_only else ("config.json",)
         for path in self._folder.iterdir():
-            if path.is_file() and not path.name.endswith(_WEIGHTS):
-                if path.name not in written:
-                    shutil.copy2(path, folder)
+            is_written = path.name == "config.json" and not adapter_only
+            if path.is_file() and not (is_written or path.name.endswith(_WEIGHTS)):
+                shutil.copy2(path, folder)
         if training.ADAPTER_KEY in state_dict:
             adapter = state_dict[training.ADAPTER_KEY]
             torch.save(adapter, folder / "adapter_model.pt")
@@ -152,12 +151,7 @@ class TransformersCheckpointer:
 
     @cached_property
     def _text_model(self) -> tuple[str, str] | None:
-        """Return the name of the text model in itself, and in the model that PEFT loads, if this
-        is another.
-        """
-        model = empty_model(str(self._folder))
-        inner = text_model_in(str(self._folder), model)
-        return None if inner is None else (model.base_model_prefix, inner)
+        return text_model_in(str(self._folder))
 
 
 @contextmanager
