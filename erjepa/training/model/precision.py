@@ -26,22 +26,12 @@ def dtypes_of(cfg: Config) -> tuple[torch.dtype, torch.dtype]:
 
 def set_trainable_dtype(model: nn.Module, dtype: torch.dtype) -> None:
     """Store a model's adapters in ``dtype``; they compute in the dtype of their input."""
-    for module in list(model.modules()):
+    for module in model.modules():
         if not isinstance(module, (LoRALinear, DoRALinear)):
             continue
-        for name in ("lora_a", "lora_b"):
-            shape = getattr(module, name)
-            setattr(
-                module,
-                name,
-                _CastLinear(
-                    shape.in_features,
-                    shape.out_features,
-                    bias=False,
-                    device=shape.weight.device,
-                    dtype=dtype,
-                ),
-            )
+        for linear in (module.lora_a, module.lora_b):
+            linear.to(dtype)
+            linear.__class__ = _CastLinear
         if isinstance(module, DoRALinear):
             module.magnitude = nn.Parameter(module.magnitude.to(dtype))
 
