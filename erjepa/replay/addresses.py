@@ -1,6 +1,7 @@
 """Addresses of source embeddings: encoding, storage and similarity search."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -13,6 +14,14 @@ from erjepa.replay.state import AddressState, DenseAddresses, SparseAddresses
 # Table entries that a similarity search reads per chunk: few enough for the cache of a CPU,
 # enough to need few kernel launches on a GPU.
 _CHUNK_ENTRIES = {"cpu": 1 << 18, "cuda": 1 << 24}
+
+
+def _chunks(num_slots: int, entries: int, device: torch.device) -> Iterator[slice]:
+    """Yield slices of the slots, as many slots as a chunk has of ``entries`` entries each."""
+    of_chunk = _CHUNK_ENTRIES.get(device.type, _CHUNK_ENTRIES["cuda"])
+    size = max(1, of_chunk // entries)
+    for start in range(0, num_slots, size):
+        yield slice(start, min(start + size, num_slots))
 
 
 class Addresses(NamedTuple):
@@ -95,10 +104,7 @@ class SparseAddressTable:
         assert addresses.indices is not None
         dense.scatter_(0, addresses.indices.T, addresses.values.T)
         out = dense.new_empty(batch, num_slots)
-        entries = _CHUNK_ENTRIES.get(dense.device.type, _CHUNK_ENTRIES["cuda"])
-        chunk = max(1, entries // max(self.top_k, batch))
-        for start in range(0, num_slots, chunk):
-            part = slice(start, min(start + chunk, num_slots))
+        for part in _chunks(num_slots, max(self.top_k, batch), dense.device):
             out[:, part] = F.embedding_bag(
                 self._indices[part].int(),
                 dense,
@@ -157,11 +163,8 @@ class DenseAddressTable:
         """
         values = addresses.values
         out = values.new_empty(len(values), num_slots)
-        entries = _CHUNK_ENTRIES.get(values.device.type, _CHUNK_ENTRIES["cuda"])
-        chunk = max(1, entries // values.shape[1])
         with torch.autocast(values.device.type, enabled=False):
-            for start in range(0, num_slots, chunk):
-                part = slice(start, min(start + chunk, num_slots))
+            for part in _chunks(num_slots, values.shape[1], values.device):
                 out[:, part] = values.double() @ self._values[part].double().T
         return out
 
@@ -180,12 +183,9 @@ class DenseAddressTable:
 
 def _projection(address_dim: int, embed_dim: int, seed: int) -> Tensor:
     """W: float32, [S, H]."""
+    generator = torch.Generator("cpu").manual_seed(seed)
     drawn = torch.randn(
-        address_dim,
-        embed_dim,
-        generator=torch.Generator("cpu").manual_seed(seed),
-        dtype=torch.float32,
-        device="cpu",
+        address_dim, embed_dim, generator=generator, dtype=torch.float32, device="cpu"
     )
     return drawn * embed_dim**-0.5
 
