@@ -29,11 +29,11 @@ def load_base(
     Args:
         decoder: model of the run, whose adapters have the same shapes.
     """
-    adapters = zip(cfg.base_adapters or [], adapters_to_merge(cfg), strict=True)
+    adapters = adapters_to_merge(cfg)
     base = checkpointer.load_checkpoint()[training.MODEL_KEY]
-    for name, path in adapters:
-        adapter, _ = load_adapter(path, f"base_adapters={name}", cfg, decoder)
-        rank, alpha = (cfg.model.get(f"lora_{key}") for key in ("rank", "alpha"))
+    rank, alpha = (cfg.model.get(f"lora_{key}") for key in ("rank", "alpha"))
+    for path in adapters:
+        adapter, _ = load_adapter(path, f"base_adapters={path}", cfg, decoder)
         weights = {**base, **adapter}
         base = merge_adapters(weights, torch.device("cpu"), rank=rank, alpha=alpha)
     return base
