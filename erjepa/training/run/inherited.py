@@ -28,9 +28,6 @@ class InheritedMemories:
 
     Attributes:
         origins: names of the datasets that the pairs are from.
-        slots: slots to keep of each memory, ascending, int64; set by :meth:`choose`.
-        ids: the run's example ids of these slots, int64; set by :meth:`choose`.
-        places: file and line of the loaded pairs by their ids, as far as the memories have them.
 
     Raises:
         FileNotFoundError: if a run or checkpoint holds no memory.
@@ -48,10 +45,6 @@ class InheritedMemories:
         self.origins: list[str] = []
         self._places = [self._add(stored.about.origins) for stored in self._memories]
         self._fitting = [torch.arange(len(stored)) for stored in self._memories]
-        self.slots: list[Tensor] = []
-        self.ids: list[Tensor] = []
-        self._scores = torch.empty(0)  # of the slots to keep
-        self.places: dict[int, str] = {}
 
     def __len__(self) -> int:
         """Number of slots that the run keeps."""
@@ -105,12 +98,14 @@ class InheritedMemories:
             pairs = stored.pairs
             yield from (pairs[slot].segments for slot in slots.tolist())
 
-    def choose(self, seed: int, new_scores: Tensor | None = None) -> None:
-        """Choose the slots that the run keeps.
+    def _chosen(
+        self, seed: int, new_scores: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """Choose the slots that the run keeps; arguments are those of :meth:`load_into`.
 
-        Args:
-            seed: seed of random retention rules.
-            new_scores: replace the scores of the fitting slots, float32, memory by memory.
+        Returns:
+            These slots of each memory, ascending, int64; their example ids in the run; and the
+            scores of all.
         """
         # Differs between the runs of a chain, so that each of them draws anew.
         seen = sum(stored.about.state.memory.seen[0] for stored in self._memories)
@@ -130,22 +125,19 @@ class InheritedMemories:
             columns.append((own, scores, counts, drawn))
         ids, scores, counts, drawn = map(torch.cat, zip(*columns, strict=True))
         scores = scores if new_scores is None else new_scores
-        kept = retained(
-            RETENTIONS.find(self._settings.retention),
-            ids,
-            scores,
-            counts,
-            drawn,
-            self._settings.capacity,
-        )
+        rule = RETENTIONS.find(self._settings.retention)
+        kept = retained(rule, ids, scores, counts, drawn, self._settings.capacity)
         is_kept = torch.zeros(len(ids), dtype=torch.bool)
         is_kept[kept] = True
-        self._scores = scores[is_kept]
         sizes = [len(slots) for slots in self._fitting]
-        parts = zip(self._fitting, ids.split(sizes), is_kept.split(sizes), strict=True)
-        for slots, own, part in parts:
-            self.slots.append(slots[part])
-            self.ids.append(own[part])
+        parts = list(
+            zip(is_kept.split(sizes), self._fitting, ids.split(sizes), strict=True)
+        )
+        return (
+            [slots[part] for part, slots, _ in parts],
+            [own[part] for part, _, own in parts],
+            scores[is_kept],
+        )
 
     def _first_of_each(self, fits: list[Tensor]) -> list[Tensor]:
         """Return the slots whose pairs are in no previous memory of the list."""
@@ -174,19 +166,28 @@ class InheritedMemories:
         origin = places[inherited + (example_ids >> ORIGIN_BITS)]
         return (origin - len(self.origins)) << ORIGIN_BITS | example_ids & EXAMPLE_MASK
 
-    def load_into(self, replay: EpisodicReplay) -> None:
-        """Load the chosen slots into an empty memory, with their scores and replay counts, the
-        random state of the first memory and, if ``replay.init_addresses=kept``, their addresses.
+    def load_into(
+        self, replay: EpisodicReplay, seed: int, new_scores: Tensor | None = None
+    ) -> dict[int, str]:
+        """Load the slots that the run keeps into an empty memory, with their scores and replay
+        counts, the random state of the first memory and, if ``replay.init_addresses=kept``, their
+        addresses.
+
+        Args:
+            seed: seed of random retention rules.
+            new_scores: replace the scores of the fitting slots, float32, memory by memory.
+
+        Returns:
+            File and line of the loaded pairs by their ids, as far as the memories have them.
 
         Raises:
             ValueError: if addresses are to be kept that the run cannot use.
         """
         memory, first = replay.memory, self._memories[0]
         are_kept = self._settings.init_addresses == "kept"
-        seen = 0
-        for stored, slots, ids in zip(
-            self._memories, self.slots, self.ids, strict=True
-        ):
+        seen, found = 0, dict[int, str]()
+        chosen, ids_of, scores = self._chosen(seed, new_scores)
+        for stored, slots, ids in zip(self._memories, chosen, ids_of, strict=True):
             state, tensors = stored.about.state.memory, stored.part(slots)
             if not are_kept:
                 tensors = {k: v for k, v in tensors.items() if "address" not in k}
@@ -205,15 +206,16 @@ class InheritedMemories:
                     ) from None
             memory.load(tensors, at=len(memory))
             places = stored.places()
-            self.places.update(
+            found.update(
                 (example_id, places[slot])
                 for example_id, slot in zip(ids.tolist(), slots.tolist(), strict=True)
                 if slot in places
             )
             seen += max(state.seen[0], len(stored))
-        memory.scores.copy_(self._scores)
+        memory.scores.copy_(scores)
         replay.generator.set_state(first.tensors["generator"])
-        memory.inherit(torch.cat(self.ids), seen)
+        memory.inherit(torch.cat(ids_of), seen)
+        return found
 
 
 def earlier_memories(

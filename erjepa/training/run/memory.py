@@ -243,19 +243,13 @@ class RunMemory:
             of_step = measured(earlier.segments(), self._run, passes)
             parts = [result.scores(self.settings.score) for _, result in of_step]
             scores, rescores = torch.cat(parts).cpu(), False
-        earlier.choose(self._run.cfg.drawn_seed, scores)
         self._add_reserved_slots(replay, len(earlier))
-        earlier.load_into(replay)
+        self._places = earlier.load_into(replay, self._run.cfg.drawn_seed, scores)
         self.origins.inherited = earlier.origins if len(earlier) else []
-        self._places = earlier.places
         are_kept = self.settings.init_addresses == "kept"
         if rescores or not are_kept:
             recompute(
-                replay,
-                self._run,
-                passes,
-                scores=rescores,
-                addresses=not are_kept,
+                replay, self._run, passes, scores=rescores, addresses=not are_kept
             )
 
     def _add_reserved_slots(self, replay: EpisodicReplay, slots: int) -> None:

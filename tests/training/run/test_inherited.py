@@ -62,13 +62,14 @@ def test_a_chain_of_reservoirs_keeps_every_pair_with_the_same_probability(
         capacity=10, retention="reservoir", selection="uniform", address="none"
     )
 
-    def inherit(path, seed):
+    def inherit(path, seed, replay):
         settings = SimpleNamespace(start_from=[path], **vars(keys))
         earlier = InheritedMemories(
             SimpleNamespace(replay=settings, continue_from=path), "x"
         )
-        earlier.choose(seed)
-        return earlier
+        replay.add_reserved_slots(len(earlier))
+        earlier.load_into(replay, seed)
+        return earlier.origins
 
     counts = torch.zeros(len(months))
     for seed in range(chains):
@@ -76,10 +77,7 @@ def test_a_chain_of_reservoirs_keeps_every_pair_with_the_same_probability(
         for month, (size, epochs) in enumerate(months):
             replay = EpisodicReplay(keys, embed_dim=8, seed=seed)
             if month:
-                earlier = inherit(folder, seed)
-                replay.add_reserved_slots(len(earlier))
-                earlier.load_into(replay)
-                origins = earlier.origins
+                origins = inherit(folder, seed, replay)
             folder = tmp_path / f"{seed}_{month}"
             shuffling = torch.Generator().manual_seed(seed)
             for _ in range(epochs):
@@ -88,8 +86,10 @@ def test_a_chain_of_reservoirs_keeps_every_pair_with_the_same_probability(
                 replay.write(ids, segments, None, torch.ones(size))
             about = {"origins": [*origins, str(month)], "inherited": len(origins)}
             write_memory(folder, replay, DESCRIPTION | about)
-        last = inherit(folder, seed)
-        counts += ((last.ids[0] >> 32) + len(months)).bincount(minlength=len(months))
+        last = EpisodicReplay(keys, embed_dim=8, seed=seed)
+        inherit(folder, seed, last)
+        months_of = (last.memory.example_ids >> 32) + len(months)
+        counts += months_of.bincount(minlength=len(months))
     sizes = torch.tensor([size for size, _ in months])
     share = sizes / sizes.sum()
     deviation = (chains * 10 * share * (1 - share)).sqrt()
