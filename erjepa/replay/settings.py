@@ -85,13 +85,6 @@ class ReplaySettings:
             self._check_share()
 
     @property
-    def can_draw(self) -> bool:
-        """Whether pairs can be replayed: False if the weight is 0, or if only inherited pairs are
-        drawn and no memory is inherited.
-        """
-        return bool(self.weight and (self.draw_from == "all" or self.init_from))
-
-    @property
     def needs_addresses(self) -> bool:
         return SELECTIONS.find(self.selection).needs_addresses
 

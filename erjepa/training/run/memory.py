@@ -50,8 +50,8 @@ class RunMemory:
         earlier: memories of earlier runs that a new run starts with, if any.
         origins: the datasets of the run and of inherited pairs.
         replay: the memory and its selection; ``None`` if ``replay.weight=0``.
-        can_draw: whether pairs can be replayed: ``settings.can_draw``, and if only inherited pairs
-            are drawn, the run started with some.
+        can_draw: whether pairs can be replayed: False if the weight is 0, or if only inherited pairs
+            are drawn and the run started with none.
 
     Raises:
         ValueError: if the memory does not fit the device, or a pair of ``replay.init_from`` does
@@ -81,7 +81,7 @@ class RunMemory:
             )
         if earlier is not None:
             earlier.fit(partial(slots_to_inherit, run))
-        self.can_draw = self.settings.can_draw and (
+        self.can_draw = self.is_on and (
             self.settings.draw_from == "all" or self._has_inherited()
         )
 
@@ -89,6 +89,8 @@ class RunMemory:
         """Whether the run started with inherited pairs, which a resumed run finds recorded."""
         if self.earlier is not None:
             return len(self.earlier) > 0
+        if not self.settings.start_from:
+            return False
 
         def is_recorded() -> bool:
             with contextlib.suppress(ValueError):  # damage is named when all files are
