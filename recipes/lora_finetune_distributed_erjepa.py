@@ -85,7 +85,10 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     # ------------------------------------------------------------------ set-up
 
     def setup(self) -> None:
-        """Build everything. Errors in the config are raised before weights are loaded."""
+        """Build everything, and log the main settings of the run.
+
+        Errors in the config are raised before weights are loaded.
+        """
         device, resume = self._device, self._resume
         attention = attention_of(self._cfg, device)
         cfg = erjepa.configs.require_files(self._cfg)
@@ -122,13 +125,15 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         output_dir, section = Path(cfg.output_dir), cfg.as_dict()["dataset"]
         on_rank_zero(lambda: write_prompt_format(output_dir, prepared.dataset, section))
         wait_for_all()
+        pairs, memory, progress = self._pairs, self._memory, self._progress
+        carried = start.carried
+        log_summary(cfg, model, pairs, memory, progress, carried=carried, device=device)
 
     def _setup_training(
         self, start: Start, checkpointer: Any, serving: Serving
     ) -> None:
         """Load the weights, build what trains and saves them, and start or resume the run."""
         cfg, model, device = self._cfg, self._model, self._device
-        self._carried = start.carried
         trainable = self._prepared.trainable
         predictor_ids = self._prepared.collators.new.predictor_ids
         set_up_model(cfg, model, trainable, start.weights, predictor_ids, device)
@@ -323,18 +328,6 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         """Write a checkpoint that can be resumed."""
         self._checkpoints.save()
 
-    def log_summary(self) -> None:
-        """Log the main settings of the run; ``output_dir`` has every key."""
-        log_summary(
-            self._cfg,
-            self._model,
-            self._pairs,
-            self._memory,
-            self._progress,
-            carried=self._carried,
-            device=self._device,
-        )
-
     def cleanup(self) -> None:
         """Close the log, print how to resume after a signal, and release ``output_dir``."""
         self._metrics_log.close()
@@ -358,7 +351,6 @@ def recipe_main(cfg: Config) -> int:
             training.set_torch_num_threads()
         recipe = FinetuneRecipeERJEPA(cfg=cfg)
         recipe.setup()
-        recipe.log_summary()
         recipe.train()
         recipe.cleanup()
     return recipe.exit_code

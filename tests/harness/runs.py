@@ -100,7 +100,6 @@ def train_and_kill(cfg, world_size: int, arm: Callable[[], None]) -> None:
 def train_here(cfg, inspect: Callable | None) -> Any:
     recipe = FinetuneRecipeERJEPA(cfg)
     recipe.setup()
-    recipe.log_summary()
     recipe.train()
     return inspect(recipe) if inspect else None
 

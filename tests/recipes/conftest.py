@@ -1,9 +1,10 @@
-"""Fixtures of the recipes' tests: short pairs, since most of these tests train, and warnings."""
+"""Fixtures of the recipes' tests: short pairs, since most of these tests train, and logged texts."""
 
 import logging
 
 import pytest
 
+from erjepa_recipe import lora_finetune_distributed_erjepa as recipe
 from tests.harness.data import write_records
 
 SHORT = {"words": 6, "letters": 12}
@@ -31,4 +32,16 @@ def warned(monkeypatch):
         texts.extend([text] * (level == logging.WARNING))
 
     monkeypatch.setattr("torchtune.utils.log_rank_zero", log)
+    return texts
+
+
+@pytest.fixture
+def carried(monkeypatch):
+    """The weights that a run says it carries on, in a list that each forked rank fills for itself."""
+    texts = []
+
+    def log_summary(*_, carried, device):
+        texts.extend(carried)
+
+    monkeypatch.setattr(recipe, "log_summary", log_summary)
     return texts

@@ -177,7 +177,9 @@ def test_a_resumed_run_keeps_its_decay_or_says_so(base, data, tmp_path):
     assert steps == 1  # an average that begins late
 
 
-def test_the_average_of_an_earlier_run_goes_on(base, data, tmp_path, monkeypatch):
+def test_the_average_of_an_earlier_run_goes_on(
+    base, data, tmp_path, monkeypatch, carried
+):
     """By the equation, from the earlier average at its step; over ranks and an interruption."""
     steps = record_steps(monkeypatch)
     short = {"ema_decay": 0.9, "optimizer__lr": 3e-2, "stop__steps": 3}
@@ -190,8 +192,8 @@ def test_the_average_of_an_earlier_run_goes_on(base, data, tmp_path, monkeypatch
         return adapter(checkpoint.newest(tmp_path / name) / "ema")
 
     cfg = config(base, data, tmp_path / "one", init_from=first, batch_size=8, **short)
-    ((fast, carried),) = train(cfg, 1, lambda r: (steps, r._carried))
-    assert carried == [f"weights of {first}", "their average over 3 steps"]
+    ((fast, said),) = train(cfg, 1, lambda _: (steps, carried))
+    assert said == [f"weights of {first}", "their average over 3 steps"]
     slow = {name: weight.double() for name, weight in adapter(first / "ema").items()}
     for t, weights in enumerate(fast[1:], start=4):
         decay = min(0.9, (1 + t) / (10 + t))
@@ -217,14 +219,16 @@ def test_the_average_of_an_earlier_run_goes_on(base, data, tmp_path, monkeypatch
         assert torch.equal(of_scale_4[name], halved), name
 
 
-def test_without_an_earlier_average_a_run_begins_one(base, data, tmp_path, monkeypatch):
+def test_without_an_earlier_average_a_run_begins_one(
+    base, data, tmp_path, monkeypatch, carried
+):
     train(config(base, data, tmp_path / "first", stop__steps=1, ema_decay="null"))
     cfg = config(base, data, tmp_path, init_from=tmp_path / "first", stop__steps=1)
     steps = record_steps(monkeypatch)
-    ((carried, seen, count),) = train(
-        cfg, 1, lambda r: (r._carried, steps, r._averaged._steps)
+    ((said, seen, count),) = train(
+        cfg, 1, lambda r: (carried, steps, r._averaged._steps)
     )
-    assert carried[1:] == [
+    assert said[1:] == [
         "no average of them, so the average of this run starts from them"
     ]
     assert (len(seen), count) == (2, 1)

@@ -184,10 +184,10 @@ def test_what_forgets_is_warned_of(
     assert all(warning in text for text in said)
 
 
-def test_what_is_carried_on_is_said(base, data, first, other_data, tmp_path):
+def test_what_is_carried_on_is_said(base, data, first, other_data, tmp_path, carried):
     def said(recipe):
         return [
-            *recipe._carried,
+            *carried,
             *inherited_summary(recipe._memory, 8),
             replay_summary(recipe._memory, 8),
         ]
