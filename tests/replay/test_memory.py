@@ -1,7 +1,6 @@
 """The memory equals the reference after every operation of random histories."""
 
 import tracemalloc
-from array import array
 
 import pytest
 import torch
@@ -70,31 +69,6 @@ def test_evicts_the_lowest_score_per_use():
     write(memory, (13, 0.7))
     assert memory.example_ids.tolist() == [13, 11, 12]
     assert memory.replay_counts.tolist() == [0, 0, 0]
-
-
-def test_equal_priorities_evict_the_lowest_slot():
-    memory = make_memory(3)
-    write(memory, (10, 0.7), (11, 0.5), (12, 0.5))
-    write(memory, (13, 0.5))
-    assert memory.example_ids.tolist() == [10, 13, 12]
-
-
-def test_a_batch_can_evict_its_own_writes():
-    memory = make_memory(2)
-    write(memory, (10, 0.9), (11, 0.2))
-    write(memory, (12, 0.1), (13, 0.3), (14, 0.4))
-    assert memory.example_ids.tolist() == [10, 14]
-    assert memory.segments([1]) == [
-        tuple(map(lambda s: array("i", s), make_segments(14, 2)))
-    ]
-
-
-def test_an_evicted_example_gets_a_new_slot():
-    memory = make_memory(2)
-    write(memory, (10, 0.1), (11, 0.2))
-    # 12 takes the slot of 10, which then takes that of 11 rather than its old one.
-    write(memory, (12, 0.9), (10, 0.5))
-    assert memory.example_ids.tolist() == [12, 10]
 
 
 @pytest.mark.parametrize(
