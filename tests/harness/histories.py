@@ -10,9 +10,7 @@ from erjepa.replay import (
     ReplaySettings,
     SparseAddressTable,
 )
-from erjepa.replay.selection import (
-    Request,
-)
+from erjepa.replay.selection import Request
 from tests.reference.list_memory import ListMemory
 
 quick = settings(deadline=None, derandomize=True, max_examples=75)
@@ -111,18 +109,20 @@ def assert_same(memory, reference):
         torch.testing.assert_close(cosines, sources @ expected.T, atol=1e-6, rtol=0)
 
 
-def select(policy, memory, *, sources=(0,), current=(), seed=0, **settings):
-    budget = settings.pop("budget", 4)
-    return policy(
-        Request(
-            memory,
-            pool_addresses(memory, list(sources)),
-            memory.eligible(torch.tensor(current, dtype=torch.int64)),
-            budget,
-            ReplaySettings(**{"neighbors": 2} | settings),
-            torch.Generator().manual_seed(seed),
-        )
+def request_of(memory, *, sources=(0,), current=(), budget=4, seed=0, **settings):
+    return Request(
+        memory,
+        pool_addresses(memory, list(sources)),
+        memory.eligible(torch.tensor(current, dtype=torch.int64)),
+        budget,
+        ReplaySettings(**{"neighbors": 2} | settings),
+        torch.Generator().manual_seed(seed),
     )
+
+
+def select(policy, memory, **given):
+    """The slots that a selection returns, given the arguments of :func:`request_of`."""
+    return policy(request_of(memory, **given))
 
 
 def memory_of(*pairs, address="sparse"):

@@ -8,17 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erjepa.replay import ReplaySettings, selection
+from erjepa.replay import selection
 from erjepa.replay.addresses import top_k_ascending, top_k_descending
 from erjepa.replay.registry import SELECTIONS, Selection
-from erjepa.replay.selection import (
-    Request,
-    content,
-    fill_to,
-    hard,
-    mixed,
-    uniform,
-)
+from erjepa.replay.selection import content, fill_to, hard, mixed, uniform
 from tests.harness.cases import DEVICES
 from tests.harness.histories import (
     POOL,
@@ -29,6 +22,7 @@ from tests.harness.histories import (
     play,
     pool_addresses,
     quick,
+    request_of,
     select,
 )
 
@@ -152,23 +146,9 @@ def test_mixed_by_hand():
 
 def test_mixed_draws_the_others_with_equal_probability():
     memory, draws = memory_of(*[(n, n % 6, 1.0) for n in range(12)]), 3000
-    generator = torch.Generator().manual_seed(0)
-    addresses, eligible = (
-        pool_addresses(memory, [0]),
-        memory.eligible(torch.tensor([4])),
-    )
-    counts = torch.zeros(12)
+    request, counts = request_of(memory, current=[4], mix=0.5), torch.zeros(12)
     for _ in range(draws):
-        slots = mixed(
-            Request(
-                memory,
-                addresses,
-                eligible,
-                4,
-                ReplaySettings(neighbors=2, mix=0.5),
-                generator,
-            )
-        )
+        slots = mixed(request)
         assert slots[:2] == [0, 6] and len(set(slots)) == 4
         counts[slots] += 1
     others = [1, 2, 3, 5, 7, 8, 9, 10, 11]
@@ -231,25 +211,17 @@ def test_compares_no_more_addresses_than_the_budget_can_need(
         memory, "similarity", lambda c: seen.append(len(c.values)) or similarity(c)
     )
     slots = select(content, memory, sources=sources, budget=4, neighbors=2)
-    expected = list(
-        dict.fromkeys(n for source in sources for n in (source, source + 6))
-    )
+    expected = [*dict.fromkeys(n for s in sources for n in (s, s + 6))]
     assert slots == expected[:4]
     assert sum(seen) == compared and max(seen) == 4
 
 
 def test_uniform_without_replacement_takes_each_slot_with_probability_r_over_n():
     memory, draws = memory_of(*[(n, 0, 1.0) for n in range(9)]), 3000
-    generator = torch.Generator().manual_seed(0)
-    addresses, eligible = (
-        pool_addresses(memory, [0]),
-        memory.eligible(torch.tensor([4])),
-    )
+    request = request_of(memory, current=[4], budget=3)
     counts, pairs = torch.zeros(9), torch.zeros(9, 9)
     for _ in range(draws):
-        slots = uniform(
-            Request(memory, addresses, eligible, 3, ReplaySettings(), generator)
-        )
+        slots = uniform(request)
         assert len(set(slots)) == 3
         counts[slots] += 1
         for a in slots:
