@@ -19,19 +19,15 @@ def initial_adapter_state(model: nn.Module, seed: int) -> dict[str, Tensor]:
     for name, module in model.named_modules():
         if not isinstance(module, (LoRALinear, DoRALinear)):
             continue
-        name = name.replace("_checkpoint_wrapped_module.", "")
-        a, b = (
-            torch.zeros(linear.weight.shape)
-            for linear in (module.lora_a, module.lora_b)
-        )
+        a = torch.zeros(module.lora_a.weight.shape)
         nn.init.kaiming_uniform_(a, a=math.sqrt(5), generator=generator)
+        b = torch.zeros_like(module.lora_b.weight, device="cpu")
         state[f"{name}.lora_a.weight"] = a.to(module.lora_a.weight.dtype)
-        state[f"{name}.lora_b.weight"] = b.to(module.lora_b.weight.dtype)
-        if hasattr(module, "magnitude"):
-            # DoRA computes it from the base weights once these are loaded.
-            state[f"{name}.magnitude"] = torch.zeros(
-                module.magnitude.shape, dtype=module.magnitude.dtype
-            )
+        state[f"{name}.lora_b.weight"] = b
+        if isinstance(module, DoRALinear):
+            # Computed from the base weights once these are loaded.
+            magnitude = torch.zeros_like(module.magnitude, device="cpu")
+            state[f"{name}.magnitude"] = magnitude
     return state
 
 
