@@ -97,6 +97,27 @@ def memory_of(tmp_path):
     return make
 
 
+def start(memory):
+    """Start a run with the memory, and return the passes that compute its scores."""
+    passes = Rescoring(memory._run.model)
+    memory.start(passes)
+    return passes
+
+
+def saved(memory, folder):
+    """A checkpoint with the memory."""
+    checkpoint = folder / "epoch_0"
+    checkpoint.mkdir()
+    memory.write(checkpoint)
+    write_manifest(checkpoint)
+    return checkpoint
+
+
+def resume(memory, checkpoint, step, offered):
+    offered = torch.arange(offered)
+    memory.resume(checkpoint, step, lambda: offered, passes=None, changed=())
+
+
 def outcome(*ids, jepa=None, labels=2.0):
     """Of a pass over examples: their JEPA errors, and a cross-entropy of twice that."""
     jepa = torch.tensor([0.5] * len(ids) if jepa is None else jepa)
@@ -213,15 +234,11 @@ def test_a_resumed_run_has_the_memory_of_its_checkpoint(memory_of, tmp_path):
     memory.start(passes=None)
     for number in range(1, 5):
         step(memory, number, outcome(number, number + 4), errors=[0.9, 0.8])
-    checkpoint = tmp_path / "epoch_0"
-    checkpoint.mkdir()
-    memory.write(checkpoint)
-    write_manifest(checkpoint)
+    checkpoint = saved(memory, tmp_path)
     step(memory, 5, outcome(9))  # what a killed run did after its checkpoint
     memory._errors.flush()
     resumed = memory_of(resume=True, log_example_errors=True)
-    offered = torch.arange(8)
-    resumed.resume(checkpoint, step=4, offered=lambda: offered, passes=None, changed=())
+    resume(resumed, checkpoint, step=4, offered=8)
     draw = step(resumed, 5, outcome(9), errors=[0.7])
     assert draw.example_ids and len(resumed.replay) == 9
     assert memory.replay.memory.example_ids.equal(resumed.replay.memory.example_ids)
@@ -257,8 +274,7 @@ def test_recomputed_scores_decide_what_stays(memory_of, tmp_path, retention):
         replay__retention=retention,
         replay__capacity=2,
     )
-    passes = Rescoring(memory._run.model)
-    memory.start(passes)
+    passes = start(memory)
     at_random = retention == "reservoir"
     first = [[0, 1]] if at_random else [[0, 1, 2], [3, 4], [0, 1]]
     assert passes.seen == first  # of all five, then the addresses of two
@@ -282,8 +298,7 @@ def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
         replay__draw_from="inherited",
         replay__capacity=7,
     )
-    passes = Rescoring(memory._run.model)
-    memory.start(passes)
+    passes = start(memory)
     assert passes.seen == [[0, 1, 2], [3, 4]]  # a step's pairs at a time
     assert memory._run.model.training
     slots = memory.replay.memory
@@ -308,7 +323,7 @@ def test_an_empty_memory_is_none(memory_of, tmp_path, draw_from):
     keys = {"replay__init_from": earlier, "replay__draw_from": draw_from}
     keys |= {"replay__share": 0.25, "replay__score": "lm"}
     memory = memory_of(**keys, replay__init_addresses="recomputed")
-    memory.start(Rescoring(memory._run.model))
+    start(memory)
     (warning,) = forgetting_warnings(memory._run.cfg, memory, num_new=8)
     assert warning.startswith(f"{earlier}: the memory is empty")
     share = 0.25 if draw_from == "all" else 0
@@ -317,9 +332,7 @@ def test_an_empty_memory_is_none(memory_of, tmp_path, draw_from):
     assert replay_summary(memory, 8).startswith(
         "2 pairs" if share else "none, as no pair is"
     )
-    checkpoint = tmp_path / "epoch_0"
-    checkpoint.mkdir()
-    memory.write(checkpoint)
+    saved(memory, tmp_path)
     resumed = memory_of(**keys, resume=True)
     assert (resumed.share, resumed.can_draw) == (share, bool(share))
 
@@ -329,15 +342,11 @@ def test_a_resumed_run_goes_on_without_the_inherited_pairs(memory_of, tmp_path):
     keys = {"replay__init_from": write_run(tmp_path / "earlier", "epoch_0")}
     keys |= {"replay__draw_from": "inherited", "replay__share": 0.25}
     memory = memory_of(**keys, replay__init_addresses="recomputed")
-    memory.start(Rescoring(memory._run.model))
-    checkpoint = tmp_path / "epoch_0"
-    checkpoint.mkdir()
-    memory.write(checkpoint)
-    write_manifest(checkpoint)
+    start(memory)
+    checkpoint = saved(memory, tmp_path)
     forget(tmp_path, Choice(source="a.jsonl"))
     resumed = memory_of(**keys, resume=True)
-    offered = torch.arange(2)
-    resumed.resume(checkpoint, step=1, offered=lambda: offered, passes=None, changed=())
+    resume(resumed, checkpoint, step=1, offered=2)
     assert resumed.share == 0.25 and inherited_summary(resumed, 8) == []
     assert replay_summary(resumed, 8) == (
         "none, as all inherited pairs have been deleted; a step has 6 new pairs; up to 10,000 "
