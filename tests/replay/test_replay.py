@@ -287,13 +287,10 @@ class Section:
             "replay.weight: input should be greater than or equal to 0 or 'auto'",
         ),
         ({"weight": "1"}, "replay.weight: "),
-        ({"weight": True}, "replay.weight: "),
         ({"weight": float("inf")}, "replay.weight: "),
         ({"budget": 0}, "replay.budget: "),
-        ({"budget": 1.5}, "replay.budget: "),
         ({"selection": "best"}, "replay.selection must be one of content, .*'best'"),
         ({"neighbors": 0}, "replay.neighbors: "),
-        ({"neighbors": True}, "replay.neighbors: "),
         (
             {"neighbor_order": "random"},
             "replay.neighbor_order: input should be 'batch' or 'round_robin'",
