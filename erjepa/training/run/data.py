@@ -4,7 +4,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,17 +23,9 @@ log = utils.get_logger("INFO")
 _COARSE = 16  # tokens; lengths are rounded up to a multiple of it
 
 
-class LocatedPairs(Protocol):
-    """Pairs with their source: a dataset or a stored memory."""
-
-    @property
-    def pairs(self) -> TokenizedPairs: ...
-    def where(self, index: int, /) -> str: ...
-
-
 def fitting_pairs(
     run: PreparedRun,
-    located: LocatedPairs,
+    located: PairedDataset | StoredMemory,
     collator: PairCollator,
     *,
     skip_too_long: bool,
@@ -42,6 +33,7 @@ def fitting_pairs(
     """Return the indices of the pairs that fit a run's ``max_seq_len`` with their views.
 
     Args:
+        located: pairs with their source.
         skip_too_long: leave out the pairs that do not fit and log their number.
 
     Raises:
