@@ -1,6 +1,6 @@
 """The memories of earlier runs that a run starts with."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -13,6 +13,8 @@ from erjepa.replay.registry import RETENTIONS
 from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS, drawn_numbers, retained
 from erjepa.replay.segments import Segments
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
+from erjepa.training.run.data import slots_to_inherit
+from erjepa.training.run.prepared import PreparedRun
 
 KEY = "replay.init_from"
 
@@ -84,13 +86,11 @@ class InheritedMemories:
             places.append(place)
         return places
 
-    def fit(self, fitting: Callable[[StoredMemory], Tensor]) -> None:
-        """Leave out the slots that do not fit the run's rows, and pairs of an earlier memory.
-
-        Args:
-            fitting: returns the slots of a memory that fit, ascending, int64.
-        """
-        self._fitting = self._first_of_each([fitting(m) for m in self._memories])
+    def fit(self, run: PreparedRun) -> None:
+        """Leave out the slots that do not fit the run's rows, and pairs of an earlier memory."""
+        self._fitting = self._first_of_each(
+            [slots_to_inherit(run, stored) for stored in self._memories]
+        )
 
     def segments(self) -> Iterator[Segments]:
         """Yield the tokens of the fitting pairs, memory by memory."""

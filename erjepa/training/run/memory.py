@@ -4,7 +4,6 @@ import contextlib
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS
 from erjepa.replay.segments import Segments
 from erjepa.training.model.device import memory_of
 from erjepa.training.model.distributed import on_rank_zero
-from erjepa.training.run.data import fitting_slots, slots_to_inherit
+from erjepa.training.run.data import fitting_slots
 from erjepa.training.run.inherited import InheritedMemories, open_on_all
 from erjepa.training.run.origins import Origins
 from erjepa.training.run.prepared import PreparedRun
@@ -80,7 +79,7 @@ class RunMemory:
                 "replay.weight=0 has none; set it to False"
             )
         if earlier is not None:
-            earlier.fit(partial(slots_to_inherit, run))
+            earlier.fit(run)
         self.can_draw = self.is_on and (
             self.settings.draw_from == "all" or self._has_inherited()
         )
