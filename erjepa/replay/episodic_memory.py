@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from zlib import crc32
 
 import torch
@@ -42,10 +41,10 @@ class EpisodicMemory:
             "refresh": rewrite its tokens, address and score but not its replay count; "append":
             use another slot.
         retain: rule that chooses the slot to evict from a full memory, see ``retention.py``.
-        reserve: fraction of the slots reserved for inherited examples, which are not evicted
+        reserved_slots: number of slots reserved for inherited examples, which are not evicted
             while they occupy at most that many.
-        reserved_slots: the same as a number of slots; the larger of the two applies.
         score_update_rate: weight eta of a new error in the running error.
+        generator: of random retention rules, on the CPU.
         device: of ids, scores, counts and ``address_table``. Tokens stay on the CPU.
 
     Attributes:
@@ -59,9 +58,9 @@ class EpisodicMemory:
         *,
         on_revisit: OnRevisit = "refresh",
         retain: Retention = SCORE,
-        reserve: float = 0.0,
         reserved_slots: int = 0,
         score_update_rate: float = 0.1,
+        generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         self.capacity = capacity
@@ -70,8 +69,8 @@ class EpisodicMemory:
         self.score_update_rate = score_update_rate
         self.device = torch.device(device)
         self._retain = retain
-        fraction = Fraction(str(reserve))  # 0.29 of 100 is 29, not 28.999…
-        self._reserved = max(int(fraction * capacity), reserved_slots)
+        self._reserved = reserved_slots
+        self._generator = generator
         self.history = 0
         self._size = 0
         # Pairs offered to the memory so far, and before it was inherited.
@@ -106,7 +105,6 @@ class EpisodicMemory:
         segments: Sequence[Segments],
         addresses: Addresses | None,
         scores: Tensor,
-        generator: torch.Generator | None = None,
     ) -> None:
         """Store B pairs, with the same result as storing them one by one.
 
@@ -133,7 +131,7 @@ class EpisodicMemory:
         step = pairs if self._retain.in_batches else 1
         for start in range(0, pairs, step):
             rows = range(start, start + step)
-            writer, replaced = self._place(rows, example_ids, scores, generator)
+            writer, replaced = self._place(rows, example_ids, scores)
             slots, written = list(writer), list(writer.values())
             self.history = crc32(array("q", slots + written), self.history)
             self._segments.write(slots, [segments[row] for row in written])
@@ -149,11 +147,7 @@ class EpisodicMemory:
                 self.address_table.put(at, addresses.rows(taken))
 
     def _place(
-        self,
-        rows: range,
-        example_ids: Tensor,
-        scores: Tensor,
-        generator: torch.Generator | None,
+        self, rows: range, example_ids: Tensor, scores: Tensor
     ) -> tuple[dict[int, int], set[int]]:
         """Assign slots to ``rows`` of a batch, in order, and count the pairs as offered.
 
@@ -202,7 +196,7 @@ class EpisodicMemory:
                 elif retain.at_random and not is_new:
                     continue  # it had its chance
                 else:
-                    slot = self._evict(slots, example, group, score.item(), generator)
+                    slot = self._evict(slots, example, group, score.item())
                     if slot is None:
                         continue
                     if slot in example_in:
@@ -218,12 +212,7 @@ class EpisodicMemory:
         return writer, replaced
 
     def _evict(
-        self,
-        slots: Slots,
-        example: int,
-        group: int,
-        score: float,
-        generator: torch.Generator | None,
+        self, slots: Slots, example: int, group: int, score: float
     ) -> int | None:
         """Return the slot that a pair takes in the full memory, or ``None`` to discard the pair."""
         candidates, seen = [g for g, n in slots.sizes.items() if n], self._seen
@@ -232,9 +221,9 @@ class EpisodicMemory:
             seen -= self._seen_before
         evict = self._retain.evict
         if self._retain.in_batches:
-            return evict(Offer(slots, group, score, candidates, seen, generator))
+            return evict(Offer(slots, group, score, candidates, seen, self._generator))
         evictable = slots.members(candidates).to(self.device)
-        slot = evict(self, example, evictable, seen=seen, generator=generator)
+        slot = evict(self, example, evictable, seen=seen, generator=self._generator)
         if slot is None or (0 <= slot < self._size and bool(evictable[slot])):
             return slot
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple, NoReturn
 from zlib import crc32
 
@@ -65,6 +66,7 @@ class EpisodicReplay:
     def _empty_memory(self, reserved_slots: int = 0) -> EpisodicMemory:
         settings, device, embed_dim = self.settings, self._device, self.embed_dim
         capacity = settings.capacity + reserved_slots
+        reserve = Fraction(str(settings.reserve))  # 0.29 of 100 is 29, not 28.999…
         table: SparseAddressTable | DenseAddressTable | None = None
         if settings.address == "dense":
             table = DenseAddressTable(capacity, embed_dim, device=device)
@@ -83,9 +85,9 @@ class EpisodicReplay:
             table,
             on_revisit=settings.on_revisit,
             retain=RETENTIONS.find(settings.retention),
-            reserve=settings.reserve,
-            reserved_slots=reserved_slots,
+            reserved_slots=max(int(reserve * capacity), reserved_slots),
             score_update_rate=settings.score_update_rate,
+            generator=self.generator,
             device=device,
         )
 
@@ -219,7 +221,7 @@ class EpisodicReplay:
         errors: Tensor,
     ) -> None:
         """Store the step's B pairs with their errors [B]; shapes as in ``draw``."""
-        self.memory.write(example_ids, segments, addresses, errors, self.generator)
+        self.memory.write(example_ids, segments, addresses, errors)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the slots in use and the random state, by the names of tensors in a memory file.

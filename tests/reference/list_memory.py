@@ -4,8 +4,6 @@ A list of one dict per slot, with dense addresses, argmin and brute-force sortin
 is compared with it slot by slot.
 """
 
-import math
-
 import torch
 
 
@@ -23,7 +21,7 @@ class ListMemory:
         projection=None,
         top_k=None,
         retention="score",
-        reserve=0.0,
+        reserved_slots=0,
         generator=None,
     ):
         self.capacity = capacity
@@ -32,7 +30,7 @@ class ListMemory:
         self.projection = projection
         self.top_k = top_k
         self.retention = retention
-        self.reserved = math.floor(reserve * capacity)
+        self.reserved = reserved_slots
         self.generator = generator
         self.slots = []
         self.offered = self.offered_before = 0

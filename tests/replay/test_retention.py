@@ -30,27 +30,23 @@ from tests.reference.list_memory import ListMemory
 ORIGINS = [n << 32 for n in (0, 1, 2)]
 
 
-def retaining(capacity, name, *, reserve=0.0, on_revisit="refresh"):
+def retaining(capacity, name, **settings):
+    settings = {"on_revisit": "refresh", "score_update_rate": RATE} | settings
+    table = make_memory(capacity).address_table
     memory = EpisodicMemory(
         capacity,
-        make_memory(capacity).address_table,
+        table,
         retain=RETENTIONS.find(name),
-        reserve=reserve,
-        on_revisit=on_revisit,
-        score_update_rate=RATE,
+        generator=torch.Generator().manual_seed(4),
+        **settings,
     )
-    generator = torch.Generator().manual_seed(4)
-    write = memory.write
-    memory.write = lambda *written: write(*written, generator)
     reference = ListMemory(
         capacity,
-        on_revisit=on_revisit,
-        score_update_rate=RATE,
-        projection=memory.address_table.projection,
-        top_k=memory.address_table.top_k,
+        projection=table.projection,
+        top_k=table.top_k,
         retention=name,
-        reserve=reserve,
         generator=torch.Generator().manual_seed(4),
+        **settings,
     )
     return memory, reference
 
@@ -81,9 +77,8 @@ def spread(history):
 def test_retention_equals_brute_force(
     before, after, capacity, on_revisit, name, reserve
 ):
-    memory, reference = retaining(
-        capacity, name, reserve=reserve, on_revisit=on_revisit
-    )
+    settings = {"reserved_slots": int(reserve * capacity), "on_revisit": on_revisit}
+    memory, reference = retaining(capacity, name, **settings)
     for operation in spread(before):
         play(operation, memory, reference)
     memory.inherit(memory.example_ids - (3 << 32), seen_of(memory))
@@ -102,7 +97,7 @@ def write(memory, *entries):
 
 
 def test_inherited_pairs_keep_their_reserve():
-    memory, _ = retaining(4, "score", reserve=0.5)
+    memory, _ = retaining(4, "score", reserved_slots=2)
     write(memory, (0, 0.1), (1, 0.2), (2, 0.3), (3, 0.4))
     memory.inherit(memory.example_ids - (1 << 32), seen_of(memory))
     # Two of four may be evicted; then the new pairs make room for each other.
@@ -118,10 +113,17 @@ def test_inherited_pairs_keep_their_reserve():
 
 
 def test_a_reserve_is_a_fraction_of_the_slots_as_it_is_written():
-    memory, _ = retaining(100, "score", reserve=0.29)  # 28.999... as a float
-    write(memory, *[(i, 0.1) for i in range(100)])
+    keys = {"reserve": 0.29, "selection": "uniform"}  # 28.999... as a float
+    settings = ReplaySettings(capacity=100, address="none", **keys)
+    memory = EpisodicReplay(settings, embed_dim=4, seed=0).memory
+
+    def write(score):
+        segments = [([1], [2])] * 100
+        memory.write(torch.arange(100), segments, None, torch.full((100,), score))
+
+    write(0.1)
     memory.inherit(memory.example_ids - (1 << 32), seen_of(memory))
-    write(memory, *[(i, 0.9) for i in range(100)])
+    write(0.9)
     assert int((memory.example_ids < 0).sum()) == 29
 
 
@@ -138,12 +140,10 @@ def test_reservoir_keeps_every_pair_with_the_same_probability():
     counts, runs = torch.zeros(20), 300
     generator = torch.Generator().manual_seed(0)
     for _ in range(runs):
-        memory = EpisodicMemory(
-            5, make_memory(5).address_table, retain=RETENTIONS.find("reservoir")
-        )
+        rule = RETENTIONS.find("reservoir")
+        memory = EpisodicMemory(5, None, retain=rule, generator=generator)
         ids = torch.arange(20)
-        addresses = pool_addresses(memory, [0] * 20)
-        memory.write(ids, [([1], [2])] * 20, addresses, torch.ones(20), generator)
+        memory.write(ids, [([1], [2])] * 20, None, torch.ones(20))
         counts[memory.example_ids] += 1
     deviation = (runs * 0.25 * 0.75) ** 0.5
     assert (counts - runs / 4).abs().max() < 4 * deviation
@@ -231,7 +231,7 @@ def test_a_rule_is_told_what_has_been_offered(monkeypatch):
         return candidates.nonzero().flatten().tolist()[0]
 
     monkeypatch.setattr(retention, "spy", spy, raising=False)
-    memory, _ = retaining(2, "erjepa.replay.retention.spy", reserve=0.5)
+    memory, _ = retaining(2, "erjepa.replay.retention.spy", reserved_slots=1)
     write(memory, (1, 0.1), (2, 0.2), (3, 0.3))
     memory.inherit(memory.example_ids - (1 << 32), seen_of(memory))
     write(memory, (1, 0.1), (2, 0.2))
