@@ -134,9 +134,8 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     ) -> None:
         """Load the weights, build what trains and saves them, and start or resume the run."""
         cfg, model, device = self._cfg, self._model, self._device
-        trainable = self._prepared.trainable
         predictor_ids = self._prepared.collators.new.predictor_ids
-        set_up_model(cfg, model, trainable, start.weights, predictor_ids, device)
+        set_up_model(cfg, model, start.weights, predictor_ids, device)
         self._averaged = AveragedWeights(
             cfg.ema_decay, model, device, start.weights.averaged
         )
@@ -158,7 +157,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             self._folder,
             checkpointer,
             start,
-            trainable=trainable,
+            trainable=self._prepared.trainable,
             averaged=self._averaged,
             memory=self._memory,
             state=state,

@@ -18,7 +18,7 @@ from erjepa.packing import Attention
 from erjepa.training.model.adapters import initial_adapter_state
 from erjepa.training.model.dropout import quicken_dropout
 from erjepa.training.model.precision import dtypes_of
-from erjepa.training.model.sharding import load_weights, shard
+from erjepa.training.model.sharding import load_weights, shard, trained_by_name
 from erjepa.training.model.trainable import TrainableWeights
 
 log = utils.get_logger("INFO")
@@ -83,7 +83,6 @@ def build_model(
 def set_up_model(
     cfg: Config,
     model: PackedDecoder,
-    trainable: TrainableWeights,
     start: StartWeights,
     predictor_ids: Sequence[int],
     device: torch.device,
@@ -97,7 +96,7 @@ def set_up_model(
     start_time = time.perf_counter()
     decoder = model.decoder
     dtype, _ = dtypes_of(cfg)
-    weights = _initial_weights(cfg, model, trainable, start, predictor_ids)
+    weights = _initial_weights(cfg, model, start, predictor_ids)
     # Models of transformers compile FlexAttention themselves.
     torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
     if cfg.compile:
@@ -122,7 +121,6 @@ def set_up_model(
 def _initial_weights(
     cfg: Config,
     model: PackedDecoder,
-    trainable: TrainableWeights,
     start: StartWeights,
     predictor_ids: Sequence[int],
 ) -> dict[str, Tensor]:
@@ -132,7 +130,7 @@ def _initial_weights(
     weights = {**start.base, **initial_adapter_state(decoder, cfg.drawn_seed)}
     require_same_model(parameters, weights, cfg.checkpointer.get("checkpoint_dir"))
     if start.trained is not None:
-        if start.trained.keys() != trainable.names:
+        if start.trained.keys() != trained_by_name(decoder).keys():
             raise ValueError(
                 "the checkpoint that this run starts from has other trainable weights; use "
                 "the same model"
