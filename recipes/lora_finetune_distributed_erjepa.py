@@ -121,7 +121,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         wait_for_all()  # ranks read files at different speeds; a step has a time limit
         self._setup_training(start, checkpointer, serving)
         # A run that is refused leaves the config of the one before in its folder.
-        self._metrics_log = MetricsLog(cfg, device)
+        self._metrics_log = MetricsLog(cfg, self._progress, device)
         output_dir, section = Path(cfg.output_dir), cfg.as_dict()["dataset"]
         on_rank_zero(lambda: write_prompt_format(output_dir, prepared.dataset, section))
         wait_for_all()
@@ -284,7 +284,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     def _train_epoch(self) -> None:
         progress = self._progress
         steps = self._pairs.steps(progress, self._memory)
-        self._metrics_log.start(progress)
+        self._metrics_log.start()
         for _ in range(progress.step_in_epoch, progress.steps_per_epoch):
             start = time.perf_counter()
             votes = all_reduce_sum(torch.tensor(self._stop_signals.vote()))
@@ -295,9 +295,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             seconds = time.perf_counter() - start
             progress.advance(seconds)
             validation = self._validate()
-            self._metrics_log.step(
-                {**metrics, **validation}, progress=progress, seconds=seconds
-            )
+            self._metrics_log.step({**metrics, **validation}, seconds)
             self._profiler.step()
             # Before the resumable checkpoint: a run killed in between repeats this step
             # when it is resumed, and so does not miss a budget.

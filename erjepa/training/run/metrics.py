@@ -86,7 +86,10 @@ def step_metrics(
 class MetricsLog:
     """Passes the metrics of steps to a logger and a progress bar, on rank 0."""
 
-    def __init__(self, cfg: Config, device: torch.device) -> None:
+    def __init__(
+        self, cfg: Config, progress: RunProgress, device: torch.device
+    ) -> None:
+        self._progress = progress
         self._every_n_steps = cfg.log_every_n_steps
         self._peak_memory = cfg.log_peak_memory_stats and device.type == "cuda"
         self._device = device
@@ -98,12 +101,12 @@ class MetricsLog:
             self._logger = cfg.metric_logger.build()
             self._logger.log_config(OmegaConf.create(cfg.as_written()))
 
-    def start(self, progress: RunProgress) -> tqdm:
+    def start(self) -> tqdm:
         """Return the progress bar of the run; the first call creates it at the current step."""
         if self._bar is None:
             self._bar = tqdm(
-                initial=progress.steps,
-                total=progress.expected_steps(),
+                initial=self._progress.steps,
+                total=self._progress.expected_steps(),
                 unit="step",
                 # Seconds. In the file of a log, each refresh of the bar stays.
                 mininterval=0.1 if self._is_terminal else 10,
@@ -111,15 +114,11 @@ class MetricsLog:
             )
         return self._bar
 
-    def step(
-        self, metrics: dict[str, Any], *, progress: RunProgress, seconds: float
-    ) -> None:
-        """Log a step if it has validation metrics or is due by ``log_every_n_steps``.
-
-        Args:
-            progress: progress after the step.
+    def step(self, metrics: dict[str, Any], seconds: float) -> None:
+        """Log a step, already counted in the progress, if it has validation metrics or is due by
+        ``log_every_n_steps``.
         """
-        step, bar = progress.steps, self.start(progress)
+        bar, progress, step = self.start(), self._progress, self._progress.steps
         bar.total = progress.expected_steps()
         bar.update(1)
         if metrics["grad_norm"] == 0 and self._logger and not self._has_warned:

@@ -15,11 +15,11 @@ from erjepa.training.run.progress import RunProgress
 
 @pytest.fixture
 def metrics_log(tmp_path, monkeypatch):
-    """Of rank 0, or of another."""
+    """Of a run, on rank 0 or another."""
 
-    def make(rank=0):
+    def make(run, rank=0):
         monkeypatch.setattr(dist, "get_rank", lambda: rank)
-        return MetricsLog(config(tmp_path), torch.device("cpu"))
+        return MetricsLog(config(tmp_path), run, torch.device("cpu"))
 
     return make
 
@@ -37,12 +37,13 @@ METRICS |= {"tokens_per_second_per_gpu": 1.0, "pairs_per_second": 1.0}
 def go(log, run, **metrics):
     run.count(tokens=10, flops=100)
     run.advance(0.5)
-    log.step({**METRICS, **metrics}, progress=run, seconds=1.0)
+    log.step({**METRICS, **metrics}, seconds=1.0)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_gradient_of_zero_is_said_once(rank, metrics_log, caplog):
-    log, run = metrics_log(rank), RunProgress(1, 10, Stop())
+    run = RunProgress(1, 10, Stop())
+    log = metrics_log(run, rank)
     with caplog.at_level(logging.WARNING):
         for norm in (0.5, 0.0, 0.0):
             go(log, run, grad_norm=norm)
@@ -54,25 +55,25 @@ def test_a_gradient_of_zero_is_said_once(rank, metrics_log, caplog):
 
 def test_one_bar_knows_where_the_run_ends(metrics_log):
     run = RunProgress(3, 4, Stop(flops=650))
-    log = metrics_log()
-    bar = log.start(run)
+    log = metrics_log(run)
+    bar = log.start()
     assert (bar.n, bar.total) == (0, 12)
     seen = []
     while not run.is_over():
         go(log, run)
         seen.append((bar.n, bar.total))
-        assert log.start(run) is bar
+        assert log.start() is bar
     assert seen == [(i, 7) for i in range(1, 8)]
     log.close()
 
 
 def test_a_bar_goes_on_where_the_run_was(metrics_log):
     run = RunProgress(2, 4, Stop(steps=6))
-    earlier = metrics_log()
+    earlier = metrics_log(run)
     for _ in range(5):
         go(earlier, run)
-    log = metrics_log()
-    bar = log.start(run)
+    log = metrics_log(run)
+    bar = log.start()
     assert (bar.n, bar.initial, bar.total) == (5, 5, 6)
     go(log, run, val_loss=0.25)
     assert bar.n == 6 and bar.desc == "epoch 1.50 of 2, loss 15.0000: "
@@ -84,8 +85,9 @@ def test_a_log_file_is_spared_most_refreshes(metrics_log, monkeypatch, terminal,
     screen = io.StringIO()
     screen.isatty = lambda: terminal
     monkeypatch.setattr(sys, "stderr", screen)
-    log, run = metrics_log(), RunProgress(2, 10, Stop())
-    log.start(run)
+    run = RunProgress(2, 10, Stop())
+    log = metrics_log(run)
+    log.start()
     while not run.is_over():
         go(log, run, val_loss=0.25)
     log.close()
@@ -95,4 +97,4 @@ def test_a_log_file_is_spared_most_refreshes(metrics_log, monkeypatch, terminal,
 
 
 def test_other_ranks_have_no_bar(metrics_log):
-    assert metrics_log(1).start(RunProgress(1, 4, Stop())).disable
+    assert metrics_log(RunProgress(1, 4, Stop()), 1).start().disable
