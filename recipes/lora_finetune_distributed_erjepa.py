@@ -152,6 +152,9 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         state = RecipeState(
             model, self._optimizer, self._lr_scheduler, self._progress, device
         )
+        resumed = start.resumed
+        if resumed is not None:
+            state.load_state_dict(resumed.state, resumed.changed)
         self._checkpoints = RunCheckpoints(
             cfg,
             self._folder,
@@ -168,13 +171,12 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
             where=self._memory.where,
             how_to_resume=self._checkpoints.how_to_resume,
         )
-        if start.resumed is None:
+        if resumed is None:
             pairs = self._prepared.dataset.pairs
             require_packable(model, pairs, device, cfg.base_model)
             self._memory.start(self._passes)
         else:
-            state.load_state_dict(start.resumed.state, start.resumed.changed)
-            path, changed = start.resumed.path, start.resumed.changed
+            path, changed = resumed.path, resumed.changed
             offered = partial(self._pairs.offered, self._progress)
             steps = self._progress.steps
             self._memory.resume(path, steps, offered, self._passes, changed)

@@ -186,7 +186,9 @@ def test_a_budget_that_a_resumed_run_has_passed_is_warned_of(
     cfg = config(base, data, tmp_path, **again, stop__steps=2)
     (said,) = train(cfg, 1, lambda _: warned)
     (warning,) = (text for text in said if "checkpoint_at_flops" in text)
-    assert "is past 1000 FLOPs, so flops_0 will not be written" in warning
+    assert (
+        "epoch_0_step_1 is past 1000 FLOPs, so flops_0 will not be written" in warning
+    )
 
 
 CHANGES = {

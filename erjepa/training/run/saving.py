@@ -32,7 +32,7 @@ from erjepa.training.model.trainable import TrainableWeights
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.recipe_state import RecipeState
 from erjepa.training.run.signals import resuming_command
-from erjepa.training.run.start import Resumed, RunFolder, Start
+from erjepa.training.run.start import RunFolder, Start
 from erjepa.training.step.finite import require_finite_weights
 from erjepa.utils.files import EMA
 
@@ -46,6 +46,7 @@ class RunCheckpoints:
 
     Args:
         checkpointer: exports weights to the scratch folder.
+        state: at the step where training starts or resumes.
         serving: how to serve the exported weights.
 
     Raises:
@@ -78,34 +79,31 @@ class RunCheckpoints:
         self._serving = serving
         # At least 2: the newest is not known to be good until a later step is finite.
         self._keep_last_n = cfg.keep_last_n and max(cfg.keep_last_n, 2)
-        self._saved_at, epochs = 0, cfg.epochs
-        if start.resumed is not None:
-            self._saved_at = start.resumed.state["totals"]["steps"]
-            epochs -= start.resumed.state["epoch"]
-            self._warn_of_past_budgets(start.resumed)
+        self._saved_at = self._progress.steps
+        self._warn_of_past_budgets()
         self._sizes = checkpoint_sizes(
             cfg,
             start.weights.base.values(),
             [p for p in self._model.parameters() if p.requires_grad],
             has_adapters=trainable.has_adapters,
         )
-        run_bytes = self._sizes.run(cfg, epochs)
+        run_bytes = self._sizes.run(cfg, cfg.epochs - self._progress.epoch)
         warning = on_rank_zero(
             lambda: require_space(self._output_dir, self._sizes, run_bytes)
         )
         if warning is not None:
             utils.log_rank_zero(log, warning, logging.WARNING)
 
-    def _warn_of_past_budgets(self, resumed: Resumed) -> None:
-        """Warn of budgets that the resumed run has passed without a checkpoint."""
-        flops = resumed.state["totals"]["flops"]
+    def _warn_of_past_budgets(self) -> None:
+        """Warn of budgets that a resumed run has passed without a checkpoint."""
+        flops = self._progress.totals["flops"]
         for i, budget in enumerate(self._cfg.checkpoint_at_flops or []):
             name = checkpoint.flops_name(i)
             if budget <= flops and not (self._output_dir / name).is_dir():
                 utils.log_rank_zero(
                     log,
-                    f"checkpoint_at_flops: {resumed.path.name} is past {budget:g} FLOPs, so "
-                    f"{name} will not be written",
+                    f"checkpoint_at_flops: {self._progress.checkpoint_name()} is past "
+                    f"{budget:g} FLOPs, so {name} will not be written",
                     logging.WARNING,
                 )
 
