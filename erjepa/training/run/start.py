@@ -66,22 +66,22 @@ class RunFolder:
 
     def __init__(self, cfg: Config, *, resume: bool) -> None:
         self.path = Path(cfg.output_dir)
-        self._locks: list[FolderLock] = []
+        self._lock: FolderLock | None = None  # on rank 0
 
         def claim() -> None:
-            self._locks.append(FolderLock(self.path, "run"))
+            self._lock = FolderLock(self.path, "run")
             require_fresh_output(cfg, resume=resume)
 
         on_rank_zero(claim)
 
     def require(self) -> None:
         """On rank 0, raise a FileNotFoundError if the folder has been deleted or replaced."""
-        for lock in self._locks:
-            lock.require_folder()
+        if self._lock is not None:
+            self._lock.require_folder()
 
     def close(self) -> None:
-        for lock in self._locks:
-            lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
 
 def require_fresh_output(cfg: Config, *, resume: bool) -> None:
