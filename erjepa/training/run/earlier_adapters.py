@@ -197,8 +197,7 @@ def load_adapter(
         )
     predictor = None
     if (path / checkpoint.ADAPTER).is_file():
-        weights, predictor = checkpoint.load_trained(path)
-        weights = rescaled(weights, _ratio_of_scales(path, cfg))
+        weights, predictor = _load_trained(path, cfg)
     else:
         base_dir = Path(cfg.checkpointer.get("checkpoint_dir"))
         alpha = cfg.model.get("lora_alpha")
@@ -209,10 +208,12 @@ def load_adapter(
     return weights, predictor
 
 
-def _ratio_of_scales(path: Path, cfg: Config) -> float:
-    """Return the ``lora_alpha`` of the run that wrote a checkpoint over that of this run."""
+def _load_trained(path: Path, cfg: Config) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Load an adapter as ``load_adapter`` does, from a checkpoint of this project."""
+    weights, predictor = checkpoint.load_trained(path)
     alpha = cfg.model.get("lora_alpha")
-    return _trained_with(path).get("lora_alpha", alpha) / alpha
+    before = _trained_with(path).get("lora_alpha", alpha)
+    return rescaled(weights, before / alpha), predictor
 
 
 def load_averages(start: Path, cfg: Config) -> tuple[dict[str, Any] | None, str]:
@@ -220,8 +221,7 @@ def load_averages(start: Path, cfg: Config) -> tuple[dict[str, Any] | None, str]
     folder = start if start.name == EMA else start / EMA
     if not folder.is_dir():
         return None, "no average of them, so the average of this run starts from them"
-    weights, predictor = checkpoint.load_trained(folder)
-    weights = rescaled(weights, _ratio_of_scales(folder, cfg))
+    weights, predictor = _load_trained(folder, cfg)
     progress = checkpoint.load_progress(folder)
     steps = progress.get("averaged_steps", progress["steps"])
     named = {f"decoder.{name}": weight for name, weight in weights.items()}
