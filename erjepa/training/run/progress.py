@@ -7,6 +7,8 @@ from typing import Any
 from erjepa.checkpoints.checkpoint import checkpoint_name
 from erjepa.configs import Stop
 
+_STATE = ("epoch", "step_in_epoch", "totals", "best", "stale")
+
 
 class RunProgress:
     """Counts the steps, tokens and FLOPs of a run.
@@ -105,13 +107,7 @@ class RunProgress:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "epoch": self.epoch,
-            "step_in_epoch": self.step_in_epoch,
-            "totals": self.totals,
-            "best": self.best,
-            "stale": self.stale,
-        }
+        return {name: getattr(self, name) for name in _STATE}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state from :meth:`state_dict`; other keys in ``state`` are ignored.
@@ -125,6 +121,5 @@ class RunProgress:
                 f"epoch, and an epoch of this run has {self.steps_per_epoch}: keep the "
                 "dataset and max_steps_per_epoch that the run was started with"
             )
-        self.epoch, self.step_in_epoch = state["epoch"], state["step_in_epoch"]
-        self.totals, self.best = state["totals"], state["best"]
-        self.stale = state["stale"]
+        for name in _STATE:
+            setattr(self, name, state[name])
