@@ -63,7 +63,7 @@ class AveragedWeights:
     @torch.no_grad()
     def update(self) -> None:
         """Add the current weights to the average; called after each optimizer step."""
-        if self._decay is None or not self._averages:
+        if self._decay is None:
             return
         self._steps += 1
         decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
