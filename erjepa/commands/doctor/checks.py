@@ -336,8 +336,8 @@ def _disk(run: PreparedRun) -> str:
         cfg,
         [
             torch.empty(weight.shape, dtype=dtype, device="meta")
-            for name, weight in run.model.decoder.named_parameters()
-            if not (trainable.has_adapters and name in trainable.names)
+            for weight in run.model.decoder.parameters()
+            if not (trainable.has_adapters and weight.requires_grad)
         ],
         [p for p in run.model.parameters() if p.requires_grad],
         has_adapters=trainable.has_adapters,

@@ -32,7 +32,6 @@ class TrainableWeights:
 
     Attributes:
         has_adapters: whether they are adapters, of LoRA, DoRA or QLoRA.
-        names: their names in the decoder.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class TrainableWeights:
         correct_dora(decoder)
         trained = get_adapter_params(decoder) or dict(decoder.named_parameters())
         set_trainable_params(decoder, trained)
-        self.names = set(trained)
         self._builder = builder
         self._dtype = dtype
 
@@ -73,13 +71,14 @@ class TrainableWeights:
         if not self.has_adapters:
             rounded = {name: w.to(self._dtype) for name, w in weights.items()}
             return {training.MODEL_KEY: rounded}
+        adapter = get_adapter_state_dict(weights)
         content: dict[str, Any] = {
-            training.ADAPTER_KEY: get_adapter_state_dict(weights),
+            training.ADAPTER_KEY: adapter,
             training.ADAPTER_CONFIG: {
                 "r": builder.get("lora_rank"),
                 "lora_alpha": builder.get("lora_alpha"),
                 "target_modules": sorted(
-                    {name.split(".")[-3] for name in self.names if "lora_a" in name}
+                    {name.split(".")[-3] for name in adapter if "lora_a" in name}
                 ),
                 "lora_dropout": builder.get("lora_dropout") or 0.0,
                 "use_dora": builder.get("use_dora") or False,
