@@ -38,9 +38,10 @@ class Cell:
 
     def lacking(self, finished: Container[str]) -> str | None:
         """Return the error message if a cell that this one depends on is not finished."""
-        needs = {self.same_as: "results"} if self.same_as else self.needs
-        lacking = (cell for cell in needs if cell not in finished)
-        return next((f"it needs the {needs[cell]} of {cell}" for cell in lacking), None)
+        for cell, what in self.needs.items():
+            if cell not in finished:
+                return f"it needs the {what} of {cell}"
+        return None
 
     def at_end(self, results: Iterable[Result]) -> str:
         """Say the accuracy of the last of its results on its own dataset."""
@@ -80,20 +81,18 @@ def cells(experiment: Experiment) -> list[Cell]:
     scored = {name: _as_text(_how_scored(experiment, c)) for name, c in one_of.items()}
     first: dict[str, str] = {}  # what results depend on -> first cell with such a run
     runs: dict[str, str] = {}  # cell -> first cell with an equal run, or itself
+    linked: list[Cell] = []
     for cell in all_cells:
         text = _as_text(_identity(cell, runs)) + scored.get(cell.method, "")
-        runs[cell.name] = first.setdefault(text, cell.name)
-    return [
-        replace(
-            cell,
-            same_as=runs[cell.name] if runs[cell.name] != cell.name else None,
-            needs={
-                **{runs[name]: "weights" for name in cell.after},
-                **({runs[cell.tokens_of]: "tokens"} if cell.tokens_of else {}),
-            },
-        )
-        for cell in all_cells
-    ]
+        same = runs[cell.name] = first.setdefault(text, cell.name)
+        if same != cell.name:
+            linked.append(replace(cell, same_as=same, needs={same: "results"}))
+            continue
+        needs = {runs[name]: "weights" for name in cell.after}
+        if cell.tokens_of:
+            needs[runs[cell.tokens_of]] = "tokens"
+        linked.append(replace(cell, needs=needs))
+    return linked
 
 
 def _as_text(values: Any) -> str:
@@ -103,7 +102,7 @@ def _as_text(values: Any) -> str:
 
 def _identity(cell: Cell, runs: Mapping[str, str]) -> list[Any]:
     """Return everything that a run depends on; equal values mean equal runs."""
-    cfg = load_run(cell.config, *as_arguments(cell.overrides))
+    cfg = load_run(cell.config, cell.overrides)
     trained = {**cfg.as_dict(), "output_dir": None}
     inherited = cfg.replay.draw_from == "inherited"
     if not cfg.replay.weight:
@@ -119,7 +118,7 @@ def _how_scored(experiment: Experiment, cell: Cell) -> list[dict[str, Any]]:
     """Return the configs that score a cell, without what scoring does not use."""
     unused = {"output_dir": None, "dataset": None, "replay": None}
     return [
-        {**load_run(one.config, *as_arguments(one.overrides)).as_dict(), **unused}
+        {**load_run(one.config, one.overrides).as_dict(), **unused}
         for one in scored_as(experiment, cell)
     ]
 
@@ -128,31 +127,27 @@ def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
     """Return the cells whose configs score a cell: itself, or in a sequence one per dataset."""
     if not experiment.continual:
         return [cell]
-    return [
-        *(
-            _cell(experiment, name, cell.method, cell.seed)
-            for name in experiment.datasets
-        ),
-        *(
-            replace(cell, dataset=name, config=config, overrides=overrides)
-            for name in experiment.also_scored
-            for config, overrides in [_overrides(experiment, name, cell.method)]
-        ),
-    ]
+    names, method = experiment.datasets, cell.method
+    scored = [_cell(experiment, name, method, cell.seed) for name in names]
+    for name in experiment.also_scored:
+        config, overrides = _overrides(experiment, name, method)
+        further = replace(cell, dataset=name, config=config, overrides=overrides)
+        scored.append(further)
+    return scored
 
 
 def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
     config, overrides = _overrides(experiment, dataset, method)
     controls = experiment.controls(method)
     if controls.batch_size_times:
-        batch_size = load_run(config, *as_arguments(overrides)).batch_size
+        batch_size = load_run(config, overrides).batch_size
         overrides["batch_size"] = controls.batch_size_times * batch_size
     source, trains_on = controls.tokens_of, controls.trains_on
     names = list(experiment.datasets)
     before = names[: names.index(dataset)]
     if trains_on in ("so_far", "all") and before:
         earlier = (_overrides(experiment, name, method) for name in (*before, dataset))
-        runs = [load_run(name, *as_arguments(keys)) for name, keys in earlier]
+        runs = [load_run(config, keys) for config, keys in earlier]
         parts = [
             part for run in runs for part in erjepa.configs.components(run.dataset)
         ]
@@ -162,7 +157,7 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
             if key.lstrip("~").partition(".")[0] != "dataset"
         }
         overrides["dataset"] = [part.as_dict() for part in parts]
-    follows = experiment.continual and trains_on in (None, "so_far") and before
+    follows = experiment.continual and trains_on in (None, "so_far")
     return Cell(
         dataset,
         config,
@@ -200,7 +195,7 @@ def training_command(
     overrides |= _merged(experiment, cell, after)
     if after:
         start = _end_of(experiment, after[-1])
-        replay = load_run(cell.config, *as_arguments(cell.overrides)).replay
+        replay = load_run(cell.config, cell.overrides).replay
         # Overrides of these keys win, including None to start without them.
         given = {
             key for name, at in cell.overrides.items() for key, _ in leaves(name, at)

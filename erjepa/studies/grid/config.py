@@ -58,7 +58,10 @@ def load_experiment(name: str, arguments: Sequence[str] = ()) -> Experiment:
     values: dict[str, Any] = {}
     for _, values_of_file in reversed(erjepa.configs.chain(name, "experiments")):
         for key, value in values_of_file.items():
-            _set(values, key, value)
+            before = values.get(key) if key in _ADDED else None
+            if isinstance(before, Mapping) and isinstance(value, Mapping):
+                value = {**before, **value}
+            values[key] = value
     try:
         for argument in arguments:
             _override(values, argument)
@@ -93,14 +96,6 @@ def output_of(name: str) -> Path:
                 f"{name} is not the output of an experiment; {error}"
             ) from None
     return path.absolute()
-
-
-def _set(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a key, or merge into it if it is a section of ``_ADDED``."""
-    before = values.get(key) if key in _ADDED else None
-    if isinstance(before, Mapping) and isinstance(value, Mapping):
-        value = {**before, **value}
-    values[key] = value
 
 
 def _override(values: dict[str, Any], argument: str) -> None:
@@ -146,8 +141,13 @@ def _argument(value: Any) -> str:
     return value if is_plain else json.dumps(value, ensure_ascii=False)
 
 
+def load_run(config: str, overrides: Mapping[str, Any]) -> Config:
+    """Load the config of a run, once for equal overrides."""
+    return _load(config, *as_arguments(overrides))
+
+
 @cache
-def load_run(config: str, *arguments: str) -> Config:
+def _load(config: str, *arguments: str) -> Config:
     return erjepa.configs.load(config, arguments)
 
 
@@ -180,7 +180,7 @@ def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> Config:
     for key in CONTROLS:
         overrides.pop(key, None)
     try:
-        return load_run(config, *as_arguments(overrides))
+        return load_run(config, overrides)
     except ValueError as error:
         named = (
             place

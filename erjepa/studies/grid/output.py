@@ -186,8 +186,7 @@ def record_experiment(output_dir: Path, experiment: Experiment) -> None:
                 )
         if before == config:
             return
-    record = Record(**_surroundings(), config=experiment)
-    write_whole(path, json.dumps(asdict(record), indent=2) + "\n")
+    write_whole(path, json.dumps(asdict(_record(experiment)), indent=2) + "\n")
 
 
 def _continues(key: str, started: Any, given: Any) -> bool:
@@ -198,19 +197,17 @@ def _continues(key: str, started: Any, given: Any) -> bool:
     return all(name in given and given[name] == started[name] for name in started)
 
 
-def _surroundings() -> dict[str, Any]:
+def _record(experiment: Experiment) -> Record:
     packages = ("torch", "torchtune", "torchao", "erjepa")
+    versions = {name: version(name) for name in packages}
     gpus = range(torch.cuda.device_count())
-    return {
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in packages},
-        },
-        "revision": _revision(),
-        "hardware": Hardware(
-            _cpu(), os.cpu_count(), [torch.cuda.get_device_name(i) for i in gpus]
-        ),
-    }
+    names = [torch.cuda.get_device_name(i) for i in gpus]
+    return Record(
+        versions={"python": platform.python_version(), **versions},
+        revision=_revision(),
+        hardware=Hardware(_cpu(), os.cpu_count(), names),
+        config=experiment,
+    )
 
 
 def _revision() -> str | None:
