@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from erjepa.utils.checked import checked
 from erjepa.utils.files import RESULTS
@@ -13,7 +13,6 @@ from erjepa.utils.jsonl import read_jsonl
 
 Split = Literal["test", "validation"]
 Weights = Literal["last", "ema"]
-Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -29,16 +28,16 @@ class Result:
     checkpoint: str  # name of the checkpoint's folder
     # FLOPs at which the checkpoint was saved; None: at the end of an epoch or of the run
     budget: float | None
-    steps: Whole  # optimizer steps up to the checkpoint
+    steps: NonNegativeInt  # optimizer steps up to the checkpoint
     total_flops: float  # training compute up to the checkpoint
-    total_tokens: Whole  # tokens processed up to the checkpoint
+    total_tokens: NonNegativeInt  # tokens processed up to the checkpoint
     epoch: float  # passes over the training pairs up to the checkpoint
     split: Split
     task: str
     accuracy: Share  # value of the metric `primary`
     primary: str
     readings: Mapping[str, Share]  # value of every metric of the task
-    examples: Whole  # number of scored examples
+    examples: NonNegativeInt  # number of scored examples
     predictions: str  # path of the predictions, relative to the experiment's folder
     log: str  # path of the run's log, relative to the experiment's folder
     train_seconds: float  # up to the checkpoint, without evaluation

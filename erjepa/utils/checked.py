@@ -96,10 +96,11 @@ def reject_unknown(
             if meant in (None, prefix + key):
                 near = nearest(key, known)
                 meant = near and prefix + near
-            hint = f"Did you mean {meant}?"
-            if not meant and len(known) <= _MAX_LISTED:
+            if meant:
+                hint = f"Did you mean {meant}?"
+            elif len(known) <= _MAX_LISTED:
                 hint = f"Known keys: {', '.join(known)}."
-            elif not meant:
+            else:
                 hint = "`erjepa configs show NAME` shows every key."
             raise ValueError(f"unknown config key {prefix}{key}. {hint}")
 

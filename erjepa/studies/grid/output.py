@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -87,7 +87,6 @@ def result_of(
     experiment: Experiment,
     output_dir: Path,
     cell: Cell,
-    overrides: Mapping[str, Any],
     scored: Cell,
     path: Path,
     weights: Weights,
@@ -102,7 +101,7 @@ def result_of(
     progress = checkpoint.load_progress(path) if cell.budget_factor else untrained
     (folder,) = checkpoint.of_weights(path, weights if cell.budget_factor else "last")
     split = experiment.score_on
-    merged = bool({**overrides, **experiment.evaluation}.get("merged"))
+    merged = bool({**cell.overrides, **experiment.evaluation}.get("merged"))
     name = checkpoint.name_of_scores(folder, split, merged=merged)
     scores = scores_dir(path.parent, cell, scored.dataset) / "evaluation" / name
     summary = read_summary(scores)
@@ -115,7 +114,7 @@ def result_of(
         stage=cell.dataset if experiment.continual else None,
         method=cell.method,
         seed=cell.seed,
-        overrides=dict(overrides),
+        overrides=cell.overrides,
         checkpoint=path.name,
         weights=weights,
         budget=progress.get("budget"),

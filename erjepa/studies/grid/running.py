@@ -6,7 +6,7 @@ checkpoints that are not scored are removed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from erjepa.checkpoints import checkpoint
@@ -117,11 +117,10 @@ def _train_and_score(
         what = f"scoring {names}" + experiment.continual * f" on {scored.dataset}"
         scores = scores_dir(folder, cell, scored.dataset)
         run(what, evaluation_command(experiment, scored, scores, paths, after))
-    overrides = dict(cell.overrides)
     if tokens is not None:
-        overrides["stop.tokens"] = tokens
+        cell = replace(cell, overrides={**cell.overrides, "stop.tokens": tokens})
     return [
-        result_of(experiment, output_dir, cell, overrides, scored, path, weights)
+        result_of(experiment, output_dir, cell, scored, path, weights)
         for path in paths or [folder / "base"]
         for weights in experiment.score_weights
         for scored in scored_cells

@@ -129,8 +129,7 @@ def learning_curves(results: Results, dataset: str, methods: list[str]) -> Parts
     if rows.empty:
         raise Unavailable(f"no run on {dataset} is scored at the end of two epochs")
     picture, (axes,) = canvas()
-    how = {"err_style": "bars"}
-    draw_curves(axes, rows, "epoch", "accuracy", results.methods, **how)
+    draw_curves(axes, rows, "epoch", "accuracy", results.methods, err_style="bars")
     axes.locator_params("x", integer=True)
     means = ": means and sample standard deviations over the seeds scored there"
     yield Figure(

@@ -135,8 +135,7 @@ def _curves(
     curves = curves.assign(stage=curves.stage.map(names.index) + 1)
     for name, panel in zip(names, panels, strict=True):
         of_dataset = curves[curves.dataset == name]
-        how = {"err_style": "bars"}
-        draw_curves(panel, of_dataset, "stage", "accuracy", sequences, **how)
+        draw_curves(panel, of_dataset, "stage", "accuracy", sequences, err_style="bars")
         if ceiling is not None:
             panel.axhline(ceiling[name], color="#808080", linewidth=1, linestyle=":")
         panel.set(title=f"on {name}", xlabel="after", ylabel=PERCENT)

@@ -52,7 +52,7 @@ class Results:
 
     If several kinds of weights were scored (``score_weights``), ``runs`` has those of the first
     kind; :meth:`of_weights` selects another. Methods raise ``Unavailable`` if the results do not
-    suffice, and ValueError for an unknown method.
+    suffice.
 
     Raises:
         FileNotFoundError: if the folder has no ``experiment.json``.
@@ -109,15 +109,6 @@ class Results:
 
         return min(others, key=differing)
 
-    def named(self, methods: Sequence[str]) -> list[str]:
-        """Return ``methods`` as a list; raise ValueError if the experiment lacks one of them."""
-        for method in methods:
-            if method not in self.methods:
-                raise ValueError(
-                    f"report: method {method!r} is none of {', '.join(self.methods)}"
-                )
-        return list(methods)
-
     def role(self, method: str) -> str | None:
         """Return the role of a method in the paper, derived from its overrides and metrics.
 
@@ -144,9 +135,16 @@ class Results:
         return "ER-JEPA" if replays else "LLM-JEPA"
 
     def first(self, role: str, method: str | None = None) -> str:
-        """Return ``method`` if given, else the first method of a role."""
+        """Return ``method`` if given, else the first method of a role.
+
+        Raises:
+            ValueError: if the experiment has no such method.
+        """
         if method is not None:
-            return self.named([method])[0]
+            if method not in self.methods:
+                known = ", ".join(self.methods)
+                raise ValueError(f"report: method {method!r} is none of {known}")
+            return method
         for name in self.methods:
             if self.role(name) == role:
                 return name

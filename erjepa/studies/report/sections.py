@@ -77,7 +77,7 @@ class Section:
                 raise Unavailable(f"{dataset} is {task}; this needs {self.task}")
             arguments["dataset"] = dataset
             arguments.pop("datasets", None)
-        chosen = self._methods(results) if methods is None else results.named(methods)
+        chosen = self._methods(results) if methods is None else list(methods)
         made = self.build(results, methods=chosen, **arguments)
         return [
             replace(

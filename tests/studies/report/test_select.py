@@ -28,7 +28,6 @@ def test_roles_are_told_by_what_methods_set(tmp_path):
     assert [results.first(role) for role in roles] == ["b", "c", "d"]
     assert results.first("SFT", "e") == "e"
     assert results.main_methods() == ["b", "c", "d"]
-    assert results.named(["e", "a"]) == ["e", "a"]
 
 
 @pytest.mark.parametrize(
