@@ -9,6 +9,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+from tests.harness.data import write_jsonl
+
 METHODS = {
     "SFT": {"replay.weight": 0, "loss.jepa_weight": 0},
     "LLM-JEPA": {"replay.weight": 0},
@@ -65,23 +67,18 @@ def write_output(
     tasks: dict[str, str] | None = None,
     **config: Any,
 ) -> Path:
-    """Write the output of a finished experiment.
+    """Write the output of a finished experiment to ``folder`` and return it.
 
     Args:
-        folder (Path): where it goes.
-        methods (dict[str, dict[str, Any]] | None): name to overrides.
-        datasets (dict[str, str] | None): name to config of the recipe.
-        seeds (tuple[int, ...]): seeds.
-        budgets (list[float] | None): compute budgets; None: the end of every epoch.
-        epochs (int): number of epochs without budgets.
-        examples (int): number of test examples.
-        cosine (bool): whether predictions have cosines.
-        tasks (dict[str, str] | None): dataset to task, by default ``nq_open`` for names with
-            ``qa`` in them and ``nl_rx`` for others.
-        **config (Any): further keys of the experiment's config.
-
-    Returns:
-        Path: the folder.
+        methods: name to overrides.
+        datasets: name to config of the recipe.
+        budgets: compute budgets; None: the end of every epoch.
+        epochs: number of epochs without budgets.
+        examples: number of test examples.
+        cosine: whether predictions have cosines.
+        tasks: dataset to task, by default ``nq_open`` for names with ``qa`` in them and
+            ``nl_rx`` for others.
+        **config: further keys of the experiment's config.
     """
     methods, datasets = methods or METHODS, datasets or {"synth": "tiny_synth"}
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,10 +125,20 @@ def write_output(
         for stage in _stages(config, method)
         for weights in config.get("score_weights") or ["last"]
     ]
-    (folder / "results.jsonl").write_text(
-        "".join(json.dumps(row) + "\n" for row in rows)
-    )
+    write_jsonl(folder / "results.jsonl", rows)
     return folder
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def change_config(output: Path, **keys: Any) -> None:
+    """Set keys of an experiment's recorded config."""
+    path = output / "experiment.json"
+    record = json.loads(path.read_text())
+    record["config"].update(keys)
+    path.write_text(json.dumps(record))
 
 
 def _stages(config, method):
@@ -190,7 +197,7 @@ def _write_cell(folder, config, dataset, task, method, seed, epochs, examples, c
             lines.append(line)
         path = f"cells/{cell}/evaluation/{name}/predictions.jsonl"
         (folder / path).parent.mkdir(parents=True)
-        (folder / path).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_jsonl(folder / path, lines)
         accuracy = sum(line["exact_match"] for line in lines) / examples
         yield {
             "cell": cell,

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import yaml
@@ -75,6 +76,13 @@ def _main(folder, arguments, environment, log) -> None:
     use_fake_tune()
     with log.open("a") as sys.stdout, log.open("a") as sys.stderr:
         sys.exit(main(["run", str(folder / "fake.yaml"), *arguments]))
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
 
 
 def calls(folder: Path) -> list[str]:

@@ -37,6 +37,13 @@ def load(tmp_path):
     return load
 
 
+def config_of_run(experiment, cell, folder):
+    """The config that the command of a run loads."""
+    command = training_command(experiment, cell, folder)
+    start = command.index("--config") + 1
+    return erjepa.configs.load(command[start], command[start + 1 :])
+
+
 @pytest.mark.parametrize("name", PACKAGED)
 def test_packaged_experiments(name, tmp_path):
     experiment = load_experiment(name)
@@ -50,9 +57,7 @@ def test_packaged_experiments(name, tmp_path):
     # Configs allow the keys that the grid adds to those of a method.
     trained = [cell for cell in cells(experiment) if cell.budget_factor]
     for cell in (trained[0], trained[-1]):
-        command = training_command(experiment, cell, tmp_path)
-        start = command.index("--config") + 1
-        cfg = erjepa.configs.load(command[start], command[start + 1 :])
+        cfg = config_of_run(experiment, cell, tmp_path)
         assert cfg.keep_epochs == (experiment.budgets is None)
 
     # Every section of its report exists, takes what it is given, and says what it lacks.
@@ -79,21 +84,11 @@ def test_the_papers_experiments():
 def test_the_end_of_turn_and_the_methods():
     """Every method by every path that may train it; without replay two of them are doubles."""
     methods = load_experiment("stop_token").methods
-    found = {
-        (
-            m.get("replay.weight"),
-            m.get("loss.jepa_weight"),
-            m.get("replay.selection"),
-        ): []
-        for m in methods.values()
-    }
-    for m in methods.values():
-        key = (
-            m.get("replay.weight"),
-            m.get("loss.jepa_weight"),
-            m.get("replay.selection"),
-        )
-        found[key].append(m["train_end_of_turn"])
+    keys = ("replay.weight", "loss.jepa_weight", "replay.selection")
+    found = {}
+    for method in methods.values():
+        paths = found.setdefault(tuple(map(method.get, keys)), [])
+        paths.append(method["train_end_of_turn"])
     every = ["all", "new", "replay", "none"]
     assert found == {
         (0, 0, None): ["all", "none"],
@@ -329,7 +324,5 @@ def test_texts_reach_the_run_as_they_are(load, question, tmp_path):
     own = {"dataset": "erjepa.datasets.classification_dataset", "dataset.source": "a"}
     own |= {"dataset.question": question, "dataset.options": ["yes", "no"]}
     experiment = load(f"{VALID}overrides: {json.dumps(own)}")
-    command = training_command(experiment, cells(experiment)[0], tmp_path)
-    start = command.index("--config") + 1
-    cfg = erjepa.configs.load(command[start], command[start + 1 :])
+    cfg = config_of_run(experiment, cells(experiment)[0], tmp_path)
     assert cfg.dataset.get("question") == question

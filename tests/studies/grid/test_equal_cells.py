@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from erjepa.commands.experiment import main
 from erjepa.studies.grid.cells import cells
 from erjepa.studies.grid.config import load_experiment
-from tests.harness.grids import calls, results, write_experiment
+from tests.harness.grids import calls, results, run, write_experiment
 
 SEQUENCE = """
 name: sequence
@@ -70,10 +69,6 @@ def sequence(fake):
     """Folder of a grid some of whose cells are equal, and that runs the stand-in for ``tune``."""
     write_experiment(fake, SEQUENCE)
     return fake
-
-
-def run(folder):
-    return main(["run", str(folder / "fake.yaml")])
 
 
 def test_which_cells_are_equal(tmp_path):

@@ -28,6 +28,7 @@ from tests.harness.grids import (
     run,
     summary,
     use_fake_tune,
+    wait_for,
     write_experiment,
 )
 
@@ -389,13 +390,6 @@ def test_devices_are_places_in_the_visible_ones(monkeypatch):
     assert [e["CUDA_VISIBLE_DEVICES"] for e in shared] == ["4", "GPU-a7"]
     with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES=4,5,GPU-a7 shows 3"):
         environments(experiment(devices=[3]))
-
-
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def descendants(folder):

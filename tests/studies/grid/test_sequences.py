@@ -17,7 +17,7 @@ from erjepa.studies.grid.cells import (
     training_command,
 )
 from erjepa.studies.grid.config import load_experiment
-from tests.harness.grids import Grid, calls, results, write_experiment
+from tests.harness.grids import Grid, calls, results, run, write_experiment
 
 SEQUENCE = """
 name: sequence
@@ -161,10 +161,6 @@ def fake_sequence(fake):
     """Folder of a sequence whose grid runs the stand-in for ``tune``."""
     write_experiment(fake, SEQUENCE)
     return fake
-
-
-def run(folder, *arguments):
-    return main(["run", str(folder / "fake.yaml"), *arguments])
 
 
 def test_every_dataset_after_every_stage(fake_sequence, capsys):

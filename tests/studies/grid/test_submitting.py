@@ -16,7 +16,7 @@ from erjepa.commands.experiment import main
 from erjepa.studies.experiment import read_record
 from erjepa.studies.grid import output, slurm
 from erjepa.studies.grid.local import environments
-from tests.harness.grids import EXPECTED, calls, experiment, run, summary
+from tests.harness.grids import EXPECTED, calls, experiment, run, summary, wait_for
 
 COMMANDS = {
     # The Nth call fails where `refuse` says N.
@@ -227,13 +227,6 @@ def test_a_task_that_has_to_stop(fake, fake_slurm, capsys, monkeypatch):
     steps = [call for call in calls(fake) if call.startswith("step")]
     assert len(steps) in (8, 9), "it went on from its checkpoint"
     assert status(fake, capsys)[cell] == "done, accuracy 8.1% at the end"
-
-
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def test_threads_are_those_of_a_local_grid_where_they_are_asked_for(monkeypatch):

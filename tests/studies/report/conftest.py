@@ -1,11 +1,9 @@
 """Generated results shared by the tests of sections."""
 
-import json
-
 import pytest
 
 from erjepa.studies.report.results import Results
-from tests.harness.fake_output import METHODS, write_output
+from tests.harness.fake_output import METHODS, read_rows, write_output
 from tests.harness.report_parts import BUDGETS, SEEDS
 
 
@@ -34,17 +32,15 @@ def results(output):
 
 @pytest.fixture(scope="session")
 def rows(output):
-    lines = (output / "results.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return read_rows(output / "results.jsonl")
 
 
 @pytest.fixture(scope="session")
 def predictions(output, rows):
     """Method, seed and budget to predictions."""
     return {
-        (row["method"], row["seed"], row["budget"]): [
-            json.loads(line)
-            for line in (output / row["predictions"]).read_text().splitlines()
-        ]
+        (row["method"], row["seed"], row["budget"]): read_rows(
+            output / row["predictions"]
+        )
         for row in rows
     }

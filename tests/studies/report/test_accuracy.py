@@ -1,12 +1,11 @@
 """Sections on accuracy, compared with a slow computation from the JSONL files."""
 
-import json
-
 import numpy as np
 import pytest
 
 from erjepa.studies.report.results import Results, Unavailable
-from tests.harness.fake_output import METHODS, write_output
+from tests.harness.data import write_jsonl
+from tests.harness.fake_output import METHODS, read_rows, write_output
 from tests.harness.report_parts import (
     BUDGETS,
     MAIN,
@@ -140,10 +139,10 @@ def test_settings_are_not_chosen_on_test_pairs(tmp_path):
 def test_a_setting_with_fewer_seeds_is_not_chosen(tmp_path):
     output = write_trials(tmp_path / "out", score_on="validation")
     path = output / "results.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = read_rows(path)
     for row in rows:
         row["accuracy"] = 1.0 if row["method"] == "SFT, high" else row["accuracy"]
     kept = [r for r in rows if (r["method"], r["seed"]) != ("SFT, high", 2)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+    write_jsonl(path, kept)
     _, (best, _) = parts_of(make("chosen", Results(output), "synth"))
     assert best.rows[0][1] == "SFT, low"

@@ -1,8 +1,8 @@
 """Whole reports: the requested sections, the available data, and missing results."""
 
 import base64
-import json
 import re
+from collections import defaultdict
 from html.parser import HTMLParser
 
 import pandas as pd
@@ -13,28 +13,25 @@ from erjepa.studies import report
 from erjepa.studies.report.build import build_report, register_sections
 from erjepa.studies.report.figures import Figure, canvas, draw_bars, draw_curves
 from erjepa.studies.report.sections import SECTIONS
-from tests.harness.fake_output import METHODS, write_output
+from tests.harness.data import write_jsonl
+from tests.harness.fake_output import METHODS, change_config, read_rows, write_output
 
 FEW = {name: METHODS[name] for name in ("SFT", "LLM-JEPA", "ER-JEPA content")}
 
 
 class Page(HTMLParser):
-    """Tags of a page, links within it, its pictures and what is said of them."""
+    """Tags of a page, and the values of their attributes."""
 
     def __init__(self, text):
         super().__init__()
-        self.tags, self.targets, self.ids, self.sources, self.alts = [], [], [], [], []
-        self.srcsets = []
+        self.tags = []
+        self.values = defaultdict(list)  # of each attribute, in order
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        attrs = dict(attrs)
         self.tags.append(tag)
-        self.ids += [attrs["id"]] if "id" in attrs else []
-        self.targets += [attrs["href"]] if "href" in attrs else []
-        self.sources += [attrs["src"]] if "src" in attrs else []
-        self.srcsets += [attrs["srcset"]] if "srcset" in attrs else []
-        self.alts += [attrs["alt"]] if "alt" in attrs else []
+        for name, value in attrs:
+            self.values[name].append(value)
 
 
 def small(folder, **config):
@@ -66,9 +63,9 @@ def test_a_report_has_all_that_the_results_allow(tmp_path):
     for name in left_out:
         assert f"<li>{SECTIONS[name].title} (synth): " in text
     parsed = Page(text)
-    assert set(parsed.targets) == {f"#{one}" for one in parsed.ids}
-    assert parsed.sources and all(
-        one.startswith("data:image/") for one in parsed.sources
+    assert set(parsed.values["href"]) == {f"#{one}" for one in parsed.values["id"]}
+    assert parsed.values["src"] and all(
+        one.startswith("data:image/") for one in parsed.values["src"]
     )
     assert "http" not in re.sub(r'src(set)?="[^"]*"', "", text)
     for value in (
@@ -106,11 +103,8 @@ def test_sections_are_as_asked(tmp_path):
     assert (tables / "accuracy.csv").read_text().splitlines()[1].startswith("SFT,")
     assert "LLM-JEPA," in (tables / "accuracy_2.csv").read_text()
     # Files of an earlier report are removed.
-    file = page.parents[1] / "experiment.json"
-    record = json.loads(file.read_text())
-    record["config"]["report"] = ["accuracy"]
-    file.write_text(json.dumps(record))
-    page = build_report(file.parent)
+    change_config(page.parents[1], report=["accuracy"])
+    page = build_report(page.parents[1])
     assert headings(page) == ["Accuracy"]
     assert [path.name for path in sorted(tables.iterdir())] == [
         *("accuracy.csv", "accuracy.md", "accuracy.tex")
@@ -162,8 +156,7 @@ def test_an_unfinished_experiment(tmp_path):
             return False
         return row["method"] == "LLM-JEPA" or row["seed"] == 82
 
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(line for line in lines if is_done(json.loads(line))))
+    write_jsonl(path, filter(is_done, read_rows(path)))
     page = build_report(output)
     text = page.read_text()
     for line in (
@@ -183,11 +176,11 @@ def test_the_summary_says_what_came_out(tmp_path):
     """Means, order and differences against the lines of results.jsonl."""
     output = small(tmp_path / "out", report=["accuracy"])
     path = output / "results.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = read_rows(path)
     ends = {"SFT": (0.5, 0.3), "LLM-JEPA": (0.25, 0.35), "ER-JEPA content": (0.75, 0.5)}
     for row in rows:
         row["accuracy"] = ends[row["method"]][(82, 23).index(row["seed"])]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(path, rows)
     text = build_report(output).read_text().replace("\u00a0", " ")
     for said in (
         "SFT, LLM-JEPA and ER-JEPA content on synth at equal training compute, with 2 "
@@ -197,9 +190,7 @@ def test_the_summary_says_what_came_out(tmp_path):
         "LLM-JEPA is 10.00 points below SFT on average, and above it in 1 of 2.",
     ):
         assert said in text, said
-    last = rows[-1]["cell"]
-    ended = [row for row in rows if row["cell"] != last]
-    path.write_text("".join(json.dumps(row) + "\n" for row in ended))
+    write_jsonl(path, [row for row in rows if row["cell"] != rows[-1]["cell"]])
     text = build_report(output).read_text().replace("\u00a0", " ")
     assert "5 of 6 runs have ended" in text and "ER-JEPA content 75.00%, SFT" in text
 
@@ -217,7 +208,7 @@ def test_figures_follow_the_page(tmp_path):
     (wide,) = re.findall(
         'viewBox="0 0 ([0-9.]+)', (path.parent / "single_seeds_synth.svg").read_text()
     )
-    narrow = base64.b64decode(parsed.srcsets[0].partition(",")[2]).decode()
+    narrow = base64.b64decode(parsed.values["srcset"][0].partition(",")[2]).decode()
     (width, height) = re.findall('viewBox="0 0 ([0-9.]+) ([0-9.]+)', narrow)[0]
     assert float(width) < float(wide) and float(height) > float(width)
 
@@ -271,59 +262,28 @@ def test_hostile_text_is_text(tmp_path):
     sections = ["accuracy", "significance", "matched_compute", "outcomes", "examples"]
     output = small(tmp_path / "out", methods=methods, name=hostile, report=sections)
     for path in output.rglob("predictions.jsonl"):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        changed = [
-            {
-                **one,
-                "prompt": hostile + "\x1b[2J\ud83d",
-                "target": hostile + one["target"],
-                "output": hostile + one["output"],
-            }
-            for one in lines
-        ]
-        path.write_text("".join(json.dumps(one) + "\n" for one in changed))
+        lines = read_rows(path)
+        for line in lines:
+            line["prompt"] = hostile + "\x1b[2J\ud83d"
+            line["target"] = hostile + line["target"]
+            line["output"] = hostile + line["output"]
+        write_jsonl(path, lines)
     results = output / "results.jsonl"
-    rows = [json.loads(line) for line in results.read_text().splitlines()]
-    ended = [row for row in rows if row["cell"] != rows[-1]["cell"]]
-    results.write_text("".join(json.dumps(row) + "\n" for row in ended))
+    rows = read_rows(results)
+    write_jsonl(results, [row for row in rows if row["cell"] != rows[-1]["cell"]])
     page = build_report(output)
     assert "Examples" in headings(page) and "nothing of seed 23" in page.read_text()
     assert all("\x1b" not in f.read_text() for f in page.parent.glob("tables/*"))
     parsed = Page(page.read_text())
-    assert any(hostile in alt for alt in parsed.alts)
+    assert any(hostile in alt for alt in parsed.values["alt"])
     assert "script" not in parsed.tags and "&lt;script&gt;" in page.read_text()
-    assert set(parsed.tags) <= {
-        *(
-            "html",
-            "head",
-            "meta",
-            "title",
-            "style",
-            "body",
-            "h1",
-            "h2",
-            "nav",
-            "ul",
-            "li",
-        ),
-        *(
-            "a",
-            "section",
-            "div",
-            "table",
-            "picture",
-            "source",
-            "dl",
-            "dt",
-            "dd",
-            "thead",
-            "tbody",
-            "tr",
-            "th",
-            "td",
-        ),
-        *("figure", "img", "figcaption", "p", "code", "mark", "strong", "footer"),
-    }
+    expected = (
+        "html head meta title style body h1 h2 nav ul li a section div table picture"
+    )
+    expected += (
+        " source dl dt dd thead tbody tr th td figure img figcaption p code mark"
+    )
+    assert set(parsed.tags) <= {*expected.split(), "strong", "footer"}
 
 
 def test_the_same_results_give_the_same_files(tmp_path):

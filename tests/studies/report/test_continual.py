@@ -1,6 +1,5 @@
 """The section on sequences of datasets, on accuracies with measures worked by hand."""
 
-import json
 import math
 
 import pandas as pd
@@ -10,7 +9,8 @@ from erjepa.studies.report.build import build_report
 from erjepa.studies.report.figures import Figure
 from erjepa.studies.report.results import Results
 from erjepa.studies.report.sections import SECTIONS
-from tests.harness.fake_output import write_output
+from tests.harness.data import write_jsonl
+from tests.harness.fake_output import change_config, read_rows, write_output
 
 METHODS = {
     "SFT": {"replay.weight": 0},
@@ -41,7 +41,7 @@ def output(tmp_path, monkeypatch):
     monkeypatch.setattr(Figure, "saved", lambda *a: b"")  # test_build draws them
     folder = write_output(tmp_path / "out", **SETTINGS)
     path = folder / "results.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = read_rows(path)
     for row in rows:
         key = row["method"], row["stage"], row["dataset"]
         row["accuracy"] = ACCURACY[key][row["seed"] - 1]
@@ -49,7 +49,7 @@ def output(tmp_path, monkeypatch):
         if row["method"] != "SFT":
             row["budget"] = {"Joint": 2.0, "Untrained": None}[row["method"]]
     assert len(rows) == 2 * len(ACCURACY)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(path, rows)
     return folder
 
 
@@ -95,20 +95,18 @@ def test_the_average_is_compared_with_that_of_joint_training(output):
 
 def test_a_method_is_compared_with_joint_training_of_its_own_settings(output):
     """Of two, wherever they stand; the accuracies of all methods are halved at a falling rate."""
-    path, record = output / "results.jsonl", output / "experiment.json"
-    known = json.loads(record.read_text())
+    path = output / "results.jsonl"
     falls = {"lr_scheduler.final_factor": 0}
     methods = {f"{m}, falling": {**own, **falls} for m, own in METHODS.items()}
-    known["config"]["methods"] = methods | METHODS
-    record.write_text(json.dumps(known))
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    change_config(output, methods=methods | METHODS)
+    rows = read_rows(path)
     for row in rows[:]:
         falling = {
             "method": f"{row['method']}, falling",
             "cell": f"{row['cell']}_falling",
         }
         rows.append({**row, **falling, "accuracy": row["accuracy"] / 2})
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(path, rows)
     found = table(output, "continual_measures").set_index("Method").round(6)
     kept = found["Kept on b (%)"]
     assert kept["SFT"] == kept["SFT, falling"] == round(100 * 15 / 80, 6)
@@ -121,8 +119,8 @@ def test_a_method_is_compared_with_joint_training_of_its_own_settings(output):
 
 def test_further_datasets(output):
     """At the end of the sequence; exp of the mean loss of a run's targets is its perplexity."""
-    path, record = output / "results.jsonl", output / "experiment.json"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path = output / "results.jsonl"
+    rows = read_rows(path)
     more = [
         {**row, "dataset": "c", "accuracy": row["accuracy"] / 2, "target_loss": loss}
         for row in rows
@@ -136,13 +134,10 @@ def test_further_datasets(output):
     ]
     more += [{**row, "dataset": "d", "target_loss": None} for row in more]
     averaged = [{**row, "weights": "ema", "accuracy": 0.25} for row in more]
-    lines = [json.dumps(row) + "\n" for row in [*rows, *more, *averaged]]
-    path.write_text("".join(lines))
-    known = json.loads(record.read_text())
-    known["config"]["also_scored"] = {"c": "tiny_synth", "d": "tiny_synth"}
-    known["config"]["score_weights"] = ["last", "ema"]
-    known["config"]["match"] = "epochs"
-    record.write_text(json.dumps(known))
+    write_jsonl(path, [*rows, *more, *averaged])
+    also = {"c": "tiny_synth", "d": "tiny_synth"}
+    kinds = ["last", "ema"]
+    change_config(output, also_scored=also, score_weights=kinds, match="epochs")
     found = table(output, "continual_also_scored").set_index("Method").round(6)
     assert found["Accuracy on c (%)"].to_dict() == {
         **{"SFT": 40.0, "Joint": 35.0, "Untrained": 5.0}
@@ -157,28 +152,26 @@ def test_further_datasets(output):
 
 
 def test_other_sections_speak_of_the_end_of_the_sequence(output):
-    ends = Results(output).final(None, ["SFT", "Joint"])
-    assert set(ends.stage) == {"a"}
-    by = ends.set_index(["method", "dataset", "seed"]).accuracy
-    assert by["SFT", "b", 2] == 10 and by["Joint", "b", 1] == 70
-    assert not Results(output).missing()
+    results = Results(output)
+    assert set(results.of(None, results.methods).stage) == {"a"}
+    by = results.final(None, ["SFT", "Joint"]).set_index(["method", "dataset", "seed"])
+    assert by.accuracy["SFT", "b", 2] == 10 and by.accuracy["Joint", "b", 1] == 70
+    assert not results.missing()
+    (_, at_budget) = SECTIONS["matched_compute"].parts(results, "b", ["SFT"])
+    assert at_budget.frame.iloc[0, 1] == pytest.approx(15)  # 20 and 10 after the end
 
 
 def test_an_unfinished_sequence_has_no_measures(output):
     path = output / "results.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    rest = [x for x in lines if '"stage": "b"' not in x or '"seed": 1' not in x]
-    path.write_text("".join(rest))
+    rows = read_rows(path)
+    write_jsonl(path, [x for x in rows if (x["stage"], x["seed"]) != ("b", 1)])
     sft = table(output, "continual_measures").set_index("Method").loc["SFT"]
     assert sft["Forgetting"] == 50  # of the other seed alone
     assert sft["Average accuracy (%)"] == pytest.approx(47.5)
 
 
 def test_without_controls_there_are_no_columns_of_theirs(output):
-    file = output / "experiment.json"
-    record = json.loads(file.read_text())
-    record["config"]["methods"] = {"SFT": METHODS["SFT"]}
-    file.write_text(json.dumps(record))
+    change_config(output, methods={"SFT": METHODS["SFT"]})
     (figure, kept, _, measures) = SECTIONS["continual"].parts(Results(output))
     assert measures.columns[1:4] == [
         *("Average accuracy (%)", "Forgetting", "Backward transfer"),
@@ -209,22 +202,14 @@ def test_it_needs_a_sequence(tmp_path):
     assert "the datasets are no sequence" in build_report(output).read_text()
 
 
-def test_other_sections_have_the_end_of_the_sequence(output):
-    results = Results(output)
-    assert set(results.of(None, results.methods).stage) == {"a"}
-    (_, at_budget) = SECTIONS["matched_compute"].parts(results, "b", ["SFT"])
-    assert at_budget.frame.iloc[0, 1] == pytest.approx(15)  # 20 and 10 after the end
-    build_report(output)  # with every section
-
-
 @pytest.mark.parametrize("lacks", ["the last stage", "all but the untrained model"])
 def test_a_sequence_that_has_not_ended(output, lacks):
     path = output / "results.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = read_rows(path)
     if lacks == "the last stage":
         left = [row for row in rows if row["stage"] == "b"]
     else:
         left = [row for row in rows if row["method"] == "Untrained"]
-    path.write_text("".join(json.dumps(row) + "\n" for row in left))
+    write_jsonl(path, left)
     text = build_report(output).read_text()
     assert "no run has reached the end of the sequence" in text

@@ -1,6 +1,5 @@
 """Which examples are shown, and which of their parts are highlighted."""
 
-import json
 from collections import Counter
 
 import pandas as pd
@@ -9,7 +8,8 @@ from erjepa.studies.report.examples import choose_examples, mark_differences
 from erjepa.studies.report.results import Results
 from erjepa.studies.report.table import EXTRA, MISSING, SAME, WRONG
 from erjepa.tasks.nl_rx.regex_kinds import prediction_category, regex_tokens
-from tests.harness.fake_output import write_output
+from tests.harness.data import write_jsonl
+from tests.harness.fake_output import read_rows, write_output
 from tests.harness.report_parts import BUDGETS, MAIN, SEEDS, make, parts_of
 
 
@@ -97,11 +97,11 @@ def test_examples_of_other_tasks_show_answers(tmp_path):
         tmp_path / "out", datasets={"qa": "x"}, seeds=(1,), budgets=[1e12]
     )
     for path in output.rglob("predictions.jsonl"):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = read_rows(path)
         for line in lines:
             line["extracted"] += "; Rome" if not line["exact_match"] else ""
             line["target"] += f" {line['id']}"
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_jsonl(path, lines)
     _, (table,) = parts_of(make("examples", Results(output), "qa"))
     assert table.rows[0][0] == "wrong"
     assert table.rows[0][4].startswith(("Paris ", "12 ", "the moon "))

@@ -14,7 +14,8 @@ from erjepa.tasks.nl_rx.regex_kinds import (
     prediction_category,
     structures,
 )
-from tests.harness.fake_output import METHODS, write_output
+from tests.harness.data import write_jsonl
+from tests.harness.fake_output import METHODS, read_rows, write_output
 from tests.harness.report_parts import (
     BUDGETS,
     MAIN,
@@ -157,10 +158,10 @@ def test_a_seed_without_errors_has_no_rate(tmp_path):
     for run in Results(output).runs.itertuples():
         path = output / run.predictions
         errs = run.seed == 1 and run.method != "ER-JEPA content"
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = read_rows(path)
         for line in lines:
             line["output"] = line["target"] + (".*" if errs else "")
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_jsonl(path, lines)
     _, (summary, by_seed) = parts_of(make("corrections", Results(output), "synth"))
     over = summary.rows[1]  # ER-JEPA's: all four errors of one seed, none in the other
     assert (over[1].mean, over[3].mean, over[4].mean) == (2, 2, 100)

@@ -1,13 +1,13 @@
 """Sections on gains and losses of runs, compared with a slow computation from the JSONL files."""
 
-import json
 import statistics
 from collections import Counter
 
 import pytest
 
 from erjepa.studies.report.results import Results, Unavailable
-from tests.harness.fake_output import METHODS, write_output
+from tests.harness.data import write_jsonl
+from tests.harness.fake_output import METHODS, read_rows, write_output
 from tests.harness.report_parts import (
     BUDGETS,
     MAIN,
@@ -33,11 +33,11 @@ def falling(tmp_path):
         tmp_path / "out", methods, seeds=SEEDS, budgets=BUDGETS, examples=3
     )
     path = output / "results.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = read_rows(path)
     for row in rows:
         at = SEEDS.index(row["seed"]), BUDGETS.index(row["budget"])
         row["accuracy"] = curves[row["method"]][at[0]][at[1]]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(path, rows)
     return Results(output)
 
 
@@ -162,11 +162,11 @@ def test_runs_that_end_elsewhere_are_compared_where_all_are_scored(tmp_path):
         tmp_path / "out", methods, seeds=(1, 2), budgets=None, examples=5
     )
     path = output / "results.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = read_rows(path)
     for row in rows:
         if row["method"] == MAIN[1] and row["epoch"] == 4:
             row["epoch"] = 4.4
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(path, rows)
     found = Results(output).over_points("synth", MAIN)
     assert list(found.columns) == [1, 2, 3]
     assert len(found) == 2 * len(MAIN)
@@ -175,7 +175,7 @@ def test_runs_that_end_elsewhere_are_compared_where_all_are_scored(tmp_path):
     _, (table,) = parts_of(make("dynamics", Results(output), "synth", methods=MAIN))
     assert table.column(0) == list(MAIN)
     shared = [row for row in rows if row["epoch"] < 4]
-    path.write_text("".join(json.dumps(row) + "\n" for row in shared))
+    write_jsonl(path, shared)
     _, (same,) = parts_of(make("dynamics", Results(output), "synth", methods=MAIN))
     assert table.rows == same.rows
 
