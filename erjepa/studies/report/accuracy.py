@@ -1,6 +1,7 @@
 """Sections on accuracy at the end of runs: by method, metric and setting."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -126,6 +127,6 @@ def chosen(results: Results, dataset: str, methods: list[str]) -> Parts:
     yield Table(caption, trials, name="trials")
 
 
-def settings(values: dict[str, object] | None) -> str:
+def settings(values: Mapping[str, Any]) -> str:
     """Return overrides as they are typed on the command line."""
-    return " ".join(f"{key}={value}" for key, value in (values or {}).items())
+    return " ".join(f"{key}={value}" for key, value in values.items())

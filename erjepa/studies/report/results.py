@@ -172,12 +172,7 @@ class Results:
 
     def final(self, dataset: str | None, methods: Sequence[str]) -> pd.DataFrame:
         """Return the last checkpoint of each finished run, on one dataset (``None``: all)."""
-        rows = self.of(dataset, methods)
-        rows = rows[rows.ends]
-        if rows.empty:
-            where = "" if dataset is None else f" on {dataset}"
-            raise Unavailable(f"no run of these methods{where} has reached its end")
-        return rows
+        return _last(self.of(dataset, methods), dataset)
 
     def over_points(self, dataset: str, methods: Sequence[str]) -> pd.DataFrame:
         """Return the accuracy of runs that are scored at every point, [runs, points].
@@ -216,15 +211,10 @@ class Results:
         """Return the last checkpoint of each finished run that trained on a dataset; in a sequence,
         of the runs of the dataset's own stage.
         """
-        if not self.config.continual:
-            return self.final(dataset, methods)
         rows = self.of_stages(dataset, methods)
-        rows = rows[rows.stage == dataset].drop_duplicates("cell", keep="last")
-        if rows.empty:
-            raise Unavailable(
-                f"no run of these methods on {dataset} has reached its end"
-            )
-        return rows
+        if self.config.continual:
+            rows = rows[rows.stage == dataset]
+        return _last(rows, dataset)
 
     def missing(self) -> dict[tuple[str, str], list[int]]:
         """Return the seeds without results of each (dataset, method) that has such seeds."""
@@ -296,6 +286,15 @@ class Results:
         if self.config.continual:
             ends &= rows.stage == self.datasets[-1]
         return rows.assign(ends=ends)
+
+
+def _last(rows: pd.DataFrame, dataset: str | None) -> pd.DataFrame:
+    """Return the rows of the last checkpoint of each run on each dataset."""
+    rows = rows.drop_duplicates(["cell", "dataset"], keep="last")
+    if rows.empty:
+        where = "" if dataset is None else f" on {dataset}"
+        raise Unavailable(f"no run of these methods{where} has reached its end")
+    return rows
 
 
 def pivot(
