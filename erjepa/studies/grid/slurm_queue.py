@@ -11,10 +11,9 @@ JobId = Annotated[str, Field(pattern=r"^\d+(_\d+)?$")]
 
 
 class Job(NamedTuple):
-    """A waiting or running job: its state, its node or ``""``, and the reason why it waits."""
+    """A waiting or running job: its state, and the reason why it waits."""
 
     state: str
-    node: str
     reason: str
 
     @property
@@ -31,7 +30,7 @@ def queue(jobs: Collection[str]) -> dict[str, Job]:
     if not jobs:
         return {}
     ids = ",".join(sorted({job.partition("_")[0] for job in jobs}, key=int))
-    form = "%i|%T|%N|%r"
+    form = "%i|%T|%r"
     answer = _call("squeue", "--array", "--noheader", "--format", form, "--jobs", ids)
     if answer.returncode != 0 and "Invalid job id" not in answer.stderr:
         raise RuntimeError(f"squeue does not answer: {answer.stderr.strip()}")

@@ -20,11 +20,8 @@ from erjepa.studies.report.table import Table, spread
 from erjepa.studies.statistics.forgetting import continual_measures
 
 _RUN = ["method", "seed"]
-_MEASURES = {
-    "Forgetting": "forgetting",
-    "Backward transfer": "backward_transfer",
-    "Forward transfer": "forward_transfer",
-}
+# Headings of the fields of ``Continual``.
+_MEASURES = ["Forgetting", "Backward transfer", "Forward transfer"]
 
 
 @section("One dataset after the other")
@@ -96,7 +93,7 @@ def continual(
 
     base = means.loc[untrained[0]].tolist() if untrained else None
     columns = {"Average accuracy (%)": ends.mean(axis=1, skipna=False)}
-    columns |= _measures(wide, names, base, ends.index)
+    columns |= dict(_measures(wide, names, base).reindex(ends.index).items())
     kept = ""
     if joints:
         ceilings = means.loc[[results.nearest(m, joints) for m, _ in ends.index]]
@@ -144,21 +141,16 @@ def _curves(
 
 
 def _measures(
-    wide: pd.DataFrame, names: list[str], untrained: list[float] | None, runs: pd.Index
-) -> dict[str, pd.Series]:
+    wide: pd.DataFrame, names: list[str], untrained: list[float] | None
+) -> pd.DataFrame:
     """Return forgetting and transfer of the runs that were scored after each stage."""
     of_runs = {}
     for run, matrix in wide.groupby(level=_RUN, sort=False):
         accuracy = matrix.droplevel(_RUN).reindex(names).to_numpy()
         if not pd.isna(accuracy).any():
             of_runs[run] = continual_measures(accuracy, untrained)
-    return {
-        heading: pd.Series(
-            {run: getattr(measures, name) for run, measures in of_runs.items()},
-            dtype=float,
-        ).reindex(runs)
-        for heading, name in _MEASURES.items()
-    }
+    runs = pd.MultiIndex.from_tuples(of_runs, names=_RUN)
+    return pd.DataFrame(list(of_runs.values()), runs, _MEASURES, dtype=float)
 
 
 def _kept(

@@ -1,10 +1,10 @@
-"""Measures of continual learning: average accuracy, forgetting and transfer.
+"""Measures of continual learning: forgetting and transfer.
 
-All are computed from the matrix ``a[i][j]``, the accuracy on task j after stage i, with i and j
+Both are computed from the matrix ``a[i][j]``, the accuracy on task j after stage i, with i and j
 from 1 to T. Their sources are
 
 - Lopez-Paz & Ranzato 2017, "Gradient Episodic Memory for Continual Learning" (GEM):
-  average accuracy, backward and forward transfer;
+  backward and forward transfer;
 - Chaudhry et al. 2018, "Riemannian Walk for Incremental Learning": forgetting.
 """
 
@@ -17,7 +17,6 @@ import numpy as np
 class Continual(NamedTuple):
     """Measures of a sequence of tasks, in the unit of its accuracies."""
 
-    average_accuracy: float  # mean over j of a[T][j]
     forgetting: float  # mean over j < T of max_{i < T} a[i][j] - a[T][j]
     # Mean over j < T of a[T][j] - a[j][j]; negative if later tasks hurt earlier ones
     backward_transfer: float
@@ -29,7 +28,7 @@ class Continual(NamedTuple):
 def continual_measures(
     accuracy: Sequence[Sequence[float]], untrained: Sequence[float] | None = None
 ) -> Continual:
-    """Compute average accuracy, forgetting and transfer of one run over a sequence of tasks.
+    """Compute forgetting and transfer of one run over a sequence of tasks.
 
     Args:
         accuracy: the matrix a, [T, T] with T of at least 2, one row per stage.
@@ -42,7 +41,6 @@ def continual_measures(
     if untrained is not None:
         forward = float(np.mean(np.diagonal(a, offset=1) - np.asarray(untrained)[1:]))
     return Continual(
-        average_accuracy=float(end.mean()),
         forgetting=float((a[:-1, :-1].max(axis=0) - end[:-1]).mean()),
         backward_transfer=float((end - learned)[:-1].mean()),
         forward_transfer=forward,

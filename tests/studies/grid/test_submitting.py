@@ -79,7 +79,7 @@ def test_an_array_and_jobs_that_wait(fake, fake_slurm, capsys):
     assert ["afterany:41_1" in script for script in others] == [True, False]
     assert ["afterany:41_3" in script for script in others] == [False, True]
 
-    (fake_slurm / "queue").write_text("41_1|PENDING||Resources\n41_3|RUNNING|n7|None\n")
+    (fake_slurm / "queue").write_text("41_1|PENDING|Resources\n41_3|RUNNING|None\n")
     states = status(fake, capsys)
     assert states["synth/er-jepa/seed_1"] == "waiting, job 41_1: Resources"
     assert states["synth/er-jepa/seed_2"] == "waiting, job 41_3: starting"
@@ -202,7 +202,7 @@ def test_a_task_that_has_to_stop(fake, fake_slurm, capsys, monkeypatch):
     """It ends its run and waits for Slurm to end it; the next one resumes the cell."""
     submit(fake)
     cell = "synth/llm-jepa/seed_1"
-    (fake_slurm / "queue").write_text("41_0|RUNNING|n7|None\n")
+    (fake_slurm / "queue").write_text("41_0|RUNNING|None\n")
     assert status(fake, capsys)[cell] == "waiting, job 41_0: starting"
     monkeypatch.setenv("FAKE_STEP_SECONDS", "0.5")
     first = task(fake, cell)
