@@ -42,26 +42,21 @@ class View(NamedTuple):
 
 
 def view(table):
-    names = table.columns
-    columns = [
-        [Cell(*pair) for pair in zip(*both, strict=True)]
-        if len(
-            both := [
-                table.frame[n].tolist() for n in (name, name + SD) if n in table.frame
-            ]
-        )
-        > 1
-        else both[0]
-        for name in names
-    ]
-    return View(names, list(map(list, zip(*columns, strict=True))), table.caption)
+    columns = []
+    for name in table.columns:
+        values, sds = table.frame[name].tolist(), table.frame.get(name + SD)
+        columns.append(values if sds is None else list(map(Cell, values, sds)))
+    rows = list(map(list, zip(*columns, strict=True)))
+    return View(table.columns, rows, table.caption)
 
 
 def make(name, *arguments, **others):
     return SECTIONS[name].parts(*arguments, **others)
 
 
-def parts_of(made):
+def build(name, *arguments, **others):
+    """Return the first figure of a section, if any, and views of its tables."""
+    made = make(name, *arguments, **others)
     return (
         next((part for part in made if isinstance(part, Figure)), None),
         [view(part) for part in made if isinstance(part, Table)],

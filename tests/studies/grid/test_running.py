@@ -138,14 +138,8 @@ def test_a_line_of_results(fake):
         "examples": 50,
         "predictions": f"{folder}/evaluation/flops_0/predictions.jsonl",
         "log": f"{folder}/logs/metrics.txt",
-        **{
-            "train_seconds": 1.5,
-            "eval_seconds": 2.0,
-            "weights": "last",
-            "stage": None,
-            "target_loss": 0.5,
-            "metrics": {},
-        },
+        **{"train_seconds": 1.5, "eval_seconds": 2.0, "weights": "last"},
+        **{"stage": None, "target_loss": 0.5, "metrics": {}},
     }
     for name in (matched["predictions"], matched["log"]):
         assert (fake / "out" / name).is_file()
@@ -215,9 +209,8 @@ def test_a_failed_cell_is_reported_and_tried_again(fake, capsys, monkeypatch):
     assert run(fake) == 1
     printed = capsys.readouterr().out
     assert "synth/er-jepa/seed_1: failed: exit code 3; " in printed
-    assert (
-        "run.log ends with\n" in printed and "    loss is not?[31m finite?\n" in printed
-    )
+    assert "run.log ends with\n" in printed
+    assert "    loss is not?[31m finite?\n" in printed
     needs = "synth/matched/seed_1: failed: it needs the tokens of synth/er-jepa/seed_1"
     assert needs in printed and "2 cells failed" in printed
     failed = ("er-jepa/seed_1", "matched/seed_1")
@@ -254,12 +247,6 @@ def cell_without_mark(cells, outside):
     return "was not made by this program", cells / "synth" / "er-jepa" / "seed_1"
 
 
-def linked_method(cells, outside):
-    (cells / "synth").mkdir(parents=True)
-    (cells / "synth" / "er-jepa").symlink_to(outside.parent)
-    return "a symbolic link leads out of", outside
-
-
 def linked_cell(cells, outside):
     (cells / "synth" / "er-jepa").mkdir(parents=True)
     (cells / "synth" / "er-jepa" / "seed_1").symlink_to(outside)
@@ -272,18 +259,15 @@ def file_for_a_cell(cells, outside):
     return "File exists", outside
 
 
-@pytest.mark.parametrize(
-    "made", [cell_without_mark, linked_method, linked_cell, file_for_a_cell]
-)
+@pytest.mark.parametrize("made", [cell_without_mark, linked_cell, file_for_a_cell])
 def test_what_the_grid_did_not_make_is_kept(fake, capsys, made):
     """The cell fails in one line; the others run."""
     outside = fake / "precious" / "seed_1"
     outside.mkdir(parents=True)
     (outside / "thesis.txt").write_text("mine")
     message, kept = made(fake / "out" / "cells", outside)
-    assert (
-        run(fake, "methods={ER-JEPA: {}, SFT: {replay.weight: 0}}", "match=epochs") == 1
-    )
+    methods = "methods={ER-JEPA: {}, SFT: {replay.weight: 0}}"
+    assert run(fake, methods, "match=epochs") == 1
     printed = capsys.readouterr().out
     assert message in printed
     assert [path.name for path in kept.iterdir()] == ["thesis.txt"]
@@ -305,24 +289,9 @@ def test_a_cell_of_an_earlier_version_goes_on_once_it_is_marked(fake, capsys):
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        (
-            "results.jsonl",
-            {"accuracy": "high"},
-            r"results.jsonl:1: accuracy: .* \"high\"",
-        ),
-        ("results.jsonl", {"steps": None}, "results.jsonl:1: steps: .*, got null"),
-        (
-            "results.jsonl",
-            {"readings": [1]},
-            r"results.jsonl:1: readings: .*, got \[1\]",
-        ),
+        ("results.jsonl", {"accuracy": "high"}, 'results.jsonl:1: accuracy: .* "high"'),
         ("experiment.json", {"config": {}}, "experiment.json: config.name: field req"),
-        ("experiment.json", {"config": 3}, "experiment.json: config: "),
-        (
-            "experiment.json",
-            {"hardware": {"gpus": 1}},
-            "experiment.json: hardware.gpus: ",
-        ),
+        ("experiment.json", {"hardware": {"gpus": 1}}, "json: hardware.gpus: "),
         (
             "cells/synth/sft/seed_1/results.jsonl",
             {"steps": -1},

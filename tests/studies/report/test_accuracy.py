@@ -13,13 +13,13 @@ from tests.harness.report_parts import (
     accuracies,
     assert_spread,
     bars,
+    build,
     make,
-    parts_of,
 )
 
 
 def test_main(results, rows):
-    figure, (table,) = parts_of(make("accuracy", results))
+    figure, (table,) = build("accuracy", results)
     assert table.column(0) == results.methods
     for method, cell, least, most, count in table.rows[:5]:
         values = accuracies(rows, method, BUDGETS[-1])
@@ -41,7 +41,7 @@ def test_main_of_several_datasets(tmp_path):
         examples=8,
     )
     results = Results(output)
-    figure, (table,) = parts_of(make("accuracy", results, None, MAIN))
+    figure, (table,) = build("accuracy", results, None, MAIN)
     assert table.columns == ["Method", "synth", "qa"]
     (axes,) = figure.canvas.axes
     heights = np.array([patch.get_height() for patch in bars(axes)]).reshape(3, 2)
@@ -53,16 +53,14 @@ def test_main_of_several_datasets(tmp_path):
 
 def test_some_methods_and_a_remark(results, rows):
     methods = ["LLM-JEPA token-matched", "ER-JEPA content"]
-    figure, (table,) = parts_of(
-        make("accuracy", results, None, methods, remark="A remark.")
-    )
+    figure, (table,) = build("accuracy", results, None, methods, remark="A remark.")
     assert table.column(0) == methods
     assert len(figure.canvas.axes[0].patches) == 2
     assert table.caption.endswith("Over 3 seeds. A remark.")
 
 
 def test_readings(results, rows):
-    _, (table,) = parts_of(make("readings", results, "synth", ["SFT"]))
+    _, (table,) = build("readings", results, "synth", ["SFT"])
     assert table.columns == ["Method", "exact_match", "llm_jepa"]
     assert_spread(table.rows[0][2], accuracies(rows, "SFT", BUDGETS[-1]))
 
@@ -81,7 +79,7 @@ def test_lambda_k(tmp_path):
         tmp_path / "out", methods=methods, seeds=(1, 2), budgets=[1e12], examples=8
     )
     results = Results(output)
-    figure, (table,) = parts_of(make("lambda_k", results, "synth"))
+    figure, (table,) = build("lambda_k", results, "synth")
     assert table.columns == ["λ", "k = 1", "k = 4"]
     assert table.column(0) == ["0.5", "2"]
     for method, cell in (("0.5/4", table.rows[0][2]), ("2/1", table.rows[1][1])):
@@ -113,7 +111,7 @@ def test_settings_are_chosen_on_validation_pairs(tmp_path):
     for path in output.rglob("predictions.jsonl"):
         path.unlink()  # the lines of results.jsonl are all that is read
     results = Results(output)
-    _, (best, trials) = parts_of(make("chosen", results, "synth"))
+    _, (best, trials) = build("chosen", results, "synth")
     assert trials.column(1) == results.methods
     for method, names in (
         ("SFT", results.methods[:2]),
@@ -144,5 +142,5 @@ def test_a_setting_with_fewer_seeds_is_not_chosen(tmp_path):
         row["accuracy"] = 1.0 if row["method"] == "SFT, high" else row["accuracy"]
     kept = [r for r in rows if (r["method"], r["seed"]) != ("SFT, high", 2)]
     write_jsonl(path, kept)
-    _, (best, _) = parts_of(make("chosen", Results(output), "synth"))
+    _, (best, _) = build("chosen", Results(output), "synth")
     assert best.rows[0][1] == "SFT, low"

@@ -14,14 +14,14 @@ from tests.harness.report_parts import (
     accuracies,
     assert_spread,
     bars,
+    build,
     curves,
     make,
-    parts_of,
 )
 
 
 def test_matched_compute(results, rows):
-    figure, (table,) = parts_of(make("matched_compute", results, "synth"))
+    figure, (table,) = build("matched_compute", results, "synth")
     assert table.columns == ["Method", "1", "2", "4", "AUC (%)"]
     assert "LLM-JEPA token-matched" not in table.column(0)
     axes = figure.canvas.axes[0]
@@ -46,7 +46,7 @@ def test_matched_compute(results, rows):
 
 
 def test_single_seeds(results, rows):
-    figure, _ = parts_of(make("single_seeds", results, "synth"))
+    figure, _ = build("single_seeds", results, "synth")
     assert [axes.get_title() for axes in figure.canvas.axes] == [
         f"seed {s}" for s in SEEDS
     ]
@@ -81,7 +81,7 @@ def test_learning_curves(tmp_path):
         examples=8,
     )
     results = Results(output)
-    figure, _ = parts_of(make("learning_curves", results, "synth"))
+    figure, _ = build("learning_curves", results, "synth")
     by_epoch = [[], []]
     for row in results.runs.itertuples():
         if row.method == "M = 10":
@@ -103,7 +103,7 @@ def test_checkpoints_at_budgets_are_no_ends_of_epochs(tmp_path):
 
 
 def test_cost(results):
-    _, (table,) = parts_of(make("cost", results, "synth", ["SFT"]))
+    _, (table,) = build("cost", results, "synth", ["SFT"])
     (row,) = table.rows
     assert table.columns[2:5] == ["Steps", "PFLOPs", "Tokens (M)"]
     assert [cell.mean for cell in row[2:5]] == pytest.approx([60, 4.004, 4.5])
@@ -120,7 +120,7 @@ def test_figure_1(tmp_path):
         examples=8,
     )
     results = Results(main)
-    figure, tables = parts_of(make("figure_1", results, matched="../../matched/model"))
+    figure, tables = build("figure_1", results, matched="../../matched/model")
     left, right = figure.canvas.axes
     heights = [patch.get_height() for patch in bars(left)]
     assert not tables and len(heights) == 2 * 3
@@ -137,7 +137,7 @@ def test_figure_1(tmp_path):
         budgets=BUDGETS,
         examples=8,
     )
-    figure, _ = parts_of(make("figure_1", results, matched="../../matched/model"))
+    figure, _ = build("figure_1", results, matched="../../matched/model")
     before, drawn = curves(right), curves(figure.canvas.axes[1])
     sft, uniform = (
         drawn["SFT"],

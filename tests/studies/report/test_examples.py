@@ -10,7 +10,7 @@ from erjepa.studies.report.table import EXTRA, MISSING, SAME, WRONG
 from erjepa.tasks.nl_rx.regex_kinds import prediction_category, regex_tokens
 from tests.harness.data import write_jsonl
 from tests.harness.fake_output import read_rows, write_output
-from tests.harness.report_parts import BUDGETS, MAIN, SEEDS, make, parts_of
+from tests.harness.report_parts import BUDGETS, MAIN, SEEDS, build
 
 
 def test_the_rule():
@@ -65,7 +65,7 @@ def test_marks_do_not_ignore_what_is_frequent():
 
 
 def test_examples(results, predictions):
-    _, (table,) = parts_of(make("examples", results, "synth"))
+    _, (table,) = build("examples", results, "synth")
     starts = [row for row in table.rows if row[0]]
     assert Counter(row[0] for row in starts)["over-generation"] > 1
     assert len(table.rows) == len(starts) * (1 + len(MAIN)) == 9 * 4
@@ -102,7 +102,7 @@ def test_examples_of_other_tasks_show_answers(tmp_path):
             line["extracted"] += "; Rome" if not line["exact_match"] else ""
             line["target"] += f" {line['id']}"
         write_jsonl(path, lines)
-    _, (table,) = parts_of(make("examples", Results(output), "qa"))
+    _, (table,) = build("examples", Results(output), "qa")
     assert table.rows[0][0] == "wrong"
     assert table.rows[0][4].startswith(("Paris ", "12 ", "the moon "))
     assert len(table.rows) == 5 * (1 + len(MAIN)) and "at most 5." in table.caption

@@ -9,11 +9,11 @@ import pytest
 from erjepa.studies.report.results import Results, Unavailable
 from erjepa.studies.report.sections import SECTIONS
 from tests.harness.fake_output import write_output
-from tests.harness.report_parts import BUDGETS, make, parts_of
+from tests.harness.report_parts import BUDGETS, build, make
 
 
 def test_embeddings(results, rows):
-    _, (table,) = parts_of(make("embeddings", results, "synth"))
+    _, (table,) = build("embeddings", results, "synth")
     assert table.columns == [
         *(
             "Method",
@@ -46,7 +46,7 @@ def test_losses(results):
     kinds = {"SFT": {"lm_loss": 2.0, "jepa_loss": 0.0, "replay_lm_loss": 0.0}}
     metrics = [kinds.get(method, trained) for method in results.runs.method]
     some.runs = results.runs.assign(metrics=metrics)
-    _, (table,) = parts_of(make("losses", some, "synth"))
+    _, (table,) = build("losses", some, "synth")
     assert table.columns == ["Method", "Next token", "Next token, replayed"]
     for method, new, replayed in table.rows:
         assert new == pytest.approx((2.0 if method == "SFT" else 0.5, 0))
@@ -66,7 +66,7 @@ def test_proposition(results):
     measured |= {"replay_gradient_norm": 2.0, "gradient_cosine": 0.5}
     metrics = [{} if m == "SFT" else measured for m in results.runs.method]
     some.runs = results.runs.assign(metrics=metrics)
-    _, (table,) = parts_of(make("proposition", some, "synth"))
+    _, (table,) = build("proposition", some, "synth")
     assert "SFT" not in [method for method, *_ in table.rows] and table.rows
     for _, benefit, expected, norm, outside, cosine in table.rows:
         assert [benefit.mean, expected.mean, norm.mean, cosine.mean] == [

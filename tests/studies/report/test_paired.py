@@ -12,20 +12,14 @@ from tests.harness.report_parts import (
     SEEDS,
     accuracies,
     assert_spread,
+    build,
     make,
-    parts_of,
 )
 
 
 def test_stored_pairs_against_the_current_batch(results, rows):
-    _, (table,) = parts_of(
-        make(
-            "significance",
-            results,
-            None,
-            ["ER-JEPA uniform"],
-            reference="current batch",
-        )
+    _, (table,) = build(
+        "significance", results, None, ["ER-JEPA uniform"], reference="current batch"
     )
     mine, theirs = (
         accuracies(rows, method, BUDGETS[-1])
@@ -39,9 +33,7 @@ def test_stored_pairs_against_the_current_batch(results, rows):
 
 
 def test_significance(results, rows):
-    _, (table,) = parts_of(
-        make("significance", results, None, ["SFT", "ER-JEPA content"])
-    )
+    _, (table,) = build("significance", results, None, ["SFT", "ER-JEPA content"])
     # LLM-JEPA is tested against SFT, not the other way round: that is what is claimed.
     pairs = [("LLM-JEPA", "SFT"), ("ER-JEPA content", "LLM-JEPA")]
     for row, (method, reference) in zip(table.rows, pairs, strict=True):
@@ -64,22 +56,16 @@ def test_significance(results, rows):
 
 def test_what_is_not_claimed_is_tested_two_sided(results):
     methods = ["current batch", "ER-JEPA uniform", "LLM-JEPA"]
-    _, (table,) = parts_of(
-        make("significance", results, None, methods, reference="ER-JEPA content")
+    _, (table,) = build(
+        "significance", results, None, methods, reference="ER-JEPA content"
     )
     assert [(row[1], row[2], row[6]) for row in table.rows] == [
         ("current batch", "ER-JEPA content", "two-sided"),
         ("ER-JEPA uniform", "ER-JEPA content", "two-sided"),
         ("ER-JEPA content", "LLM-JEPA", "one-tailed"),
     ]
-    _, (both,) = parts_of(
-        make(
-            "significance",
-            results,
-            None,
-            ["ER-JEPA content"],
-            reference="current batch",
-        )
+    _, (both,) = build(
+        "significance", results, None, ["ER-JEPA content"], reference="current batch"
     )
     assert both.rows[0][3].mean == -table.rows[0][3].mean
     assert both.rows[0][8] == table.rows[0][8]
@@ -90,5 +76,5 @@ def test_significance_needs_a_reference(tmp_path):
     output = write_output(tmp_path / "out", methods, seeds=(1, 2), examples=9)
     with pytest.raises(Unavailable, match="name a `reference`"):
         make("significance", Results(output))
-    _, (table,) = parts_of(make("significance", Results(output), reference="dense"))
+    _, (table,) = build("significance", Results(output), reference="dense")
     assert table.column(1) == ["sparse"]

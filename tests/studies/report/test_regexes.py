@@ -22,14 +22,14 @@ from tests.harness.report_parts import (
     SEEDS,
     assert_spread,
     bars,
+    build,
     curves,
     make,
-    parts_of,
 )
 
 
 def test_stops(results, predictions):
-    _, (table,) = parts_of(make("stops", results, "synth", ["SFT"]))
+    _, (table,) = build("stops", results, "synth", ["SFT"])
     names = table.columns[1:]
     shares = {name: [] for name in names}
     for seed in SEEDS:
@@ -48,7 +48,7 @@ def test_stops(results, predictions):
 
 
 def test_corrections(results, predictions):
-    _, (summary, by_seed) = parts_of(make("corrections", results, "synth"))
+    _, (summary, by_seed) = build("corrections", results, "synth")
     counts = Counter()
     for seed in SEEDS:
         both = zip(
@@ -162,7 +162,7 @@ def test_a_seed_without_errors_has_no_rate(tmp_path):
         for line in lines:
             line["output"] = line["target"] + (".*" if errs else "")
         write_jsonl(path, lines)
-    _, (summary, by_seed) = parts_of(make("corrections", Results(output), "synth"))
+    _, (summary, by_seed) = build("corrections", Results(output), "synth")
     over = summary.rows[1]  # ER-JEPA's: all four errors of one seed, none in the other
     assert (over[1].mean, over[3].mean, over[4].mean) == (2, 2, 100)
     assert np.isnan(over[4].sd)
@@ -171,7 +171,7 @@ def test_a_seed_without_errors_has_no_rate(tmp_path):
 
 
 def test_outcomes(results, predictions):
-    figure, (table,) = parts_of(make("outcomes", results, "synth"))
+    figure, (table,) = build("outcomes", results, "synth")
     pairs = Counter()
     for seed in SEEDS:
         for a, b in zip(
@@ -200,7 +200,7 @@ def test_outcomes(results, predictions):
     ],
 )
 def test_subsets(results, predictions, section, belongs):
-    figure, (table,) = parts_of(make(section, results, "synth"))
+    figure, (table,) = build(section, results, "synth")
     axes = figure.canvas.axes[0]
     drawn = [patch.get_width() for patch in bars(axes)] or [
         value for line in curves(axes).values() for value in line.get_ydata()

@@ -14,9 +14,9 @@ from tests.harness.report_parts import (
     SEEDS,
     accuracies,
     assert_spread,
+    build,
     curves,
     make,
-    parts_of,
 )
 
 
@@ -42,7 +42,7 @@ def falling(tmp_path):
 
 
 def test_drops_at_equal_accuracy(falling):
-    _, (table,) = parts_of(make("drops_by_accuracy", falling, "synth", width=25))
+    _, (table,) = build("drops_by_accuracy", falling, "synth", width=25)
     assert table.columns == ["Method", "25 to 50", "50 to 75"]
     # Worked by hand: 37.5 -> 50 is a rise from the first bin; equal accuracy is no decline.
     assert table.rows == [
@@ -50,7 +50,7 @@ def test_drops_at_equal_accuracy(falling):
         ["LLM-JEPA", "1 of 3", "3 of 3"],
         ["ER-JEPA content", "0 of 2", "1 of 4"],
     ]
-    _, (table,) = parts_of(make("drops_by_accuracy", falling, "synth", width=10))
+    _, (table,) = build("drops_by_accuracy", falling, "synth", width=10)
     assert table.columns == ["Method", "20 to 30", "30 to 40", "50 to 60"]
     assert table.rows[2] == ["ER-JEPA content", "0 of 1", "0 of 1", "1 of 4"]
     falling.runs["accuracy"] *= 2  # 100 is in the last bin
@@ -66,7 +66,7 @@ def test_drops_at_equal_accuracy(falling):
 
 
 def test_drops(falling):
-    _, (table, paired) = parts_of(make("drops", falling, "synth"))
+    _, (table, paired) = build("drops", falling, "synth")
     # Seeds that decline, of how many, largest of all; declines, largest, best less last.
     # Worked by hand, as shares.
     expected = [
@@ -91,7 +91,7 @@ def test_drops(falling):
 
 
 def test_dynamics(results, rows, predictions):
-    figure, (table,) = parts_of(make("dynamics", results, "synth"))
+    figure, (table,) = build("dynamics", results, "synth")
     left, middle, right = figure.canvas.axes
     assert list(curves(left)["LLM-JEPA"].get_ydata()) == pytest.approx(
         [100 * statistics.mean(accuracies(rows, "LLM-JEPA", b)) for b in BUDGETS]
@@ -141,7 +141,7 @@ def test_dynamics_are_those_of_whole_runs(tmp_path):
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:4], *lines[5:]]))  # 23 lacks its second budget
     results = Results(output)
-    figure, _ = parts_of(make("dynamics", results, "synth"))
+    figure, _ = build("dynamics", results, "synth")
     assert "Over 2 of 3 seeds." in figure.caption
     expected = [
         statistics.mean(
@@ -170,18 +170,18 @@ def test_runs_that_end_elsewhere_are_compared_where_all_are_scored(tmp_path):
     found = Results(output).over_points("synth", MAIN)
     assert list(found.columns) == [1, 2, 3]
     assert len(found) == 2 * len(MAIN)
-    _, (table, _) = parts_of(make("drops", Results(output), "synth", methods=MAIN))
+    _, (table, _) = build("drops", Results(output), "synth", methods=MAIN)
     assert table.column(0) == list(MAIN)
-    _, (table,) = parts_of(make("dynamics", Results(output), "synth", methods=MAIN))
+    _, (table,) = build("dynamics", Results(output), "synth", methods=MAIN)
     assert table.column(0) == list(MAIN)
     shared = [row for row in rows if row["epoch"] < 4]
     write_jsonl(path, shared)
-    _, (same,) = parts_of(make("dynamics", Results(output), "synth", methods=MAIN))
+    _, (same,) = build("dynamics", Results(output), "synth", methods=MAIN)
     assert table.rows == same.rows
 
 
 def test_alignment(results, predictions):
-    figure, (table,) = parts_of(make("alignment", results, "synth", MAIN[1:], seed=23))
+    figure, (table,) = build("alignment", results, "synth", MAIN[1:], seed=23)
     for index, method in enumerate(MAIN[1:]):
         runs = [predictions[method, 23, budget] for budget in BUDGETS]
         histories = sorted(
