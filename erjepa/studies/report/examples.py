@@ -1,6 +1,6 @@
 """The section of examples: errors of a baseline that another method corrects."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 from textwrap import shorten
 
@@ -79,7 +79,7 @@ def examples(
             one = predictions.loc[(*example, method)]
             text: str | Marked = shorten(_scored(task, one.extracted), _CHARACTERS)
             if task == "nl_rx":
-                text = mark_differences(choice.target, one.output.strip(), regex_tokens)
+                text = mark_differences(choice.target, one.output.strip())
             rows.append(["", "", "", method, text, "yes" if one.correct else "no"])
     yield Table(
         f"Errors of {baseline} on {dataset} that {improved} corrects, same input and seed: "
@@ -115,15 +115,12 @@ def _scored(task: str, answer: str) -> str:
     return f"{first.strip()} …" if is_cut else answer.strip()
 
 
-def mark_differences(
-    target: str, output: str, tokens: Callable[[str], Sequence[str]]
-) -> Marked:
-    """Mark the differences of an output from the target: wrong, extra and missing parts.
+def mark_differences(target: str, output: str) -> Marked:
+    """Mark the tokens of a regex that differ from the target: wrong, extra and missing ones.
 
-    ``tokens`` splits a text into parts whose concatenation is the text. The result follows the
-    order of the output; missing parts are inserted from the target.
+    The result follows the order of the output; missing tokens are inserted from the target.
     """
-    gold, answer = list(tokens(target)), list(tokens(output))
+    gold, answer = regex_tokens(target), regex_tokens(output)
     changes = SequenceMatcher(None, gold, answer, autojunk=False).get_opcodes()
     return [
         ("".join(gold[a:b] if change == "delete" else answer[c:d]), _MARKS[change])

@@ -7,7 +7,7 @@ import pandas as pd
 from erjepa.studies.report.examples import choose_examples, mark_differences
 from erjepa.studies.report.results import Results
 from erjepa.studies.report.table import EXTRA, MISSING, SAME, WRONG
-from erjepa.tasks.nl_rx.regex_kinds import prediction_category, regex_tokens
+from erjepa.tasks.nl_rx.regex_kinds import prediction_category
 from tests.harness.data import write_jsonl
 from tests.harness.fake_output import read_rows, write_output
 from tests.harness.report_parts import BUDGETS, MAIN, SEEDS, build
@@ -39,26 +39,28 @@ def test_the_rule():
 
 
 def test_marks():
-    mark = lambda target, output: mark_differences(target, output, regex_tokens)  # noqa: E731
-    assert mark(".*dog.*", ".*truck.*") == [
+    assert mark_differences(".*dog.*", ".*truck.*") == [
         (".*", SAME),
         ("truck", WRONG),
         (".*", SAME),
     ]
-    assert mark("(dog)", "(dog).*") == [("(dog)", SAME), (".*", EXTRA)]
-    assert mark("~(dog)", "(dog)") == [("~", MISSING), ("(dog)", SAME)]
-    assert mark("[a-z]+", "[A-Z]+") == [("[A-Z]", WRONG), ("+", SAME)]
-    assert mark("dog", "") == [("dog", MISSING)]
+    assert mark_differences("(dog)", "(dog).*") == [("(dog)", SAME), (".*", EXTRA)]
+    assert mark_differences("~(dog)", "(dog)") == [("~", MISSING), ("(dog)", SAME)]
+    assert mark_differences("[a-z]+", "[A-Z]+") == [("[A-Z]", WRONG), ("+", SAME)]
+    assert mark_differences("dog", "") == [("dog", MISSING)]
     # As the paper marks it (Table "Some regular expressions generated").
     target = ".*(.*)(([AEIOUaeiou])*).*"
-    assert mark(target, target + ".*.*") == [(target, SAME), (".*.*", EXTRA)]
-    assert mark("dog", "dog") == [("dog", SAME)]
+    assert mark_differences(target, target + ".*.*") == [
+        (target, SAME),
+        (".*.*", EXTRA),
+    ]
+    assert mark_differences("dog", "dog") == [("dog", SAME)]
 
 
 def test_marks_do_not_ignore_what_is_frequent():
     # difflib takes a frequent part of a long sequence for junk unless told otherwise.
     output = ".*" * 200
-    assert mark_differences("x" + output, output, regex_tokens) == [
+    assert mark_differences("x" + output, output) == [
         ("x", MISSING),
         (output, SAME),
     ]
