@@ -9,9 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator
 
 from erjepa.studies.names import require_path_components, slug
 from erjepa.studies.results import Split, Weights
-from erjepa.utils.checked import checked
+from erjepa.utils.checked import checked, read_json
 from erjepa.utils.files import EXPERIMENT
-from erjepa.utils.jsonl import parse_json
 
 # Value of score_weights -> value of the evaluation's key `checkpoint`.
 WEIGHTS = {("last",): "last", ("ema",): "ema", ("last", "ema"): "both"}
@@ -213,4 +212,4 @@ def read_record(output_dir: Path) -> Record:
         raise FileNotFoundError(
             f"{output_dir} is not the output of an experiment: it has no {EXPERIMENT}"
         )
-    return checked(Record, parse_json(path.read_bytes(), str(path)), str(path))
+    return read_json(Record, path)

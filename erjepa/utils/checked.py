@@ -4,9 +4,12 @@ import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+
+from erjepa.utils.jsonl import parse_json
 
 T = TypeVar("T")
 _MAX_SHOWN = 80  # characters of a wrong value
@@ -51,6 +54,15 @@ def checked(kind: type[T], value: Any, where: str) -> T:
         parts = filter(None, (where, field, message))
         more = f" (and {len(others)} more errors)" if others else ""
         raise ValueError(": ".join(parts) + more) from None
+
+
+def read_json(kind: type[T], path: Path) -> T:
+    """Read a JSON file as a value of a type.
+
+    Raises:
+        ValueError: as :func:`checked`, naming the file.
+    """
+    return checked(kind, parse_json(path.read_bytes(), str(path)), str(path))
 
 
 def normalize_numbers(value: Any) -> Any:

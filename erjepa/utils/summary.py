@@ -6,9 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, model_validator
 
-from erjepa.utils.checked import checked
+from erjepa.utils.checked import read_json
 from erjepa.utils.files import CONFIG, SUMMARY, config_of_run
-from erjepa.utils.jsonl import parse_json
 
 
 class Reading(BaseModel, frozen=True):
@@ -101,8 +100,7 @@ def read_summary(folder: Path) -> Summary:
     Raises:
         ValueError: naming the file and the key, if it is damaged.
     """
-    path = folder / SUMMARY
-    return checked(Summary, parse_json(path.read_bytes(), str(path)), str(path))
+    return read_json(Summary, folder / SUMMARY)
 
 
 def scores_of_run(run: Path) -> dict[Path, Summary]:

@@ -117,22 +117,25 @@ class _Grid:
 
 
 def environments(experiment: Experiment) -> list[dict[str, str]]:
-    """Return the environment variables of each parallel run: its devices and threads."""
-    n, devices = experiment.nproc_per_node, experiment.devices
-    groups: Sequence[Sequence[int] | None] = experiment.device_groups or [None]
+    """Return the environment variables of each parallel run: its devices and threads.
+
+    Raises:
+        ValueError: if ``CUDA_VISIBLE_DEVICES`` shows fewer devices.
+    """
+    devices, groups = experiment.devices, experiment.device_groups
+    ranks = experiment.nproc_per_node * max(1, len(groups))
+    threads = max(1, len(os.sched_getaffinity(0)) // ranks)
+    shared = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
+    if devices is None:
+        return [shared]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = visible.split(",") if visible else None
-    if names and devices and max(devices) >= len(names):
+    names = visible.split(",") if visible else list(map(str, range(max(devices) + 1)))
+    if max(devices) >= len(names):
         raise ValueError(
             f"devices={list(devices)}: CUDA_VISIBLE_DEVICES={visible} shows {len(names)}; "
             "they are counted from 0"
         )
-    threads = max(1, len(os.sched_getaffinity(0)) // (n * len(groups)))
-    found = []
-    for group in groups:
-        variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
-        if group is not None:
-            shown = [names[i] if names else str(i) for i in group]
-            variables["CUDA_VISIBLE_DEVICES"] = ",".join(shown)
-        found.append(variables)
-    return found
+    return [
+        {**shared, "CUDA_VISIBLE_DEVICES": ",".join(names[i] for i in group)}
+        for group in groups
+    ]

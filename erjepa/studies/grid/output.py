@@ -30,7 +30,7 @@ from erjepa.utils.summary import read_summary
 CELLS = "cells"
 LOCKS = "locks"  # one per cell, held while it runs
 LOG = "run.log"  # output of a cell's processes
-_PROGRESS = "steps", "total_flops", "total_tokens", "epoch"
+_PROGRESS = "steps", "total_flops", "total_tokens", "epoch", "train_seconds"
 # Metrics left out of a result: speed and memory of the machine, and totals.
 _NOT_KEPT = re.compile(r".*per_second|peak_memory_|total_")
 _LAST_STEPS = 50
@@ -87,30 +87,30 @@ def result_of(
     experiment: Experiment,
     output_dir: Path,
     cell: Cell,
-    scored: Cell,
+    dataset: str,
     path: Path,
     weights: Weights,
 ) -> Result:
     """Build the result of a scored checkpoint.
 
     Args:
-        scored: cell of the scored dataset; it can differ from ``cell`` in a sequence.
+        dataset: the scored one; in a sequence not only that of the cell.
         path: folder of the checkpoint; it does not exist for the base model.
     """
-    untrained = dict.fromkeys((*_PROGRESS, "train_seconds"), 0)
+    untrained = dict.fromkeys(_PROGRESS, 0)
     progress = checkpoint.load_progress(path) if cell.budget_factor else untrained
     (folder,) = checkpoint.of_weights(path, weights if cell.budget_factor else "last")
     split = experiment.score_on
     merged = bool({**cell.overrides, **experiment.evaluation}.get("merged"))
     name = checkpoint.name_of_scores(folder, split, merged=merged)
-    scores = scores_dir(path.parent, cell, scored.dataset) / "evaluation" / name
+    scores = scores_dir(path.parent, cell, dataset) / "evaluation" / name
     summary = read_summary(scores)
     examples = summary.readings[summary.primary].examples
     rate = summary.examples_per_second
     log = path.parent / "logs" / "metrics.txt"
     return Result(
         cell=cell.name,
-        dataset=scored.dataset,
+        dataset=dataset,
         stage=cell.dataset if experiment.continual else None,
         method=cell.method,
         seed=cell.seed,
@@ -128,7 +128,6 @@ def result_of(
         target_loss=summary.target_loss,
         predictions=str((scores / PREDICTIONS).relative_to(output_dir)),
         log=str(log.relative_to(output_dir)),
-        train_seconds=progress["train_seconds"],
         eval_seconds=examples / rate if rate else None,
         metrics=last_metrics(log, progress["steps"]),
     )

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from erjepa.checkpoints.lock import FolderLock, is_locked
@@ -25,10 +24,9 @@ from erjepa.studies.grid.processes import Runner, Stopped
 from erjepa.studies.grid.running import run_cell
 from erjepa.studies.grid.slurm_queue import JobId, cancel, queue
 from erjepa.studies.names import slug
-from erjepa.utils.checked import checked, reject_unknown
+from erjepa.utils.checked import checked, read_json, reject_unknown
 from erjepa.utils.escape import counted
 from erjepa.utils.files import write_whole
-from erjepa.utils.jsonl import parse_json
 
 if TYPE_CHECKING:
     from submitit import SlurmExecutor
@@ -81,10 +79,7 @@ def submit(experiment: Experiment) -> list[str]:
 def jobs_of(output_dir: Path) -> dict[str, str]:
     """Return the newest job id of each submitted cell: a number or ``ARRAY_TASK``."""
     path = output_dir / SLURM / _JOBS
-    if not path.exists():
-        return {}
-    jobs = parse_json(path.read_bytes(), str(path))
-    return checked(dict[str, JobId], jobs, str(path))
+    return read_json(dict[str, JobId], path) if path.exists() else {}
 
 
 class CellTask:
@@ -98,12 +93,8 @@ class CellTask:
         """Train and score the cell, or resume it; an exception fails the job."""
         to_queue_again = signal.getsignal(signal.SIGUSR2)  # submitit's handler
         received: list[int] = []
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            received.append(number)
-
-        for number in _STOPS:
-            signal.signal(number, stop)
+        for one in _STOPS:
+            signal.signal(one, lambda number, frame: received.append(number))
         try:
             self._run(received)
         except Stopped:

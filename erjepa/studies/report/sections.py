@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
-from typing import Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
 from erjepa.studies.report.figures import NUM_STYLES, Figure
 from erjepa.studies.report.results import Results, Unavailable
 from erjepa.studies.report.table import Table
+from erjepa.studies.results import Weights
 
 Part = Table | Figure
 Parts = Iterator[Part]
@@ -36,7 +37,7 @@ class Section:
     def arguments(self) -> dict[str, Any]:
         """Names and types of the arguments that a config may set."""
         hints = get_type_hints(self.build, include_extras=True)
-        types = {"title": str, "weights": Literal["last", "ema"], **hints}
+        types = {"title": str, "weights": Weights, **hints}
         if types.pop("dataset", None) is not None:
             types["datasets"] = list[str]
         del types["results"], types["return"]
