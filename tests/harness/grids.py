@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import yaml
 
 from erjepa.commands.experiment import main
@@ -31,10 +32,11 @@ match: flops
 """
 
 
-def use_fake_tune():
+def use_fake_tune(patch=None):
     """Make grids of this process run the stand-in, which takes hundredths of a second."""
-    processes.tune = lambda: [sys.executable, "-S", str(FAKE_TUNE)]
-    processes._POLL = 0.01
+    patch = patch or pytest.MonkeyPatch()
+    patch.setattr(processes, "tune", lambda: [sys.executable, "-S", str(FAKE_TUNE)])
+    patch.setattr(processes, "_POLL", 0.01)
 
 
 def write_experiment(folder: Path, text: str = EXPERIMENT) -> Path:
@@ -95,8 +97,10 @@ def results(folder: Path) -> list[dict]:
     return [json.loads(line) for line in lines]
 
 
-# Of a line, all but these are the same however often a grid was killed.
-TIMED_KEYS = {"train_seconds", "eval_seconds"}
+def untimed_results(folder: Path) -> list[dict]:
+    """Results without times: the rest is the same however often a grid was killed."""
+    timed = {"train_seconds", "eval_seconds"}
+    return [{k: v for k, v in x.items() if k not in timed} for x in results(folder)]
 
 
 def write_small_experiment(folder, base, data, methods, **keys):

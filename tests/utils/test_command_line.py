@@ -21,15 +21,9 @@ def open_absent():
 
 
 def of_torchtune():
+    projections = dict.fromkeys(("q_proj", "k_proj", "v_proj", "output_proj"))
     MultiHeadAttention(
-        embed_dim=8,
-        num_heads=3,
-        num_kv_heads=2,
-        head_dim=4,
-        q_proj=None,
-        k_proj=None,
-        v_proj=None,
-        output_proj=None,
+        embed_dim=8, num_heads=3, num_kv_heads=2, head_dim=4, **projections
     )
 
 

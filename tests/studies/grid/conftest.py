@@ -4,16 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from erjepa.studies.grid import processes
 from tests.harness.grids import use_fake_tune, write_experiment
 
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch) -> Path:
     """Folder of an experiment whose grid runs the stand-in for ``tune``."""
-    for name in ("tune", "_POLL"):
-        monkeypatch.setattr(processes, name, getattr(processes, name))
-    use_fake_tune()
+    use_fake_tune(monkeypatch)
     monkeypatch.setenv("FAKE_CALLS", str(tmp_path / "calls.txt"))
     write_experiment(tmp_path)
     return tmp_path

@@ -14,7 +14,7 @@ import pytest
 
 from erjepa.checkpoints import checkpoint
 from erjepa.commands.experiment import main
-from tests.harness.grids import TIMED_KEYS, results, write_small_experiment
+from tests.harness.grids import results, untimed_results, write_small_experiment
 from tests.harness.runs import read_metrics
 
 
@@ -118,16 +118,10 @@ def test_killed_ten_times(base, data, tmp_path):
     assert last.wait(timeout=900) == 0, last.stdout.read()
     print(f"{kills} kills; an unbroken run takes {seconds:.0f} s")
 
-    def lines(folder):
-        found = [
-            {key: value for key, value in line.items() if key not in TIMED_KEYS}
-            for line in results(folder)
-        ]
-        return sorted(found, key=str)
-
-    assert lines(killed) == lines(whole)
-    assert len(lines(whole)) == 3 * 3 + 1  # token-matched also at its end
-    for line in lines(whole):
+    lines = sorted(untimed_results(whole), key=str)
+    assert sorted(untimed_results(killed), key=str) == lines
+    assert len(lines) == 3 * 3 + 1  # token-matched also at its end
+    for line in lines:
         mine, expected = (f / "out" / line["predictions"] for f in (killed, whole))
         assert mine.read_bytes() == expected.read_bytes()
 

@@ -16,7 +16,6 @@ import yaml
 from erjepa.checkpoints.lock import FolderLock
 from erjepa.commands import main as erjepa
 from erjepa.commands.experiment import main
-from erjepa.studies.grid import processes
 from erjepa.studies.grid.local import environments
 from erjepa.utils.folders import MARK
 from tests.harness.grids import (
@@ -43,8 +42,7 @@ def finished(tmp_path_factory):
     """Folder of an experiment of two cells that were run."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "tune", processes.tune)
-        use_fake_tune()
+        use_fake_tune(patch)
         patch.setenv("FAKE_CALLS", str(folder / "calls.txt"))
         write_experiment(folder)
         assert run(folder, *FEW) == 0

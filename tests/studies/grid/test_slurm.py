@@ -15,8 +15,7 @@ import pytest
 from erjepa.checkpoints.lock import holder_of
 from tests.harness.grids import (
     FAKE_TUNE,
-    TIMED_KEYS,
-    results,
+    untimed_results,
     write_experiment,
     write_small_experiment,
 )
@@ -193,16 +192,11 @@ def test_as_a_local_grid(slurm, base, data, tmp_path):
     local.call("run", local.path)
     killed_in_every_way(cluster)
 
-    def lines(grid):
-        return [
-            {k: v for k, v in line.items() if k not in TIMED_KEYS}
-            for line in results(grid.out.parent)
-        ]
-
-    assert lines(cluster) == lines(local)
-    counts = Counter(line["cell"] for line in lines(local))
+    lines = untimed_results(tmp_path / "local")
+    assert untimed_results(tmp_path / "cluster") == lines
+    counts = Counter(line["cell"] for line in lines)
     assert list(counts.values()) == 6 * [3]
-    for line in lines(local):
+    for line in lines:
         mine, expected = (g.out / line["predictions"] for g in (cluster, local))
         assert mine.read_bytes() == expected.read_bytes()
     assert not list(cluster.out.glob("cells/*/*/*/*/recipe_state*"))
