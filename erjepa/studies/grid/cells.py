@@ -1,7 +1,7 @@
 """The runs of an experiment, and the commands that train and score them."""
 
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,6 @@ class Cell:
     same_as: str | None = None
     # Names of the cells to run before this one, and what it needs of each
     needs: Mapping[str, str] = field(default_factory=dict)
-
-    def lacking(self, finished: Container[str]) -> str | None:
-        """Return the error message if a cell that this one depends on is not finished."""
-        for cell, what in self.needs.items():
-            if cell not in finished:
-                return f"it needs the {what} of {cell}"
-        return None
 
     def at_end(self, results: Iterable[Result]) -> str:
         """Say the accuracy of the last of its results on its own dataset."""
@@ -87,11 +80,11 @@ def cells(experiment: Experiment) -> list[Cell]:
         same = runs[cell.name] = first.setdefault(text, cell.name)
         if same != cell.name:
             linked.append(replace(cell, same_as=same, needs={same: "results"}))
-            continue
-        needs = {runs[name]: "weights" for name in cell.after}
-        if cell.tokens_of:
-            needs[runs[cell.tokens_of]] = "tokens"
-        linked.append(replace(cell, needs=needs))
+        else:
+            needs = {runs[name]: "weights" for name in cell.after}
+            if cell.tokens_of:
+                needs[runs[cell.tokens_of]] = "tokens"
+            linked.append(replace(cell, needs=needs))
     return linked
 
 
@@ -211,7 +204,7 @@ def training_command(
         overrides["checkpoint_at_flops"] = budgets
     if tokens is not None:
         overrides["stop.tokens"] = tokens
-    elif experiment.match == "flops" and budgets:
+    elif experiment.match == "flops":
         overrides["stop.flops"] = budgets[-1]
     if checkpoint.resumable_checkpoints(folder):
         overrides["resume_from_checkpoint"] = True

@@ -94,7 +94,7 @@ class _Grid:
             self._failed += [cell.name, *(other.name for other in equal)]
             self._say(cell, f"failed: {error}")
             for other in equal:
-                self._say(other, f"failed: {other.lacking(())}")
+                self._say(other, f"failed: it needs the results of {cell.name}")
         else:
             self._seconds.append(time.monotonic() - start)
             self._say(cell, self._outcome(cell, results))

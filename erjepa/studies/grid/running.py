@@ -96,8 +96,9 @@ def _train_and_score(
     run: Callable[[str, Sequence[str]], None],
 ) -> list[Result]:
     """Train and score a cell, given the results of finished cells and what runs a command."""
-    if lacking := cell.lacking(finished):
-        raise RuntimeError(lacking)
+    for needed, what in cell.needs.items():
+        if needed not in finished:
+            raise RuntimeError(f"it needs the {what} of {needed}")
     folder = output_dir / CELLS / cell.name
     ends = (line.total_tokens for line in finished.get(cell.tokens_of or "", ()))
     tokens = max(ends, default=None)
@@ -137,7 +138,7 @@ def _tidy(output_dir: Path, folder: Path, results: Sequence[Result]) -> None:
 
 def _require_last_budget(budgets: Sequence[float], paths: list[Path]) -> None:
     progress = checkpoint.load_progress(paths[-1])
-    if budgets and progress.get("budget") != budgets[-1]:
+    if progress.get("budget") != budgets[-1]:
         raise RuntimeError(
             f"its epochs ended at {progress['total_flops']:.3g} FLOPs, before the last "
             f"budget of {budgets[-1]:.3g}; raise epochs"
