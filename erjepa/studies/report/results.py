@@ -236,14 +236,13 @@ class Results:
         for run in runs.itertuples():
             path = self.output / run.predictions
             try:
+                # Before there is a frame: pandas refuses lone surrogates.
                 rows = [
                     {k: printable(v) for k, v in row.items()}
                     for _, row in read_jsonl(path)
                 ]
-                answers = pd.DataFrame(rows)
-                answers = answers.sort_values("id").assign(
-                    correct=answers[run.primary].eq(True)
-                )
+                answers = pd.DataFrame(rows).sort_values("id")
+                answers["correct"] = answers[run.primary].eq(True)
                 answers[["prompt", "target", "output"]]  # KeyError if one is missing
             except (OSError, ValueError, KeyError) as error:
                 raise Unavailable(
