@@ -18,6 +18,7 @@ METHODS = {
     "ER-JEPA uniform": {"replay.selection": "uniform"},
     "current batch": {"replay.selection": "current_batch"},
 }
+MAIN_METHODS = {name: METHODS[name] for name in ("SFT", "LLM-JEPA", "ER-JEPA content")}
 # Share of examples that a method has right at the last checkpoint.
 SKILLS = {
     "SFT": 0.54,

@@ -9,10 +9,11 @@ import erjepa.studies.report.build  # noqa: F401  it enters the sections
 from erjepa.studies.report.figures import Figure
 from erjepa.studies.report.sections import SECTIONS
 from erjepa.studies.report.table import SD, Table
+from tests.harness.fake_output import MAIN_METHODS
 
 SEEDS = (82, 23, 37)
 BUDGETS = [1e15, 2e15, 4e15]
-MAIN = ("SFT", "LLM-JEPA", "ER-JEPA content")
+MAIN = tuple(MAIN_METHODS)
 
 
 def accuracies(rows, method, budget):

@@ -14,9 +14,12 @@ from erjepa.studies.report.build import build_report, register_sections
 from erjepa.studies.report.figures import Figure, canvas, draw_bars, draw_curves
 from erjepa.studies.report.sections import SECTIONS
 from tests.harness.data import write_jsonl
-from tests.harness.fake_output import METHODS, change_config, read_rows, write_output
-
-FEW = {name: METHODS[name] for name in ("SFT", "LLM-JEPA", "ER-JEPA content")}
+from tests.harness.fake_output import (
+    MAIN_METHODS,
+    change_config,
+    read_rows,
+    write_output,
+)
 
 
 class Page(HTMLParser):
@@ -39,7 +42,7 @@ def small(folder, **config):
         folder,
         budgets=[1e15, 2e15],
         examples=12,
-        **{"methods": FEW, "seeds": (82, 23), **config},
+        **{"methods": MAIN_METHODS, "seeds": (82, 23), **config},
     )
 
 
@@ -258,7 +261,7 @@ def test_sections_on_regexes_are_left_out_of_other_tasks(tmp_path):
 
 def test_hostile_text_is_text(tmp_path):
     hostile = '<script>alert("x")</script>&$a_$$\\frac{$|%'
-    methods = {"SFT": FEW["SFT"], hostile: {"replay.selection": hostile}}
+    methods = {"SFT": MAIN_METHODS["SFT"], hostile: {"replay.selection": hostile}}
     sections = ["accuracy", "significance", "matched_compute", "outcomes", "examples"]
     output = small(tmp_path / "out", methods=methods, name=hostile, report=sections)
     for path in output.rglob("predictions.jsonl"):

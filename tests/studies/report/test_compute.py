@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from erjepa.studies.report.results import Results, Unavailable
-from tests.harness.fake_output import METHODS, write_output
+from tests.harness.fake_output import MAIN_METHODS, METHODS, write_output
 from tests.harness.report_parts import (
     BUDGETS,
-    MAIN,
     SEEDS,
     accuracies,
     assert_spread,
@@ -112,7 +111,7 @@ def test_cost(results):
 def test_figure_1(tmp_path):
     main = write_output(
         tmp_path / "main" / "model",
-        methods={name: METHODS[name] for name in MAIN},
+        methods=MAIN_METHODS,
         datasets={"synth": "a", "qa": "b"},
         seeds=(1, 2),
         budgets=None,

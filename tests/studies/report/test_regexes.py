@@ -15,7 +15,7 @@ from erjepa.tasks.nl_rx.regex_kinds import (
     structures,
 )
 from tests.harness.data import write_jsonl
-from tests.harness.fake_output import METHODS, read_rows, write_output
+from tests.harness.fake_output import MAIN_METHODS, read_rows, write_output
 from tests.harness.report_parts import (
     BUDGETS,
     MAIN,
@@ -121,7 +121,7 @@ def test_the_papers_corrections_recompute_from_its_seeds(tmp_path):
     wrong = {OVER: ".*dog.*.*", UNDER: "dog.*", SAME: ".*truck.*"}
     output = write_output(
         tmp_path / "out",
-        {method: METHODS[method] for method in MAIN},
+        MAIN_METHODS,
         seeds=seeds,
         budgets=[1e12],
         examples=1,
@@ -150,7 +150,7 @@ def test_the_papers_corrections_recompute_from_its_seeds(tmp_path):
 def test_a_seed_without_errors_has_no_rate(tmp_path):
     output = write_output(
         tmp_path / "out",
-        {method: METHODS[method] for method in MAIN},
+        MAIN_METHODS,
         seeds=(1, 2),
         budgets=[1e12],
         examples=4,

@@ -7,7 +7,7 @@ import pytest
 
 from erjepa.studies.report.results import Results, Unavailable
 from tests.harness.data import write_jsonl
-from tests.harness.fake_output import METHODS, read_rows, write_output
+from tests.harness.fake_output import MAIN_METHODS, read_rows, write_output
 from tests.harness.report_parts import (
     BUDGETS,
     MAIN,
@@ -28,9 +28,8 @@ def falling(tmp_path):
         "LLM-JEPA": [(0.5, 0.25, 0.125), (0.5, 0.25, 0.75), (0.5, 0.375, 0.5)],
         "ER-JEPA content": [(0.5, 0.5, 0.5), (0.5, 0.375, 0.5), (0.25, 0.5, 0.75)],
     }
-    methods = {name: METHODS[name] for name in MAIN}
     output = write_output(
-        tmp_path / "out", methods, seeds=SEEDS, budgets=BUDGETS, examples=3
+        tmp_path / "out", MAIN_METHODS, seeds=SEEDS, budgets=BUDGETS, examples=3
     )
     path = output / "results.jsonl"
     rows = read_rows(path)
@@ -157,9 +156,8 @@ def test_dynamics_are_those_of_whole_runs(tmp_path):
 
 def test_runs_that_end_elsewhere_are_compared_where_all_are_scored(tmp_path):
     """As a control with the tokens of another method."""
-    methods = {name: METHODS[name] for name in MAIN}
     output = write_output(
-        tmp_path / "out", methods, seeds=(1, 2), budgets=None, examples=5
+        tmp_path / "out", MAIN_METHODS, seeds=(1, 2), budgets=None, examples=5
     )
     path = output / "results.jsonl"
     rows = read_rows(path)
