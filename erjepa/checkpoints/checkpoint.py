@@ -28,9 +28,8 @@ from typing_extensions import TypedDict
 
 from erjepa.checkpoints.manifest import MANIFEST, damage, write_manifest
 from erjepa.checkpoints.model_card import CARD
-from erjepa.utils.checked import checked
+from erjepa.utils.checked import read_json
 from erjepa.utils.files import CONFIG, EMA, let_others_read
-from erjepa.utils.jsonl import parse_json
 
 log = utils.get_logger("INFO")
 
@@ -219,9 +218,7 @@ def name_of_scores(path: Path | None, split: str, *, merged: bool) -> str:
 
 
 def load_progress(path: Path) -> dict[str, Any]:
-    file = path / PROGRESS
-    values = parse_json(file.read_bytes(), str(file))
-    return {**checked(_Progress, values, str(file))}
+    return {**read_json(_Progress, path / PROGRESS)}
 
 
 def load_predictor(path: Path) -> Tensor | None:

@@ -10,9 +10,8 @@ from torchtune.data import Message
 from torchtune.modules.transforms import Transform
 
 from erjepa.datasets import PairedDataset, Record
-from erjepa.utils.checked import checked
+from erjepa.utils.checked import read_json
 from erjepa.utils.files import write_whole
-from erjepa.utils.jsonl import parse_json
 
 PROMPT_FORMAT = "prompt_format.json"
 _PROBE = " Aa\0 "  # no wording has it, and one that changes texts changes it
@@ -67,7 +66,7 @@ def stored_prompt(
     file = run / PROMPT_FORMAT
     if not file.is_file():
         return None
-    stored = checked(PromptFormat, parse_json(file.read_bytes(), str(file)), str(file))
+    stored = read_json(PromptFormat, file)
     if stored.dataset != section:
         return None
     return PairedDataset([Record(str(file), {})], tokenizer, stored)

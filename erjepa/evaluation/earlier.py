@@ -17,9 +17,8 @@ from erjepa.evaluation.run import find_run
 from erjepa.tasks.score import read_predictions
 from erjepa.tasks.summary import change
 from erjepa.tasks.task import Prediction, Task
-from erjepa.utils.checked import checked
+from erjepa.utils.checked import checked, read_json
 from erjepa.utils.files import EMA, PREDICTIONS
-from erjepa.utils.jsonl import parse_json
 from erjepa.utils.summary import Change, scores_of_run
 
 # Keys that determine, in addition to the dataset, the scored examples and the scoring.
@@ -192,9 +191,7 @@ def _read_run(
     for folder in scores_of_run(file.parent):
         # Scores of another engine, by erjepa score, have no settings.
         if all((folder / name).is_file() for name in (PREDICTIONS, SETTINGS)):
-            path = folder / SETTINGS
-            content = parse_json(path.read_bytes(), str(path))
-            settings = checked(_Settings, content, str(path))
+            settings = read_json(_Settings, folder / SETTINGS)
             if getattr(settings, key) is not None:
                 scores.append((folder, settings))
     # The checkpoint's own evaluations come first: they have the settings to repeat.

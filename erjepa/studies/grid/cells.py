@@ -139,8 +139,8 @@ def _cell(experiment: Experiment, dataset: str, method: str, seed: int) -> Cell:
     names = list(experiment.datasets)
     before = names[: names.index(dataset)]
     if trains_on in ("so_far", "all") and before:
-        earlier = (_overrides(experiment, name, method) for name in (*before, dataset))
-        runs = [load_run(config, keys) for config, keys in earlier]
+        stages = (*before, dataset)
+        runs = [load_run(*_overrides(experiment, name, method)) for name in stages]
         parts = [
             part for run in runs for part in erjepa.configs.components(run.dataset)
         ]
