@@ -71,13 +71,8 @@ def test_a_report_has_all_that_the_results_allow(tmp_path):
         one.startswith("data:image/") for one in parsed.values["src"]
     )
     assert "http" not in re.sub(r'src(set)?="[^"]*"', "", text)
-    for value in (
-        "82, 23",
-        "torch 2.13.0",
-        "0123abc",
-        "a processor",
-        "replay.weight=0",
-    ):
+    facts = ("82, 23", "torch 2.13.0", "0123abc", "a processor", "replay.weight=0")
+    for value in facts:
         assert value in text
     assert "No run: all have ended" in text
     for figure in (page.parent / "figures").glob("*.png"):

@@ -37,13 +37,6 @@ def test_a_finished_experiment(output):
     assert results.task("synth") == "nl_rx" and results.task("other") is None
 
 
-def test_a_run_without_results_is_missing(output):
-    rewrite(output, lambda row: (row["method"], row["seed"]) != ("SFT", 23))
-    results = Results(output)
-    assert list(results.final("synth", ["SFT"]).seed) == [82]
-    assert results.missing() == {("synth", "SFT"): [23]}
-
-
 def test_a_run_ends_at_its_last_checkpoint(tmp_path):
     """At a budget or not, as when it is matched in tokens."""
     matched = {"replay.weight": 0, "stop.tokens_of": "ER-JEPA content"}
@@ -73,15 +66,6 @@ def test_what_the_config_does_not_name_is_left_out(output):
     assert Results(output).runs.equals(before)
 
 
-def test_no_results_yet(output):
-    (output / "results.jsonl").unlink()
-    results = Results(output)
-    assert results.runs.empty
-    assert results.missing() == {
-        ("synth", method): [82, 23] for method in results.methods
-    }
-
-
 def test_predictions_are_in_order_of_ids(output):
     results = Results(output)
     before = results.predictions(results.runs)
@@ -97,11 +81,6 @@ def test_predictions_are_of_the_seeds_that_all_have(output):
     assert list(found.seed.unique()) == [23]
     assert list(found.method.unique()) == ["LLM-JEPA", "SFT"]
     assert set(found.point) == {2e15}
-    rewrite(output, lambda row: row["method"] != "SFT")
-    with pytest.raises(
-        Unavailable, match="no seed is finished of all of LLM-JEPA, SFT"
-    ):
-        Results(output).final_predictions("synth", ["LLM-JEPA", "SFT"])
 
 
 def test_predictions_that_are_absent_or_broken(output):
