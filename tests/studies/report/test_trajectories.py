@@ -1,8 +1,8 @@
 """Sections on gains and losses of runs, compared with a slow computation from the JSONL files."""
 
 import statistics
-from collections import Counter
 
+import numpy as np
 import pytest
 
 from erjepa.studies.report.results import Results, Unavailable
@@ -96,40 +96,21 @@ def test_dynamics(results, rows, predictions):
         [100 * statistics.mean(accuracies(rows, "LLM-JEPA", b)) for b in BUDGETS]
     )
     for index, method in enumerate(MAIN):
-        pooled = {"corrected": [], "lost": []}
-        by_step = []
-        for seed in SEEDS:
-            verdicts = [
-                [one["exact_match"] for one in predictions[method, seed, budget]]
-                for budget in BUDGETS
-            ]
-            counts = Counter()
-            for step, (before, after) in enumerate(
-                zip(verdicts[:-1], verdicts[1:], strict=True)
-            ):
-                for was, is_right in zip(before, after, strict=True):
-                    counts[was] += 1
-                    counts[step, was] += 1
-                    if was != is_right:
-                        counts["change", was] += 1
-                        counts["change", step, was] += 1
-            pooled["corrected"].append(counts["change", False] / counts[False])
-            pooled["lost"].append(counts["change", True] / counts[True])
-            by_step.append(counts)
-        assert_spread(table.rows[index][1], pooled["corrected"])
-        assert_spread(table.rows[index][2], pooled["lost"])
-        for panel, was in ((middle, False), (right, True)):
+        runs = [[predictions[method, seed, b] for b in BUDGETS] for seed in SEEDS]
+        verdicts = [
+            [[x["exact_match"] for x in point] for point in run] for run in runs
+        ]
+        right_at = np.array(verdicts)  # [seeds, checkpoints, examples]
+        before, after = right_at[:, :-1], right_at[:, 1:]
+        for column, panel, was in ((1, middle, False), (2, right, True)):
+            asked = before == was
+            changed = asked & (after != was)
+            pooled = changed.sum(axis=(1, 2)) / asked.sum(axis=(1, 2))
+            assert_spread(table.rows[index][column], pooled.tolist())
+            by_step = changed.sum(axis=2) / asked.sum(axis=2)
             line = curves(panel)[method]
             assert list(line.get_xdata()) == [2, 4]
-            assert list(line.get_ydata()) == pytest.approx(
-                [
-                    100
-                    * statistics.mean(
-                        c["change", step, was] / c[step, was] for c in by_step
-                    )
-                    for step in (0, 1)
-                ]
-            )
+            assert list(line.get_ydata()) == pytest.approx(100 * by_step.mean(axis=0))
 
 
 def test_dynamics_are_those_of_whole_runs(tmp_path):
