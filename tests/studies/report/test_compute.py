@@ -138,10 +138,8 @@ def test_figure_1(tmp_path):
     )
     figure, _ = build("figure_1", results, matched="../../matched/model")
     before, drawn = curves(right), curves(figure.canvas.axes[1])
-    sft, uniform = (
-        drawn["SFT"],
-        drawn["ER-JEPA content"],
-    )  # it has its role, and its look
+    sft = drawn["SFT"]
+    uniform = drawn["ER-JEPA content"]  # it has its role, and its look
     assert list(uniform.get_xdata()) == [1, 2, 4]
     other = Results(matched)
     assert uniform.get_ydata()[-1] == pytest.approx(

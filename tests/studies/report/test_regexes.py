@@ -51,30 +51,22 @@ def test_corrections(results, predictions):
     _, (summary, by_seed) = build("corrections", results, "synth")
     counts = Counter()
     for seed in SEEDS:
-        both = zip(
-            *(predictions[method, seed, BUDGETS[-1]] for method in MAIN), strict=True
-        )
-        for sft, *others in both:
+        answers = (predictions[method, seed, BUDGETS[-1]] for method in MAIN)
+        for sft, *others in zip(*answers, strict=True):
             category = prediction_category(sft["target"], sft["output"])
             counts[category, seed] += 1
+            counts["any", "error"] += not sft["exact_match"]
             for method, one in zip(MAIN[1:], others, strict=True):
                 counts[category, seed, method] += one["output"] == one["target"]
     for category, seed, count, *rest in by_seed.rows:
         key = category, int(seed)
         assert count == counts[key]
-        for method, corrected, rate in zip(
-            MAIN[1:], rest[::2], rest[1::2], strict=True
-        ):
-            assert corrected == counts[(*key, method)]
-            if count:
-                assert rate == pytest.approx(100 * corrected / count)
-            else:
-                assert np.isnan(rate)
-    assert sum(by_seed.column("Errors")) == sum(
-        not one["exact_match"]
-        for s in SEEDS
-        for one in predictions["SFT", s, BUDGETS[-1]]
-    )
+        assert rest[::2] == [counts[(*key, method)] for method in MAIN[1:]]
+        rates = [
+            100 * corrected / count if count else np.nan for corrected in rest[::2]
+        ]
+        assert rest[1::2] == pytest.approx(rates, nan_ok=True)
+    assert sum(by_seed.column("Errors")) == counts["any", "error"]
     category, count, method, corrected, rate = summary.rows[1]
     assert (category, method) == ("over-generation", "ER-JEPA content")
     assert_spread(count, [counts[category, seed] for seed in SEEDS], scale=1)
@@ -174,13 +166,10 @@ def test_outcomes(results, predictions):
     figure, (table,) = build("outcomes", results, "synth")
     pairs = Counter()
     for seed in SEEDS:
-        for a, b in zip(
-            *(predictions[m, seed, BUDGETS[-1]] for m in MAIN[1:]), strict=True
-        ):
-            row, name = (
-                prediction_category(one["target"], one["output"]) for one in (a, b)
-            )
-            pairs[row, name] += 1
+        answers = (predictions[method, seed, BUDGETS[-1]] for method in MAIN[1:])
+        for both in zip(*answers, strict=True):
+            kinds = (prediction_category(one["target"], one["output"]) for one in both)
+            pairs[tuple(kinds)] += 1
     names = [name.removesuffix(" (%)") for name in table.columns[2:]]
     for row, total, *shares in table.rows:
         assert total == sum(pairs[row, name] for name in names)
