@@ -165,9 +165,7 @@ def record_experiment(output_dir: Path, experiment: Experiment) -> None:
     """
     path = output_dir / EXPERIMENT
     if path.exists():
-        # Both as JSON: the record's missing keys get defaults, tuples become lists.
-        before = json.loads(json.dumps(asdict(read_record(output_dir).config)))
-        config = json.loads(json.dumps(asdict(experiment)))
+        before, config = asdict(read_record(output_dir).config), asdict(experiment)
         if config["continual"] and list(before["datasets"]) != list(config["datasets"]):
             raise ValueError(
                 f"{path} was started with the sequence of datasets "
