@@ -1,6 +1,5 @@
 """Run grids with a stand-in for ``tune``, in this process or in one that can be killed."""
 
-import json
 import multiprocessing
 import os
 import signal
@@ -14,6 +13,7 @@ import yaml
 from erjepa.commands.experiment import main
 from erjepa.studies.grid import processes
 from erjepa.studies.grid.config import Experiment
+from tests.harness.fake_output import read_rows
 from tests.harness.runs import overrides_for
 
 FAKE_TUNE = Path(__file__).parent / "fake_tune.py"
@@ -93,8 +93,7 @@ def calls(folder: Path) -> list[str]:
 
 
 def results(folder: Path) -> list[dict]:
-    lines = (folder / "out" / "results.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return read_rows(folder / "out" / "results.jsonl")
 
 
 def untimed_results(folder: Path) -> list[dict]:

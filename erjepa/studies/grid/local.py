@@ -48,7 +48,7 @@ class _Grid:
     def __init__(self, experiment: Experiment, output_dir: Path) -> None:
         self._experiment = experiment
         self._output_dir = output_dir
-        self._free: list[Mapping[str, str]] = [*environments(experiment)]
+        self._free = environments(experiment)
         self._slots = len(self._free)
         self._all = cells(experiment)
         self._ended = set(gather_results(output_dir, self._all))
@@ -116,7 +116,7 @@ class _Grid:
         return f"{ended}; {counted(left, 'cell')} left, about {minutes:.0f} min"
 
 
-def environments(experiment: Experiment) -> list[dict[str, str]]:
+def environments(experiment: Experiment) -> list[Mapping[str, str]]:
     """Return the environment variables of each parallel run: its devices and threads.
 
     Raises:

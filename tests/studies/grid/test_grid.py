@@ -14,6 +14,7 @@ import pytest
 
 from erjepa.checkpoints import checkpoint
 from erjepa.commands.experiment import main
+from tests.harness.fake_output import read_rows
 from tests.harness.grids import results, untimed_results, write_small_experiment
 from tests.harness.runs import read_metrics
 
@@ -48,8 +49,7 @@ def test_one_cell(base, data, tmp_path, capsys):
         losses = [step["lm_loss"] for step in metrics[: line["steps"]]]
         assert line["metrics"]["lm_loss"] == pytest.approx(fmean(losses), rel=1e-9)
         assert 0 < line["metrics"]["cosine_shuffled"] < 1
-        text = (tmp_path / "out" / line["predictions"]).read_text()
-        predictions = [json.loads(line) for line in text.splitlines()]
+        predictions = read_rows(tmp_path / "out" / line["predictions"])
         right = sum(p["exact_match"] for p in predictions)
         assert line["accuracy"] == right / line["examples"] and len(predictions) == 44
         assert all(-1 <= p["cosine"] <= 1 for p in predictions)
