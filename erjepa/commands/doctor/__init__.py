@@ -35,11 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     if args.gpu_memory is not None and not 0 < args.gpu_memory < float("inf"):
         parser.error(f"--gpu_memory {args.gpu_memory}: must be a positive number")
     with parser.errors(args):
-        from erjepa.commands.doctor.checks import GIB, Report, examine
+        from erjepa.commands.doctor.checks import GIB, find_faults
         from erjepa.configs import load
 
-        report = Report()
         cfg = load(args.config, args.overrides)
         memory = args.gpu_memory and int(args.gpu_memory * GIB)
-        examine(cfg, report, ranks=args.nproc_per_node, gpu_memory=memory)
-    return 2 if report.has_faults else 0
+        return 2 if find_faults(cfg, args.nproc_per_node, memory) else 0

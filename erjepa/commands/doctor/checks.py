@@ -94,17 +94,17 @@ class Report:
         print(f"{verdict:<4} {name}: {' '.join(text.split())}", flush=True)
 
 
-def examine(
-    cfg: Config, report: Report, *, ranks: int, gpu_memory: int | None = None
-) -> None:
+def find_faults(cfg: Config, ranks: int, gpu_memory: int | None) -> bool:
     """Check a run on ``ranks`` ranks, from package versions to the memory of a step.
 
-    ``gpu_memory`` is the bytes of each GPU, if they are not this machine's.
+    ``gpu_memory`` is the bytes of each GPU, if they are not this machine's. Returns whether a
+    check failed.
     """
+    report = Report()
     check = report.check
     with rank_of(ranks):
         check("versions", _versions)
-        found = check("device", lambda: _device(cfg, gpu_memory), Device.line)
+        found = check("device", lambda: _device(cfg, gpu_memory))
         device = found or Device(torch.device("cuda"), "GPU", None, False)
         attention, _ = check(
             "attention",
@@ -128,16 +128,17 @@ def examine(
         if cfg.init_from or cfg.base_adapters or cfg.replay.start_from:
             check("earlier runs", lambda: _earlier_runs(cfg, tokenizer))
         if check("model", lambda: run.model, _sizes) is None:
-            return
+            return True
         rows = None
         if tokenizer is not None:
-            rows = check("pairs", lambda: rows_of_data(run), Rows.line)
+            rows = check("pairs", lambda: rows_of_data(run))
         if rows is None:
-            rows = check("rows", lambda: longest_rows(run), Rows.line)
+            rows = check("rows", lambda: longest_rows(run))
         check("disk", lambda: _disk(run))
         if rows is not None:
             check("step", lambda: _step(run, rows, ranks))
             check("memory", lambda: _memory(run, rows, device))
+    return report.has_faults
 
 
 @contextmanager
@@ -163,7 +164,7 @@ class Device(NamedTuple):
     memory: int | None  # bytes for each rank; None: the device does not exist
     is_here: bool = True  # whether this machine has it
 
-    def line(self) -> str:
+    def __str__(self) -> str:
         return f"{self.name}, {(self.memory or 0) / GIB:.1f} GiB for each rank"
 
 
@@ -263,7 +264,7 @@ class Rows(NamedTuple):
     largest: PackedBatch  # of the longest pairs
     steps: list[list[PackedBatch]]  # of the first steps
 
-    def line(self) -> str:
+    def __str__(self) -> str:
         """Describe the pairs, and the shapes of rows, the most frequent first."""
         shapes = Counter(tuple(b.tokens.shape) for step in self.steps for b in step)
         shown = ", ".join(f"{n} x {length}" for (n, length), _ in shapes.most_common())
