@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -112,14 +113,11 @@ def _rows(parameter: Tensor) -> Tensor:
 
 def _own_bytes(parameter: Tensor) -> int:
     if is_traceable_wrapper_subclass(parameter):
-        return -(-_bytes(parameter) // dist.get_world_size())
+        return -(-_quantized_bytes(parameter) // dist.get_world_size())
     return _rows(parameter).nbytes
 
 
-def _bytes(tensor: Tensor) -> int:
-    """Return the bytes of a tensor, which may be quantized."""
-    if not is_traceable_wrapper_subclass(tensor):
-        return tensor.nbytes
+def _quantized_bytes(tensor: Any) -> int:
     names, _ = tensor.__tensor_flatten__()
     return sum(getattr(tensor, name).nbytes for name in names)
 
@@ -140,7 +138,7 @@ def _gathered(cfg: Config, groups: list[list[nn.Parameter]]) -> int:
 
     def whole(parameter: nn.Parameter) -> int:
         if is_traceable_wrapper_subclass(parameter):
-            return _bytes(parameter)
+            return _quantized_bytes(parameter)
         return parameter.numel() * dtypes_of(cfg)[0].itemsize
 
     if not groups:
@@ -182,8 +180,10 @@ def activation_bytes(
     """Return the peak bytes of a forward and backward pass without logits, and the increase
     through logits. Weights and their gradients are not counted.
     """
-    _build_caches(model)
-    if device.type == "cuda":
+    is_cuda = device.type == "cuda"
+    call_in_modules(model, "rope_init")  # rotary embeddings, which meta cannot compute
+    model.to("meta")
+    if is_cuda:
         _as_on_cuda(model)
     if cfg.enable_activation_checkpointing:
         training.set_activation_checkpointing(
@@ -196,9 +196,10 @@ def activation_bytes(
         label_logit=batch.label_logit[:1],
         label_pair=batch.label_pair[:1],
     )
-    as_gathered = dtypes_of(cfg)[0] if _groups(cfg, model) else None
-    kernels = _fused_kernels() if device.type == "cuda" else nullcontext()
-    with _computing(model, as_gathered), kernels:
+    as_gathered = dtypes_of(cfg)[0] if is_sharded(cfg, model) else None
+    # Replaces attention by its fused kernel, in recomputed layers too.
+    fused = patch.object(F, "scaled_dot_product_attention", _fused_attention)
+    with _computing(model, as_gathered), fused if is_cuda else nullcontext():
         peaks = [
             _peak(model, loss_fn, part, offloads=cfg.enable_activation_offloading)
             for part in (without_labels, batch)
@@ -287,12 +288,6 @@ def _computing(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
         hook.remove()
 
 
-def _build_caches(model: nn.Module) -> None:
-    """Build rotary embeddings, which meta cannot compute, then move the model to meta."""
-    call_in_modules(model, "rope_init")
-    model.to("meta")
-
-
 def _as_on_cuda(model: PackedDecoder) -> None:
     """Save for backward what fused kernels save: no attention scores, boolean dropout masks."""
     if isinstance(model.decoder, Backend):
@@ -303,17 +298,6 @@ def _as_on_cuda(model: PackedDecoder) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.forward = partial(_fused_dropout, module.p)  # type: ignore[method-assign]
-
-
-@contextmanager
-def _fused_kernels() -> Iterator[None]:
-    """Replace torch's attention by its fused kernel, in recomputed layers too."""
-    own = F.scaled_dot_product_attention
-    F.scaled_dot_product_attention = _fused_attention  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        F.scaled_dot_product_attention = own
 
 
 def _fused_attention(query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tensor:
