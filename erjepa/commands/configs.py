@@ -93,13 +93,12 @@ def _read(args: argparse.Namespace) -> None:
     from erjepa.configs import load
     from erjepa.configs.text import as_yaml
 
-    cfg = load(args.config, args.overrides)
     if args.command == "validate":
+        cfg = load(args.config, args.overrides)
         cfg.loss.build()  # whose keys may exclude each other
         print(f"{args.config}: every key is known and every value is valid")
         return
-    changes = f"With {' '.join(args.overrides)}"
-    text = as_yaml(cfg, args.config, *([changes] if args.overrides else []))
+    text = as_yaml(args.config, args.overrides)
     if args.command == "show":
         print(text, end="")
         return

@@ -1,7 +1,7 @@
 """Write a config as one complete YAML file, with the comments of its source files."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from erjepa.configs.files import chain
-from erjepa.configs.schema import Config
+from erjepa.configs.reading import load
 
 # A tag such as [paper]: from there on, a comment is about the value in the file.
 TAG = re.compile(r"\[[a-z-]+\]")
@@ -27,24 +27,21 @@ class Line:
     is_spaced: bool  # whether an empty line precedes the key and its comments
 
 
-def as_yaml(config: Config, name: str, *remarks: str) -> str:
+def as_yaml(name: str, overrides: Sequence[str] = ()) -> str:
     """Return a config as the text of one YAML file, without ``defaults``.
 
     The comment of a key is that of the first file that has one, starting with the config itself.
-    From a tag such as ``[paper]`` on, it is dropped if the value has changed.
-
-    Args:
-        name: path or name of the config that was loaded.
-        *remarks: comments for the head of the file.
+    From a tag such as ``[paper]`` on, it is dropped if the value has changed. Arguments and
+    errors as in :func:`~erjepa.configs.load`.
     """
+    values = load(name, overrides).as_written()
     paths = [path for path, _ in chain(name)]
     texts = [Path(path).read_text("utf-8") for path in paths]
     heads = [_head(text) for text in texts]
     paragraphs = [*heads[0], *(heads[-1][1:] if len(heads) > 1 else [])]
-    if remarks:
-        paragraphs.insert(1, [f"# {remark}" for remark in remarks])
+    if overrides:
+        paragraphs.insert(1, [f"# With {' '.join(overrides)}"])
     files = [lines_of(text) for text in texts]
-    values = config.as_written()
     lines = [line for paragraph in paragraphs for line in (*paragraph, "")]
     written = "\n".join([*lines, *_write(values, files)]) + "\n"
     try:

@@ -9,10 +9,6 @@ from erjepa.configs import config_names, config_path, load, merged
 from erjepa.configs.text import as_yaml
 
 
-def shown(name, *overrides):
-    return as_yaml(load(name, overrides), name)
-
-
 def line(text, key):
     return next(row for row in text.splitlines() if row.strip().startswith(f"{key}:"))
 
@@ -20,7 +16,7 @@ def line(text, key):
 @pytest.mark.parametrize("name", config_names())
 def test_it_reads_as_the_config_and_needs_no_other(name, tmp_path):
     file = tmp_path / "mine.yaml"
-    file.write_text(shown(name))
+    file.write_text(as_yaml(name))
     assert "defaults" not in OmegaConf.load(file)
     assert load(str(file)) == load(name)
     assert list(merged(str(file))) == list(merged(name)), "in the order of the file"
@@ -28,11 +24,11 @@ def test_it_reads_as_the_config_and_needs_no_other(name, tmp_path):
 
 def test_the_commented_file_is_shown_as_it_is():
     name = "llama3_2_1b_synth"
-    assert shown(name) == Path(config_path(name)).read_text()
+    assert as_yaml(name) == Path(config_path(name)).read_text()
 
 
 def test_comments_are_inherited():
-    text = shown("smollm2_135m_spider")
+    text = as_yaml("smollm2_135m_spider")
     assert line(text, "capacity").endswith(" [paper] the largest it tries")
     assert line(text, "predictor_tokens").endswith("# special tokens that no chat has")
     assert "\n\n# Objective\nloss:  # the loss of" in text
@@ -41,7 +37,7 @@ def test_comments_are_inherited():
 
 
 def test_what_a_tag_says_goes_with_its_value():
-    text = shown("tiny_synth", "replay.capacity=30", "clip_grad_norm=3.0")
+    text = as_yaml("tiny_synth", ["replay.capacity=30", "clip_grad_norm=3.0"])
     assert line(text, "lora_rank") == "  lora_rank: 64"
     assert line(text, "lora_alpha") == "  lora_alpha: 128"
     assert (
@@ -66,11 +62,10 @@ def test_overrides_of_every_kind(tmp_path):
         "base_model='007'",
         "stop.steps=5",
     ]
-    cfg = load("llama3_2_1b_gsm8k", overrides)
-    file = tmp_path / "mine.yaml"
-    file.write_text(as_yaml(cfg, "llama3_2_1b_gsm8k", "With own pairs"))
-    assert load(str(file)) == cfg
-    assert "\n# With own pairs\n" in file.read_text()
+    name, file = "llama3_2_1b_gsm8k", tmp_path / "mine.yaml"
+    file.write_text(as_yaml(name, overrides))
+    assert load(str(file)) == load(name, overrides)
+    assert f"\n# With {' '.join(overrides)}\n" in file.read_text()
 
 
 def test_files_of_any_style(tmp_path):
@@ -84,7 +79,7 @@ def test_files_of_any_style(tmp_path):
         "  a long\n"
         "  name\n"
     )
-    text = shown(str(own))
+    text = as_yaml(str(own))
     assert line(text, "predictor_tokens") == "predictor_tokens: [a, 'b # c']  # two"
     assert line(text, "base_model").startswith("base_model: a long name")
     (tmp_path / "again.yaml").write_text(text)
@@ -95,6 +90,6 @@ def test_anchors_are_written_out(tmp_path):
     own = tmp_path / "own.yaml"
     own.write_text("defaults: tiny_synth\neval_batch_size: &n 3\nbatch_size: *n\n")
     again = tmp_path / "again.yaml"
-    again.write_text(shown(str(own)))
+    again.write_text(as_yaml(str(own)))
     cfg = load(str(again))
     assert cfg == load(str(own)) and cfg.batch_size == 3
