@@ -127,14 +127,14 @@ def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
     _prepare()
     path = config_path(name, folder)
     configs: list[tuple[str, dict[str, Any]]] = []
-    while path is not None:
-        if path in [earlier for earlier, _ in configs]:
+    while True:
+        if path in dict(configs):
             raise ValueError(f"{path}: its defaults lead back to itself")
         values = deepcopy(_read(path, os.stat(path).st_mtime_ns))
         defaults = values.pop("defaults", None)
         configs.append((path, values))
         if defaults is None:
-            break
+            return configs
         folder_of_file = Path(path).parent
         beside = (folder_of_file / f"{defaults}.yaml", folder_of_file / str(defaults))
         try:
@@ -142,7 +142,6 @@ def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
             path = config_path(known, folder)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{path}: defaults: {error}") from None
-    return configs
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

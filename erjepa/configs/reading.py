@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -59,12 +58,11 @@ def resolved(source: Mapping[str, Any]) -> dict[str, Any]:
         part = OmegaConf.to_container(OmegaConf.create(part), resolve=True)
     except (OmegaConfBaseException, ImportError) as error:
         raise ValueError(" ".join(str(error).split())) from None
-    values = {key: part.get(key, deepcopy(value)) for key, value in source.items()}
-    return _expanded(values)
+    return _expanded({**source, **part})
 
 
 def _expanded(value: Any) -> Any:
-    """Replace ``~/`` at the start of texts by the user's home folder."""
+    """Copy a value, with the user's home folder for ``~/`` at the start of texts."""
     if isinstance(value, dict):
         return {key: _expanded(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -87,16 +85,17 @@ def read(source: Mapping[str, Any]) -> Config:
             )
         reject_unknown(f"{key}.", given, [f.name for f in fields(section)], SYNONYMS)
         values[key] = given
-    if isinstance(profiler := values.get("profiler"), Mapping):
+    profiler = values.get("profiler")
+    if isinstance(profiler, Mapping):
         values["profiler"] = {COMPONENT: PROFILER, **profiler}
+    elif profiler is None:
+        values.pop("profiler", None)  # the default applies
     for key, value in values.items():
         signature = COMPONENTS.get(key)
         if signature is None:
             values[key] = normalize_numbers(value)
         elif value is not None or not hasattr(Config, key):
             values[key] = signature.read(key, value, SYNONYMS)
-    if values.get("profiler", "") is None:
-        del values["profiler"]
     return _continued(checked(Config, {**values, "source": source}, ""))
 
 
