@@ -1,6 +1,5 @@
 """``erjepa generate`` answers a prompt as evaluation does."""
 
-import functools
 import json
 import shutil
 
@@ -12,49 +11,38 @@ from erjepa.datasets import PairedDataset, Record
 from erjepa.evaluation.chat import read_prompts, system_note
 from erjepa.evaluation.run import find_run
 from erjepa.models.transformers import TransformersTokenizer
-from erjepa_recipe import evaluate_erjepa
-from tests.harness.ranks import on_ranks
-from tests.harness.runs import make_config, overrides_for, train
+from tests.harness.data import write_jsonl
+from tests.harness.runs import (
+    evaluate,
+    make_config,
+    overrides_for,
+    predictions,
+    train,
+)
 from tests.harness.transformers_models import STRICT, TEMPLATE, write_folder
 
-
-@pytest.fixture(scope="module")
-def base(deep_base):
-    return deep_base
+NEWEST = "epoch_0_step_4"
 
 
 @pytest.fixture(scope="module")
-def run(base, data, tmp_path_factory):
+def run(deep_base, data, tmp_path_factory):
     """Output folder of a run, whose newest checkpoint evaluation scored."""
     folder = tmp_path_factory.mktemp("run")
     settings = {"epochs": 1, "stop__steps": 4, "max_new_tokens": 5, "batch_size": 8}
     settings["eval_batch_size"] = 44
-    overrides = overrides_for(base, data, folder, **settings, optimizer__lr=0.001)
+    overrides = overrides_for(deep_base, data, folder, **settings, optimizer__lr=0.001)
     overrides += [f"eval_{o}" for o in overrides if o.startswith("dataset")]
     overrides += ["save_every_n_steps=2", "ema_decay=0.9", "checkpoint=both"]
     cfg = make_config(overrides)
     train(cfg)
-    on_ranks(functools.partial(evaluate, cfg), 1)
+    evaluate(cfg)
     return folder
 
 
-def evaluate(cfg):
-    recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
-    recipe.setup()
-    recipe.evaluate()
-
-
-def predictions(run, name="epoch_0_step_4"):
-    file = run / "evaluation" / name / "predictions.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
 def test_a_file_is_answered_as_evaluation_does(run, tmp_path, capsys):
-    expected = predictions(run)
+    expected = predictions(run, NEWEST)
     file, output = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
-    file.write_text(
-        "".join(json.dumps({"prompt": p["prompt"]}) + "\n" for p in expected)
-    )
+    write_jsonl(file, ({"prompt": p["prompt"]} for p in expected))
     main([str(run), "--file", str(file), "--output", str(output)])
     found = [json.loads(line) for line in output.read_text().splitlines()]
     keys = ("prompt", "output", "tokens", "finished")
@@ -64,15 +52,15 @@ def test_a_file_is_answered_as_evaluation_does(run, tmp_path, capsys):
 
 
 def test_a_prompt_is_answered_on_the_screen(run, capsys):
-    first = predictions(run)[0]
+    first = predictions(run, NEWEST)[0]
     main([str(run), first["prompt"]])
     cut = "" if first["finished"] else "  [cut at 5 tokens]"
     assert capsys.readouterr().out == f"{first['output']}{cut}\n"
 
-    averaged = predictions(run, "epoch_0_step_4_ema")
-    own = next(p for p in averaged if p not in predictions(run))
+    averaged = predictions(run, f"{NEWEST}_ema")
+    own = next(p for p in averaged if p not in predictions(run, NEWEST))
     cut = "" if own["finished"] else "  [cut at 5 tokens]"
-    ema = run / "epoch_0_step_4" / "ema"
+    ema = run / NEWEST / "ema"
     for path, which in ((run, "ema"), (ema, "last"), (ema, "ema")):
         main([str(path), own["prompt"], "--set", f"checkpoint={which}"])
         assert capsys.readouterr().out == f"{own['output']}{cut}\n"
@@ -80,7 +68,7 @@ def test_a_prompt_is_answered_on_the_screen(run, capsys):
 
 def test_no_data_is_needed(run, data, tmp_path, capsys):
     """The run has the system message of its pairs, wherever it is now."""
-    first = predictions(run)[0]
+    first = predictions(run, NEWEST)[0]
     shutil.copytree(run, moved := tmp_path / "moved")
     data.rename(aside := data.with_name("aside.jsonl"))
     try:
@@ -142,7 +130,7 @@ def test_a_templates_default_system_message_is_said(tmp_path, template, given, n
 
 def test_a_run_is_found_by_its_folder_or_a_checkpoint(run, tmp_path, monkeypatch):
     config = run / "torchtune_config.yaml"
-    assert find_run(run) == (config, run / "epoch_0_step_4")
+    assert find_run(run) == (config, run / NEWEST)
     assert find_run(run / "epoch_0_step_2") == (config, run / "epoch_0_step_2")
     monkeypatch.chdir(run / "epoch_0_step_2")
     assert find_run(run.__class__(".")) == (run / config, run.__class__("."))
