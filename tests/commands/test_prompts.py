@@ -15,6 +15,7 @@ from erjepa.commands.prompts import main
 from erjepa.commands.score import main as score
 from erjepa.evaluation.batch_requests import CHAT, COMPLETIONS, targets_of
 from erjepa.utils.summary import read_summary
+from tests.harness.data import write_jsonl
 from tests.harness.runs import evaluate, predictions, tiny, train
 
 TOKENS = 12
@@ -81,11 +82,6 @@ def answered(run, requests):
     return answers
 
 
-def write(path, lines):
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return str(path)
-
-
 def test_round_trip(run, tmp_path, capsys):
     requests, targets = write_prompts(run, tmp_path, "--url", COMPLETIONS)
     assert [r["url"] for r in requests] == [COMPLETIONS] * ASKED
@@ -99,7 +95,7 @@ def test_round_trip(run, tmp_path, capsys):
             batch_line(request, *answer, chat=chat)
             for request, answer in zip(requests, answers, strict=True)
         ]
-        file = write(tmp_path / "answers.jsonl", lines[::-1])
+        file = write_jsonl(tmp_path / "answers.jsonl", lines[::-1])
         folder = tmp_path / f"scored_{chat}"
         score(["nl_rx", file, "--targets", asked, "--output", str(folder)])
         mine, ours = read(folder / "predictions.jsonl"), run[4]
@@ -132,7 +128,7 @@ def test_each_of_several_datasets_is_scored(run, tmp_path, capsys):
     parts = []
     for name in ("a", "b"):
         file = tmp_path / f"{name}.jsonl"
-        write(file, [{"question": f"say {name}", "answer": "a"}])
+        write_jsonl(file, [{"question": f"say {name}", "answer": "a"}])
         parts.append(f"{{_component_: erjepa.datasets.paired_dataset, source: {file}}}")
     keys = [f"eval_dataset=[{','.join(parts)}]", "task=exact_match"]
     prompts = tmp_path / "prompts.jsonl"
@@ -141,7 +137,7 @@ def test_each_of_several_datasets_is_scored(run, tmp_path, capsys):
         batch_line(request, text, True, chat=True)
         for request, text in zip(read(prompts), ("a", "b"), strict=True)
     ]
-    answers = write(tmp_path / "answers.jsonl", lines)
+    answers = write_jsonl(tmp_path / "answers.jsonl", lines)
     targets, folder = str(tmp_path / "prompts.targets.jsonl"), str(tmp_path / "scored")
     score(["exact_match", answers, "--targets", targets, "--output", folder])
     found = read_summary(tmp_path / "scored").by_origin
@@ -195,5 +191,5 @@ def test_answers_that_cannot_be_scored(run, tmp_path, capsys):
         ([*good[:2], strange], asked, "answers.jsonl:3: custom_id '900' is not in"),
     ):
         with pytest.raises(SystemExit):
-            score(["nl_rx", write(tmp_path / "answers.jsonl", lines), *arguments])
+            score(["nl_rx", write_jsonl(tmp_path / "answers.jsonl", lines), *arguments])
         assert expected in capsys.readouterr().err

@@ -78,10 +78,3 @@ def test_the_command_prints_the_table(capsys):
     printed = capsys.readouterr().out
     rows = [line.rsplit(maxsplit=1) for line in printed.splitlines()]
     assert rows == [list(row) for row in measured().items()]
-
-
-def test_errors_of_the_command_are_one_line(capsys):
-    with pytest.raises(SystemExit) as exit:
-        main(["tiny"])
-    assert exit.value.code == 2
-    assert "error: config tiny: no such file" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from erjepa.datasets import build_dataset
 from erjepa.datasets.chat_template import ChatTemplate
 from erjepa.models.smollm2 import smollm2_tokenizer
 from erjepa.models.smollm2.gguf_checkpoint import write_checkpoint
+from tests.harness.data import write_jsonl
 from tests.harness.smollm2 import write_gguf
 
 CHATS = [
@@ -39,9 +40,8 @@ def turns(chat):
 @pytest.fixture
 def memory(tmp_path):
     """Made of a file of chats."""
-    source = tmp_path / "chats.jsonl"
-    lines = [json.dumps({"messages": turns(chat)}) + "\n" for chat in CHATS]
-    source.write_text("".join(lines))
+    chats = ({"messages": turns(chat)} for chat in CHATS)
+    source = write_jsonl(tmp_path / "chats.jsonl", chats)
     main(["create", str(tmp_path / "memory"), *of(source)])
     OmegaConf.clear_resolver("package_dir")  # as in a process of its own
     return tmp_path / "memory"
@@ -53,13 +53,13 @@ def of(source):
 
 
 def test_one_pair_is_counted_as_one(tmp_path, caplog, capsys):
-    source, memory = tmp_path / "chat.jsonl", str(tmp_path / "memory")
-    source.write_text(json.dumps({"messages": turns(CHATS[0])}) + "\n")
+    source = write_jsonl(tmp_path / "chat.jsonl", [{"messages": turns(CHATS[0])}])
+    memory = str(tmp_path / "memory")
     main(["create", memory, *of(source)])
     main([memory])
     main(["export", memory, str(tmp_path / "exported.jsonl")])
-    main(["forget", memory, "--source", str(source), "--dry-run"])
-    main(["forget", memory, "--source", str(source)])
+    main(["forget", memory, "--source", source, "--dry-run"])
+    main(["forget", memory, "--source", source])
     said = capsys.readouterr().out
     assert not re.search(r"\b1 (pairs|records|slots|examples)\b", caplog.text + said)
     assert f"{memory}/memory holds 1 pair; its capacity is 1." in said

@@ -18,6 +18,7 @@ from erjepa.checkpoints.stored_memory import open_memory
 from erjepa.commands.memory import main
 from erjepa.commands.memory.reading import read_slots
 from erjepa.replay import EpisodicReplay, ReplaySettings
+from tests.harness.data import write_jsonl
 
 OLD = -1 << 32  # the origin of an earlier run
 EXAMPLES = [OLD + 3, 0, 1, 2, 3]
@@ -50,8 +51,7 @@ def write_checkpoint(folder, examples, address="sparse"):
         {"slot": i, "where": f"f:{i}", "source": text(example), "target": "a"}
         for i, example in enumerate(examples)
     ]
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "memory" / "texts.jsonl").write_text(lines)
+    write_jsonl(folder / "memory" / "texts.jsonl", rows)
     (folder / "weights").write_text("w")
     write_manifest(folder)
 

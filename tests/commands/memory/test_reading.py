@@ -24,6 +24,7 @@ from erjepa.commands.memory.trajectories import (
     trajectories,
 )
 from erjepa.replay import EpisodicReplay, ReplaySettings
+from tests.harness.data import write_jsonl
 
 # Slots 0 and 1 have one source and two targets; 2 to 4 differ.
 SOURCES = torch.tensor(
@@ -46,10 +47,11 @@ def write_run(folder, address="dense", targets=TARGETS, replay_settings=()):
     about = {"tokenizer": "x", "origins": ["old", "new"], "inherited": 1}
     about["replay"] = dict(replay_settings)
     write_memory(memory, replay, about)
-    with (memory / "texts.jsonl").open("w") as file:
-        for i, target in enumerate(targets):
-            row = {"where": f"f:{i}", "source": f"ask {i}", "target": target}
-            file.write(json.dumps(row) + "\n")
+    rows = [
+        {"where": f"f:{i}", "source": f"ask {i}", "target": target}
+        for i, target in enumerate(targets)
+    ]
+    write_jsonl(memory / "texts.jsonl", rows)
     return folder
 
 
@@ -238,12 +240,7 @@ def test_what_is_not_finite_is_shown(tmp_path):
     memory = read_contents(tmp_path)
     memory.slots.loc[:1, "score"] = [math.nan, math.inf]
     assert "mean score nan" in "\n".join(summary(memory, 5))
-    text = re.search(r'id="data">(.*?)</script>', page(memory), re.S).group(1)
-
-    def refuse(constant):
-        raise AssertionError(f"{constant} is not JSON")
-
-    data = json.loads(text, parse_constant=refuse)
+    data = data_of(page(memory))
     shown = {row[0]: row[data["columns"].index("score")] for row in data["rows"]}
     assert (shown[0], shown[1]) == ("nan", "inf")
     assert [row[data["columns"].index("error")] for row in data["rows"]].count(
@@ -253,7 +250,11 @@ def test_what_is_not_finite_is_shown(tmp_path):
 
 
 def data_of(html):
-    return json.loads(re.search(r'id="data">(.*?)</script>', html, re.S).group(1))
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    text = re.search(r'id="data">(.*?)</script>', html, re.S).group(1)
+    return json.loads(text, parse_constant=refuse)
 
 
 def test_the_page_shows_columns_that_say_something(tmp_path):
