@@ -123,10 +123,11 @@ def _show(experiment: "Experiment") -> None:
             continue
         runs = Path(experiment.output_dir) / CELLS
         folder = runs / cell.name
-        after = [runs / equal[name] for name in cell.after]
-        # The number is known once the other run has ended.
-        tokens = f"TOKENS_OF_{cell.tokens_of}" if cell.tokens_of else None
-        command = training_command(experiment, cell, folder, tokens, after)
-        if not cell.budget_factor:
+        if cell.budget_factor:
+            after = [runs / equal[name] for name in cell.after]
+            # The number is known once the other run has ended.
+            tokens = f"TOKENS_OF_{cell.tokens_of}" if cell.tokens_of else None
+            command = training_command(experiment, cell, folder, tokens, after)
+        else:
             command = evaluation_command(experiment, cell, folder, [])
         print(f"# {shlex.join(command)}")

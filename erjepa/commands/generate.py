@@ -57,8 +57,7 @@ def _answer(args: argparse.Namespace, parser: CommandLine) -> None:
     if not prompts:
         parser.error("there is no prompt: type one, or pass --file")
     cfg_file, path = find_run(args.run)
-    cfg = load(str(cfg_file), args.set)
-    cfg = require_files(cfg)
+    cfg = require_files(load(str(cfg_file), args.set))
     if cfg.checkpoint_dir:
         raise ValueError(
             f"checkpoint_dir={cfg.checkpoint_dir}: give the checkpoint as RUN"

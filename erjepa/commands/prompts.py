@@ -43,8 +43,7 @@ def main(arguments: Sequence[str]) -> None:
 
         require_new("--output", args.output)
         require_new("the file of targets", batch_requests.targets_of(args.output))
-        cfg = load(args.config, args.overrides)
-        cfg = require_files(cfg)
+        cfg = require_files(load(args.config, args.overrides))
         tokenizer = cfg.tokenizer.build()
         prompts = list(batch_requests.read_prompts(cfg, tokenizer))
         if args.check is not None:

@@ -60,8 +60,7 @@ def create(
     run = PreparedRun(cfg, torch.device("cpu"))
     if by == "surprise":
         device = run_device(cfg)
-        attention = attention_of(cfg, device)
-        run = PreparedRun(require_files(cfg), device, attention)
+        run = PreparedRun(require_files(cfg), device, attention_of(cfg, device))
     dataset = run.dataset
     collator, places = _to_train_on(run)
     if number is None:
