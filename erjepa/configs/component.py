@@ -74,7 +74,7 @@ def components(section: Components) -> list[Component]:
 
 def weights_of(section: Components) -> list[float] | None:
     """Return the weights of a list of datasets, or ``None`` if it has none."""
-    parts = section if isinstance(section, list) else []
+    parts = components(section)
     return [part.weight for part in parts if part.weight is not None] or None
 
 
@@ -100,12 +100,12 @@ class Signature:
             return self._read(key, value, synonyms)
         sections = []
         for i, part in enumerate(value):
-            section = dict(part) if isinstance(part, Mapping) else part
-            weight = section.pop(WEIGHT, None) if isinstance(part, Mapping) else None
-            checked(_Weight, weight, f"{key}[{i}].{WEIGHT}")
-            sections.append(
-                {**self._read(f"{key}[{i}]", section, synonyms), WEIGHT: weight}
-            )
+            place, weight = f"{key}[{i}]", None
+            if isinstance(part, Mapping):
+                part = dict(part)
+                weight = part.pop(WEIGHT, None)
+            checked(_Weight, weight, f"{place}.{WEIGHT}")
+            sections.append({**self._read(place, part, synonyms), WEIGHT: weight})
         return sections
 
     def _read(
