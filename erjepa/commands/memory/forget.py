@@ -18,8 +18,8 @@ from erjepa.checkpoints.lock import FolderLock
 from erjepa.checkpoints.manifest import MANIFEST, PENDING, relisted
 from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
-from erjepa.commands.memory.reading import decoder_of, read_slots
-from erjepa.utils.escape import counted, one_line
+from erjepa.commands.memory.reading import decoder_of, pair_line, read_slots
+from erjepa.utils.escape import counted
 from erjepa.utils.files import PREDICTIONS, write_whole
 from erjepa.utils.jsonl import to_jsonl
 
@@ -57,11 +57,7 @@ def forget(run: Path, choice: Choice, *, dry_run: bool = False) -> list[str]:
         shown = slots.drop_duplicates("example", keep="last").sort_values("example")
         return [
             f"Would delete {counted(len(ids), 'pair')} from {run}:",
-            *(
-                f"{row.example:>8} {one_line(row.where)}: {one_line(row.source, 60)} -> "
-                f"{one_line(row.target, 60)}"
-                for row in shown.itertuples()
-            ),
+            *(f"{row.example:>8} {pair_line(row)}" for row in shown.itertuples()),
             *_not_found(run, choice, ids),
         ]
     with FolderLock(run, "run"):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pandas as pd
 import torch
@@ -15,10 +15,12 @@ from erjepa.datasets import Pair
 from erjepa.replay.addresses import Addresses, DenseAddressTable, SparseAddressTable
 from erjepa.replay.state import SparseAddresses
 from erjepa.utils.checked import checked
+from erjepa.utils.escape import one_line
 from erjepa.utils.files import CONFIG, config_of_run
 from erjepa.utils.jsonl import jsonl_of
 
 AddressTable: TypeAlias = SparseAddressTable | DenseAddressTable
+_WIDTH = 60  # characters of a source or target in a line
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,12 @@ def _texts(stored: StoredMemory) -> list[_Texts]:
                     "see the tokens decoded"
                 )
     return [texts for _, texts in lines]
+
+
+def pair_line(slot: Any) -> str:
+    """Return file and line, source and target of a row of :func:`read_slots`, shortened."""
+    source, target = one_line(slot.source, _WIDTH), one_line(slot.target, _WIDTH)
+    return f"{one_line(slot.where)}: {source} -> {target}"
 
 
 def _tokens(pair: Pair) -> tuple[str, str]:

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 import pandas as pd
 import torch
 
-from erjepa.commands.memory.reading import address_table, nearest
+from erjepa.commands.memory.reading import address_table, nearest, pair_line
 from erjepa.commands.memory.trajectories import Contents
 from erjepa.utils.escape import counted, csv_cell, one_line
-
-_WIDTH = 60  # characters of a source or target
 
 
 def summary(memory: Contents, top: int) -> list[str]:
@@ -100,8 +98,7 @@ def _table(slots: pd.DataFrame) -> list[str]:
     return [
         f"{'slot':>8} {'score':>8} {'replays':>8}  pair",
         *(
-            f"{row.slot:>8} {row.score:8.4f} {row.replay_count:>8}  {one_line(row.where)}: "
-            f"{one_line(row.source, _WIDTH)} -> {one_line(row.target, _WIDTH)}{flag}"
+            f"{row.slot:>8} {row.score:8.4f} {row.replay_count:>8}  {pair_line(row)}{flag}"
             for row, flag in zip(slots.itertuples(), flags, strict=True)
         ),
     ]
