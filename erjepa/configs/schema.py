@@ -271,22 +271,6 @@ class Config:
         assert self.seed is not None
         return self.seed
 
-    @property
-    def scored(self) -> tuple[str, Components]:
-        """Key and value of the dataset that evaluation scores.
-
-        Raises:
-            ValueError: if it is ``eval_dataset`` and null.
-        """
-        if self.eval_split == "validation":
-            return "dataset", self.dataset
-        if self.eval_dataset is None:
-            raise ValueError(
-                "eval_dataset is null: there is nothing to score; set it, or score the pairs "
-                "held out by validation.size: eval_split=validation"
-            )
-        return "eval_dataset", self.eval_dataset
-
     def as_dict(self) -> dict[str, Any]:
         """Return every key with its value as in YAML, interpolations resolved."""
         return {key: _plain(getattr(self, key)) for key in KEYS}

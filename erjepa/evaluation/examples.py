@@ -96,7 +96,12 @@ def scored_pairs(
     Raises:
         ValueError: if the config has no pairs to score.
     """
-    key, section = cfg.scored
+    key = SCORED[cfg.eval_split]
+    if (section := getattr(cfg, key)) is None:
+        raise ValueError(
+            "eval_dataset is null: there is nothing to score; set it, or score the pairs "
+            "held out by validation.size: eval_split=validation"
+        )
     dataset = build_dataset(section, tokenizer, key)
     if cfg.eval_split == "test":
         return dataset, range(len(dataset)), None
