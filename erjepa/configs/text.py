@@ -1,8 +1,9 @@
 """Write a config as one complete YAML file, with the comments of its source files."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,9 @@ def _write(
         if written and known and known[-1].is_spaced:
             written.append("")
         if above is not None:
-            comments = list(above.above)
+            comments: Iterable[str] = above.above
             if above.value != value:
-                kept = [i for i, line in enumerate(comments) if TAG.search(line)][:1]
-                comments = comments[: kept[0]] if kept else comments
+                comments = takewhile(lambda line: not TAG.search(line), comments)
             written += [indent + line for line in comments]
         comment = "" if behind is None else behind.behind
         if behind is not None and behind.value != value:
