@@ -18,7 +18,7 @@ from erjepa.checkpoints.lock import FolderLock
 from erjepa.checkpoints.manifest import MANIFEST, PENDING, relisted
 from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
-from erjepa.commands.memory.reading import decoder_of, pair_line, read_slots
+from erjepa.commands.memory.reading import pair_line, read_slots, texts_of
 from erjepa.utils.escape import counted
 from erjepa.utils.files import PREDICTIONS, write_whole
 from erjepa.utils.jsonl import to_jsonl
@@ -104,7 +104,7 @@ def _find(
     examples = pd.concat([slots.example, visits.example]).drop_duplicates()
     if choice.match is not None:
         for stored in memories:
-            if stored.texts is None and decoder_of(stored) is None:
+            if stored.texts is None and texts_of(stored) is None:
                 raise ValueError(
                     f"--match: {stored.folder} has no texts, and there is no config "
                     "whose tokenizer could decode its tokens; use --ids or --source"

@@ -1,6 +1,5 @@
 """The slots of a stored memory as a data frame, and the nearest neighbors of an address."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -60,13 +59,13 @@ def read_slots(stored: StoredMemory) -> pd.DataFrame:
 
 def _texts(stored: StoredMemory) -> list[_Texts]:
     """Return the texts of each slot, from ``texts.jsonl`` or decoded from its tokens."""
-    decode = None
+    decoder = None
     if stored.texts is None or not stored.has_manifest:
-        decode = decoder_of(stored)
+        decoder = texts_of(stored)
     if stored.texts is None:
         ids = stored.tensors["example_ids"].tolist()
         return [
-            _Texts(*(decode or _tokens)(pair), stored.example(example_id))
+            _Texts(*_decoded(stored, decoder, pair), stored.example(example_id))
             for example_id, pair in zip(ids, stored.pairs, strict=True)
         ]
     path = str(stored.folder / TEXTS)
@@ -79,9 +78,9 @@ def _texts(stored: StoredMemory) -> list[_Texts]:
             f"{path} has {len(lines)} lines for {len(stored)} slots; delete it to see the "
             "tokens decoded"
         )
-    if decode is not None:
+    if decoder is not None:
         for (where, texts), pair in zip(lines, stored.pairs, strict=True):
-            if decode(pair) != (texts.source, texts.target):
+            if _decoded(stored, decoder, pair) != (texts.source, texts.target):
                 raise ValueError(
                     f"{where}: not the texts of slot {pair.example_id}; delete the file to "
                     "see the tokens decoded"
@@ -95,8 +94,19 @@ def pair_line(slot: Any) -> str:
     return f"{one_line(slot.where)}: {source} -> {target}"
 
 
-def _tokens(pair: Pair) -> tuple[str, str]:
-    return str(pair.source.tolist()), str(pair.target.tolist())
+def _decoded(
+    stored: StoredMemory, decoder: PairTexts | None, pair: Pair
+) -> tuple[str, str]:
+    """Return source and target of a slot's pair; without a decoder, their token ids."""
+    if decoder is None:
+        return str(pair.source.tolist()), str(pair.target.tolist())
+    try:
+        return decoder(pair.segments)
+    except Exception as error:  # noqa: BLE001 - whatever a tokenizer raises
+        raise ValueError(
+            f"{stored.where(pair.example_id)} has tokens that the tokenizer of its "
+            f"{CONFIG} cannot decode ({error})"
+        ) from None
 
 
 def texts_of(stored: StoredMemory) -> PairTexts | None:
@@ -113,24 +123,6 @@ def texts_of(stored: StoredMemory) -> PairTexts | None:
             f"{stored.folder} holds tokens of another tokenizer than that of {file}"
         )
     return texts
-
-
-def decoder_of(stored: StoredMemory) -> Callable[[Pair], tuple[str, str]] | None:
-    """Return a function that decodes pairs; ``None`` if the run's config is missing."""
-    texts = texts_of(stored)
-    if texts is None:
-        return None
-
-    def decode(pair: Pair) -> tuple[str, str]:
-        try:
-            return texts(pair.segments)
-        except Exception as error:  # noqa: BLE001 - whatever a tokenizer raises
-            raise ValueError(
-                f"{stored.where(pair.example_id)} has tokens that the tokenizer of its "
-                f"{CONFIG} cannot decode ({error})"
-            ) from None
-
-    return decode
 
 
 def address_table(stored: StoredMemory) -> tuple[AddressTable, Addresses]:

@@ -178,7 +178,6 @@ def test_the_command(tmp_path, capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["nowhere"], "nowhere does not exist"),
         (["run", "--neighbors", "5"], "slots 0 to 4"),
         (["run", "--top", "-1"], "--top -1: must be at least 1"),
         (["run", "--csv", "no/m.csv"], "--csv no/m.csv: no is not a folder"),
