@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, overload
@@ -53,13 +53,8 @@ class TokenizedPairs(Sequence[Pair]):
         sizes = [int(block[0]) for block in self._blocks]
         self._starts = [0, *accumulate(sizes)]
         self._ends = [
-            np.cumsum(block[1 : 1 + size * _SEGMENTS], dtype=np.int64)
-            for block, size in zip(self._blocks, sizes, strict=True)
+            np.cumsum(_split(block)[0], dtype=np.int64) for block in self._blocks
         ]
-
-    @classmethod
-    def of(cls, segments: Iterable[Sequence[array]]) -> "TokenizedPairs":
-        return cls([_block(map(_flat, segments))])
 
     def __add__(self, other: "TokenizedPairs") -> "TokenizedPairs":
         """Concatenate pairs without copying their tokens; example ids continue."""
@@ -68,14 +63,13 @@ class TokenizedPairs(Sequence[Pair]):
     @property
     def lengths(self) -> np.ndarray:
         """Number of tokens in the segments of each pair, int32 [N, 5]."""
-        parts = [block[1 : 1 + int(block[0]) * _SEGMENTS] for block in self._blocks]
-        return np.concatenate(parts).reshape(-1, _SEGMENTS)
+        lengths = [_split(block)[0] for block in self._blocks]
+        return np.concatenate(lengths).reshape(-1, _SEGMENTS)
 
     @property
     def largest_token(self) -> int:
         """Largest token id of all pairs."""
-        texts = (block[1 + int(block[0]) * _SEGMENTS :] for block in self._blocks)
-        return max(int(tokens.max(initial=0)) for tokens in texts)
+        return max(int(_split(block)[1].max(initial=0)) for block in self._blocks)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -91,17 +85,17 @@ class TokenizedPairs(Sequence[Pair]):
         if not 0 <= i < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
         at = bisect_right(self._starts, i) - 1
-        block, ends = self._blocks[at], self._ends[at]
+        ends, (_, tokens) = self._ends[at], _split(self._blocks[at])
         first = (i - self._starts[at]) * _SEGMENTS
-        tokens = 1 + len(ends)
         edges = [0 if first == 0 else ends[first - 1], *ends[first : first + _SEGMENTS]]
-        return Pair(
-            i,
-            *(
-                array("i", block[tokens + a : tokens + b].tobytes())
-                for a, b in zip(edges, edges[1:], strict=False)
-            ),
-        )
+        segments = (array("i", tokens[a:b].tobytes()) for a, b in pairwise(edges))
+        return Pair(i, *segments)
+
+
+def _split(block: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lengths of the segments in a block, and their tokens."""
+    first_token = 1 + int(block[0]) * _SEGMENTS
+    return block[1:first_token], block[first_token:]
 
 
 # A tokenized pair: the lengths of its segments, and the bytes of their tokens.
@@ -137,21 +131,16 @@ def tokenize(
     return TokenizedPairs([make() if file is None else _cached(file, make)])
 
 
-def _flat(segments: Sequence[array]) -> _Flat:
-    return [len(s) for s in segments], b"".join(s.tobytes() for s in segments)
-
-
 def _flat_or_error(template: ChatTemplate, chat: list[Message]) -> _Flat | str:
     """Tokenize a chat; return why it makes no pair if it makes none."""
     try:
-        return _flat(template(chat))
+        segments = template(chat)
     except ValueError as error:
         return str(error)
+    return [len(s) for s in segments], b"".join(s.tobytes() for s in segments)
 
 
-def _block(
-    pairs: Iterable[_Flat | str], where: Callable[[int], str] = str
-) -> np.ndarray:
+def _block(pairs: Iterable[_Flat | str], where: Callable[[int], str]) -> np.ndarray:
     lengths, tokens = array("i"), array("i")
     for i, pair in enumerate(pairs):
         if isinstance(pair, str):

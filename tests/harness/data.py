@@ -3,13 +3,17 @@
 import json
 import os
 import random
+from array import array
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from erjepa.datasets import (
     Pair,
+    TokenizedPairs,
     gsm8k_dataset,
     nl_rx_dataset,
     nq_open_dataset,
@@ -51,6 +55,14 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> str:
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
+
+
+def tokenized_pairs(segments: Sequence[Sequence[array]]) -> TokenizedPairs:
+    """The pairs of these segments, five for each pair."""
+    flat = [segment for pair in segments for segment in pair]
+    tokens = [token for segment in flat for token in segment]
+    block = [len(segments), *map(len, flat), *tokens]
+    return TokenizedPairs([np.array(block, dtype=np.int32)])
 
 
 def remote_calls(

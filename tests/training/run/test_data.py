@@ -7,14 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from erjepa.datasets import Pair, TokenizedPairs
+from erjepa.datasets import Pair
 from erjepa.packing import PairCollator
 from erjepa.training.run.data import fitting_pairs
+from tests.harness.data import tokenized_pairs
 
 
 class Located:
     def __init__(self, segments):
-        self.pairs = TokenizedPairs.of(segments)
+        self.pairs = tokenized_pairs(segments)
 
     def where(self, index):
         return f"line {index}"

@@ -12,7 +12,7 @@ from erjepa.checkpoints.manifest import write_manifest
 from erjepa.commands.doctor.checks import rank_of
 from erjepa.commands.memory.forget import Choice, forget
 from erjepa.configs import load
-from erjepa.datasets import Pair, TokenizedPairs
+from erjepa.datasets import Pair
 from erjepa.packing import PairCollator
 from erjepa.replay.retention import EXAMPLE_MASK
 from erjepa.training.model import distributed
@@ -24,6 +24,7 @@ from erjepa.training.run.replay_summary import (
     replay_summary,
 )
 from erjepa.training.step.passes import PassResult
+from tests.harness.data import tokenized_pairs
 from tests.harness.memories import write_run
 
 CPU, WIDTH, SIZE = torch.device("cpu"), 8, 12
@@ -43,7 +44,7 @@ class Dataset:
 
     def __init__(self):
         parts = [[array("i", [i]) for _ in Pair._fields[1:]] for i in range(SIZE)]
-        self.pairs = TokenizedPairs.of(parts)
+        self.pairs = tokenized_pairs(parts)
 
     def __len__(self):
         return SIZE
