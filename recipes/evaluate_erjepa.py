@@ -13,10 +13,9 @@ from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.model_card import write_model_card
 from erjepa.configs import Config
 from erjepa.evaluation.alignment import PairReader
-from erjepa.evaluation.answers import generate_answers
+from erjepa.evaluation.answers import batches_of_examples, generate_answers
 from erjepa.evaluation.examples import SCORED, Examples, calls
 from erjepa.evaluation.fitting import require_fit
-from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.evaluation.jobs import Job, JobFinder, weights_to_score
 from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.predictions import PredictionStore, folder_of
@@ -138,13 +137,11 @@ class EvaluationRecipeERJEPA:
         generated again as a whole, so the answers do not depend on them either.
         """
         examples = job.examples
-        prompts = [examples.dataset.prompt(i) for i in examples.ids]
-        batches = batches_of_like_length(prompts, self._cfg.eval_batch_size)
-        missing = [
-            [examples.ids[i] for i in batch]
-            for batch in batches[self._rank :: self._world_size]
-        ]
-        missing = [ids for ids in missing if not all(i in done for i in ids)]
+        batches = batches_of_examples(
+            examples.dataset, examples.ids, self._cfg.eval_batch_size
+        )
+        own = batches[self._rank :: self._world_size]
+        missing = [ids for ids in own if not all(i in done for i in ids)]
         if missing:
             self._load(job.path, store.folder / checkpoint.SCRATCH)
         start, new = time.perf_counter(), list[dict[str, Any]]()

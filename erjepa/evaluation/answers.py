@@ -9,7 +9,15 @@ from torchtune.modules.transforms import Transform
 
 from erjepa.datasets import PairedDataset
 from erjepa.evaluation.examples import scoring_fields
-from erjepa.evaluation.generation import generate_greedy
+from erjepa.evaluation.generation import batches_of_like_length, generate_greedy
+
+
+def batches_of_examples(
+    dataset: PairedDataset, ids: Sequence[int], batch_size: int
+) -> list[list[int]]:
+    """Return the ids of examples in batches whose prompts have similar lengths."""
+    batches = batches_of_like_length([dataset.prompt(i) for i in ids], batch_size)
+    return [[ids[i] for i in batch] for batch in batches]
 
 
 def generate_answers(

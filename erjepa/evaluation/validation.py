@@ -8,9 +8,8 @@ import torch.distributed as dist
 from torchtune.modules import TransformerDecoder
 
 from erjepa.datasets import origin_labels
-from erjepa.evaluation.answers import generate_answers
+from erjepa.evaluation.answers import batches_of_examples, generate_answers
 from erjepa.evaluation.examples import scoring_task
-from erjepa.evaluation.generation import batches_of_like_length
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.packing import PackedBatch
 from erjepa.tasks.score import score_predictions
@@ -79,9 +78,7 @@ class Validation:
         if num_answered := cfg.validation.generate:
             ids = ids[:num_answered]
             self._task = scoring_task(cfg, dataset, ids)
-            prompts = [dataset.prompt(i) for i in ids]
-            batches = batches_of_like_length(prompts, cfg.eval_batch_size)
-            self._batches = [[ids[i] for i in batch] for batch in batches]
+            self._batches = batches_of_examples(dataset, ids, cfg.eval_batch_size)
 
     def __call__(self, model: PackedDecoder) -> dict[str, float]:
         """Return the metrics of a model, and set it back to training mode. Draws no randomness."""
