@@ -115,28 +115,25 @@ def _read_table(path: Path, name: str) -> Iterator[tuple[str, dict[str, str]]]:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         columns: list[str] | None = None
         line = 1
-        while True:
-            try:
-                row = next(reader, None)
-            except csv.Error as error:
-                raise ValueError(f"{name}:{line}: not a row ({error})") from None
-            if row is None:
-                return
-            where, line = f"{name}:{line}", reader.line_num + 1
-            if not row:
-                continue
-            if columns is None:
-                columns = row
-                if "" in row or len(set(row)) < len(row):
+        try:
+            for row in reader:
+                where, line = f"{name}:{line}", reader.line_num + 1
+                if not row:
+                    continue
+                if columns is None:
+                    columns = row
+                    if "" in row or len(set(row)) < len(row):
+                        raise ValueError(
+                            f"{where}: the first line names the columns, each once, got {row}"
+                        )
+                elif len(row) != len(columns):
                     raise ValueError(
-                        f"{where}: the first line names the columns, each once, got {row}"
+                        f"{where}: {len(row)} cells, but {len(columns)} columns ({columns})"
                     )
-            elif len(row) != len(columns):
-                raise ValueError(
-                    f"{where}: {len(row)} cells, but {len(columns)} columns ({columns})"
-                )
-            else:
-                yield where, dict(zip(columns, row, strict=True))
+                else:
+                    yield where, dict(zip(columns, row, strict=True))
+        except csv.Error as error:
+            raise ValueError(f"{name}:{line}: not a row ({error})") from None
 
 
 def _read_parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
