@@ -11,7 +11,7 @@ columns     ``input``, ``output``               the texts of source and target
 ==========  ==================================  ============================================
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from torchtune.data import (
@@ -78,18 +78,17 @@ class RecordMessages:
         """
         given: dict[str, Any] = {}
         for key, column in self.columns.items():
-            if key == "input" and "instruction" in self.columns:
-                value = fields.get(column)
-                given[key] = "" if value is None else as_text(value)
-                require_text(given[key], f"column {column!r}", may_be_empty=True)
-                continue
-            if column not in fields:
+            is_optional = key == "input" and "instruction" in self.columns
+            if column not in fields and not is_optional:
                 raise ValueError(f"no field {column!r}; it has {sorted(fields)}")
-            given[key] = as_text(fields[column])
+            value = as_text(fields.get(column))
+            if is_optional and value is None:
+                value = ""
             if key in _CHATS:
-                _require_turns(given[key], column, *_CHATS[key])
+                _require_turns(value, column, *_CHATS[key])
             else:
-                require_text(given[key], f"column {column!r}")
+                require_text(value, f"column {column!r}", may_be_empty=is_optional)
+            given[key] = value
         messages = self._transform(given)["messages"]
         if self._system is not None:
             turns = (m for m in messages if m.role != "system")
@@ -169,26 +168,25 @@ def messages_of(
 
 def not_read(records: Sequence[Record], transform: RecordMessages) -> list[str]:
     """List the columns, and keys of turns as ``COLUMN.KEY``, that have values but are not read."""
-    read = set(transform.columns.values())
-    unread: dict[str, None] = {}
-    for _, fields in records:
-        unread.update(
-            (name, None)
-            for name, value in fields.items()
-            if name not in read and value is not None
-        )
-    for key in _CHATS.keys() & transform.columns.keys():
-        column, known = transform.columns[key], {*_CHATS[key]}
-        for _, fields in records:
-            turns = fields.get(column)
-            for turn in turns if isinstance(turns, list) else ():
-                if isinstance(turn, dict) and len(turn) > 2:
-                    unread.update(
-                        (f"{column}.{name}", None)
-                        for name, value in turn.items()
-                        if name not in known and value is not None
-                    )
-    return list(unread)
+    columns = transform.columns
+    unread = _other_keys((fields for _, fields in records), columns.values())
+    for key in _CHATS.keys() & columns.keys():
+        chats = (fields.get(columns[key]) for _, fields in records)
+        turns = (turn for chat in chats if isinstance(chat, list) for turn in chat)
+        of_turns = _other_keys((t for t in turns if isinstance(t, dict)), _CHATS[key])
+        unread += [f"{columns[key]}.{name}" for name in of_turns]
+    return unread
+
+
+def _other_keys(rows: Iterable[Mapping[str, Any]], known: Collection[str]) -> list[str]:
+    """Return the keys besides ``known`` that have a value in some row, each once."""
+    found = (
+        key
+        for row in rows
+        for key, value in row.items()
+        if key not in known and value is not None
+    )
+    return list(dict.fromkeys(found))
 
 
 def as_text(value: Any) -> Any:
