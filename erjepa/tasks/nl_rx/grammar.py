@@ -23,12 +23,11 @@ import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from itertools import permutations
 from typing import Any
 
 SYSTEM_PROMPT = "Convert natural language to regular expression."
-SPLITS = ("train", "test")
 
 # One of TEST_SHARE regexes belongs to the test split.
 TEST_SHARE = 8
@@ -105,7 +104,7 @@ def split_of(regex: str) -> str:
     return "test" if digest[0] % TEST_SHARE == 0 else "train"
 
 
-@lru_cache(maxsize=len(SPLITS))
+@cache
 def _support(split: str) -> tuple[Node, ...]:
     units = _units()
     phrases = list(_phrases(units))
@@ -114,11 +113,6 @@ def _support(split: str) -> tuple[Node, ...]:
 
 
 def _shows(regex: str, constructs: Sequence[str]) -> bool:
-    if unknown := sorted(set(constructs) - set(CONSTRUCTS)):
-        raise ValueError(
-            f"Unknown construct {', '.join(unknown)}; the grammar has "
-            f"{', '.join(CONSTRUCTS)}."
-        )
     return any(CONSTRUCTS[name] in regex for name in constructs)
 
 
@@ -138,6 +132,11 @@ def generate_pairs(
     Raises:
         ValueError: if a construct is unknown, or if there are fewer pairs.
     """
+    if unknown := sorted({*(constructs or ()), *without} - CONSTRUCTS.keys()):
+        raise ValueError(
+            f"Unknown construct {', '.join(unknown)}; the grammar has "
+            f"{', '.join(CONSTRUCTS)}."
+        )
     support = [
         line
         for line in _support(split)
