@@ -120,7 +120,7 @@ def _score(
     golds: dict[tuple[Path, str], Result] = {}
     without: Counter[str] = Counter()  # reason -> number of undecided predictions
     for start in range(0, len(predictions), _AT_ONCE):
-        decided = []
+        decided, queries, references = [], [], []
         for prediction in predictions[start : start + _AT_ONCE]:
             output, target = extract(prediction["output"]), prediction["target"]
             verdict = {
@@ -131,18 +131,19 @@ def _score(
             verdicts.append(verdict)
             database = _find(databases, prediction["db_id"])
             if isinstance(database, Path):
-                decided.append((verdict, prediction, (database, output)))
+                queries.append((database, output))
+                references.append((database, target))
+                decided.append((verdict, prediction))
             else:
                 without[database] += 1
-        targets = {(query[0], p["target"]): None for _, p, query in decided}
-        new = [query for query in targets if query not in golds]
-        results = sandbox.execute_many([*new, *(query for _, _, query in decided)])
-        golds.update(zip(new, results[: len(new)], strict=True))
-        for (verdict, prediction, (database, _)), result in zip(
-            decided, results[len(new) :], strict=True
+        new = [query for query in dict.fromkeys(references) if query not in golds]
+        golds.update(zip(new, sandbox.execute_many(new), strict=True))
+        results = sandbox.execute_many(queries)
+        for (verdict, prediction), reference, result in zip(
+            decided, references, results, strict=True
         ):
-            target = prediction["target"]
-            gold = golds[database, target]
+            database, target = reference
+            gold = golds[reference]
             if gold.rows is None:
                 without[f"{database}: a reference query fails ({gold.error})"] += 1
                 continue
