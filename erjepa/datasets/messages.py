@@ -152,17 +152,18 @@ def messages_of(
     if len(found) == 1:
         return RecordMessages(found[0], new_system_prompt)
     reads = " or ".join(", ".join(columns.values()) for columns in found)
-    labels = (
-        "; for texts with labels: tune run erjepa_recipe --config NAME "
-        "dataset=erjepa.datasets.classification_dataset dataset.source=FILE"
-    )
+    for_labels = ""
+    if {"text", "label"} <= present:
+        for_labels = (
+            "; for texts with labels: tune run erjepa_recipe --config NAME "
+            "dataset=erjepa.datasets.classification_dataset dataset.source=FILE"
+        )
     raise ValueError(
         f"{where}: the record has the columns {list(fields)}; "
         + (f"read {reads}?" if found else "none of them is known as source or target.")
         + " Name them with dataset.column_map.input=COLUMN dataset.column_map.output=COLUMN, or "
         "dataset.column_map.messages=COLUMN for chats (erjepa configs init: --set before each)"
-        + labels
-        * ({"text", "label"} <= present)
+        + for_labels
     )
 
 
