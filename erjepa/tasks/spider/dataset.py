@@ -102,15 +102,6 @@ def spider_dataset(
     )
 
 
-def database_of(source_text: str) -> str:
-    """Return the name of the database in the first line of a source text.
-
-    Raises:
-        ValueError: if the text does not start with one.
-    """
-    return _parse(source_text)[0]
-
-
 def in_test_split(db_id: str) -> bool:
     """Return whether a database is in the test split of ``split_by="database"``."""
     return int(hashlib.sha256(db_id.encode()).hexdigest(), 16) % TEST_SHARE == 0
@@ -138,6 +129,7 @@ def schema_text(schema: Schema) -> str:
 
 
 def _parse(source_text: str) -> tuple[str, str]:
+    """Return the name of the database and the question."""
     match = _SOURCE_TEXT.fullmatch(source_text)
     if match is None:
         raise ValueError(
@@ -186,7 +178,7 @@ def _split_by_database(source: str, split: str) -> list[Record]:
 
 
 def _database(fields: Mapping[str, Any]) -> str:
-    return database_of(fields["messages"][-2]["content"])
+    return _parse(fields["messages"][-2]["content"])[0]
 
 
 def _load_schemas(tables: str | None) -> dict[str, Schema]:

@@ -7,7 +7,6 @@ import pytest
 from erjepa.datasets.records import Record
 from erjepa.tasks.spider import dataset as module
 from erjepa.tasks.spider.dataset import (
-    database_of,
     in_test_split,
     schema_text,
     spider_dataset,
@@ -64,6 +63,10 @@ def source_texts(dataset):
     return [dataset.source_text(i) for i in range(len(dataset))]
 
 
+def databases(dataset):
+    return [dataset.scoring_fields(i)["db_id"] for i in range(len(dataset))]
+
+
 def test_chats_columns_and_the_hub_give_the_same_pairs(
     tokenizer, tmp_path, monkeypatch
 ):
@@ -73,7 +76,7 @@ def test_chats_columns_and_the_hub_give_the_same_pairs(
     assert expected.task == "spider"
     assert source_texts(expected)[2] == "For db_id:[zoo]\n\nHow many apes?"
     assert [expected.target_text(i) for i in range(3)] == [row[2] for row in ROWS]
-    assert [database_of(t) for t in source_texts(expected)] == ["shop", "shop", "zoo"]
+    assert databases(expected) == ["shop", "shop", "zoo"]
     assert list(spider_dataset(tokenizer, source=of_columns)) == list(expected)
 
     asked = []
@@ -124,7 +127,7 @@ def test_schema_in_the_prompt(tokenizer, tmp_path):
     expected = f"For db_id:[shop]\n\n{SCHEMA_TEXT}\n\nHow many clerks?"
     assert dataset.source_text(0) == expected
     assert dataset.source_text(1).endswith("Shop.ID\n\nWho?\n\nAll [of]\n\nthem.")
-    assert database_of(dataset.source_text(1)) == "shop"
+    assert databases(dataset) == ["shop", "shop"]
     bare = spider_dataset(tokenizer, source=path, tables=str(tables))
     assert bare.source_text(0) == "For db_id:[shop]\n\nHow many clerks?"
     assert dataset[0].target == bare[0].target
@@ -136,16 +139,15 @@ def test_split_by_database(tokenizer, tmp_path):
     write(tmp_path / "spider_train.jsonl", [chat(*row) for row in rows[:100]])
     write(tmp_path / "spider_test.jsonl", [chat(*row) for row in rows[100:]])
     train, test = (
-        source_texts(
-            spider_dataset(
-                tokenizer, source=str(tmp_path), split=split, split_by="database"
-            )
+        spider_dataset(
+            tokenizer, source=str(tmp_path), split=split, split_by="database"
         )
         for split in ("train", "test")
     )
-    assert sorted(train + test) == sorted(f"For db_id:[{d}]\n\n{q}" for d, q, _ in rows)
-    trained, tested = ({database_of(t) for t in texts} for texts in (train, test))
-    assert not trained & tested
+    texts = source_texts(train) + source_texts(test)
+    assert sorted(texts) == sorted(f"For db_id:[{d}]\n\n{q}" for d, q, _ in rows)
+    tested = set(databases(test))
+    assert tested.isdisjoint(databases(train))
     # The split may never change: numbers of models trained on it would mean nothing.
     assert tested == {"db_7", "db_10"}
     assert not in_test_split("department_store")
@@ -178,17 +180,15 @@ def test_errors_name_the_key_or_the_record(tokenizer, tmp_path):
         spider_dataset(tokenizer, source=path, prompt="with_schema", tables="/none")
     with pytest.raises(FileNotFoundError):
         spider_dataset(tokenizer, source=str(tmp_path / "none"))
+    texts = ("", "How many?", "For db_id:[]\n\nx", " For db_id:[a]\n\nx")
     for record, message in (
         ({"db_id": "shop", "query": "SELECT 1"}, "no field 'question'"),
-        ({"messages": [{"role": "user", "content": "x"}] * 2}, "For db_id"),
+        *(({"messages": [{"content": text}] * 2}, "starts with") for text in texts),
         ({"messages": []}, "index"),
     ):
         bad = write(tmp_path / "bad.jsonl", [chat(*ROWS[0]), record])
         with pytest.raises(ValueError, match=f"bad.jsonl:2: .*{message}"):
             spider_dataset(tokenizer, source=bad)
-    for text in ("", "How many?", "For db_id:[]\n\nx", " For db_id:[a]\n\nx"):
-        with pytest.raises(ValueError, match="starts with"):
-            database_of(text)
 
 
 # The real data
@@ -200,15 +200,14 @@ SPIDER = REAL_DATA / "spider"
 def test_real_data(tokenizer):
     source, tables = str(SPIDER), str(SPIDER / "tables.json")
 
-    def databases(**options):
-        texts = source_texts(spider_dataset(tokenizer, source=source, **options))
-        return [database_of(text) for text in texts]
+    def read(**options):
+        return databases(spider_dataset(tokenizer, source=source, **options))
 
-    train, test = (databases(split=s, split_by="database") for s in ("train", "test"))
+    train, test = (read(split=s, split_by="database") for s in ("train", "test"))
     assert (len(train), len(test)) == (6381, 1653)
     assert (len(set(train)), len(set(test))) == (123, 37)
     assert not set(train) & set(test)
-    by_record = databases(split="test")
+    by_record = read(split="test")
     assert len(by_record) == 1447 and set(by_record) & set(train)
     options = {"prompt": "with_schema", "tables": tables, "max_examples": 50}
-    assert databases(split="test", **options) == by_record[:50]
+    assert read(split="test", **options) == by_record[:50]
