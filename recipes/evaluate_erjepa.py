@@ -63,23 +63,23 @@ class EvaluationRecipeERJEPA:
         self._cfg = cfg
         self._device = utils.get_device(device=cfg.device)
         self._world_size, self._rank = utils.get_world_size_and_rank()
-        self._reads_targets = cfg.alignment or cfg.target_loss
         self._weights = weights_to_score(cfg)
 
     def setup(self) -> None:
         """Load the tokenizer and the examples, and build the model without its weights."""
         cfg, device = self._cfg, self._device
-        attention = attention_of(cfg, device) if self._reads_targets else None
+        reads_targets = cfg.alignment or cfg.target_loss
+        attention = attention_of(cfg, device) if reads_targets else None
         cfg = self._cfg = erjepa.configs.require_files(cfg)
         self._tokenizer = tokenizer = cfg.tokenizer.build()
         self._jobs = JobFinder(cfg, tokenizer).find(self._weights)
         self._model = empty_model(cfg, device)
         self._loaded: tuple[Path | None] | None = None  # path of the loaded weights
         self._has_adapters = bool(get_adapter_params(self._model))
-        self._reader = None
+        self._reader = collator = None
         if attention is not None:
             self._reader = PairReader(cfg, self._model, tokenizer, attention)
-        collator = None if self._reader is None else self._reader.collator
+            collator = self._reader.collator
         for job in self._jobs:
             require_fit(job.examples, self._model.max_seq_len, collator)
 
@@ -143,7 +143,7 @@ class EvaluationRecipeERJEPA:
         own = batches[self._rank :: self._world_size]
         missing = [ids for ids in own if not all(i in done for i in ids)]
         if missing:
-            self._load(job.path, store.folder / checkpoint.SCRATCH)
+            self._load(job.path)
         start, new = time.perf_counter(), list[dict[str, Any]]()
         is_hidden = self._rank != 0 or not missing
         with tqdm(total=sum(map(len, missing)), disable=is_hidden) as progress:
@@ -155,11 +155,11 @@ class EvaluationRecipeERJEPA:
         seconds = time.perf_counter() - start
         return {p["id"]: p for found in gather_objects(new) for p in found}, seconds
 
-    def _load(self, path: Path | None, scratch: Path) -> None:
+    def _load(self, path: Path | None) -> None:
         """Load the weights in ``path``, or the base model for ``None``, unless loaded already."""
         if self._loaded == (path,):
             return
-        load_weights(self._model, self._cfg, path, scratch)
+        load_weights(self._model, self._cfg, path)
         if self._cfg.alignment and self._reader and path is not None:
             checkpoint.require_intact(path, [checkpoint.PREDICTOR])
             self._reader.predictor = checkpoint.load_predictor(path)

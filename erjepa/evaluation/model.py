@@ -1,6 +1,5 @@
 """Builds the model to evaluate and loads the weights of a checkpoint or of the base model."""
 
-import contextlib
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,14 +42,11 @@ def empty_model(cfg: Config, device: torch.device) -> TransformerDecoder:
     return model
 
 
-def load_weights(
-    model: TransformerDecoder, cfg: Config, path: Path | None, scratch: Path
-) -> None:
+def load_weights(model: TransformerDecoder, cfg: Config, path: Path | None) -> None:
     """Load base weights and a checkpoint's adapter; or its full weights, and adapters of no effect.
 
     Args:
         path: checkpoint; ``None``: the base model.
-        scratch: output folder for the checkpointer; removed again.
 
     Raises:
         FileNotFoundError: if the checkpoint lacks the weights.
@@ -77,9 +73,8 @@ def load_weights(
                     "save_adapter_weights_only=False."
                 )
             source = {"checkpoint_dir": str(path), "checkpoint_files": files}
-    checkpointer = cfg.checkpointer.build(output_dir=str(scratch), **source)
-    with contextlib.suppress(OSError):
-        scratch.rmdir()  # the checkpointer creates it
+    with TemporaryDirectory() as unused:  # a checkpointer needs an output_dir
+        checkpointer = cfg.checkpointer.build(output_dir=unused, **source)
     if source:
         base = checkpointer.load_checkpoint()[training.MODEL_KEY]
     else:
@@ -101,6 +96,5 @@ def load_model(
 ) -> TransformerDecoder:
     """Build the model of a config and load its weights, see :func:`load_weights`."""
     model = empty_model(cfg, device)
-    with TemporaryDirectory() as scratch:
-        load_weights(model, cfg, path, Path(scratch) / "unused")
+    load_weights(model, cfg, path)
     return model
