@@ -7,6 +7,7 @@ from torchtune.data import InputOutputToMessages
 
 from erjepa.configs import Component, load
 from erjepa.datasets import PairedDataset, Record, build_dataset
+from tests.harness.data import chat, write_jsonl
 from tests.harness.runs import make_config, overrides_for, read_metrics, train
 
 
@@ -14,21 +15,11 @@ from tests.harness.runs import make_config, overrides_for, read_metrics, train
 def sources(tmp_path):
     """Two files: 3 pairs in columns of usual names, and 13 in chats."""
     columns = [{"input": f"column {i}", "output": f"a{i}"} for i in range(3)]
-    chats = [
-        {
-            "messages": [
-                {"role": "user", "content": f"chat {i}"},
-                {"role": "assistant", "content": f"b{i}"},
-            ]
-        }
-        for i in range(13)
+    chats = [chat(f"chat {i}", f"b{i}") for i in range(13)]
+    return [
+        write_jsonl(tmp_path / f"{name}.jsonl", rows)
+        for name, rows in (("columns", columns), ("chats", chats))
     ]
-    paths = []
-    for name, rows in (("columns", columns), ("chats", chats)):
-        path = tmp_path / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        paths.append(str(path))
-    return paths
 
 
 SYNTHETIC = Component("erjepa.datasets.synthetic_nl_rx_dataset", {"size": 2})

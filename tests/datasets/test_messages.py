@@ -1,19 +1,13 @@
 """The columns determine how a record is read; unread columns are reported."""
 
-import json
 import logging
 
 import pytest
 
 from erjepa.datasets import paired_dataset
+from tests.harness.data import chat, write_jsonl
 
-CHAT = {
-    "messages": [
-        {"role": "system", "content": "Count."},
-        {"role": "user", "content": "one"},
-        {"role": "assistant", "content": "1"},
-    ]
-}
+CHAT = chat("one", "1", "Count.")
 SHAREGPT = {
     "conversations": [
         {"from": "system", "value": "Count."},
@@ -28,9 +22,8 @@ def read(tokenizer, tmp_path):
     """The dataset of some records."""
 
     def read(*records, **options):
-        path = tmp_path / "a.jsonl"
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-        return paired_dataset(tokenizer, source=str(path), **options)
+        source = write_jsonl(tmp_path / "a.jsonl", records)
+        return paired_dataset(tokenizer, source=source, **options)
 
     return read
 

@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from erjepa.datasets import load_records
 from erjepa.utils import hub
+from tests.harness.data import write_jsonl
 
 ROWS = [
     {"word": "one", "digit": "1"},
@@ -20,7 +21,7 @@ ROWS = [
 
 
 def write_lines(path):
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_jsonl(path, ROWS)
 
 
 def write_array(path):

@@ -1,7 +1,6 @@
 """Large datasets are tokenized once, in parallel, and cached, without changing the pairs."""
 
 import importlib
-import json
 import multiprocessing
 import os
 import pickle
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 from erjepa.datasets import paired_dataset, tokenized
+from tests.harness.data import write_jsonl
 
 ROWS = [{"input": f"say {'é' * (i % 7)} {i}", "output": str(i)} for i in range(1200)]
 
@@ -23,9 +23,8 @@ def many(tmp_path, monkeypatch):
     """A file of pairs that count as many, and the folder where their tokens are kept."""
     monkeypatch.setattr(tokenized, "MANY", 1000)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return str(path), tmp_path / "cache" / "erjepa"
+    source = write_jsonl(tmp_path / "a.jsonl", ROWS)
+    return source, tmp_path / "cache" / "erjepa"
 
 
 def kept(folder):

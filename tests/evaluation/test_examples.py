@@ -1,6 +1,5 @@
 """The examples and the primary metric of an evaluation are determined before generation."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -8,16 +7,16 @@ import pytest
 from erjepa.configs import load
 from erjepa.evaluation import jobs
 from erjepa.evaluation.examples import read_examples, scoring_task
+from tests.harness.data import write_jsonl
 
 
 @pytest.fixture
 def cfg(tmp_path):
-    file = tmp_path / "test.jsonl"
     rows = [
         {"question": "how many", "answer": "9"},
         {"question": "who", "answer": "Paul"},
     ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = write_jsonl(tmp_path / "test.jsonl", rows)
 
     def cfg(*overrides):
         return load("llama3_2_1b_nq_open", [f"eval_dataset.source={file}", *overrides])
@@ -51,9 +50,8 @@ def test_a_prompt_that_training_does_not_have_is_said(
     """By default the options are those of the file."""
     overrides = []
     for key, found in (("dataset", "ab"), ("eval_dataset", labels)):
-        file = tmp_path / f"{key}.jsonl"
         rows = [{"text": "a text", "label": label} for label in found]
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        file = write_jsonl(tmp_path / f"{key}.jsonl", rows)
         component = "erjepa.datasets.classification_dataset"
         overrides += [f"{key}={component}", f"{key}.source={file}"]
         overrides += [f"{key}.options={options}"]

@@ -42,13 +42,15 @@ def write_records(
         for i in range(count):
             source = " ".join([str(i), *rng.choices(WORDS, k=rng.randint(1, words))])
             target = "".join(rng.choices("abc.*[](|)&", k=rng.randint(1, letters)))
-            messages = [
-                {"role": "system", "content": "Convert."},
-                {"role": "user", "content": source},
-                {"role": "assistant", "content": target},
-            ]
-            lines.write(json.dumps({"messages": messages}) + "\n")
+            lines.write(json.dumps(chat(source, target, "Convert.")) + "\n")
     return path
+
+
+def chat(source: str, target: str, system: str | None = None) -> dict[str, Any]:
+    """A record with the messages of a pair."""
+    turns = [("system", system)] if system else []
+    turns += [("user", source), ("assistant", target)]
+    return {"messages": [{"role": role, "content": text} for role, text in turns]}
 
 
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> str:

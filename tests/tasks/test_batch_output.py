@@ -6,6 +6,7 @@ import pytest
 
 from erjepa.commands.score import main
 from erjepa.tasks.batch_output import read_batch_output
+from tests.harness.data import write_jsonl
 
 TARGETS = [{"custom_id": str(i), "target": "x", "prompt": "?"} for i in range(3)]
 
@@ -24,8 +25,8 @@ GOOD = [line(str(i), said("x")) for i in range(3)]
 
 def write(folder, lines, targets=TARGETS):
     paths = folder / "answers.jsonl", folder / "targets.jsonl"
-    for path, rows in zip(paths, (lines, targets), strict=True):
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(paths[0], lines)
+    write_jsonl(paths[1], targets)
     return paths
 
 

@@ -1,6 +1,5 @@
 """Files of texts and labels become prompts with the labels as options."""
 
-import json
 from collections import Counter
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from erjepa.datasets import Record
 from erjepa.tasks.classification import dataset
 from erjepa.tasks.classification.dataset import classification_dataset
-from tests.harness.data import REAL_DATA
+from tests.harness.data import REAL_DATA, write_jsonl
 
 ROWS = [
     {"review": f" text {i} ", "stars": stars, "id": i}
@@ -17,13 +16,8 @@ ROWS = [
 KEYS = {"text": "review", "label": "stars"}
 
 
-def write(path, rows=ROWS):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
-
 def test_a_prompt_has_question_options_and_text(tokenizer, tmp_path):
-    source = write(tmp_path / "reviews.jsonl")
+    source = write_jsonl(tmp_path / "reviews.jsonl", ROWS)
     pairs = classification_dataset(
         tokenizer, source=source, **KEYS, question="How many?"
     )
@@ -36,7 +30,7 @@ def test_a_prompt_has_question_options_and_text(tokenizer, tmp_path):
 
 
 def test_a_folder_holds_splits_and_options_are_labels_to_keep(tokenizer, tmp_path):
-    write(tmp_path / "test.jsonl")
+    write_jsonl(tmp_path / "test.jsonl", ROWS)
     keys = {"source": str(tmp_path), "split": "test", "options": [5, "1"], **KEYS}
     for size, expected in ((None, "5155515"), (5, "51555")):
         pairs = classification_dataset(tokenizer, max_examples=size, **keys)
@@ -60,7 +54,7 @@ def test_rows_of_the_hub(tokenizer, monkeypatch):
 
 @pytest.mark.parametrize("seed", [None, 0])
 def test_as_many_of_each_label(seed, tokenizer, tmp_path):
-    source = write(tmp_path / "reviews.jsonl")
+    source = write_jsonl(tmp_path / "reviews.jsonl", ROWS)
     own = {"source": source, "sample_seed": seed, "balanced": True, **KEYS}
     kept = {}
     for size, expected in (
@@ -91,20 +85,20 @@ def test_as_many_of_each_label(seed, tokenizer, tmp_path):
     ],
 )
 def test_what_is_no_text_with_a_label_is_named(row, message, tokenizer, tmp_path):
-    source = write(tmp_path / "reviews.jsonl", [ROWS[0], row])
+    source = write_jsonl(tmp_path / "reviews.jsonl", [ROWS[0], row])
     with pytest.raises(ValueError, match="reviews.jsonl:2: ") as error:
         classification_dataset(tokenizer, source=source, **KEYS)
     assert message in str(error.value)
 
 
 def test_options_that_no_record_has(tokenizer, tmp_path):
-    source = write(tmp_path / "reviews.jsonl")
+    source = write_jsonl(tmp_path / "reviews.jsonl", ROWS)
     with pytest.raises(ValueError, match=r"dataset.options=\['6'\].*no record is left"):
         classification_dataset(tokenizer, source=source, options=["6"], **KEYS)
 
 
 def test_balance_needs_a_number_of_pairs_to_keep(tokenizer, tmp_path):
-    source = write(tmp_path / "reviews.jsonl")
+    source = write_jsonl(tmp_path / "reviews.jsonl", ROWS)
     with pytest.raises(ValueError, match="balanced=True needs dataset.max_examples"):
         classification_dataset(tokenizer, source=source, balanced=True, **KEYS)
 

@@ -4,13 +4,12 @@ import pytest
 
 from erjepa.datasets.sources import subsample
 from erjepa.tasks.gsm8k.dataset import GSM8K_REVISION, gsm8k_dataset
-from tests.harness.data import REAL_DATA, remote_calls, write_jsonl
+from tests.harness.data import REAL_DATA, chat, remote_calls, write_jsonl
 
 ROWS = [
     {"question": f"What is {i} and 1?", "answer": f"{i}+1={i + 1}\n#### {i + 1}"}
     for i in range(6)
 ]
-ROLES = ("system", "user", "assistant")
 
 
 @pytest.fixture
@@ -18,15 +17,14 @@ def remote(monkeypatch, tmp_path):
     return remote_calls(monkeypatch, tmp_path / "downloaded", ROWS)
 
 
-def chat(row):
-    contents = ("Answer the math question, show steps.", row["question"], row["answer"])
-    messages = zip(ROLES, contents, strict=True)
-    return {"messages": [{"role": r, "content": c} for r, c in messages]}
+def chat_of(row):
+    system = "Answer the math question, show steps."
+    return chat(row["question"], row["answer"], system)
 
 
 def test_rows_chats_and_the_hub_give_the_same_pairs(tokenizer, tmp_path, remote):
     file = write_jsonl(tmp_path / "rows" / "test.jsonl", ROWS)
-    write_jsonl(tmp_path / "chats" / "gsm8k_test.jsonl", map(chat, ROWS))
+    write_jsonl(tmp_path / "chats" / "gsm8k_test.jsonl", map(chat_of, ROWS))
     expected = gsm8k_dataset(tokenizer, source=file)
     assert len(expected) == len(ROWS) and remote == []
     assert expected.task == "gsm8k"

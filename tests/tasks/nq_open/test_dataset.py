@@ -8,7 +8,7 @@ from erjepa.tasks.nq_open.dataset import (
     NQ_OPEN_HUB_REVISION,
     nq_open_dataset,
 )
-from tests.harness.data import REAL_DATA, remote_calls, write_jsonl
+from tests.harness.data import REAL_DATA, chat, remote_calls, write_jsonl
 
 ROWS = [
     {"question": "how many", "answer": ["9"]},
@@ -21,11 +21,9 @@ def remote(monkeypatch, tmp_path):
     return remote_calls(monkeypatch, tmp_path / "downloaded", ROWS)
 
 
-def chat(row):
+def chat_of(row):
     answer = "; ".join(row["answer"])
-    contents = ("Answer the question below.", row["question"], answer)
-    messages = zip(("system", "user", "assistant"), contents, strict=True)
-    return {"messages": [{"role": r, "content": c} for r, c in messages]}
+    return chat(row["question"], answer, "Answer the question below.")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +32,7 @@ def chat(row):
 def test_rows_chats_and_the_hub_give_the_same_pairs(
     answers, target, tokenizer, tmp_path, remote
 ):
-    write_jsonl(tmp_path / "nq_open_test.jsonl", map(chat, ROWS))
+    write_jsonl(tmp_path / "nq_open_test.jsonl", map(chat_of, ROWS))
     expected = nq_open_dataset(
         tokenizer, split="test", source=str(tmp_path), answers=answers
     )

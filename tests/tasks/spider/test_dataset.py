@@ -11,7 +11,7 @@ from erjepa.tasks.spider.dataset import (
     schema_text,
     spider_dataset,
 )
-from tests.harness.data import REAL_DATA
+from tests.harness.data import REAL_DATA, chat, write_jsonl
 
 SCHEMA = {
     "db_id": "shop",
@@ -41,22 +41,13 @@ ROWS = [
 ]
 
 
-def chat(db_id, question, query):
-    turns = (
-        ("system", "Convert natural language to SQL."),
-        ("user", f"For db_id:[{db_id}]\n\n{question}"),
-        ("assistant", query),
-    )
-    return {"messages": [{"role": r, "content": c} for r, c in turns]}
+def chat_of(db_id, question, query):
+    source = f"For db_id:[{db_id}]\n\n{question}"
+    return chat(source, query, "Convert natural language to SQL.")
 
 
 def columns(db_id, question, query):
     return {"db_id": db_id, "query": query, "question": question, "query_toks": []}
-
-
-def write(path, records):
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return str(path)
 
 
 def source_texts(dataset):
@@ -70,8 +61,10 @@ def databases(dataset):
 def test_chats_columns_and_the_hub_give_the_same_pairs(
     tokenizer, tmp_path, monkeypatch
 ):
-    write(tmp_path / "spider_train.jsonl", [chat(*row) for row in ROWS])
-    of_columns = write(tmp_path / "columns.jsonl", [columns(*row) for row in ROWS])
+    write_jsonl(tmp_path / "spider_train.jsonl", [chat_of(*row) for row in ROWS])
+    of_columns = write_jsonl(
+        tmp_path / "columns.jsonl", [columns(*row) for row in ROWS]
+    )
     expected = spider_dataset(tokenizer, source=str(tmp_path))
     assert expected.task == "spider"
     assert source_texts(expected)[2] == "For db_id:[zoo]\n\nHow many apes?"
@@ -102,7 +95,7 @@ def test_chats_columns_and_the_hub_give_the_same_pairs(
 
 
 def test_both_names_of_files_and_a_choice_of_examples(tokenizer, tmp_path):
-    write(tmp_path / "test.jsonl", [chat(*row) for row in ROWS])
+    write_jsonl(tmp_path / "test.jsonl", [chat_of(*row) for row in ROWS])
     whole = spider_dataset(tokenizer, source=str(tmp_path), split="test")
     first = spider_dataset(
         tokenizer, source=str(tmp_path), split="test", max_examples=2
@@ -117,7 +110,7 @@ def test_both_names_of_files_and_a_choice_of_examples(tokenizer, tmp_path):
 
 
 def test_schema_in_the_prompt(tokenizer, tmp_path):
-    path = write(tmp_path / "train.jsonl", [chat(*row) for row in ROWS[:2]])
+    path = write_jsonl(tmp_path / "train.jsonl", [chat_of(*row) for row in ROWS[:2]])
     tables = tmp_path / "tables.json"
     tables.write_text(json.dumps([SCHEMA]))
     assert schema_text(SCHEMA) == SCHEMA_TEXT
@@ -136,8 +129,8 @@ def test_schema_in_the_prompt(tokenizer, tmp_path):
 
 def test_split_by_database(tokenizer, tmp_path):
     rows = [(f"db_{i % 30}", f"Question {i}?", f"SELECT {i}") for i in range(120)]
-    write(tmp_path / "spider_train.jsonl", [chat(*row) for row in rows[:100]])
-    write(tmp_path / "spider_test.jsonl", [chat(*row) for row in rows[100:]])
+    write_jsonl(tmp_path / "spider_train.jsonl", [chat_of(*row) for row in rows[:100]])
+    write_jsonl(tmp_path / "spider_test.jsonl", [chat_of(*row) for row in rows[100:]])
     train, test = (
         spider_dataset(
             tokenizer, source=str(tmp_path), split=split, split_by="database"
@@ -154,7 +147,7 @@ def test_split_by_database(tokenizer, tmp_path):
 
 
 def test_errors_name_the_key_or_the_record(tokenizer, tmp_path):
-    path = write(tmp_path / "train.jsonl", [chat(*row) for row in ROWS])
+    path = write_jsonl(tmp_path / "train.jsonl", [chat_of(*row) for row in ROWS])
     tables = tmp_path / "tables.json"
     tables.write_text(json.dumps([SCHEMA]))
     for options, message in (
@@ -186,7 +179,7 @@ def test_errors_name_the_key_or_the_record(tokenizer, tmp_path):
         *(({"messages": [{"content": text}] * 2}, "starts with") for text in texts),
         ({"messages": []}, "index"),
     ):
-        bad = write(tmp_path / "bad.jsonl", [chat(*ROWS[0]), record])
+        bad = write_jsonl(tmp_path / "bad.jsonl", [chat_of(*ROWS[0]), record])
         with pytest.raises(ValueError, match=f"bad.jsonl:2: .*{message}"):
             spider_dataset(tokenizer, source=bad)
 
