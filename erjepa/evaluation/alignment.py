@@ -108,18 +108,15 @@ class PairReader:
 
     def __call__(self, pairs: Sequence[Pair]) -> list[dict[str, float]]:
         """Return the cosines, loss and number of tokens of each pair that the config asks for."""
-        read: list[dict[str, float]] = [{} for _ in pairs]
         decoder, collator, attention = self._decoder, self._collator, self._attention
+        read: list[dict[str, float]] = [{} for _ in pairs]
         if self._cfg.alignment:
-            cosines = pair_cosines(decoder, collator, pairs, self.predictor, attention)
-            read = [one | more for one, more in zip(read, cosines, strict=True)]
+            read = pair_cosines(decoder, collator, pairs, self.predictor, attention)
         if self._cfg.target_loss:
             size = self._cfg.batch_size  # the logits of all labels are held at once
-            parts = [pairs[i : i + size] for i in range(0, len(pairs), size)]
-            losses = [
-                loss
-                for part in parts
-                for loss in target_losses(decoder, collator, part, attention)
-            ]
-            read = [one | more for one, more in zip(read, losses, strict=True)]
+            for i in range(0, len(pairs), size):
+                part = slice(i, i + size)
+                losses = target_losses(decoder, collator, pairs[part], attention)
+                for fields, loss in zip(read[part], losses, strict=True):
+                    fields.update(loss)
         return read
