@@ -113,7 +113,7 @@ class EvaluationRecipeERJEPA:
         name = checkpoint.name_of_scores(job.path, cfg.eval_split, merged=cfg.merged)
         folder = Path(cfg.output_dir) / "evaluation" / name
         folder = folder_of(folder, job.examples.section, SCORED[cfg.eval_split])
-        store = PredictionStore(folder, job.settings(cfg), rank=self._rank)
+        store = PredictionStore(folder, job.settings(), rank=self._rank)
         done = on_rank_zero(store.open)
         new, seconds = self._answer(job, store, done)
         if self._rank != 0:

@@ -24,11 +24,15 @@ SCORED = {"test": "eval_dataset", "validation": "dataset"}
 @dataclass(frozen=True)
 class Examples:
     cfg: Config  # of the dataset and of the scoring
-    section: Any  # section of the config that names the dataset, as JSON
     dataset: PairedDataset
     ids: Sequence[int]
     task: Task
     seen: Seen | None  # which examples occur in the training pairs; None: unknown
+
+    @cached_property
+    def section(self) -> Any:
+        """The section of the config that names the dataset, as JSON."""
+        return self.cfg.as_dict()[SCORED[self.cfg.eval_split]]
 
     @cached_property
     def data(self) -> dict[str, Any]:
@@ -84,8 +88,7 @@ def read_examples(
     seen = None
     if known is not None:
         seen = seen_in(known, dict(zip(ids, texts(dataset, ids), strict=True)))
-    section = cfg.as_dict()[SCORED[cfg.eval_split]]
-    return Examples(cfg, section, dataset, ids, task, seen)
+    return Examples(cfg, dataset, ids, task, seen)
 
 
 def scored_pairs(

@@ -44,12 +44,12 @@ class Job(NamedTuple):
     examples: Examples
     before: Before | None  # an earlier run's answers to the examples; None: unknown
 
-    def settings(self, cfg: Config) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Return everything that the answers depend on, as JSON."""
-        values = self.examples.cfg.as_dict()
-        split = cfg.eval_split
+        cfg = self.examples.cfg
+        values = cfg.as_dict()
         keys = ["model", "tokenizer", "checkpointer", "dtype", "max_new_tokens"]
-        settings = {key: values[key] for key in [*keys, SCORED[split]]}
+        settings = {key: values[key] for key in [*keys, SCORED[cfg.eval_split]]}
         # The files that these keys name can change.
         settings["pairs"] = self.examples.digest
         if base := values["checkpointer"].get("checkpoint_dir"):
@@ -58,7 +58,7 @@ class Job(NamedTuple):
         settings["merged"] = cfg.merged
         if values["base_adapters"]:
             settings["base_adapters"] = values["base_adapters"]
-        if split == "validation":
+        if cfg.eval_split == "validation":
             settings["held out"] = [values["validation"][k] for k in ("size", "seed")]
         if self.path is not None:
             settings["files"] = _stamps(self.path)
@@ -67,7 +67,7 @@ class Job(NamedTuple):
         if cfg.alignment:
             keys = ["num_predictor_tokens", "predictor_tokens"]
             tokens = {key: values[key] for key in keys}
-            settings["alignment"] = layout_of(self.examples.cfg) | tokens
+            settings["alignment"] = layout_of(cfg) | tokens
         return settings
 
 

@@ -16,7 +16,7 @@ def settings(tmp_path):
     def settings(*overrides):
         cfg = load("tiny_synth", list(overrides))
         examples = SimpleNamespace(cfg=cfg, digest="0123")
-        return Job(tmp_path, examples, None).settings(cfg)
+        return Job(tmp_path, examples, None).settings()
 
     return settings
 
