@@ -5,18 +5,17 @@ import pytest
 from erjepa.datasets import StepSampler
 
 
+def make_sampler(num_examples, batch_size, **given):
+    alone = {"gradient_accumulation_steps": 1, "world_size": 1, "rank": 0, "seed": 0}
+    return StepSampler(num_examples, batch_size=batch_size, **{**alone, **given})
+
+
 def deal(world_size, batch_size, accumulation, *, epoch=0, step=0, seed=3):
     """Examples of every rank, step by step."""
     by_rank = []
+    cut = {"gradient_accumulation_steps": accumulation, "world_size": world_size}
     for rank in range(world_size):
-        sampler = StepSampler(
-            22,
-            batch_size=batch_size,
-            gradient_accumulation_steps=accumulation,
-            world_size=world_size,
-            rank=rank,
-            seed=seed,
-        )
+        sampler = make_sampler(22, batch_size, **cut, rank=rank, seed=seed)
         sampler.set_position(epoch, step)
         steps = list(sampler)
         assert len(steps) == len(sampler)
@@ -56,24 +55,13 @@ def test_starting_in_the_middle_of_an_epoch_continues_it():
 
 
 def test_a_share_of_replayed_pairs_takes_the_place_of_new_ones():
-    sampler = StepSampler(
-        50,
-        batch_size=5,
-        gradient_accumulation_steps=2,
-        world_size=2,
-        rank=1,
-        seed=0,
-        share=0.33,
-    )
+    cut = {"gradient_accumulation_steps": 2, "world_size": 2, "rank": 1}
+    sampler = make_sampler(50, 5, **cut, share=0.33)
     steps = list(sampler)
     replayed = [sampler.num_replayed(step) for step in range(len(steps))]
     assert replayed == [6, 7, 6, 7]  # 6.6 a step
-    assert [len(step) for step in steps] == [
-        14,
-        13,
-        14,
-        9,
-    ]  # every rank has all of them
+    # Every rank has all of them.
+    assert [len(step) for step in steps] == [14, 13, 14, 9]
     assert sorted(sum(steps, [])) == list(range(50))
 
 
@@ -84,15 +72,7 @@ def test_a_share_of_replayed_pairs_takes_the_place_of_new_ones():
 def test_fractions_of_a_replayed_pair_carry_over_to_the_next_epoch(
     num_examples, size, share
 ):
-    sampler = StepSampler(
-        num_examples,
-        batch_size=size,
-        gradient_accumulation_steps=1,
-        world_size=1,
-        rank=0,
-        seed=1,
-        share=share,
-    )
+    sampler = make_sampler(num_examples, size, seed=1, share=share)
     num_new = num_replayed = 0
     for epoch in range(20):
         sampler.set_position(epoch)
@@ -107,12 +87,4 @@ def test_fractions_of_a_replayed_pair_carry_over_to_the_next_epoch(
 
 def test_a_share_leaves_room_for_new_pairs():
     with pytest.raises(ValueError, match="replay.share=0.6 leaves no room"):
-        StepSampler(
-            9,
-            batch_size=2,
-            gradient_accumulation_steps=1,
-            world_size=1,
-            rank=0,
-            seed=0,
-            share=0.6,
-        )
+        make_sampler(9, 2, share=0.6)
