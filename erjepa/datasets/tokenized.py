@@ -50,8 +50,7 @@ class TokenizedPairs(Sequence[Pair]):
 
     def __init__(self, blocks: Iterable[np.ndarray]) -> None:
         self._blocks = list(blocks)
-        sizes = [int(block[0]) for block in self._blocks]
-        self._starts = [0, *accumulate(sizes)]
+        self._starts = [0, *accumulate(int(block[0]) for block in self._blocks)]
         self._ends = [
             np.cumsum(_split(block)[0], dtype=np.int64) for block in self._blocks
         ]
