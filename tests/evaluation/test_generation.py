@@ -92,16 +92,23 @@ def test_batched_equals_alone(make, batch_size):
     assert batched == expected
 
 
-def test_computes_what_is_shared_once_and_drops_what_has_ended():
-    model, prompts = talkative_decoder(), with_a_shared_prefix()
-    stops = varied_stops(model, prompts)
-    lengths = [len(alone(model, prompt, NEW, stops)) for prompt in prompts]
+def generated(model, prompts, stops):
+    """The texts, and the shapes of the tokens of each forward pass."""
     shapes = []
     hook = model.tok_embeddings.register_forward_hook(
         lambda module, args, out: shapes.append(tuple(args[0].shape))
     )
-    generate_greedy(model, prompts, max_new_tokens=NEW, stop_tokens=stops, pad_id=PAD)
+    settings = {"max_new_tokens": NEW, "stop_tokens": stops, "pad_id": PAD}
+    texts = generate_greedy(model, prompts, **settings)
     hook.remove()
+    return texts, shapes
+
+
+def test_computes_what_is_shared_once_and_drops_what_has_ended():
+    model, prompts = talkative_decoder(), with_a_shared_prefix()
+    stops = varied_stops(model, prompts)
+    lengths = [len(alone(model, prompt, NEW, stops)) for prompt in prompts]
+    _, shapes = generated(model, prompts, stops)
     assert shapes[0] == (1, 6)
     assert shapes[1] == (len(prompts), max(map(len, prompts)) - 6)
     assert {width for _, width in shapes[2:]} == {1}
@@ -116,15 +123,11 @@ def test_computes_what_is_shared_once_and_drops_what_has_ended():
 @pytest.mark.parametrize("make", [ragged, with_a_shared_prefix])
 def test_a_forward_pass_takes_so_many_tokens(make, monkeypatch):
     monkeypatch.setattr(erjepa.evaluation.generation, "_TOKENS", 20)
-    model, prompts, shapes = talkative_decoder(), make(), []
+    model, prompts = talkative_decoder(), make()
     stops = varied_stops(model, prompts)
     expected = [alone(model, prompt, NEW, stops) for prompt in prompts]
-    hook = model.tok_embeddings.register_forward_hook(
-        lambda module, args, out: shapes.append(tuple(args[0].shape))
-    )
-    settings = {"max_new_tokens": NEW, "stop_tokens": stops, "pad_id": PAD}
-    assert generate_greedy(model, prompts, **settings) == expected
-    hook.remove()
+    texts, shapes = generated(model, prompts, stops)
+    assert texts == expected
     prompt_shapes = [shape for shape in shapes if 1 < shape[1] and 1 < shape[0]]
     assert len(prompt_shapes) > 2
     assert all(rows * columns <= 20 for rows, columns in prompt_shapes)

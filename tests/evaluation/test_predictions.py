@@ -13,6 +13,15 @@ SUMMARY = Summary(task="nl_rx", accuracy=1.0, primary="exact_match", exact_match
 SETTINGS = {"model": "m", "max_new_tokens": 5}
 
 
+@pytest.fixture
+def store(tmp_path):
+    """An open store with one prediction."""
+    store = PredictionStore(tmp_path, SETTINGS, 0)
+    store.open()
+    store.append([{"id": 1, "output": "x"}])
+    return store
+
+
 def test_parts_of_all_ranks_are_found_again(tmp_path):
     for rank in (0, 1):
         store = PredictionStore(tmp_path, SETTINGS, rank)
@@ -21,20 +30,14 @@ def test_parts_of_all_ranks_are_found_again(tmp_path):
     assert sorted(PredictionStore(tmp_path, SETTINGS, 0).open()) == [0, 1, 10, 11]
 
 
-def test_a_torn_line_is_left_out_and_does_not_spoil_the_next(tmp_path):
-    store = PredictionStore(tmp_path, SETTINGS, 0)
-    store.open()
-    store.append([{"id": 1, "output": "x"}])
+def test_a_torn_line_is_left_out_and_does_not_spoil_the_next(store, tmp_path):
     with (tmp_path / "part_0.jsonl").open("a") as part:
         part.write('{"id": 2, "ou')
     store.append([{"id": 3, "output": "z"}])
     assert sorted(store.open()) == [1, 3]
 
 
-def test_finish_replaces_parts_and_can_be_read_again(tmp_path):
-    store = PredictionStore(tmp_path, SETTINGS, 0)
-    store.open()
-    store.append([{"id": 1, "output": "x"}])
+def test_finish_replaces_parts_and_can_be_read_again(store, tmp_path):
     scored = {"id": 1, "output": "x", "extracted": "x", "exact_match": True}
     store.finish([scored], SUMMARY)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -45,10 +48,7 @@ def test_finish_replaces_parts_and_can_be_read_again(tmp_path):
     assert store.open() == {1: {"id": 1, "output": "x"}}
 
 
-def test_other_settings_start_anew(tmp_path):
-    store = PredictionStore(tmp_path, SETTINGS, 0)
-    store.open()
-    store.append([{"id": 1, "output": "x"}])
+def test_other_settings_start_anew(store, tmp_path):
     store.finish([{"id": 1, "output": "x"}], SUMMARY)
     other = PredictionStore(tmp_path, {**SETTINGS, "max_new_tokens": 6}, 0)
     assert other.open() == {}

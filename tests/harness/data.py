@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from erjepa.datasets import (
     Pair,
@@ -20,6 +21,7 @@ from erjepa.datasets import (
     spider_dataset,
 )
 from erjepa.packing import PairCollator
+from erjepa.utils.jsonl import read_jsonl
 
 # The real datasets, where there are any: nl_rx/synth_train.jsonl and so on.
 REAL_DATA = Path(
@@ -57,6 +59,15 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> str:
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
+
+
+def real_texts(name: str) -> list[tuple[str, str]]:
+    """Source and target of each chat in a real file; without it the test is skipped."""
+    path = REAL_DATA / name
+    if not path.exists():
+        pytest.skip(f"{path} is absent")
+    chats = [fields["messages"] for _, fields in read_jsonl(path)]
+    return [(chat[-2]["content"], chat[-1]["content"]) for chat in chats]
 
 
 def tokenized_pairs(segments: Sequence[Sequence[array]]) -> TokenizedPairs:

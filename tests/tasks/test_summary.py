@@ -1,6 +1,5 @@
 """Fractions, counts and intervals of a summary."""
 
-import json
 import re
 
 import numpy as np
@@ -15,7 +14,7 @@ from erjepa.tasks.summary import (
     wilson_interval,
 )
 from erjepa.utils.summary import Reading
-from tests.harness.data import REAL_DATA
+from tests.harness.data import real_texts
 
 
 @pytest.mark.parametrize(
@@ -135,14 +134,9 @@ def test_what_occurs_in_training_is_seen():
     assert reading_without(scored, set(test), "right") is None
 
 
-@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real NL-RX-SYNTH")
 def test_how_many_pairs_of_synth_are_seen():
     train, test = (
-        [
-            tuple(turn["content"] for turn in json.loads(line)["messages"][-2:])
-            for line in (REAL_DATA / "nl_rx" / f"synth_{split}.jsonl").open()
-        ]
-        for split in ("train", "test")
+        real_texts(f"nl_rx/synth_{split}.jsonl") for split in ("train", "test")
     )
     seen = seen_in(train, dict(enumerate(test)))
     assert (len(test), len(seen.pairs), len(seen.targets)) == (2000, 39, 111)

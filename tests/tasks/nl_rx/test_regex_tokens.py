@@ -1,12 +1,10 @@
 """Tokens, structures and lengths, on labels made by hand and on the paper's figures."""
 
-import json
-
 import pytest
 
 from erjepa.tasks.nl_rx.regex_kinds import length_group, regex_tokens, structures
 from erjepa.tasks.nl_rx.regex_syntax import parse
-from tests.harness.data import REAL_DATA
+from tests.harness.data import real_texts
 
 C, AND, A, Q, B, K = (
     "complement",
@@ -83,13 +81,7 @@ def test_groups_of_length_meet_at_their_limits():
 
 
 def real_targets(split):
-    path = REAL_DATA / "nl_rx" / f"synth_{split}.jsonl"
-    if not path.exists():
-        pytest.skip(f"{path} is absent")
-    return [
-        json.loads(line)["messages"][-1]["content"]
-        for line in path.read_text().splitlines()
-    ]
+    return [target for _, target in real_texts(f"nl_rx/synth_{split}.jsonl")]
 
 
 def test_all_targets_of_synth():

@@ -1,6 +1,5 @@
 """Verdicts on NL-RX, and the equality of languages on the regexes of the dataset."""
 
-import json
 import random
 import re
 import time
@@ -11,7 +10,7 @@ import pytest
 from erjepa.tasks.nl_rx.regex_language import languages_equal
 from erjepa.tasks.nl_rx.regex_syntax import parse
 from erjepa.tasks.nl_rx.scorer import TASK
-from tests.harness.data import REAL_DATA
+from tests.harness.data import real_texts
 
 ALL_RIGHT = {"exact_match": True, "dfa_equal": True, "llm_jepa": True}
 ALL_WRONG = {"exact_match": False, "dfa_equal": False, "llm_jepa": False}
@@ -21,16 +20,8 @@ def verdicts(target: str, output: str) -> dict[str, bool | None]:
     return TASK.score([{"target": target, "output": output}])[0]
 
 
-def pairs(split: str) -> list[tuple[str, str]]:
-    path = REAL_DATA / "nl_rx" / f"{split}.jsonl"
-    if not path.exists():
-        pytest.skip(f"no {path}")
-    records = [json.loads(line)["messages"] for line in path.read_text().splitlines()]
-    return [(m[-2]["content"], m[-1]["content"]) for m in records]
-
-
 def targets(split: str) -> list[str]:
-    return [target for _, target in pairs(split)]
+    return [target for _, target in real_texts(f"nl_rx/{split}.jsonl")]
 
 
 def test_the_task():
@@ -101,11 +92,6 @@ def test_beyond_the_bounds_is_undecided_and_the_rest_is_scored():
     verdicts = [None, False, True, None, None, True]
     assert [one["dfa_equal"] for one in scored] == verdicts
     assert [one["exact_match"] for one in scored] == [v is True for v in verdicts]
-
-
-def test_pairs_that_test_and_training_share():
-    seen = set(pairs("synth_train"))
-    assert sum(pair in seen for pair in pairs("synth_test")) == 39
 
 
 class Rewriter:

@@ -1,11 +1,9 @@
 """Verdicts on NQ-Open, on examples by hand and on all its answers."""
 
-import json
-
 import pytest
 
 from erjepa.tasks.nq_open.scorer import TASK
-from tests.harness.data import REAL_DATA
+from tests.harness.data import real_texts
 
 
 def verdicts(output, target="The Beatles; 9; St. Paul's"):
@@ -48,10 +46,8 @@ def test_an_answer_of_nothing_but_punctuation_or_articles():
     assert verdicts("", "; Paul") == (False, False, True)
 
 
-@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the real NQ-Open")
 def test_the_real_answers_are_right_and_changed_ones_are_wrong():
-    lines = (REAL_DATA / "nq_open" / "test.jsonl").read_text().splitlines()
-    targets = [json.loads(line)["messages"][-1]["content"] for line in lines]
+    targets = [target for _, target in real_texts("nq_open/test.jsonl")]
     assert len(targets) == 1769
     for change, right in (
         (lambda t: t, (1769, 1769, 1769)),

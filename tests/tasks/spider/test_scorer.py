@@ -1,6 +1,5 @@
 """Verdicts on Spider, on databases made here and on real ones."""
 
-import json
 import random
 import shutil
 import sqlite3
@@ -20,7 +19,7 @@ from erjepa.tasks.spider.scorer import (
 )
 from erjepa.tasks.spider.sql_sandbox import SqlSandbox
 from erjepa.tasks.summary import seen_in
-from tests.harness.data import REAL_DATA
+from tests.harness.data import REAL_DATA, real_texts
 
 VERDICTS = ("execution", "exact_match", "llm_jepa")
 
@@ -226,20 +225,13 @@ def test_no_torch_for_scoring():
 # The real data
 
 SPIDER = REAL_DATA / "spider"
-needs_spider = pytest.mark.skipif(not SPIDER.is_dir(), reason=f"no {SPIDER}")
 
 
-def chats(split):
-    with (SPIDER / f"{split}.jsonl").open() as lines:
-        return [[m["content"] for m in json.loads(line)["messages"]] for line in lines]
-
-
-@needs_spider
 def test_real_queries_against_themselves_and_corrupted():
     lot = [
         {"target": target, "output": target, "db_id": "department_store"}
         for split in ("train", "test")
-        for _, user, target in chats(split)
+        for user, target in real_texts(f"spider/{split}.jsonl")
         if user.startswith("For db_id:[department_store]\n")
     ]
     assert len(lot) == 88
@@ -262,9 +254,8 @@ def test_real_queries_against_themselves_and_corrupted():
     assert [v["llm_jepa"] for v in verdicts] == empty
 
 
-@needs_spider
 def test_real_overlap():
-    train, test = ([(c[1], c[2]) for c in chats(split)] for split in ("train", "test"))
+    train, test = (real_texts(f"spider/{split}.jsonl") for split in ("train", "test"))
     assert len(test) == 1447
     queries = {query for _, query in train}
     assert sum(query in queries for _, query in test) == 1041
