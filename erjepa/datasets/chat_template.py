@@ -2,6 +2,7 @@
 
 from array import array
 from inspect import signature
+from os.path import commonprefix
 
 from torchtune.data import Message
 from torchtune.modules.transforms import Transform
@@ -18,10 +19,7 @@ def shared_ending(one: list[int], other: list[int]) -> list[int]:
             "the chat template leaves out the last message of a chat of user and assistant; "
             "choose a chat model"
         )
-    length = 0
-    while one[-1 - length] == other[-1 - length]:
-        length += 1
-    return one[len(one) - length :]
+    return commonprefix([one[::-1], other[::-1]])[::-1]
 
 
 class ChatTemplate:
