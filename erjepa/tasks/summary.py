@@ -140,9 +140,7 @@ def change(checkpoint: str, before: Sequence[bool], now: Sequence[bool]) -> Chan
     """
     n = len(before)
     counts = Counter(zip(before, now, strict=True))
-    kept, gained, lost = (
-        counts[was, is_] for was, is_ in ((True, True), (False, True), (True, False))
-    )
+    kept, gained, lost = counts[True, True], counts[False, True], counts[True, False]
     up, down = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
     half = _Z * sqrt((up + down - (up - down) ** 2) / (n + 2))
     low, high = max(-1.0, up - down - half), min(1.0, up - down + half)
