@@ -87,22 +87,22 @@ def weights_to_score(cfg: Config) -> Sequence[Path | None]:
         ValueError: if keys contradict each other, checkpoints have the same name, or
             ``output_dir`` belongs to another run.
     """
-    if not cfg.base_only:
-        folders = [
-            weights
-            for path in _checkpoints(cfg)
-            for weights in checkpoint.of_weights(path, cfg.checkpoint)
-        ]
-        for folder in folders:
-            require_own_scores(Path(cfg.output_dir), folder)
-        return folders
-    if cfg.merged:
-        raise ValueError("merged=True cannot be combined with base_only=True")
-    if cfg.checkpoint != "last":
-        raise ValueError(
-            f"checkpoint={cfg.checkpoint} cannot be combined with base_only=True"
-        )
-    return [None]
+    if cfg.base_only:
+        if cfg.merged:
+            raise ValueError("merged=True cannot be combined with base_only=True")
+        if cfg.checkpoint != "last":
+            raise ValueError(
+                f"checkpoint={cfg.checkpoint} cannot be combined with base_only=True"
+            )
+        return [None]
+    folders = [
+        weights
+        for path in _checkpoints(cfg)
+        for weights in checkpoint.of_weights(path, cfg.checkpoint)
+    ]
+    for folder in folders:
+        require_own_scores(Path(cfg.output_dir), folder)
+    return folders
 
 
 def _checkpoints(cfg: Config) -> Sequence[Path]:
