@@ -37,7 +37,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from erjepa.tasks.spider.sql_sandbox import Limits, Result, SqlSandbox
+from erjepa.tasks.spider.sql_sandbox import Result, SqlSandbox
 from erjepa.tasks.task import Prediction, Task, Verdicts
 from erjepa.utils.escape import one_line
 
@@ -86,7 +86,7 @@ def same_rows(result: Result, gold: Result, *, ordered: bool) -> bool:
     return Counter(result.rows) == Counter(gold.rows)
 
 
-def spider_task(databases: Path | None, *, seconds: float = 10.0) -> Task:
+def spider_task(databases: Path | None) -> Task:
     """Return the task for a folder of databases.
 
     Args:
@@ -100,7 +100,7 @@ def spider_task(databases: Path | None, *, seconds: float = 10.0) -> Task:
         raise FileNotFoundError(f"databases={databases}: no such folder")
 
     def score(predictions: Sequence[Prediction]) -> list[Verdicts]:
-        with SqlSandbox(limits=Limits(seconds=seconds)) as sandbox:
+        with SqlSandbox() as sandbox:
             return _score(predictions, databases, sandbox)
 
     return Task(

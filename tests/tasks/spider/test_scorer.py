@@ -7,9 +7,11 @@ import struct
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
+from erjepa.tasks.spider import scorer
 from erjepa.tasks.spider.scorer import (
     _printed,
     _printed_float,
@@ -17,7 +19,7 @@ from erjepa.tasks.spider.scorer import (
     is_ordered,
     spider_task,
 )
-from erjepa.tasks.spider.sql_sandbox import SqlSandbox
+from erjepa.tasks.spider.sql_sandbox import Limits, SqlSandbox
 from erjepa.tasks.summary import seen_in
 from tests.harness.data import REAL_DATA, real_texts
 
@@ -41,9 +43,9 @@ def databases(tmp_path_factory):
     return folder
 
 
-def score(databases, pairs, db_id="shop", **options):
+def score(databases, pairs, db_id="shop"):
     predictions = [{"target": t, "output": o, "db_id": db_id} for t, o in pairs]
-    verdicts = spider_task(databases, **options).score(predictions)
+    verdicts = spider_task(databases).score(predictions)
     assert all(tuple(verdict) == VERDICTS for verdict in verdicts)
     return [tuple(verdict.values()) for verdict in verdicts]
 
@@ -137,11 +139,13 @@ def test_reference_queries_run_once(databases, monkeypatch):
     assert len(seen) == 41
 
 
-def test_a_slow_answer_is_wrong_in_time(databases):
+def test_a_slow_answer_is_wrong_in_time(databases, monkeypatch):
+    quick = partial(SqlSandbox, limits=Limits(seconds=0.3))
+    monkeypatch.setattr(scorer, "SqlSandbox", quick)
     slow = "WITH RECURSIVE t(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM t) SELECT sum(x) FROM t"
     start = time.monotonic()
     expected = [(False, False, False), (True, True, True)]
-    assert score(databases, [(NAMES, slow), (NAMES, NAMES)], seconds=0.3) == expected
+    assert score(databases, [(NAMES, slow), (NAMES, NAMES)]) == expected
     assert time.monotonic() - start < 3
 
 
