@@ -182,7 +182,7 @@ def _read_folder(folder: Path, split: str) -> list[Record]:
         )
     tables, splits = list[Path](), dict[str, Any]()
     try:
-        if any(folder.glob("dataset_dict.json")) or any(folder.glob("state.json")):
+        if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
             saved = load_from_disk(str(folder))
             splits = dict(saved) if isinstance(saved, DatasetDict) else {split: saved}
         elif not (tables := _tables(folder, split)):

@@ -44,8 +44,9 @@ class _Config:
         """Paths that the run started from: weights, merged adapters and memories."""
         memories = self.replay.init_from if self.replay else None
         memories = [memories] if isinstance(memories, str) else memories or []
-        merged = reversed(self.base_adapters or [])
-        return [Path(start) for start in (self.init_from, *merged, *memories) if start]
+        adapters = reversed(self.base_adapters or [])
+        starts = (self.init_from, *adapters, *memories)
+        return [Path(start) for start in starts if start]
 
 
 @dataclass(frozen=True)
