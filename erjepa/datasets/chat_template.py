@@ -19,7 +19,7 @@ def shared_ending(one: list[int], other: list[int]) -> list[int]:
             "the chat template leaves out the last message of a chat of user and assistant; "
             "choose a chat model"
         )
-    return commonprefix([one[::-1], other[::-1]])[::-1]
+    return list(reversed(commonprefix([one[::-1], other[::-1]])))
 
 
 class ChatTemplate:
