@@ -51,8 +51,10 @@ class TokenizedPairs(Sequence[Pair]):
     def __init__(self, blocks: Iterable[np.ndarray]) -> None:
         self._blocks = list(blocks)
         self._starts = [0, *accumulate(int(block[0]) for block in self._blocks)]
-        self._ends = [
-            np.cumsum(_split(block)[0], dtype=np.int64) for block in self._blocks
+        # Of each block: where its segments begin in its tokens, and the end.
+        self._edges = [
+            np.append(0, np.cumsum(_split(block)[0], dtype=np.int64))
+            for block in self._blocks
         ]
 
     def __add__(self, other: "TokenizedPairs") -> "TokenizedPairs":
@@ -84,9 +86,9 @@ class TokenizedPairs(Sequence[Pair]):
         if not 0 <= i < len(self):
             raise IndexError(f"pair {index} of {len(self)}")
         at = bisect_right(self._starts, i) - 1
-        ends, (_, tokens) = self._ends[at], _split(self._blocks[at])
+        _, tokens = _split(self._blocks[at])
         first = (i - self._starts[at]) * _SEGMENTS
-        edges = [0 if first == 0 else ends[first - 1], *ends[first : first + _SEGMENTS]]
+        edges = self._edges[at][first : first + _SEGMENTS + 1]
         segments = (array("i", tokens[a:b].tobytes()) for a, b in pairwise(edges))
         return Pair(i, *segments)
 
