@@ -134,8 +134,7 @@ def model_card(
     """
     method, objective = method_of(config)
     datasets = datasets_of(config["dataset"])
-    arguments = dict(config["model"])
-    model = Component(arguments.pop(COMPONENT), arguments)
+    model = _component(config["model"])
     rows = {
         "base": markdown_code(base),
         "data": ", ".join(markdown_code(call) for _, call in datasets),
@@ -196,15 +195,18 @@ def base_of(config: Mapping[str, Any]) -> str:
 
 def datasets_of(section: Any) -> list[tuple[str, str]]:
     """Return the label and the builder call of each dataset of a config section, as JSON."""
-    parts = []
-    for part in section if isinstance(section, list) else [section]:
-        arguments = dict(part)
-        parts.append(Component(arguments.pop(COMPONENT), arguments))
+    sections = section if isinstance(section, list) else [section]
+    parts = [_component(part) for part in sections]
     calls = [
         f"{part.name}({', '.join(f'{k}={v}' for k, v in part.arguments.items())})"
         for part in parts
     ]
     return list(zip(origin_labels(map(dataset_name, parts)), calls, strict=True))
+
+
+def _component(section: Mapping[str, Any]) -> Component:
+    arguments = dict(section)
+    return Component(arguments.pop(COMPONENT), arguments)
 
 
 def method_of(config: Mapping[str, Any]) -> tuple[str, str]:
