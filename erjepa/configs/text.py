@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from erjepa.configs.files import chain
 from erjepa.configs.reading import load
+from erjepa.utils.escape import one_line
 
 # A tag such as [paper]: from there on, a comment is about the value in the file.
 TAG = re.compile(r"\[[a-z-]+\]")
@@ -41,7 +42,7 @@ def as_yaml(name: str, overrides: Sequence[str] = ()) -> str:
     heads = [_head(text) for text in texts]
     paragraphs = [*heads[0], *(heads[-1][1:] if len(heads) > 1 else [])]
     if overrides:
-        paragraphs.insert(1, [f"# With {' '.join(overrides)}"])
+        paragraphs.insert(1, [f"# With {one_line(' '.join(overrides))}"])
     files = [lines_of(text) for text in texts]
     lines = [line for paragraph in paragraphs for line in (*paragraph, "")]
     written = "\n".join([*lines, *_write(values, files)]) + "\n"

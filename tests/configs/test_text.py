@@ -68,6 +68,13 @@ def test_overrides_of_every_kind(tmp_path):
     assert f"\n# With {' '.join(overrides)}\n" in file.read_text()
 
 
+def test_an_override_of_several_lines_is_noted_on_one(tmp_path):
+    override, file = "base_model=two\nlines", tmp_path / "mine.yaml"
+    file.write_text(as_yaml("tiny_synth", [override]))
+    assert load(str(file)) == load("tiny_synth", [override])
+    assert "\n# With base_model=two lines\n" in file.read_text()
+
+
 def test_files_of_any_style(tmp_path):
     own = tmp_path / "own.yaml"
     own.write_text(
