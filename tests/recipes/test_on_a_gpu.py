@@ -17,6 +17,7 @@ SETTINGS = [
     "task=exact_match",
     "replay.capacity=12",
     "lr_scheduler.num_warmup_steps=0",
+    "epochs=2",
     "stop.steps=4",
 ]
 
