@@ -14,6 +14,7 @@ from functools import partial
 
 import torch
 import torch._dynamo.utils
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from erjepa.packing import attention_mask
@@ -25,6 +26,9 @@ from tests.benchmarks.timing import Row, interleave, peak_memory, reset_peak_mem
 LENGTHS = os.environ.get("ROW_LENGTHS") or ("2048 8192" if ON_GPU else "")
 # Tokens of a row, and whether layers are compiled.
 CASES = [(int(n), compiled) for n in LENGTHS.split() for compiled in (False, True)]
+EPOCH = 8 if ON_GPU else 0  # steps
+PAIRS = 8 * BATCH_SIZE  # new ones in a step
+LARGE = {"batch_size": PAIRS, "num_pairs": EPOCH * PAIRS} if ON_GPU else {}
 # Kinds of operations by what their names hold, the first that fits.
 KINDS = {
     # On a CPU attention is batched products and a softmax, which nothing else is.
@@ -57,11 +61,10 @@ def measure(
     Returns:
         list[Row]: the figures.
     """
-    large = {"num_pairs": 1024, "batch_size": 8 * BATCH_SIZE} if ON_GPU else {}
     reset_peak_memory()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    with fresh_recipe(row_length=row_length, compile=is_compiled, **large) as recipe:
+    with fresh_recipe(row_length=row_length, compile=is_compiled, **LARGE) as recipe:
         run = stepper(recipe)
         batches, flops = [], []
         recipe._model.register_forward_pre_hook(
@@ -75,6 +78,8 @@ def measure(
         for _ in range(2):
             step()
         first_steps = time.perf_counter() - start
+        for _ in range(EPOCH):  # on a GPU, to compile kernels of most row shapes
+            step()
         mask = partial(
             attention_mask,
             batches[-1].end,
@@ -121,7 +126,7 @@ def measure(
         rows.append(Row(f"the first two steps, {where}", first_steps, "s"))
         rows.append(Row(f"graphs compiled, {where}", graphs, ""))
     rows += peak_memory(where)
-    return rows + shares(trace, where, top)
+    return rows + shares(trace, times["step"].median, where, top)
 
 
 def mlp_product(recipe, slots: int):
@@ -138,10 +143,13 @@ def mlp_product(recipe, slots: int):
     return product, 20 * 2 * slots * weight.numel()
 
 
-def shares(trace: profile, where: str, top: int) -> list[Row]:
-    """Share of the profiled time that each kind of operation takes."""
+def shares(trace: profile, step: float, where: str, top: int) -> list[Row]:
+    """Share of the profiled time that each kind of operation takes, and on a GPU the share of the
+    ``step`` seconds in which it computes."""
     on_device = "self_device_time_total" if ON_GPU else "self_cpu_time_total"
-    events = trace.key_averages()
+    averages = trace.key_averages()
+    # The time of a kernel is also that of the operation that launched it.
+    events = [event for event in averages if event.device_type == DeviceType.CPU]
     total = sum(getattr(event, on_device) for event in events)
     by_kind = dict.fromkeys([*KINDS, "rest"], 0.0)
     for event in events:
@@ -149,11 +157,19 @@ def shares(trace: profile, where: str, top: int) -> list[Row]:
         fitting = (k for k, words in KINDS.items() if any(w in name for w in words))
         by_kind[next(fitting, "rest")] += getattr(event, on_device)
     if top:
-        print(events.table(sort_by=on_device, row_limit=top, max_name_column_width=60))
-    return [
+        print(
+            averages.table(sort_by=on_device, row_limit=top, max_name_column_width=60)
+        )
+    rows = [
         Row(f"share of {kind} in a step, {where}", 100 * seconds / total, "%")
         for kind, seconds in by_kind.items()
     ]
+    if ON_GPU:  # microseconds over seconds
+        busy = 1e-4 * total / step
+        rows.append(
+            Row(f"share of a step in which the GPU computes, {where}", busy, "%")
+        )
+    return rows
 
 
 if __name__ == "__main__":
