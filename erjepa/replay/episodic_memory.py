@@ -19,7 +19,9 @@ from erjepa.replay.retention import (
     SCORE,
     Offer,
     Slots,
+    marks,
     origins,
+    origins_and_targets,
     priorities,
 )
 from erjepa.replay.segments import Segments, SegmentStore
@@ -80,6 +82,9 @@ class EpisodicMemory:
         self._example_ids = torch.empty(capacity, dtype=torch.int64, device=device)
         self._scores = torch.empty(capacity, dtype=torch.float32, device=device)
         self._replay_counts = torch.empty(capacity, dtype=torch.int32, device=device)
+        num_marked = capacity if retain.by_target else 0
+        self._marks = torch.empty(num_marked, 2, dtype=torch.int64, device="cpu")
+        self._seed = generator.initial_seed() if generator is not None else 0
 
     def __len__(self) -> int:
         return self._size
@@ -127,12 +132,15 @@ class EpisodicMemory:
         if not pairs:
             return
         example_ids = example_ids.to(self.device)
+        new = marks(segments, self._seed) if self._retain.by_target else None
         # A rule that reads the memory is to see every earlier write of the batch.
         step = pairs if self._retain.in_batches else 1
         for start in range(0, pairs, step):
             rows = range(start, start + step)
-            writer, replaced = self._place(rows, example_ids, scores)
+            writer, replaced = self._place(rows, example_ids, scores, new)
             slots, written = list(writer), list(writer.values())
+            if new is not None:
+                self._marks[slots] = new[written]
             self.history = crc32(array("q", slots + written), self.history)
             self._segments.write(slots, [segments[row] for row in written])
             revisited = [slot not in replaced for slot in slots]
@@ -147,9 +155,10 @@ class EpisodicMemory:
                 self.address_table.put(at, addresses.rows(taken))
 
     def _place(
-        self, rows: range, example_ids: Tensor, scores: Tensor
+        self, rows: range, example_ids: Tensor, scores: Tensor, new: Tensor | None
     ) -> tuple[dict[int, int], set[int]]:
-        """Assign slots to ``rows`` of a batch, in order, and count the pairs as offered.
+        """Assign slots to ``rows`` of a batch, in order, and count the pairs as offered. ``new`` are
+        the marks of the batch if the rule distinguishes targets.
 
         An example that has a slot is skipped ("keep") or written to that slot ("refresh"). Any
         other example, and every example with "append", takes the next free slot or, in a full
@@ -160,9 +169,16 @@ class EpisodicMemory:
             new entry rather than a revisit.
         """
         retain, stored = self._retain, self.example_ids
-        groups, strength = None, self.scores
-        if retain.by_origin:
-            groups = origins(stored)
+        groups, strength, new_scores = None, self.scores, scores.cpu()
+        ids = example_ids.tolist()
+        new_groups = [0] * len(ids)
+        if new is not None:
+            marked = self._marks[: self._size]
+            groups = origins_and_targets(stored, marked)
+            new_groups = origins_and_targets(example_ids, new).tolist()
+            strength, new_scores = marked[:, 1].float(), new[:, 1].float()
+        elif retain.by_origin:
+            groups, new_groups = origins(stored), [i >> ORIGIN_BITS for i in ids]
         elif self._seen_before:  # some may be inherited
             groups = origins(stored).clamp(-1, 0)
         if retain.counts_replays:
@@ -179,10 +195,8 @@ class EpisodicMemory:
         example_in = {slot: example for example, slot in slot_of.items()}
         writer: dict[int, int] = {}
         replaced: set[int] = set()
-        new_scores, ids = scores.cpu(), example_ids.tolist()
         for row in rows:
-            example, score = ids[row], new_scores[row]
-            group = example >> ORIGIN_BITS if retain.by_origin else 0
+            example, group, score = ids[row], new_groups[row], new_scores[row]
             slot = slot_of.get(example)
             if slot is not None and self.on_revisit == "keep":
                 continue
@@ -215,14 +229,12 @@ class EpisodicMemory:
         self, slots: Slots, example: int, group: int, score: float
     ) -> int | None:
         """Return the slot that a pair takes in the full memory, or ``None`` to discard the pair."""
-        candidates, seen = [g for g, n in slots.sizes.items() if n], self._seen
-        if sum(slots.sizes[g] for g in candidates if g < 0) <= self._reserved:
-            candidates = [g for g in candidates if g >= 0]
-            seen -= self._seen_before
+        spares = slots.num_inherited <= self._reserved
+        seen = self._seen - self._seen_before if spares else self._seen
         evict = self._retain.evict
         if self._retain.in_batches:
-            return evict(Offer(slots, group, score, candidates, seen, self._generator))
-        evictable = slots.members(candidates).to(self.device)
+            return evict(Offer(slots, group, score, spares, seen, self._generator))
+        evictable = slots.members(slots.candidates(spares)).to(self.device)
         slot = evict(self, example, evictable, seen=seen, generator=self._generator)
         if slot is None or (0 <= slot < self._size and bool(evictable[slot])):
             return slot
@@ -305,6 +317,8 @@ class EpisodicMemory:
             if name in tensors:
                 rows[at:stop] = tensors[name]
         self._segments.load(tensors, at)
+        if self._retain.by_target:
+            self._marks[at:stop] = marks(self.segments(range(at, stop)), self._seed)
 
     @property
     def state(self) -> MemoryState:

@@ -88,6 +88,7 @@ class Retention:
         evict: returns the slot to evict, or ``None`` to discard the new pair.
         in_batches: whether it takes an ``Offer``; other rules read the memory themselves.
         by_origin: whether it distinguishes slots by their origin.
+        by_target: whether it distinguishes them by origin and target.
         counts_replays: whether replays lower the priority of a slot.
         at_random: whether it evicts at random, whatever the priorities.
     """
@@ -95,6 +96,7 @@ class Retention:
     evict: Callable[..., int | None]
     in_batches: bool = False
     by_origin: bool = False
+    by_target: bool = False
     counts_replays: bool = True
     at_random: bool = False
 

@@ -1,5 +1,5 @@
 """Rules that choose the slot to evict from a full memory: the paper's (appendix "Shared Episodic
-Memory") and three others.
+Memory") and four others.
 
 Pairs are written one after the other, so a rule sees the earlier pairs of its own step. A rule
 in this file takes an :class:`Offer` and returns the slot to evict, or None to discard the new
@@ -13,9 +13,10 @@ pair. A function of another module, named by its dotted path, reads the memory i
     seen, generator  as in Offer
 """
 
-from bisect import bisect_right
+from array import array
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from hashlib import blake2b
 from typing import NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from erjepa.replay.addresses import top_k_descending
 from erjepa.replay.registry import RETENTIONS, Retention
+from erjepa.replay.segments import Segments
 
 # An example id is (origin << 32) | index within the origin. The datasets of a run are its origins
 # from 0 on; inherited origins are negative.
@@ -40,12 +42,13 @@ class Slots:
 
     Args:
         priorities: of N slots, float32 [N].
-        groups: of the slots, int64 [N]: their origins or, for rules that ignore the origin, -1 for
-            inherited slots and 0 for those of the run; ``None``: all are 0.
+        groups: of the slots, int64 [N]: their origins, or :func:`origins_and_targets`, or, for rules that
+            ignore both, -1 for inherited slots and 0 for those of the run; ``None``: all are 0.
         num_writes: maximum number of slots that the batch adds.
 
     Attributes:
         sizes: number of slots of each group.
+        num_inherited: number of slots of inherited groups.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Slots:
             names, counts = groups.unique(return_counts=True)
             sizes = zip(names.tolist(), counts.tolist(), strict=True)
             self.sizes = Counter(dict(sizes))
+        self.num_inherited = sum(n for group, n in self.sizes.items() if group < 0)
         self._priorities = torch.empty(self._size + num_writes, device="cpu")
         self._priorities[: self._size] = priorities
         self._groups = torch.zeros(
@@ -67,18 +71,31 @@ class Slots:
             self._groups[: self._size] = groups
         self._num_writes = num_writes
         self._weak: dict[int, dict[int, float]] = {}
+        self._crowds: Tensor | None = None  # sizes of the slots' groups, once asked for
 
     def put(self, slot: int, group: int, priority: float) -> None:
         """Record that a pair of the batch is written to ``slot``."""
         if slot < self._size:
             before = int(self._groups[slot])
-            self.sizes[before] -= 1
+            self._resize(before, -1)
             self._weak.get(before, {}).pop(slot, None)
         self._size = max(self._size, slot + 1)
-        self.sizes[group] += 1
         self._groups[slot], self._priorities[slot] = group, priority
+        self._resize(group, 1)
+        if self._crowds is not None:
+            self._crowds[slot] = self.sizes[group]
         if group in self._weak:
             self._weak[group][slot] = priority
+
+    def _resize(self, group: int, by: int) -> None:
+        self.sizes[group] += by
+        self.num_inherited += by * (group < 0)
+        if self._crowds is not None:
+            self._crowds[self._groups[: self._size] == group] += by
+
+    def candidates(self, only_new: bool) -> list[int]:
+        """Return the groups that have slots, all or without the inherited ones."""
+        return [g for g, n in self.sizes.items() if n and (g >= 0 or not only_new)]
 
     def priority(self, slot: int) -> float:
         return self._priorities[slot].item()
@@ -101,6 +118,25 @@ class Slots:
         """Return the slot with the lowest priority in ``groups``, ties to the lowest slot."""
         slots = [entry for group in groups for entry in self._weakest(group).items()]
         return min((priority, slot) for slot, priority in slots)[1]
+
+    def weakest_of_largest(self, group: int, only_new: bool) -> tuple[int, bool]:
+        """Return the weakest slot of the groups with the most slots, a further slot of ``group``
+        counted, and whether ``group`` is one of these groups.
+
+        Args:
+            only_new: whether inherited groups do not count.
+        """
+        groups = self._groups[: self._size]
+        if self._crowds is None:  # from now on the memory is full, and the size fixed
+            _, at, sizes = groups.unique(return_inverse=True, return_counts=True)
+            self._crowds = sizes[at]
+        crowds = self._crowds + (groups == group)
+        if only_new:
+            crowds[groups < 0] = 0
+        own = self.sizes[group] + 1
+        most = max(int(crowds.max()), own)
+        left = self._priorities[: self._size].masked_fill(crowds != most, torch.inf)
+        return int(left.argmin()), own == most
 
     def _weakest(self, group: int) -> dict[int, float]:
         """Return the priorities of slots of a group, among them the weakest one.
@@ -126,7 +162,7 @@ class Offer(NamedTuple):
     Args:
         slots: those of the memory.
         group, priority: of the offered pair.
-        candidates: the groups whose slots may be evicted.
+        spares_inherited: whether slots of inherited groups may not be evicted.
         seen: number of pairs that were offered the slots of the candidates, this one included.
         generator: on the CPU; the only source of randomness.
     """
@@ -134,9 +170,14 @@ class Offer(NamedTuple):
     slots: Slots
     group: int
     priority: float
-    candidates: Collection[int]
+    spares_inherited: bool
     seen: int
     generator: torch.Generator | None
+
+    @property
+    def candidates(self) -> list[int]:
+        """The groups whose slots may be evicted."""
+        return self.slots.candidates(self.spares_inherited)
 
 
 @RETENTIONS.register("score", in_batches=True)
@@ -174,6 +215,24 @@ def surprise(offer: Offer) -> int | None:
     return None if is_outdone else slot
 
 
+@RETENTIONS.register(
+    "stratified",
+    in_batches=True,
+    by_target=True,
+    counts_replays=False,
+    at_random=True,
+)
+def stratified(offer: Offer) -> int | None:
+    """Evict a random pair of the targets with the most slots, the new pair counted; it may be the
+    new pair itself. Every target of an origin thus keeps as many pairs as any other that was
+    offered so many, and all pairs are kept with the same probability if their targets differ
+    (Chrysakis and Moens 2020, with the number of a pair instead of a count of each target).
+    """
+    slot, is_own = offer.slots.weakest_of_largest(offer.group, offer.spares_inherited)
+    is_outdone = is_own and offer.priority <= offer.slots.priority(slot)
+    return None if is_outdone else slot
+
+
 def _largest(offer: Offer) -> int:
     sizes, group = offer.slots.sizes, offer.group
     return max(offer.candidates, key=lambda g: (sizes[g] + (g == group), -g))
@@ -198,9 +257,32 @@ def drawn_numbers(slots: int, offered: int, generator: torch.Generator) -> Tenso
     return smallest[torch.randperm(slots, generator=generator)]
 
 
+def marks(pairs: Iterable[Segments], seed: int) -> Tensor:
+    """Return two numbers for each pair, int64 [N, 2]: one for its target, which is the last
+    segment, below 2^32; and a random one, below 2^24, the same for the same pair and seed.
+    """
+    salt = seed.to_bytes(8, "little")
+    rows = [(_digest(pair[-1:], 4), _digest(pair, 3, salt)) for pair in pairs]
+    return torch.tensor(rows, dtype=torch.int64, device="cpu").reshape(-1, 2)
+
+
+def origins_and_targets(example_ids: Tensor, of_pairs: Tensor) -> Tensor:
+    """Return a number for the origin and target of each pair, int64 [N]; negative if inherited.
+    ``of_pairs`` are the :func:`marks`.
+    """
+    return origins(example_ids.cpu()) << ORIGIN_BITS | of_pairs[:, 0]
+
+
+def _digest(segments: Segments, size: int, salt: bytes = b"") -> int:
+    digest = blake2b(digest_size=size, salt=salt)
+    for segment in segments:
+        digest.update(array("i", segment))
+    return int.from_bytes(digest.digest(), "little")
+
+
 def retained(
     rule: Retention,
-    example_ids: Tensor,
+    groups: Tensor,
     scores: Tensor,
     replay_counts: Tensor,
     drawn: Tensor,
@@ -210,32 +292,25 @@ def retained(
     ``capacity``.
 
     The result is that of evicting slots one by one by ``rule``; ``score`` replaces rules of other
-    modules. Ids, sigma, r and ``drawn`` have shape [N]; ``reservoir`` keeps the slots with the
-    smallest of :func:`drawn_numbers`.
+    modules. All tensors have shape [N]; rules at random keep the slots with the smallest of
+    ``drawn``.
+
+    Args:
+        groups: origins, or :func:`origins_and_targets`; not read if the rule ignores both.
     """
-    if len(scores) <= capacity:
-        return torch.arange(len(scores))
-    if rule.at_random:
-        return drawn.topk(capacity, largest=False).indices.sort().values
     if not rule.counts_replays:
         replay_counts = torch.zeros_like(replay_counts)
-    if not rule.by_origin:
-        return _strongest(scores, replay_counts, capacity)
-    of_slot = origins(example_ids)
-    names, sizes = of_slot.unique(return_counts=True)
-    limit = bisect_right(
-        range(capacity + 1), capacity, key=lambda n: int(sizes.clamp(max=n).sum())
-    )
-    quotas = sizes.clamp(max=limit - 1)
-    left = capacity - int(quotas.sum())
-    quotas[(sizes >= limit).nonzero().flatten().flip(0)[:left]] += 1
-    kept = []
-    for name, quota in zip(names, quotas.tolist(), strict=True):
-        members = (of_slot == name).nonzero().flatten()
-        kept.append(members[_strongest(scores[members], replay_counts[members], quota)])
-    return torch.cat(kept).sort().values
-
-
-def _strongest(scores: Tensor, replay_counts: Tensor, capacity: int) -> Tensor:
-    weakest_first = priorities(scores, replay_counts).sort(stable=True).indices
-    return weakest_first[max(0, len(scores) - capacity) :].sort().values
+    strength = -drawn if rule.at_random else priorities(scores, replay_counts)
+    best_first = strength.sort(stable=True).indices.flip(0)
+    if not (rule.by_origin or rule.by_target):
+        groups = torch.zeros_like(groups)
+    if rule.by_origin:  # of origins with as many slots, the lowest gives way first
+        best_first = best_first[(-groups[best_first]).argsort(stable=True)]
+    of_each = groups[best_first]
+    by_group = of_each.argsort(stable=True)
+    sizes = of_each.unique(return_counts=True)[1]
+    starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    rank = torch.empty_like(by_group)  # of a slot in its group
+    rank[by_group] = torch.arange(len(by_group)) - starts
+    kept = best_first[rank.argsort(stable=True)[:capacity]]
+    return kept.sort().values

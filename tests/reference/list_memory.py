@@ -4,7 +4,11 @@ A list of one dict per slot, with dense addresses, argmin and brute-force sortin
 is compared with it slot by slot.
 """
 
+from collections import Counter
+
 import torch
+
+from erjepa.replay.retention import marks
 
 
 class ListMemory:
@@ -74,12 +78,13 @@ class ListMemory:
                 self.offered += is_first
                 if len(self.slots) < self.capacity:
                     self.slots.append(new)
-                elif self.retention == "reservoir" and not is_first:
+                elif self.retention in ("reservoir", "stratified") and not is_first:
                     continue
-                elif (slot := self.gives_way(example, new["score"])) is not None:
+                elif (slot := self.gives_way(new)) is not None:
                     self.slots[slot] = new
 
-    def gives_way(self, example, score):
+    def gives_way(self, new):
+        example, score = new["example"], new["score"]
         everyone = range(len(self.slots))
         inherited = [n for n in everyone if self.slots[n]["example"] < 0]
         offered, candidates = self.offered, list(everyone)
@@ -91,6 +96,8 @@ class ListMemory:
         if self.retention == "reservoir":
             pick = torch.randint(offered, (1,), generator=self.generator).item()
             return candidates[pick] if pick < len(candidates) else None
+        if self.retention == "stratified":
+            return self.of_most_common_target(new, candidates)
         sizes = {}
         for owner in [example, *(m["example"] for m in self.slots)]:
             sizes[owner // 2**32] = sizes.get(owner // 2**32, 0) + 1
@@ -104,6 +111,18 @@ class ListMemory:
         slot = min(of_largest, key=lambda n: (self.slots[n]["score"], n))
         is_outdone = example // 2**32 == largest and score <= self.slots[slot]["score"]
         return None if is_outdone else slot
+
+    def of_most_common_target(self, new, candidates):
+        groups = {n: group(self.slots[n]) for n in candidates} | {None: group(new)}
+        sizes = Counter(groups.values())
+        common = [n for n in groups if sizes[groups[n]] == max(sizes.values())]
+        number = {n: self.number(new if n is None else self.slots[n]) for n in common}
+        # Of equal numbers the new pair gives way, then the lowest slot.
+        return min(common, key=lambda n: (number[n], -1 if n is None else n))
+
+    def number(self, slot):
+        seed = self.generator.initial_seed()
+        return marks([slot["segments"]], seed)[0, 1].item()
 
     def disown(self, origins):
         for slot in self.slots:
@@ -186,3 +205,7 @@ class ListMemory:
         while filled and len(filled) < budget:
             filled += slots[: budget - len(filled)]
         return filled
+
+
+def group(slot):
+    return slot["example"] // 2**32, tuple(slot["segments"][-1])

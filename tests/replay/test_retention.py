@@ -65,13 +65,13 @@ def spread(history):
     ]
 
 
-@settings(quick, max_examples=60)
+@settings(quick, max_examples=150)
 @given(
     before=histories,
     after=histories,
     capacity=st.integers(1, 6),
     on_revisit=st.sampled_from(["keep", "refresh", "append"]),
-    name=st.sampled_from(["score", "reservoir", "balanced", "surprise"]),
+    name=st.sampled_from(["score", "reservoir", "balanced", "surprise", "stratified"]),
     reserve=st.sampled_from([0.0, 0.4, 0.9]),
 )
 def test_retention_equals_brute_force(
@@ -136,17 +136,43 @@ def test_balanced_evens_out_origins():
     assert (memory.example_ids >> 32).bincount().tolist() == [2, 2, 2]
 
 
-def test_reservoir_keeps_every_pair_with_the_same_probability():
-    counts, runs = torch.zeros(20), 300
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(runs):
-        rule = RETENTIONS.find("reservoir")
-        memory = EpisodicMemory(5, None, retain=rule, generator=generator)
-        ids = torch.arange(20)
-        memory.write(ids, [([1], [2])] * 20, None, torch.ones(20))
+@pytest.mark.parametrize("name", ["reservoir", "stratified"])
+def test_every_pair_is_kept_with_the_same_probability(name):
+    """As long as all targets are alike, or all differ."""
+    counts, runs = torch.zeros(20), 400
+    for seed in range(runs):
+        memory = EpisodicMemory(
+            5,
+            None,
+            retain=RETENTIONS.find(name),
+            generator=torch.Generator().manual_seed(seed),
+        )
+        segments = [([n], [n * (seed % 2)]) for n in range(20)]
+        memory.write(torch.arange(20), segments, None, torch.ones(20))
         counts[memory.example_ids] += 1
     deviation = (runs * 0.25 * 0.75) ** 0.5
     assert (counts - runs / 4).abs().max() < 4 * deviation
+
+
+def test_stratified_evens_out_the_targets_of_each_origin():
+    """Two origins have a target in common, and the smallest keeps all of its pairs."""
+    given = Counter({(0, 7): 30, (0, 8): 20, (1, 7): 10, (1, 9): 2})
+    labels = list(given.elements())
+    ids = torch.tensor([(origin << 32) + n for n, (origin, _) in enumerate(labels)])
+    segments = [([n], [target]) for n, (_, target) in enumerate(labels)]
+    memory = EpisodicMemory(
+        14,
+        None,
+        retain=RETENTIONS.find("stratified"),
+        generator=torch.Generator().manual_seed(0),
+    )
+    shuffled = torch.randperm(len(ids))
+    for part in shuffled.split(9):
+        memory.write(
+            ids[part], [segments[n] for n in part], None, torch.ones(len(part))
+        )
+    kept = [labels[n] for n in (memory.example_ids & 0xFFFF).tolist()]
+    assert Counter(kept) == {(0, 7): 4, (0, 8): 4, (1, 7): 4, (1, 9): 2}
 
 
 def test_later_epochs_offer_nothing_new_to_a_reservoir():
@@ -179,13 +205,33 @@ def test_a_smaller_memory_keeps_what_evictions_would_leave(slots, capacity, name
     values, counts, of_slot = map(torch.tensor, zip(*slots, strict=True))
     kept = retained(
         RETENTIONS.find(name),
-        of_slot << 32 | torch.arange(len(slots)),
+        of_slot,
         values,
         counts,
         torch.ones(len(slots)),
         capacity,
     )
     assert kept.tolist() == [n for _, n, _ in left]
+
+
+@quick
+@given(
+    st.lists(st.integers(-2, 2), min_size=1, max_size=9),
+    st.integers(1, 9),
+    st.randoms(use_true_random=False),
+)
+def test_a_smaller_stratified_memory_evens_out_targets(groups, capacity, random):
+    numbers = random.sample(range(100), len(groups))
+    left = list(zip(numbers, groups, range(len(groups)), strict=True))
+    while len(left) > capacity:
+        sizes = Counter(group for _, group, _ in left)
+        largest = [slot for slot in left if sizes[slot[1]] == max(sizes.values())]
+        left.remove(max(largest))
+    ones = torch.ones(len(groups))
+    drawn = torch.tensor(numbers).double()
+    rule = RETENTIONS.find("stratified")
+    kept = retained(rule, torch.tensor(groups), ones, ones, drawn, capacity)
+    assert kept.tolist() == [n for *_, n in left]
 
 
 def test_reservoirs_of_samples_of_different_sizes_merge_to_a_uniform_sample():

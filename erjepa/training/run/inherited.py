@@ -10,7 +10,15 @@ from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.configs import Config
 from erjepa.replay import EpisodicReplay, ReplaySettings
 from erjepa.replay.registry import RETENTIONS
-from erjepa.replay.retention import EXAMPLE_MASK, ORIGIN_BITS, drawn_numbers, retained
+from erjepa.replay.retention import (
+    EXAMPLE_MASK,
+    ORIGIN_BITS,
+    drawn_numbers,
+    marks,
+    origins,
+    origins_and_targets,
+    retained,
+)
 from erjepa.replay.segments import Segments
 from erjepa.training.model.distributed import on_each_rank, on_rank_zero
 from erjepa.training.run.data import slots_to_inherit
@@ -125,8 +133,11 @@ class InheritedMemories:
             columns.append((own, scores, counts, drawn))
         ids, scores, counts, drawn = map(torch.cat, zip(*columns, strict=True))
         scores = scores if new_scores is None else new_scores
-        rule = RETENTIONS.find(self._settings.retention)
-        kept = retained(rule, ids, scores, counts, drawn, self._settings.capacity)
+        rule, groups = RETENTIONS.find(self._settings.retention), origins(ids)
+        if rule.by_target:
+            groups = origins_and_targets(ids, marks(self.segments(), seed))
+            drawn = torch.rand(len(ids), generator=generator)
+        kept = retained(rule, groups, scores, counts, drawn, self._settings.capacity)
         is_kept = torch.zeros(len(ids), dtype=torch.bool)
         is_kept[kept] = True
         sizes = [len(slots) for slots in self._fitting]

@@ -62,6 +62,18 @@ class TwoDatasets(Dataset):
     names, starts = ["a.jsonl", "b.jsonl"], [0, 5]
 
 
+class Labelled(Dataset):
+    """Pairs of three targets, eight, three and one."""
+
+    labels = [0] * 8 + [1] * 3 + [2]
+
+    def __init__(self):
+        super().__init__()
+        ends = [array("i", [9 + label]) for label in self.labels]
+        parts = [[*self.pairs[i].segments[:-1], ends[i]] for i in range(SIZE)]
+        self.pairs = tokenized_pairs(parts)
+
+
 class Texts:
     fingerprint = "x"
 
@@ -264,7 +276,7 @@ class Rescoring:
         return outcome(*ids, jepa=[i / 10 for i in ids])
 
 
-@pytest.mark.parametrize("retention", ["surprise", "score", "reservoir"])
+@pytest.mark.parametrize("retention", ["surprise", "score", "reservoir", "stratified"])
 def test_recomputed_scores_decide_what_stays(memory_of, tmp_path, retention):
     """But where pairs stay at random, only those that do are scored."""
     earlier = write_run(tmp_path / "earlier", *(f"epoch_{i}" for i in range(5)))
@@ -276,7 +288,7 @@ def test_recomputed_scores_decide_what_stays(memory_of, tmp_path, retention):
         replay__capacity=2,
     )
     passes = start(memory)
-    at_random = retention == "reservoir"
+    at_random = retention in ("reservoir", "stratified")
     first = [[0, 1]] if at_random else [[0, 1, 2], [3, 4], [0, 1]]
     assert passes.seen == first  # of all five, then the addresses of two
     slots = memory.replay.memory
@@ -288,6 +300,26 @@ def test_recomputed_scores_decide_what_stays(memory_of, tmp_path, retention):
     assert inherited_summary(memory, 8)[0] == (
         "2 of a.jsonl in memory, 3 left out by replay.capacity=2"
     )
+
+
+def test_inherited_targets_are_evened_out(memory_of, tmp_path):
+    keys = {"replay__retention": "stratified", "replay__init_addresses": "recomputed"}
+    first = memory_of(Labelled(), **keys)
+    step(first, 1, outcome(*range(SIZE)))
+    checkpoint = saved(first, tmp_path)
+    second = memory_of(
+        Labelled(), **keys, replay__init_from=checkpoint, replay__capacity=6
+    )
+    start(second)
+
+    def labels():
+        places = second.replay.memory.example_ids & EXAMPLE_MASK
+        return sorted(Labelled.labels[place] for place in places.tolist())
+
+    assert labels() in ([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 1, 2])
+    step(second, 1, outcome(*range(SIZE)))
+    assert labels() == [0, 0, 1, 1, 2, 2]  # one of each dataset
+    assert int((second.replay.memory.example_ids < 0).sum()) == 3
 
 
 def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
