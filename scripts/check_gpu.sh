@@ -37,10 +37,10 @@ run() {
     first)
       if [ "$BENCHMARK_DEVICE" = cuda ]; then
         check machine 20 nvidia-smi
-        check cuda_tests "${LIMIT:-240}" "$python" -m pytest -v -n 8 -m cuda tests/objective tests/packing \
+        check cuda_tests "${LIMIT:-330}" "$python" -m pytest -vv -n 12 -m cuda tests/objective tests/packing \
           tests/replay tests/recipes/test_on_a_gpu.py
       fi
-      LIMIT=${LIMIT:-330} benchmark first start_to_end
+      LIMIT=${LIMIT:-240} benchmark first start_to_end
       ;;
     fsdp2) benchmark fsdp2 full_finetuning ;;
     2048 | 8192) ROW_LENGTHS=$1 benchmark "$1" utilisation ;;
