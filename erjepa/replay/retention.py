@@ -42,8 +42,8 @@ class Slots:
 
     Args:
         priorities: of N slots, float32 [N].
-        groups: of the slots, int64 [N]: their origins, or :func:`origins_and_targets`, or, for rules that
-            ignore both, -1 for inherited slots and 0 for those of the run; ``None``: all are 0.
+        groups: of the slots, int64 [N]: their origins, or :func:`origins_and_targets`; for rules
+            that ignore both, -1 for inherited slots and 0 for those of the run; ``None``: all are 0.
         num_writes: maximum number of slots that the batch adds.
 
     Attributes:
@@ -223,10 +223,11 @@ def surprise(offer: Offer) -> int | None:
     at_random=True,
 )
 def stratified(offer: Offer) -> int | None:
-    """Evict a random pair of the targets with the most slots, the new pair counted; it may be the
-    new pair itself. Every target of an origin thus keeps as many pairs as any other that was
-    offered so many, and all pairs are kept with the same probability if their targets differ
-    (Chrysakis and Moens 2020, with the number of a pair instead of a count of each target).
+    """Evict a random pair of the targets with the most slots, the new pair counted, or discard the
+    new pair. Targets thus keep equally many pairs each, as far as they have them; if all targets
+    differ, every pair is kept with the same probability. This is class-balancing reservoir
+    sampling (Chrysakis and Moens 2020), with the random number of each pair in place of stored
+    counts of the targets. Equal targets of two origins count as two.
     """
     slot, is_own = offer.slots.weakest_of_largest(offer.group, offer.spares_inherited)
     is_outdone = is_own and offer.priority <= offer.slots.priority(slot)
