@@ -157,8 +157,8 @@ class EpisodicMemory:
     def _place(
         self, rows: range, example_ids: Tensor, scores: Tensor, new: Tensor | None
     ) -> tuple[dict[int, int], set[int]]:
-        """Assign slots to ``rows`` of a batch, in order, and count the pairs as offered. ``new`` are
-        the marks of the batch if the rule distinguishes targets.
+        """Assign slots to ``rows`` of a batch, in order, and count the pairs as offered. ``new``
+        are the marks of the batch if the rule distinguishes targets.
 
         An example that has a slot is skipped ("keep") or written to that slot ("refresh"). Any
         other example, and every example with "append", takes the next free slot or, in a full

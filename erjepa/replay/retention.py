@@ -43,7 +43,7 @@ class Slots:
     Args:
         priorities: of N slots, float32 [N].
         groups: of the slots, int64 [N]: their origins, or :func:`origins_and_targets`; for rules
-            that ignore both, -1 for inherited slots and 0 for those of the run; ``None``: all are 0.
+            that ignore both, -1 for inherited slots and 0 for those of the run; ``None``: all 0.
         num_writes: maximum number of slots that the batch adds.
 
     Attributes:
