@@ -294,7 +294,7 @@ def retained(
 
     The result is that of evicting slots one by one by ``rule``; ``score`` replaces rules of other
     modules. All tensors have shape [N]; rules at random keep the slots with the smallest of
-    ``drawn``.
+    ``drawn``, the :func:`drawn_numbers`.
 
     Args:
         groups: origins, or :func:`origins_and_targets`; not read if the rule ignores both.

@@ -136,7 +136,6 @@ class InheritedMemories:
         rule, groups = RETENTIONS.find(self._settings.retention), origins(ids)
         if rule.by_target:
             groups = origins_and_targets(ids, marks(self.segments(), seed))
-            drawn = torch.rand(len(ids), generator=generator)
         kept = retained(rule, groups, scores, counts, drawn, self._settings.capacity)
         is_kept = torch.zeros(len(ids), dtype=torch.bool)
         is_kept[kept] = True

@@ -322,6 +322,21 @@ def test_inherited_targets_are_evened_out(memory_of, tmp_path):
     assert int((second.replay.memory.example_ids < 0).sum()) == 3
 
 
+def test_where_all_targets_differ_the_same_pairs_are_inherited_as_from_a_reservoir(
+    memory_of, tmp_path
+):
+    first = memory_of()
+    step(first, 1, outcome(*range(SIZE)))
+    keys = {"replay__init_from": saved(first, tmp_path), "replay__capacity": 5}
+    keys["replay__init_addresses"] = "recomputed"
+    kept = []
+    for retention in ("reservoir", "stratified"):
+        memory = memory_of(**keys, replay__retention=retention)
+        start(memory)
+        kept.append(memory.replay.memory.example_ids.tolist())
+    assert kept[0] == kept[1] and len(kept[0]) == 5
+
+
 def test_inherited_pairs_are_kept_apart_and_scored_anew(memory_of, tmp_path):
     earlier = write_run(tmp_path / "earlier", *(f"epoch_{i}" for i in range(5)))
     memory = memory_of(
