@@ -86,8 +86,9 @@ def sections_of(config: Experiment) -> list[tuple[Section, str, dict[str, Any]]]
     Raises:
         ValueError: if an entry names an unknown section, method, dataset or argument.
     """
-    default = [name for name, one in SECTIONS.items() if one.by_default]
-    return [_parse_entry(entry, config) for entry in config.report or default]
+    usual = ["continual"] if config.continual else []
+    usual += [name for name, one in SECTIONS.items() if one.by_default]
+    return [_parse_entry(entry, config) for entry in config.report or usual]
 
 
 def _parse_entry(

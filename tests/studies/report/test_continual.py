@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from erjepa.studies.report.build import build_report
+from erjepa.studies.report.build import build_report, sections_of
 from erjepa.studies.report.figures import Figure
 from erjepa.studies.report.results import Results
 from erjepa.studies.report.sections import SECTIONS
@@ -195,6 +195,14 @@ def test_no_curves_of_too_many_methods(output, monkeypatch):
     assert names == [["continual", *others], others, others]
     with pytest.raises(ValueError, match="name at most 0 methods as `curves`"):
         SECTIONS["continual"].parts(Results(output), curves=["SFT"])
+
+
+@pytest.mark.parametrize("report", [None, []])
+def test_the_report_of_a_sequence_begins_with_it(output, report):
+    change_config(output, report=report)
+    (first, _, _), *others = sections_of(Results(output).config)
+    assert first is SECTIONS["continual"]
+    assert first not in [section for section, _, _ in others]
 
 
 def test_it_needs_a_sequence(tmp_path):
