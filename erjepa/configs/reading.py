@@ -33,8 +33,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     """Load a config with its ``defaults`` and overrides, and check it.
 
     The ``output_dir`` of a run's own config is the folder that it is in: the run may have been
-    moved or copied. Another run can start with it and a ``continue_from`` of its own. Arguments as
-    in :func:`~erjepa.configs.merged`.
+    moved or copied. Another run can start with it and a ``continue_from`` of its own, even if the
+    run was resumed. Arguments as in :func:`~erjepa.configs.merged`.
 
     Raises:
         FileNotFoundError: if there is no such config.
@@ -45,6 +45,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     if file.name == CONFIG:
         values["output_dir"] = str(file.parent)
         _unset_continued(values)
+        if values.get("resume_from_checkpoint") is True:
+            values |= {"resume_from_checkpoint": False, "resume_changes": None}
     return read(with_overrides(values, overrides))
 
 

@@ -68,6 +68,18 @@ def test_a_continued_run_s_config_continues_from_another_run(tmp_path):
         load(str(tmp_path), ["init_from=c"])
 
 
+def test_a_resumed_run_s_config_starts_another_run(tmp_path):
+    """With ``auto`` a new run can start, so it stays."""
+    for recorded, expected in (("True", (False, None)), ("auto", ("auto", ["seed"]))):
+        (tmp_path / "torchtune_config.yaml").write_text(
+            f"defaults: tiny_synth\nresume_from_checkpoint: {recorded}\nresume_changes: [seed]"
+        )
+        cfg = load(str(tmp_path))
+        assert (cfg.resume_from_checkpoint, cfg.resume_changes) == expected
+        resumed = load(str(tmp_path), ["resume_from_checkpoint=True"])
+        assert resumed.resume_from_checkpoint is True
+
+
 def test_a_component_replaces_the_arguments_of_another(write):
     own = {"_component_": "erjepa.datasets.paired_dataset", "source": "a.jsonl"}
     child = write("child", f"defaults: base\ndataset: {own}\n")
