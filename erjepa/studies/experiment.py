@@ -89,6 +89,8 @@ class Experiment:
     # Whether the datasets are a sequence: a run starts from the weights of the method's run on
     # the previous dataset (and from its memory if it replays), and is scored on every dataset
     continual: bool = False
+    # In a sequence, what the runs before the last are scored on: all datasets, or their own
+    score_stages: Literal["all", "own"] = "all"
     # Further datasets on which runs of a sequence are scored, in the form of ``datasets``
     also_scored: Mapping[str, Dataset] = field(default_factory=dict)
     # Where a run ends: at the last budget, or after its epochs
@@ -121,6 +123,10 @@ class Experiment:
             )
         if self.also_scored and not self.continual:
             raise ValueError("also_scored needs a sequence of datasets, continual=True")
+        if self.score_stages == "own" and not self.continual:
+            raise ValueError(
+                "score_stages=own needs a sequence of datasets, continual=True"
+            )
         require_path_components("methods", {name: slug(name) for name in self.methods})
         if self.match == "flops" and not self.budgets:
             raise ValueError("match=flops needs budgets")

@@ -118,9 +118,10 @@ def _how_scored(experiment: Experiment, cell: Cell) -> list[dict[str, Any]]:
 
 def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
     """Return the cells whose configs score a cell: itself, or in a sequence one per dataset."""
-    if not experiment.continual:
+    names, method = [*experiment.datasets], cell.method
+    is_own = experiment.score_stages == "own" and cell.dataset != names[-1]
+    if not experiment.continual or is_own:
         return [cell]
-    names, method = experiment.datasets, cell.method
     scored = [_cell(experiment, name, method, cell.seed) for name in names]
     for name in experiment.also_scored:
         config, overrides = _overrides(experiment, name, method)

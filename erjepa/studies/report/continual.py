@@ -93,7 +93,8 @@ def continual(
 
     base = means.loc[untrained[0]].tolist() if untrained else None
     columns = {"Average accuracy (%)": ends.mean(axis=1, skipna=False)}
-    columns |= dict(_measures(wide, names, base).reindex(ends.index).items())
+    measures = _measures(wide, names, base).reindex(ends.index)
+    columns |= dict(measures.dropna(axis=1, how="all").items())
     kept = ""
     if joints:
         ceilings = means.loc[[results.nearest(m, joints) for m, _ in ends.index]]
@@ -143,12 +144,11 @@ def _curves(
 def _measures(
     wide: pd.DataFrame, names: list[str], untrained: list[float] | None
 ) -> pd.DataFrame:
-    """Return forgetting and transfer of the runs that were scored after each stage."""
+    """Return forgetting and transfer of each run, as far as it was scored after its stages."""
     of_runs = {}
     for run, matrix in wide.groupby(level=_RUN, sort=False):
         accuracy = matrix.droplevel(_RUN).reindex(names).to_numpy()
-        if not pd.isna(accuracy).any():
-            of_runs[run] = continual_measures(accuracy, untrained)
+        of_runs[run] = continual_measures(accuracy, untrained)
     runs = pd.MultiIndex.from_tuples(of_runs, names=_RUN)
     return pd.DataFrame(list(of_runs.values()), runs, _MEASURES, dtype=float)
 

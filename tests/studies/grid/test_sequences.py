@@ -179,6 +179,19 @@ def test_every_dataset_after_every_stage(fake_sequence, capsys):
     assert run(fake_sequence) == 0 and len(calls(fake_sequence)) == told
 
 
+def test_stages_scored_on_their_own_dataset(fake_sequence):
+    """All datasets, and further ones, are scored after the last."""
+    keys = ["score_stages=own", "also_scored={extra: tiny_synth}"]
+    assert run(fake_sequence, *keys) == 0
+    expected = [line for line in EXPECTED if PARTS[-1] == line[1] or line[1] == line[2]]
+    assert expected != EXPECTED
+    found = lines(fake_sequence)
+    further = [line for line in found if line[2] == "extra"]
+    assert {line[1] for line in further} == {"third"}
+    assert {line[0] for line in further} == {*STEPS}
+    assert [line for line in found if line not in further] == expected
+
+
 def test_further_datasets_are_scored(tmp_path):
     """A section that one sets as a whole replaces what is said of it for all runs."""
     own = {"_component_": "erjepa.datasets.synthetic_nl_rx_dataset", "split": "train"}
@@ -289,6 +302,10 @@ def test_another_sequence_is_another_experiment(fake_sequence, capsys):
             "also_scored needs a sequence",
         ),
         (["also_scored={first: tiny_synth}"], "also_scored names one of datasets"),
+        (
+            ["score_stages=own", "continual=False", "methods={a: {}}"],
+            "score_stages=own needs a sequence",
+        ),
         (
             ["also_scored={a: {config: tiny_synth, databass: x}}"],
             "also_scored: a: .*databass",

@@ -83,6 +83,18 @@ def test_measures(output):
     assert joint["Kept on b (%)"] == 100 and joint["Over Joint on a"] == 0
 
 
+def test_stages_that_are_scored_on_their_own_dataset(output):
+    """What is scored suffices for backward transfer, not for the other measures."""
+    path = output / "results.jsonl"
+    rows = [x for x in read_rows(path) if x["stage"] == "a" or x["dataset"] == "b"]
+    write_jsonl(path, rows)
+    matrix = table(output, "continual_matrix").set_index(["Method", "After"])
+    assert matrix.b["SFT", "b"] == 70 and math.isnan(matrix.a["SFT", "b"])
+    *_, measures = SECTIONS["continual"].parts(Results(output))
+    assert measures.frame["Backward transfer"][0] == pytest.approx(-55)
+    assert "Forward transfer" not in measures.columns
+
+
 def test_the_average_is_compared_with_that_of_joint_training(output):
     methods = ["SFT", "Joint"]
     *_, measures = SECTIONS["continual"].parts(

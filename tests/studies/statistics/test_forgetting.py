@@ -1,5 +1,7 @@
 """Forgetting and transfer, compared with values worked by hand."""
 
+import math
+
 from erjepa.studies.statistics.forgetting import continual_measures
 
 # Three tasks. The first is best after the second stage, not after its own.
@@ -15,6 +17,14 @@ def test_by_hand():
     assert found.forgetting == ((70 - 40) + (80 - 50)) / 2
     assert found.backward_transfer == ((40 - 60) + (50 - 80)) / 2
     assert found.forward_transfer == ((12 - 2) + (9 - 4)) / 2
+
+
+def test_stages_that_are_scored_on_their_own_task():
+    """The best accuracy on a task is not known then."""
+    nan = math.nan
+    found = continual_measures([[60, nan, nan], [nan, 80, nan], [40, 50, 90]])
+    assert math.isnan(found.forgetting)
+    assert found.backward_transfer == ((40 - 60) + (50 - 80)) / 2
 
 
 def test_without_an_untrained_model_nothing_is_said_of_forward_transfer():
