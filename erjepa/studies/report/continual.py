@@ -35,6 +35,7 @@ def continual(
 
     With ``share_of_joint`` also the average accuracy as a percentage of that of joint training.
     ``curves`` names the methods that have a curve, by default all if they can be told apart.
+    With ``score_stages: own`` there are no curves.
     """
     if not results.config.continual:
         raise Unavailable("the datasets are no sequence (key `continual`)")
@@ -59,7 +60,8 @@ def continual(
     drawn = sequences if curves is None else curves
     if curves is not None and len(drawn) > NUM_STYLES:
         raise ValueError(f"report: name at most {NUM_STYLES} methods as `curves`")
-    if 0 < len(drawn) <= NUM_STYLES:
+    only_own = results.config.score_stages == "own"
+    if 0 < len(drawn) <= NUM_STYLES and not only_own:
         joint = results.nearest(drawn[0], joints) if joints else None
         dotted = f"; dotted: {joint}, on all datasets at once" if joint else ""
         yield Figure(
@@ -83,10 +85,12 @@ def continual(
         name="kept",
     )
 
-    after = rows.stage.mask(~rows.method.isin(sequences), rows.method.map(controls))
+    after = rows.stage.mask(only_own & (rows.stage != last), "itself")
+    which = f"itself and on {last}" if only_own else "another"
+    after = after.mask(~rows.method.isin(sequences), rows.method.map(controls))
     cells = pivot(rows.assign(after=after), [*_RUN, "after"], "dataset", "accuracy")
     yield Table(
-        f"Accuracy (%) on each dataset after training on another{results.if_seeds(MEAN)}. {note}",
+        f"Accuracy (%) on each dataset after training on {which}{results.if_seeds(MEAN)}. {note}",
         spread(cells[names], {"Method": "method", "After": "after"}),
         name="matrix",
     )

@@ -84,13 +84,21 @@ def test_measures(output):
 
 
 def test_stages_that_are_scored_on_their_own_dataset(output):
-    """What is scored suffices for backward transfer, not for the other measures."""
+    """What is scored suffices for backward transfer, not for curves and forward transfer."""
     path = output / "results.jsonl"
     rows = [x for x in read_rows(path) if x["stage"] == "a" or x["dataset"] == "b"]
     write_jsonl(path, rows)
-    matrix = table(output, "continual_matrix").set_index(["Method", "After"])
-    assert matrix.b["SFT", "b"] == 70 and math.isnan(matrix.a["SFT", "b"])
-    *_, measures = SECTIONS["continual"].parts(Results(output))
+    change_config(output, score_stages="own")
+    *figures, matrix, measures = SECTIONS["continual"].parts(Results(output))
+    assert [figure.name for figure in figures] == ["continual_kept"]
+    assert matrix.frame[["Method", "After", "b", "a"]].fillna(
+        -1
+    ).to_numpy().tolist() == [
+        ["SFT", "itself", 70.0, -1],
+        ["SFT", "a", 15.0, 80.0],
+        ["Joint", "all", 80.0, 70.0],
+        ["Untrained", "nothing", 0.0, 10.0],
+    ]
     assert measures.frame["Backward transfer"][0] == pytest.approx(-55)
     assert "Forward transfer" not in measures.columns
 
