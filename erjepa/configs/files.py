@@ -200,6 +200,7 @@ def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str
     return merge(values, OmegaConf.to_container(changes, resolve=False))
 
 
+@cache
 def _parsed(key: str, text: str) -> Any:
     """Parse the value of an override: YAML, except for texts without quotes, which stay whole.
 
