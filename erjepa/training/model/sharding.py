@@ -60,10 +60,14 @@ def shard(cfg: Config, model: nn.Module, device: torch.device) -> None:
     reduced in the dtype of the trainable parameters.
 
     Raises:
-        ValueError: if ``fsdp_cpu_offload`` is set for a quantized model on one rank.
+        ValueError: if ``fsdp_cpu_offload`` is set on the CPU, or for a quantized model on one rank.
     """
     if not is_sharded(cfg, model):
         return
+    if cfg.fsdp_cpu_offload and device.type == "cpu":
+        raise ValueError(
+            "fsdp_cpu_offload=True: the run is on the CPU, where all shards are; set it to False"
+        )
     dtype, _ = dtypes_of(cfg)
     has_nf4 = any(isinstance(p, NF4Tensor) for p in model.parameters())
     # On one rank FSDP2 copies the first of the three tensors of an NF4 weight (pytorch#197999).

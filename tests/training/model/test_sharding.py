@@ -111,4 +111,10 @@ def test_a_quantized_model_is_not_kept_on_the_cpu_by_one_rank():
         rank_of(1),
         pytest.raises(ValueError, match="does not support QLoRA on one rank"),
     ):
-        shard(cfg, model, torch.device("cpu"))
+        shard(cfg, model, torch.device("cuda"))
+
+
+def test_a_run_on_the_cpu_moves_nothing_there():
+    cfg = make_config(["fsdp_cpu_offload=True"], "llama3_2_1b_synth")
+    with rank_of(2), pytest.raises(ValueError, match="the run is on the CPU"):
+        shard(cfg, torch.nn.Linear(1, 1), torch.device("cpu"))
