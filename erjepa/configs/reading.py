@@ -44,9 +44,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Config:
     values, file = merged(name), Path(config_path(name))
     if file.name == CONFIG:
         values["output_dir"] = str(file.parent)
-        _unset_continued(values)
-        if values.get("resume_from_checkpoint") is True:
-            values |= {"resume_from_checkpoint": False, "resume_changes": None}
+        _unset_start(values)
     return read(with_overrides(values, overrides))
 
 
@@ -101,8 +99,12 @@ def read(source: Mapping[str, Any]) -> Config:
     return _continued(checked(Config, {**values, "source": source}, ""))
 
 
-def _unset_continued(values: dict[str, Any]) -> None:
-    """Unset the keys that ``continue_from`` has set, so that another one can set them anew."""
+def _unset_start(values: dict[str, Any]) -> None:
+    """Unset what only the run's own start had: resuming, and the keys that ``continue_from`` has
+    set, so that another one can set them anew.
+    """
+    if values.get("resume_from_checkpoint") is True:
+        values |= {"resume_from_checkpoint": False, "resume_changes": None}
     start, replay = values.get("continue_from"), values.get("replay") or {}
     if start is not None and values.get("init_from") == start:
         values["init_from"] = None

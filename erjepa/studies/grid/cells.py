@@ -117,10 +117,12 @@ def _how_scored(experiment: Experiment, cell: Cell) -> list[dict[str, Any]]:
 
 
 def scored_as(experiment: Experiment, cell: Cell) -> list[Cell]:
-    """Return the cells whose configs score a cell: itself, or in a sequence one per dataset."""
+    """Return the cells whose configs score a cell: in a sequence one per dataset, otherwise, or
+    before the end of one with ``score_stages: own``, the cell itself.
+    """
     names, method = [*experiment.datasets], cell.method
-    is_own = experiment.score_stages == "own" and cell.dataset != names[-1]
-    if not experiment.continual or is_own:
+    scores_own = experiment.score_stages == "own" and cell.dataset != names[-1]
+    if not experiment.continual or scores_own:
         return [cell]
     scored = [_cell(experiment, name, method, cell.seed) for name in names]
     for name in experiment.also_scored:

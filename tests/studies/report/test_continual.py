@@ -91,9 +91,8 @@ def test_stages_that_are_scored_on_their_own_dataset(output):
     change_config(output, score_stages="own")
     *figures, matrix, measures = SECTIONS["continual"].parts(Results(output))
     assert [figure.name for figure in figures] == ["continual_kept"]
-    assert matrix.frame[["Method", "After", "b", "a"]].fillna(
-        -1
-    ).to_numpy().tolist() == [
+    found = matrix.frame[["Method", "After", "b", "a"]].fillna(-1)
+    assert found.to_numpy().tolist() == [
         ["SFT", "itself", 70.0, -1],
         ["SFT", "a", 15.0, 80.0],
         ["Joint", "all", 80.0, 70.0],
