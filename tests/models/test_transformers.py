@@ -11,7 +11,7 @@ import random
 import sys
 from array import array
 from contextlib import nullcontext
-from itertools import islice
+from itertools import islice, product
 
 import pytest
 import torch
@@ -68,12 +68,18 @@ def tree(prefix: int, *branches: int):
     return tokens, torch.tensor([end]).int(), torch.tensor([depth]), paths
 
 
-@pytest.mark.parametrize("attention", ["dense", "flex"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "attention"),
+    [
+        *product(FAMILIES, ["dense", "flex"]),
+        pytest.param("llama", "compiled flex", marks=pytest.mark.slow),
+    ],
+)
 def test_a_tree_is_read_as_its_paths(family, attention, monkeypatch):
     model = random_model(family)
-    if family != "llama":  # compiling takes seconds
+    if attention == "flex":
         monkeypatch.setattr(WrappedFlexAttention, "__call__", lambda _: flex_attention)
+    attention = attention.removeprefix("compiled ")
     if attention == "flex" and (
         not model._supports_flex_attn or family == "gpt_oss"  # its sinks need a GPU
     ):
