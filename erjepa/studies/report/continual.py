@@ -20,8 +20,15 @@ from erjepa.studies.report.table import Table, spread
 from erjepa.studies.statistics.forgetting import continual_measures
 
 _RUN = ["method", "seed"]
-# Headings of the fields of ``Continual``.
-_MEASURES = ["Forgetting", "Backward transfer", "Forward transfer"]
+# Headings of the fields of ``Continual``, and what each is.
+_MEASURES = {
+    "Forgetting": "the best accuracy after an earlier dataset minus the last accuracy, in points "
+    "(Chaudhry et al. 2018)",
+    "Backward transfer": "the last accuracy of a dataset minus that after training on it "
+    "(Lopez-Paz & Ranzato 2017)",
+    "Forward transfer": "the accuracy before training on a dataset minus the untrained model's "
+    "(Lopez-Paz & Ranzato 2017)",
+}
 
 
 @section("One dataset after the other")
@@ -43,6 +50,9 @@ def continual(
     rows = results.of_stages(None, methods)
     rows = rows.drop_duplicates(["cell", "dataset"], keep="last")
     rows = select(rows, method=methods, stage=names)
+    only_own = results.config.score_stages == "own"
+    if only_own:  # they may have been scored on all before
+        rows = rows[(rows.stage == last) | (rows.stage == rows.dataset)]
     trained_on = {m: results.config.controls(m).trains_on for m in methods}
     controls = {m: on for m, on in trained_on.items() if on in ("all", "nothing")}
     sequences = [method for method in methods if method not in controls]
@@ -60,7 +70,6 @@ def continual(
     drawn = sequences if curves is None else curves
     if curves is not None and len(drawn) > NUM_STYLES:
         raise ValueError(f"report: name at most {NUM_STYLES} methods as `curves`")
-    only_own = results.config.score_stages == "own"
     if 0 < len(drawn) <= NUM_STYLES and not only_own:
         joint = results.nearest(drawn[0], joints) if joints else None
         dotted = f"; dotted: {joint}, on all datasets at once" if joint else ""
@@ -98,7 +107,9 @@ def continual(
     base = means.loc[untrained[0]].tolist() if untrained else None
     columns = {"Average accuracy (%)": ends.mean(axis=1, skipna=False)}
     measures = _measures(wide, names, base).reindex(ends.index)
-    columns |= dict(measures.dropna(axis=1, how="all").items())
+    known = dict(measures.dropna(axis=1, how="all").items())
+    columns |= known
+    meanings = "".join(f" {name}: {_MEASURES[name]}." for name in known)
     kept = ""
     if joints:
         ceilings = means.loc[[results.nearest(m, joints) for m, _ in ends.index]]
@@ -113,12 +124,8 @@ def continual(
             "are closest to its own."
         )
     yield Table(
-        "Measures after the last dataset. Average accuracy: mean over datasets. Forgetting: "
-        "the best accuracy after an earlier dataset minus the last accuracy, in points "
-        "(Chaudhry et al. 2018). Backward transfer: the last accuracy of a dataset minus that "
-        "after training on it; forward transfer: the accuracy before training on it minus the "
-        "untrained model's (Lopez-Paz & Ranzato 2017)."
-        f"{kept} {note}",
+        "Measures after the last dataset. Average accuracy: mean over datasets."
+        f"{meanings}{kept} {note}",
         spread(columns, {"Method": "method"}),
         name="measures",
     )
@@ -154,7 +161,7 @@ def _measures(
         accuracy = matrix.droplevel(_RUN).reindex(names).to_numpy()
         of_runs[run] = continual_measures(accuracy, untrained)
     runs = pd.MultiIndex.from_tuples(of_runs, names=_RUN)
-    return pd.DataFrame(list(of_runs.values()), runs, _MEASURES, dtype=float)
+    return pd.DataFrame(list(of_runs.values()), runs, [*_MEASURES], dtype=float)
 
 
 def _kept(

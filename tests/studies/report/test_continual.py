@@ -83,10 +83,13 @@ def test_measures(output):
     assert joint["Kept on b (%)"] == 100 and joint["Over Joint on a"] == 0
 
 
-def test_stages_that_are_scored_on_their_own_dataset(output):
+@pytest.mark.parametrize("were_scored_on_all", [False, True])
+def test_stages_that_are_scored_on_their_own_dataset(output, were_scored_on_all):
     """What is scored suffices for backward transfer, not for curves and forward transfer."""
     path = output / "results.jsonl"
-    rows = [x for x in read_rows(path) if x["stage"] == "a" or x["dataset"] == "b"]
+    rows = read_rows(path)
+    if not were_scored_on_all:
+        rows = [row for row in rows if row["stage"] == "a" or row["dataset"] == "b"]
     write_jsonl(path, rows)
     change_config(output, score_stages="own")
     *figures, matrix, measures = SECTIONS["continual"].parts(Results(output))
@@ -100,6 +103,8 @@ def test_stages_that_are_scored_on_their_own_dataset(output):
     ]
     assert measures.frame["Backward transfer"][0] == pytest.approx(-55)
     assert "Forward transfer" not in measures.columns
+    assert "Backward transfer" in measures.caption
+    assert "forward transfer" not in measures.caption.lower(), "it has no column"
 
 
 def test_the_average_is_compared_with_that_of_joint_training(output):
