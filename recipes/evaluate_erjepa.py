@@ -21,7 +21,7 @@ from erjepa.evaluation.model import empty_model, load_weights
 from erjepa.evaluation.predictions import PredictionStore, folder_of
 from erjepa.tasks.score import score_predictions
 from erjepa.tasks.summary import mean_target_loss, reading_without
-from erjepa.training.model.device import attention_of, run_device
+from erjepa.training.model.device import attention_of, device_of, run_device
 from erjepa.training.model.distributed import gather_objects, on_rank_zero
 from erjepa.training.run.process_group import process_group
 from erjepa.training.run.signals import end_with_launcher
@@ -61,7 +61,7 @@ class EvaluationRecipeERJEPA:
 
     def __init__(self, cfg: Config) -> None:
         self._cfg = cfg
-        self._device = utils.get_device(device=cfg.device)
+        self._device = device_of(cfg)
         self._world_size, self._rank = utils.get_world_size_and_rank()
         self._weights = weights_to_score(cfg)
 
@@ -131,7 +131,8 @@ class EvaluationRecipeERJEPA:
     def _answer(
         self, job: Job, store: PredictionStore, done: Mapping[int, Any]
     ) -> tuple[dict[int, dict[str, Any]], float]:
-        """Generate the missing answers. Return those of all ranks by example id, and the seconds.
+        """Generate the missing answers. Return those of all ranks by example id, and the seconds of
+        the slowest rank.
 
         Batches do not depend on ranks or interruptions, and a batch that lacks an answer is
         generated again as a whole, so the answers do not depend on them either.
@@ -153,7 +154,8 @@ class EvaluationRecipeERJEPA:
                 new += predictions
                 progress.update(len(ids))
         seconds = time.perf_counter() - start
-        return {p["id"]: p for found in gather_objects(new) for p in found}, seconds
+        found, times = zip(*gather_objects((new, seconds)), strict=True)
+        return {p["id"]: p for part in found for p in part}, max(times)
 
     def _load(self, path: Path | None) -> None:
         """Load the weights in ``path``, or the base model for ``None``, unless loaded already."""

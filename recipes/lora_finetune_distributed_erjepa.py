@@ -18,7 +18,7 @@ from erjepa.configs import Config
 from erjepa.evaluation.validation import Validation
 from erjepa.training.model.averaged import AveragedWeights
 from erjepa.training.model.build import activation_offloading, set_up_model
-from erjepa.training.model.device import attention_of, run_device
+from erjepa.training.model.device import attention_of, device_of, run_device
 from erjepa.training.model.distributed import all_reduce_sum, on_rank_zero, wait_for_all
 from erjepa.training.model.sharding import with_resharding
 from erjepa.training.run.earlier_adapters import found_adapters
@@ -75,7 +75,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
     """
 
     def __init__(self, cfg: Config) -> None:
-        self._device = utils.get_device(device=cfg.device)
+        self._device = device_of(cfg)
         self._resume = is_to_resume(cfg)
         seed = seed_of(cfg, resume=self._resume)
         seed = training.set_seed(seed=seed, debug_mode=cfg.cudnn_deterministic_mode)
@@ -113,12 +113,13 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._memory = RunMemory(prepared, earlier)
         self._pairs = TrainingPairs(prepared, self._memory.share)
         held_out = self._pairs.held_out
+        wait_for_all()  # ranks read files at different speeds; a collective has a time limit
         self._validation = (
             Validation(prepared, self._passes, held_out) if held_out else None
         )
         self._progress = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
         start = load_start(cfg, checkpointer, model, self._pairs, resume=resume)
-        wait_for_all()  # ranks read files at different speeds; a step has a time limit
+        wait_for_all()
         self._setup_training(start, checkpointer, serving)
         # A run that is refused leaves the config of the one before in its folder.
         self._metrics_log = MetricsLog(cfg, self._progress, device)

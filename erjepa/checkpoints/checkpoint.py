@@ -157,7 +157,13 @@ def prune(output_dir: Path, keep_last_n: int | None, keep_epochs: bool) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Delete a checkpoint; the rename comes first, so a kill leaves no incomplete one."""
+    """Delete a checkpoint; the rename comes first, so a kill leaves no incomplete one.
+
+    Of one that was moved elsewhere and linked, only the link is deleted.
+    """
+    if path.is_symlink():
+        path.unlink()
+        return
     scratch = path.parent / SCRATCH
     shutil.rmtree(scratch, ignore_errors=True)
     os.rename(path, scratch)
@@ -174,7 +180,12 @@ def set_best(path: Path) -> None:
     output_dir, link = path.parent, path.parent / f".{BEST}"
     link.unlink(missing_ok=True)
     link.symlink_to(path.name)
-    os.replace(link, output_dir / BEST)
+    best = output_dir / BEST
+    if (
+        best.is_dir() and not best.is_symlink()
+    ):  # of a run that was copied without links
+        _delete(best)
+    os.replace(link, best)
     for older in output_dir.glob(best_name("*")):
         if older != path:
             _delete(older)
@@ -202,6 +213,9 @@ def of_weights(path: Path, which: str) -> list[Path]:
 
 def score_name(path: Path) -> str:
     """Return the name under which a folder of weights is scored: ``epoch_0``, ``epoch_0_ema``."""
+    path = Path(
+        os.path.abspath(path)
+    )  # may be "."; unlike resolve, it keeps the link `best`
     return f"{path.parent.name}_{EMA}" if path.name == EMA else path.name
 
 

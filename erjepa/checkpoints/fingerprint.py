@@ -37,7 +37,7 @@ _INHERITS = "replay.init_from"
 # before it are in the memory, and what the run started with.
 _FIXED = (
     *("seed", "shuffle", "pairs of a step", "replay.share", "loss.jepa_every"),
-    *("validation.size", "validation.seed"),
+    *("validation.size", "validation.seed", "max_steps_per_epoch", "dataset.weight"),
     _INHERITS,
 )
 _SAMPLE = 256  # values of each weight in the digest
@@ -161,8 +161,9 @@ def changed_keys(
     if any(key in _FIXED for key in refused):
         lines.append(
             "A resumed run keeps its seed, shuffle, its batch_size x "
-            "gradient_accumulation_steps x ranks, replay.share, loss.jepa_every, its "
-            "validation pairs, and the memory that it started with."
+            "gradient_accumulation_steps x ranks, max_steps_per_epoch, the weights of its "
+            "datasets, replay.share, loss.jepa_every, its validation pairs, and the memory "
+            "that it started with."
         )
     if has_other_pairs := "dataset" in refused and bool(saved["replay.weight"]):
         lines.append(

@@ -16,6 +16,7 @@ from erjepa.utils.files import open_regular, sha256_of
 MANIFEST = "manifest.json"
 # In a checkpoint: folder of new files that `erjepa memory forget` has yet to move into place.
 PENDING = ".forgotten"
+DELETIONS = "forgotten.jsonl"  # in the folder of its run: the pairs that it deletes
 _THREADS = 4  # hashing releases the GIL
 
 
@@ -59,16 +60,10 @@ def read_manifest(folder: Path) -> dict[str, Listed]:
     """Read the manifest of a checkpoint: its files, by their paths in ``folder``.
 
     Raises:
-        ValueError: if the manifest is missing or damaged, or if ``erjepa memory forget`` was
-            interrupted.
+        ValueError: if the manifest is missing or damaged, or deleting pairs was interrupted.
     """
+    _require_deleted(folder)
     path = folder / MANIFEST
-    if (folder / PENDING).is_dir():
-        raise ValueError(
-            f"{folder}: deleting pairs of its memory was interrupted; finish it with the same "
-            f"command: erjepa memory forget {folder.parent} ... (the last line of "
-            "forgotten.jsonl there names the pairs)"
-        )
     try:
         with open_regular(path) as file:
             text = file.read().decode()
@@ -101,7 +96,11 @@ def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
 
     Args:
         patterns: names of files to verify, such as ``model*.safetensors``; ``None``: all.
+
+    Raises:
+        ValueError: if deleting pairs was interrupted.
     """
+    _require_deleted(folder)
     try:
         files = read_manifest(folder)
     except ValueError as error:
@@ -120,6 +119,18 @@ def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
         )
         differences = dict(zip(names, results, strict=True))
     return next((f"{folder / n} {d}" for n, d in differences.items() if d), None)
+
+
+def _require_deleted(folder: Path) -> None:
+    """Check that ``erjepa memory forget`` has moved its new files into place."""
+    if not (folder / PENDING).is_dir():
+        return
+    run = next((f for f in (folder, folder.parent) if (f / DELETIONS).is_file()), "RUN")
+    raise ValueError(
+        f"{folder}: deleting pairs of its memory was interrupted; finish it with the same "
+        f"command, erjepa memory forget {run} ...; the last line of the run's {DELETIONS} "
+        "names the pairs"
+    )
 
 
 def _text(files: Mapping[str, Listed]) -> str:

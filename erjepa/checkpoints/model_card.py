@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from erjepa.checkpoints.manifest import MANIFEST
 from erjepa.checkpoints.peft_adapter import FOLDER as ADAPTER
 from erjepa.checkpoints.served_chat import chat_template
 from erjepa.configs import Component, resolved
@@ -90,7 +91,8 @@ def write_model_card(output_dir: Path) -> None:
     config = resolved(yaml.load(keys, Loader=_Loader))
     prompt = output_dir / PROMPT
     models = [*output_dir.glob("*/*model*"), *output_dir.glob(f"*/{EMA}/*model*")]
-    checkpoints = {path.parent for path in models}
+    parents = {path.parent for path in models}
+    checkpoints = {folder for folder in parents if (folder / MANIFEST).is_file()}
     # Or a repository of the hub.
     served = Path(config["checkpointer"]["checkpoint_dir"])
     card = model_card(
@@ -99,7 +101,7 @@ def write_model_card(output_dir: Path) -> None:
         keys=keys,
         base=base_of(config),
         has_peft=any(output_dir.glob(f"*/{ADAPTER}/")),
-        prompt=prompt.read_text() if prompt.is_file() else None,
+        prompt=prompt.read_text(encoding="utf-8") if prompt.is_file() else None,
         has_template=not served.is_dir()
         or any(map(chat_template, (served, *checkpoints))),
     )

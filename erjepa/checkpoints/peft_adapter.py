@@ -50,14 +50,14 @@ def move_peft_adapter(checkpoint: Path) -> None:
     """
     if not (checkpoint / WEIGHTS).is_file():
         return
-    model = json.loads((checkpoint / _MODEL).read_text())
+    model = json.loads((checkpoint / _MODEL).read_bytes())
     weights = load_file(checkpoint / WEIGHTS)
     if _is_torchtunes(torch.load(checkpoint / _TRAINED, mmap=True, weights_only=True)):
         weights = {n: _rows(n, weight, model) for n, weight in weights.items()}
     folder = checkpoint / FOLDER
     folder.mkdir()
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    config = json.loads((checkpoint / CONFIG).read_text())
+    config = json.loads((checkpoint / CONFIG).read_bytes())
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     for name in (WEIGHTS, CONFIG):
         os.remove(checkpoint / name)
@@ -147,7 +147,7 @@ def load_peft_adapter(
             adapters have another rank, kind or layers; the message names the key to set.
     """
     try:
-        values = json.loads((folder / CONFIG).read_text())
+        values = json.loads((folder / CONFIG).read_bytes())
         found = _weights(folder)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{folder / CONFIG}: not JSON: {error}") from None
@@ -169,7 +169,7 @@ def load_peft_adapter(
         # Of a model that also reads images.
         inner = re.compile(r"\.(language_model|text_model)\.")
         found = {inner.sub(".", n): w for n, w in found.items()}
-    model = json.loads((base / _MODEL).read_text())
+    model = json.loads((base / _MODEL).read_bytes())
     weights = {}
     for name, ours in like.items():
         # Exporting row numbers shows where the export moves each row.

@@ -37,20 +37,20 @@ class PromptFormat:
 
     def __call__(self, fields: Mapping[str, Any]) -> dict[str, list[Message]]:
         """Return the chat of a placeholder."""
-        turns = [("system", self.system)] if self.system else []
+        turns = [("system", self.system)] if self.system is not None else []
         turns += [("user", self.user_text("-")), ("assistant", "-")]
         return {"messages": [Message(role=role, content=text) for role, text in turns]}
 
 
 def write_prompt_format(run: Path, pairs: PairedDataset, section: Any) -> None:
-    """Store the wording of a run's prompts in its folder, unless it depends on the text.
+    """Store the wording of a run's prompts in its folder, unless it changes or repeats the text.
 
     Args:
         section: section of the config that names the pairs, as JSON.
     """
     *system, user, _ = (message.text_content for message in pairs.chat_of(_PROBE))
     before, found, after = user.partition(_PROBE)
-    if found:
+    if found and _PROBE.strip() not in before + after:
         stored = PromptFormat(section, before, after, *system)
         write_whole(run / PROMPT_FORMAT, json.dumps(asdict(stored), indent=2) + "\n")
 

@@ -94,6 +94,8 @@ class ServedChat:
         try:
             text = environment.from_string(self.template).render(
                 messages=messages,
+                tools=None,
+                documents=None,
                 add_generation_prompt=True,
                 **self._special,
             )
@@ -201,14 +203,16 @@ def serving_of(folder: Path, pairs: PairedDataset, tokenizer: Any) -> Serving:
 def chat_template(folder: Path) -> str | None:
     """Return the chat template in a model's folder, or ``None`` if there is none."""
     if (folder / TEMPLATE).is_file():
-        return (folder / TEMPLATE).read_text()
+        return (folder / TEMPLATE).read_text(encoding="utf-8")
     template = _config(folder).get("chat_template")
+    if isinstance(template, list):
+        template = {t["name"]: t["template"] for t in template}.get("default")
     return template if isinstance(template, str) else None
 
 
 def _config(folder: Path) -> dict[str, Any]:
     file = folder / _CONFIG
-    return json.loads(file.read_text()) if file.is_file() else {}
+    return json.loads(file.read_bytes()) if file.is_file() else {}
 
 
 def as_json(pairs: PairedDataset, example_id: int) -> list[dict[str, str]]:
@@ -222,7 +226,7 @@ def write_serving(folder: Path, serving: Serving) -> None:
     if serving.template is not None:
         write_chat_template(folder, serving.template)
     if (file := folder / _GENERATION).is_file():
-        config = json.loads(file.read_text())
+        config = json.loads(file.read_bytes())
         stops = config.get("eos_token_id")
         stops = [stops] if isinstance(stops, int) else stops or []
         if serving.end_of_turn not in (None, *stops):
@@ -231,14 +235,15 @@ def write_serving(folder: Path, serving: Serving) -> None:
 
 def write_chat_template(folder: Path, template: str) -> None:
     """Write ``template`` as the chat template of a model's folder."""
-    (folder / TEMPLATE).write_text(template)
+    (folder / TEMPLATE).write_text(template, encoding="utf-8")
     if (file := folder / _CONFIG).is_file():
-        config = json.loads(file.read_text())
+        config = json.loads(file.read_bytes())
         _write_json(file, {**config, "chat_template": template})
 
 
 def _write_json(file: Path, values: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    file.write_text(text, encoding="utf-8")
 
 
 class _Generation(Extension):

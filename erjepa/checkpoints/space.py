@@ -39,16 +39,19 @@ class CheckpointSizes(NamedTuple):
 
         If the run keeps all checkpoints, those within epochs are not counted.
         """
-        keeps_epochs = cfg.keep_epochs or cfg.keep_last_n is None
-        # A new one is written before the oldest is deleted.
-        num_resumable = 1 + (max(cfg.keep_last_n, 2) if cfg.keep_last_n else 0)
-        if cfg.save_every_n_steps is None:
-            num_resumable = min(num_resumable, epochs)
-        older = epochs - 1 if keeps_epochs else 0
+        if cfg.keep_last_n is None:
+            num_resumable, older = epochs, 0
+        else:
+            # A new one is written before the oldest is deleted.
+            num_resumable = 1 + max(cfg.keep_last_n, 2)
+            if cfg.save_every_n_steps is None:
+                num_resumable = min(num_resumable, epochs)
+            older = epochs - 1 if cfg.keep_epochs else 0
         best = 2 if cfg.keep_best else 0
-        budgets = len(cfg.checkpoint_at_flops or [])
         kept = (num_resumable + older + best) * (self.weights + self.adapter)
-        return kept + num_resumable * self.state + budgets * self.adapter + _BESIDE
+        # They hold the adapter only, or all trained weights.
+        budgets = len(cfg.checkpoint_at_flops or []) * (self.adapter or self.weights)
+        return kept + num_resumable * self.state + budgets + _BESIDE
 
 
 def checkpoint_sizes(

@@ -327,6 +327,8 @@ def memory_folder(path: Path) -> Path | None:
 
 def _find(path: Path, said: str) -> Path:
     if folder := memory_folder(path):
+        if not folder.parent.exists():
+            raise FileNotFoundError(f"{said}{folder.parent} links to nothing")
         return folder
     if not path.exists():
         raise FileNotFoundError(f"{said}{path} does not exist")

@@ -149,7 +149,7 @@ def _init(args: argparse.Namespace) -> None:
         columns=one_line(str(columns)),
         file=file,
     )
-    values = {"defaults": args.config, **values}
+    values = {"defaults": _defaults(args.config, args.file), **values}
     with args.file.open("x", encoding="utf-8") as output:
         output.write(head)
         yaml.safe_dump(values, output, sort_keys=False, allow_unicode=True)
@@ -159,3 +159,22 @@ def _init(args: argparse.Namespace) -> None:
         "Train with"
     )
     print(f"  tune run erjepa_recipe --config {file}")
+
+
+def _defaults(config: str, file: Path) -> str:
+    """Return the value of ``defaults`` with which ``file`` inherits from ``config``.
+
+    Raises:
+        FileExistsError: if a file beside it has the name of the packaged config.
+    """
+    from erjepa.configs import config_names
+
+    if config not in config_names():
+        return str(Path(config).absolute())
+    beside = file.parent / f"{config}.yaml"
+    if beside.exists():
+        raise FileExistsError(
+            f"{file} would inherit from {beside} instead of the packaged {config}; choose "
+            "another folder"
+        )
+    return config

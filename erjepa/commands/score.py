@@ -43,18 +43,23 @@ def main(arguments: Sequence[str]) -> None:
     )
     args = parser.parse_args(arguments)
     with parser.errors(args):
+        if args.output is not None:
+            _require_folder(args.output)
         task = load_task(args.task, args.databases, args.primary)
         predictions = read_predictions(args.file, task, args.targets)
         scored, summary = score_predictions(task, predictions)
         if args.output is not None:
-            _require_no_evaluation(args.output)
             args.output.mkdir(parents=True, exist_ok=True)
             write_scores(args.output, scored, summary)
     print(summary.to_json())
 
 
-def _require_no_evaluation(folder: Path) -> None:
-    """Raise if a folder has the scores of a checkpoint, which say more than those of answers."""
+def _require_folder(folder: Path) -> None:
+    """Raise if a folder is a file, or has the scores of a checkpoint, which say more than those of
+    answers.
+    """
+    if folder.is_file():
+        raise FileExistsError(f"--output {folder} is a file; choose a folder")
     if (folder / SUMMARY).is_file() and read_summary(folder).checkpoint is not None:
         raise FileExistsError(
             f"--output {folder} has the scores of a checkpoint; choose another folder"

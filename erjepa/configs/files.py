@@ -138,7 +138,8 @@ def chain(name: str, folder: str = ".") -> list[tuple[str, dict[str, Any]]]:
         folder_of_file = Path(path).parent
         beside = (folder_of_file / f"{defaults}.yaml", folder_of_file / str(defaults))
         try:
-            known = next((str(f) for f in beside if f.is_file()), str(defaults))
+            others = (str(f) for f in beside if f.is_file() and str(f) != path)
+            known = next(others, str(defaults))
             path = config_path(known, folder)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{path}: defaults: {error}") from None
@@ -194,7 +195,7 @@ def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str
                     key = f"{key}.{COMPONENT}"
             try:
                 OmegaConf.update(changes, key, _parsed(key, value))
-            except (yaml.YAMLError, OmegaConfBaseException) as error:
+            except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
                 message = " ".join(str(error).split())
                 raise ValueError(f"{override}: {message}") from None
     return merge(values, OmegaConf.to_container(changes, resolve=False))

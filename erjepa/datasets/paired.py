@@ -193,9 +193,9 @@ class PairedDataset(Dataset):
     def chat_of(self, text: str, system_prompt: str | None = None) -> list[Message]:
         """Return the chat of a source text and a placeholder target, as in the first dataset."""
         first = self.messages(0)[0]
-        if system_prompt is None and first.role == "system":
-            system_prompt = first.text_content
         turns = [("system", system_prompt)] if system_prompt else []
+        if system_prompt is None and first.role == "system":
+            turns = [("system", first.text_content)]  # which may be empty
         turns += [("user", self._readers[0].user_text(text)), ("assistant", "-")]
         return [Message(role=role, content=content) for role, content in turns]
 

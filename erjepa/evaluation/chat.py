@@ -78,11 +78,12 @@ def read_prompts(file: Path) -> list[str]:
     Raises:
         ValueError: naming the line, if one has no prompt, or the file, if it has another format.
     """
-    if file.suffix in (".json", ".csv", ".tsv", ".parquet"):
+    suffix = file.suffix.lower()
+    if suffix in (".json", ".csv", ".tsv", ".parquet"):
         raise ValueError(
             f"{file}: expected a text file with a prompt per line, or .jsonl"
         )
-    if file.suffix not in (".jsonl", ".ndjson"):
+    if suffix not in (".jsonl", ".ndjson"):
         content = file.read_bytes()
         require_utf8(content, str(file))
         lines = StringIO(content.decode("utf-8-sig"), newline=None)

@@ -14,7 +14,7 @@ def require_fit(
 
     Args:
         num_positions: the model's.
-        collator: packs the pairs whose targets are read; ``None``: of none.
+        collator: packs whole pairs; ``None``: targets are not read, so only prompts must fit.
 
     Raises:
         ValueError: naming a pair that does not fit.

@@ -283,15 +283,16 @@ class JobFinder:
 
     @cached_property
     def _train(self) -> _TrainingPairs:
-        """The training pairs on rank 0; nothing on other ranks, or if their file is gone or not
-        named.
+        """The training pairs on rank 0; nothing on other ranks, or if their file cannot be reached
+        or is not named.
         """
         if utils.get_world_size_and_rank()[1] != 0:
             return _TrainingPairs()
         try:
             train = build_dataset(self._cfg.dataset, self._tokenizer)
-        except FileNotFoundError as error:
-            log.info(f"{error}. Test pairs that occur in training are not counted.")
+        except (FileNotFoundError, ConnectionError) as error:
+            reason = str(error).rstrip(".")
+            log.info(f"{reason}. Test pairs that occur in training are not counted.")
             return _TrainingPairs()
         held_out = self._cfg.validation
         ids: Sequence[int] = range(len(train))

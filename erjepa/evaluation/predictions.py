@@ -14,6 +14,7 @@ from erjepa.utils.jsonl import to_jsonl
 from erjepa.utils.summary import Summary, read_summary
 
 SETTINGS = "settings.json"
+_MAX_LABELS = 150  # bytes, of the 255 of a file name
 
 
 def folder_of(folder: Path, dataset: Any, key: str) -> Path:
@@ -33,6 +34,7 @@ def folder_of(folder: Path, dataset: Any, key: str) -> Path:
         return folder
     digest = hashlib.sha256(json.dumps(dataset, sort_keys=True).encode()).hexdigest()
     labels = "+".join(label for label, _ in datasets_of(dataset))
+    labels = labels.encode()[:_MAX_LABELS].decode(errors="ignore")
     # The digest decides: earlier versions had other labels.
     existing = folder.parent.glob(f"{folder.name}_on_*_{digest[:6]}")
     return next(existing, folder.with_name(f"{folder.name}_on_{labels}_{digest[:6]}"))
@@ -87,7 +89,7 @@ class PredictionStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / SETTINGS
         if not settings.exists() or settings.read_text() != self._settings:
-            for path in (*self._parts(), self.folder / PREDICTIONS):
+            for path in (*self._parts(), *self._final()):
                 path.unlink(missing_ok=True)
             settings.write_text(self._settings)
         verdicts = {"extracted"}
@@ -99,19 +101,16 @@ class PredictionStore:
                 try:
                     prediction = json.loads(line)
                 except json.JSONDecodeError:
-                    continue  # the last line of a killed run
+                    continue  # an empty line, or the last one of a killed run
                 predictions[prediction["id"]] = {
                     name: v for name, v in prediction.items() if name not in verdicts
                 }
         return predictions
 
     def append(self, predictions: Iterable[Mapping[str, Any]]) -> None:
-        text = to_jsonl(predictions)
-        # A killed evaluation can leave an incomplete line, which must not join the next one.
-        if self._part.exists() and not self._part.read_bytes().endswith(b"\n"):
-            text = "\n" + text
         with self._part.open("a") as part:
-            part.write(text)
+            # A killed evaluation can leave an incomplete line, which must not join the next one.
+            part.write("\n" + to_jsonl(predictions))
 
     def finish(
         self, predictions: Iterable[Mapping[str, Any]], summary: Summary
@@ -123,3 +122,6 @@ class PredictionStore:
 
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("part_*.jsonl"))
+
+    def _final(self) -> list[Path]:
+        return [self.folder / name for name in (PREDICTIONS, SUMMARY)]

@@ -1,12 +1,11 @@
 """The objective of LLM-JEPA on a set of pairs; ER-JEPA applies it to new and replayed pairs."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from functools import partial
-from inspect import Parameter, signature
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from erjepa.objective.decoder import PackedOutput
@@ -16,8 +15,10 @@ from erjepa.objective.distances import (
     l2_distance,
     mse_distance,
 )
-from erjepa.objective.terms import TERMS, LossTerm
+from erjepa.objective.terms import Covariance, LossTerm, SIGReg, Variance
 from erjepa.packing import Direction, PackedBatch
+
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class PairLosses(NamedTuple):
@@ -47,7 +48,10 @@ class JEPALoss(nn.Module):
         temperature: :math:`\\tau` of InfoNCE.
         direction: which side of a pair predicts the other; ``both`` uses the mean distance.
         jepa_every: compute the JEPA loss and the terms only at the first of every so many steps.
-        **terms: fields of the terms in :mod:`~erjepa.objective.terms`.
+        sigreg_weight: of the term :class:`~erjepa.objective.terms.SIGReg`.
+        sigreg_slices: its number of random directions.
+        variance_weight, covariance_weight: of the terms :class:`~erjepa.objective.terms.Variance`
+            and :class:`~erjepa.objective.terms.Covariance`.
 
     Raises:
         ValueError: if both weights are zero, or a term is enabled without the JEPA loss.
@@ -61,14 +65,22 @@ class JEPALoss(nn.Module):
         temperature: float = 0.07,
         direction: Direction = "source_to_target",
         jepa_every: int = 1,
-        **terms: Any,
+        sigreg_weight: Weight = 0.0,
+        sigreg_slices: Annotated[int, Field(ge=1, lt=100_000)] = 256,
+        variance_weight: Weight = 0.0,
+        covariance_weight: Weight = 0.0,
     ) -> None:
         super().__init__()
         if lm_weight == jepa_weight == 0:
             raise ValueError("loss.lm_weight and loss.jepa_weight are both 0")
-        self._terms = _terms(terms)
+        terms: list[LossTerm] = [
+            SIGReg(sigreg_weight, sigreg_slices),
+            Variance(variance_weight),
+            Covariance(covariance_weight),
+        ]
+        self._terms = [term for term in terms if term.weight]
         if self._terms and not jepa_weight:
-            keys = ", ".join(f"loss.{fields(term)[0].name}" for term in self._terms)
+            keys = ", ".join(f"loss.{term.name}_weight" for term in self._terms)
             raise ValueError(
                 "loss.jepa_weight is 0, so there is no JEPA loss to keep from collapse; set "
                 f"it above 0, or {keys} to 0"
@@ -122,7 +134,7 @@ class JEPALoss(nn.Module):
             loss = loss + self.jepa_weight * self.errors(predicted, target).mean()
         sides, values = torch.cat([predicted, target]), {}
         for term in self._terms:
-            value = values[term.metric] = term.value(sides, seed).mean()
+            value = values[f"{term.name}_loss"] = term.value(sides, seed).mean()
             loss = loss + term.weight * value
         return loss, values
 
@@ -158,34 +170,3 @@ class JEPALoss(nn.Module):
             0, batch.label_pair, token_loss.detach()
         )
         return loss, PairLosses(lm, jepa.detach())
-
-
-def _terms(values: dict[str, Any]) -> list[LossTerm]:
-    given, terms = dict(values), []
-    for term in TERMS:
-        names = {field.name for field in fields(term)} & given.keys()
-        terms.append(term(**{name: given.pop(name) for name in names}))
-    if given:
-        raise TypeError(f"JEPALoss takes no {', '.join(given)}")
-    return [term for term in terms if term.weight]
-
-
-def _add_terms_to_signature() -> None:
-    """Add the fields of the terms to the signature of the loss, which configs read."""
-    declared = signature(JEPALoss.__init__)
-    kept = [p for p in declared.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    of_terms = [
-        Parameter(
-            field.name,
-            Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=field.type,
-        )
-        for term in TERMS
-        for field in fields(term)
-    ]
-    with_terms = declared.replace(parameters=[*kept, *of_terms])
-    JEPALoss.__init__.__signature__ = with_terms  # type: ignore[attr-defined]
-
-
-_add_terms_to_signature()

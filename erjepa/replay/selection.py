@@ -9,6 +9,7 @@ named by its dotted path.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -103,7 +104,7 @@ def mixed(request: Request) -> list[int]:
     repeat only if ``replay.fill`` extends a short list.
     """
     settings, budget = request.settings, request.budget
-    drawn = math.floor(settings.mix * budget + 0.5)
+    drawn = math.floor(Fraction(str(settings.mix)) * budget + Fraction(1, 2))
     slots: list[int] = []
     if drawn < budget:
         part = replace(settings, fill=False)

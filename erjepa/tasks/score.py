@@ -14,6 +14,12 @@ from erjepa.utils.files import PREDICTIONS, SUMMARY, write_whole
 from erjepa.utils.jsonl import read_jsonl, to_jsonl
 from erjepa.utils.summary import Summary
 
+# Fields of a prediction, besides those of a task.
+_PREDICTION = (
+    *("id", "prompt", "target", "output", "tokens", "finished", "origin"),
+    *("extracted", "unanswered", "target_tokens"),
+)
+
 
 def load_task(
     name: str, databases: str | Path | None = None, primary: str | None = None
@@ -65,10 +71,10 @@ def score_predictions(
     """Return the predictions with ``extracted`` and their verdicts, and the summary of these."""
     verdicts = task.score(predictions)
     readings = summarize(predictions, verdicts, task.primary)
-    if taken := sorted(readings.keys() & Summary.model_fields.keys()):
+    if taken := sorted(readings.keys() & {*Summary.model_fields, *_PREDICTION}):
         raise ValueError(
             f"task {task.name}: its metric cannot be called {taken[0]}, which is a field of "
-            "summary.json; rename it"
+            "summary.json or predictions.jsonl; rename it"
         )
     unanswered = sum("unanswered" in prediction for prediction in predictions)
     summary = Summary.model_validate(

@@ -57,7 +57,7 @@ def write_whole(path: Path, text: str) -> None:
     path = path.resolve()
     writer = f"{socket.gethostname()}.{threading.get_native_id()}"
     aside = path.with_name(f".{path.name}.{writer}")
-    with aside.open("w") as file:
+    with aside.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -6,6 +6,7 @@ from pathlib import Path
 from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
+    HFValidationError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -62,7 +63,7 @@ def local_copy(repository: str, revision: str | None) -> Path:
         todo = f"is gated: accept its terms at https://huggingface.co/{repository}, then run: hf auth login"
     except RevisionNotFoundError:
         todo = f"has no revision {revision}"
-    except RepositoryNotFoundError:
+    except (RepositoryNotFoundError, HFValidationError):
         todo = "is neither a folder nor a hub repository that you may read"
     except OSError as error:
         cause = " ".join(str(error).split())[:200]

@@ -1,5 +1,7 @@
 """Which checkpoints of a run are kept, and what they contain."""
 
+import shutil
+
 import pytest
 
 from erjepa.checkpoints import checkpoint
@@ -86,3 +88,32 @@ def test_the_space_of_a_run_is_that_of_what_it_keeps():
     assert space(25, "keep_last_n=1") == space(25)
     assert space(25, "keep_last_n=3") == space(25) + 111
     assert space(1, "save_every_n_steps=null") == space(1) - 2 * 111
+    assert space(25, "keep_last_n=null") == space(25) + 22 * 111
+    budgets = "checkpoint_at_flops=[1,2]"
+    assert space(1, budgets) == space(1) + 2 * 10
+    full = CheckpointSizes(weights=100, adapter=0, state=1)
+    without, with_budgets = (
+        full.run(load("tiny_synth", overrides), 1) for overrides in ([], [budgets])
+    )
+    assert with_budgets == without + 2 * 100
+
+
+def test_of_a_checkpoint_that_was_moved_and_linked_the_link_is_pruned(tmp_path):
+    run = tmp_path / "run"
+    save(run, "epoch_0")
+    (run / "epoch_0").rename(tmp_path / "disk")
+    (run / "epoch_0").symlink_to(tmp_path / "disk")
+    save(run, "epoch_1")
+    assert save(run, "epoch_2", keep_last_n=2) == ["epoch_1", "epoch_2"]
+    assert (tmp_path / "disk" / RECIPE_STATE).exists()
+    assert {path.name for path in run.iterdir()} == {"epoch_1", "epoch_2"}
+
+
+def test_a_copy_of_the_best_checkpoint_gives_way_to_the_link(tmp_path):
+    for step in (1, 2):
+        best = tmp_path / checkpoint.best_name(step)
+        best.mkdir()
+        checkpoint.set_best(best)
+        assert (tmp_path / "best").resolve() == best
+        (tmp_path / "best").unlink()
+        shutil.copytree(best, tmp_path / "best")  # as by cp -rL

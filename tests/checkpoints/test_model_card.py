@@ -146,7 +146,8 @@ def test_what_is_carried_on_is_named():
 @pytest.mark.parametrize("file", ["chat_template.jinja", "tokenizer_config.json", None])
 def test_a_chat_template_is_only_named_where_there_is_one(tmp_path, file):
     (tmp_path / "epoch_0").mkdir()
-    (tmp_path / "epoch_0" / "adapter_model.pt").touch()
+    for name in ("adapter_model.pt", "manifest.json"):
+        (tmp_path / "epoch_0" / name).touch()
     if file is not None:
         (tmp_path / "epoch_0" / file).write_text('{"chat_template": "a"}')
     (tmp_path / "base").mkdir()
@@ -189,7 +190,8 @@ def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):
     checkpoint = tmp_path / "epoch_0"
     checkpoint.mkdir()
     (checkpoint / "README.md").write_text("card of the base")
-    (checkpoint / "adapter_model.pt").touch()
+    for name in ("adapter_model.pt", "manifest.json"):
+        (checkpoint / name).touch()
     write_model_card(tmp_path)
     assert (checkpoint / "README.md").read_text() == "card of the base"  # no config
     OmegaConf.save(config(), tmp_path / "torchtune_config.yaml")
@@ -214,3 +216,13 @@ def test_card_of_a_folder_takes_the_place_of_the_bases(tmp_path):
         and "Not scored" not in after
         and "of another run" not in after
     )
+
+
+def test_a_folder_beside_the_checkpoints_keeps_its_own(tmp_path):
+    exported = tmp_path / "gguf"
+    exported.mkdir()
+    (exported / "model-q4.gguf").touch()
+    (exported / "README.md").write_text("my notes")
+    OmegaConf.save(config(), tmp_path / "torchtune_config.yaml")
+    write_model_card(tmp_path)
+    assert (exported / "README.md").read_text() == "my notes"

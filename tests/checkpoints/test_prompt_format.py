@@ -16,6 +16,7 @@ DATASETS = {
     "columns": ({"question": "a", "answer": "b"}, "paired", {}),
     "chat": (CHAT, "paired", {}),
     "new system prompt": (CHAT, "paired", {"new_system_prompt": "Be kind."}),
+    "empty system prompt": (CHAT, "paired", {"new_system_prompt": ""}),
     "Alpaca": ({"instruction": "a", "output": "b"}, "paired", {}),
     "labels": ({"text": "a", "label": "b"}, "classification", {"question": "How?"}),
 }
@@ -37,12 +38,15 @@ def test_prompts_are_those_of_the_data(name, tmp_path, tokenizer):
     assert stored_prompt(tmp_path, {**section, "split": "x"}, tokenizer) is None
 
 
-def test_a_wording_that_changes_texts_is_not_stored(tmp_path, tokenizer):
-    class Upper(InputOutputToMessages):
-        user_text = staticmethod(str.upper)
+@pytest.mark.parametrize("wording", [str.upper, "Q: {0}\nAgain: {0}".format])
+def test_a_wording_that_changes_or_repeats_texts_is_not_stored(
+    tmp_path, tokenizer, wording
+):
+    class Worded(InputOutputToMessages):
+        user_text = staticmethod(wording)
 
     pairs = PairedDataset(
-        [Record("a", {"input": "a", "output": "b"})], tokenizer, Upper()
+        [Record("a", {"input": "a", "output": "b"})], tokenizer, Worded()
     )
     write_prompt_format(tmp_path, pairs, {})
     assert not any(tmp_path.iterdir())

@@ -196,3 +196,19 @@ def test_a_run_says_and_exports_it(base, data, tokenizer, tmp_path, can_be_serve
         generation = json.loads((exported / "generation_config.json").read_text())
         stops = [7, ChatTemplate(tokenizer).end_of_turn]
         assert generation == {"eos_token_id": stops, "top_k": 3}
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_it_is_rendered_as_by_transformers(tmp_path, is_named):
+    """Without tools and documents, which are then none; or as the default of several templates."""
+    tools = "{% if tools is not none %}{{ tools | tojson }}{% endif %}{{ documents }}"
+    folder = write_folder(tmp_path, "llama", tools + DEFAULT_SYSTEM)
+    if is_named:
+        (folder / "chat_template.jinja").unlink()
+        file = folder / "tokenizer_config.json"
+        names = {"tool_use": "x", "default": tools + DEFAULT_SYSTEM}
+        templates = [{"name": n, "template": text} for n, text in names.items()]
+        config = {**json.loads(file.read_bytes()), "chat_template": templates}
+        file.write_text(json.dumps(config))
+    for chat in CHATS:
+        assert ServedChat(folder).tokens(turns(chat)) == asked(folder, chat)

@@ -236,3 +236,11 @@ def test_one_that_was_named_and_is_pruned_is_gone(tmp_path, monkeypatch):
     )
     with pytest.raises(FileNotFoundError, match="epoch_1 does not exist"):
         open_memory(tmp_path / "epoch_1")
+
+
+def test_a_link_to_a_checkpoint_that_is_gone_is_named(tmp_path):
+    write_run(tmp_path / "run", "epoch_0")
+    newest = tmp_path / "run" / "epoch_9"
+    newest.symlink_to(tmp_path / "unmounted")
+    with pytest.raises(FileNotFoundError, match=f"{newest} links to nothing"):
+        open_memory(tmp_path / "run")

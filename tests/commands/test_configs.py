@@ -123,3 +123,26 @@ def test_it_writes_over_nothing_and_nothing_wrong(here, capsys):
         init("my.yaml", "--data", "pairs.jsonl")
     assert "my.yaml exists; choose another name" in capsys.readouterr().err
     assert (here / "my.yaml").read_text() == "epochs: 1\n"
+
+
+def test_it_may_have_the_name_of_the_config_that_it_inherits_from(here):
+    (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    init("tiny_synth.yaml", "--data", "pairs.jsonl")
+    assert load("tiny_synth.yaml").batch_size == load("tiny_synth").batch_size
+
+
+def test_what_it_inherits_from_is_what_was_named(here, capsys):
+    (here / "pairs.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    (here / "base.yaml").write_text("{defaults: tiny_synth, batch_size: 3}")
+    for folder in ("new", "other"):
+        (here / folder).mkdir()
+    (here / "other" / "base.yaml").write_text("defaults: llama3_2_1b_synth")
+    for folder in ("new", "other"):
+        words = "--data", "pairs.jsonl", "--from", "base.yaml"
+        main(["configs", "init", f"{folder}/my.yaml", *words])
+        assert load(f"{folder}/my.yaml").batch_size == 3
+    (here / "tiny_synth.yaml").write_text("defaults: llama3_2_1b_synth")
+    with pytest.raises(SystemExit):
+        init("my.yaml", "--data", "pairs.jsonl")
+    said = "my.yaml would inherit from tiny_synth.yaml instead of the packaged"
+    assert said in capsys.readouterr().err and not (here / "my.yaml").exists()

@@ -150,16 +150,16 @@ def test_prompts_of_files(tmp_path):
     lines.write_bytes(b"one\ncaf\xe9\n")
     with pytest.raises(ValueError, match="a.txt:2: not UTF-8"):
         read_prompts(lines)
-    rows = tmp_path / "a.jsonl"
+    rows = tmp_path / "a.JSONL"
     rows.write_text('{"prompt": "one", "id": "a"}\n{"question": "two", "n": 3}\n')
     assert read_prompts(rows) == ["one", "two"]
     for row in ('{"a": "one", "b": "two"}', '{"prompt": 3}', '{"prompt": " "}', "{}"):
         rows.write_text(f'{{"prompt": "one"}}\n{row}\n')
-        with pytest.raises(ValueError, match="a.jsonl:2: expected a text in prompt"):
+        with pytest.raises(ValueError, match="a.JSONL:2: expected a text in prompt"):
             read_prompts(rows)
 
 
-@pytest.mark.parametrize("name", ["a.json", "a.csv"])
+@pytest.mark.parametrize("name", ["a.json", "a.CSV"])
 def test_other_formats_of_prompts_are_refused(tmp_path, name):
     (tmp_path / name).write_text('[{"prompt": "one"}]')
     with pytest.raises(ValueError, match=f"{name}: expected a text file with a prompt"):

@@ -224,16 +224,23 @@ def test_bad_overrides(override, message):
         load("tiny_synth", [override])
 
 
+def test_a_key_below_a_list_is_refused():
+    pairs = "dataset=[{_component_: erjepa.datasets.paired_dataset, source: a.jsonl}]"
+    with pytest.raises(ValueError, match="dataset.source=b.jsonl: "):
+        load("tiny_synth", [pairs, "dataset.source=b.jsonl"])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("- a\n", "bad.yaml: expected keys and values"),
         ("a: [1\nb: 2\n", "bad.yaml: not YAML: .*line 2"),
         ("a: 1\na: 2\n", "bad.yaml: not YAML: .*duplicate"),
-        ("defaults: bad\n", "bad.yaml: its defaults lead back to itself"),
+        ("defaults: other\n", "bad.yaml: its defaults lead back to itself"),
     ],
 )
 def test_bad_files(write, text, message):
+    write("other", "defaults: bad\n")
     with pytest.raises(ValueError, match=f"(?s){message}"):
         load(write("bad", text))
 

@@ -1,7 +1,10 @@
 """Predictions of an interrupted evaluation are kept and continued."""
 
+from pathlib import Path
+
 import pytest
 
+from erjepa.checkpoints.checkpoint import score_name
 from erjepa.configs import load
 from erjepa.evaluation.jobs import weights_to_score
 from erjepa.evaluation.predictions import PredictionStore, folder_of
@@ -52,7 +55,8 @@ def test_other_settings_start_anew(store, tmp_path):
     store.finish([{"id": 1, "output": "x"}], SUMMARY)
     other = PredictionStore(tmp_path, {**SETTINGS, "max_new_tokens": 6}, 0)
     assert other.open() == {}
-    assert not (tmp_path / "predictions.jsonl").exists()
+    # The old accuracy does not pass for that of the new settings.
+    assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]
 
 
 def test_each_dataset_has_a_folder(tmp_path):
@@ -66,6 +70,8 @@ def test_each_dataset_has_a_folder(tmp_path):
     assert beside.parent == tmp_path and beside.name.startswith("epoch_0_on_own_")
     both = folder_of(folder, [one, two], "eval_dataset")
     assert both.name.startswith("epoch_0_on_own+own_2_")
+    many = [{**one, "source": f"{i}_ü" * 20} for i in range(20)]
+    assert len(folder_of(folder, many, "eval_dataset").name.encode()) < 255
     named_before = beside.with_name(beside.name.replace("own", "other"))
     named_before.mkdir()
     assert folder_of(folder, two, "eval_dataset") == named_before
@@ -132,3 +138,16 @@ def test_scores_of_another_run_are_not_taken_for_those_of_the_run(runs):
     (runs / "a").rename(runs / "moved")
     found = [folder.name for folder in scores_of_run(runs / "moved")]
     assert found == ["a", "base"]
+
+
+def test_a_checkpoint_may_be_the_current_folder(runs, monkeypatch):
+    (runs / "a" / "best").symlink_to("epoch_0")
+    for path, name in (
+        ("a/epoch_0", "epoch_0"),
+        ("a/epoch_0/ema", "epoch_0_ema"),
+        ("a/best", "best"),
+    ):
+        monkeypatch.chdir(runs / path)
+        assert score_name(Path(runs / path)) == name
+    monkeypatch.chdir(runs / "a" / "epoch_0" / "ema")
+    assert score_name(Path()) == "epoch_0_ema"

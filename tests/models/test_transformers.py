@@ -677,3 +677,23 @@ def test_a_template_without_an_assistants_turn_is_refused(tmp_path):
     folder = write_folder(tmp_path, "llama", template)
     with pytest.raises(ValueError, match="leaves out the last message of a chat"):
         TransformersTokenizer(str(folder))
+
+
+def test_weights_are_those_that_transformers_reads(tmp_path):
+    """Files of another revision, or beside the model, are not."""
+    folder = write_folder(tmp_path / "base", "llama")
+    expected = load_file(folder / "model.safetensors")
+    other = {name: torch.zeros_like(weight) for name, weight in expected.items()}
+    save_file(other, folder / "model_old.safetensors")
+    read = TransformersCheckpointer(str(folder), str(tmp_path / "out")).load_checkpoint
+    for _ in range(2):
+        weights = read()["model"]
+        assert all(w.equal(expected[name]) for name, w in weights.items())
+        random_model("llama").save_pretrained(folder, max_shard_size="20KB")
+        (folder / "model.safetensors").unlink(missing_ok=True)
+        save_file(other, folder / "model-00009-of-00009.safetensors")
+        shards = sorted(folder.glob("model-*.safetensors"))[:-1]
+        expected = {n: w for shard in shards for n, w in load_file(shard).items()}
+    shards[0].unlink()
+    with pytest.raises(ValueError, match=f"{shards[0].name} cannot be read"):
+        read()

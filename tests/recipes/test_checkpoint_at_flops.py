@@ -3,6 +3,7 @@
 import functools
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -175,5 +176,15 @@ def test_they_count_as_checkpoints_of_an_earlier_run(base, data, tmp_path, budge
     train(cfg)
     for path in checkpoint.checkpoints(tmp_path):
         shutil.rmtree(path)
-    with pytest.raises(FileExistsError, match="holds flops_0 of an earlier run"):
+    said = "holds flops_0 of an earlier run. Choose another output_dir"
+    with pytest.raises(FileExistsError, match=said):
         train(cfg)
+    # A run that was killed then starts again, unless it had written the last of them.
+    again = replace(cfg, resume_from_checkpoint="auto")
+    train(again)
+    assert checkpoint.checkpoints(tmp_path)
+    (tmp_path / "epoch_0_step_3").rename(tmp_path / "moved")
+    for i in range(1, 5):
+        shutil.copytree(tmp_path / "flops_0", tmp_path / f"flops_{i}")
+    with pytest.raises(FileExistsError, match="holds flops_4 of an earlier run"):
+        train(again)

@@ -62,6 +62,7 @@ def attempt(base, data, tmp_path):
         ),
         ({"num_predictor_tokens": 9}, r"num_predictor_tokens=9, but Llama3Tokenizer"),
         ({"max_seq_len": 60}, r"do not fit max_seq_len=60; the longest, .*jsonl:\d+"),
+        ({"max_seq_len": 8, "skip_too_long": True}, r"views. Raise max_seq_len.$"),
         (
             {"model__max_seq_len": 60},
             r"max_seq_len=512: .*jsonl:\d+ has a sequence of \d+ tokens, .* has 60 posi",

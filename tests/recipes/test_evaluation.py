@@ -13,6 +13,7 @@ from erjepa.checkpoints.checkpoint import load_predictor
 from erjepa.checkpoints.manifest import MANIFEST
 from erjepa.configs import load
 from erjepa.datasets import predictor_token_ids
+from erjepa.evaluation import jobs
 from erjepa.training.model import device
 from erjepa_recipe import evaluate_erjepa
 from tests.harness.cases import some_of
@@ -250,7 +251,7 @@ def test_killed_and_resumed(trained, tmp_path, world_size, monkeypatch):
     evaluate(cfg, world_size, dies_at_batch=2)
     assert not (folder / "summary.json").exists()
     (part,) = folder.glob("part_0.jsonl")
-    assert len(part.read_text().splitlines()) == 16
+    assert len([line for line in part.read_text().splitlines() if line]) == 16
     with part.open("a") as torn:
         torn.write('{"id": 3, "out')  # as if killed within a write
     bar = (tmp_path / "bar").open("w+")
@@ -263,6 +264,28 @@ def test_killed_and_resumed(trained, tmp_path, world_size, monkeypatch):
     assert "100%" in shown
     assert evaluate(cfg, world_size).examples_per_second is None  # all was there
     assert (tmp_path / "bar").read_text() == shown
+
+
+def test_the_rate_is_that_of_the_slowest_rank(trained, tmp_path, monkeypatch):
+    def with_a_slower_rank(part):
+        return [part, ([], 1e6)]
+
+    monkeypatch.setattr(evaluate_erjepa, "gather_objects", with_a_slower_rank)
+    cfg = tiny(tmp_path, f"checkpoint_dir={trained / 'epoch_0'}")
+    summary = evaluate(cfg)
+    examples = summary.readings[summary.primary].examples
+    assert summary.examples_per_second == examples / 1e6
+
+
+def test_training_data_that_cannot_be_reached_is_not_needed(
+    trained, tmp_path, monkeypatch
+):
+    def fail(*_):
+        raise ConnectionError("the hub could not be reached.")
+
+    monkeypatch.setattr(jobs, "build_dataset", fail)
+    summary = evaluate(tiny(tmp_path, f"checkpoint_dir={trained / 'epoch_0'}"))
+    assert summary.accuracy is not None and summary.unseen_pairs is None
 
 
 def test_other_settings_start_anew(trained, tmp_path):

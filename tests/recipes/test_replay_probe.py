@@ -3,7 +3,10 @@
 The measures themselves are compared with the slow algorithm in ``test_against_reference.py``.
 """
 
+import shutil
+
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.harness.runs import TIMED, make_config, overrides_for, read_metrics, train
 
@@ -25,9 +28,30 @@ def run(base, data, output_dir, world_size=1, **overrides):
     return read_metrics(output_dir)
 
 
-def test_a_probed_run_is_the_run_without(base, data, tmp_path):
-    """Dropout included: the replayed pairs run again with the masks that they had."""
-    dropout = {"model__lora_dropout": 0.3}
+@pytest.fixture(scope="module")
+def untied(base, tmp_path_factory):
+    """The base with an output projection of its own."""
+    folder = shutil.copytree(base, tmp_path_factory.mktemp("untied") / "base")
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+# The loss of a whole step runs its micro-batches twice, the first time without output projection,
+# which has dropout here.
+TWICE = {"loss__distance": "infonce", "gradient_accumulation_steps": 2, "batch_size": 2}
+UNTIED = {
+    "model": "torchtune.models.llama3_1.lora_llama3_1",
+    "model__apply_lora_to_output": True,
+}
+
+
+@pytest.mark.parametrize("more", [{}, {**TWICE, **UNTIED}], ids=["once", "twice"])
+def test_a_probed_run_is_the_run_without(base, untied, data, tmp_path, more):
+    """Dropout included."""
+    base = untied if more else base
+    dropout = {"model__lora_dropout": 0.3, **more}
     plain = run(base, data, tmp_path / "plain", **dropout)
     every_second = {"log_replay_gradients_every_n_steps": 2}
     probed = run(base, data, tmp_path / "probed", **dropout, **every_second)

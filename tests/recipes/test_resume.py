@@ -257,8 +257,9 @@ def test_the_weights_that_are_trained_cannot_change(base, data, tmp_path, before
 
 
 def test_positions_past_the_end_of_an_epoch_are_refused(base, data, tmp_path):
-    train(config(base, data, tmp_path, stop__steps=5))
-    shorter = {"max_steps_per_epoch": 5, "resume_changes": "[max_steps_per_epoch]"}
+    train(config(base, data, tmp_path, stop__steps=5, replay__weight=0))
+    shorter = {"dataset__max_examples": 20, "replay__weight": 0}
+    shorter |= {"resume_changes": "[dataset]"}
     cfg = config(base, data, tmp_path, resume_from_checkpoint=True, **shorter)
     with pytest.raises(ValueError, match="after 5 steps of an epoch, and .* has 5"):
         train(cfg)
@@ -266,7 +267,8 @@ def test_positions_past_the_end_of_an_epoch_are_refused(base, data, tmp_path):
 
 def test_unknown_changes_are_refused(base, data, tmp_path, uninterrupted):
     shutil.copytree(uninterrupted[0], tmp_path, dirs_exist_ok=True)
-    for name in ("optimizer.rate", "seed", "shuffle", "replay.share"):
+    fixed = ("seed", "shuffle", "replay.share", "max_steps_per_epoch")
+    for name in ("optimizer.rate", *fixed):
         changes = {"resume_from_checkpoint": True, "resume_changes": f"[{name}]"}
         with pytest.raises(ValueError, match=f"resume_changes: {name} is none of"):
             train(config(base, data, tmp_path, **changes), 2)

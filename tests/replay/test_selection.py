@@ -136,6 +136,11 @@ def test_mixed_by_hand():
     # Half of three is one and a half: two are drawn.
     assert select(half, memory, budget=3, neighbors=4)[:1] == [1]
     assert len(set(select(half, memory, budget=3))) == 3
+    # Of fifty, 0.29 are fourteen and a half, though not in binary.
+    many = memory_of(*((i, 0, 1.0) for i in range(100)))
+    picks = select(mixed_of(0.29), many, budget=50, neighbors=100)
+    assert picks[:35] == select(content, many, budget=35, neighbors=100)
+    assert picks[:36] != select(content, many, budget=36, neighbors=100)
     assert select(mixed_of(0.0), memory) == select(content, memory)
     assert sorted(select(mixed_of(1.0), memory)) == [0, 1, 2, 3]
     # Nothing is left to draw: shorter, unless it is to be filled.

@@ -80,6 +80,12 @@ def test_scores_of_a_checkpoint_stay(tmp_path, capsys):
     fails(["gsm8k", file, "--output", str(tmp_path)], "scores of a checkpoint", capsys)
 
 
+def test_a_folder_that_is_a_file_is_refused_before_scoring(tmp_path, capsys):
+    file = write(tmp_path / "out.jsonl", PREDICTIONS[0])
+    unscored = [f"{__name__}.UNSCORED", file, "--output", file]
+    fails(unscored, "out.jsonl is a file; choose a folder", capsys)
+
+
 GOOD = {"target": "a\n#### 1", "output": "b"}
 
 
@@ -159,6 +165,10 @@ def score_as_accuracy(predictions):
 
 
 ACCURATE = Task("accurate", "accuracy", str.strip, score_as_accuracy)
+FINISHED = Task(
+    "finished", "finished", str.strip, lambda predictions: [{"finished": True}]
+)
+UNSCORED = Task("unscored", "none", str.strip, lambda predictions: 1 / 0)
 OF_A_FOLDER = dataclasses.replace(
     SHOUTING, with_databases=lambda d: dataclasses.replace(SHOUTING, name=f"of {d}")
 )
@@ -194,8 +204,9 @@ def test_a_task_of_the_users_own(tmp_path, capsys):
 
 def test_a_metric_needs_a_name_of_its_own(tmp_path, capsys):
     file = write(tmp_path / "out.jsonl", {"target": "ab", "output": "AB"})
-    error = "its metric cannot be called accuracy, which is a field of summary.json"
-    fails([f"{__name__}.ACCURATE", file], error, capsys)
+    for task, name in (("ACCURATE", "accuracy"), ("FINISHED", "finished")):
+        error = f"its metric cannot be called {name}, which is a field of summary.json"
+        fails([f"{__name__}.{task}", file], error, capsys)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Files that one part of the project writes and another reads."""
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -79,3 +81,15 @@ def test_what_a_link_names_is_written(tmp_path):
     write_whole(tmp_path / "link", "text")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_text() == "text"
+
+
+def test_files_are_utf8_in_any_locale(tmp_path):
+    text, file = "\u6570\u636e", tmp_path / "a.txt"
+    code = (
+        "import sys; from pathlib import Path; from erjepa.utils.files import write_whole; "
+        f"write_whole(Path(sys.argv[1]), {ascii(text)})"
+    )
+    locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-c", code, str(file)]
+    subprocess.run(command, env={**os.environ, **locale}, check=True)
+    assert file.read_text("utf-8") == text

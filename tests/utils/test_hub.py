@@ -4,6 +4,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
+    HFValidationError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -50,6 +51,7 @@ def test_a_repository_becomes_its_local_copy(tmp_path, monkeypatch):
     [
         (GatedRepoError, "accept its terms at https://huggingface.co/Qwen/Qwen3-0.6B"),
         (RepositoryNotFoundError, "is neither a folder nor a hub repository"),
+        (HFValidationError, "is neither a folder nor a hub repository"),
         (RevisionNotFoundError, "has no revision v2"),
         (ConnectionError, "set it to the model's folder"),
     ],

@@ -15,7 +15,7 @@ import torch
 from erjepa.checkpoints.checkpoint import MEMORY, PROGRESS, SCRATCH
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits, write_visits
 from erjepa.checkpoints.lock import FolderLock
-from erjepa.checkpoints.manifest import MANIFEST, PENDING, relisted
+from erjepa.checkpoints.manifest import DELETIONS, MANIFEST, PENDING, relisted
 from erjepa.checkpoints.memory_file import ABOUT
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.commands.memory.reading import pair_line, read_slots, texts_of
@@ -23,7 +23,6 @@ from erjepa.utils.escape import counted
 from erjepa.utils.files import PREDICTIONS, write_whole
 from erjepa.utils.jsonl import to_jsonl
 
-DELETIONS = "forgotten.jsonl"  # in the output folder
 _ASIDE = ".forgetting"  # in a checkpoint: new files that are being written
 
 

@@ -95,7 +95,7 @@ def read_contents(path: Path) -> Contents:
     """
     stored = open_memory(path)
     slots = read_slots(stored)
-    visits = read_visits(stored.folder.resolve().parents[1] / EXAMPLE_ERRORS)
+    visits = read_visits(stored.folder.resolve().parent.parent / EXAMPLE_ERRORS)
     examples = trajectories(visits)
     prompts = [pair.source.tobytes() for pair in stored.pairs]
     slots = slots.assign(flags=flags(slots, prompts, stay_hard(examples)))

@@ -20,6 +20,7 @@ from transformers.utils import logging
 from erjepa.checkpoints.peft_adapter import CONFIG, WEIGHTS, peft_name
 from erjepa.models.transformers.builders import empty_model, text_model_in
 
+_WHOLE = "model.safetensors"
 _WEIGHTS = (
     *(".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"),
     ".index.json",
@@ -31,7 +32,7 @@ class TransformersCheckpointer:
     which ``from_pretrained`` loads, and the adapter, if there is one, which PEFT loads.
 
     Args:
-        checkpoint_files: weight files; ``None``: every ``model*.safetensors``.
+        checkpoint_files: weight files; ``None``: those that transformers reads.
 
     Attributes:
         repo_id: base model named in the configs of adapters.
@@ -85,15 +86,19 @@ class TransformersCheckpointer:
         return {training.MODEL_KEY: weights}
 
     def _found(self) -> dict[str, Tensor]:
-        files = self._files or sorted(
-            path.name for path in self._folder.glob("model*.safetensors")
-        )
+        files, index = self._files, self._folder / f"{_WHOLE}.index.json"
+        if files is None and (self._folder / _WHOLE).is_file():
+            files = [_WHOLE]
+        elif files is None and index.is_file():
+            files = sorted({*json.loads(index.read_bytes())["weight_map"].values()})
         weights: dict[str, Tensor] = {}
-        for file in files:
+        for file in files or ():
             try:
                 weights |= load_file(self._folder / file)
-            except SafetensorError as error:
-                raise ValueError(f"{self._folder / file}: {error}") from None
+            except (OSError, SafetensorError) as error:
+                raise ValueError(
+                    f"{self._folder / file} cannot be read: {error}"
+                ) from None
         return weights
 
     def _converted(self, tied: set[str]) -> dict[str, Tensor]:

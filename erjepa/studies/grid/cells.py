@@ -190,7 +190,7 @@ def training_command(
     overrides: dict[str, Any] = {"seed": cell.seed, "output_dir": str(folder)}
     overrides |= _merged(experiment, cell, after)
     if after:
-        start = _end_of(experiment, after[-1])
+        start = _end_of(experiment, cell, after[-1])
         replay = load_run(cell.config, cell.overrides).replay
         # Overrides of these keys win, including None to start without them.
         given = {
@@ -223,13 +223,13 @@ def _merged(
     experiment: Experiment, cell: Cell, after: Sequence[Path]
 ) -> dict[str, list[str]]:
     """Return the override that merges the adapters of the runs in ``after`` into the base."""
-    ends = [_end_of(experiment, folder) for folder in after if cell.new_adapter]
+    ends = [_end_of(experiment, cell, f) for f in after if cell.new_adapter]
     return {"base_adapters": ends} if ends else {}
 
 
-def _end_of(experiment: Experiment, folder: Path) -> str:
-    """Return the path of a finished run from which the next stage starts."""
-    if experiment.match == "flops" and experiment.budgets:
+def _end_of(experiment: Experiment, cell: Cell, folder: Path) -> str:
+    """Return the path of a method's finished run from which its next stage, ``cell``, starts."""
+    if experiment.match == "flops" and experiment.budgets and not cell.tokens_of:
         folder /= checkpoint.flops_name(len(experiment.budgets) - 1)
     return str(folder)
 

@@ -159,6 +159,16 @@ def _check_runs(experiment: Experiment, dataset: str) -> None:
     for method, keys in experiment.methods.items():
         places = {f"methods: {method}": keys, **shared}
         cfg = _check_run(config, places)
+        if experiment.score_on == "validation" and not cfg.validation.size:
+            raise ValueError(
+                f"score_on=validation: runs of {method} hold out no pairs; set "
+                "overrides.validation.size"
+            )
+        if experiment.score_on == "test" and cfg.eval_dataset is None:
+            raise ValueError(
+                f"{section}: {dataset}: there is no eval_dataset to score; set one, or "
+                "score_on=validation"
+            )
         if "ema" in experiment.score_weights and cfg.ema_decay is None:
             raise ValueError(
                 f"score_weights={list(experiment.score_weights)}: runs of {method} average "

@@ -87,7 +87,11 @@ class _Grid:
         cell, runner, start = self._running.pop(future)
         self._free.append(runner.environment)
         self._ended.add(cell.name)
-        equal = [other for other in self._all if other.same_as == cell.name]
+        equal = [
+            other
+            for other in self._all
+            if other.same_as == cell.name and other.name not in self._ended
+        ]
         try:
             results = future.result()
         except (OSError, RuntimeError, ValueError) as error:
@@ -129,6 +133,8 @@ def environments(experiment: Experiment) -> list[Mapping[str, str]]:
     if devices is None:
         return [shared]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible in ("", "-1"):  # no GPU is to be used
+        return [shared] * len(groups)
     names = visible.split(",") if visible else list(map(str, range(max(devices) + 1)))
     if max(devices) >= len(names):
         raise ValueError(

@@ -59,19 +59,28 @@ def results_of_cells(
 ) -> dict[str, list[Result]]:
     """Return the results of each finished cell, by its name, in the order of cells.
 
-    A cell that is not run has those of the cell that it equals. Cells without a file, which older
+    A cell without results has those of a cell that it equals. Cells without a file, which older
     versions ran, have their lines in ``results.jsonl``.
     """
+    cells = list(cells)
     ran: dict[str, list[Result]] = {}
     for line in read_results(output_dir):
         # Not those copied from an equal cell.
         if line.log.startswith(f"{CELLS}/{line.cell}/"):
             ran.setdefault(line.cell, []).append(line)
+    own: dict[str, list[Result]] = {}
+    equal: dict[
+        str, list[Result]
+    ] = {}  # of any of the equal cells, by the name of the first
+    for cell in cells:
+        before = ran.pop(cell.name, [])
+        own[cell.name] = read_results(output_dir / CELLS / cell.name) or before
+        first = cell.same_as or cell.name
+        equal[first] = equal.get(first) or own[cell.name]
     results: dict[str, list[Result]] = {}
     for cell in cells:
-        before, equal = ran.pop(cell.name, []), results.get(cell.same_as or "", [])
-        lines = read_results(output_dir / CELLS / cell.name) or before
-        if lines := lines or [_copied(line, cell) for line in equal]:
+        copies = [_copied(line, cell) for line in equal[cell.same_as or cell.name]]
+        if lines := own[cell.name] or copies:
             results[cell.name] = lines
     return results | ran
 
@@ -180,7 +189,7 @@ def record_experiment(output_dir: Path, experiment: Experiment) -> None:
                     f"{json.dumps(config[key])}. An experiment may gain seeds, datasets "
                     "and methods; for anything else choose another output_dir."
                 )
-        if before == config:
+        if json.dumps(before) == json.dumps(config):  # in this order, which tables have
             return
     write_whole(path, json.dumps(asdict(_record(experiment)), indent=2) + "\n")
 

@@ -72,7 +72,7 @@ def run_cell(
         try:
             results = _train_and_score(experiment, output_dir, cell, finished, run)
         except Exception as error:
-            with log.open("a") as text:
+            with log.open("a", encoding="utf-8") as text:
                 reason, *_ = str(error).splitlines() or [""]
                 text.write(f"\n{_FAILED}{reason}\n")
             raise
@@ -84,7 +84,7 @@ def run_cell(
 
 def failure_of(log: Path) -> str | None:
     """Return why the cell with this log failed, or ``None`` if it was stopped."""
-    *_, last = log.read_text(errors="replace").splitlines() or [""]
+    *_, last = log.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
     return last.removeprefix(_FAILED) if last.startswith(_FAILED) else None
 
 
@@ -103,14 +103,16 @@ def _train_and_score(
     ends = (line.total_tokens for line in finished.get(cell.tokens_of or "", ()))
     tokens = max(ends, default=None)
     after = [output_dir / finished[name][0].run for name in cell.after]
-    if not checkpoint.resumable_checkpoints(folder):
+    if cell.budget_factor and not checkpoint.resumable_checkpoints(folder):
         remove(output_dir, folder)  # files of a run killed before its first checkpoint
         make_folder(output_dir, folder)
     paths: list[Path] = []
     if cell.budget_factor:
         run("training", training_command(experiment, cell, folder, tokens, after))
         paths = checkpoints_to_score(experiment, folder)
-        if experiment.match == "flops" and tokens is None:
+        if tokens is not None:
+            _require_tokens(tokens, paths)
+        elif experiment.match == "flops":
             _require_last_budget(budgets_of(experiment, cell), paths)
     names = ", ".join(path.name for path in paths) or "the base model"
     scored_cells = scored_as(experiment, cell)
@@ -134,6 +136,15 @@ def _tidy(output_dir: Path, folder: Path, results: Sequence[Result]) -> None:
     for path in checkpoint.checkpoints(folder):
         kept = path.name in keep
         remove(output_dir, path / checkpoint.RECIPE_STATE if kept else path)
+
+
+def _require_tokens(tokens: int, paths: list[Path]) -> None:
+    reached = checkpoint.load_progress(paths[-1])["total_tokens"]
+    if reached < tokens:
+        raise RuntimeError(
+            f"its epochs ended at {reached} tokens, before the {tokens} that it is to "
+            "match; raise epochs"
+        )
 
 
 def _require_last_budget(budgets: Sequence[float], paths: list[Path]) -> None:

@@ -15,10 +15,14 @@ _CAPTION = (
     "Differences are in percentage points, over the seeds that both methods have. Seeds won: "
     "seeds with a difference above zero. P-values are of a paired t-test and of an exact "
     "sign-flip test over seeds: one-tailed where the paper claims a direction ({}), otherwise "
-    "two-sided, and not corrected for the number of tests. {}A dash: all differences are equal."
+    "two-sided, and not corrected for the number of tests.{}{}"
 )
 _BOOTSTRAP = (
-    "With six or more seeds also of a paired bootstrap, with its 95% interval. "
+    " With six or more seeds also of a paired bootstrap, with its 95% interval."
+)
+_DASH = (
+    " A dash: all differences are equal, or there are too many seeds for the sign-flip test "
+    "(more than 16) or too few for the bootstrap."
 )
 
 
@@ -84,7 +88,8 @@ def paired_table(
     digits = dict.fromkeys(("p (t-test)", "p (signs)", "p (bootstrap)"), 4)
     frame = pd.DataFrame(rows)
     bootstrap = _BOOTSTRAP if "p (bootstrap)" in frame else ""
-    caption = f"{caption} {_CAPTION.format(directions, bootstrap)}"
+    dash = _DASH if frame.isna().to_numpy().any() else ""
+    caption = f"{caption} {_CAPTION.format(directions, bootstrap, dash)}"
     return Table(caption, frame, digits, name=name)
 
 

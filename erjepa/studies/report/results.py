@@ -114,16 +114,17 @@ class Results:
 
         A role is ``SFT`` (neither JEPA loss nor replay), ``LLM-JEPA`` (JEPA loss without replay)
         or ``ER-JEPA`` (both). It is ``None`` if the JEPA loss is not the paper's, for replay
-        without a JEPA loss or of the current batch, and with ``trains_on``.
+        without a JEPA loss, and for controls that the paper does not have.
         """
         set_to = self.overrides(method)
+        if {"trains_on", "batch_size_times"} & set_to.keys():
+            return None
         replays = set_to.get("replay.weight") != 0
-        if "trains_on" in set_to:
-            return None  # a control for sequences of datasets
         if replays and set_to.get("replay.selection") == "current_batch":
-            return None  # a control without history
-        # The config that the overrides change may have no JEPA loss.
+            return None
+        # The config that the overrides change may have no replay or no JEPA loss.
         logged = self.runs.metrics[self.runs.method == method]
+        replays = replays and not any(one.get("memory_size") == 0 for one in logged)
         has_none = any("lm_loss" in one and "jepa_loss" not in one for one in logged)
         if has_none or set_to.get("loss.jepa_weight") == 0:
             return None if replays else "SFT"

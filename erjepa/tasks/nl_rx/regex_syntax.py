@@ -1,7 +1,7 @@
 r"""Parser of the regex language of NL-RX.
 
-The language is that of dk.brics.automaton, the library that scores the dataset. From the lowest
-to the highest precedence:
+It has the operators of dk.brics.automaton, the library that scores the dataset, but for its ``@``,
+``#`` and ``<n-m>``, which are literal here. From the lowest to the highest precedence:
 
     a|b            union
     a&b            intersection

@@ -36,9 +36,16 @@ def memory_of(device: torch.device) -> int:
     return total // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
-def run_device(cfg: Config) -> torch.device:
+def device_of(cfg: Config) -> torch.device:
     """Return the device of the config, with this rank's index; ``device: null`` is CUDA if
     available, else the CPU.
+    """
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    return utils.get_device(cfg.device or default)
+
+
+def run_device(cfg: Config) -> torch.device:
+    """Return :func:`device_of` a run, once it is known to suffice.
 
     Raises:
         ValueError: if this machine lacks the device, or has fewer than its ranks, or it does not
@@ -56,7 +63,7 @@ def run_device(cfg: Config) -> torch.device:
                 "dtype=bf16: this CPU has no instructions for bfloat16, and takes many "
                 "times longer than with dtype=fp32"
             )
-        return utils.get_device("cpu")
+        return device_of(cfg)
     if not torch.cuda.is_available():
         raise ValueError(
             f"device={cfg.device}: torch {torch.__version__} finds no CUDA device on this "
@@ -77,7 +84,7 @@ def run_device(cfg: Config) -> torch.device:
         )
     if cfg.compile and (obstacle := compiler_obstacle()):
         raise ValueError(f"compile=True: {obstacle}. Or set compile=False")
-    return utils.get_device(cfg.device)
+    return device_of(cfg)
 
 
 def attention_of(cfg: Config, device: torch.device) -> Attention:

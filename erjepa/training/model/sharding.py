@@ -44,11 +44,20 @@ def is_sharded(cfg: Config, model: nn.Module) -> bool:
 def modules_to_shard(cfg: Config, model: nn.Module) -> list[nn.Module]:
     """Return the modules to shard separately: each transformer layer, those of
     ``custom_sharded_layers``, and last the root, which holds the remaining parameters.
+
+    Raises:
+        ValueError: if the model has no such layer.
     """
+    modules = dict(model.named_modules())
     names = [f"decoder.{name}" for name in cfg.custom_sharded_layers or []]
+    if unknown := sorted({*names} - modules.keys()):
+        raise ValueError(
+            f"custom_sharded_layers: the model has no module "
+            f"{unknown[0].removeprefix('decoder.')}"
+        )
     return [
         module
-        for name, module in reversed(list(model.named_modules()))
+        for name, module in reversed(modules.items())
         if not name or training.get_shard_conditions(name, module, names)
     ]
 

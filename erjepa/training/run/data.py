@@ -51,9 +51,8 @@ def fitting_pairs(
             "its views"
         )
         if not (skip_too_long and fitting):
-            raise ValueError(
-                f"{message}. Raise max_seq_len, or set skip_too_long=True."
-            )
+            advice = ", or set skip_too_long=True" if fitting else ""
+            raise ValueError(f"{message}. Raise max_seq_len{advice}.")
         utils.log_rank_zero(log, f"Skipping pairs: {message}.")
     num_positions = run.model.num_positions
     too_deep = above(num_positions, collator.depth, pairs)

@@ -94,10 +94,21 @@ def require_fresh_output(cfg: Config, *, resume: bool) -> None:
     output_dir = Path(cfg.output_dir)
     at_flops = checkpoint.flops_checkpoints(output_dir)
     existing = at_flops + checkpoint.checkpoints(output_dir)
-    if existing and not resume:
+    # A run killed before its first checkpoint that can be resumed starts again.
+    is_begun = existing == at_flops and len(at_flops) < len(
+        cfg.checkpoint_at_flops or ()
+    )
+    starts_again = cfg.resume_from_checkpoint == "auto" and is_begun
+    if existing and not (resume or starts_again):
+        resumable = checkpoint.resumable_checkpoints(output_dir)
+        advice = (
+            "Resume it (resume_from_checkpoint=True) or choose"
+            if resumable
+            else "Choose"
+        )
         raise FileExistsError(
             f"output_dir={output_dir} holds {existing[-1].name} of an earlier run. "
-            "Resume it (resume_from_checkpoint=True) or choose another output_dir."
+            f"{advice} another output_dir."
         )
     for i, budget in enumerate(cfg.checkpoint_at_flops or ()):
         path = output_dir / checkpoint.flops_name(i)

@@ -70,7 +70,7 @@ def log_summary(
         "objective": f"{method}: {objective}",
         **({"carried": "; ".join(carried)} if carried else {}),
         "replay": replay_summary(memory, of_step),
-        "optimizer": f"{cfg.optimizer.name}, lr {lr or 'by default'}{after}",
+        "optimizer": f"{cfg.optimizer.name}, lr {'by default' if lr is None else lr}{after}",
         "devices": f"{ranks} x "
         + (torch.cuda.get_device_name(device) if is_cuda else device.type),
         "output": f"{cfg.output_dir}, with every key in {CONFIG}",

@@ -26,8 +26,8 @@ class ReplayProbe:
     """Measures the effect of replay on one optimizer step.
 
     Construct it before the replayed pass, call :meth:`after_replay` after that pass, and
-    :meth:`after_update` after the optimizer step. The replayed pairs run again with the dropout
-    masks of the replayed pass. Weights and random state are restored.
+    :meth:`after_update` after the optimizer step. The replayed pairs run again from the random
+    state of the replayed pass, for the same dropout. Weights and random state are restored.
 
     Args:
         model: trained model, sharded or not, holding the gradient of the new pairs, reduced over
@@ -93,9 +93,11 @@ class ReplayProbe:
 
     @torch.no_grad()
     def _loss(self) -> float:
+        current = random_state(self._device)
         set_random_state(self._before_replay, self._device)
         # Waits for the device: offloaded weights, which are about to change, are copied to it.
         loss = self._replay().loss.item()
+        set_random_state(current, self._device)
         free_gathered(self._model)  # the next pass must gather the changed weights
         return loss
 

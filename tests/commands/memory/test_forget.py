@@ -260,6 +260,11 @@ def test_reading_a_half_forgotten_checkpoint_says_how_to_finish(run, tmp_path):
     checkpoint = next(path.parent for path in killed.glob("*/manifest.json"))
     assert damage(checkpoint) is None
     (checkpoint / ".forgotten").mkdir()
-    assert f"finish it with the same command: erjepa memory forget {killed}" in damage(
-        checkpoint
-    )
+    # A memory of its own, or of a run; or a checkpoint that lies elsewhere than its run.
+    for run, folder in ((checkpoint, checkpoint), (killed, killed), ("RUN", None)):
+        if folder is not None:
+            (folder / "forgotten.jsonl").touch()
+        with pytest.raises(ValueError, match=f"command, erjepa memory forget {run} "):
+            damage(checkpoint)
+        if folder is not None:
+            (folder / "forgotten.jsonl").unlink()

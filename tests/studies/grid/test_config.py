@@ -234,6 +234,8 @@ def test_all_keys_survive_a_round_trip(load, tmp_path):
         (["evaluation.checkpoint=ema"], "checkpoint is set by the grid"),
         (["score_weights=[best]"], r"score_weights\[0\]: input should be 'last' or "),
         (["score_weights=[ema]"], "runs of .* average no weights; set overrides.ema_d"),
+        (["score_on=validation"], "runs of .* hold out no pairs; set overrides.valid"),
+        (["overrides.eval_dataset=null"], "datasets: synth: there is no eval_dataset"),
         (["devices=[0,1,2]", "nproc_per_node=2"], "cannot be split into groups of 2"),
         (["devices=[0,1,2,2]", "nproc_per_node=2"], "groups of 2 distinct devices"),
         (["methods={a: {stop.tokens_of: b}}"], "stop.tokens_of=b must be a method"),

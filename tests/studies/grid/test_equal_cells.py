@@ -143,3 +143,19 @@ def test_it_fails_with_the_first(sequence, capsys, monkeypatch):
     assert run(sequence) == 1
     said = "first/half/seed_1: failed: it needs the results of first/tenth/seed_1"
     assert said in capsys.readouterr().out
+
+
+def test_an_equal_method_that_is_added_before_takes_the_results(sequence):
+    assert run(sequence) == 0
+    before = {line["cell"] for line in results(sequence)}
+    told = len(calls(sequence))
+    config = sequence / "fake.yaml"
+    text = config.read_text()
+    config.write_text(
+        text.replace("  Tenth:", "  Fifth: {replay.share: 0.2}\n  Tenth:")
+    )
+    assert run(sequence) == 0
+    after = {line["cell"] for line in results(sequence)}
+    assert after - before == {"first/fifth/seed_1", "second/fifth/seed_1"}
+    trained = [call for call in calls(sequence)[told:] if "erjepa_recipe" in call]
+    assert len(trained) == 1 and "fifth/seed_1" in trained[0]

@@ -146,7 +146,7 @@ def test_a_line_of_results(fake):
 
 
 def test_lines_say_what_was_scored(fake):
-    run(fake, "score_on=validation", "seeds=[1]")
+    run(fake, "score_on=validation", "overrides.validation.size=8", "seeds=[1]")
     assert {line["split"] for line in results(fake)} == {"validation"}
     for line in results(fake):
         assert line["predictions"].endswith("_validation/predictions.jsonl")
@@ -174,6 +174,17 @@ def test_an_experiment_may_grow_and_not_change(fake, capsys):
     assert not [call for call in calls(fake)[told:] if "seed_1" in call]
     record = json.loads((fake / "out" / "experiment.json").read_text())
     assert record["config"]["seeds"] == [1, 2]
+    config = fake / "fake.yaml"
+    text = config.read_text()
+    config.write_text(
+        text.replace("  ER-JEPA: {}\n", "").replace(
+            "methods:\n", "methods:\n  ER-JEPA: {}\n"
+        )
+    )
+    assert run(fake, "report=[cost]", "devices=[0]") == 0
+    record = json.loads((fake / "out" / "experiment.json").read_text())
+    assert [*record["config"]["methods"]] == ["ER-JEPA", "Matched", "LLM-JEPA"]
+    config.write_text(text)
     for change in (
         "seeds=[1]",
         "overrides.epochs=13",
@@ -324,6 +335,13 @@ def test_epochs_that_end_before_the_last_budget_are_a_failure(fake, capsys):
     assert not (fake / "out" / "results.jsonl").exists()
 
 
+def test_epochs_that_end_before_the_tokens_to_match_are_a_failure(fake, capsys):
+    assert run(fake, "match=epochs", "budgets=null", "seeds=[1]") == 1
+    said = "matched/seed_1: failed: its epochs ended at 132 tokens, before the 252 that"
+    assert said in capsys.readouterr().out
+    assert {line["method"] for line in results(fake)} == {"LLM-JEPA", "ER-JEPA"}
+
+
 def test_side_by_side(fake):
     assert run(fake, "devices=[4,5,6,7,8,9]", "nproc_per_node=2") == 0
     assert summary(fake) == EXPECTED
@@ -357,6 +375,10 @@ def test_devices_are_places_in_the_visible_ones(monkeypatch):
     assert [e["CUDA_VISIBLE_DEVICES"] for e in shared] == ["4", "GPU-a7"]
     with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES=4,5,GPU-a7 shows 3"):
         environments(experiment(devices=[3]))
+    for none in ("", "-1"):  # which the runs inherit
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
+        hidden = environments(experiment(devices=[0, 2]))
+        assert len(hidden) == 2 and not any("CUDA_VISIBLE_DEVICES" in e for e in hidden)
 
 
 def descendants(folder):

@@ -328,3 +328,40 @@ def test_show_prints_every_stage(tmp_path, capsys):
     start = Path(tmp_path / "out" / "cells" / "first" / "replay" / "seed_1" / "flops_1")
     assert f"replay.init_from={start} " in second
     assert "erjepa_eval" in commands[-1] and "base_only=true" in commands[-1]
+
+
+MATCHED = """
+name: matched
+seeds: [1]
+continual: True
+datasets:
+  first: {config: tiny_synth, dataset.size: 11}
+  second: {config: tiny_synth, dataset.size: 12}
+methods:
+  ER-JEPA: {}
+  Matched: {replay.weight: 0, stop.tokens_of: ER-JEPA}
+overrides: {epochs: 300}
+budgets: [40, 450]
+match: flops
+"""
+
+
+def test_a_run_of_matched_tokens_goes_on_from_its_end(fake):
+    """Which is not at a budget: here it comes before the last."""
+    write_experiment(fake, MATCHED)
+    assert run(fake) == 0
+    first = fake / "out/cells/first/matched/seed_1"
+    assert not (first / "flops_1").exists()
+    log = (fake / "out/cells/second/matched/seed_1/run.log").read_text()
+    assert f"init_from={first}\n" in log.replace(" ", "\n")
+
+
+def test_an_untrained_cell_keeps_its_scores_when_it_is_tried_again(fake, monkeypatch):
+    write_experiment(fake, SEQUENCE)
+    monkeypatch.setenv("FAKE_FAILURE", "erjepa_eval base/seed_1")
+    assert run(fake) == 1
+    (kept,) = (fake / "out/cells/third/base/seed_1").glob("on_first/*/*/predictions*")
+    kept.write_text("kept")
+    monkeypatch.setenv("FAKE_FAILURE", "erjepa_eval seed_1/on_first")
+    assert run(fake) == 1
+    assert kept.read_text() == "kept"

@@ -54,6 +54,20 @@ def test_significance(results, rows):
         assert row[10] == ", ".join(f"{s}: {100 * x:.2f}" for s, x in sorted(shown))
 
 
+def test_a_dash_is_explained_where_there_is_one(tmp_path):
+    def caption(**config):
+        folder = tmp_path / f"out_{len(config['seeds'])}"
+        _, (table,) = build(
+            "significance", Results(write_output(folder, **config)), None
+        )
+        return table.caption
+
+    seeds = tuple(range(1, 18))  # too many for the sign-flip test
+    methods = {"a": {"replay.weight": 0}, "b": {}}
+    assert "A dash:" in caption(seeds=seeds, methods=methods)
+    assert "A dash:" not in caption(seeds=seeds[:7], methods=methods)
+
+
 def test_what_is_not_claimed_is_tested_two_sided(results):
     methods = ["current batch", "ER-JEPA uniform", "LLM-JEPA"]
     _, (table,) = build(

@@ -70,6 +70,19 @@ def test_a_config_without_a_jepa_loss_counts(tmp_path):
     assert [results.role(method) for method in "ab"] == ["SFT", None]
 
 
+def test_a_config_without_replay_counts(tmp_path):
+    results = results_of(tmp_path / "out", {"a": {}, "b": {"replay.weight": 1}})
+    for metrics, size in zip(results.runs.metrics, (0, 100), strict=True):
+        metrics["memory_size"] = size
+    assert [results.role(method) for method in "ab"] == ["LLM-JEPA", "ER-JEPA"]
+
+
+def test_controls_that_the_paper_does_not_have_claim_nothing(tmp_path):
+    controls = {"a": CONTROL, "b": {**NO_REPLAY, "batch_size_times": 2}}
+    results = results_of(tmp_path / "out", controls)
+    assert [results.role(method) for method in "ab"] == [None, None]
+
+
 def test_methods_of_one_role_are_all_compared_if_few(tmp_path):
     few = {str(i): {} for i in range(7)}
     assert results_of(tmp_path / "few", few).main_methods() == list(few)
