@@ -4,8 +4,10 @@
     python scripts/cl_benchmark.py O-LoRA FOLDER
 
 Each task becomes ``FOLDER/TASK/train.jsonl`` and ``test.jsonl``, with a text and a label per line.
-Both splits of DBpedia come from its test file; the test rows of IMDB, MultiRC and Yelp are held out
-of their training files. All other splits are the original ones, in a random order.
+These are the rows of the studies in docs/results, which had no other files of four tasks: both
+splits of DBpedia come from its test file; the test rows of IMDB, MultiRC and Yelp are held out of
+their training files, so that rows of MultiRC share paragraphs with training rows. All other splits
+are the original ones, in a random order.
 """
 
 import json

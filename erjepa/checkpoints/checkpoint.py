@@ -26,7 +26,12 @@ from torch import Tensor
 from torchtune import utils
 from typing_extensions import TypedDict
 
-from erjepa.checkpoints.manifest import MANIFEST, damage, write_manifest
+from erjepa.checkpoints.manifest import (
+    MANIFEST,
+    damage,
+    require_deleted,
+    write_manifest,
+)
 from erjepa.checkpoints.model_card import CARD
 from erjepa.utils.checked import read_json
 from erjepa.utils.files import CONFIG, EMA, let_others_read
@@ -213,9 +218,6 @@ def of_weights(path: Path, which: str) -> list[Path]:
 
 def score_name(path: Path) -> str:
     """Return the name under which a folder of weights is scored: ``epoch_0``, ``epoch_0_ema``."""
-    path = Path(
-        os.path.abspath(path)
-    )  # may be "."; unlike resolve, it keeps the link `best`
     return f"{path.parent.name}_{EMA}" if path.name == EMA else path.name
 
 
@@ -256,6 +258,7 @@ def latest(output_dir: Path) -> Path:
             "one: resume_from_checkpoint=False and an output_dir without checkpoints."
         )
     newest = checkpoints(output_dir)[-1]
+    require_deleted(newest)
     problem = damage(newest)
     if problem is None and newest not in resumable:
         problem = f"{newest} holds no {RECIPE_STATE}"
@@ -310,6 +313,7 @@ def require_intact(path: Path, patterns: Iterable[str]) -> None:
     Raises:
         ValueError: naming the first damaged file.
     """
+    require_deleted(path)
     if not (path / MANIFEST).is_file():
         log.warning(f"{path} has no {MANIFEST}: its files cannot be checked.")
     elif problem := damage(path, patterns):

@@ -16,7 +16,7 @@ from erjepa.utils.files import open_regular, sha256_of
 MANIFEST = "manifest.json"
 # In a checkpoint: folder of new files that `erjepa memory forget` has yet to move into place.
 PENDING = ".forgotten"
-DELETIONS = "forgotten.jsonl"  # in the folder of its run: the pairs that it deletes
+DELETIONS = "forgotten.jsonl"  # in a run's folder: the pairs that were deleted
 _THREADS = 4  # hashing releases the GIL
 
 
@@ -62,7 +62,7 @@ def read_manifest(folder: Path) -> dict[str, Listed]:
     Raises:
         ValueError: if the manifest is missing or damaged, or deleting pairs was interrupted.
     """
-    _require_deleted(folder)
+    require_deleted(folder)
     path = folder / MANIFEST
     try:
         with open_regular(path) as file:
@@ -96,11 +96,7 @@ def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
 
     Args:
         patterns: names of files to verify, such as ``model*.safetensors``; ``None``: all.
-
-    Raises:
-        ValueError: if deleting pairs was interrupted.
     """
-    _require_deleted(folder)
     try:
         files = read_manifest(folder)
     except ValueError as error:
@@ -121,8 +117,12 @@ def damage(folder: Path, patterns: Iterable[str] | None = None) -> str | None:
     return next((f"{folder / n} {d}" for n, d in differences.items() if d), None)
 
 
-def _require_deleted(folder: Path) -> None:
-    """Check that ``erjepa memory forget`` has moved its new files into place."""
+def require_deleted(folder: Path) -> None:
+    """Check that ``erjepa memory forget`` has moved its new files into place.
+
+    Raises:
+        ValueError: naming the command that does, if it was interrupted.
+    """
     if not (folder / PENDING).is_dir():
         return
     run = next((f for f in (folder, folder.parent) if (f / DELETIONS).is_file()), "RUN")

@@ -234,11 +234,17 @@ def write_serving(folder: Path, serving: Serving) -> None:
 
 
 def write_chat_template(folder: Path, template: str) -> None:
-    """Write ``template`` as the chat template of a model's folder."""
-    (folder / TEMPLATE).write_text(template, encoding="utf-8")
-    if (file := folder / _CONFIG).is_file():
-        config = json.loads(file.read_bytes())
-        _write_json(file, {**config, "chat_template": template})
+    """Write ``template`` as the chat template of a model's folder, of several the default one."""
+    config = _config(folder)
+    named = config.get("chat_template")
+    if isinstance(named, list) and not (folder / TEMPLATE).is_file():
+        others = [t for t in named if t["name"] != "default"]
+        named = [*others, {"name": "default", "template": template}]
+    else:
+        named = template
+        (folder / TEMPLATE).write_text(template, encoding="utf-8")
+    if config:
+        _write_json(folder / _CONFIG, {**config, "chat_template": named})
 
 
 def _write_json(file: Path, values: Mapping[str, Any]) -> None:

@@ -167,10 +167,10 @@ def _defaults(config: str, file: Path) -> str:
     Raises:
         FileExistsError: if a file beside it has the name of the packaged config.
     """
-    from erjepa.configs import config_names
+    from erjepa.configs import config_names, config_path
 
     if config not in config_names():
-        return str(Path(config).absolute())
+        return str(Path(config_path(config)).absolute())
     beside = file.parent / f"{config}.yaml"
     if beside.exists():
         raise FileExistsError(

@@ -195,9 +195,14 @@ def with_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str
                     key = f"{key}.{COMPONENT}"
             try:
                 OmegaConf.update(changes, key, _parsed(key, value))
-            except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
+            except (yaml.YAMLError, OmegaConfBaseException) as error:
                 message = " ".join(str(error).split())
                 raise ValueError(f"{override}: {message}") from None
+            except ValueError:  # of OmegaConf, for a key below a list
+                section = key.rpartition(".")[0]
+                raise ValueError(
+                    f"{override}: {section} is a list; set it as a whole"
+                ) from None
     return merge(values, OmegaConf.to_container(changes, resolve=False))
 
 

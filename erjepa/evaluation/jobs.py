@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property, partial
@@ -107,7 +108,11 @@ def weights_to_score(cfg: Config) -> Sequence[Path | None]:
 
 def _checkpoints(cfg: Config) -> Sequence[Path]:
     if given := cfg.checkpoint_dir:
-        paths = [Path(p) for p in ([given] if isinstance(given, str) else given)]
+        given = [given] if isinstance(given, str) else given
+        # Named after its folder, "." as well; unlike resolve, it keeps the link `best`.
+        paths = [
+            Path(os.path.abspath(p)) if Path(p).name == "" else Path(p) for p in given
+        ]
         for path in paths:
             if not path.is_dir():
                 raise FileNotFoundError(f"checkpoint_dir={path} is not a folder")

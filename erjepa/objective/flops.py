@@ -2,7 +2,7 @@
 
 Counted: the matrix products of all linear layers in the decoder's layers (frozen weights:
 forward pass and gradient of the input; trainable weights: also their own gradient), of experts
-only those that a token is sent to; attention by the area of its mask, without the windows of some models; the output projection at
+only those that a token is sent to; attention by the area of its mask, as if no layer had a window; the output projection at
 the positions that predict labels. A multiply-add is two operations. Tokens that paths or pairs of
 a row share are computed, and so counted, once: a step's count depends on which pairs share a row.
 

@@ -212,3 +212,9 @@ def test_it_is_rendered_as_by_transformers(tmp_path, is_named):
         file.write_text(json.dumps(config))
     for chat in CHATS:
         assert ServedChat(folder).tokens(turns(chat)) == asked(folder, chat)
+    write_chat_template(folder, DEFAULT_SYSTEM)
+    assert ServedChat(folder).template == DEFAULT_SYSTEM
+    if is_named:  # the template for tools stays
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        x = AutoTokenizer.from_pretrained(folder)("x")["input_ids"]
+        assert asked(folder, CHATS[0], tools=tools) == x

@@ -141,6 +141,13 @@ def test_what_it_inherits_from_is_what_was_named(here, capsys):
         words = "--data", "pairs.jsonl", "--from", "base.yaml"
         main(["configs", "init", f"{folder}/my.yaml", *words])
         assert load(f"{folder}/my.yaml").batch_size == 3
+    (here / "run").mkdir()  # whose config has what was set on the command line, too
+    (here / "run" / "torchtune_config.yaml").write_text(
+        "{defaults: tiny_synth, seed: 7}"
+    )
+    (here / "run.yaml").write_text("defaults: tiny_synth")
+    main(["configs", "init", "next.yaml", "--data", "pairs.jsonl", "--from", "run"])
+    assert load("next.yaml").seed == 7
     (here / "tiny_synth.yaml").write_text("defaults: llama3_2_1b_synth")
     with pytest.raises(SystemExit):
         init("my.yaml", "--data", "pairs.jsonl")

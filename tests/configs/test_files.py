@@ -226,7 +226,7 @@ def test_bad_overrides(override, message):
 
 def test_a_key_below_a_list_is_refused():
     pairs = "dataset=[{_component_: erjepa.datasets.paired_dataset, source: a.jsonl}]"
-    with pytest.raises(ValueError, match="dataset.source=b.jsonl: "):
+    with pytest.raises(ValueError, match="dataset.source=b.jsonl: dataset is a list"):
         load("tiny_synth", [pairs, "dataset.source=b.jsonl"])
 
 

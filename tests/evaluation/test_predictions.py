@@ -1,7 +1,5 @@
 """Predictions of an interrupted evaluation are kept and continued."""
 
-from pathlib import Path
-
 import pytest
 
 from erjepa.checkpoints.checkpoint import score_name
@@ -142,12 +140,10 @@ def test_scores_of_another_run_are_not_taken_for_those_of_the_run(runs):
 
 def test_a_checkpoint_may_be_the_current_folder(runs, monkeypatch):
     (runs / "a" / "best").symlink_to("epoch_0")
-    for path, name in (
-        ("a/epoch_0", "epoch_0"),
-        ("a/epoch_0/ema", "epoch_0_ema"),
-        ("a/best", "best"),
-    ):
+    names = {"a/epoch_0": "epoch_0", "a/epoch_0/ema": "epoch_0_ema"}
+    for path, name in names.items():
         monkeypatch.chdir(runs / path)
-        assert score_name(Path(runs / path)) == name
-    monkeypatch.chdir(runs / "a" / "epoch_0" / "ema")
-    assert score_name(Path()) == "epoch_0_ema"
+        (found,) = weights(runs / "a", ".")
+        assert found == runs / path and score_name(found) == name
+    (linked,) = weights(runs / "a", runs / "a" / "best")
+    assert score_name(linked) == "best"

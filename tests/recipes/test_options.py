@@ -63,7 +63,7 @@ def test_a_tied_output_reads_embeddings_that_are_sharded_separately(
 
 
 def test_a_layer_to_shard_that_is_not_there_is_named(base, data, tmp_path):
-    settings = {"custom_sharded_layers": "[tok_embeding]", "batch_size": 2}
+    settings = {"custom_sharded_layers": "[output,tok_embeding]", "batch_size": 2}
     with pytest.raises(ValueError, match="the model has no module tok_embeding$"):
         run(base, data, tmp_path, 2, **SHORT, **settings)
 

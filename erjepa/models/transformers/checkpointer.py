@@ -19,6 +19,7 @@ from transformers.utils import logging
 
 from erjepa.checkpoints.peft_adapter import CONFIG, WEIGHTS, peft_name
 from erjepa.models.transformers.builders import empty_model, text_model_in
+from erjepa.utils.jsonl import parse_json
 
 _WHOLE = "model.safetensors"
 _WEIGHTS = (
@@ -90,7 +91,8 @@ class TransformersCheckpointer:
         if files is None and (self._folder / _WHOLE).is_file():
             files = [_WHOLE]
         elif files is None and index.is_file():
-            files = sorted({*json.loads(index.read_bytes())["weight_map"].values()})
+            listed = parse_json(index.read_bytes(), str(index))
+            files = sorted({*listed["weight_map"].values()})
         weights: dict[str, Tensor] = {}
         for file in files or ():
             try:

@@ -164,18 +164,18 @@ def _check_runs(experiment: Experiment, dataset: str) -> None:
                 f"score_on=validation: runs of {method} hold out no pairs; set "
                 "overrides.validation.size"
             )
-        if experiment.score_on == "test" and cfg.eval_dataset is None:
-            raise ValueError(
-                f"{section}: {dataset}: there is no eval_dataset to score; set one, or "
-                "score_on=validation"
-            )
         if "ema" in experiment.score_weights and cfg.ema_decay is None:
             raise ValueError(
                 f"score_weights={list(experiment.score_weights)}: runs of {method} average "
                 "no weights; set overrides.ema_decay"
             )
         if experiment.evaluation:
-            _check_run(config, {"evaluation": experiment.evaluation, **places})
+            cfg = _check_run(config, {"evaluation": experiment.evaluation, **places})
+        if experiment.score_on == "test" and cfg.eval_dataset is None:
+            raise ValueError(
+                f"{section}: {dataset}: there is no eval_dataset to score; set one, or "
+                "score_on=validation"
+            )
 
 
 def _check_run(config: str, places: Mapping[str, Mapping[str, Any]]) -> Config:

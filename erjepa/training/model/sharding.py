@@ -50,11 +50,11 @@ def modules_to_shard(cfg: Config, model: nn.Module) -> list[nn.Module]:
     """
     modules = dict(model.named_modules())
     names = [f"decoder.{name}" for name in cfg.custom_sharded_layers or []]
-    if unknown := sorted({*names} - modules.keys()):
-        raise ValueError(
-            f"custom_sharded_layers: the model has no module "
-            f"{unknown[0].removeprefix('decoder.')}"
-        )
+    decoder = modules["decoder"]
+    for name in cfg.custom_sharded_layers or []:
+        # A tied output is an attribute, but no module: it is sharded with the embeddings.
+        if f"decoder.{name}" not in modules and not hasattr(decoder, name):
+            raise ValueError(f"custom_sharded_layers: the model has no module {name}")
     return [
         module
         for name, module in reversed(modules.items())

@@ -1,6 +1,7 @@
 """What a run starts from: its folder, the base, an earlier run, or its own checkpoint."""
 
 import contextlib
+import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,21 +95,16 @@ def require_fresh_output(cfg: Config, *, resume: bool) -> None:
     output_dir = Path(cfg.output_dir)
     at_flops = checkpoint.flops_checkpoints(output_dir)
     existing = at_flops + checkpoint.checkpoints(output_dir)
-    # A run killed before its first checkpoint that can be resumed starts again.
-    is_begun = existing == at_flops and len(at_flops) < len(
-        cfg.checkpoint_at_flops or ()
-    )
-    starts_again = cfg.resume_from_checkpoint == "auto" and is_begun
-    if existing and not (resume or starts_again):
-        resumable = checkpoint.resumable_checkpoints(output_dir)
-        advice = (
-            "Resume it (resume_from_checkpoint=True) or choose"
-            if resumable
-            else "Choose"
-        )
+    if existing and not resume:
+        if checkpoint.resumable_checkpoints(output_dir):
+            advice = (
+                "Resume it (resume_from_checkpoint=True) or choose another output_dir"
+            )
+        else:
+            removal = shlex.join(["rm", "-r", *map(str, existing)])
+            advice = f"Choose another output_dir, or delete what cannot be resumed: {removal}"
         raise FileExistsError(
-            f"output_dir={output_dir} holds {existing[-1].name} of an earlier run. "
-            f"{advice} another output_dir."
+            f"output_dir={output_dir} holds {existing[-1].name} of an earlier run. {advice}."
         )
     for i, budget in enumerate(cfg.checkpoint_at_flops or ()):
         path = output_dir / checkpoint.flops_name(i)

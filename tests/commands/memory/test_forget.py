@@ -10,6 +10,7 @@ from array import array
 import pytest
 import torch
 
+from erjepa.checkpoints.checkpoint import require_intact
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS
 from erjepa.checkpoints.lock import FolderLock
 from erjepa.checkpoints.manifest import damage, write_manifest
@@ -264,7 +265,8 @@ def test_reading_a_half_forgotten_checkpoint_says_how_to_finish(run, tmp_path):
     for run, folder in ((checkpoint, checkpoint), (killed, killed), ("RUN", None)):
         if folder is not None:
             (folder / "forgotten.jsonl").touch()
-        with pytest.raises(ValueError, match=f"command, erjepa memory forget {run} "):
-            damage(checkpoint)
+        assert f"command, erjepa memory forget {run} " in damage(checkpoint)
+        with pytest.raises(ValueError, match="interrupted; finish it .* the pairs$"):
+            require_intact(checkpoint, ["*"])
         if folder is not None:
             (folder / "forgotten.jsonl").unlink()

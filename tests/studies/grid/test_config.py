@@ -315,3 +315,9 @@ def test_texts_reach_the_run_as_they_are(load, question, tmp_path):
     experiment = load(f"{VALID}overrides: {json.dumps(own)}")
     cfg = config_of_run(experiment, cells(experiment)[0], tmp_path)
     assert cfg.dataset.get("question") == question
+
+
+def test_test_pairs_may_be_those_of_the_evaluation_alone(load):
+    pairs = "{_component_: erjepa.datasets.paired_dataset, source: test.jsonl}"
+    given = "overrides.eval_dataset=null", f"evaluation.eval_dataset={pairs}"
+    assert load(VALID, *given).evaluation["eval_dataset"]["source"] == "test.jsonl"
