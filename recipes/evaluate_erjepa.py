@@ -63,7 +63,6 @@ class EvaluationRecipeERJEPA:
         self._cfg = cfg
         self._device = device_of(cfg)
         self._world_size, self._rank = utils.get_world_size_and_rank()
-        self._weights = weights_to_score(cfg)
 
     def setup(self) -> None:
         """Load the tokenizer and the examples, and build the model without its weights."""
@@ -72,7 +71,10 @@ class EvaluationRecipeERJEPA:
         attention = attention_of(cfg, device) if reads_targets else None
         cfg = self._cfg = erjepa.configs.require_files(cfg)
         self._tokenizer = tokenizer = cfg.tokenizer.build()
-        self._jobs = JobFinder(cfg, tokenizer).find(self._weights)
+        weights = on_rank_zero(
+            lambda: weights_to_score(cfg)
+        )  # a run may be adding some
+        self._jobs = JobFinder(cfg, tokenizer).find(weights)
         self._model = empty_model(cfg, device)
         self._loaded: tuple[Path | None] | None = None  # path of the loaded weights
         self._has_adapters = bool(get_adapter_params(self._model))

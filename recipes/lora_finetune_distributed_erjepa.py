@@ -113,7 +113,7 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._memory = RunMemory(prepared, earlier)
         self._pairs = TrainingPairs(prepared, self._memory.share)
         held_out = self._pairs.held_out
-        wait_for_all()  # ranks read files at different speeds; a collective has a time limit
+        self._pairs.require_equal()  # waits for all: what follows has a time limit
         self._validation = (
             Validation(prepared, self._passes, held_out) if held_out else None
         )

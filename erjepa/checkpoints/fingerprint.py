@@ -36,7 +36,8 @@ _INHERITS = "replay.init_from"
 # A resumed run cannot change these: they determine its position in the data, which of the pairs
 # before it are in the memory, and what the run started with.
 _FIXED = (
-    *("seed", "shuffle", "pairs of a step", "replay.share", "loss.jepa_every"),
+    *("seed", "shuffle", "pairs of a step", "replayed share", "replay.share"),
+    *("replay.draw_from", "loss.jepa_every"),
     *("validation.size", "validation.seed", "max_steps_per_epoch", "dataset.weight"),
     _INHERITS,
 )
@@ -50,18 +51,20 @@ _DEFAULTS = {
 
 
 def fingerprint(
-    cfg: Config, *, pairs_of_a_step: int, pairs: Iterable[Pair]
+    cfg: Config, *, pairs_of_a_step: int, share: float, pairs: Iterable[Pair]
 ) -> dict[str, Any]:
     """Return the settings and digests that determine a run's weights, by dotted key.
 
     Args:
         pairs_of_a_step: pairs per optimizer step, over all ranks and micro-batches.
+        share: fraction of these that are replayed.
         pairs: pairs that the run trains on, in dataset order.
     """
     config = cfg.as_dict()
     values: dict[str, Any] = {
         "seed": cfg.seed,
         "pairs of a step": pairs_of_a_step,
+        "replayed share": share,
         "validation.size": cfg.validation.size,
         "validation.seed": cfg.validation.seed,
         "dataset": digest_of_pairs(pairs),
@@ -149,7 +152,8 @@ def changed_keys(
                 f"change: {', '.join(key for key in known if key not in _FIXED)}"
             )
     # Checkpoints written before a key existed had its default.
-    saved = {**_DEFAULTS, **saved}
+    share = {"replayed share": current.get("replayed share")}
+    saved = {**_DEFAULTS, **share, **saved}
     saved[_INHERITS] = bool(saved[_INHERITS])  # a path in older checkpoints
     changed = [key for key in known if saved.get(key) != current.get(key)]
     refused = [key for key in changed if not may_change(key, allowed)]
@@ -162,8 +166,8 @@ def changed_keys(
         lines.append(
             "A resumed run keeps its seed, shuffle, its batch_size x "
             "gradient_accumulation_steps x ranks, max_steps_per_epoch, the weights of its "
-            "datasets, replay.share, loss.jepa_every, its validation pairs, and the memory "
-            "that it started with."
+            "datasets, replay.share, replay.draw_from, whether it replays a share, "
+            "loss.jepa_every, its validation pairs, and the memory that it started with."
         )
     if has_other_pairs := "dataset" in refused and bool(saved["replay.weight"]):
         lines.append(

@@ -124,12 +124,15 @@ class StoredMemory:
         return self.about.origins[self.about.inherited + (example_id >> ORIGIN_BITS)]
 
     def example(self, example_id: int) -> str:
-        """Return the dataset of an example and its index there, as ``DATASET[INDEX]``."""
+        """Return the dataset of an example and its index in all datasets of its run, one after the
+        other, as ``DATASET[INDEX]``.
+        """
         return f"{self.origin(example_id)}[{example_id & EXAMPLE_MASK}]"
 
     def where(self, slot: int) -> str:
         """Name a slot with its memory and its example, for messages."""
         example = self.example(int(self.tensors["example_ids"][slot]))
+        example = self.places().get(slot, example)
         return f"slot {slot} of {self.folder} ({example})"
 
     def places(self) -> dict[int, str]:
@@ -304,8 +307,14 @@ def open_memory(
             intact memory, which is never opened automatically.
     """
     said = f"{key}: " if key else ""
+    folder = None
     while True:
-        folder = once(lambda: _find(path, said))
+        before, folder = folder, once(lambda: _find(path, said))
+        if folder == before:
+            raise FileNotFoundError(
+                f"{said}{folder} is not there for every rank; put it into a folder that all "
+                "nodes share"
+            )
         try:
             stored = on_each(partial(StoredMemory, folder))
             once(stored.check)

@@ -84,10 +84,16 @@ class EpisodicMemory:
         self._replay_counts = torch.empty(capacity, dtype=torch.int32, device=device)
         num_marked = capacity if retain.by_target else 0
         self._marks = torch.empty(num_marked, 2, dtype=torch.int64, device="cpu")
-        self._seed = generator.initial_seed() if generator is not None else 0
 
     def __len__(self) -> int:
         return self._size
+
+    @property
+    def _seed(self) -> int:
+        """Seed of the random numbers of pairs: that of the generator, also after another run's
+        state was set, so that pairs keep their numbers.
+        """
+        return 0 if self._generator is None else self._generator.initial_seed()
 
     @property
     def example_ids(self) -> Tensor:

@@ -26,7 +26,8 @@ class ReplayBatch(NamedTuple):
     example_ids: list[int]
     segments: list[tuple[array, ...]]
     slots: list[int] | None  # ``None`` for pairs of the step itself
-    # Of these pairs and all earlier writes; equal on ranks that draw and store the same pairs.
+    # Of the ids and slots of these pairs and all earlier writes; differs between ranks that draw
+    # or store other examples.
     checksum: int = 0
 
 
@@ -241,8 +242,8 @@ class EpisodicReplay:
         Raises:
             ValueError: if settings of the memory differ.
         """
-        self.memory.restore(state.memory, tensors)
         self.generator.set_state(tensors["generator"])
+        self.memory.restore(state.memory, tensors)
         self._weight.restore(state.weight)
 
 

@@ -26,8 +26,8 @@ from erjepa.replay.addresses import top_k_descending
 from erjepa.replay.registry import RETENTIONS, Retention
 from erjepa.replay.segments import Segments
 
-# An example id is (origin << 32) | index within the origin. The datasets of a run are its origins
-# from 0 on; inherited origins are negative.
+# An example id is (origin << 32) | index in the datasets of the run, one after the other. These are
+# its origins from 0 on; inherited origins are negative.
 ORIGIN_BITS = 32
 EXAMPLE_MASK = (1 << ORIGIN_BITS) - 1
 

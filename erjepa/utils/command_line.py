@@ -34,7 +34,8 @@ _EXTRAS = {
     "gguf": "smollm2",
     "submitit": "slurm",
 }
-_PATIENCE = 30.0  # seconds that a launcher may take to end the other ranks
+# Seconds that a launcher may take to end the other ranks; fewer than until they miss this one.
+_PATIENCE = 5.0
 
 
 class CommandLine(argparse.ArgumentParser):

@@ -83,10 +83,9 @@ def cut(source, bridge):
 PAIRS = (pair(0, 1, 2), pair(1, 3))
 
 
-def mine(*overrides, pairs=PAIRS):
-    return fingerprint(
-        make_config(list(overrides), "tiny_synth"), pairs_of_a_step=16, pairs=pairs
-    )
+def mine(*overrides, pairs=PAIRS, share=0.0):
+    cfg = make_config(list(overrides), "tiny_synth")
+    return fingerprint(cfg, pairs_of_a_step=16, share=share, pairs=pairs)
 
 
 @pytest.mark.parametrize(
@@ -182,3 +181,12 @@ def test_other_data_is_for_a_run_that_continues_the_memory(weight):
     assert names_memory == bool(weight)
     offered = "views" if weight else "dataset,views"
     assert way_on.endswith(f"resume_changes=[{offered}]")
+
+
+def test_a_step_keeps_its_replayed_share():
+    """With another one a position in the data is another."""
+    saved, here = mine(share=0.25), mine("replay.weight=0")
+    with pytest.raises(ValueError, match="replayed share: 0.25 there, 0.0 here"):
+        changed_keys(saved, here, ["replay"], "run")
+    del saved["replayed share"]  # an older checkpoint
+    assert changed_keys(saved, here, ["replay"], "run") == {"replay.weight"}

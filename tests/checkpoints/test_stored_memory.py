@@ -244,3 +244,14 @@ def test_a_link_to_a_checkpoint_that_is_gone_is_named(tmp_path):
     newest.symlink_to(tmp_path / "unmounted")
     with pytest.raises(FileNotFoundError, match=f"{newest} links to nothing"):
         open_memory(tmp_path / "run")
+
+
+def test_a_folder_that_another_rank_lacks_is_named(tmp_path):
+    def fail(function):
+        raise FileNotFoundError("on another rank")
+
+    write_run(tmp_path, "epoch_0")
+    with pytest.raises(
+        FileNotFoundError, match="epoch_0/memory is not there for every"
+    ):
+        open_memory(tmp_path, on_each=fail)

@@ -325,11 +325,11 @@ def with_a_long_pair(base, other_data, tmp_path_factory):
         (
             {"max_seq_len": 200},
             r"1 of 24 pairs do not fit max_seq_len=200; the longest, slot \d+ of "
-            r".*memory \(.*long.jsonl\[5\]\), takes \d+ tokens with its views. Raise",
+            r".*memory \(.*long.jsonl:6\), takes \d+ tokens with its views. Raise",
         ),
         (
             {"model__max_seq_len": 200},
-            r"slot \d+ of .*memory \(.*long.jsonl\[5\]\) has a sequence of \d+ tokens, "
+            r"slot \d+ of .*memory \(.*long.jsonl:6\) has a sequence of \d+ tokens, "
             "but the model has 200 positions. Set it to 200 and skip_too_long=True",
         ),
     ],

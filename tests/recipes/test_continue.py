@@ -171,6 +171,7 @@ def test_a_run_without_a_memory_is_continued_by_its_weights_and_files(
             "none of it: replay.weight=0",
         ),
         ({"init_from": "sft", **LM}, None),
+        ({"base_adapters": "lm", **LM}, "none of it: replay.init_from="),
     ],
 )
 def test_what_forgets_is_warned_of(
@@ -178,6 +179,8 @@ def test_what_forgets_is_warned_of(
 ):
     carried = ("continue_from", "init_from", "replay__init_from")
     settings = {k: first / v if k in carried else v for k, v in settings.items()}
+    if merged := settings.get("base_adapters"):
+        settings["base_adapters"] = f"[{first / merged}]"
     cfg = config(base, other_data, tmp_path, **settings)
     said = at_start(cfg, 1, lambda _: warned)
     assert len(said) == (warning is not None)
@@ -336,6 +339,30 @@ def test_a_memory_that_grows_keeps_the_inherited_pairs(
     assert train(config(base, other_data, tmp_path, **settings, **again), 1, read) == [
         (20 + 8, 8)
     ]
+
+
+def test_a_memory_does_not_shrink_on_resuming(base, first, other_data, tmp_path):
+    settings = {**CONTINUAL, "continue_from": first / "lm"}
+    train(
+        config(
+            base, other_data, tmp_path, **settings, replay__capacity=8, stop__steps=1
+        )
+    )
+    again = {"replay__capacity": 6, "resume_changes": "[replay.capacity]"}
+    again["resume_from_checkpoint"] = True
+    with pytest.raises(ValueError, match="at least the checkpoint's 8, got 6;"):
+        train(config(base, other_data, tmp_path, **settings, **again))
+
+
+def test_a_memory_that_was_turned_off_is_not_missed_silently(
+    base, first, other_data, tmp_path
+):
+    settings = {**LM, "init_from": first / "lm", "replay__init_from": first / "lm"}
+    off = {"replay__weight": 0, "stop__steps": 1}
+    train(config(base, other_data, tmp_path, **settings, **off))
+    again = {"resume_from_checkpoint": True, "resume_changes": "[replay.weight]"}
+    with pytest.raises(ValueError, match="has no memory of .*lm; start a new run"):
+        train(config(base, other_data, tmp_path, **settings, **again))
 
 
 def test_other_pairs_are_no_reason_to_resume(base, data, other_data, tmp_path):

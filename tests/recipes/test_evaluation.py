@@ -14,6 +14,7 @@ from erjepa.checkpoints.manifest import MANIFEST
 from erjepa.configs import load
 from erjepa.datasets import predictor_token_ids
 from erjepa.evaluation import jobs
+from erjepa.evaluation.jobs import weights_to_score
 from erjepa.training.model import device
 from erjepa_recipe import evaluate_erjepa
 from tests.harness.cases import some_of
@@ -348,8 +349,7 @@ def test_a_run_is_named_by_its_folder_for_its_newest_checkpoint(tmp_path):
     (tmp_path / "run" / "torchtune_config.yaml").write_text(config)
     for named in ("run", "run/epoch_0"):
         cfg = tiny(tmp_path, f"checkpoint_dir={tmp_path / named}")
-        recipe = evaluate_erjepa.EvaluationRecipeERJEPA(cfg)
-        assert recipe._weights == [tmp_path / "run" / "epoch_0"]
+        assert weights_to_score(cfg) == [tmp_path / "run" / "epoch_0"]
         assert load(str(tmp_path / named)).epochs == 7  # and its config
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from erjepa.replay import EpisodicReplay
+from erjepa.training.run.steps import TrainingPairs
 from tests.harness.runs import (
     INVARIANT,
     make_config,
@@ -125,3 +126,15 @@ def test_a_rank_whose_memory_differs_ends_the_run(
     with pytest.raises(RuntimeError, match=f"rank 1 differs .* rank 0 at step {step}"):
         train(make_config(overrides), 2)
     assert len(read_metrics(tmp_path)) == step - 1
+
+
+def test_ranks_that_read_other_pairs_are_named(base, data, tmp_path, monkeypatch):
+    """As from copies of a file on each node."""
+    monkeypatch.setattr(
+        TrainingPairs, "data", property(lambda self: {"pairs": f"of {self._rank}"})
+    )
+    cfg = make_config(overrides_for(base, data, tmp_path, batch_size=2))
+    with pytest.raises(
+        ValueError, match=r"rank 1 reads other pairs \(of 1\) than rank 0"
+    ):
+        train(cfg, 2)

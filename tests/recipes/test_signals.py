@@ -206,10 +206,12 @@ def test_sigterm_of_a_whole_group_of_one_process(base, data, tmp_path):
     assert said.count(RESUME) == 1 and f"Stopped after step {steps}." in said
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the system sees to it on Linux")
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux tells of processes")
-def test_a_rank_whose_launcher_went_first_ends(tmp_path):
-    """Killed while the rank was still importing: there is no death left to be told of."""
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_a_rank_whose_launcher_went_first_ends(tmp_path, is_wrapped):
+    """Killed while the rank was still importing: there is no death left to be told of. A shell
+    around the rank, in its session, is none that went.
+    """
     said = tmp_path / "said"
     rank = (
         "import time; time.sleep(1)\n"
@@ -217,18 +219,20 @@ def test_a_rank_whose_launcher_went_first_ends(tmp_path):
         "end_with_launcher()\n"
         f"open({str(said)!r}, 'w')"
     )
-    script = f"{sys.executable} -c {shlex.quote(rank)} & echo $!"
+    wait = "; wait" * is_wrapped
+    script = f"{sys.executable} -c {shlex.quote(rank)} & echo $!{wait}"
     launcher = subprocess.run(
         ["sh", "-c", script],
         env={**os.environ, "TORCHELASTIC_RUN_ID": "x"},
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # as torchrun starts ranks
     )
     pid = int(launcher.stdout)
     deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not said.exists()
+    assert said.exists() == is_wrapped
 
 
 def test_a_rank_ends_with_its_launcher(monkeypatch):

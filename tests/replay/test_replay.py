@@ -361,3 +361,17 @@ def test_the_memory_it_takes_is_known_before(settings):
     require_room(replay.settings, EMBED_DIM, taken)
     with pytest.raises(ValueError, match=rf"=\d+ slots of .* take {taken:,} bytes;"):
         require_room(replay.settings, EMBED_DIM, taken - 1)
+
+
+def test_pairs_keep_their_random_numbers_in_a_run_with_another_seed():
+    """By which a stratified memory chooses: they would compete anew otherwise."""
+    settings = {"retention": "stratified", "selection": "uniform"}
+    first = make(**settings)
+    for number in range(8):
+        run_step(first, number)
+    second = make(seed=8, **settings)
+    before = second.memory._seed
+    second.restore(first.state, {k: v.clone() for k, v in first.tensors().items()})
+    assert second.memory._seed == first.memory._seed != before
+    marks = [replay.memory._marks[: len(replay)] for replay in (first, second)]
+    assert torch.equal(*marks)

@@ -243,10 +243,10 @@ def _earlier_runs(cfg: Config, tokenizer: Transform | None) -> str:
             found.append(start)
         if cfg.replay.weight:
             for path in cfg.replay.start_from:
-                stored = open_memory(Path(path), key_of(cfg, path))
+                stored = open_memory(Path(path), key := key_of(cfg, path))
                 if tokenizer is not None:
                     fingerprint = PairTexts(tokenizer).fingerprint
-                    require_alike(stored, cfg.replay, fingerprint)
+                    require_alike(stored, cfg.replay, fingerprint, key)
                 found.append(stored.folder)
     return ", ".join(map(str, found)) or "resumed instead"
 

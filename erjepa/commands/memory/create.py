@@ -70,21 +70,18 @@ def create(
             f"--number {number}: must be at least 1 and at most {len(places)}, the pairs that "
             "a run would train on"
         )
-    settings: dict[str, Any] = {"score": cfg.replay.score}
+    settings: dict[str, Any] = {"score": cfg.replay.score, "retention": "reservoir"}
+    scores = torch.ones(len(places))
     if by == "surprise":
-        offered, scores = places, surprises(run, collator, places, checkpoint)
+        scores = surprises(run, collator, places, checkpoint)
         settings = {"score": "lm", "retention": "surprise"}
-    else:
-        generator = torch.Generator().manual_seed(cfg.drawn_seed)
-        drawn = torch.randperm(len(places), generator=generator)[:number]
-        offered, scores = places[drawn].sort().values, torch.ones(len(drawn))
     replay_settings = ReplaySettings(
         capacity=number, selection="uniform", address="none", **settings
     )
     replay = EpisodicReplay(replay_settings, embed_dim=1, seed=cfg.drawn_seed)
-    segments = [dataset[i].segments for i in offered.tolist()]
+    segments = [dataset[i].segments for i in places.tolist()]
     origins = Origins(dataset)
-    ids = origins.ids(offered)
+    ids = origins.ids(places)
     replay.write(ids, segments, None, scores)
 
     about = {
@@ -93,7 +90,7 @@ def create(
         "inherited": 0,
         "replay": asdict(replay_settings),
     }
-    where = dict(zip(ids.tolist(), map(dataset.where, offered.tolist()), strict=True))
+    where = dict(zip(ids.tolist(), map(dataset.where, places.tolist()), strict=True))
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
         aside = Path(scratch, out.name)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from erjepa.checkpoints.checkpoint import PROGRESS
 from erjepa.checkpoints.example_errors import EXAMPLE_ERRORS, read_visits
 from erjepa.checkpoints.stored_memory import StoredMemory, open_memory
 from erjepa.commands.memory.reading import read_slots
@@ -95,8 +96,19 @@ def read_contents(path: Path) -> Contents:
     """
     stored = open_memory(path)
     slots = read_slots(stored)
-    visits = read_visits(stored.folder.resolve().parent.parent / EXAMPLE_ERRORS)
+    visits = read_visits(_run_of(stored.folder) / EXAMPLE_ERRORS)
     examples = trajectories(visits)
     prompts = [pair.source.tobytes() for pair in stored.pairs]
     slots = slots.assign(flags=flags(slots, prompts, stay_hard(examples)))
     return Contents(stored, slots, visits, examples)
+
+
+def _run_of(memory: Path) -> Path:
+    """Return the folder of the run whose checkpoint, which may be linked, holds a memory; that of
+    another memory itself.
+    """
+    checkpoint = memory.absolute().parent
+    if not (checkpoint / PROGRESS).is_file():
+        return checkpoint
+    runs = [checkpoint.parent, checkpoint.resolve().parent]
+    return next((run for run in runs if (run / EXAMPLE_ERRORS).is_file()), runs[0])

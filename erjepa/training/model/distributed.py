@@ -124,17 +124,19 @@ def on_rank_zero(function: Callable[[], T]) -> T:
 def on_each_rank(function: Callable[[], T]) -> T:
     """Call ``function`` on every rank, wait until all are done, and return this rank's result.
 
-    If it fails on any rank, the exception of the first such rank is raised on every rank.
+    If it fails on any rank, the exception of the first such rank is raised on every rank, on that
+    rank with its traceback.
     """
     result: Any = None
-    failure = None
+    error = None
     try:
         result = function()
-    except Exception as error:  # noqa: BLE001 - raised below
-        failure = _as_sent(error)
-    for failed in gather_objects(failure):
+    except Exception as raised:  # noqa: BLE001 - raised below
+        error = raised
+    failures = gather_objects(error and _as_sent(error))
+    for rank, failed in enumerate(failures):
         if failed is not None:
-            raise failed
+            raise error if error and rank == dist.get_rank() else failed
     return result
 
 

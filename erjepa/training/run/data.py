@@ -93,7 +93,8 @@ def slots_to_inherit(run: PreparedRun, stored: StoredMemory) -> Tensor:
 
     def find() -> Tensor:
         held_out = {text_of(run.dataset.pairs[i]) for i in split.held_out}
-        is_new = [text_of(stored.pairs[s]) not in held_out for s in slots.tolist()]
+        pairs = stored.pairs
+        is_new = [text_of(pairs[s]) not in held_out for s in slots.tolist()]
         if copies := len(slots) - sum(is_new):
             log.info(
                 f"{stored.folder}: {counted(copies, 'pair')} that are held out for validation "

@@ -47,11 +47,11 @@ class InheritedMemories:
 
     def __init__(self, cfg: Config, tokenizer: str) -> None:
         settings = self._settings = cfg.replay
-        self._memories = [
-            open_on_all(Path(path), key_of(cfg, path)) for path in settings.start_from
-        ]
-        for stored in self._memories:
-            require_alike(stored, settings, tokenizer)
+        self._memories = []
+        for path in settings.start_from:
+            stored = open_on_all(Path(path), key := key_of(cfg, path))
+            require_alike(stored, settings, tokenizer, key)
+            self._memories.append(stored)
         self.origins: list[str] = []
         self._places = [self._add(stored.about.origins) for stored in self._memories]
         self._fitting = [torch.arange(len(stored)) for stored in self._memories]
@@ -197,6 +197,7 @@ class InheritedMemories:
         are_kept = self._settings.init_addresses == "kept"
         seen, found = 0, dict[int, str]()
         chosen, ids_of, scores = self._chosen(seed, new_scores)
+        replay.generator.set_state(first.tensors["generator"])
         for stored, slots, ids in zip(self._memories, chosen, ids_of, strict=True):
             state, tensors = stored.about.state.memory, stored.part(slots)
             if not are_kept:
@@ -223,7 +224,6 @@ class InheritedMemories:
             )
             seen += max(state.seen[0], len(stored))
         memory.scores.copy_(scores)
-        replay.generator.set_state(first.tensors["generator"])
         memory.inherit(torch.cat(ids_of), seen)
         return found
 
@@ -253,11 +253,12 @@ def key_of(cfg: Config, path: str) -> str:
 
 
 def require_alike(
-    stored: StoredMemory, settings: ReplaySettings, tokenizer: str
+    stored: StoredMemory, settings: ReplaySettings, tokenizer: str, key: str
 ) -> None:
     """Check that a run can start with a memory.
 
     Args:
+        key: that names it, see :func:`key_of`.
         tokenizer: fingerprint of the run's tokenizer.
 
     Raises:
@@ -266,9 +267,9 @@ def require_alike(
     """
     if stored.about.tokenizer != tokenizer:
         raise ValueError(
-            f"{KEY}: the memory in {stored.folder} holds tokens of another tokenizer, "
-            "or of another chat template; start from a run of the same model family, "
-            f"or without {KEY}"
+            f"{key}: the memory in {stored.folder} holds tokens of another tokenizer, "
+            "or of another chat template; start from a run of the same model family, or "
+            "without its memory: set init_from alone"
         )
     wanted, score = settings.score, stored.about.replay.score
     if score != wanted and settings.init_scores == "kept":

@@ -205,7 +205,15 @@ class RunMemory:
         """
         if self._errors is not None:
             self._errors.continue_after(step)
-        if self.replay is None or not (checkpoint / MEMORY).is_dir():
+        if self.replay is None:
+            return
+        if not (checkpoint / MEMORY).is_dir():
+            if starts := self.settings.start_from:
+                raise ValueError(
+                    f"replay.weight was 0 until {checkpoint}, which therefore has no memory of "
+                    f"{', '.join(starts)}; start a new run, with init_from={checkpoint} "
+                    f"replay.init_from={starts[0]}"
+                )
             return
         stored = open_on_all(checkpoint, "resume_from_checkpoint")
         if "dataset" in changed and (stored.tensors["example_ids"] >= 0).any():
@@ -219,6 +227,11 @@ class RunMemory:
             self.replay = self._empty(has_addresses=False)
         about = stored.about
         capacity = about.replay.capacity or self.settings.capacity
+        if self.settings.capacity < capacity:
+            raise ValueError(
+                f"replay.capacity must be at least the checkpoint's {capacity}, got "
+                f"{self.settings.capacity}; a memory can grow on resuming, not shrink"
+            )
         reserved = about.state.memory.capacity - capacity
         self._add_reserved_slots(self.replay, reserved)
         self.replay.restore(about.state, stored.tensors)

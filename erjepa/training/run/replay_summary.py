@@ -53,13 +53,14 @@ def forgetting_warnings(cfg: Config, memory: RunMemory, num_new: int) -> Iterato
     """
     settings, replay = cfg.replay, memory.replay
     if memory.earlier is None:
-        start = cfg.init_from or next(iter(settings.start_from), None)
+        merged = reversed(cfg.base_adapters or [])
+        start = cfg.init_from or next(iter([*settings.start_from, *merged]), None)
         if start and on_rank_zero(lambda: memory_folder(Path(start)) is not None):
-            yield f"{start} has a memory, and this run replays none of it: " + (
-                f"continue_from={start} continues from its weights and its memory."
-                if memory.is_on
-                else "replay.weight=0."
-            )
+            way = "replay.weight=0."
+            if memory.is_on:
+                key = "continue_from" if cfg.init_from else "replay.init_from"
+                way = f"{key}={start} replays it."
+            yield f"{start} has a memory, and this run replays none of it: {way}"
         return
     assert replay is not None  # set whenever there are earlier memories
     if not len(replay):

@@ -127,7 +127,8 @@ def end_with_launcher() -> None:
         return
     if _LIBC is not None:
         set_parent_death_signal(signal.SIGKILL)
-        if not _is_python(os.getppid()):  # the launcher has already ended
+        parent = os.getppid()
+        if not (_is_python(parent) or _is_of_session(parent)):  # the launcher has ended
             os._exit(128 + signal.SIGKILL)
     else:
         watch = threading.Thread(target=_watch, args=(os.getppid(),), daemon=True)
@@ -141,6 +142,14 @@ def _is_python(process: int) -> bool:
         return b"python" in command.split(b"\0")[0]
     except OSError:
         return True
+
+
+def _is_of_session(process: int) -> bool:
+    """Whether a process is of this rank's session, which torchrun starts: it wraps the rank."""
+    try:
+        return os.getsid(process) == os.getsid(0)
+    except OSError:
+        return False
 
 
 def set_parent_death_signal(number: signal.Signals) -> None:

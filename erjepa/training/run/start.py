@@ -11,7 +11,6 @@ from torchtune import utils
 from erjepa.checkpoints import checkpoint
 from erjepa.checkpoints.fingerprint import (
     changed_keys,
-    data_of,
     digest_of_weights,
     fingerprint,
 )
@@ -178,6 +177,7 @@ def load_start(
     current = fingerprint(
         cfg,
         pairs_of_a_step=pairs.sampler.examples_per_step,
+        share=pairs.share,
         pairs=pairs.train,  # type: ignore[arg-type]
     )
     path = None
@@ -204,5 +204,4 @@ def load_start(
         resumed = Resumed(path, state, changed)
         utils.log_rank_zero(log, f"Resuming from {path}.")
     weights = StartWeights(base, trained, predictor, averaged)
-    data = data_of(cfg, pairs.train.dataset)  # type: ignore[arg-type]
-    return Start(weights, current, data, resumed, carried)
+    return Start(weights, current, pairs.data, resumed, carried)

@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
+from erjepa.checkpoints.fingerprint import data_of
 from erjepa.datasets import Pair, StepSampler, require_turns
 from erjepa.packing import PackedBatch, PairCollator
 from erjepa.replay import ReplayBatch
+from erjepa.training.model.distributed import gather_objects
 from erjepa.training.run.data import fitting_pairs, mixture_of, split_pairs
 from erjepa.training.run.memory import RunMemory
 from erjepa.training.run.prepared import PreparedRun
@@ -46,6 +49,7 @@ class TrainingPairs:
         loader: yields the packed micro-batches, ``list[PackedBatch]``, of each step from the
             sampler's position on.
         held_out: indices in the dataset of the pairs to validate on.
+        share: fraction of a step's pairs that are replayed.
         jepa_every: one in this many steps, the first of them, has a JEPA loss.
     """
 
@@ -90,7 +94,7 @@ class TrainingPairs:
                 "of replay.share"
             )
         self._cfg = cfg
-        self._share = share
+        self.share = share
         self._replay_collator = collators.replay
         self._pins = run.device.type == "cuda"
         self._numbered = _NumberedSteps(self.sampler)
@@ -106,6 +110,25 @@ class TrainingPairs:
             # By default every new iterator draws from the global state that dropout uses.
             generator=torch.Generator(),
         )
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """What determines which pairs of the dataset are held out, see :func:`data_of`."""
+        return data_of(self._cfg, cast(Sequence[Pair], self.train.dataset))
+
+    def require_equal(self) -> None:
+        """Wait for all ranks, and compare the pairs that they have read.
+
+        Raises:
+            ValueError: naming the ranks that have other pairs than rank 0.
+        """
+        by_rank = gather_objects(self.data["pairs"])
+        if others := [i for i, pairs in enumerate(by_rank) if pairs != by_rank[0]]:
+            raise ValueError(
+                f"dataset: rank {', '.join(map(str, others))} reads other pairs "
+                f"({by_rank[others[0]]}) than rank 0 ({by_rank[0]}); use the same files on "
+                "all nodes"
+            )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -138,7 +161,7 @@ class TrainingPairs:
         same rows as new ones, so the memory must be updated before the next step is requested.
         """
         self.sampler.set_position(progress.epoch, progress.step_in_epoch)
-        if not self._share:
+        if not self.share:
             self._numbered.first = progress.steps
             yield from map(Step, self.loader)
             return

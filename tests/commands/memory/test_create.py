@@ -45,6 +45,8 @@ def test_pairs_are_drawn_by_the_seed(tmp_path, sources, capsys):
     assert stored.about.origins == [str(sources[0])] and stored.about.inherited == 0
     slots = read_slots(stored)
     assert slots.example.nunique() == 5 and slots.score[0] == 1
+    # As after a run, so that the next one keeps as many of these.
+    assert stored.about.state.memory.seen == (20, 0)
     cfg = load("tiny_synth", one(sources[0]))
     dataset = build_dataset(cfg.dataset, cfg.tokenizer.build())
     for slot, found in zip(slots.itertuples(), segments(stored), strict=True):

@@ -5,6 +5,7 @@ import json
 import math
 import random
 import re
+import shutil
 
 import pandas as pd
 import pytest
@@ -47,6 +48,7 @@ def write_run(folder, address="dense", targets=TARGETS, replay_settings=()):
     about = {"tokenizer": "x", "origins": ["old", "new"], "inherited": 1}
     about["replay"] = dict(replay_settings)
     write_memory(memory, replay, about)
+    (memory.parent / "progress.json").touch()
     rows = [
         {"where": f"f:{i}", "source": f"ask {i}", "target": target}
         for i, target in enumerate(targets)
@@ -284,3 +286,16 @@ def test_the_page_holds_its_data_and_nothing_else(tmp_path):
     counts = charts["Slots by replay count"]
     assert (counts["labels"], counts["heights"]) == (["0", "1", "2"], [3, 1, 1])
     assert charts["Replays by step"]["heights"] == [0, 4]
+
+
+def test_the_visits_are_those_of_the_run(tmp_path):
+    """Also of a checkpoint that was moved and linked, but not of a memory beside checkpoints."""
+    run = write_run(tmp_path / "run")
+    visits = "step,example,replayed,lm_loss,jepa_loss\n1,2,0,0.5,0.5\n"
+    (run / EXAMPLE_ERRORS).write_text(visits)
+    (run / "epoch_0").rename(tmp_path / "disk")
+    (run / "epoch_0").symlink_to(tmp_path / "disk")
+    assert len(read_contents(run).visits) == 1
+    created = run / "created"
+    shutil.copytree(tmp_path / "disk" / "memory", created / "memory")
+    assert len(read_contents(created).visits) == 0

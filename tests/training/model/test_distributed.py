@@ -12,6 +12,7 @@ from erjepa.training.model.distributed import (
     all_reduce_sum,
     gather_objects,
     init_process_group,
+    on_each_rank,
     on_rank_zero,
     wait_for_all,
 )
@@ -50,3 +51,18 @@ def test_only_a_step_has_a_short_timeout(monkeypatch):
             all_reduce_sum(torch.ones(1))
 
     on_ranks(waited, 2, timeout=1)
+
+
+def fail_on_rank_one():
+    if dist.get_rank() == 1:
+        raise KeyError("a column")
+
+
+def test_an_error_on_each_rank_keeps_its_place():
+    def where():
+        try:
+            on_each_rank(fail_on_rank_one)
+        except KeyError as error:
+            return error.__traceback__.tb_next.tb_next is not None
+
+    assert on_ranks(where, 2) == [False, True]
