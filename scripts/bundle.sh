@@ -29,8 +29,10 @@ trap 'rm -rf "$scratch"' EXIT
 cd "$(dirname "$0")/.."
 cp scripts/install.sh "$output"
 mkdir "$scratch/project"
-git ls-files -z --cached --others --exclude-standard \
-  | tar -c --null --ignore-failed-read -T - | tar -x -C "$scratch/project"
+{
+  git ls-files -z
+  git ls-files -z --others --exclude-standard -- .ci configs docs erjepa recipes scripts tests
+} | tar -c --null --ignore-failed-read -T - | tar -x -C "$scratch/project"
 
 # pip takes the wheels of the given platforms alone, so name all older ones, the newest first.
 target=(--only-binary=:all:)

@@ -2,8 +2,9 @@
 # Checks a machine without a GPU, in minutes:
 #   bash scripts/check_cpu.sh [OUT]     default: ./checks; needs the project installed with [dev]
 set -uo pipefail
+out=${1:-$(dirname "$0")/../checks}
+out=$(mkdir -p "$out" && cd "$out" && pwd)
 cd "$(dirname "$0")/.."
-out=${1:-checks}
 source scripts/checks.sh
 python=${PYTHON:-python}
 

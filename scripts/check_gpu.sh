@@ -11,8 +11,11 @@
 #   study        SmolLM2 at matched compute, seed by seed; start it again to resume
 #   all          all of them
 # OUT/PART/RESULTS.md is a table for tests/benchmarks/RESULTS.md. DEVICE=cpu SIZE=tiny tries a part
-# without a GPU; LIMIT and LIMIT_STUDY set the time limit of a command in seconds.
+# without a GPU; LIMIT and LIMIT_STUDY set the time limit of a command in seconds. DATA is the folder
+# of NL-RX for `study`, which downloads it otherwise.
 set -uo pipefail
+out=${2:-$(dirname "$0")/../checks}
+out=$(mkdir -p "$out" && cd "$out" && pwd)
 cd "$(dirname "$0")/.."
 parts="first fsdp2 2048 8192 memory ranks bench study"
 part=${1:-}
@@ -23,7 +26,6 @@ case " $parts all " in
     exit 2
     ;;
 esac
-out=${2:-checks}
 source scripts/checks.sh
 python=${PYTHON:-python}
 export BENCHMARK_DEVICE=${DEVICE:-cuda} BENCHMARK_SIZE=${SIZE:-1b}
@@ -49,7 +51,8 @@ run() {
     bench) benchmark bench packing replay generation objectives torchtune_sft ;;
     study)
       check study "${LIMIT_STUDY:-570}" "$python" -m erjepa experiment run matched_compute \
-        model=smollm2_135m nproc_per_node=1 "devices=[0]" "output_dir=$out/study"
+        model=smollm2_135m nproc_per_node=1 "devices=[0]" "output_dir=$out/study" \
+        ${DATA:+"overrides.dataset.source=$DATA" "overrides.eval_dataset.source=$DATA"}
       check report 30 "$python" -m erjepa report "$out/study"
       ;;
   esac

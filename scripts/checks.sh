@@ -1,6 +1,5 @@
 # Sourced by check_cpu.sh and check_gpu.sh. `check NAME SECONDS COMMAND...` runs a command with a time
 # limit, writes its output to OUT/NAME.log and appends a line with its result to OUT/results.txt.
-out=$(mkdir -p "$out" && cd "$out" && pwd)
 failed=0
 
 check() {
@@ -9,7 +8,11 @@ check() {
   timeout --kill-after=30 "$limit" "$@" >"$out/$name.log" 2>&1 || code=$?
   case $code in
     0) ;;
-    124 | 137) how="stopped at its limit" ;;
+    124 | 137)
+      how="killed"
+      ((SECONDS - start < limit)) || how="stopped at its limit"
+      [ "$name/$how" = "study/stopped at its limit" ] || failed=1 # started again, it continues
+      ;;
     *) how="failed ($code)" failed=1 ;;
   esac
   echo "$name: $how after $((SECONDS - start)) s of $limit; $out/$name.log" | tee -a "$out/results.txt"

@@ -23,17 +23,23 @@ glibc=$("$python" -c 'import platform; print(platform.libc_ver()[1].split(".")[-
 (cd "$here" && sha256sum --check --quiet SHA256SUMS) || fail "a part is missing or damaged; copy it again"
 
 mkdir -p "$target"
+target=$(cd "$target" && pwd)
+if compgen -G "$target/wheels/erjepa-*.whl" >/dev/null; then # of an earlier bundle
+  rm -rf "$target/project" "$target/wheels" "$target/files"
+fi
 (cd "$here" && cut -d ' ' -f 3 SHA256SUMS | xargs cat) | tar -x -C "$target"
 if [ -d "$target/files" ]; then
-  (cd "$target/files" && find . -type f) | while read -r file; do
+  (cd "$target/files" && find . -type f) | while IFS= read -r file; do
     there=${file#.}
     [ -e "$there" ] && continue
     mkdir -p "$(dirname "$there")" || fail "cannot create $(dirname "$there"), where a config expects files"
-    ln "$target/files/$file" "$there" 2>/dev/null || cp "$target/files/$file" "$there"
+    # In one piece: what exists is kept when the bundle is installed again.
+    ln "$target/files/$file" "$there" 2>/dev/null \
+      || { cp "$target/files/$file" "$there.part" && mv "$there.part" "$there"; }
   done
 fi
 
-"$python" -m venv "$target/venv"
+"$python" -m venv --clear "$target/venv"
 if [ -n "$WITHOUT" ]; then # packages of $python come last in the search path
   "$python" -c 'import site; print(*site.getsitepackages(), sep="\n")' \
     >"$(echo "$target"/venv/lib/python*/site-packages)/of_the_machine.pth"

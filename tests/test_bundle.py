@@ -164,26 +164,41 @@ def test_the_parts_that_have_a_sum_are_unpacked_in_their_order(made, tmp_path):
         f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nexit 9\n'
     )
     python.chmod(0o755)
+    there = tmp_path / "there"
+    for name in (
+        "wheels/erjepa-1-py3-none-any.whl",
+        "project/removed",
+    ):  # an earlier one
+        (there / name).parent.mkdir(parents=True)
+        (there / name).touch()
     result = subprocess.run(
-        ["bash", folder / "install.sh", tmp_path / "there"],
+        ["bash", folder / "install.sh", "there"],
         env={**os.environ, "PYTHON": str(python)},
         capture_output=True,
         text=True,
+        cwd=tmp_path,
     )
     assert result.returncode == 9, result.stderr
+    assert not (there / "project" / "removed").exists()
     unpacked = tmp_path / "there" / "project" / "file"
     inside = (tmp_path / "project" / "file").read_bytes()
     assert unpacked.read_bytes() == inside
 
 
 def test_a_check_has_a_limit_and_leaves_its_result(tmp_path):
-    script = (
-        f"out={tmp_path}/out; source {SCRIPTS}/checks.sh;"
-        "check good 5 echo fine; check slow 1 sleep 9; check bad 5 false; exit $failed"
-    )
-    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
-    assert result.returncode == 1
-    lines = (tmp_path / "out" / "results.txt").read_text().splitlines()
-    how = [line.split(";")[0].rsplit(" after", 1)[0] for line in lines]
-    assert how == ["good: passed", "slow: stopped at its limit", "bad: failed (1)"]
-    assert (tmp_path / "out" / "good.log").read_text() == "fine\n"
+    """Only the study, which continues when it is started again, may be stopped at its limit."""
+    out = tmp_path / "out"
+    out.mkdir()
+    for check, code, how in (
+        ("good 5 echo fine", 0, "good: passed"),
+        ("study 1 sleep 9", 0, "study: stopped at its limit"),
+        ("slow 1 sleep 9", 1, "slow: stopped at its limit"),
+        ("bad 5 false", 1, "bad: failed (1)"),
+        ("large 5 bash -c 'kill -9 $$'", 1, "large: killed"),
+    ):
+        script = f"out={out}; source {SCRIPTS}/checks.sh; check {check}; exit $failed"
+        result = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+        assert result.returncode == code
+        *_, line = (out / "results.txt").read_text().splitlines()
+        assert line.split(";")[0].rsplit(" after", 1)[0] == how
+    assert (out / "good.log").read_text() == "fine\n"

@@ -29,7 +29,7 @@ PARTS = (
     "timing",
     "setting",
     "llm_jepa_launcher",
-    "epoch_flops",
+    "wrong_labels",
     "__main__",
 )  # no benchmarks
 PACKAGES = ("torch", "torchtune", "torchao")
