@@ -16,6 +16,7 @@ from tests.harness.data import tokenizer_file, write_records
 from tests.harness.models import write_base
 
 torch.set_num_threads(1)
+os.fsync = lambda file: None  # tests kill processes, not machines
 
 
 def pytest_collection_finish(session):

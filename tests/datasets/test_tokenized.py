@@ -118,17 +118,16 @@ print(tokenized._cache_file(["a", "b"], tokenizer).name)
     assert other.stdout.splitlines()[-1] == name
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other"])
-def test_a_damaged_file_is_made_anew(tokenizer, many, one_by_one, damage):
+def test_a_damaged_file_is_made_anew(tokenizer, many, one_by_one):
     source, folder = many
     options = {"source": source, "new_system_prompt": "Hm."}
     paired_dataset(tokenizer, **options)
     (name,) = kept(folder)
-    content = bytearray((folder / name).read_bytes())
-    if damage == "flipped":
-        content[-9] ^= 4
-    cut = {"cut": len(content) // 2, "empty": 0}.get(damage, len(content))
-    (folder / name).write_bytes(b"some" if damage == "other" else content[:cut])
+    content = (folder / name).read_bytes()
+    flipped = content[:-9] + bytes([content[-9] ^ 4]) + content[-8:]
+    for damaged in (content[: len(content) // 2], flipped, b"", b"some"):
+        (folder / name).write_bytes(damaged)
+        assert tokenized._read(folder / name) is None
     assert list(paired_dataset(tokenizer, **options)) == one_by_one
     assert tokenized._read(folder / name) is not None
 

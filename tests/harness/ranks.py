@@ -60,11 +60,13 @@ def start_ranks(
     timeout: float = 600,
     method: str = "fork",
 ) -> tuple[list, Any]:
-    """Start ranks of one process group; return them, and the queue of their pickled results."""
-    context = multiprocessing.get_context(method)
-    port, results = free_port(), context.SimpleQueue()
+    """Start ranks of one process group; return them, and the queue of their pickled results. The
+    first is always forked.
+    """
+    contexts = [multiprocessing.get_context(name) for name in ("fork", method)]
+    port, results = free_port(), contexts[1].SimpleQueue()
     ranks = [
-        context.Process(
+        contexts[min(rank, 1)].Process(
             target=_run_rank,
             args=(function, rank, world_size, port, results, timeout),
         )

@@ -45,7 +45,7 @@ def run(base, data, output_dir, world_size, batch_size, accumulation, **override
 @pytest.mark.parametrize(
     ("selection", "budget", "cuts"),
     [
-        ("content", 3, CUTS[1::2]),
+        ("content", 3, [CUTS[3], CUTS[5]]),
         pytest.param("content", 3, CUTS[::2], marks=pytest.mark.slow),
         pytest.param("uniform", 3, CUTS, marks=pytest.mark.slow),
         pytest.param("hard", 3, CUTS, marks=pytest.mark.slow),
@@ -82,25 +82,6 @@ def test_every_cut_of_a_step_gives_the_same_run(
             )
         for mine in memories[1:]:
             assert torch.equal(mine["scores"], memories[0]["scores"])
-
-
-def test_replay_never_repeats_an_example_of_the_step(base, data, tmp_path):
-    seen = []
-
-    draw = EpisodicReplay.draw
-
-    def recorded(self, example_ids, *given):
-        drawn = draw(self, example_ids, *given)
-        seen.append((set(example_ids.tolist()), set(drawn.example_ids)))
-        return drawn
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EpisodicReplay, "draw", recorded)
-        overrides = overrides_for(base, data, tmp_path, batch_size=8, stop__steps=8)
-        (steps,) = train(make_config(overrides), 1, lambda recipe: list(seen))
-    assert len(steps) == 8
-    assert all(current and not (current & drawn) for current, drawn in steps)
-    assert all(drawn for _, drawn in steps[1:])
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,12 @@ def losses(metrics):
 SHORT = {"epochs": 1, "max_steps_per_epoch": 4}
 
 
+def has_moved(output_dir):
+    """Whether training changed every adapter, whose second matrix starts at zero."""
+    adapter = torch.load(checkpoint.newest(output_dir) / checkpoint.ADAPTER)
+    return all(weight.any() for name, weight in adapter.items() if "lora_b" in name)
+
+
 @pytest.fixture(scope="module")
 def plain(base, data, tmp_path_factory):
     return run(base, data, tmp_path_factory.mktemp("plain"), **SHORT)
@@ -35,13 +41,7 @@ def plain(base, data, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "overrides",
-    [
-        {"enable_activation_checkpointing": True},
-        {"custom_sharded_layers": "[]"},
-        {"fsdp_reshard_after_forward": True},
-        {"num_workers": 1},
-        {"log_every_n_steps": 1, "profiler__enabled": False},
-    ],
+    [{"enable_activation_checkpointing": True}, {"num_workers": 1}],
     ids=lambda overrides: next(iter(overrides)),
 )
 def test_options_that_change_no_number(base, data, tmp_path, plain, overrides):
@@ -110,7 +110,7 @@ def test_dora_starts_as_lora_and_trains(base, data, tmp_path, plain, world_size)
         **SHORT,
     )
     assert metrics[0]["loss"] == pytest.approx(plain[0]["loss"], rel=1e-5)
-    assert metrics[-1]["loss"] != pytest.approx(plain[-1]["loss"], rel=1e-5)
+    assert has_moved(tmp_path)
 
 
 @pytest.mark.parametrize("world_size", some_of([1, 2], [2]))
@@ -132,6 +132,7 @@ def test_qlora_trains(data, tmp_path, world_size):
     assert metrics[0]["loss"] != full[0]["loss"]  # the base is quantized
     for mine, expected in zip(metrics, full, strict=True):
         assert mine["loss"] == pytest.approx(expected["loss"], rel=0.1)
+    assert has_moved(tmp_path / "out")
 
 
 def test_sft_runs_no_views_and_logs_no_jepa_loss(base, data, tmp_path, plain):
@@ -172,10 +173,8 @@ def oldest(request):
 @pytest.mark.parametrize(
     ("stop", "steps"),
     [
-        ({"stop__steps": 3}, 3),
         ({"stop__steps": 2, "save_every_n_steps": 2}, 2),
         ({"stop__tokens": 1}, 1),
-        ({"stop__flops": 1}, 1),
     ],
 )
 def test_stop_ends_the_run_and_saves(base, data, tmp_path, stop, steps):

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from erjepa.replay.selection import prioritized
-from tests.harness.histories import memory_of, select
+from tests.harness.histories import memory_of, request_of
 from tests.reference.plain_priorities import chances_of_lists
 
 SCORES = [0.5, 1.0, 4.0, 2.0]
@@ -14,8 +14,13 @@ DRAWS = 2000
 
 def drawn(scores, exponent, **settings):
     memory = memory_of(*((i, 0, score) for i, score in enumerate(scores)))
-    settings["priority_exponent"] = exponent
-    return lambda seed: select(prioritized, memory, seed=seed, **settings)
+    request = request_of(memory, priority_exponent=exponent, **settings)
+
+    def draw(seed):
+        request.generator.manual_seed(seed)
+        return prioritized(request)
+
+    return draw
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.6, 2.0])

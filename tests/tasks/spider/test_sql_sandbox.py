@@ -155,8 +155,6 @@ BOMBS = {
     "endless rows": ENDLESS.format("x"),
     "cross join": "SELECT count(*) FROM clerk a, clerk b, clerk c, clerk d, clerk e, clerk f",
     "cross rows": "SELECT * FROM clerk a, clerk b, clerk c, clerk d, clerk e, clerk f",
-    "like": f"SELECT hex(zeroblob(2000000)) LIKE '%{'0' * 900}1'",
-    "glob": f"SELECT hex(zeroblob(2000000)) GLOB '*{'0' * 900}1'",
     "in C": STUCK_IN_C,
     "printf": "SELECT printf('%.*c', 1000000000, 'x') || printf('%.*c', 1000000000, 'x')",
 }

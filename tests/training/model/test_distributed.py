@@ -42,15 +42,15 @@ def test_only_a_step_has_a_short_timeout(monkeypatch):
     def waited():
         for wait in (lambda: gather_objects(0), wait_for_all):
             if dist.get_rank() == 0:
-                time.sleep(1.2)
+                time.sleep(0.5)
             wait()
-        on_rank_zero(lambda: time.sleep(1.2))
+        on_rank_zero(lambda: time.sleep(0.5))
         if dist.get_rank() == 0:
-            return time.sleep(1.5)
+            return time.sleep(0.8)
         with pytest.raises(RuntimeError, match="(?i)timed out"):
             all_reduce_sum(torch.ones(1))
 
-    on_ranks(waited, 2, timeout=1)
+    on_ranks(waited, 2, timeout=0.4)
 
 
 def fail_on_rank_one():

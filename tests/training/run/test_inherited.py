@@ -57,7 +57,7 @@ def test_a_chain_of_reservoirs_keeps_every_pair_with_the_same_probability(
     monkeypatch.setattr(
         inherited, "open_on_all", lambda path, key: open_memory(path, key)
     )
-    months, chains = ((30, 1), (6, 3), (30, 2), (60, 1), (30, 1)), 200
+    months, chains = ((30, 1), (6, 3), (30, 2), (60, 1), (30, 1)), 60
     keys = ReplaySettings(
         capacity=10, retention="reservoir", selection="uniform", address="none"
     )
