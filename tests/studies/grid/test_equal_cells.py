@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import yaml
 
 from erjepa.studies.grid.cells import cells
 from erjepa.studies.grid.config import load_experiment
@@ -28,6 +29,7 @@ overrides: {epochs: 30, loss.jepa_weight: 0, replay.score: lm, replay.selection:
 budgets: [40]
 match: flops
 """
+SHARES = "Tenth", "Half"  # two methods that are equal in the first stage
 EQUAL = {
     "first/mixed/seed_1": "first/sft/seed_1",
     "first/new_adapters/seed_1": "first/sft/seed_1",
@@ -68,6 +70,15 @@ overrides: {epochs: 12}
 def sequence(fake):
     """Folder of a grid some of whose cells are equal, and that runs the stand-in for ``tune``."""
     write_experiment(fake, SEQUENCE)
+    return fake
+
+
+@pytest.fixture
+def shares(fake):
+    """The same with two methods."""
+    text = yaml.safe_load(SEQUENCE)
+    text["methods"] = {name: text["methods"][name] for name in SHARES}
+    write_experiment(fake, yaml.safe_dump(text, sort_keys=False))
     return fake
 
 
@@ -113,12 +124,12 @@ def test_an_equal_cell_has_the_lines_of_the_first(sequence, capsys):
     assert run(sequence) == 0 and calls(sequence) == called
 
 
-def test_what_an_earlier_version_ran_is_used(sequence):
+def test_what_an_earlier_version_ran_is_used(shares):
     """Its equal cells each have lines of their own run, which the next stage starts from."""
-    assert run(sequence) == 0
-    out = sequence / "out"
+    assert run(shares) == 0
+    out = shares / "out"
     kept = []
-    for line in results(sequence):
+    for line in results(shares):
         if line["cell"] == "first/half/seed_1":
             own = json.dumps(line).replace("first/tenth/seed_1", line["cell"])
             line = json.loads(own)
@@ -134,28 +145,28 @@ def test_what_an_earlier_version_ran_is_used(sequence):
     log.unlink()
     for checkpoint in log.parent.glob("flops_*"):
         checkpoint.rename(log.parents[4] / f"gone_{checkpoint.name}")
-    assert run(sequence) == 0
+    assert run(shares) == 0
     assert f"init_from={folder}/flops_0" in log.read_text()
 
 
-def test_it_fails_with_the_first(sequence, capsys, monkeypatch):
+def test_it_fails_with_the_first(shares, capsys, monkeypatch):
     monkeypatch.setenv("FAKE_FAILURE", "erjepa_recipe tenth/seed_1")
-    assert run(sequence) == 1
+    assert run(shares) == 1
     said = "first/half/seed_1: failed: it needs the results of first/tenth/seed_1"
     assert said in capsys.readouterr().out
 
 
-def test_an_equal_method_that_is_added_before_takes_the_results(sequence):
-    assert run(sequence) == 0
-    before = {line["cell"] for line in results(sequence)}
-    told = len(calls(sequence))
-    config = sequence / "fake.yaml"
+def test_an_equal_method_that_is_added_before_takes_the_results(shares):
+    assert run(shares) == 0
+    before = {line["cell"] for line in results(shares)}
+    told = len(calls(shares))
+    config = shares / "fake.yaml"
     text = config.read_text()
     config.write_text(
         text.replace("  Tenth:", "  Fifth: {replay.share: 0.2}\n  Tenth:")
     )
-    assert run(sequence) == 0
-    after = {line["cell"] for line in results(sequence)}
+    assert run(shares) == 0
+    after = {line["cell"] for line in results(shares)}
     assert after - before == {"first/fifth/seed_1", "second/fifth/seed_1"}
-    trained = [call for call in calls(sequence)[told:] if "erjepa_recipe" in call]
+    trained = [call for call in calls(shares)[told:] if "erjepa_recipe" in call]
     assert len(trained) == 1 and "fifth/seed_1" in trained[0]
