@@ -16,6 +16,7 @@
 set -uo pipefail
 out=${2:-$(dirname "$0")/../checks}
 out=$(mkdir -p "$out" && cd "$out" && pwd)
+[ -z "${DATA:-}" ] || DATA=$(cd "$DATA" && pwd)
 cd "$(dirname "$0")/.."
 parts="first fsdp2 2048 8192 memory ranks bench study"
 part=${1:-}

@@ -25,7 +25,7 @@ glibc=$("$python" -c 'import platform; print(platform.libc_ver()[1].split(".")[-
 mkdir -p "$target"
 target=$(cd "$target" && pwd)
 if compgen -G "$target/wheels/erjepa-*.whl" >/dev/null; then # of an earlier bundle
-  rm -rf "$target/project" "$target/wheels" "$target/files"
+  rm -rf "$target/wheels" "$target/files" "$target"/project/{.ci,configs,docs,erjepa,recipes,scripts,tests}
 fi
 (cd "$here" && cut -d ' ' -f 3 SHA256SUMS | xargs cat) | tar -x -C "$target"
 if [ -d "$target/files" ]; then
@@ -34,8 +34,9 @@ if [ -d "$target/files" ]; then
     [ -e "$there" ] && continue
     mkdir -p "$(dirname "$there")" || fail "cannot create $(dirname "$there"), where a config expects files"
     # In one piece: what exists is kept when the bundle is installed again.
-    ln "$target/files/$file" "$there" 2>/dev/null \
-      || { cp "$target/files/$file" "$there.part" && mv "$there.part" "$there"; }
+    ln "$target/files/$file" "$there" 2>/dev/null && continue
+    cp "$target/files/$file" "$there.part" || fail "cannot write $there"
+    mv "$there.part" "$there"
   done
 fi
 

@@ -167,10 +167,11 @@ def test_the_parts_that_have_a_sum_are_unpacked_in_their_order(made, tmp_path):
     there = tmp_path / "there"
     for name in (
         "wheels/erjepa-1-py3-none-any.whl",
-        "project/removed",
+        "project/erjepa/removed",
     ):  # an earlier one
         (there / name).parent.mkdir(parents=True)
         (there / name).touch()
+    (there / "project" / "mine.yaml").touch()
     result = subprocess.run(
         ["bash", folder / "install.sh", "there"],
         env={**os.environ, "PYTHON": str(python)},
@@ -179,7 +180,8 @@ def test_the_parts_that_have_a_sum_are_unpacked_in_their_order(made, tmp_path):
         cwd=tmp_path,
     )
     assert result.returncode == 9, result.stderr
-    assert not (there / "project" / "removed").exists()
+    assert not (there / "project" / "erjepa").exists()
+    assert (there / "project" / "mine.yaml").exists()
     unpacked = tmp_path / "there" / "project" / "file"
     inside = (tmp_path / "project" / "file").read_bytes()
     assert unpacked.read_bytes() == inside

@@ -218,7 +218,8 @@ def of_weights(path: Path, which: str) -> list[Path]:
 
 def score_name(path: Path) -> str:
     """Return the name under which a folder of weights is scored: ``epoch_0``, ``epoch_0_ema``."""
-    return f"{path.parent.name}_{EMA}" if path.name == EMA else path.name
+    parent = Path(os.path.abspath(path)).parent.name  # of "ema" alone, too
+    return f"{parent}_{EMA}" if path.name == EMA else path.name
 
 
 def name_of_scores(path: Path | None, split: str, *, merged: bool) -> str:

@@ -174,7 +174,8 @@ def changed_keys(
             "The memory has pairs of its dataset; to train on another one, set a new output_dir "
             f"and continue_from={where}"
         )
-    kept = {*_FIXED, *["dataset"] * has_other_pairs}
+    turns_replay = "replayed share" in refused  # on or off
+    kept = {*_FIXED, *["dataset"] * has_other_pairs, *["replay.weight"] * turns_replay}
     if free := sorted(key for key in refused if key not in kept):
         lines.append(
             f"Keep what it had, or allow the change: resume_changes=[{','.join(free)}]"

@@ -307,10 +307,11 @@ def open_memory(
             intact memory, which is never opened automatically.
     """
     said = f"{key}: " if key else ""
-    folder = None
+    place = None
     while True:
-        before, folder = folder, once(lambda: _find(path, said))
-        if folder == before:
+        folder = once(lambda: _find(path, said))
+        before, place = place, once(folder.resolve)
+        if place == before:
             raise FileNotFoundError(
                 f"{said}{folder} is not there for every rank; put it into a folder that all "
                 "nodes share"

@@ -109,9 +109,11 @@ def weights_to_score(cfg: Config) -> Sequence[Path | None]:
 def _checkpoints(cfg: Config) -> Sequence[Path]:
     if given := cfg.checkpoint_dir:
         given = [given] if isinstance(given, str) else given
-        # Named after its folder, "." as well; unlike resolve, it keeps the link `best`.
+        # Named, "." as well; unlike resolve, abspath keeps the link `best`.
+        is_named = [Path(p).name not in ("", "..") for p in given]
         paths = [
-            Path(os.path.abspath(p)) if Path(p).name == "" else Path(p) for p in given
+            Path(p if named else os.path.abspath(p))
+            for p, named in zip(given, is_named, strict=True)
         ]
         for path in paths:
             if not path.is_dir():

@@ -345,8 +345,9 @@ class EpisodicMemory:
         """
         if self.capacity < state.capacity:
             raise ValueError(
-                f"replay.capacity must be at least the checkpoint's {state.capacity}, "
-                f"got {self.capacity}; a memory can grow on resuming, not shrink"
+                "replay.capacity must be at least the checkpoint's "
+                f"{state.capacity - self._reserved}, got {self.capacity - self._reserved}; a "
+                "memory can grow on resuming, not shrink"
             )
         if self.on_revisit != state.on_revisit:
             raise ValueError(

@@ -34,7 +34,8 @@ _EXTRAS = {
     "gguf": "smollm2",
     "submitit": "slurm",
 }
-# Seconds that a launcher may take to end the other ranks; fewer than until they miss this one.
+# Seconds in which the launcher should end this rank, once rank 0 has printed the error; fewer than
+# the others wait for a silent one.
 _PATIENCE = 5.0
 
 

@@ -188,5 +188,7 @@ def test_a_step_keeps_its_replayed_share():
     saved, here = mine(share=0.25), mine("replay.weight=0")
     with pytest.raises(ValueError, match="replayed share: 0.25 there, 0.0 here"):
         changed_keys(saved, here, ["replay"], "run")
+    with pytest.raises(ValueError, match="the memory that it started with.$"):
+        changed_keys(saved, here, [], "run")
     del saved["replayed share"]  # an older checkpoint
     assert changed_keys(saved, here, ["replay"], "run") == {"replay.weight"}

@@ -255,3 +255,19 @@ def test_a_folder_that_another_rank_lacks_is_named(tmp_path):
         FileNotFoundError, match="epoch_0/memory is not there for every"
     ):
         open_memory(tmp_path, on_each=fail)
+
+
+def test_a_link_may_lead_elsewhere_while_its_memory_is_read(tmp_path):
+    write_run(tmp_path, "epoch_0", "epoch_1")
+    best, calls = tmp_path / "best", []
+    best.symlink_to("epoch_0")
+
+    def pruned_at_first(function):
+        calls.append(function)
+        if len(calls) > 1:
+            return function()
+        best.unlink()
+        best.symlink_to("epoch_1")
+        raise FileNotFoundError("epoch_0")
+
+    assert len(open_memory(best, on_each=pruned_at_first)) == 2

