@@ -71,9 +71,8 @@ class EvaluationRecipeERJEPA:
         attention = attention_of(cfg, device) if reads_targets else None
         cfg = self._cfg = erjepa.configs.require_files(cfg)
         self._tokenizer = tokenizer = cfg.tokenizer.build()
-        weights = on_rank_zero(
-            lambda: weights_to_score(cfg)
-        )  # a run may be adding some
+        # A run may be adding checkpoints.
+        weights = on_rank_zero(lambda: weights_to_score(cfg))
         self._jobs = JobFinder(cfg, tokenizer).find(weights)
         self._model = empty_model(cfg, device)
         self._loaded: tuple[Path | None] | None = None  # path of the loaded weights

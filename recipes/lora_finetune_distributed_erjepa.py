@@ -113,13 +113,13 @@ class FinetuneRecipeERJEPA(FTRecipeInterface):
         self._memory = RunMemory(prepared, earlier)
         self._pairs = TrainingPairs(prepared, self._memory.share)
         held_out = self._pairs.held_out
-        self._pairs.require_equal()  # waits for all: what follows has a time limit
+        self._pairs.require_equal()  # waits: ranks read files at different speeds
         self._validation = (
             Validation(prepared, self._passes, held_out) if held_out else None
         )
         self._progress = RunProgress(cfg.epochs, self._pairs.steps_per_epoch, cfg.stop)
         start = load_start(cfg, checkpointer, model, self._pairs, resume=resume)
-        wait_for_all()
+        wait_for_all()  # again, as a step has a time limit
         self._setup_training(start, checkpointer, serving)
         # A run that is refused leaves the config of the one before in its folder.
         self._metrics_log = MetricsLog(cfg, self._progress, device)

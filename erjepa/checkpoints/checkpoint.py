@@ -186,9 +186,8 @@ def set_best(path: Path) -> None:
     link.unlink(missing_ok=True)
     link.symlink_to(path.name)
     best = output_dir / BEST
-    if (
-        best.is_dir() and not best.is_symlink()
-    ):  # of a run that was copied without links
+    is_copy = best.is_dir() and not best.is_symlink()
+    if is_copy:  # the run was copied without links
         _delete(best)
     os.replace(link, best)
     for older in output_dir.glob(best_name("*")):

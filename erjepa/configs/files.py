@@ -223,6 +223,8 @@ def _parsed(key: str, text: str) -> Any:
         if is_plain:
             return text
         raise
+    except ValueError as error:  # of a tag, such as !!int
+        raise yaml.YAMLError(str(error)) from None
     parsed = OmegaConf.to_container(value, resolve=False)["value"]
     is_text = parsed is None or isinstance(parsed, str | dict | list)
     return text if is_plain and is_text else parsed

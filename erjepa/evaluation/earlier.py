@@ -144,7 +144,8 @@ def earlier_datasets(runs: Sequence[EarlierRun]) -> list[dict[str, Any]]:
     """Return the keys of each scored dataset of earlier runs, those of the nearest run first.
 
     A run that continued another was scored on that one's datasets, too. The nearest run whose
-    config names a dataset determines how it is scored; if none does, the oldest run that was scored on it.
+    config names a dataset determines how it is scored; if none does, the oldest run that was scored
+    on it.
     """
     found, named = dict[str, dict[str, Any]](), set[str]()
     for run in runs:

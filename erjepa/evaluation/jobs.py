@@ -108,13 +108,9 @@ def weights_to_score(cfg: Config) -> Sequence[Path | None]:
 
 def _checkpoints(cfg: Config) -> Sequence[Path]:
     if given := cfg.checkpoint_dir:
-        given = [given] if isinstance(given, str) else given
-        # Named, "." as well; unlike resolve, abspath keeps the link `best`.
-        is_named = [Path(p).name not in ("", "..") for p in given]
-        paths = [
-            Path(p if named else os.path.abspath(p))
-            for p, named in zip(given, is_named, strict=True)
-        ]
+        paths = [Path(p) for p in ([given] if isinstance(given, str) else given)]
+        # "." has a name, too; unlike resolve, abspath keeps the link `best`.
+        paths = [p if p.name.strip(".") else Path(os.path.abspath(p)) for p in paths]
         for path in paths:
             if not path.is_dir():
                 raise FileNotFoundError(f"checkpoint_dir={path} is not a folder")

@@ -89,7 +89,8 @@ class PredictionStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / SETTINGS
         if not settings.exists() or settings.read_text() != self._settings:
-            for path in (*self._parts(), *self._final()):
+            final = [self.folder / name for name in (PREDICTIONS, SUMMARY)]
+            for path in (*self._parts(), *final):
                 path.unlink(missing_ok=True)
             settings.write_text(self._settings)
         verdicts = {"extracted"}
@@ -122,6 +123,3 @@ class PredictionStore:
 
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("part_*.jsonl"))
-
-    def _final(self) -> list[Path]:
-        return [self.folder / name for name in (PREDICTIONS, SUMMARY)]

@@ -15,9 +15,8 @@ _EPSILON = 1e-4
 class LossTerm:
     """A term of the embeddings that the distance compares, computed for each side separately."""
 
-    name: ClassVar[
-        str
-    ]  # its weight is the key ``loss.NAME_weight``, its metric ``NAME_loss``
+    # Its weight is the key ``loss.NAME_weight``, its metric ``NAME_loss``.
+    name: ClassVar[str]
     weight: float
 
     def value(self, embeddings: Tensor, seed: int) -> Tensor:

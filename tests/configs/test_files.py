@@ -217,6 +217,7 @@ def test_merging_leaves_its_arguments_alone():
         ("~dataset.sise", "~dataset.sise: the config has no such key to remove"),
         ("~seed.x", "~seed.x: the config has no such key"),
         ("epochs=[1", r"epochs=\[1: while parsing"),
+        ("epochs=!!int x", r"epochs=!!int x: invalid literal"),
     ],
 )
 def test_bad_overrides(override, message):

@@ -69,9 +69,8 @@ def results_of_cells(
         if line.log.startswith(f"{CELLS}/{line.cell}/"):
             ran.setdefault(line.cell, []).append(line)
     own: dict[str, list[Result]] = {}
-    equal: dict[
-        str, list[Result]
-    ] = {}  # of any of the equal cells, by the name of the first
+    # Of any of the cells that are equal, by the name of the first.
+    equal: dict[str, list[Result]] = {}
     for cell in cells:
         before = ran.pop(cell.name, [])
         own[cell.name] = read_results(output_dir / CELLS / cell.name) or before

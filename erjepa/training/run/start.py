@@ -95,14 +95,13 @@ def require_fresh_output(cfg: Config, *, resume: bool) -> None:
     at_flops = checkpoint.flops_checkpoints(output_dir)
     existing = at_flops + checkpoint.checkpoints(output_dir)
     if existing and not resume:
+        lacks_budgets = len(at_flops) < len(cfg.checkpoint_at_flops or ())
         advice = "Choose another output_dir"
         if checkpoint.resumable_checkpoints(output_dir):
             advice = (
                 "Resume it (resume_from_checkpoint=True) or choose another output_dir"
             )
-        elif existing == at_flops and len(existing) < len(
-            cfg.checkpoint_at_flops or ()
-        ):
+        elif existing == at_flops and lacks_budgets:
             removal = shlex.join(["rm", "-r", *map(str, existing)])
             advice += f", or delete those of a run that was killed: {removal}"
         raise FileExistsError(

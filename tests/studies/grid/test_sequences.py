@@ -330,26 +330,13 @@ def test_show_prints_every_stage(tmp_path, capsys):
     assert "erjepa_eval" in commands[-1] and "base_only=true" in commands[-1]
 
 
-MATCHED = """
-name: matched
-seeds: [1]
-continual: True
-datasets:
-  first: {config: tiny_synth, dataset.size: 11}
-  second: {config: tiny_synth, dataset.size: 12}
-methods:
-  ER-JEPA: {}
-  Matched: {replay.weight: 0, stop.tokens_of: ER-JEPA}
-overrides: {epochs: 300}
-budgets: [40, 450]
-match: flops
-"""
-
-
 def test_a_run_of_matched_tokens_goes_on_from_its_end(fake):
     """Which is not at a budget: here it comes before the last."""
-    write_experiment(fake, MATCHED)
-    assert run(fake) == 0
+    write_experiment(fake, SEQUENCE)
+    parts = [f"{part}: {{config: tiny_synth}}" for part in PARTS[:2]]
+    methods = "ER-JEPA: {}, Matched: {replay.weight: 0, stop.tokens_of: ER-JEPA}"
+    changes = [f"datasets={{{', '.join(parts)}}}", f"methods={{{methods}}}"]
+    assert run(fake, *changes, "budgets=[40,450]", "overrides.epochs=300") == 0
     first = fake / "out/cells/first/matched/seed_1"
     assert not (first / "flops_1").exists()
     log = (fake / "out/cells/second/matched/seed_1/run.log").read_text()
