@@ -19,7 +19,7 @@ def shared_ending(one: list[int], other: list[int]) -> list[int]:
             "the chat template leaves out the last message of a chat of user and assistant; "
             "choose a chat model"
         )
-    return list(reversed(commonprefix([one[::-1], other[::-1]])))
+    return list(commonprefix([one[::-1], other[::-1]]))[::-1]
 
 
 class ChatTemplate:
@@ -48,21 +48,17 @@ class ChatTemplate:
             )
         self._tokenizer = tokenizer
         user = Message(role="user", content="a")
-        self._ending = {
-            "user": self._ending_length([], "user"),
-            "assistant": self._ending_length([user], "assistant"),
+        self._ending_lengths = {
+            "user": len(self._ending([], "user")),
+            "assistant": len(self._ending([user], "assistant")),
         }
-        chat = [user, Message(role="assistant", content="a")]
-        ended = self._render(chat, inference=False)
-        content_end = len(ended) - self._ending_length(
-            [user], "assistant", inference=False
-        )
-        if content_end == len(ended):
+        ending = self._ending([user], "assistant", inference=False)
+        if not ending:
             raise ValueError(
                 f"{type(tokenizer).__name__} puts no token after the assistant's "
                 "content, so a model could not learn to stop. Use a chat tokenizer."
             )
-        self.end_of_turn = getattr(tokenizer, "end_of_turn", ended[content_end])
+        self.end_of_turn = getattr(tokenizer, "end_of_turn", ending[0])
 
     def __call__(self, messages: list[Message]) -> tuple[array, ...]:
         """Return the segments of a :class:`~erjepa.datasets.Pair`; the last message is the target.
@@ -71,10 +67,9 @@ class ChatTemplate:
             ValueError: if source or target is missing or empty, or if the tokens of the source
                 alone are not the first tokens of the chat.
         """
-        self.validate(messages)
+        prompt = self.prompt(messages)
         *context, answer = messages
         source = self._up_to_content(context)
-        prompt = self._up_to_content([*context, Message(role="assistant", content="")])
         full = self._up_to_content(messages)
         if full[: len(prompt)] != prompt or prompt[: len(source)] != source:
             if answer.text_content[:1].isspace():
@@ -114,25 +109,25 @@ class ChatTemplate:
             raise ValueError(
                 f"a pair needs a user and an assistant message, got {len(messages)}"
             )
-        *context, answer = messages
-        if answer.role != "assistant" or context[-1].role != "user":
-            roles = [m.role for m in (*context, answer)]
+        source, target = messages[-2:]
+        if (source.role, target.role) != ("user", "assistant"):
+            roles = [m.role for m in messages]
             raise ValueError(
                 f"a pair ends with a user and an assistant message, got roles {roles}"
             )
-        for name, message in (("source", context[-1]), ("target", answer)):
+        for name, message in (("source", source), ("target", target)):
             if not message.text_content.strip():
                 raise ValueError(f"the {name} ({message.role} message) is empty")
 
     def _up_to_content(self, messages: list[Message]) -> list[int]:
         tokens = self._render(messages)
-        return tokens[: len(tokens) - self._ending[messages[-1].role]]
+        return tokens[: len(tokens) - self._ending_lengths[messages[-1].role]]
 
-    def _ending_length(
+    def _ending(
         self, context: list[Message], role: str, inference: bool = True
-    ) -> int:
+    ) -> list[int]:
         chats = ([*context, Message(role=role, content=c)] for c in ("a", "b"))
-        return len(shared_ending(*(self._render(chat, inference) for chat in chats)))
+        return shared_ending(*(self._render(chat, inference) for chat in chats))
 
     def _render(self, messages: list[Message], inference: bool = True) -> list[int]:
         return self._tokenizer({"messages": messages}, inference=inference)["tokens"]
