@@ -81,9 +81,11 @@ class RecordMessages:
             is_optional = key == "input" and "instruction" in self.columns
             if column not in fields and not is_optional:
                 raise ValueError(f"no field {column!r}; it has {sorted(fields)}")
-            value = as_text(fields.get(column))
+            value = fields.get(column)
             if is_optional and value is None:
                 value = ""
+            if isinstance(value, int) and not isinstance(value, bool):
+                value = str(value)  # such as an answer that is a number
             if key in _CHATS:
                 _require_turns(value, column, *_CHATS[key])
             else:
@@ -141,7 +143,8 @@ def messages_of(
     present = {name for name, value in fields.items() if value is not None}
     found = [
         {_chat_key(fields[column], column): column}
-        for column in _CHATS.keys() & present
+        for column in _CHATS
+        if column in present
     ]
     if {"instruction", "output"} <= present:
         has_input = any("input" in fields for _, fields in records)
@@ -190,12 +193,6 @@ def _other_keys(rows: Iterable[Mapping[str, Any]], known: Collection[str]) -> li
     return list(dict.fromkeys(found))
 
 
-def as_text(value: Any) -> Any:
-    """Return an integer as text, such as an answer that is a number; anything else unchanged."""
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    return str(value) if is_integer else value
-
-
 def require_text(value: Any, place: str, *, may_be_empty: bool = False) -> None:
     """Check that a value is a text.
 
@@ -234,18 +231,20 @@ def _require_turns(turns: Any, column: str, speaker: str, said: str) -> None:
             raise ValueError(
                 f"{place}: {speaker} is {turn[speaker]!r}, expected {', '.join(roles)}"
             )
-        is_list = isinstance(turn[said], list)
-        for content in turn[said] if is_list else [turn[said]]:
-            if is_list or isinstance(content, dict):
-                if not isinstance(content, dict) or content.get("type") != "text":
-                    raise ValueError(f"{place}: {content!r:.60} is no text")
-                content = content.get("text")
-            require_text(content, f"{place}: {said}", may_be_empty=True)
+        parts = turn[said]
+        if not isinstance(parts, list):
+            parts = [{"type": "text", "text": parts}]
+        for part in parts:
+            if not isinstance(part, dict) or part.get("type") != "text":
+                raise ValueError(f"{place}: {part!r:.60} is no text")
+            require_text(part.get("text"), f"{place}: {said}", may_be_empty=True)
 
 
 def _chat_key(turns: Any, otherwise: str) -> str:
     """Return the key in ``_CHATS`` of the format of some turns, or ``otherwise`` if unknown."""
-    first = turns[0] if isinstance(turns, list) and turns else None
-    keys = first.keys() if isinstance(first, dict) else set()
-    told = (name for name, parts in _CHATS.items() if {*parts} <= keys)
-    return next(told, otherwise)
+    match turns:
+        case [{"role": _, "content": _}, *_]:
+            return "messages"
+        case [{"from": _, "value": _}, *_]:
+            return "conversations"
+    return otherwise

@@ -203,6 +203,10 @@ def test_cells_that_are_no_text(read, record, error):
         ),
         ({"role": "user", "content": None}, "turn 1: content holds null"),
         ({"role": "user", "content": 4}, r"turn 1: content holds 4 \(int\)"),
+        (
+            {"role": "user", "content": {"type": "text", "text": "a"}},
+            "turn 1: content holds {'type': 'text', 'text': 'a'} .dict.; expected a text",
+        ),
         ("one", "turn 1: expected role and content, got 'one'"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
