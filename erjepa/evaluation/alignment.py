@@ -65,9 +65,9 @@ def target_losses(
     """
     batch = collator.without_views()(pairs).to(decoder.tok_embeddings.weight.device)
     output = PackedDecoder(decoder, attention=attention)(batch)
-    _, losses = JEPALoss(jepa_weight=0.0)(output, batch, 1, 1)
+    _, lm_of_pairs = JEPALoss(jepa_weight=0.0)(output, batch, 1, 1)
     counts = batch.labels_of_pairs
-    columns = zip((losses.lm / counts).tolist(), counts.tolist(), strict=True)
+    columns = zip((lm_of_pairs / counts).tolist(), counts.tolist(), strict=True)
     return [{"target_loss": loss, "target_tokens": n} for loss, n in columns]
 
 

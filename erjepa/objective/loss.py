@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -19,14 +19,6 @@ from erjepa.objective.terms import Covariance, LossTerm, SIGReg, Variance
 from erjepa.packing import Direction, PackedBatch
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class PairLosses(NamedTuple):
-    """Unweighted losses of each of n pairs, without gradient, float32."""
-
-    lm: Tensor  # cross-entropy summed over the pair's labels, nats, [n]
-    # d(p, z^a), [n], or [0] without views; InfoNCE contrasts only these n pairs
-    jepa: Tensor
 
 
 class JEPALoss(nn.Module):
@@ -96,7 +88,7 @@ class JEPALoss(nn.Module):
             "infonce": partial(infonce_distance, temperature=temperature),
         }
         self._distance = distances[distance]
-        self.is_contrastive = distance == "infonce"
+        self._is_contrastive = distance == "infonce" and jepa_weight > 0
 
     def distance(self, predicted: Tensor, target: Tensor) -> Tensor:
         """Return :math:`d(p, z)`: [..., n, H] and [..., n, H] -> [..., n]."""
@@ -116,7 +108,7 @@ class JEPALoss(nn.Module):
     @property
     def needs_whole_batch(self) -> bool:
         """Whether a part of the loss depends on all pairs of a set at once, see :meth:`whole`."""
-        return bool(self._terms) or (self.is_contrastive and self.jepa_weight > 0)
+        return bool(self._terms) or self._is_contrastive
 
     def whole(
         self, predicted: Tensor, target: Tensor, seed: int
@@ -130,7 +122,7 @@ class JEPALoss(nn.Module):
             seed: of the random draws for this set.
         """
         loss = predicted.new_zeros(())
-        if self.is_contrastive:
+        if self._is_contrastive:
             loss = loss + self.jepa_weight * self.errors(predicted, target).mean()
         sides, values = torch.cat([predicted, target]), {}
         for term in self._terms:
@@ -140,9 +132,7 @@ class JEPALoss(nn.Module):
 
     def whole_flops(self, num_pairs: int, embed_dim: int) -> int:
         """Return the operations of matrix products in :meth:`whole`, forward and backward."""
-        if not self.needs_whole_batch:
-            return 0
-        flops = 6 * num_pairs**2 * embed_dim * self.is_contrastive
+        flops = 6 * num_pairs**2 * embed_dim * self._is_contrastive
         flops += sum(2 * term.flops(num_pairs, embed_dim) for term in self._terms)
         return flops * (2 if self.direction == "both" else 1)
 
@@ -152,21 +142,19 @@ class JEPALoss(nn.Module):
         batch: PackedBatch,
         num_labels: int | Tensor,
         num_pairs: int | Tensor,
-    ) -> tuple[Tensor, PairLosses]:
-        """Return the batch's part of the weighted loss of the set, without :meth:`whole`, and the
-        losses of its n pairs. ``num_labels`` and ``num_pairs`` are Z and B.
+    ) -> tuple[Tensor, Tensor]:
+        """Return the batch's part of the weighted loss of the set, without :meth:`whole`, and for
+        each of its n pairs the cross-entropy summed over its labels, nats, float32 [n], without
+        gradient. ``num_labels`` and ``num_pairs`` are Z and B.
         """
         log_probabilities = output.logits.float().log_softmax(dim=-1)
         token_loss = -log_probabilities[batch.label_logit, batch.labels]
         loss = self.lm_weight * token_loss.sum() / num_labels
-        # Without views nothing would use the embeddings, and all that is computed must be used.
-        has_views = batch.num_views > 0
-        is_left_out = self.is_contrastive and self.needs_whole_batch and has_views
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not is_left_out):
-            jepa = self.errors(output.predicted, output.target)
-        if not is_left_out:
-            loss = loss + self.jepa_weight * jepa.sum() / num_pairs
-        lm = torch.zeros(batch.num_pairs, device=token_loss.device).index_add(
+        # Without views nothing else would use the embeddings, and all that is computed must be used.
+        if not (self._is_contrastive and batch.num_views):
+            errors = self.errors(output.predicted, output.target)
+            loss = loss + self.jepa_weight * errors.sum() / num_pairs
+        lm_of_pairs = torch.zeros(batch.num_pairs, device=token_loss.device).index_add(
             0, batch.label_pair, token_loss.detach()
         )
-        return loss, PairLosses(lm, jepa.detach())
+        return loss, lm_of_pairs

@@ -72,9 +72,9 @@ def test_nothing_leaves_the_device_and_nothing_is_read_from_it():
 
     for layer in decoder.decoder.layers:
         layer.attn._attention_call = sum_of_inputs
-    loss, pair_losses = JEPALoss()(decoder(batch), batch, 10, 5)
+    loss, lm = JEPALoss()(decoder(batch), batch, 10, 5)
     loss.backward()
     assert [type(mask) for mask in seen] == [BlockMask] * 2
-    assert seen[0].kv_indices.is_meta and loss.is_meta and pair_losses.lm.is_meta
+    assert seen[0].kv_indices.is_meta and loss.is_meta and lm.is_meta
     trained = [p for p in decoder.parameters() if p.requires_grad]
     assert all(p.grad is not None and p.grad.is_meta for p in trained)

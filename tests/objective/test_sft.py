@@ -48,12 +48,11 @@ def test_equals_torchtunes_sft(train_on_input):
         pairs
     )
     loss_fn = JEPALoss(jepa_weight=0.0)
-    loss, each = loss_fn(
-        PackedDecoder(decoder)(batch), batch, batch.num_labels, batch.num_pairs
-    )
+    output = PackedDecoder(decoder)(batch)
+    loss, _ = loss_fn(output, batch, batch.num_labels, batch.num_pairs)
     loss.backward()
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
-    assert len(each.jepa) == 0
+    assert len(output.source) == 0
     assert batch.num_tokens == sum(
         len(p.source) + len(p.bridge) + len(p.target) for p in pairs
     )

@@ -75,8 +75,8 @@ def test_losses_are_those_of_chats_on_their_own(tokenizer, dataset, views, end_o
         train_end_of_turn=end_of_turn,
     )
     batch = collator(list(dataset.pairs))
-    loss, each = JEPALoss(jepa_weight=0.0)(PackedDecoder(decoder)(batch), batch, 1, 1)
-    torch.testing.assert_close(each.lm, torch.stack(expected), rtol=1e-5, atol=1e-5)
+    loss, lm = JEPALoss(jepa_weight=0.0)(PackedDecoder(decoder)(batch), batch, 1, 1)
+    torch.testing.assert_close(lm, torch.stack(expected), rtol=1e-5, atol=1e-5)
     for ours, theirs in zip(torch.autograd.grad(loss, weights), reference, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 

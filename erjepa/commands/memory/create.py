@@ -126,8 +126,8 @@ def surprises(
     losses = torch.empty(len(dataset))
     for some in tqdm(places.split(cfg.batch_size), unit="batch"):
         batch = collator([dataset[i] for i in some.tolist()]).to(device)
-        _, of_pairs = loss_fn(model(batch), batch, 1, 1)
-        means = of_pairs.lm / batch.labels_of_pairs.clamp(min=1)
+        _, lm_of_pairs = loss_fn(model(batch), batch, 1, 1)
+        means = lm_of_pairs / batch.labels_of_pairs.clamp(min=1)
         losses[batch.example_ids.cpu()] = means.cpu()
     if len(bad := places[~losses[places].isfinite()]):
         raise ValueError(

@@ -251,12 +251,12 @@ class Passes:
         with context:
             output = self._model(batch)
         counts = max(totals.labels, 1), max(totals.pairs, 1)
-        loss, pair_losses = self._loss_fn(output, batch, *counts)
+        loss, lm_of_pairs = self._loss_fn(output, batch, *counts)
         return PassOutput(
             batch.order,
             batch.example_ids,
             loss,
-            pair_losses.lm,
+            lm_of_pairs,
             batch.labels_of_pairs,
             stack_views(output),
         )
