@@ -22,15 +22,13 @@ class StepFlops:
     """Counts the operations of a forward and backward pass; the model may be sharded."""
 
     def __init__(self, decoder: TransformerDecoder) -> None:
-        frozen, trained = 0, 0
+        self._per_token = self._per_token_forward = 0
         # The experts of a layer are one tensor of three dimensions.
         shares = {2: 1.0, 3: getattr(decoder, "active_experts", 1.0)}
         for weight in decoder.layers.parameters():
             size = round(weight.numel() * shares.get(weight.ndim, 0.0))
-            frozen += 0 if weight.requires_grad else size
-            trained += size if weight.requires_grad else 0
-        self._per_token = 4 * frozen + 6 * trained
-        self._per_token_forward = 2 * (frozen + trained)
+            self._per_token += (6 if weight.requires_grad else 4) * size
+            self._per_token_forward += 2 * size
         # An output projection tied to the embeddings has no weight of its own.
         output = decoder.output
         own = output.parameters() if isinstance(output, nn.Module) else []
