@@ -1,7 +1,7 @@
 """A micro-batch of packed rows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -75,10 +75,9 @@ class PackedBatch:
         return self._map(Tensor.pin_memory)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> "PackedBatch":
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
         tensors: dict[str, Any] = {
             name: function(value)
-            for name, value in values.items()
+            for name, value in vars(self).items()
             if isinstance(value, Tensor)
         }
         return replace(self, **tensors)
