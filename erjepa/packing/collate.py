@@ -4,7 +4,6 @@ from array import array
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -123,16 +122,13 @@ class PairCollator:
         return [self._fill(pairs, forest, batch, row_length) for batch in batches]
 
     def _lay_out(self, pair: Pair, step: int = 0) -> list[Path]:
-        random = None
-        if self.views in ("spans", "patches"):
-            random = Random(f"{self.seed} {step} {pair.example_id}")
         return lay_out(
             pair,
             self.views,
             len(self.predictor_ids),
             direction=self.direction,
             predictor_position=self.predictor_position,
-            random=random,
+            seed=f"{self.seed} {step} {pair.example_id}",
         )
 
     def _grow(self, pairs: Sequence[Pair], step: int) -> "_Forest":

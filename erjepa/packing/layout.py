@@ -32,7 +32,7 @@ from array import array
 from collections.abc import Mapping
 from random import Random
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from erjepa.configs import Config
 from erjepa.datasets.pairs import Pair
@@ -68,31 +68,25 @@ def lay_out(
     *,
     direction: Direction = "source_to_target",
     predictor_position: PredictorPosition = "behind",
-    random: Random | None = None,
+    seed: str = "",
 ) -> list[Path]:
     """Return the paths of one pair: ``S Q A``, which has the labels, then those of the views.
 
     Args:
         num_predictor_tokens: k.
-        random: generator of spans and patches; ``None``: draw none.
-
-    Raises:
-        ValueError: if ``views`` is unknown.
+        seed: of the random spans or patches.
     """
-    if views not in get_args(Views):
-        raise ValueError(f"views={views}: expected one of {', '.join(get_args(Views))}")
     full = _joined(pair.source, pair.bridge, pair.target)
     start = len(full) - len(pair.target)
     labels = range(start, len(full))
     if views == "none":
         return [Path(full, labels=labels)]
     if views in ("spans", "patches"):
-        steps = []
-        if random is not None and views == "spans":
-            steps = span_steps(len(full), random)
-        elif random is not None:
-            target = (start - 1, len(full) - 2)
-            steps = patch_steps((0, len(pair.source) - 1), target, random)
+        if views == "spans":
+            steps = span_steps(len(full), Random(seed))
+        else:
+            source, target = (0, len(pair.source) - 1), (start - 1, len(full) - 2)
+            steps = patch_steps(source, target, Random(seed))
         return [Path(full, {"source": len(pair.source) - 1}, labels, steps)]
     sides = {
         "source": pair.source if views == "shared" else pair.source_view,

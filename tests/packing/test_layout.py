@@ -197,8 +197,6 @@ def test_a_pair_longer_than_a_row_is_an_error():
     with pytest.raises(ValueError, match="example 7 takes 10 tokens"):
         PairCollator(row_length=9)([PAIR])
     assert PairCollator(row_length=10)([PAIR]).num_tokens == 10
-    with pytest.raises(ValueError, match="views=both"):
-        PairCollator(views="both")([PAIR])
 
 
 def tokens_and_readouts(paths):

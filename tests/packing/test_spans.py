@@ -89,7 +89,7 @@ def test_a_patch_leaves_out_what_is_between_source_and_target():
     size, bridge = len(pair.source), len(pair.bridge)
     last_content = size + bridge + len(pair.target) - 2
     for seed in range(50):
-        path = lay_out(pair, "patches", 0, random=Random(seed))[0]
+        path = lay_out(pair, "patches", 0, seed=str(seed))[0]
         taken = {k for i, j in path.steps for k in range(i + 1, j + 1)}
         source, target = range(1, size), range(size + bridge, last_content + 1)
         assert taken == {*source, *target}
