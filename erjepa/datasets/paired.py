@@ -63,12 +63,11 @@ class PairedDataset(Dataset):
         tokenizer: Transform,
         message_transform: Transform,
         task: str = "exact_match",
-        scoring_fields: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
+        scoring_fields: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda _: {},
     ) -> None:
         self.names = ["dataset"]
         self.starts = [0]
-        fields_of = scoring_fields or (lambda fields: {})
-        self._readers = [_Reader(message_transform, task, fields_of)]
+        self._readers = [_Reader(message_transform, task, scoring_fields)]
         self._records = records
         self._template = ChatTemplate(tokenizer)
         self.pairs = tokenize(
