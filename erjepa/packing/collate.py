@@ -20,7 +20,6 @@ from erjepa.packing.layout import (
     Views,
     lay_out,
 )
-from erjepa.packing.mask import BLOCK
 from erjepa.packing.rows import (
     Sharing,
     balanced,
@@ -40,7 +39,7 @@ class PairCollator:
     """Packs pairs into rows, each a prefix tree of its pairs' paths.
 
     Args:
-        predictor_ids: the k predictor tokens; dropped if the views have none.
+        predictor_ids: the k predictor tokens of shared and standalone views.
         seed: of random spans and patches, which depend on the seed, the step and the example.
         row_length: maximum number of tokens in a row; ``None``: no limit.
         train_on_input: also predict the source, as LLM-JEPA's code does.
@@ -63,10 +62,6 @@ class PairCollator:
     train_on_turns: Literal["last", "all"] = "last"
     train_end_of_turn: bool = True
     trim: bool = False
-
-    def __post_init__(self) -> None:
-        if self.views not in ("shared", "standalone"):
-            self.predictor_ids = ()
 
     def without_views(self) -> "PairCollator":
         """Return a copy for steps that train on the next-token loss only."""
@@ -114,7 +109,7 @@ class PairCollator:
             fewest = len(fill(sizes, row_length))
             rows = balanced(sizes, row_length, max(fewest, num_batches))
             if len(rows) == num_batches:
-                row_length = halved_length(fullest(sizes, rows), row_length, BLOCK)
+                row_length = halved_length(fullest(sizes, rows), row_length)
         batches = [rows[i::num_batches] for i in range(num_batches)]
         if not self.trim:
             for batch in batches:

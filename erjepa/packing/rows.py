@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from erjepa.packing.mask import BLOCK
+
 # Attending to this many tokens costs about as much as all other computation of a token, for small
 # models on a CPU. Measured costs are flat around the number of rows that results.
 _ATTENTION = 2048
@@ -129,8 +131,8 @@ def round_up(size: int) -> int:
     return -(-size // step) * step
 
 
-def halved_length(length: int, row_length: int, block: int) -> int:
-    """Halve ``row_length`` while it holds ``length`` and stays a multiple of ``block``."""
-    while row_length % (2 * block) == 0 and row_length // 2 >= length:
+def halved_length(length: int, row_length: int) -> int:
+    """Halve ``row_length`` while it holds ``length`` and stays a multiple of :data:`BLOCK`."""
+    while row_length % (2 * BLOCK) == 0 and row_length // 2 >= length:
         row_length //= 2
     return row_length

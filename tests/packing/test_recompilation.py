@@ -8,7 +8,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from erjepa.configs import config_names, load
 from erjepa.objective import attention
-from erjepa.packing import BLOCK, PairCollator, block_mask, dense_mask
+from erjepa.packing import PairCollator, block_mask, dense_mask
 from erjepa.packing.rows import halved_length, round_up
 from tests.harness.cases import DEVICES
 from tests.harness.models import PREDICTOR_IDS, random_pairs
@@ -28,7 +28,7 @@ def batches(sizes):
 def possible_shapes(batch_size, row_length):
     """Those of micro-batches of at most so many pairs: several rows, or a lone, halved one."""
     rows = {round_up(n) for n in range(2, batch_size + 1)}
-    lengths = {halved_length(n, row_length, BLOCK) for n in range(1, row_length + 1)}
+    lengths = {halved_length(n, row_length) for n in range(1, row_length + 1)}
     return {(n, row_length) for n in rows} | {(1, length) for length in lengths}
 
 

@@ -126,10 +126,10 @@ def test_sizes_are_few_and_near():
 
 
 def test_lengths_are_few_whole_blocks():
-    lengths = {halved_length(length, 2048, 128) for length in range(1, 2049)}
+    lengths = {halved_length(length, 2048) for length in range(1, 2049)}
     assert lengths == {128, 256, 512, 1024, 2048}
-    assert halved_length(256, 2048, 128) == 256 and halved_length(257, 2048, 128) == 512
-    assert halved_length(1, 384, 128) == 384 and halved_length(1, 1536, 128) == 384
+    assert halved_length(256, 2048) == 256 and halved_length(257, 2048) == 512
+    assert halved_length(1, 384) == 384 and halved_length(1, 1536) == 384
 
 
 @pytest.mark.parametrize("num_batches", [1, 3])
