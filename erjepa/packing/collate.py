@@ -94,14 +94,13 @@ class PairCollator:
         """
         forest = self._grow(pairs, step)
         sizes = forest.sharing.sizes()
-        for place, index in enumerate(forest.order):
-            if sizes[place][place] > (self.row_length or sizes[place][place]):
-                raise ValueError(
-                    f"example {pairs[index].example_id} takes {sizes[place][place]} tokens, "
-                    f"more than a row of {self.row_length}; raise row_length and "
-                    "max_seq_len."
-                )
         row_length = self.row_length or (sizes[0][-1] if pairs else 1)
+        for place, index in enumerate(forest.order):
+            if (size := sizes[place][place]) > row_length:
+                raise ValueError(
+                    f"example {pairs[index].example_id} takes {size} tokens, more than a "
+                    f"row of {row_length}; raise row_length and max_seq_len."
+                )
         if self.trim:
             rows = cheapest(sizes, row_length, at_least=num_batches)
             row_length = fullest(sizes, rows) or 1
