@@ -256,12 +256,10 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
 def _read(file: Path) -> np.ndarray | None:
     try:
         kept = np.load(file, mmap_mode="r")
-    except (OSError, ValueError, EOFError):
+        digest, block = kept[:_DIGEST], kept[_DIGEST:]
+        return block if np.array_equal(_digest(block), digest) else None
+    except (OSError, ValueError, EOFError, IndexError):  # absent or damaged
         return None
-    if kept.ndim != 1 or kept.dtype != np.int32 or len(kept) <= _DIGEST:
-        return None
-    block = kept[_DIGEST:]
-    return block if np.array_equal(_digest(block), kept[:_DIGEST]) else None
 
 
 def _digest(block: np.ndarray) -> np.ndarray:
