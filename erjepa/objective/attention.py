@@ -17,30 +17,12 @@ import torch._dynamo.config
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torchtune import utils
-from torchtune.modules import TransformerDecoder
 
 # Compiled graphs per function; torch's default is 8. Rows have few shapes, see packing.rows.
 RECOMPILE_LIMIT = 64
 
 log = utils.get_logger("INFO")
 _shapes: set[tuple[int, int]] = set()  # per process, like compiled graphs
-
-
-def use_masked_attention(decoder: TransformerDecoder) -> None:
-    """Make ``decoder`` use :class:`MaskedAttention`, unless it already does.
-
-    Raises:
-        ValueError: if its layers do not use torchtune's MultiHeadAttention, like Gemma 2's.
-    """
-    for layer in decoder.layers:
-        if not hasattr(layer.attn, "_attention_call"):
-            raise ValueError(
-                f"model: {type(layer.attn).__name__} computes attention differently "
-                "and cannot read packed rows; choose a model whose layers have torchtune's "
-                "MultiHeadAttention"
-            )
-        if not isinstance(layer.attn._attention_call, MaskedAttention):
-            layer.attn._attention_call = MaskedAttention(layer.attn._attention_call)
 
 
 class MaskedAttention:

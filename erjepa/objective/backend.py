@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 from torchtune.modules import TransformerDecoder
 
-from erjepa.objective.attention import use_masked_attention
+from erjepa.objective.attention import MaskedAttention
 from erjepa.packing import Attention, attention_mask
 
 
@@ -50,18 +50,27 @@ class Backend(Protocol):
 
 
 class TorchtuneParts:
-    """Calls a torchtune decoder part by part.
-
-    Raises:
-        ValueError: if its layers do not use torchtune's MultiHeadAttention, like Gemma 2's.
-    """
+    """Calls a torchtune decoder part by part."""
 
     def __init__(self, decoder: TransformerDecoder) -> None:
         self._decoder = decoder
 
     def attend_by(self, attention: Attention) -> None:
-        """See :meth:`Backend.attend_by`; attention is chosen by the type of each mask."""
-        use_masked_attention(self._decoder)
+        """Make the decoder's layers use :class:`MaskedAttention`, which goes by the type of a mask.
+
+        Raises:
+            ValueError: if the layers do not use torchtune's MultiHeadAttention, like Gemma 2's.
+        """
+        for layer in self._decoder.layers:
+            call = getattr(layer.attn, "_attention_call", None)
+            if call is None:
+                raise ValueError(
+                    f"model: {type(layer.attn).__name__} computes attention differently "
+                    "and cannot read packed rows; choose a model whose layers have torchtune's "
+                    "MultiHeadAttention"
+                )
+            if not isinstance(call, MaskedAttention):
+                layer.attn._attention_call = MaskedAttention(call)
 
     def body(
         self, hidden: Tensor, end: Tensor, input_pos: Tensor, attention: Attention

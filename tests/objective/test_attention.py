@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torchtune.models.gemma2 import gemma2
 
-from erjepa.objective.attention import MaskedAttention, use_masked_attention
+from erjepa.objective.attention import MaskedAttention
+from erjepa.objective.backend import TorchtuneParts
 from erjepa.packing import PairCollator, attention_mask, dense_mask
 from tests.harness.models import PREDICTOR_IDS, random_pairs, small_decoder
 
@@ -50,9 +51,9 @@ def test_any_other_mask_is_torchtunes(mask, dropout):
 
 def test_a_decoder_is_wrapped_once():
     decoder = small_decoder()
-    use_masked_attention(decoder)
+    TorchtuneParts(decoder).attend_by("dense")
     calls = [layer.attn._attention_call for layer in decoder.layers]
-    use_masked_attention(decoder)
+    TorchtuneParts(decoder).attend_by("dense")
     assert [layer.attn._attention_call for layer in decoder.layers] == calls
 
 
@@ -69,4 +70,4 @@ def test_attention_of_another_kind_is_refused():
             max_seq_len=64,
         )
     with pytest.raises(ValueError, match="model: Gemma2Attention .* choose a model"):
-        use_masked_attention(decoder)
+        TorchtuneParts(decoder).attend_by("dense")
