@@ -49,7 +49,8 @@ def dataset_name(dataset: Component) -> str:
         if isinstance(value, (str, int, list))
         and (source is None or key in ("subset", "name"))
     ]
-    return f"{source or dataset.name}" + f"({', '.join(values)})" * bool(values)
+    name = str(source or dataset.name)
+    return f"{name}({', '.join(values)})" if values else name
 
 
 def origin_labels(names: Iterable[str]) -> list[str]:
