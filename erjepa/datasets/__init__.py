@@ -11,7 +11,7 @@ from erjepa.datasets.build import build_dataset, dataset_name, origin_labels
 from erjepa.datasets.chat_template import ChatTemplate
 from erjepa.datasets.mixture import Mixture
 from erjepa.datasets.paired import PairedDataset, paired_dataset
-from erjepa.datasets.pairs import Pair, require_turns
+from erjepa.datasets.pairs import Pair
 from erjepa.datasets.predictor_tokens import predictor_token_ids
 from erjepa.datasets.records import Record, load_records
 from erjepa.datasets.sampler import StepSampler
@@ -34,7 +34,6 @@ __all__ = [
     "origin_labels",
     "paired_dataset",
     "predictor_token_ids",
-    "require_turns",
 ]
 
 

@@ -152,6 +152,24 @@ class PairedDataset(Dataset):
                 message += f"; {counted(len(others), 'more bad record')}: {named}{more}"
             raise ValueError(message)
 
+    def require_turns(self) -> None:
+        """Check that :meth:`Pair.earlier_turns` finds the assistant's earlier turns in every chat.
+
+        Raises:
+            ValueError: naming a chat in which it does not.
+        """
+        for i, pair in enumerate(self.pairs):
+            turns = sum(m.role == "assistant" for m in self.messages(i)[:-1])
+            found = sum(
+                pair.source[at] == pair.target[-1] for at in pair.earlier_turns()
+            )
+            if found != turns:
+                raise ValueError(
+                    f"{self.where(i)}: train_on_turns=all needs the tokens of {turns} earlier "
+                    f"turns of the assistant, and finds {found}: the chat template does not "
+                    "begin and end them as it does the last one; set train_on_turns=last"
+                )
+
     def prompt(self, example_id: int) -> list[int]:
         """Return the token ids of the prompt for the target of an example."""
         return self._template.prompt(self.messages(example_id))

@@ -1,8 +1,8 @@
-"""Tokenized (source, target) pairs, and checks of datasets of them."""
+"""Tokenized (source, target) pairs."""
 
 import contextlib
 from array import array
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Pair(NamedTuple):
@@ -54,20 +54,3 @@ class Pair(NamedTuple):
                     at = self.source.index(end_of_turn, first)
                     found += range(first, at + 1)
         return found
-
-
-def require_turns(dataset: Any) -> None:
-    """Check that :meth:`Pair.earlier_turns` finds the assistant's earlier turns in every chat.
-
-    Raises:
-        ValueError: naming a chat in which it does not.
-    """
-    for i, pair in enumerate(dataset.pairs):
-        turns = sum(m.role == "assistant" for m in dataset.messages(i)[:-1])
-        found = sum(pair.source[at] == pair.target[-1] for at in pair.earlier_turns())
-        if found != turns:
-            raise ValueError(
-                f"{dataset.where(i)}: train_on_turns=all needs the tokens of {turns} earlier "
-                f"turns of the assistant, and finds {found}: the chat template does not begin "
-                "and end them as it does the last one; set train_on_turns=last"
-            )

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torchtune.data import Message
 
-from erjepa.datasets import paired_dataset, require_turns
+from erjepa.datasets import paired_dataset
 from erjepa.objective.decoder import PackedDecoder
 from erjepa.objective.loss import JEPALoss
 from erjepa.packing import PairCollator
@@ -87,10 +87,10 @@ def test_the_last_turn_alone_by_default(dataset):
 
 
 def test_turns_that_are_not_found_are_named(dataset, monkeypatch):
-    require_turns(dataset)
+    dataset.require_turns()
     *pairs, last = dataset.pairs
     monkeypatch.setattr(dataset, "pairs", [*pairs, last._replace(bridge=last.target)])
     with pytest.raises(
         ValueError, match="chats.jsonl:3: train_on_turns=all .* 2 .* finds 0"
     ):
-        require_turns(dataset)
+        dataset.require_turns()

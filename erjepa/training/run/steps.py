@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
 from erjepa.checkpoints.fingerprint import data_of
-from erjepa.datasets import Pair, StepSampler, require_turns
+from erjepa.datasets import Pair, StepSampler
 from erjepa.packing import PackedBatch, PairCollator
 from erjepa.replay import ReplayBatch
 from erjepa.training.model.distributed import gather_objects
@@ -56,7 +56,7 @@ class TrainingPairs:
     def __init__(self, run: PreparedRun, share: float = 0.0) -> None:
         cfg, dataset, collators = run.cfg, run.dataset, run.collators
         if cfg.train_on_turns == "all":
-            require_turns(dataset)
+            dataset.require_turns()
         largest, rows = dataset.pairs.largest_token, run.model.vocab_size
         if largest >= rows:
             raise ValueError(
