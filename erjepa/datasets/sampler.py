@@ -30,6 +30,10 @@ class StepSampler(Sampler[list[int]]):
 
         share 0.25   7 2 9 | 4 0 5 | 1 8 3 | 6      3 new and 1 replayed
 
+    Attributes:
+        examples_per_step: examples of a full step, replayed ones included, over all ranks and
+            micro-batches.
+
     Raises:
         ValueError: if the share leaves no room for a new pair.
     """
@@ -48,8 +52,7 @@ class StepSampler(Sampler[list[int]]):
         share: float = 0.0,
     ) -> None:
         self.num_examples = num_examples
-        self._batch_size = batch_size
-        self._accumulation = gradient_accumulation_steps
+        self.examples_per_step = batch_size * gradient_accumulation_steps * world_size
         self._world_size = world_size
         self._rank = rank
         self._seed = seed
@@ -63,11 +66,6 @@ class StepSampler(Sampler[list[int]]):
             )
         self._epoch = 0
         self._start_step = 0
-
-    @property
-    def examples_per_step(self) -> int:
-        """Examples of a full step, replayed ones included, over all ranks and micro-batches."""
-        return self._batch_size * self._accumulation * self._world_size
 
     @property
     def steps_per_epoch(self) -> int:
