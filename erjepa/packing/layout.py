@@ -31,7 +31,6 @@ this makes a separate path, read at its end::
 from array import array
 from collections.abc import Mapping
 from random import Random
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from erjepa.configs import Config
@@ -56,7 +55,7 @@ class Path(NamedTuple):
     tokens: array  # predictor token i is stored as -1 - i
     # Maps "source", and "predicted_m" or "target_m" of comparison m, to the index of the token
     # whose hidden state is that embedding.
-    readouts: Mapping[str, int] = MappingProxyType({})
+    readouts: Mapping[str, int] = {}
     labels: range = range(0)  # indices of the tokens that the next-token loss predicts
     steps: list[Step] = []  # see erjepa.packing.spans
 
