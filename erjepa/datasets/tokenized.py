@@ -230,26 +230,23 @@ def _cached(file: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
     """Return the block in ``file``, memory-mapped; make it if it is absent or damaged."""
     from filelock import FileLock
 
-    if (kept := _read(file)) is not None:
-        return kept
-    block, aside = None, file.with_suffix(".new")
+    if (block := _read(file)) is not None:
+        return block
+    aside = file.with_suffix(".new")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         # The system releases the lock if the process is killed.
         with FileLock(f"{file}.lock"):
-            if (kept := _read(file)) is not None:  # made while this process waited
-                return kept
-            block = make()
-            with aside.open("wb") as output:
-                np.save(output, np.concatenate([_digest(block), block]))
-            os.replace(aside, file)
-            kept = _read(file)
+            if (block := _read(file)) is None:  # no other process made it meanwhile
+                block = make()
+                with aside.open("wb") as output:
+                    np.save(output, np.concatenate([_digest(block), block]))
+                os.replace(aside, file)
+                block = _read(file)
     except (OSError, NotImplementedError) as error:
         log.warning(f"{file} cannot be written ({error}): tokens are not cached.")
         with contextlib.suppress(OSError):
             aside.unlink()
-    if kept is not None:
-        return kept
     return make() if block is None else block
 
 
